@@ -250,7 +250,8 @@ fn a_model_that_cannot_be_served_says_why() {
         ),
         (
             fixture("halves.onnx"),
-            "tensor `x`: elements of type f16 are not supported",
+            "tensor `x`: elements of type f16 are not supported: u8, i8, i32, i64 and f32 are; begin the \
+             graph with a Cast",
         ),
     ];
     for (file, text) in cases {

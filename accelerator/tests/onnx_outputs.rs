@@ -13,6 +13,7 @@ use common::{Samples, eventually};
 use qdl::{
     model::{DType, ModelSpec, TensorSpec},
     serve::Service,
+    testkit::assert_has,
 };
 
 fn params(fixture: &str) -> EngineParams {
@@ -120,6 +121,47 @@ fn without_a_configuration_tensors_come_as_the_file_has_them() {
         ]
     );
     assert_eq!(model.max_output_bytes(), Some(56));
+}
+
+#[test]
+fn outputs_that_nobody_asks_for_are_left_out() {
+    let class_alone = ModelSpec {
+        other_outputs: Vec::new(),
+        ..named()
+    };
+    let pipeline = start(&EngineParams {
+        spec: Some(class_alone.clone()),
+        ..params("detect.onnx")
+    });
+    assert_eq!(pipeline.engine().model(), &class_alone);
+    let samples = detections(5);
+    pipeline.arrived(&mut (0..5).map(|i| samples.arrival(i)).collect());
+    eventually("all answered", || samples.total() == 5);
+    for i in 0..5 {
+        assert_eq!(samples.output(i)[..8], answer(i)[..8], "sample {i}");
+    }
+    assert!(samples.finished().iter().all(|f| f.len == 8));
+    // What is no tensor, nobody can ask for.
+    let engine = create(&params("bag.onnx")).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(engine.model().output.name, "y");
+    assert!(engine.model().other_outputs.is_empty());
+    let e = create(&params("half_beside.onnx")).err().expect("halves");
+    assert_has(
+        &e.to_string(),
+        &["tensor `half`", "f16", "leave this one out"],
+    );
+    let mut y_alone = engine.model().clone();
+    let beside = |spec: &ModelSpec| {
+        create(&EngineParams {
+            spec: Some(spec.clone()),
+            ..params("half_beside.onnx")
+        })
+    };
+    let engine = beside(&y_alone).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(engine.model(), &y_alone);
+    y_alone.output.name = "z".to_owned();
+    let e = beside(&y_alone).err().expect("no such output").to_string();
+    assert_has(&e, &["`z`: is no output of the model, which has half, y"]);
 }
 
 #[test]

@@ -272,7 +272,7 @@ fn live_view(
     };
     let target = settings.target_qps();
     let known = Known::new(&config.node, &settings.test, target, nics);
-    let view = LiveView::open(address, config, known.nothing())?;
+    let view = LiveView::open(address, settings.folder(), known.nothing())?;
     Ok(Some((view, known)))
 }
 

@@ -7,8 +7,7 @@ use qdl::{
         Live, LossRecord, SystemRecord,
         limits::ISSUE,
         ticks::{
-            EngineTicks, Grown, LatenciesSoFar, LatencyTicks, ThreadReading, ThreadTicks,
-            tick_count, tick_ns,
+            Grown, LatenciesSoFar, LatencyTicks, ThreadReading, ThreadTicks, tick_count, tick_ns,
         },
         timeline::{ConnectionReading, ConnectionTick, Event, NodeSide, Tick, Timeline},
     },
@@ -42,26 +41,6 @@ pub struct End<'a> {
     pub last_ns: u64,
     /// Each phase, and when its first sample was issued.
     pub phases: Vec<(String, u64)>,
-}
-
-/// An accelerator's side in ticks of this length, or longer ones where it has them.
-fn lengthen(side: &NodeSide, tick_ns: u64) -> NodeSide {
-    let own = side.tick_ms * 1_000_000;
-    let mut side = side.clone();
-    let n = usize::try_from(tick_ns / own.max(1)).unwrap_or(1);
-    if n > 1 {
-        let mean = |all: &[u16]| {
-            let sum: u64 = all.iter().map(|permille| u64::from(*permille)).sum();
-            (sum / all.len().max(1) as u64) as u16
-        };
-        side.engines = EngineTicks::longer(&side.engines, own, tick_ns);
-        for t in &mut side.threads {
-            t.on_core = t.on_core.chunks(n).map(mean).collect();
-            t.waited = t.waited.chunks(n).map(mean).collect();
-        }
-        side.tick_ms = tick_ns / 1_000_000;
-    }
-    side
 }
 
 /// Gathers it; see the module.
@@ -268,10 +247,8 @@ impl Gather {
     pub fn end(mut self, end: &End<'_>) -> Timeline {
         let lasted_ns = end.last_ns.saturating_sub(end.first_ns);
         let tick = tick_ns(lasted_ns);
-        let sides = &end.system.sides;
         let coarsest = end.latencies.iter().map(|l| l.tick_ns());
         let coarsest = coarsest.chain(self.run.iter().map(|(g, _)| g.tick_ns()));
-        let coarsest = coarsest.chain(sides.iter().map(|s| s.tick_ms * 1_000_000));
         let tick = coarsest.fold(tick, u64::max);
         let n = tick_count(lasted_ns, tick);
         let latencies = LatencyTicks::merge(end.latencies.iter().copied(), tick, n);
@@ -292,7 +269,8 @@ impl Gather {
             rows = grown.ticks(tick, n);
             nodes[0].threads = threads.sides(tick, n, lasted_ns);
         }
-        nodes.extend(sides.iter().map(|side| lengthen(side, tick)));
+        // In ticks of their own: what a peer says changes nothing that was measured here.
+        nodes.extend(end.system.sides.iter().cloned());
         self.known(end);
         self.events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
         // Issued ones were counted a little apart from completed ones: it may fall below 0.
@@ -496,26 +474,27 @@ mod tests {
     }
 
     #[test]
-    fn an_accelerators_side_comes_in_the_runs_ticks() {
-        let tick = |arrived| qdl::stats::timeline::EngineTick {
-            arrived,
-            ..Default::default()
-        };
-        let side = NodeSide {
-            tick_ms: 100,
-            engines: (0..25).map(tick).collect(),
-            threads: vec![qdl::stats::timeline::ThreadSide {
-                name: "engine".to_owned(),
-                on_core: (0..25).map(|k| if k < 10 { 500 } else { 300 }).collect(),
-                waited: vec![0; 25],
-            }],
+    fn no_accelerators_side_changes_the_ticks_of_a_run() {
+        let sides = [100, 1_000, 18_000_000_000_000, u64::MAX].map(|tick_ms| NodeSide {
+            tick_ms,
             ..NodeSide::default()
+        });
+        let system = SystemRecord {
+            sides: sides.to_vec(),
+            ..SystemRecord::default()
         };
-        let long = lengthen(&side, S);
-        let arrived: Vec<_> = long.engines.iter().map(|t| t.arrived).collect();
-        assert_eq!((arrived, long.tick_ms), (vec![45, 145, 110], 1_000));
-        assert_eq!(long.threads[0].on_core, [500, 300, 300]);
-        assert_eq!(lengthen(&side, S / 10), side);
+        let recorded = latencies(1_000);
+        let t = Gather::default().end(&End {
+            node: "fe",
+            system: &system,
+            latencies: &[&recorded],
+            answered: 1_000,
+            first_ns: S,
+            last_ns: 2 * S,
+            phases: Vec::new(),
+        });
+        assert_eq!((t.tick_ms, t.ticks.len()), (100, 10));
+        assert_eq!(t.nodes[1..], sides);
     }
 
     #[test]

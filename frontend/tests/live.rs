@@ -126,36 +126,52 @@ fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
 }
 
 #[test]
-fn other_addresses_need_the_token() {
+fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() {
     let place = Place::new();
-    let token = "a token of 16 bytes/or more";
+    let token = "a-token-of-16-bytes-or-more";
     let file = place.write("token", token);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
     let config = place.digest_frontend(&[], "token_file: token\n");
     let mut running = local(&place, &config, &["--live", "0.0.0.0:0"]);
     let at = shown(&mut running, &place);
+    let url = fs::read_to_string(place.path("out").join("live.url")).expect("its address");
+    let (_, key) = url.trim().split_once("/?key=").expect("a key");
     for (path, headers) in [
-        ("/", ""),
-        ("/events", ""),
-        ("/?token=a%20token%20of%2016%20bytes/or%20les", ""),
-        ("/", "Authorization: Bearer a token of 16 bytes/or\r\n"),
+        ("/", String::new()),
+        ("/events", String::new()),
+        ("/?key=0123456789abcdef0123456789abcdef", String::new()),
+        // The control plane's token opens nothing here.
+        (&format!("/?token={token}"), String::new()),
+        (&format!("/?key={token}"), String::new()),
+        ("/", format!("Authorization: Bearer {token}\r\n")),
     ] {
-        let (status, words) = get(at, path, headers);
+        let (status, words) = get(at, path, &headers);
         assert_eq!(status, 401, "{path} {headers}");
-        assert!(words.contains("session's token") && !words.contains("EventSource"));
+        assert!(words.contains("live.url") && !words.contains("EventSource"));
     }
-    let good = "?token=a%20token%20of%2016%20bytes/or%20more";
-    assert_eq!(get(at, &format!("/{good}"), "").0, 200);
-    let bearer = format!("Authorization: Bearer {token}\r\n");
-    assert_eq!(get(at, "/", &bearer).0, 200);
-    let (status, text) = get(at, &format!("/events{good}"), "");
+    let (status, words) = get(at, &format!("/?key={key}"), "");
+    assert!(
+        status == 303 && words.contains("location: /\r\n"),
+        "{words}"
+    );
+    assert!(words.contains("referrer-policy: no-referrer"), "{words}");
+    let cookie = words.lines().find_map(|l| l.strip_prefix("set-cookie: "));
+    let cookie = cookie.and_then(|c| c.split(';').next()).expect("a cookie");
+    let cookie = format!("Cookie: {cookie}\r\n");
+    let (status, page) = get(at, "/", &cookie);
+    assert!(status == 200 && !page.contains(key), "{page}");
+    let (status, text) = get(at, "/events", &cookie);
     assert!(status == 200 && !events(&text).is_empty());
-    assert!(running.end().code.is_some_and(|c| c <= 1));
-    // Without one there is nothing to be had from elsewhere.
-    let config = place.digest_frontend(&[], "");
-    let ended = local(&place, &config, &["--live", "0.0.0.0:0"]).end();
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(ended.stderr.contains("token_file"), "{}", ended.stderr);
+    let ended = running.end();
+    assert!(ended.code.is_some_and(|c| c <= 1));
+    for secret in [key, token] {
+        assert!(!ended.stderr.contains(secret) && !ended.stdout.contains(secret));
+        for file in fs::read_dir(place.path("out")).expect("results").flatten() {
+            let text = fs::read(file.path()).unwrap_or_default();
+            let held = text.windows(secret.len()).any(|w| w == secret.as_bytes());
+            assert!(!held, "{} holds it", file.path().display());
+        }
+    }
 }
 
 #[test]

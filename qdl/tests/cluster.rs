@@ -18,7 +18,9 @@ use fake::Fake;
 use harness::*;
 use qdl::testkit::assert_has;
 use qdl::{
+    config::NicConfig,
     dispatch::{Completer, Response, Sample, SampleTimes},
+    fabric::tcp::{Preamble, TcpDevice},
     run::{Cluster, ClusterListener, SampleMemory},
     serve::Service,
 };
@@ -398,4 +400,70 @@ fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
         let seen = front.book.seen[0].load(Ordering::Relaxed);
         assert_eq!(seen, 0, "{len} bytes were completed");
     }
+}
+
+fn run_over(config: &qdl::config::FrontendConfig) {
+    let front = Front::connect(config, 8, 100);
+    front.issue(0..100);
+    front.wait_done();
+    assert_eq!(front.check(), 0, "nothing went again");
+}
+
+#[test]
+fn an_accelerator_that_listens_on_all_addresses_of_both_families_is_used_over_either() {
+    let m = model();
+    let all = NicConfig::tcp("[::]:0".parse().expect("an address"));
+    let node = Running::with("acc-a", "[::]:0", &m, 1 << 30, vec![all]);
+    for own in ["127.0.0.1", "::1"] {
+        let ip: std::net::IpAddr = own.parse().expect("an address");
+        let control = (ip, node.address.port()).into();
+        let nics = format!("  - address: '{own}'\n");
+        run_over(&config_at(&[control], &m, &nics, ""));
+        // Its NIC is of the other family than its way to the control plane.
+        let other = if own == "::1" { "127.0.0.1" } else { "::1" };
+        let nics = format!("  - address: '{other}'\n");
+        let e = Front::try_connect(&config_at(&[control], &m, &nics, ""), 1, 1).err();
+        assert_has(&e.expect("no way"), &[other, "one is IPv4, the other IPv6"]);
+    }
+    let four = NicConfig::tcp("0.0.0.0:0".parse().expect("an address"));
+    let node = Running::with("acc-a", "[::]:0", &m, 1 << 30, vec![four]);
+    let control = (std::net::Ipv6Addr::LOCALHOST, node.address.port()).into();
+    let c = config_at(&[control], &m, "  - address: '::1'\n", "");
+    let e = Front::try_connect(&c, 1, 1).err().expect("no way");
+    assert_has(&e, &["nics[0].listen", "listen on [::]"]);
+}
+
+#[tokio::test]
+async fn who_comes_to_the_port_of_the_other_plane_is_told_by_name() {
+    let m = model();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+    let data = free.expect("a port");
+    let node = std::thread::spawn(move || {
+        let m = model();
+        Running::with(
+            "acc-a",
+            "127.0.0.1:0",
+            &m,
+            1 << 30,
+            vec![NicConfig::tcp(data)],
+        )
+    });
+    let node = node.join().expect("started");
+    let control = node.address;
+    let told = std::thread::spawn(move || {
+        let c = config_at(&[data], &m, "  - address: 127.0.0.1\n", "");
+        Front::try_connect(&c, 1, 1).err().expect("no control port")
+    });
+    let told = told.join().expect("no panic");
+    let own = format!("whose control port is {}", control.port());
+    assert_has(&told, &["the data port of nics[0] of acc-a", &own]);
+    let preamble = Preamble {
+        connection: 0,
+        epoch: 1,
+        key: [0; 16],
+    };
+    let patience = Duration::from_secs(20);
+    let told = TcpDevice::connect(control.ip(), control, &preamble, None, patience).await;
+    let told = told.expect_err("no data port").to_string();
+    assert_has(&told, &["it is a control port"]);
 }

@@ -101,3 +101,81 @@ fn a_page_of_several_holds_them_all() {
         .collect();
     assert_eq!(names, ["plain", "slow"]);
 }
+
+/// Writes a run's folder, with an accelerator's configuration in it.
+fn folder(made: &Made, yaml: &str) -> tempfile::TempDir {
+    let place = common::folder(made);
+    let files = place.path().join("files");
+    std::fs::create_dir_all(&files).expect("made");
+    std::fs::write(files.join("accelerator-acc-01.yaml"), yaml).expect("written");
+    place
+}
+
+#[test]
+fn runs_whose_accelerators_had_another_configuration_are_two_settings() {
+    let made = |seed| Made {
+        seed,
+        ticks: 20,
+        ..Made::default()
+    };
+    let read = |place: &tempfile::TempDir| Run::read(place.path()).expect("a run");
+    let one = folder(&made(1), "engine: {kind: onnx, threads: 1}\n# as it was\n");
+    let same = folder(&made(2), "engine:\n  threads: 1\n  kind: onnx\n");
+    let other = folder(&made(3), "engine: {kind: onnx, threads: 2}\n");
+    let page = html(&[read(&one), read(&same), read(&other)]);
+    assert!(page.contains("3 runs of 2 settings"), "{}", sentence(&page));
+    let row = "<code>accelerators[0] engine.threads</code></td><td>1</td><td>2</td>";
+    assert!(page.contains(row));
+    // A page of them knows as much.
+    let path = one.path().join("compare.html");
+    std::fs::write(&path, &page).expect("written");
+    assert!(html(&Run::read_all(&path).expect("runs")).contains(row));
+    // Where no copy can be read its hash tells them apart.
+    let hashed = |place: &tempfile::TempDir, hash: &str| {
+        std::fs::remove_dir_all(place.path().join("files")).expect("removed");
+        let left = serde_json::json!({"files": {"accelerator-acc-01.yaml": {"sha256": hash}}});
+        std::fs::write(place.path().join("run.json"), left.to_string()).expect("written");
+        read(place)
+    };
+    let runs = [
+        hashed(&one, "aaaa"),
+        hashed(&same, "aaaa"),
+        hashed(&other, "bbbb"),
+    ];
+    assert!(html(&runs).contains("3 runs of 2 settings"));
+}
+
+#[test]
+fn loadgens_own_figure_is_the_headline() {
+    let theirs = |mut run: Run, p99_us: f64| {
+        let loadgen = run.summary.run.loadgen.as_mut().expect("LoadGen's");
+        loadgen.latency.as_mut().expect("latencies").p99_us = p99_us;
+        run
+    };
+    // Longer for us, and shorter for LoadGen.
+    let page = html(&[
+        theirs(made("srv", 90.0, 1), 5_950.0),
+        with(theirs(made("local", 400.0, 2), 5_140.0), "8"),
+    ]);
+    let said = sentence(&page);
+    let (first, rest) = said.split_once(". ").expect("two sentences");
+    assert!(
+        first.contains("LoadGen's p99 is 5.14 ms, against 5.95 ms of A srv: 14 % shorter"),
+        "{said}"
+    );
+    assert!(
+        rest.contains("alone counts") && rest.contains("From issue to completion"),
+        "{said}"
+    );
+    let page = html(&[
+        theirs(made("a", 90.0, 1), 5_950.0),
+        theirs(made("b", 90.0, 2), 6_000.0),
+        with(theirs(made("c", 90.0, 3), 5_140.0), "8"),
+        with(theirs(made("d", 90.0, 4), 5_100.0), "8"),
+    ]);
+    let said = sentence(&page);
+    assert!(
+        said.contains("more than noise, and better; repetitions are in that"),
+        "{said}"
+    );
+}

@@ -13,7 +13,12 @@ HERE = pathlib.Path(__file__).parent
 
 
 def write(name, nodes, inputs, outputs, constants=()):
-    value = h.make_tensor_value_info
+    def value(tensor, kind, shape):
+        if kind is None:
+            element = h.make_tensor_type_proto(T.FLOAT, None)
+            return h.make_value_info(tensor, h.make_sequence_type_proto(element))
+        return h.make_tensor_value_info(tensor, kind, shape)
+
     graph = h.make_graph(
         nodes,
         name,
@@ -91,6 +96,19 @@ write(
     [*identity, h.make_node("Neg", ["x"], ["z"])],
     [("x", T.FLOAT, ["N", 2])],
     [("y", T.FLOAT, ["N", 2]), ("z", T.FLOAT, ["N", 2])],
+)
+# An output that is carried beside one that is no tensor, and beside one of halves.
+write(
+    "bag",
+    [*identity, h.make_node("SequenceConstruct", ["x"], ["bag"])],
+    [("x", T.FLOAT, ["N", 2])],
+    [("y", T.FLOAT, ["N", 2]), ("bag", None, None)],
+)
+write(
+    "half_beside",
+    [*identity, h.make_node("Cast", ["x"], ["half"], to=T.FLOAT16)],
+    [("x", T.FLOAT, ["N", 2])],
+    [("half", T.FLOAT16, ["N", 2]), ("y", T.FLOAT, ["N", 2])],
 )
 # total = the sum of four entries of a table of ten: an index outside it is an error of the runtime's.
 write(

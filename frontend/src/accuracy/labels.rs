@@ -82,7 +82,9 @@ pub fn read(
         remedy,
     };
     let wrong = |why: String| refused((why, Remedy::None));
-    let classes = match numpy::open(path, false).map_err(wrong)? {
+    let classes = match numpy::open(path, false, &|name, all| all.len() == 1 || name == LABELS)
+        .map_err(wrong)?
+    {
         Some(arrays) => of_array(&arrays, labels.dtype).map_err(refused)?,
         None => {
             let bytes = fs::read(path).map_err(|e| wrong(format!("cannot read it: {e}")))?;
@@ -113,15 +115,11 @@ pub fn read(
 /// The labels of a file of NumPy's.
 fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, Wrong> {
     let plain = |why: String| (why, Remedy::None);
-    let array = match arrays {
-        [only] => only,
-        several => several.iter().find(|a| a.name == LABELS).ok_or_else(|| {
-            plain(format!(
-                "it has {} arrays, and none of them is called `{LABELS}`: save it again with one that \
-                 is, as in numpy.savez(FILE, {LABELS}=...)",
-                several.len()
-            ))
-        })?,
+    let Some(array) = arrays.first() else {
+        return Err(plain(format!(
+            "it has several arrays, and none of them is called `{LABELS}`: save it again with one that \
+             is, as in numpy.savez(FILE, {LABELS}=...)"
+        )));
     };
     if let Some(said) = said.filter(|said| !array.element().is(*said)) {
         let why = format!("it is {}, and not {said} as was said", array.text());

@@ -131,15 +131,22 @@ impl Dataset {
     }
 }
 
+/// Whether an archive's array is an input's: it has its name, or it is the only one beside labels
+/// and the model has one input.
+pub(super) fn is_asked(name: &str, all: &[&str], model: &ModelSpec) -> bool {
+    let named = |name: &str| model.inputs.iter().any(|t| t.name == name);
+    let others = all.iter().filter(|own| **own != super::LABELS);
+    let only = || model.inputs.len() == 1 && others.count() == 1 && name != super::LABELS;
+    named(name) || !all.iter().any(|own| named(own)) && only()
+}
+
 /// Takes the array of an input out: that of its name; the only one, where the model has one input.
 fn choose(arrays: &mut Vec<Array>, input: &TensorSpec, model: &ModelSpec) -> Result<Array, String> {
     if let Some(at) = arrays.iter().position(|a| a.name == input.name) {
         return Ok(arrays.swap_remove(at));
     }
-    let samples = |a: &&Array| a.name != super::LABELS;
-    let only = arrays.iter().filter(samples).count() == 1;
-    match arrays.iter().position(|a| samples(&a)) {
-        Some(at) if only && model.inputs.len() == 1 => Ok(arrays.swap_remove(at)),
+    match arrays.len() {
+        1 if model.inputs.len() == 1 => Ok(arrays.swap_remove(0)),
         _ => {
             let names: Vec<_> = model
                 .inputs
@@ -251,8 +258,10 @@ mod tests {
         lengths: Option<&Path>,
     ) -> Result<Dataset, DatasetError> {
         let path = fixture(name);
-        let arrays = numpy::open(&path, false).unwrap_or_else(|e| panic!("{name}: {e}"));
-        Dataset::arrays(&path, arrays.expect("NumPy's"), &model(inputs), lengths)
+        let model = model(inputs);
+        let arrays = numpy::open(&path, false, &|name, all| is_asked(name, all, &model));
+        let arrays = arrays.unwrap_or_else(|e| panic!("{name}: {e}"));
+        Dataset::arrays(&path, arrays.expect("NumPy's"), &model, lengths)
     }
 
     fn complaint(name: &str, inputs: Vec<TensorSpec>) -> String {

@@ -103,7 +103,10 @@ pub(super) fn lengths(path: &Path) -> Result<Box<[u32]>, DatasetError> {
         path: path.to_owned(),
         why,
     };
-    let each: Box<[u32]> = match numpy::open(path, false).map_err(wrong)?.as_deref() {
+    let each: Box<[u32]> = match numpy::open(path, false, &|_, all| all.len() == 1)
+        .map_err(wrong)?
+        .as_deref()
+    {
         Some([array]) => {
             let all = array.integers().map_err(wrong)?;
             let each: Result<_, _> = all.into_iter().map(u32::try_from).collect();

@@ -125,7 +125,10 @@ impl Dataset {
     ) -> Result<Self, DatasetError> {
         // Samples that are bytes of any length and meaning may be images, say, themselves.
         let any = matches!(&model.inputs[..], [t] if t.ragged && t.dtype == DType::U8);
-        let arrays = numpy::open(samples, any).map_err(|why| DatasetError::Format {
+        let arrays = numpy::open(samples, any, &|name, all| {
+            arrays::is_asked(name, all, model)
+        })
+        .map_err(|why| DatasetError::Format {
             path: samples.to_owned(),
             why,
         })?;

@@ -77,9 +77,9 @@ impl Drop for Staged {
 }
 
 /// A file as a configuration in `folder` names it: relative where it lies in that folder, so that
-/// both can be moved together.
+/// both can be moved together. No link is followed: what belongs to a file lies beside its name.
 pub(super) fn named_from(folder: &Path, file: &Path) -> String {
-    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let file = whole(file);
     let inside = file.strip_prefix(whole(folder)).unwrap_or(&file);
     inside.display().to_string()
@@ -144,6 +144,11 @@ mod tests {
         fs::write(folder.path().join("m.onnx"), "").expect("written");
         let (dir, other) = (folder.path(), tempfile::tempdir().expect("a folder"));
         assert_eq!(named_from(dir, &dir.join("m.onnx")), "m.onnx");
+        let link = dir.join("link.onnx");
+        std::os::unix::fs::symlink(dir.join("m.onnx"), &link).expect("a link");
+        assert_eq!(named_from(dir, &link), "link.onnx");
+        let far = named_from(other.path(), &link);
+        assert_eq!(Path::new(&far), link, "weights lie beside the link");
         let far = named_from(other.path(), &dir.join("m.onnx"));
         assert!(
             Path::new(&far).is_absolute() && far.ends_with("/m.onnx"),

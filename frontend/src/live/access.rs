@@ -1,18 +1,28 @@
-//! Who may read the page: on a loopback address whoever is on this machine, else who has the
-//! session's token.
+//! Who may read the page: on a loopback address whoever is on this machine, else who has the page's
+//! own key.
+//!
+//! The key is random, made for this page and this run, and opens nothing else. It lies in a file of
+//! the run's folder that its owner alone may read, for as long as the run lasts, and is neither
+//! printed nor logged. The first request brings it in its address, and gets a cookie for those that
+//! follow, so that it stays in no address.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use hyper::{HeaderMap, Uri, header};
 use qdl::{
-    config::{Auth, FrontendConfig},
-    control::Token,
+    control::{Key, Token},
+    os::Host,
 };
 
-use super::LiveError;
-
-/// Longest token in a request, in characters: each byte may take three.
-const MOST: usize = 3 * qdl::control::auth::MAX_TOKEN;
+/// The file in a run's folder that holds the page's address with its key.
+const FILE: &str = "live.url";
 
 /// What a request has to bring.
 #[derive(Clone, Debug)]
@@ -20,31 +30,91 @@ pub enum Access {
     /// Nothing but an honest host name: a page elsewhere may not have a browser on this machine
     /// read this one for it, by a name that it lets stand for this machine.
     Loopback,
-    /// The token.
-    Token(Token),
+    /// The page's key.
+    Key(Arc<PageKey>),
+}
+
+/// A key, and the file that it lies in until this is dropped.
+pub struct PageKey {
+    text: String,
+    token: Token,
+    cookie: String,
+    pub file: PathBuf,
+}
+
+impl std::fmt::Debug for PageKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PageKey({})", self.cookie)
+    }
+}
+
+impl Drop for PageKey {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// A request that is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    /// With what it asks for.
+    Open,
+    /// With this cookie, in exchange for the key in its address.
+    Cookie(String),
 }
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It has no token, or another one.
-    Token,
+    /// It has no key, or another one.
+    Key,
     /// It calls this machine by a name that is not its own.
     Host,
 }
 
+impl PageKey {
+    fn make(address: SocketAddr, folder: &Path) -> io::Result<Self> {
+        let text: String = Key::random()?
+            .0
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let token = Token::new(text.as_bytes()).ok_or(io::ErrorKind::InvalidData)?;
+        let file = folder.join(FILE);
+        fs::create_dir_all(folder)?;
+        // Of a run that was killed.
+        let _ = fs::remove_file(&file);
+        let mut out = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&file)?;
+        let host = match address.ip() {
+            ip if ip.is_unspecified() => Host::this().name,
+            IpAddr::V6(ip) => format!("[{ip}]"),
+            ip => ip.to_string(),
+        };
+        let port = address.port();
+        writeln!(out, "http://{host}:{port}/?key={text}")?;
+        Ok(PageKey {
+            text,
+            token,
+            // Cookies know no ports.
+            cookie: format!("live_{port}"),
+            file,
+        })
+    }
+}
+
 impl Access {
-    /// For an address.
+    /// For a page at an address, of a run whose results go into `folder`.
     ///
     /// # Errors
-    /// Others reach the address and there is no token, or it cannot be read.
-    pub fn of(address: SocketAddr, config: &FrontendConfig) -> Result<Self, LiveError> {
-        if address.ip().to_canonical().is_loopback() {
-            return Ok(Access::Loopback);
-        }
-        match config.auth() {
-            Auth::Token(path) => Ok(Access::Token(Token::from_file(path)?)),
-            Auth::None | Auth::LoopbackOnly => Err(LiveError::NoToken(address)),
+    /// The key's file cannot be written.
+    pub fn of(address: SocketAddr, folder: &Path) -> io::Result<Self> {
+        match address.ip().to_canonical().is_loopback() {
+            true => Ok(Access::Loopback),
+            false => PageKey::make(address, folder).map(|key| Access::Key(Arc::new(key))),
         }
     }
 
@@ -52,15 +122,24 @@ impl Access {
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
-        match self {
-            Access::Loopback if is_this_machine(headers) => Ok(()),
-            Access::Loopback => Err(Refused::Host),
-            Access::Token(token) => {
-                let given = bearer(headers).or_else(|| query(uri));
-                let good = given.is_some_and(|given| token.is(&given));
-                if good { Ok(()) } else { Err(Refused::Token) }
-            }
+    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Admitted, Refused> {
+        let key = match self {
+            Access::Loopback if is_this_machine(headers) => return Ok(Admitted::Open),
+            Access::Loopback => return Err(Refused::Host),
+            Access::Key(key) => key,
+        };
+        let is = |given: &str| key.token.is(given.as_bytes());
+        let given = [cookie(headers, &key.cookie), bearer(headers)];
+        if given.into_iter().flatten().any(is) {
+            return Ok(Admitted::Open);
+        }
+        let pairs = uri.query().unwrap_or_default().split('&');
+        match pairs.filter_map(|pair| pair.strip_prefix("key=")).any(is) {
+            true => Ok(Admitted::Cookie(format!(
+                "{}={}; Path=/; HttpOnly; SameSite=Strict",
+                key.cookie, key.text
+            ))),
+            false => Err(Refused::Key),
         }
     }
 }
@@ -82,44 +161,26 @@ fn is_this_machine(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(loopback)
 }
 
-/// `Authorization: Bearer TOKEN`.
-fn bearer(headers: &HeaderMap) -> Option<Vec<u8>> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    let token = value.strip_prefix(b"Bearer ")?.trim_ascii();
-    (token.len() <= MOST).then(|| token.to_vec())
+/// `Authorization: Bearer KEY`.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    value.strip_prefix("Bearer ").map(str::trim)
 }
 
-/// `?token=TOKEN`.
-fn query(uri: &Uri) -> Option<Vec<u8>> {
-    let mut pairs = uri.query()?.split('&');
-    let token = pairs.find_map(|pair| pair.strip_prefix("token="))?;
-    (token.len() <= MOST).then(|| decoded(token.as_bytes()))
-}
-
-/// Bytes that a URL writes as `%7E`.
-fn decoded(text: &[u8]) -> Vec<u8> {
-    let digit = |c: u8| char::from(c).to_digit(16);
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&c, after)) = rest.split_first() {
-        rest = after;
-        let hex = match (c, after) {
-            (b'%', [high, low, ..]) => digit(*high).zip(digit(*low)),
-            _ => None,
-        };
-        match hex {
-            Some((high, low)) => {
-                out.push((high * 16 + low) as u8);
-                rest = &after[2..];
-            }
-            None => out.push(c),
-        }
-    }
-    out
+/// The cookie of this name.
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let lines = headers.get_all(header::COOKIE).iter();
+    let pairs = lines
+        .filter_map(|l| l.to_str().ok())
+        .flat_map(|l| l.split(';'));
+    let mut pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(own, _)| *own == name).map(|(_, value)| value)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn headers(pairs: &[(header::HeaderName, &str)]) -> HeaderMap {
@@ -134,22 +195,52 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_in_a_header_or_in_the_address() {
-        let token = "abc+d/e=f g~h 16 bytes";
-        let access = Access::Token(Token::new(token.as_bytes()).expect("long enough"));
+    fn a_key_comes_once_in_the_address_and_then_in_a_cookie() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = "192.0.2.1:9417".parse().expect("an address");
+        let access = Access::of(address, folder.path()).expect("a key");
+        let file = folder.path().join(FILE);
+        let url = fs::read_to_string(&file).expect("its address");
+        let key = url.trim().strip_prefix("http://192.0.2.1:9417/?key=");
+        let key = key.expect("the address and the key").to_owned();
+        let mode = fs::metadata(&file).expect("there").permissions().mode();
+        assert_eq!((key.len(), mode & 0o777), (32, 0o600));
         let none = headers(&[]);
-        let good = "/?x=1&token=abc+d/e=f%20g%7eh%2016%20bytes";
-        assert_eq!(access.check(&uri(good), &none), Ok(()));
-        for wrong in ["/", "/?token=", "/?token=abc", "/?Token=abc", "/?token=%"] {
-            assert_eq!(access.check(&uri(wrong), &none), Err(Refused::Token));
-        }
-        let bearer = format!("Bearer {token}");
+        let Ok(Admitted::Cookie(cookie)) = access.check(&uri(&format!("/?key={key}")), &none)
+        else {
+            panic!("the right key is refused");
+        };
+        assert!(
+            cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict"),
+            "{cookie}"
+        );
+        let pair = cookie.split(';').next().expect("a pair");
+        let open = Ok(Admitted::Open);
+        let both = format!("x=y; {pair}");
+        assert_eq!(
+            access.check(&uri("/events"), &headers(&[(header::COOKIE, &both)])),
+            open
+        );
+        let bearer = format!("Bearer {key}");
         let given = headers(&[(header::AUTHORIZATION, &bearer)]);
-        assert_eq!(access.check(&uri("/"), &given), Ok(()));
-        let other = headers(&[(header::AUTHORIZATION, "Bearer another of 16 bytes")]);
-        assert_eq!(access.check(&uri("/"), &other), Err(Refused::Token));
-        let long = format!("/?token={}", "a".repeat(MOST + 1));
-        assert_eq!(access.check(&uri(&long), &none), Err(Refused::Token));
+        assert_eq!(access.check(&uri("/"), &given), open);
+        for wrong in ["/", "/?key=", "/?key=abc", "/?Key=abc", "/?token=abc"] {
+            assert_eq!(access.check(&uri(wrong), &none), Err(Refused::Key));
+        }
+        let other = headers(&[
+            (header::COOKIE, "live_9417=abc"),
+            (header::AUTHORIZATION, "Bearer x"),
+        ]);
+        assert_eq!(access.check(&uri("/"), &other), Err(Refused::Key));
+        assert!(!format!("{access:?}").contains(&key), "a log may hold that");
+        // Each run has its own.
+        let again = Access::of(address, folder.path()).expect("a key");
+        assert_eq!(
+            again.check(&uri(&format!("/?key={key}")), &none),
+            Err(Refused::Key)
+        );
+        drop((access, again));
+        assert!(!file.exists(), "the run is over");
     }
 
     #[test]
@@ -159,11 +250,14 @@ mod tests {
             Access::Loopback.check(&uri("/"), &headers)
         };
         for own in ["localhost:9417", "127.0.0.1", "[::1]:80", "127.0.0.9:1"] {
-            assert_eq!(check(own), Ok(()), "{own}");
+            assert_eq!(check(own), Ok(Admitted::Open), "{own}");
         }
         for other in ["example.org", "192.0.2.1:80", "127.0.0.1.example.org", ""] {
             assert_eq!(check(other), Err(Refused::Host), "{other}");
         }
-        assert_eq!(Access::Loopback.check(&uri("/"), &headers(&[])), Ok(()));
+        assert_eq!(
+            Access::Loopback.check(&uri("/"), &headers(&[])),
+            Ok(Admitted::Open)
+        );
     }
 }

@@ -18,6 +18,7 @@ mod server;
 
 use std::{
     net::SocketAddr,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -26,7 +27,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use qdl::config::FrontendConfig;
 use report::{Over, SoFar, State};
 use tokio::sync::watch;
 
@@ -52,15 +52,14 @@ pub enum LiveError {
         /// What the system says.
         source: std::io::Error,
     },
-    /// Others could read it.
-    #[error(
-        "--live {0}: other machines reach this address, so whoever looks on needs the session's \
-         token: set token_file, or name a loopback address"
-    )]
-    NoToken(SocketAddr),
-    /// The token.
-    #[error(transparent)]
-    Token(#[from] qdl::control::AuthError),
+    /// The page's key, which whoever looks on from another machine needs.
+    #[error("--live: cannot write the page's key into {}: {source}", folder.display())]
+    Key {
+        /// The run's folder.
+        folder: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// No thread.
     #[error("--live: cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -124,19 +123,16 @@ pub struct LiveView {
 }
 
 impl LiveView {
-    /// Begins to show a run, of which nothing is known but `first`.
+    /// Begins to show a run, of which nothing is known but `first`, and whose results go into
+    /// `folder`.
     ///
     /// # Errors
     /// [`LiveError`]: nothing has begun.
-    pub fn open(
-        address: SocketAddr,
-        config: &FrontendConfig,
-        first: SoFar,
-    ) -> Result<Self, LiveError> {
+    pub fn open(address: SocketAddr, folder: &Path, first: SoFar) -> Result<Self, LiveError> {
         let (latest, seen) = watch::channel(Arc::new(first));
         let onlookers = Arc::<Onlookers>::default();
         let (tell, done) = mpsc::channel();
-        let bound = server::bind(address, config)?;
+        let bound = server::bind(address, folder)?;
         let note = bound.note();
         server::begin(bound, seen, onlookers.clone(), tell)?;
         Ok(LiveView {

@@ -33,7 +33,7 @@
     waiting = null;
   }
 
-  const events = new EventSource("events" + location.search);
+  const events = new EventSource("events");
   events.addEventListener("tick", (event) => {
     waiting = JSON.parse(event.data);
     last = Date.now();

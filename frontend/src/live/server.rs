@@ -9,6 +9,7 @@ use std::{
     convert::Infallible,
     io,
     net::SocketAddr,
+    path::Path,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::Sender},
     task::{Context, Poll},
@@ -26,7 +27,6 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use qdl::config::FrontendConfig;
 use report::State;
 use socket2::SockRef;
 use tokio::{
@@ -37,7 +37,7 @@ use tokio::{
 
 use super::{
     Latest, LiveError, Onlooker, Onlookers,
-    access::{Access, Refused},
+    access::{Access, Admitted, Refused},
     be_nice, page,
 };
 
@@ -66,8 +66,7 @@ pub struct Bound {
 ///
 /// # Errors
 /// [`LiveError`].
-pub fn bind(address: SocketAddr, config: &FrontendConfig) -> Result<Bound, LiveError> {
-    let access = Access::of(address, config)?;
+pub fn bind(address: SocketAddr, folder: &Path) -> Result<Bound, LiveError> {
     let bound = || -> io::Result<(std::net::TcpListener, SocketAddr)> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -77,6 +76,10 @@ pub fn bind(address: SocketAddr, config: &FrontendConfig) -> Result<Bound, LiveE
         Ok((listener, address))
     };
     let (listener, address) = bound().map_err(|source| LiveError::Bind { address, source })?;
+    let access = Access::of(address, folder).map_err(|source| LiveError::Key {
+        folder: folder.to_owned(),
+        source,
+    })?;
     Ok(Bound {
         listener,
         address,
@@ -87,11 +90,14 @@ pub fn bind(address: SocketAddr, config: &FrontendConfig) -> Result<Bound, LiveE
 impl Bound {
     /// Where it is, in words.
     pub fn note(&self) -> String {
-        let token = match self.access {
-            Access::Loopback => "",
-            Access::Token(_) => "?token=... (the session's token)",
-        };
-        format!("live: http://{}/{token}", self.address)
+        let address = self.address;
+        match &self.access {
+            Access::Loopback => format!("live: http://{address}/"),
+            Access::Key(key) => format!(
+                "live: http://{address}/; open the address in {}, which holds its key",
+                key.file.display()
+            ),
+        }
     }
 }
 
@@ -232,31 +238,39 @@ async fn connection(stream: TcpStream, shared: Shared) {
 type Answer = Response<Either<Full<Bytes>, Events>>;
 
 fn answer(request: &Request<Incoming>, shared: &Shared) -> Answer {
-    if let Err(refused) = shared.access.check(request.uri(), request.headers()) {
-        return match refused {
-            Refused::Token => {
-                let mut answer = words(
-                    StatusCode::UNAUTHORIZED,
-                    "This run is shown to those who have its session's token. Add it to the address, \
-                     ?token=..., or send it in a header: Authorization: Bearer ...\n",
-                );
-                let scheme = HeaderValue::from_static("Bearer");
-                answer
-                    .headers_mut()
-                    .insert(header::WWW_AUTHENTICATE, scheme);
-                answer
-            }
-            Refused::Host => words(
+    let cookie = match shared.access.check(request.uri(), request.headers()) {
+        Ok(Admitted::Open) => None,
+        Ok(Admitted::Cookie(cookie)) => HeaderValue::try_from(cookie).ok(),
+        Err(Refused::Key) => {
+            let mut answer = words(
+                StatusCode::UNAUTHORIZED,
+                "This run is shown to those who have its page's key: open the address in live.url, in \
+                 the run's folder, or send the key in a header: Authorization: Bearer ...\n",
+            );
+            let scheme = HeaderValue::from_static("Bearer");
+            let headers = answer.headers_mut();
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+            return answer;
+        }
+        Err(Refused::Host) => {
+            return words(
                 StatusCode::FORBIDDEN,
                 "This run is shown on this machine alone: ask for localhost or 127.0.0.1.\n",
-            ),
-        };
-    }
+            );
+        }
+    };
     if request.method() != Method::GET {
         return words(
             StatusCode::METHOD_NOT_ALLOWED,
             "There is nothing but GET.\n",
         );
+    }
+    if let Some(cookie) = cookie {
+        let mut answer = words(StatusCode::SEE_OTHER, "The page is at /.\n");
+        let headers = answer.headers_mut();
+        headers.insert(header::SET_COOKIE, cookie);
+        headers.insert(header::LOCATION, HeaderValue::from_static("/"));
+        return answer;
     }
     match request.uri().path() {
         "/" => of(StatusCode::OK, page::TYPE, page::html()),

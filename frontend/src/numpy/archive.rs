@@ -8,26 +8,36 @@ use std::{
 
 use zip::{CompressionMethod, ZipArchive};
 
-use super::{Array, Bytes, header::Header};
+use super::{Array, Asked, Bytes, header::Header};
 
 /// What NumPy puts behind the name of each array.
 const END: &str = ".npy";
 
-/// Every array of an archive; none where no file in it is one, so that it is no `.npz`.
+/// The arrays of an archive that are `asked` for; `None` where no file in it is one, so that it is
+/// no `.npz`. The others are not looked at.
 ///
 /// # Errors
-/// In words: what is wrong with the archive or one of its arrays, with its name.
-pub(super) fn arrays(file: &File) -> Result<Option<Vec<Array>>, String> {
+/// In words: what is wrong with the archive or an array that is asked for, with its name.
+pub(super) fn arrays(file: &File, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
     let again = || file.try_clone().map_err(|e| e.to_string());
     let odd = |e: zip::result::ZipError| format!("it is a broken zip archive ({e})");
     let mut archive = ZipArchive::new(BufReader::new(again()?)).map_err(odd)?;
-    let mut found = Vec::new();
+    let mut names = Vec::new();
     for i in 0..archive.len() {
+        let entry = archive.by_index_raw(i).map_err(odd)?;
+        let name = entry.name().strip_suffix(END);
+        names.extend(name.map(|name| (i, name.to_owned())));
+    }
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let all: Vec<&str> = names.iter().map(|(_, name)| &**name).collect();
+    let wanted = all.iter().map(|name| asked(name, &all));
+    let wanted: Vec<bool> = wanted.collect();
+    let mut found = Vec::new();
+    for ((i, name), _) in names.into_iter().zip(wanted).filter(|(_, wanted)| *wanted) {
         // Not unpacked yet: only its place is asked for.
         let entry = archive.by_index_raw(i).map_err(odd)?;
-        let Some(name) = entry.name().strip_suffix(END).map(str::to_owned) else {
-            continue;
-        };
         let refuse = |why: String| format!("array `{}`: {why}", name.escape_debug());
         if name.contains(char::is_control) {
             // It is shown in lines and chosen by its name in a configuration.
@@ -72,7 +82,7 @@ pub(super) fn arrays(file: &File) -> Result<Option<Vec<Array>>, String> {
             bytes,
         });
     }
-    Ok((!found.is_empty()).then_some(found))
+    Ok(Some(found))
 }
 
 /// A file from a byte on, whatever else reads it.

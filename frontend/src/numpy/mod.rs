@@ -122,12 +122,16 @@ impl Array {
     }
 }
 
-/// Opens a file that is to hold arrays or, as `None`, bytes without a format. With `any`, what
-/// looks like an image, say, may be just that: samples that are files themselves.
+/// Whether an array of an archive is wanted, by its name among those of all.
+pub type Asked<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
+
+/// Opens a file that is to hold arrays or, as `None`, bytes without a format. Of several arrays
+/// those that are `asked` for are opened. With `any`, what looks like an image, say, may be just
+/// that: samples that are files themselves.
 ///
 /// # Errors
 /// In words: which other format it has and what to do, or what is wrong with it as NumPy's.
-pub fn open(path: &Path, any: bool) -> Result<Option<Vec<Array>>, String> {
+pub fn open(path: &Path, any: bool, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let format = known::format(&file).map_err(|e| format!("cannot read it: {e}"))?;
     let named = |end: &str| {
@@ -136,7 +140,7 @@ pub fn open(path: &Path, any: bool) -> Result<Option<Vec<Array>>, String> {
     };
     match format {
         Format::Npy => Ok(Some(vec![Array::of_file(file)?])),
-        Format::Zip => match archive::arrays(&file)? {
+        Format::Zip => match archive::arrays(&file, asked)? {
             Some(arrays) => Ok(Some(arrays)),
             None if any && !named("npz") => Ok(None),
             None => Err("it is a zip archive, and no .npz: none of its files is a .npy".to_owned()),

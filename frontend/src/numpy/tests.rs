@@ -14,12 +14,13 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn opened(name: &str) -> Vec<Array> {
-    let arrays = open(&fixture(name), false).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let arrays =
+        open(&fixture(name), false, &|_, _| true).unwrap_or_else(|e| panic!("{name}: {e}"));
     arrays.expect("NumPy's")
 }
 
 fn refused(name: &str) -> String {
-    open(&fixture(name), false).expect_err(name)
+    open(&fixture(name), false, &|_, _| true).expect_err(name)
 }
 
 fn file(content: &[u8], end: &str) -> tempfile::NamedTempFile {
@@ -86,7 +87,7 @@ fn what_cannot_be_read_as_it_lies_says_what_to_save() {
 
 #[test]
 fn a_file_of_another_format_is_named() {
-    let named = |content: &[u8], end: &str, any| open(file(content, end).path(), any);
+    let named = |content: &[u8], end: &str, any| open(file(content, end).path(), any, &|_, _| true);
     let text = named(b"\x89PNG\r\n\x1a\n....", ".raw", false).expect_err("an image");
     assert!(text.starts_with("it is a PNG image: decode"), "{text}");
     assert!(named(b"\x89PNG\r\n\x1a\n....", ".raw", true).is_ok());
@@ -118,7 +119,7 @@ fn sizes_are_those_of_the_header() {
     let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }   \n";
     let with = |dictionary: &str, bytes: usize| {
         let f = file(&npy(dictionary, &vec![0; bytes]), ".npy");
-        open(f.path(), false).map(|a| a.map(|a| a[0].text()))
+        open(f.path(), false, &|_, _| true).map(|a| a.map(|a| a[0].text()))
     };
     assert_eq!(with(good, 8), Ok(Some("float32 (2,)".to_owned())));
     for bytes in [7, 9] {
@@ -150,6 +151,38 @@ fn sizes_are_those_of_the_header() {
 }
 
 #[test]
+fn of_an_archive_only_arrays_that_are_asked_for_are_opened() {
+    let mut zip = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
+    let deflated = zip::write::SimpleFileOptions::default();
+    let good = npy(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }   \n",
+        &[0; 8],
+    );
+    let objects = std::fs::read(fixture("objects.npy")).expect("a fixture");
+    for (name, content) in [
+        ("meta.npy", &objects),
+        ("x.npy", &good),
+        ("cut.npy", &vec![7]),
+    ] {
+        zip.start_file(name, deflated).expect("in memory");
+        zip.write_all(content).expect("in memory");
+    }
+    let zip = file(&zip.finish().expect("in memory").into_inner(), ".npz");
+    let asked = open(zip.path(), false, &|name, all| {
+        name == "x" && all.len() == 3
+    });
+    let arrays = asked.expect("sound").expect("an archive");
+    assert_eq!(
+        (arrays.len(), arrays[0].text()),
+        (1, "float32 (2,)".to_owned())
+    );
+    for name in ["meta", "cut"] {
+        let e = open(zip.path(), false, &|own, _| own == name).expect_err(name);
+        assert!(e.contains(&format!("array `{name}`")), "{e}");
+    }
+}
+
+#[test]
 fn an_array_whose_name_would_break_a_line_is_refused_in_one() {
     let mut content = std::fs::read(fixture("detect.npz")).expect("a fixture");
     let name = b"pixels.npy";
@@ -159,7 +192,7 @@ fn an_array_whose_name_would_break_a_line_is_refused_in_one() {
     assert_eq!(places.len(), 2, "before the entry, and in the directory");
     places.iter().for_each(|i| content[*i] = b'\n');
     let f = file(&content, ".npz");
-    let why = open(f.path(), false).expect_err("refused");
+    let why = open(f.path(), false, &|_, _| true).expect_err("refused");
     assert_eq!(why, r"array `\nixels`: its name has control characters");
 }
 
@@ -206,7 +239,7 @@ proptest! {
             content.splice(10..10, [0, 0]);
         }
         let f = file(&content, ".npy");
-        let arrays = open(f.path(), false).expect("sound").expect("an array");
+        let arrays = open(f.path(), false, &|_, _| true).expect("sound").expect("an array");
         prop_assert_eq!(arrays[0].shape(), &shape[..]);
         prop_assert_eq!(arrays[0].element(), Element::of_code(code).expect("known"));
         let dimensions = shape.iter().filter(|d| **d > 1).count();
@@ -231,7 +264,7 @@ proptest! {
         }
         content.truncate(cut);
         let f = file(&content, ".bin");
-        match open(f.path(), false) {
+        match open(f.path(), false, &|_, _| true) {
             Ok(Some(arrays)) => for a in arrays {
                 let bytes = a.header.bytes().expect("it was checked");
                 // Of an archive's entry the place alone is known before it is read.

@@ -6,9 +6,11 @@ use bytes::{Bytes, BytesMut};
 use serde_json::Value;
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
+use crate::wire::DATA_MAGIC;
+
 use super::{
     limits::check,
-    message::{Message, VERSION, clip_to},
+    message::{ErrorCode, Message, VERSION, clip, clip_to},
 };
 
 /// Most bytes of JSON in a frame.
@@ -34,6 +36,12 @@ pub enum FrameError {
         /// Bytes allowed.
         limit: usize,
     },
+    /// What opens a data connection.
+    #[error(
+        "a data connection at a control port: control.listen and nics[].listen are two ports, and \
+         what forwards to them must not mix them up"
+    )]
+    DataConnection,
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame, {got} bytes into it")]
     Truncated {
@@ -121,6 +129,7 @@ impl Decoder for Codec {
                 self.inside |= src.len() < before;
                 Ok(None)
             }
+            Err(_) if src.starts_with(&DATA_MAGIC[..4]) => Err(FrameError::DataConnection),
             Err(_) => Err(FrameError::TooLong {
                 // The length is left where it was when it is refused.
                 bytes: src
@@ -162,6 +171,18 @@ impl Encoder<&Message> for Codec {
         writer.set_max_frame_length(MAX_FRAME);
         Ok(writer.encode(Bytes::from(json), dst)?)
     }
+}
+
+/// The bytes of a frame that sends a peer away with these words.
+pub(crate) fn refusal(text: &str) -> Bytes {
+    let mut bytes = BytesMut::new();
+    let refusal = Message::Error {
+        code: ErrorCode::Protocol,
+        text: clip(text),
+    };
+    // A clipped text fits.
+    let _ = Codec::before_auth().encode(&refusal, &mut bytes);
+    bytes.freeze()
 }
 
 /// Reads one frame's JSON.

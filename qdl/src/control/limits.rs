@@ -1,17 +1,25 @@
 //! Limits of every field of every message: a message that has passed [`check`] is safe to size
-//! things by.
+//! things by, to add up and to print. Every struct is taken apart without `..`, so that a new field
+//! does not compile before it has a limit.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, ops::RangeInclusive};
 
 use crate::{
     model::{ModelSpec, TensorSpec},
+    stats::{
+        GpuRecord,
+        limits::{DecompressedUse, EngineUse, NicUse, NodeUse, ThreadGroup},
+    },
     wire::{
-        Content, EngineInfo, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME, MAX_HOST,
-        MAX_RAILS, MAX_SLOTS, NodeFacts,
+        Content, EngineInfo, IbEnd, LinkFact, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME,
+        MAX_HOST, MAX_RAILS, MAX_SLOTS, NodeFacts, OfiEnd, PrefixCache,
     },
 };
 
-use super::message::{ConnectionRequest, MAX_REFUSAL, MAX_TEXT, Message, Scores};
+use super::message::{
+    ConnectionGrant, ConnectionRequest, Counters, GrantTransport, MAX_REFUSAL, MAX_TEXT, Message,
+    RequestTransport, Scores,
+};
 
 /// Longest node name, in bytes.
 pub const MAX_NODE: usize = 64;
@@ -24,6 +32,12 @@ pub const MAX_CONNECTIONS: usize = 1024;
 /// Longest piece of a node's side in one frame, in bytes: as JSON within JSON it takes twice that
 /// at most.
 pub const MAX_SIDE_PART: usize = 128 << 10;
+/// Most GPUs of a node.
+pub const MAX_GPUS: usize = 64;
+/// Most kinds of threads of a node.
+pub const MAX_THREAD_GROUPS: usize = 33;
+/// Highest count: what every JSON reader keeps exactly, and what no sum of a run's overflows with.
+pub const MAX_COUNT: u64 = 1 << 53;
 /// Most inputs of a model.
 pub const MAX_INPUTS: usize = 64;
 /// Most dimensions of a tensor, the batch not counted.
@@ -70,20 +84,19 @@ pub fn check_node_name(name: &str) -> Result<(), String> {
 /// # Errors
 /// What is wrong with it.
 pub fn check_sut_name(name: &str) -> Result<(), String> {
-    if name.is_empty() || name.len() > MAX_NAME {
-        Err(format!("{} bytes, must be 1 to {MAX_NAME}", name.len()))
-    } else if name.chars().any(char::is_control) {
-        Err("holds a control character".to_owned())
-    } else {
-        Ok(())
-    }
+    check_words("name", name, 1..=MAX_NAME).map_err(|o| o.problem)
 }
 
 /// Checks what the type system does not.
 pub(super) fn check(message: &Message) -> Result<(), Outside> {
     match message {
         Message::Hello {
-            node, heartbeat_ms, ..
+            version: _,
+            role: _,
+            node,
+            auth: _,
+            nonce: _,
+            heartbeat_ms,
         } => {
             check_node_name(node).or_else(|p| outside("node", p))?;
             if *heartbeat_ms == 0 {
@@ -93,164 +106,359 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
         }
         Message::Model {
             spec,
+            stream: _,
             engine,
             facts,
-            ..
         } => {
             check_model(spec)?;
             engine.as_ref().map_or(Ok(()), check_engine)?;
             check_facts(facts)
         }
-        Message::Open { connections, .. } => {
+        Message::Open { id: _, connections } => {
             check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
             connections.iter().try_for_each(check_request)
         }
-        Message::Opened { connections, .. } => {
-            check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))
+        Message::Opened { id: _, connections } => {
+            check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
+            connections.iter().try_for_each(check_grant)
         }
-        Message::Described { description, .. } => {
+        Message::Described { id: _, description } => {
             description.check().or_else(|(field, p)| outside(field, p))
         }
-        Message::NameIs { name, .. } => check_sut_name(name).or_else(|p| outside("name", p)),
-        Message::SideIs { text, .. } if text.len() > MAX_SIDE_PART => {
-            let n = text.len();
-            outside(
-                "text",
-                format!("{n} bytes, must be at most {MAX_SIDE_PART}"),
-            )
+        Message::NameIs { id: _, name } => check_words("name", name, 1..=MAX_NAME),
+        Message::SideIs { id: _, of: _, text } => {
+            check_length("text", text.len(), 0..=MAX_SIDE_PART)
         }
-        Message::ConnectionLost { cause: text, .. } => check_text("cause", text),
-        Message::RefusedSample { text, .. } => check_words("text", text, 0..=MAX_REFUSAL),
-        Message::Refused { text, .. } | Message::Error { text, .. } => check_text("text", text),
+        Message::Drained {
+            id: _,
+            counters,
+            // Its own reader bounds it.
+            batches: _,
+            gpus,
+            used,
+        } => {
+            check_counters("counters", counters)?;
+            check_list("gpus", gpus.len(), 0..=MAX_GPUS)?;
+            gpus.iter().try_for_each(check_gpu)?;
+            check_used(used)
+        }
+        Message::RefusedSample {
+            connection: _,
+            epoch: _,
+            slot: _,
+            use_count: _,
+            text,
+        } => check_words("text", text, 0..=MAX_REFUSAL),
+        // A receiver replaces control characters.
+        Message::ConnectionLost {
+            connection: _,
+            epoch: _,
+            cause: text,
+        }
+        | Message::Refused {
+            id: _,
+            code: _,
+            text,
+        }
+        | Message::Error { code: _, text } => check_length("text", text.len(), 0..=MAX_TEXT),
         Message::Heartbeat {
-            scores: Some(Scores { rails, .. }),
-            ..
-        } if rails.len() > MAX_RAILS => outside(
-            "scores.rails",
-            format!("{}, must be at most {MAX_RAILS}", rails.len()),
-        ),
-        Message::Heartbeat { .. }
-        | Message::Answer { .. }
-        | Message::Start { .. }
-        | Message::Ready { .. }
-        | Message::Name { .. }
-        | Message::Drain { .. }
-        | Message::Drained { .. }
-        | Message::Describe { .. }
-        | Message::Side { .. }
-        | Message::SideIs { .. }
-        | Message::ConnectionReset { .. }
+            seq: _,
+            counters,
+            scores,
+        } => {
+            if let Some(counters) = counters {
+                check_counters("counters", counters)?;
+            }
+            if let Some(Scores { interior: _, rails }) = scores {
+                check_list("scores.rails", rails.len(), 0..=MAX_RAILS)?;
+            }
+            Ok(())
+        }
+        Message::Answer { mac: _ }
+        | Message::Start { id: _ }
+        | Message::Ready { id: _ }
+        | Message::Name { id: _ }
+        | Message::Drain { id: _ }
+        | Message::Describe { id: _ }
+        | Message::Side { id: _, at: _ }
+        | Message::ConnectionReset {
+            connection: _,
+            epoch: _,
+        }
         | Message::Bye {} => Ok(()),
     }
 }
 
-fn check_text(field: &'static str, text: &str) -> Result<(), Outside> {
-    if text.len() > MAX_TEXT {
-        return outside(
+fn check_list(field: &'static str, n: usize, may: RangeInclusive<usize>) -> Result<(), Outside> {
+    match may.contains(&n) {
+        true => Ok(()),
+        false => outside(
             field,
-            format!("{} bytes, must be at most {MAX_TEXT}", text.len()),
-        );
+            format!("{n}, must be {} to {}", may.start(), may.end()),
+        ),
     }
-    Ok(())
 }
 
-fn check_connections(
-    connections: impl ExactSizeIterator<Item = (u16, u32, u32)>,
-) -> Result<(), Outside> {
-    if connections.len() == 0 || connections.len() > MAX_CONNECTIONS {
-        return outside(
-            "connections",
-            format!("{}, must be 1 to {MAX_CONNECTIONS}", connections.len()),
-        );
+fn check_length(field: &'static str, n: usize, may: RangeInclusive<usize>) -> Result<(), Outside> {
+    match may.contains(&n) {
+        true => Ok(()),
+        false => outside(
+            field,
+            format!("{n} bytes, must be {} to {}", may.start(), may.end()),
+        ),
     }
-    let mut seen = HashSet::new();
-    for (connection, epoch, slots) in connections {
-        if !seen.insert(connection) {
-            return outside(
-                "connections",
-                format!("connection {connection} is there twice"),
-            );
-        }
-        if epoch == 0 {
-            return outside(
-                "connections",
-                format!("connection {connection}: epoch 0, must be at least 1"),
-            );
-        }
-        if slots == 0 || slots as usize > MAX_SLOTS {
-            return outside(
-                "connections",
-                format!("connection {connection}: {slots} slots, must be 1 to {MAX_SLOTS}"),
-            );
-        }
-    }
-    Ok(())
-}
-
-fn check_request(l: &ConnectionRequest) -> Result<(), Outside> {
-    if l.request_stride == 0 || l.response_stride == 0 {
-        return outside(
-            "connections",
-            format!("connection {}: a stride of 0 bytes", l.connection),
-        );
-    }
-    Ok(())
-}
-
-fn check_engine(engine: &EngineInfo) -> Result<(), Outside> {
-    let name = &engine.name;
-    if name.is_empty() || name.len() > MAX_ENGINE_NAME {
-        return outside(
-            "engine.name",
-            format!("{} bytes, must be 1 to {MAX_ENGINE_NAME}", name.len()),
-        );
-    }
-    if name.chars().any(char::is_control) {
-        return outside("engine.name", "holds a control character".to_owned());
-    }
-    if let Some(cache) = &engine.prefix_cache {
-        check_words("engine.prefix_cache", &cache.how, 0..=MAX_CACHE_WORDS)?;
-    }
-    let Some(content) = &engine.content else {
-        return Ok(());
-    };
-    if let Content::File { name, .. } | Content::Server { name } = content {
-        check_words("engine.content", name, 1..=MAX_CONTENT_NAME)?;
-    }
-    check_hash("engine.content", content.sha256(), 64)
-}
-
-fn check_facts(facts: &NodeFacts) -> Result<(), Outside> {
-    check_words("facts.host", &facts.host, 0..=MAX_HOST)?;
-    check_words("facts.version", &facts.version, 0..=MAX_VERSION)?;
-    check_hash("facts.machine", facts.machine.as_deref(), 32)?;
-    check_hash("facts.boot", facts.boot.as_deref(), 32)?;
-    check_hash("facts.program", facts.program.as_deref(), 64)?;
-    if let Some(commit) = &facts.commit {
-        check_words("facts.commit", commit, 1..=MAX_VERSION)?;
-    }
-    if facts.links.len() > MAX_RAILS {
-        let n = facts.links.len();
-        return outside("facts.links", format!("{n}, must be at most {MAX_RAILS}"));
-    }
-    let mut names = facts.links.iter().map(|l| &l.name);
-    names.try_for_each(|name| check_words("facts.links", name, 0..=MAX_NODE))
 }
 
 /// Something that is printed.
 fn check_words(
     field: &'static str,
     text: &str,
-    bytes: std::ops::RangeInclusive<usize>,
+    bytes: RangeInclusive<usize>,
 ) -> Result<(), Outside> {
-    if !bytes.contains(&text.len()) {
-        let (n, least, most) = (text.len(), bytes.start(), bytes.end());
-        return outside(field, format!("{n} bytes, must be {least} to {most}"));
+    check_length(field, text.len(), bytes)?;
+    match text.chars().any(char::is_control) {
+        true => outside(field, "holds a control character".to_owned()),
+        false => Ok(()),
     }
-    if text.chars().any(char::is_control) {
-        return outside(field, "holds a control character".to_owned());
+}
+
+fn check_counts<const N: usize>(field: &'static str, counts: [u64; N]) -> Result<(), Outside> {
+    match counts.into_iter().find(|n| *n > MAX_COUNT) {
+        Some(n) => outside(field, format!("{n}, must be at most {MAX_COUNT}")),
+        None => Ok(()),
+    }
+}
+
+fn check_counters(field: &'static str, counters: &Counters) -> Result<(), Outside> {
+    let Counters {
+        arrived,
+        responded,
+        refused,
+        dropped_late,
+        batches,
+        copies,
+        parts,
+    } = *counters;
+    let counts = [
+        arrived,
+        responded,
+        refused,
+        dropped_late,
+        batches,
+        copies,
+        parts,
+    ];
+    check_counts(field, counts)
+}
+
+fn check_gpu(gpu: &GpuRecord) -> Result<(), Outside> {
+    let GpuRecord {
+        index,
+        name,
+        batches: _,
+        padded,
+        copies_in,
+        bytes_in,
+        gathered,
+        in_place,
+        fences,
+        graphs,
+        bytes_out,
+        copy_in_us,
+        compute_us,
+        copy_out_us,
+    } = gpu;
+    check_words("gpus.name", name, 0..=MAX_NAME)?;
+    check_counts("gpus", [*index as u64, *padded, *copies_in, *bytes_in])?;
+    check_counts("gpus", [*gathered, *in_place, *fences, *graphs, *bytes_out])?;
+    check_counts("gpus", [*copy_in_us, *compute_us, *copy_out_us])
+}
+
+fn check_used(used: &NodeUse) -> Result<(), Outside> {
+    let NodeUse {
+        clock_us,
+        cores: _,
+        machine_ticks,
+        machine_busy_ticks,
+        threads,
+        nics: NicUse {
+            threads: _,
+            worked_us,
+            sleeps,
+        },
+        engine:
+            EngineUse {
+                max_batch,
+                workers: _,
+                busy_us,
+                batches,
+                samples,
+                decompressed,
+            },
+    } = used;
+    check_counts("used", [*clock_us, *machine_ticks, *machine_busy_ticks])?;
+    check_list("used.threads", threads.len(), 0..=MAX_THREAD_GROUPS)?;
+    for group in threads {
+        let ThreadGroup {
+            name,
+            threads: _,
+            ran_us,
+            waited_us,
+        } = group;
+        check_words("used.threads.name", name, 0..=MAX_NODE)?;
+        check_counts("used.threads", [*ran_us, *waited_us])?;
+    }
+    check_counts("used.nics", [*worked_us, *sleeps])?;
+    check_counts("used.engine", [*max_batch, *busy_us, *batches, *samples])?;
+    let DecompressedUse {
+        samples,
+        from_bytes,
+        to_bytes,
+        took_us,
+    } = *decompressed;
+    let counts = [samples, from_bytes, to_bytes, took_us];
+    check_counts("used.engine.decompressed", counts)
+}
+
+fn check_connections(
+    connections: impl ExactSizeIterator<Item = (u16, u32, u32)>,
+) -> Result<(), Outside> {
+    check_list("connections", connections.len(), 1..=MAX_CONNECTIONS)?;
+    let mut seen = HashSet::new();
+    for (connection, epoch, slots) in connections {
+        let problem = if !seen.insert(connection) {
+            "is there twice".to_owned()
+        } else if epoch == 0 {
+            "epoch 0, must be at least 1".to_owned()
+        } else if slots == 0 || slots as usize > MAX_SLOTS {
+            format!("{slots} slots, must be 1 to {MAX_SLOTS}")
+        } else {
+            continue;
+        };
+        return outside("connections", format!("connection {connection}: {problem}"));
     }
     Ok(())
+}
+
+fn check_request(request: &ConnectionRequest) -> Result<(), Outside> {
+    let ConnectionRequest {
+        connection,
+        nic: _,
+        gpu_turn: _,
+        epoch: _,
+        slots: _,
+        request_stride,
+        response_stride,
+        transport,
+    } = request;
+    if *request_stride == 0 || *response_stride == 0 {
+        return outside(
+            "connections",
+            format!("connection {connection}: a stride of 0 bytes"),
+        );
+    }
+    match transport {
+        RequestTransport::Tcp {} => Ok(()),
+        RequestTransport::Ib { end } => check_ib_end(end),
+        RequestTransport::Ofi { end } => check_ofi_end(end),
+    }
+}
+
+fn check_grant(grant: &ConnectionGrant) -> Result<(), Outside> {
+    let ConnectionGrant {
+        connection: _,
+        epoch: _,
+        slots: _,
+        nic: _,
+        gpu: _,
+        key: _,
+        transport,
+    } = grant;
+    match transport {
+        GrantTransport::Tcp { address: _ } => Ok(()),
+        GrantTransport::Ib { end } => check_ib_end(end),
+        GrantTransport::Ofi { end } => check_ofi_end(end),
+    }
+}
+
+/// Numbers alone: the device judges them.
+fn check_ib_end(end: &IbEnd) -> Result<(), Outside> {
+    let IbEnd {
+        qp_num: _,
+        psn: _,
+        lid: _,
+        gid: _,
+        mtu: _,
+        solicited: _,
+        slots: _,
+        cells: _,
+    } = end;
+    Ok(())
+}
+
+fn check_ofi_end(end: &OfiEnd) -> Result<(), Outside> {
+    let OfiEnd {
+        provider,
+        address,
+        form: _,
+        slots: _,
+        cells: _,
+    } = end;
+    check_words("connections.end.provider", provider, 0..=MAX_NAME)?;
+    check_words("connections.end.address", address, 0..=MAX_TEXT)
+}
+
+fn check_engine(engine: &EngineInfo) -> Result<(), Outside> {
+    let EngineInfo {
+        name,
+        tokens: _,
+        at_once,
+        content,
+        prefix_cache,
+    } = engine;
+    check_words("engine.name", name, 1..=MAX_ENGINE_NAME)?;
+    check_counts("engine.at_once", [*at_once])?;
+    if let Some(PrefixCache { state: _, how }) = prefix_cache {
+        check_words("engine.prefix_cache", how, 0..=MAX_CACHE_WORDS)?;
+    }
+    let Some(content) = content else {
+        return Ok(());
+    };
+    if let Content::File { name, sha256: _ } | Content::Server { name } = content {
+        check_words("engine.content", name, 1..=MAX_CONTENT_NAME)?;
+    }
+    check_hash("engine.content", content.sha256(), 64)
+}
+
+fn check_facts(facts: &NodeFacts) -> Result<(), Outside> {
+    let NodeFacts {
+        host,
+        machine,
+        boot,
+        version,
+        commit,
+        dirty: _,
+        program,
+        started: _,
+        links,
+    } = facts;
+    check_words("facts.host", host, 0..=MAX_HOST)?;
+    check_words("facts.version", version, 0..=MAX_VERSION)?;
+    check_hash("facts.machine", machine.as_deref(), 32)?;
+    check_hash("facts.boot", boot.as_deref(), 32)?;
+    check_hash("facts.program", program.as_deref(), 64)?;
+    if let Some(commit) = commit {
+        check_words("facts.commit", commit, 1..=MAX_VERSION)?;
+    }
+    check_list("facts.links", links.len(), 0..=MAX_RAILS)?;
+    links.iter().try_for_each(|link| {
+        let LinkFact {
+            nic: _,
+            name,
+            layer: _,
+        } = link;
+        check_words("facts.links", name, 0..=MAX_NODE)
+    })
 }
 
 fn check_hash(field: &'static str, hash: Option<&str>, digits: usize) -> Result<(), Outside> {
@@ -264,69 +472,55 @@ fn check_hash(field: &'static str, hash: Option<&str>, digits: usize) -> Result<
     }
 }
 
-fn check_model(m: &ModelSpec) -> Result<(), Outside> {
-    if m.name.is_empty() || m.name.len() > MAX_NAME {
-        return outside(
-            "spec.name",
-            format!("{} bytes, must be 1 to {MAX_NAME}", m.name.len()),
-        );
+fn check_model(model: &ModelSpec) -> Result<(), Outside> {
+    let ModelSpec {
+        name,
+        inputs,
+        output: _,
+        other_outputs,
+        compression: _,
+    } = model;
+    check_words("spec.name", name, 1..=MAX_NAME)?;
+    check_list("spec.inputs", inputs.len(), 1..=MAX_INPUTS)?;
+    check_list(
+        "spec.other_outputs",
+        other_outputs.len(),
+        0..=MAX_INPUTS - 1,
+    )?;
+    for t in inputs {
+        check_tensor("spec.inputs", t)?;
     }
-    if m.inputs.is_empty() || m.inputs.len() > MAX_INPUTS {
-        return outside(
-            "spec.inputs",
-            format!("{}, must be 1 to {MAX_INPUTS}", m.inputs.len()),
-        );
+    for t in model.outputs() {
+        check_tensor("spec.output", t)?;
     }
-    m.inputs
-        .iter()
-        .try_for_each(|t| check_tensor("spec.inputs", t))?;
-    if m.other_outputs.len() >= MAX_INPUTS {
-        return outside(
-            "spec.other_outputs",
-            format!("{}, must be below {MAX_INPUTS}", m.other_outputs.len()),
-        );
-    }
-    m.outputs()
-        .try_for_each(|t| check_tensor("spec.output", t))?;
-    if m.max_output_bytes().is_none_or(|n| n > MAX_SAMPLE) {
-        return outside(
-            "spec.output",
-            format!("more than {MAX_SAMPLE} bytes a sample"),
-        );
-    }
-    if !m.other_outputs.is_empty() && m.outputs().any(|t| t.ragged) {
+    if !other_outputs.is_empty() && model.outputs().any(|t| t.ragged) {
         return outside("spec.output", "one of several is ragged".to_owned());
     }
-    match m.max_input_bytes() {
+    check_sample("spec.output", model.max_output_bytes())?;
+    check_sample("spec.inputs", model.max_input_bytes())
+}
+
+fn check_sample(field: &'static str, bytes: Option<usize>) -> Result<(), Outside> {
+    match bytes {
         Some(n) if n <= MAX_SAMPLE => Ok(()),
-        _ => outside(
-            "spec.inputs",
-            format!("more than {MAX_SAMPLE} bytes a sample"),
-        ),
+        _ => outside(field, format!("more than {MAX_SAMPLE} bytes a sample")),
     }
 }
 
 fn check_tensor(field: &'static str, t: &TensorSpec) -> Result<(), Outside> {
-    if t.name.len() > MAX_NAME {
+    let TensorSpec {
+        name,
+        dtype: _,
+        shape,
+        ragged: _,
+    } = t;
+    check_words(field, name, 0..=MAX_NAME)?;
+    if shape.len() > MAX_DIMENSIONS {
+        let n = shape.len();
         return outside(
             field,
-            format!(
-                "a name of {} bytes, must be at most {MAX_NAME}",
-                t.name.len()
-            ),
+            format!("{n} dimensions, must be at most {MAX_DIMENSIONS}"),
         );
     }
-    if t.shape.len() > MAX_DIMENSIONS {
-        return outside(
-            field,
-            format!(
-                "{} dimensions, must be at most {MAX_DIMENSIONS}",
-                t.shape.len()
-            ),
-        );
-    }
-    match t.bytes() {
-        Some(n) if n <= MAX_SAMPLE => Ok(()),
-        _ => outside(field, format!("more than {MAX_SAMPLE} bytes a sample")),
-    }
+    check_sample(field, t.bytes())
 }

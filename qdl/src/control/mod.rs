@@ -6,7 +6,7 @@
 //! then on requests and their answers beside a heartbeat. The protocol itself is in `core`, for
 //! both roles and without I/O; `shell` is what is around it: tokio, sockets and tasks.
 //! [`ClientSession`] is the frontend's side, [`Server`] and [`ServerSession`] are the
-//! accelerator's.
+//! accelerator's. Whoever has connected and not proved who it is waits in a `lobby`.
 //!
 //! Nothing here is on the way of a sample. Every wait has a deadline, every frame is checked before
 //! it is believed, and what a peer has not proved it does not learn.
@@ -19,6 +19,7 @@ pub mod quiet;
 
 mod core;
 mod error;
+pub(crate) mod lobby;
 mod shell;
 
 #[cfg(all(test, not(qdl_loom)))]

@@ -1,79 +1,72 @@
 //! A data port: lets connections in that show the key of a connection.
 //!
-//! Whoever connects has a moment to show a key. So that those who connect and say nothing can
-//! neither pile up nor keep others out, no more of them wait at a time than there are connections
-//! to come, and some; one more costs the oldest its place.
+//! Whoever connects has a moment to show a key, in a [`Lobby`].
 
-use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::{AbortHandle, JoinSet},
-};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::{lock, node::Shared, settings::SEND_DEPTH};
 use crate::{
     clock::now_ns,
-    control::quiet::Quiet,
+    control::{frame::refusal, lobby::Lobby},
     fabric::{
         Broken,
-        tcp::{self, Preamble, TcpCfgs, TcpDevice},
+        tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
     },
     serve::ConnectionLost,
+    wire::is_control_frame,
 };
 
-/// Strangers that may wait beside those for whom a connection waits.
-const STRANGERS: usize = 32;
+/// What a guest showed, or what is wrong with it.
+type Shown = (SocketAddr, Result<(TcpStream, Preamble), &'static str>);
 
-/// A connection, where it comes from, and what it showed; `None` where that was no preamble.
-type Shown = (TcpStream, SocketAddr, Option<Preamble>);
-
-/// Accepts on the data port of a NIC.
+/// Accepts on the data port of a NIC, with `strangers` places beside those of connections that are
+/// to come. A frontend that takes it for the control port is sent away with the words `elsewhere`.
 pub(super) async fn let_in(
     listener: TcpListener,
+    (strangers, elsewhere): (usize, String),
     nic_index: usize,
     shared: Arc<Shared>,
     cfgs: TcpCfgs,
 ) {
-    let mut showing: JoinSet<Shown> = JoinSet::new();
-    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
-    let mut quiet = Quiet::new("data connections shown out");
-    loop {
-        tokio::select! {
-            knock = listener.accept() => match knock {
-                Ok((mut stream, address)) => {
-                    oldest_first.retain(|h| !h.is_finished());
-                    if oldest_first.len() >= STRANGERS + connections_to_come(&shared)
-                        && let Some(oldest) = oldest_first.pop_front()
-                    {
-                        let waiting = oldest_first.len() + 1;
-                        quiet.warn(now_ns(), || {
-                            format!(
-                                "data port: {waiting} connections have shown no key: the oldest \
-                                 gives way to {address}"
-                            )
-                        });
-                        oldest.abort();
+    let to_come = shared.clone();
+    let mut lobby: Lobby<Shown> = Lobby::new(
+        ("data port", "data connections shown out"),
+        listener,
+        move || strangers + connections_to_come(&to_come),
+        PREAMBLE_DEADLINE,
+        move |guest| {
+            let elsewhere = refusal(&elsewhere);
+            async move {
+                let mut stream = guest.stream;
+                let shown = match guest.speaks {
+                    true => TcpDevice::read_preamble(&mut stream).await,
+                    false => Err(Vec::new()),
+                };
+                let shown = match shown {
+                    Ok(preamble) => Ok((stream, preamble)),
+                    Err(bytes) if is_control_frame(&bytes) => {
+                        TcpDevice::send_away(stream, &elsewhere).await;
+                        Err(
+                            "it is a control connection: accelerators[].control names this data port",
+                        )
                     }
-                    oldest_first.push_back(showing.spawn(async move {
-                        let preamble = TcpDevice::read_preamble(&mut stream).await;
-                        (stream, address, preamble)
-                    }));
-                }
-                Err(e) => {
-                    // Out of descriptors, most likely: wait until some are given back.
-                    quiet.warn(now_ns(), || format!("data port: cannot accept: {e}"));
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            },
-            Some(done) = showing.join_next() => {
-                // One that gave way was told of.
-                let Ok((stream, address, preamble)) = done else { continue };
-                if let Err(why) = admit(stream, preamble, nic_index, &shared, &cfgs).await {
-                    quiet.warn(now_ns(), || format!("data connection from {address} shown out: {why}"));
-                }
+                    Err(_) => Err("it does not begin with this protocol's preamble"),
+                };
+                (guest.address, shown)
             }
-            () = quiet.wait() => quiet.sum_up(now_ns()),
+        },
+    );
+    loop {
+        let (address, shown) = lobby.next().await;
+        let admitted = match shown {
+            Ok((stream, preamble)) => admit(stream, preamble, nic_index, &shared, &cfgs).await,
+            Err(why) => Err(why.to_owned()),
+        };
+        if let Err(why) = admitted {
+            let line = || format!("data connection from {address} shown out: {why}");
+            lobby.quiet.warn(now_ns(), line);
         }
     }
 }
@@ -87,12 +80,11 @@ fn connections_to_come(shared: &Shared) -> usize {
 /// Puts the connection up whose key was shown.
 async fn admit(
     mut stream: TcpStream,
-    preamble: Option<Preamble>,
+    preamble: Preamble,
     nic_index: usize,
     shared: &Shared,
     cfgs: &TcpCfgs,
 ) -> Result<(), String> {
-    let preamble = preamble.ok_or("it does not begin with this protocol's preamble")?;
     let session = lock(&shared.current)
         .clone()
         .ok_or("no frontend is being served")?;
@@ -125,61 +117,5 @@ async fn admit(
             });
             Err(why)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{io::Read, net::TcpStream as StdStream, sync::Mutex, time::Instant};
-
-    use super::*;
-    use crate::run::budget::Budget;
-    use crate::serve::{Arrival, Server, Service};
-
-    struct Nobody;
-
-    impl Service for Nobody {
-        fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-            arrivals.clear();
-        }
-    }
-
-    #[test]
-    fn those_who_connect_and_say_nothing_do_not_pile_up() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let service: Arc<dyn Service> = Arc::new(Nobody);
-        let shared = Arc::new(Shared {
-            server: Server::new(vec![], &service, &(Arc::new(|_| ()) as _)).expect("no threads"),
-            service,
-            sessions: 0.into(),
-            current: Mutex::default(),
-            budget: Budget::new(),
-            settled: Mutex::default(),
-        });
-        let silent = 4 * STRANGERS;
-        runtime.block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-            let port = listener.local_addr().expect("bound");
-            tokio::spawn(let_in(listener, 0, shared, TcpCfgs::default()));
-            // The kernel takes them on; the port has not looked yet.
-            let mut sockets: Vec<_> = (0..silent)
-                .map(|_| StdStream::connect(port).expect("taken on"))
-                .collect();
-            for s in &sockets {
-                s.set_nonblocking(true).expect("set");
-            }
-            let end = Instant::now() + Duration::from_secs(20);
-            while sockets.len() > STRANGERS {
-                assert!(Instant::now() < end, "{} still wait", sockets.len());
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                // Its end, and nothing else, comes from the port.
-                sockets.retain_mut(|s| !matches!(s.read(&mut [0]), Ok(0)));
-            }
-            // Where nobody gives way, all go at once when their time is over.
-            assert!(!sockets.is_empty(), "as many as came were waited for");
-        });
     }
 }

@@ -29,6 +29,9 @@ use crate::{
     wire::{EngineInfo, NodeFacts},
 };
 
+/// Most losses of connections, and most sessions of one accelerator, that are kept apart.
+const MOST_KEPT: usize = 256;
+
 /// What is known of one accelerator.
 #[derive(Debug, Default)]
 pub(super) struct PeerState {
@@ -62,14 +65,20 @@ impl PeerState {
     /// had its last word: a heartbeat may come between that and the end.
     pub fn session_over(&mut self, in_run: impl Fn(u64) -> Option<f64>) {
         let last = self.heartbeat.take().filter(|_| self.drained.is_none());
-        if let Some((c, at_ns)) = last {
-            self.lost_sessions.push(LostSession {
-                as_of_s: in_run(at_ns),
-                arrived: c.arrived,
-                samples: c.responded,
-                dropped_late: c.dropped_late,
-                batches: c.batches,
-            });
+        let Some((c, at_ns)) = last else {
+            return;
+        };
+        let over = LostSession {
+            as_of_s: in_run(at_ns),
+            arrived: c.arrived,
+            samples: c.responded,
+            dropped_late: c.dropped_late,
+            batches: c.batches,
+        };
+        if self.lost_sessions.len() < MOST_KEPT {
+            self.lost_sessions.push(over);
+        } else if let Some(last) = self.lost_sessions.last_mut() {
+            last.add(&over);
         }
     }
 }
@@ -244,7 +253,13 @@ impl Owner for ClusterOwner {
         let (peer, index) = common.connection_of[connection];
         // What goes with the run was not lost.
         if !common.is_closing() {
-            super::lock(&common.lost).push((connection, cause.to_string()));
+            let mut lost = super::lock(&common.lost);
+            if lost.len() < MOST_KEPT {
+                lost.push((connection, cause.to_string()));
+            } else if lost.len() == MOST_KEPT {
+                let later = "later losses, of any connection, are counted in `losses` alone";
+                lost.push((connection, later.to_owned()));
+            }
         }
         // The task is gone only once the cluster is closing.
         let _ = common.losses[peer].send(LocalLoss {

@@ -127,8 +127,18 @@ impl Session {
             Arc::new(ServeConnection::on_nodes(cfgs, nodes, on_gpu).map_err(|e| no_memory(&e))?);
         let (transport, link) = match (&self.nics[nic_index], &r.transport) {
             (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
-                let address = reachable(*address, self.local);
-                (GrantTransport::Tcp { address }, None)
+                match reachable(*address, self.local) {
+                    Some(address) => (GrantTransport::Tcp { address }, None),
+                    None => {
+                        let text = format!(
+                            "connection {}: came over IPv6, and nics[{nic_index}].listen of {} is {address}: \
+                             listen on [::], which takes both, or name an IPv4 address in \
+                             accelerators[].control",
+                            r.connection, self.config.node
+                        );
+                        return refuse(ErrorCode::Protocol, text);
+                    }
+                }
             }
             (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
                 let mut accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
@@ -212,12 +222,15 @@ const LOGGED_REASONS: u64 = 32;
 const MAX_REASONS: u64 = 256;
 
 /// The address by which the frontend reached the control plane serves for data too, where none is
-/// configured.
-fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> SocketAddr {
+/// configured. `None` where the port listens on all addresses of the other family alone.
+fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAddr> {
     if configured.ip().is_unspecified() {
+        if configured.is_ipv4() && reached.is_ipv6() {
+            return None;
+        }
         configured.set_ip(reached.ip());
     }
-    configured
+    Some(configured)
 }
 
 /// The GPU of a connection over NIC `nic_index` whose
@@ -239,11 +252,18 @@ mod tests {
     fn data_goes_where_the_frontend_found_the_control_plane() {
         let at = |s: &str| s.parse::<SocketAddr>().expect("an address");
         let reached = at("10.0.0.7:7400");
-        assert_eq!(reachable(at("0.0.0.0:7410"), reached), at("10.0.0.7:7410"));
+        let reachable = |configured, reached| reachable(at(configured), reached);
         assert_eq!(
-            reachable(at("[::]:7410"), at("[fd00::7]:1")),
-            at("[fd00::7]:7410")
+            reachable("0.0.0.0:7410", reached),
+            Some(at("10.0.0.7:7410"))
         );
-        assert_eq!(reachable(at("10.1.0.7:7411"), reached), at("10.1.0.7:7411"));
+        let six = at("[fd00::7]:1");
+        assert_eq!(reachable("[::]:7410", six), Some(at("[fd00::7]:7410")));
+        assert_eq!(reachable("[::]:7410", reached), Some(at("10.0.0.7:7410")));
+        assert_eq!(
+            reachable("10.1.0.7:7411", reached),
+            Some(at("10.1.0.7:7411"))
+        );
+        assert_eq!(reachable("0.0.0.0:7410", six), None);
     }
 }

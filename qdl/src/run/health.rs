@@ -13,6 +13,9 @@ use crate::{
     stats::{RailChange, RailRecord},
 };
 
+/// Most changes of rails that are kept: an accelerator's scores may make one in each tick.
+const MOST_CHANGES: usize = 4_096;
+
 /// Where a connection ends at the accelerator, as granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionEnd {
@@ -112,7 +115,11 @@ impl RailMap {
 
     /// A rail has changed: a line for the log.
     pub fn changed(&self, peer: usize, node: &str, change: Change) -> String {
-        self.changes().push((peer, change));
+        let mut changes = self.changes();
+        if changes.len() < MOST_CHANGES {
+            changes.push((peer, change));
+        }
+        drop(changes);
         format!(
             "{node}: rail {}: {} -> {} (latency score {})",
             self.name(peer, change.rail),

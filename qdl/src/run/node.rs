@@ -30,7 +30,7 @@ use crate::{
     control::{self, AuthError, ControlError, ErrorCode, ServerParams},
     fabric::tcp::{TcpCfgs, TcpDevice, TcpError},
     model::ModelSpec,
-    os::Near,
+    os::{Near, open_files},
     rails::Score,
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
     stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport, limits::EngineUse},
@@ -38,8 +38,11 @@ use crate::{
     wire::{Description, EngineInfo},
 };
 
-/// Handshakes that may be under way at once.
-const HANDSHAKES: usize = 32;
+/// Most places in the lobby of the control port, and in those of all data ports together. They
+/// take no more than half of the files that this process may have open.
+const PLACES: usize = 2_048;
+/// Fewest places in a lobby.
+const FEWEST_PLACES: usize = 32;
 
 /// What the engine has done since the node was started.
 #[derive(Clone, Debug, Default)]
@@ -132,6 +135,8 @@ pub struct Node {
     /// The data ports, with the NIC each belongs to.
     data: Vec<(usize, TcpListener, TcpCfgs)>,
     runtime: tokio::runtime::Runtime,
+    /// Places in the lobby of each data port.
+    strangers: usize,
     stop: watch::Sender<Option<String>>,
 }
 
@@ -176,6 +181,7 @@ impl Node {
             .max_blocking_threads(2)
             .build()?;
         let _inside = runtime.enter();
+        let places = (open_files(4 * PLACES as u64) / 4).min(PLACES as u64) as usize;
         let (mut nics, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for (index, nic) in config.nics.iter().enumerate() {
             links.push(settings::link(nic));
@@ -204,7 +210,7 @@ impl Node {
                 engine: params.engine_info.clone(),
                 facts: node_facts(&config.nics),
                 timing: settings::timing(&config.deadlines),
-                pending: HANDSHAKES,
+                pending: places.max(FEWEST_PLACES),
             },
         ))?;
         let back: Arc<OnceLock<Weak<Shared>>> = Arc::default();
@@ -238,6 +244,7 @@ impl Node {
             near,
             data,
             runtime,
+            strangers: (places / config.nics.len().max(1)).max(FEWEST_PLACES),
             stop,
         })
     }
@@ -270,11 +277,20 @@ impl Node {
             near,
             data,
             runtime,
+            strangers,
             stop,
         } = self;
         let why = runtime.block_on(async {
             for (nic_index, listener, cfgs) in data {
-                tokio::spawn(let_in(listener, nic_index, shared.clone(), cfgs));
+                let shared = shared.clone();
+                let elsewhere = format!(
+                    "this is the data port of nics[{nic_index}] of {}, whose control port is {}: name that in \
+                     accelerators[].control",
+                    config.node,
+                    control.address().port()
+                );
+                let guests = (strangers, elsewhere);
+                tokio::spawn(let_in(listener, guests, nic_index, shared, cfgs));
             }
             let mut stopped = stop.subscribe();
             loop {

@@ -1,7 +1,7 @@
 //! One frontend being served: its connections, their memory, and what its control session asks for.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     net::SocketAddr,
     sync::{
         Arc, Mutex, Weak,
@@ -65,9 +65,9 @@ pub(super) struct Session {
     pub losses: tokio::sync::Notify,
     /// Connections that are no more.
     pub ended: Mutex<Vec<ServedConnection>>,
-    /// Those that were lost, and not closed by the frontend as it took its leave: number and
-    /// epoch.
-    pub lost: Mutex<HashSet<(u16, u32)>>,
+    /// The last epoch of each connection that was lost, and not closed by the frontend as it took
+    /// its leave.
+    pub lost: Mutex<HashMap<u16, u32>>,
     /// Refusals that were logged, and whole reasons that the frontend was sent.
     pub reasons: Arc<[AtomicU64; 2]>,
     /// What had arrived when a drain was answered.
@@ -156,7 +156,7 @@ impl Session {
             if ended {
                 tracing::debug!("connection {connection} (epoch {epoch}) closed: {cause}");
             } else {
-                lock(&self.lost).insert((connection, epoch));
+                lock(&self.lost).insert(connection, epoch);
                 tracing::info!("connection {connection} (epoch {epoch}) lost: {cause}");
             }
         }
@@ -192,7 +192,7 @@ impl Session {
             lost,
             ..connection.record()
         };
-        lock(&self.ended).push(record);
+        record.put_on(&mut lock(&self.ended));
         if let Some(shared) = self.shared.upgrade() {
             let mut settled = lock(&shared.settled);
             settled.responded += connection.responded();
@@ -307,13 +307,13 @@ impl Session {
 /// Of a session that ended in good order: a connection that was the last of its number, and is not
 /// among those that were `lost`, was closed by the frontend just before it said so. In the order of
 /// numbers and epochs.
-fn closed(connections: &mut [ServedConnection], lost: &HashSet<(u16, u32)>) {
+fn closed(connections: &mut [ServedConnection], lost: &HashMap<u16, u32>) {
     for i in 0..connections.len() {
         let number = connections[i].connection;
         let next = connections.get(i + 1);
         let again = next.is_some_and(|next| next.connection == number);
         let c = &mut connections[i];
-        c.lost = again || lost.contains(&(number, c.epoch));
+        c.lost = again || lost.get(&number) == Some(&c.epoch);
     }
 }
 
@@ -380,7 +380,7 @@ impl SessionHandler for Session {
             tell_reset,
         } = lock(&self.connections).lost_there(connection, epoch);
         if !self.is_leaving() {
-            lock(&self.lost).insert((connection, epoch));
+            lock(&self.lost).insert(connection, epoch);
         }
         self.losses.notify_one();
         if tell_reset {
@@ -484,7 +484,7 @@ mod tests {
             })
             .into();
         // (0, 1) was seen to be closed, and made again.
-        closed(&mut connections, &HashSet::from([(2, 3)]));
+        closed(&mut connections, &HashMap::from([(2, 3)]));
         let lost = connections.iter().map(|c| c.lost).collect::<Vec<_>>();
         assert_eq!(lost, [true, false, false, true, true]);
     }

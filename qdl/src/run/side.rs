@@ -13,7 +13,8 @@ use crate::{
     os::thread_times,
     stats::{
         ticks::{
-            EngineReading, EngineTicks, FIRST_TICK_NS, MOST_TICKS, ThreadReading, ThreadTicks,
+            EngineReading, EngineTicks, FIRST_TICK_NS, MOST_SIZES, MOST_TICKS, ThreadReading,
+            ThreadTicks, tick_ns,
         },
         timeline::NodeSide,
     },
@@ -145,9 +146,18 @@ pub(super) fn checked(
     asked_ns: u64,
     first_ns: u64,
 ) -> Option<NodeSide> {
+    // A float becomes 0 where it is below 0 or no number.
+    let lasted_ns = (-told.begins_s * 1e9) as u64;
     let tick = told.tick_ms.checked_mul(1_000_000)?;
-    let possible = tick >= FIRST_TICK_NS && told.begins_s.is_finite() && told.begins_s <= 0.0;
-    if !possible || told.engines.len() > MOST_TICKS {
+    let ticks = told.engines.len();
+    // This node's clock began with its process, before any session.
+    let possible = told.begins_s <= 0.0
+        && lasted_ns <= asked_ns
+        && (FIRST_TICK_NS..=tick_ns(lasted_ns)).contains(&tick)
+        && ticks <= MOST_TICKS
+        && (ticks as u64).saturating_sub(1) <= lasted_ns / tick
+        && told.engines.iter().all(|e| e.batches.len() <= MOST_SIZES);
+    if !possible {
         return None;
     }
     told.node = node;
@@ -160,8 +170,8 @@ pub(super) fn checked(
             .filter(|c| !c.is_control())
             .take(32)
             .collect();
-        t.on_core.truncate(MOST_TICKS);
-        t.waited.truncate(MOST_TICKS);
+        t.on_core.truncate(ticks);
+        t.waited.truncate(ticks);
         let both = t.on_core.iter_mut().chain(&mut t.waited);
         both.for_each(|permille| *permille = (*permille).min(1000));
     }
@@ -243,36 +253,38 @@ mod tests {
         );
         assert!(!told.threads.is_empty() && told.begins_s <= 0.0);
         // On the frontend's clock; what no accelerator tells is not believed.
-        let (own, first_ns) = (
-            NodeSide {
-                begins_s: -5.0,
-                ..told.clone()
-            },
-            100_000_000_000,
-        );
-        let put = |side| checked(side, "b".to_owned(), first_ns + 7_000_000_000, first_ns);
-        let there = put(own).expect("sound");
+        let own = NodeSide {
+            begins_s: -100.0,
+            ..told
+        };
+        const S: u64 = 1_000_000_000;
+        let put = |side| checked(side, "b".to_owned(), 202 * S, 100 * S);
+        let there = put(own.clone()).expect("sound");
         assert_eq!((there.node.as_str(), there.begins_s), ("b", 2.0));
-        assert!(
-            put(NodeSide {
-                tick_ms: 1,
-                ..told.clone()
-            })
-            .is_none()
-        );
-        assert!(
-            put(NodeSide {
-                begins_s: 1.0,
-                ..told.clone()
-            })
-            .is_none()
-        );
-        assert!(
-            put(NodeSide {
-                tick_ms: u64::MAX,
-                ..told
-            })
-            .is_none()
-        );
+        let lies: [fn(&mut NodeSide); 8] = [
+            |side| side.tick_ms = 1,
+            |side| side.tick_ms = 1_000,
+            |side| side.tick_ms = 18_000_000_000_000,
+            |side| side.tick_ms = u64::MAX,
+            |side| side.begins_s = 1.0,
+            |side| side.begins_s = f64::NEG_INFINITY,
+            |side| side.begins_s = -90.0,
+            |side| side.engines[0].batches = vec![(1, 1); 17],
+        ];
+        for (i, lie) in lies.iter().enumerate() {
+            let mut told = own.clone();
+            lie(&mut told);
+            assert_eq!(put(told), None, "lie {i}");
+        }
+    }
+
+    #[test]
+    fn ticks_longer_than_any_run_are_not_believed() {
+        let told = NodeSide {
+            begins_s: -1.0,
+            tick_ms: 18_000_000_000_000,
+            ..NodeSide::default()
+        };
+        assert_eq!(checked(told, "b".to_owned(), 7_000_000_000, 0), None);
     }
 }

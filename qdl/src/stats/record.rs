@@ -142,6 +142,24 @@ pub struct LostSession {
     pub batches: u64,
 }
 
+impl LostSession {
+    /// Counts a later session in.
+    pub fn add(&mut self, later: &LostSession) {
+        let LostSession {
+            as_of_s,
+            arrived,
+            samples,
+            dropped_late,
+            batches,
+        } = later;
+        self.as_of_s = *as_of_s;
+        self.arrived = self.arrived.saturating_add(*arrived);
+        self.samples = self.samples.saturating_add(*samples);
+        self.dropped_late = self.dropped_late.saturating_add(*dropped_late);
+        self.batches = self.batches.saturating_add(*batches);
+    }
+}
+
 impl AcceleratorRecord {
     /// Samples it is known to have answered, in all sessions; `None` where it never said.
     pub fn answered(&self) -> Option<u64> {

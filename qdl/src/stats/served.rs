@@ -20,7 +20,8 @@ const NAME: usize = 17;
 pub struct ServedConnection {
     /// The frontend's index of it.
     pub connection: u16,
-    /// Its epoch: greater than 1 where it was lost and made again.
+    /// Its epoch: greater than 1 where it was lost and made again. With more than
+    /// [`MOST_ENDED`] ends in a session the last of those that this record holds the sum of.
     pub epoch: u32,
     /// Samples taken from it.
     pub arrived: u64,
@@ -42,7 +43,24 @@ pub struct ServedConnection {
     pub lost: bool,
 }
 
+/// Most ends of connections that one session's report tells apart; later ones are counted in with
+/// an earlier epoch of the same connection.
+pub const MOST_ENDED: usize = 4_096;
+
 impl ServedConnection {
+    /// Puts a connection that has ended on record.
+    pub fn put_on(self, ended: &mut Vec<ServedConnection>) {
+        let full = ended.len() >= MOST_ENDED;
+        let same = |c: &&mut ServedConnection| full && c.connection == self.connection;
+        match ended.iter_mut().rev().find(same) {
+            Some(earlier) => {
+                earlier.add(&self);
+                earlier.epoch = earlier.epoch.max(self.epoch);
+            }
+            None => ended.push(self),
+        }
+    }
+
     fn add(&mut self, o: &ServedConnection) {
         self.arrived += o.arrived;
         self.answered += o.answered;
@@ -260,6 +278,30 @@ pub(super) fn decompressed_line(used: &DecompressedUse) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_number_of_epochs_takes_more_room_and_no_count_is_lost() {
+        let mut ended = Vec::new();
+        for epoch in 1..=3 * MOST_ENDED as u32 {
+            let one = ServedConnection {
+                connection: (epoch % 3) as u16,
+                epoch,
+                arrived: 2,
+                ..ServedConnection::default()
+            };
+            one.put_on(&mut ended);
+        }
+        let arrived: u64 = ended.iter().map(|c| c.arrived).sum();
+        assert_eq!((ended.len(), arrived), (MOST_ENDED, 6 * MOST_ENDED as u64));
+        let last = ended.iter().map(|c| c.epoch).max();
+        assert_eq!(last, Some(3 * MOST_ENDED as u32));
+        let other = ServedConnection {
+            connection: 7,
+            ..ServedConnection::default()
+        };
+        other.put_on(&mut ended);
+        assert_eq!(ended.last().map(|c| c.connection), Some(7), "a first end");
+    }
 
     fn good() -> ServedReport {
         let connection = |connection, n| {

@@ -22,7 +22,8 @@ impl Description {
     /// # Errors
     /// Which text is not, and how.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
-        for (field, text) in [("machine", &self.machine), ("config", &self.config)] {
+        let Description { machine, config } = self;
+        for (field, text) in [("machine", machine), ("config", config)] {
             if text.len() > MAX_DESCRIPTION {
                 let n = text.len();
                 return Err((field, format!("{n} bytes, at most {MAX_DESCRIPTION}")));

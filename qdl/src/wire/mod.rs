@@ -13,6 +13,7 @@
 //! | [`Content`] | what that engine really runs: a file, settings, a server's model |
 //! | [`NodeFacts`] | what a node says of itself and its machine |
 //! | [`Description`] | the whole of a machine, and the node's configuration |
+//! | `DATA_MAGIC`, `is_control_frame` | by which a peer's plane is known |
 //! | [`Stream`] | when the tokens of an answer leave the accelerator |
 
 mod content;
@@ -21,6 +22,7 @@ mod engine;
 mod facts;
 mod ib_end;
 mod ofi_end;
+mod planes;
 mod policy;
 mod score;
 mod stream;
@@ -31,6 +33,7 @@ pub use engine::{CacheState, EngineInfo, MAX_CACHE_WORDS, MAX_ENGINE_NAME, Prefi
 pub use facts::{LinkFact, LinkLayer, MAX_HOST, MachineIds, NodeFacts};
 pub use ib_end::{IbEnd, IbRegion};
 pub use ofi_end::{OfiEnd, OfiForm, OfiRegion};
+pub(crate) use planes::{DATA_MAGIC, is_control_frame};
 pub use policy::{Policy, RailPolicy};
 pub use score::{NotAScore, Score};
 pub use stream::Stream;

@@ -120,7 +120,7 @@ impl Running {
         mut served: impl FnMut(&ServedReport) + Send + 'static,
     ) -> Running {
         let text = format!(
-            "node: {name}\ncontrol: {{listen: '{control}'}}\nengine: {{kind: digest}}\nnics: \
+            "node: {name}\ncontrol: {{listen: '{control}'}}\nauth: none\nengine: {{kind: digest}}\nnics: \
              [{{listen: '127.0.0.1:0'}}]\nmodel: {{name: {}, max_input_bytes: {LARGEST}}}\n\
              deadlines: {{drain_ms: {drain_ms}}}\nmemory_mib: {}\n",
             model.name,
@@ -269,7 +269,7 @@ pub fn config_at(
 ) -> FrontendConfig {
     let accelerators: String = addresses
         .iter()
-        .map(|a| format!("  - control: {a}\n"))
+        .map(|a| format!("  - control: '{a}'\n"))
         .collect();
     let text = format!(
         "node: front\nmodel:\n  name: {}\n  inputs: [{{name: input, dtype: u8, shape: [{LARGEST}], ragged: true}}]\n  \

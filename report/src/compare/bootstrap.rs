@@ -72,6 +72,14 @@ pub fn draws(runs: &[&Run], which: u64) -> Option<Vec<Draw>> {
     Some((0..DRAWS).map(|_| once(&timelines, &mut rng)).collect())
 }
 
+/// Means of as many of these figures, one of a run each, as there are; `None` where there is one.
+pub fn means(figures: &[f64], which: u64) -> Option<Vec<f64>> {
+    let n = figures.len();
+    let mut rng = Rng::with_seed(SEED ^ which.wrapping_mul(0x9e37_79b9));
+    let mut mean = || (0..n).map(|_| figures[rng.usize(..n)]).sum::<f64>() / n as f64;
+    (n > 1).then(|| (0..DRAWS).map(|_| mean()).collect())
+}
+
 /// The 2.5th and the 97.5th percentile, and the median.
 pub fn interval(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
     values.retain(|v| v.is_finite());

@@ -3,7 +3,7 @@
 use qdl::stats::{RunRecord, Stage, text};
 
 use super::{
-    bootstrap::{Draw, draws, interval},
+    bootstrap::{Draw, draws, interval, means},
     groups::Group,
 };
 use crate::run::Run;
@@ -13,13 +13,50 @@ use crate::run::Run;
 pub enum Figure {
     /// Samples per second.
     Rate,
+    /// LoadGen's own, which alone counts.
+    Theirs(Theirs),
     /// A quantile of the time from issue to completion.
     Quantile(f64),
 }
 
+/// A figure of LoadGen's, from the time for which a query was scheduled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Theirs {
+    /// The 90th percentile of latency, SingleStream's result.
+    P90,
+    /// The 99th percentile of latency.
+    P99,
+    /// The 99th percentile of the time to the first token.
+    Ttft,
+    /// The 99th percentile of the time of each further token.
+    Tpot,
+}
+
+impl Theirs {
+    fn of(self, run: &Run) -> Option<f64> {
+        let r = run.summary.run.loadgen.as_ref()?;
+        let us = match self {
+            Theirs::P90 => r.latency?.p90_us,
+            Theirs::P99 => r.latency?.p99_us,
+            Theirs::Ttft => r.ttft?.p99_us,
+            Theirs::Tpot => r.tpot?.p99_us,
+        };
+        (us > 0.0).then_some(us)
+    }
+
+    /// Of each run of a group, where all have it.
+    fn of_all(self, group: &Group<'_>) -> Option<Vec<f64>> {
+        group.runs.iter().map(|r| self.of(r)).collect()
+    }
+}
+
 /// What is compared, in the order of the picture.
-pub const FIGURES: [Figure; 5] = [
+pub const FIGURES: [Figure; 9] = [
     Figure::Rate,
+    Figure::Theirs(Theirs::P90),
+    Figure::Theirs(Theirs::P99),
+    Figure::Theirs(Theirs::Ttft),
+    Figure::Theirs(Theirs::Tpot),
     Figure::Quantile(0.5),
     Figure::Quantile(0.9),
     Figure::Quantile(0.99),
@@ -31,6 +68,10 @@ impl Figure {
     pub fn name(self) -> String {
         match self {
             Figure::Rate => "samples/s".to_owned(),
+            Figure::Theirs(Theirs::P90) => "LoadGen's p90".to_owned(),
+            Figure::Theirs(Theirs::P99) => "LoadGen's p99".to_owned(),
+            Figure::Theirs(Theirs::Ttft) => "p99 TTFT".to_owned(),
+            Figure::Theirs(Theirs::Tpot) => "p99 TPOT".to_owned(),
             Figure::Quantile(q) => format!("p{}", (q * 1e5).round() / 1e3),
         }
     }
@@ -39,6 +80,7 @@ impl Figure {
         match self {
             Figure::Rate => draw.per_s,
             Figure::Quantile(q) => draw.quantile_us(q),
+            Figure::Theirs(_) => f64::NAN,
         }
     }
 
@@ -46,6 +88,10 @@ impl Figure {
     fn of(self, group: &Group<'_>) -> Option<f64> {
         match self {
             Figure::Rate => Some(group.mean(|r| r.summary.run.per_s)),
+            Figure::Theirs(theirs) => {
+                let all = theirs.of_all(group)?;
+                Some(all.iter().sum::<f64>() / all.len().max(1) as f64)
+            }
             Figure::Quantile(q) => match group.total() {
                 Some(all) => Some(all.value_at_quantile(q) as f64 / 1000.0),
                 None => Some(group.mean(|r| of_table(r, q))),
@@ -58,7 +104,7 @@ impl Figure {
     pub fn said(self, value: f64) -> String {
         match self {
             Figure::Rate => format!("{} samples/s", text::rate(value)),
-            Figure::Quantile(_) => text::time_us(value),
+            Figure::Theirs(_) | Figure::Quantile(_) => text::time_us(value),
         }
     }
 
@@ -67,12 +113,15 @@ impl Figure {
         self == Figure::Rate
     }
 
-    /// The one that a scenario is about.
-    fn that_matters(run: &RunRecord) -> Figure {
+    /// Those that a scenario is about: LoadGen's, by which it judges, then ours, whose noise is
+    /// known. Offline has the rate alone.
+    fn that_matter(run: &RunRecord) -> &'static [Figure] {
+        let tokens = run.loadgen.as_ref().is_some_and(|l| l.ttft.is_some());
         match run.scenario.as_str() {
-            "Offline" => Figure::Rate,
-            "SingleStream" => Figure::Quantile(0.9),
-            _ => Figure::Quantile(0.99),
+            "Offline" => &[Figure::Rate],
+            "SingleStream" => &[Figure::Theirs(Theirs::P90), Figure::Quantile(0.9)],
+            _ if tokens => &[Figure::Theirs(Theirs::Ttft), Figure::Theirs(Theirs::Tpot)],
+            _ => &[Figure::Theirs(Theirs::P99), Figure::Quantile(0.99)],
         }
     }
 }
@@ -118,7 +167,7 @@ pub struct Found {
     pub class: &'static str,
     /// What differs.
     pub all: Vec<Difference>,
-    matters: Figure,
+    matter: &'static [Figure],
     /// The least number of runs in either.
     runs: usize,
 }
@@ -127,7 +176,7 @@ pub struct Found {
 pub fn change(ratio: f64, figure: Figure) -> String {
     let (more, less) = match figure {
         Figure::Rate => ("more", "less"),
-        Figure::Quantile(_) => ("longer", "shorter"),
+        Figure::Theirs(_) | Figure::Quantile(_) => ("longer", "shorter"),
     };
     match ratio {
         r if (r - 1.0).abs() < 0.0005 => "the same".to_owned(),
@@ -150,12 +199,19 @@ fn beside(first: &Group<'_>, other: &Group<'_>, at: usize) -> Found {
     let one = |figure: Figure| {
         let values = (figure.of(first)?, figure.of(other)?);
         let ratio = values.1 / values.0;
-        let interval = drawn.as_ref().and_then(|(a, b)| {
-            let ratios = a
-                .iter()
-                .zip(b)
-                .map(|(a, b)| figure.drawn(b) / figure.drawn(a));
-            let (low, middle, high) = interval(ratios.collect())?;
+        let ratios: Option<Vec<f64>> = match figure {
+            Figure::Theirs(theirs) => {
+                let drawn = means(&theirs.of_all(first)?, 0);
+                let drawn = drawn.zip(means(&theirs.of_all(other)?, at as u64 + 1));
+                drawn.map(|(a, b)| a.iter().zip(b).map(|(a, b)| b / a).collect())
+            }
+            _ => drawn.as_ref().map(|(a, b)| {
+                let ratio = |(a, b)| figure.drawn(b) / figure.drawn(a);
+                a.iter().zip(b).map(ratio).collect()
+            }),
+        };
+        let interval = ratios.and_then(|ratios| {
+            let (low, middle, high) = interval(ratios)?;
             // Buckets are coarser than the histograms: their width is about the exact ratio.
             Some((ratio * low / middle, ratio * high / middle))
         });
@@ -170,7 +226,7 @@ fn beside(first: &Group<'_>, other: &Group<'_>, at: usize) -> Found {
         names: (first.name.clone(), other.name.clone()),
         class: other.class,
         all: FIGURES.into_iter().filter_map(one).collect(),
-        matters: Figure::that_matters(&first.runs[0].summary.run),
+        matter: Figure::that_matter(&first.runs[0].summary.run),
         runs: first.runs.len().min(other.runs.len()),
     }
 }
@@ -184,16 +240,34 @@ pub fn all(groups: &[Group<'_>]) -> Vec<Found> {
 }
 
 impl Found {
-    /// One plain sentence, or a few.
+    /// A few plain sentences.
     pub fn sentence(&self) -> String {
         let (first, other) = &self.names;
-        let Some(d) = self.all.iter().find(|d| d.figure == self.matters) else {
-            return format!("{other} and {first} have no figure in common.");
-        };
+        let found = |figure: &Figure| self.all.iter().find(|d| d.figure == *figure);
+        let said = self.matter.iter().filter_map(found);
+        let said: Vec<String> = said.map(|d| self.of(d)).collect();
+        match said.is_empty() {
+            true => format!("{other} and {first} have no figure in common."),
+            false => said.join(" "),
+        }
+    }
+
+    fn of(&self, d: &Difference) -> String {
+        let (first, other) = &self.names;
         let (name, change_) = (d.figure.name(), change(d.ratio, d.figure));
         let (was, is) = (d.figure.said(d.values.0), d.figure.said(d.values.1));
         let head = format!("{other}: {name} is {is}, against {was} of {first}: {change_}");
+        let head = match (d.figure, self.matter) {
+            (Figure::Quantile(_), [_, ..]) => format!("From issue to completion, {head}"),
+            _ => head,
+        };
         let Some((low, high)) = d.interval else {
+            if let Figure::Theirs(_) = d.figure {
+                return format!(
+                    "{head}. LoadGen's figure alone counts, and there is one for each run: repeat both \
+                     settings to know whether that is more than noise."
+                );
+            }
             return format!(
                 "{head}. Whether that is more than noise cannot be said: not all of these runs kept a \
                  timeline."
@@ -227,6 +301,7 @@ pub fn spread(group: &Group<'_>) -> Vec<String> {
     let figures = FIGURES.into_iter().filter_map(|figure| {
         let of = |run: &&Run| match figure {
             Figure::Rate => run.summary.run.per_s,
+            Figure::Theirs(theirs) => theirs.of(run).unwrap_or(0.0),
             Figure::Quantile(q) => of_table(run, q),
         };
         let values: Vec<f64> = group.runs.iter().map(of).filter(|v| *v > 0.0).collect();

@@ -39,6 +39,13 @@ pub struct Group<'a> {
 fn settings(run: &Run) -> BTreeMap<String, String> {
     let r = &run.summary.run;
     let mut all = BTreeMap::new();
+    // What is in force comes later, and counts.
+    all.extend(run.configuration("frontend.yaml"));
+    for (i, a) in r.system.accelerators.iter().enumerate() {
+        let keys = run.configuration(&format!("accelerator-{}.yaml", a.node));
+        let keys = keys.into_iter();
+        all.extend(keys.map(|(key, value)| (format!("accelerators[{i}] {key}"), value)));
+    }
     let mut put = |name: &str, value: String| {
         if !value.is_empty() {
             all.insert(name.to_owned(), value);
@@ -55,6 +62,11 @@ fn settings(run: &Run) -> BTreeMap<String, String> {
     put("accelerators", accelerators.len().to_string());
     for (i, a) in accelerators.iter().enumerate() {
         put(&format!("accelerators[{i}] engine"), a.engine.clone());
+        let content = a.content.as_ref().map(ToString::to_string);
+        put(
+            &format!("accelerators[{i}] model"),
+            content.unwrap_or_default(),
+        );
     }
     let own = r.system.facts.iter().map(|f| ("frontend".to_owned(), f));
     let others = accelerators.iter().enumerate();

@@ -2,6 +2,7 @@
 
 use qdl::stats::{
     AcceleratorRecord, BatchSizes, GpuRecord, text,
+    ticks::EngineTicks,
     timeline::{EngineTick, NodeSide, Timeline},
 };
 
@@ -74,29 +75,17 @@ fn sizes(batches: &BatchSizes, size: Size) -> Svg {
     svg
 }
 
-/// Some ticks together.
-fn columns(ticks: &[EngineTick]) -> (usize, Vec<EngineTick>) {
-    let each = ticks.len().div_ceil(COLUMNS).max(1);
-    let sum = |ticks: &[EngineTick]| {
-        let mut all = EngineTick::default();
-        for t in ticks {
-            all.arrived += t.arrived;
-            all.answered += t.answered;
-            all.computed_us += t.computed_us;
-            all.copied_us += t.copied_us;
-            all.batches.extend_from_slice(&t.batches);
-        }
-        all
-    };
-    (each, ticks.chunks(each).map(sum).collect())
-}
-
 fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32, size: Size) -> Svg {
-    let tick_s = timeline.tick_ms as f64 / 1000.0;
-    let (each, columns) = columns(&side.engines);
+    let of_run_s = timeline.tick_ms as f64 / 1000.0;
+    let tick_s = match side.tick_ms {
+        0 => of_run_s,
+        own => own as f64 / 1000.0,
+    };
+    let each = side.engines.len().div_ceil(COLUMNS).max(1);
+    let columns = EngineTicks::longer(&side.engines, each);
     let seconds_each = each as f64 * tick_s;
     let own_end = side.begins_s + side.engines.len() as f64 * tick_s;
-    let end = (timeline.ticks.len() as f64 * tick_s).max(own_end);
+    let end = (timeline.ticks.len() as f64 * of_run_s).max(own_end);
     let at = |i: usize| side.begins_s + (i as f64 + 0.5) * seconds_each;
     let x = |name| Axis {
         scale: Scale::up_to(end),
@@ -125,13 +114,10 @@ fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32, size: Size) -> 
         upper.bound(f64::from(workers), &format!("all {workers}"));
     }
     let mean = |c: &EngineTick| {
-        let n: u64 = c.batches.iter().map(|b| b.1).sum();
-        let samples: u64 = c.batches.iter().map(|b| u64::from(b.0) * b.1).sum();
-        if n == 0 {
-            f64::NAN
-        } else {
-            samples as f64 / n as f64
-        }
+        let n: f64 = c.batches.iter().map(|b| b.1 as f64).sum();
+        let samples: f64 = c.batches.iter().map(|b| f64::from(b.0) * b.1 as f64).sum();
+        // No batch: 0 / 0, which is no number and has no point.
+        samples / n
     };
     let means = of(&mean);
     let top = means.iter().map(|m| m.1).filter(|m| m.is_finite());

@@ -1,5 +1,7 @@
 //! A run in its page: the files of its folder in one element, and back out of it.
 
+use std::collections::BTreeMap;
+
 use qdl::stats::{Summary, timeline::Timeline};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -28,6 +30,8 @@ struct Record {
     hlog: Option<String>,
     /// `run.json`.
     run: Option<Value>,
+    /// The nodes' configurations.
+    configurations: BTreeMap<String, Value>,
 }
 
 /// The element.
@@ -39,6 +43,7 @@ pub fn record(run: &Run) -> String {
         timeline: into_columns(timeline.and_then(Result::ok).unwrap_or_default()),
         hlog: run.hlog.clone(),
         run: run.left.clone(),
+        configurations: run.configurations.clone(),
     };
     // Plain data under text keys: it always has a JSON. `<` might end the element.
     let json = serde_json::to_string(&record).unwrap_or_default();
@@ -68,6 +73,7 @@ fn one(rest: &str) -> Result<Run, String> {
         timeline,
         hlog: record.hlog,
         left: record.run,
+        configurations: record.configurations,
         ..Run::default()
     };
     run.open()?;

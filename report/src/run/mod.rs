@@ -5,10 +5,12 @@
 //! | [`Run`] | all that is known of one run |
 //! | `hlog` | histograms from HdrHistogram's log |
 //! | [`Latencies`] | counts in a timeline's buckets, and their quantiles |
+//! | `configurations` | the keys of the nodes' configurations |
 //! | `columns` | arrays of objects as columns, which is how a page embeds them |
 //! | `embedded` | a run into its page, and back out of it |
 
 mod columns;
+mod configurations;
 mod embedded;
 mod hlog;
 mod latency;
@@ -74,6 +76,8 @@ pub struct Run {
     hlog: Option<String>,
     /// `run.json` as it is.
     left: Option<Value>,
+    /// The nodes' configurations, by the names of their copies.
+    configurations: BTreeMap<String, Value>,
     /// `summary.json` as it is, with what only a later version knows.
     raw: Value,
     /// What is not there, and what the page lacks for that.
@@ -138,6 +142,7 @@ impl Run {
         if let Some(text) = text_of(&file)? {
             run.left = Some(serde_json::from_str(&text).map_err(|e| content(&file, &e))?);
         }
+        run.configurations = configurations::read(path);
         let file = path.join(HISTOGRAMS);
         run.hlog = text_of(&file)?;
         run.open().map_err(|why| content(&file, &why))?;
@@ -178,6 +183,19 @@ impl Run {
     pub fn said(&self, path: &[&str]) -> Option<&Value> {
         path.iter()
             .try_fold(self.left.as_ref()?, |v, key| v.get(key))
+    }
+
+    /// Each key of a node's configuration, by the name of its copy; where there is no copy that can
+    /// be read, its hash.
+    pub fn configuration(&self, copy: &str) -> Vec<(String, String)> {
+        if let Some(document) = self.configurations.get(copy) {
+            return configurations::flat(document);
+        }
+        let hash = self
+            .said(&["files", copy, "sha256"])
+            .and_then(Value::as_str);
+        let hash = hash.map(|h| ("configuration".to_owned(), h.chars().take(12).collect()));
+        hash.into_iter().collect()
     }
 
     /// A figure of `summary.json`, by its JSON pointer.

@@ -179,13 +179,13 @@ fn run_into<R>(
     done: impl FnOnce(&[*const std::ffi::c_void]) -> R,
 ) -> Result<R, String> {
     let said = |e: ort::Error| one_line(&e.to_string());
-    let mut into = OutputSelector::default();
+    let mut into = OutputSelector::no_default();
     for spec in specs {
         let shape: Shape = std::iter::once(batch)
             .chain(spec.shape.iter().copied())
             .collect();
         let tensor = DynTensor::new(allocator, element(spec.dtype), shape).map_err(said)?;
-        into = into.preallocate(&*spec.name, tensor);
+        into = into.with(&*spec.name).preallocate(&*spec.name, tensor);
     }
     let options = RunOptions::new().map_err(said)?.with_outputs(into);
     let outputs = session.run_with_options(inputs, &options).map_err(said)?;

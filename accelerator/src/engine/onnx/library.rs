@@ -76,7 +76,7 @@ pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, 
     }
     let path = find_library(configured)?;
     // A relative path would be looked for beside the program first.
-    let path = path.canonicalize().unwrap_or(path);
+    let path = std::path::absolute(&path).unwrap_or(path);
     let invalid = |reason: String| EngineError::LibraryInvalid {
         path: path.clone(),
         reason,

@@ -5,7 +5,10 @@ use std::{borrow::Cow, ffi::c_void, path::PathBuf};
 use ort::{
     ep::ExecutionProviderDispatch,
     memory::MemoryInfo,
-    session::{Session, SessionInputValue, builder::GraphOptimizationLevel},
+    session::{
+        HasSelectedOutputs, OutputSelector, RunOptions, Session, SessionInputValue,
+        builder::GraphOptimizationLevel,
+    },
     value::{DynTensorRef, Shape, TensorRefMut},
 };
 use qdl::model::{DType, ModelSpec, TensorSpec};
@@ -61,6 +64,8 @@ pub(super) struct Worker {
     outputs: Outputs,
     /// Every batch is run at this size.
     fixed: Option<usize>,
+    /// Names the outputs that are wanted: what leads to no other is not run.
+    asked: RunOptions<HasSelectedOutputs>,
 }
 
 impl Worker {
@@ -77,7 +82,11 @@ impl Worker {
         };
         let unpacker = Unpacker::new(model).map_err(|(tensor, reason)| refuse(tensor, reason))?;
         let outputs = Outputs::new(model).map_err(|(tensor, reason)| refuse(tensor, reason))?;
+        let wanted = model.outputs();
+        let wanted = wanted.fold(OutputSelector::no_default(), |all, t| all.with(&*t.name));
+        let asked = RunOptions::new().map_err(|e| refuse(model.name.clone(), e.to_string()))?;
         Ok(Worker {
+            asked: asked.with_outputs(wanted),
             session: settings.open()?,
             memory: MemoryInfo::default(),
             unpacker,
@@ -142,7 +151,7 @@ impl Worker {
         }
         let got = self
             .session
-            .run(inputs)
+            .run_with_options(inputs, &self.asked)
             .map_err(|e| failed(e.to_string()))?;
         let mut tensors = Vec::with_capacity(self.specs.len());
         for (spec, width) in self.specs.iter().zip(self.outputs.widths()) {

@@ -19,7 +19,8 @@ pub(super) struct Read {
 
 /// Reads inputs and outputs. The first dimension of each is the batch, left open or of one size for
 /// all; the others must be known. They come in the order in which `named`, the configuration, has
-/// them: samples and responses are packed like that.
+/// them: samples and responses are packed like that. Outputs that it does not name are left out;
+/// where it names none, those that are no tensors are.
 pub(super) fn read(
     session: &Session,
     name: &str,
@@ -32,11 +33,26 @@ pub(super) fn read(
         tensor: tensor.to_owned(),
         reason,
     };
-    let all = |outlets: &[Outlet]| -> Result<Vec<(TensorSpec, i64)>, EngineError> {
-        let one = |o: &Outlet| tensor(o).map_err(|reason| refuse(o.name(), reason));
-        outlets.iter().map(one).collect()
+    let all = |outlets: &mut dyn Iterator<Item = &Outlet>, way_out: &str| {
+        let one = |o: &Outlet| tensor(o, way_out).map_err(|reason| refuse(o.name(), reason));
+        outlets.map(one).collect::<Result<Vec<_>, _>>()
     };
-    let (inputs, outputs) = (all(session.inputs())?, all(session.outputs())?);
+    let inputs = all(&mut session.inputs().iter(), "begin the graph with a Cast")?;
+    let own = session.outputs();
+    for missing in named.iter().flat_map(|n| n.outputs()) {
+        if own.iter().all(|o| o.name() != missing.name) {
+            let names: Vec<_> = own.iter().map(Outlet::name).collect();
+            let reason = format!("is no output of the model, which has {}", names.join(", "));
+            return Err(refuse(&missing.name, reason));
+        }
+    }
+    let mut asked = own.iter().filter(|o| match named {
+        Some(named) => named.outputs().any(|t| t.name == o.name()),
+        None => matches!(o.dtype(), ValueType::Tensor { .. }),
+    });
+    let way_out = "end the graph with a Cast, or name the outputs that are wanted in `model.output` and \
+                   `other_outputs` and leave this one out";
+    let outputs = all(&mut asked, way_out)?;
     let fixed_batch =
         batch(&inputs, &outputs).map_err(|(tensor, reason)| refuse(&tensor, reason))?;
     let mut inputs: Vec<TensorSpec> = inputs.into_iter().map(|(t, _)| t).collect();
@@ -60,7 +76,7 @@ pub(super) fn read(
     let mut outputs = outputs.into_iter();
     let output = outputs
         .next()
-        .ok_or_else(|| refuse(name, "the model has no output".into()))?;
+        .ok_or_else(|| refuse(name, "the model has no output that is a tensor".into()))?;
     let model = ModelSpec {
         name: name.to_owned(),
         inputs,
@@ -116,12 +132,15 @@ fn batch(
     }
 }
 
-/// One tensor of a sample, and its first dimension; below 0 where it is open.
-fn tensor(outlet: &Outlet) -> Result<(TensorSpec, i64), String> {
+/// One tensor of a sample, and its first dimension; below 0 where it is open. `way_out` is what to
+/// do about a type that is not carried.
+fn tensor(outlet: &Outlet, way_out: &str) -> Result<(TensorSpec, i64), String> {
     let ValueType::Tensor { ty, shape, .. } = outlet.dtype() else {
         return Err("is no tensor".to_owned());
     };
-    let dtype = dtype(*ty).ok_or_else(|| format!("elements of type {ty} are not supported"))?;
+    let dtype = dtype(*ty).ok_or_else(|| {
+        format!("elements of type {ty} are not supported: u8, i8, i32, i64 and f32 are; {way_out}")
+    })?;
     let Some((batch, rest)) = shape.split_first() else {
         return Err("is a scalar: the first dimension must be the batch".to_owned());
     };

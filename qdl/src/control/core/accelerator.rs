@@ -9,10 +9,10 @@ use std::{
 use crate::{
     control::{
         error::ControlError,
-        limits::{MAX_CONNECTIONS, check_sut_name},
+        limits::{MAX_CONNECTIONS, MAX_GPUS, MAX_NAME, MAX_NODE, check_sut_name},
         message::{
             ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message, Role, Scores,
-            clip,
+            clip, clip_to,
         },
     },
     stats::{BatchSizes, GpuRecord, limits::NodeUse},
@@ -44,6 +44,8 @@ pub struct Refusal {
 /// What happens, and what the owner is asked for.
 #[derive(Debug)]
 pub(in crate::control) enum Event {
+    /// The frontend has proved who it is.
+    Proved,
     /// May the frontend of this name be served? Answered by [`Accelerator::admit`].
     Admit(String),
     /// The session begins, with the frontend of this name.
@@ -181,20 +183,28 @@ impl Accelerator {
         self.link.say(Message::SideIs { id, of, text });
     }
 
-    /// Answers every drain.
+    /// Answers every drain. Names of GPUs and threads are the driver's and the system's words: they
+    /// are cut to what the frontend takes.
     pub fn drained(
         &mut self,
         counters: Counters,
         batches: &BatchSizes,
-        gpus: &[GpuRecord],
-        used: &NodeUse,
+        mut gpus: Vec<GpuRecord>,
+        mut used: NodeUse,
     ) {
+        gpus.truncate(MAX_GPUS);
+        for gpu in &mut gpus {
+            gpu.name = clip_to(&gpu.name, MAX_NAME);
+        }
+        for group in &mut used.threads {
+            group.name = clip_to(&group.name, MAX_NODE);
+        }
         for id in std::mem::take(&mut self.draining) {
             self.link.say(Message::Drained {
                 id,
                 counters,
                 batches: batches.clone(),
-                gpus: gpus.to_vec(),
+                gpus: gpus.clone(),
                 used: used.clone(),
             });
         }
@@ -470,6 +480,7 @@ impl Core for Accelerator {
 
     fn poll_event(&mut self) -> Option<Event> {
         match self.link.step() {
+            Some(Step::Proved) => return Some(Event::Proved),
             Some(Step::Admit(node)) => return Some(Event::Admit(node)),
             Some(Step::Connected(node)) => return Some(Event::Connected(node)),
             None => {}

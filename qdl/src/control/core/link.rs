@@ -28,6 +28,8 @@ const MAX_OUT: usize = 256;
 /// Progress of the handshake that the owner hears of.
 #[derive(Debug)]
 pub enum Step {
+    /// The frontend has proved who it is.
+    Proved,
     /// An accelerator asks whether the frontend of this name may be served.
     Admit(String),
     /// The session begins, with the peer of this name.
@@ -453,8 +455,12 @@ impl Link {
 
     /// A frame of the handshake.
     fn shake(&mut self, message: Message, now: u64) -> Result<(), ControlError> {
+        let proved = self.handshake.proved;
         let reply = self.handshake.receive(message)?;
         self.out.extend(reply);
+        if !proved && self.handshake.proved {
+            self.step = Some(Step::Proved);
+        }
         if self.handshake.is_done() {
             self.begin(now);
         } else if self.handshake.asks_for_a_place() {

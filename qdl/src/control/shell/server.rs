@@ -1,12 +1,11 @@
 //! The accelerator's listener: any number of strangers may knock, one frontend at a time is served.
 
-use std::{collections::VecDeque, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket},
     sync::mpsc,
-    task::{AbortHandle, JoinSet},
-    time::sleep,
+    task::AbortHandle,
 };
 
 use crate::{
@@ -26,8 +25,8 @@ use crate::control::{
         accelerator::{Accelerator, Event},
     },
     error::ControlError,
+    lobby::{BACKLOG, Guest, Lobby, canonical},
     message::Hex,
-    quiet::Quiet,
 };
 
 /// What an accelerator brings to every session.
@@ -45,8 +44,8 @@ pub struct ServerParams {
     pub facts: NodeFacts,
     /// Deadlines and heartbeat.
     pub timing: Timing,
-    /// Most handshakes under way; one more costs the oldest its place, so that those who knock and
-    /// never speak cannot keep others out.
+    /// Most peers that may be here without a session; one more costs the oldest silent one its
+    /// place, so that those who never speak keep nobody out.
     pub pending: usize,
 }
 
@@ -82,7 +81,7 @@ impl Server {
                 problem: "0 handshakes, must be at least 1".to_owned(),
             });
         }
-        let listener = TcpListener::bind(address).await.map_err(|e| {
+        let listener = listen(address).map_err(|e| {
             let address = address.to_string();
             if e.kind() == io::ErrorKind::AddrInUse {
                 ControlError::PortInUse { address }
@@ -98,14 +97,33 @@ impl Server {
             source: Arc::new(e),
         })?;
         let (found, sessions) = mpsc::channel(1);
-        let door = Door {
+        let (served, local) = (Served::default(), Arc::new(local));
+        let (pending, patience) = (params.pending, local.deadline);
+        let mut lobby = Lobby::new(
+            ("control", "control connections refused"),
             listener,
-            local: Arc::new(local),
-            served: Served::default(),
-            pending: params.pending,
-            quiet: Quiet::new("control connections refused"),
-        };
-        let task = tokio::spawn(door.keep(found)).abort_handle();
+            move || pending,
+            patience,
+            move |guest| greet(guest, local.clone(), served.clone()),
+        );
+        let task = tokio::spawn(async move {
+            loop {
+                match lobby.next().await {
+                    // Only one session exists at a time, so there is room, or nothing asks any
+                    // more.
+                    Ok(session) => {
+                        if found.try_send(session).is_err() {
+                            tracing::warn!("control: a frontend came while this node stops");
+                        }
+                    }
+                    Err(e) => {
+                        let line = || format!("control: refused: {e}");
+                        lobby.quiet.warn(now_ns(), line);
+                    }
+                }
+            }
+        });
+        let task = task.abort_handle();
         Ok(Server {
             address,
             sessions,
@@ -135,77 +153,39 @@ impl Server {
     }
 }
 
-/// The task that listens.
-struct Door {
-    listener: TcpListener,
-    local: Arc<Local>,
-    served: Served,
-    pending: usize,
-    quiet: Quiet,
-}
-
-impl Door {
-    async fn keep(mut self, found: mpsc::Sender<ServerSession>) {
-        let mut handshakes = JoinSet::new();
-        let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
-        loop {
-            tokio::select! {
-                knock = self.listener.accept() => match knock {
-                    Ok((stream, address)) => {
-                        oldest_first.retain(|h| !h.is_finished());
-                        if oldest_first.len() >= self.pending
-                            && let Some(oldest) = oldest_first.pop_front()
-                        {
-                            let pending = self.pending;
-                            self.quiet.warn(now_ns(), || format!(
-                                "control: {pending} handshakes under way: the oldest gives way to \
-                                 {address}"
-                            ));
-                            oldest.abort();
-                        }
-                        let (local, served) = (self.local.clone(), self.served.clone());
-                        let greeted = greet(stream, address, local, served);
-                        oldest_first.push_back(handshakes.spawn(greeted));
-                    }
-                    Err(e) => {
-                        // Out of descriptors, most likely: wait until some are given back.
-                        self.quiet.warn(now_ns(), || format!("control.listen: cannot accept: {e}"));
-                        sleep(Duration::from_millis(50)).await;
-                    }
-                },
-                Some(done) = handshakes.join_next() => match done {
-                    Ok(Ok(session)) => {
-                        // Only one session exists at a time, so there is room, or nothing asks any
-                        // more.
-                        if found.try_send(session).is_err() {
-                            tracing::warn!("control: a frontend came while this node stops");
-                        }
-                    }
-                    Ok(Err(e)) => self.quiet.warn(now_ns(), || format!("control: refused: {e}")),
-                    Err(_) => {}
-                },
-                () = self.quiet.wait() => self.quiet.sum_up(now_ns()),
-            }
-        }
-    }
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// One handshake, the goodbye included.
 pub(in crate::control) async fn greet(
-    stream: TcpStream,
-    address: SocketAddr,
+    guest: Guest,
     local: Arc<Local>,
     served: Served,
 ) -> Result<ServerSession, ControlError> {
+    let Guest {
+        stream,
+        address,
+        since_ns,
+        speaks: _,
+        proof,
+    } = guest;
     // Only a socket that is no more has none.
-    let reached = stream.local_addr().unwrap_or(address);
+    let reached = canonical(stream.local_addr().unwrap_or(address));
     let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
     let from = address.to_string();
     let mut wire = Wire::new(stream, &from)?;
-    let mut core = Accelerator::new(local, from, nonce, now_ns());
+    let mut core = Accelerator::new(local, from, nonce, since_ns);
     let mut claim = None;
     loop {
         match wire.next(&mut core).await {
+            Some(Event::Proved) => proof.given(),
             Some(Event::Admit(node)) => {
                 let place = served.claim(&node).map(|place| claim = Some(place));
                 core.admit(place, now_ns());

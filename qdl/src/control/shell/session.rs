@@ -300,7 +300,7 @@ impl ServerSession {
                 Some(Event::Drain) => {
                     if let Some(counters) = handler.drain() {
                         let (batches, gpus) = handler.engine();
-                        core.drained(counters, &batches, &gpus, &handler.used());
+                        core.drained(counters, &batches, gpus, handler.used());
                     }
                 }
                 Some(Event::Beat) => core.beat(handler.counters(), handler.scores()),
@@ -318,7 +318,7 @@ impl ServerSession {
                     end.cause = cause;
                     break;
                 }
-                Some(Event::Admit(_) | Event::Connected(_)) => {}
+                Some(Event::Proved | Event::Admit(_) | Event::Connected(_)) => {}
                 None => break,
             }
         }

@@ -3,8 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::clock::now_ns;
 use crate::control::{
     core::{Local, Own},
+    lobby::{Guest, Proof},
     message::VERSION,
     shell::{Served, greet},
 };
@@ -41,7 +43,14 @@ async fn accelerator_on<F: Future<Output = ()>>(
     };
     let there = async {
         let (stream, from) = l.accept().await.expect("accepted");
-        let e = greet(stream, from, Arc::new(local), Served::default()).await;
+        let guest = Guest {
+            stream,
+            address: from,
+            since_ns: now_ns(),
+            speaks: true,
+            proof: Proof::default(),
+        };
+        let e = greet(guest, Arc::new(local), Served::default()).await;
         let e = e.map(|_| ()).expect_err("not a frontend");
         let text = e.to_string();
         assert!(
@@ -222,6 +231,34 @@ async fn those_who_knock_and_never_speak_keep_nobody_out() {
         .within(LONG)
         .await
         .expect("still served");
+}
+
+#[tokio::test]
+async fn a_slow_frontend_gets_in_through_a_flood_of_silent_peers() {
+    let params = open_server();
+    let pending = params.pending;
+    let server = bind(params).await;
+    let address = server.address();
+    let _heard = serve(server);
+    let flood = async |n: usize| {
+        let mut silent = Vec::new();
+        for _ in 0..n {
+            silent.push(Raw::connect(address).await);
+        }
+        silent
+    };
+    let mut raw = Raw::connect(address).await;
+    // It has nearly lost its place when it begins to speak, and from then on keeps it.
+    let _silent = flood(pending - 1).await;
+    raw.say(hello("fe-1")).await;
+    raw.hear_type("hello").await;
+    let _more = flood(10 * pending).await;
+    raw.say(json!({"type": "answer"})).await;
+    raw.hear_type("answer").await;
+    let _more = flood(10 * pending).await;
+    raw.say(json!({"type": "model", "spec": model(), "stream": "none", "facts": {}}))
+        .await;
+    raw.hear_type("model").await;
 }
 
 #[test]

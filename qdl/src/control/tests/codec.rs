@@ -56,7 +56,7 @@ fn node_facts() -> impl Strategy<Value = NodeFacts> {
 
 /// One of every type, within its limits.
 pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
-    let counters = any::<[u64; 6]>().prop_map(|c| Counters {
+    let counters = prop::array::uniform6(0..=limits::MAX_COUNT).prop_map(|c| Counters {
         arrived: c[0],
         responded: c[1],
         refused: c[2] / 2,
@@ -136,7 +136,7 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                     |(name, tokens, at_once, content, prefix_cache)| EngineInfo {
                         name,
                         tokens,
-                        at_once,
+                        at_once: at_once % limits::MAX_COUNT,
                         content,
                         prefix_cache,
                     }
@@ -160,11 +160,11 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
                 counters,
                 batches,
                 gpus: vec![crate::stats::GpuRecord {
-                    index: id as usize,
+                    index: (id % limits::MAX_COUNT) as usize,
                     ..Default::default()
                 }],
                 used: crate::stats::limits::NodeUse {
-                    clock_us: id,
+                    clock_us: id % limits::MAX_COUNT,
                     ..Default::default()
                 },
             }
@@ -375,4 +375,93 @@ fn a_frame_past_the_limit_is_refused_before_it_is_read() {
         .encode(&m, &mut BytesMut::new())
         .expect_err("too long");
     assert!(matches!(e, FrameError::TooLong { .. }), "{e}");
+}
+
+#[test]
+fn what_a_drained_node_says_is_within_its_limits() {
+    let read = |name: &str, threads: usize, count: u64| {
+        let group = crate::stats::limits::ThreadGroup {
+            name: name.to_owned(),
+            ..Default::default()
+        };
+        let message = Message::Drained {
+            id: 1,
+            counters: Counters {
+                responded: count,
+                ..Counters::default()
+            },
+            batches: crate::stats::BatchSizes::new(1),
+            gpus: vec![crate::stats::GpuRecord {
+                name: name.to_owned(),
+                ..Default::default()
+            }],
+            used: crate::stats::limits::NodeUse {
+                threads: vec![group; threads],
+                ..Default::default()
+            },
+        };
+        let mut bytes = BytesMut::new();
+        full().encode(&message, &mut bytes).expect("small");
+        full().decode(&mut bytes)
+    };
+    assert!(read("H200", 33, 1 << 53).is_ok());
+    let escape = read("\u{1b}]0;title\u{7}\u{1b}[2J", 1, 0);
+    assert!(escape.is_err(), "a GPU's name that a terminal obeys");
+    assert!(
+        read("H200", 34, 0).is_err(),
+        "more than 33 kinds of threads"
+    );
+    assert!(read(&"x".repeat(100_000), 1, 0).is_err(), "a long name");
+    assert!(read("H200", 1, u64::MAX).is_err(), "a sum would overflow");
+}
+
+#[test]
+fn names_that_a_terminal_obeys_are_refused_before_and_behind_the_proof() {
+    let escape = "\u{1b}[2J";
+    let mut spec = model();
+    spec.inputs[0].name = escape.to_owned();
+    let end = crate::wire::OfiEnd {
+        provider: escape.to_owned(),
+        address: String::new(),
+        form: crate::wire::OfiForm::Data,
+        slots: crate::wire::OfiRegion {
+            address: 0,
+            length: 1,
+            key: 0,
+        },
+        cells: None,
+    };
+    let transport = RequestTransport::Ofi { end };
+    let messages = [
+        Message::Model {
+            spec,
+            stream: None,
+            engine: None,
+            facts: Box::default(),
+        },
+        Message::Open {
+            id: 1,
+            connections: vec![ConnectionRequest {
+                transport,
+                ..connection(0, 1, 1)
+            }],
+        },
+    ];
+    for message in messages {
+        let e = limits::check(&message).expect_err("a control character");
+        assert!(e.problem.contains("control character"), "{e:?}");
+    }
+}
+
+#[test]
+fn every_field_of_every_message_is_looked_at_or_named_as_free() {
+    let check = include_str!("../limits.rs");
+    let skipped: Vec<_> = check.lines().filter(|l| l.trim() == "..").collect();
+    assert!(skipped.is_empty() && !check.contains(".. }") && !check.contains("..}"));
+}
+
+#[test]
+fn a_data_connection_at_a_control_port_is_told_by_name() {
+    let (_, e) = feed(&mut Codec::before_auth(), b"QDLDATA1\x01\0", 4);
+    assert!(matches!(e, Some(FrameError::DataConnection)), "{e:?}");
 }

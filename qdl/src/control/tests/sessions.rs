@@ -463,3 +463,31 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
     let _ = end.send(());
     there.join().expect("no panic");
 }
+
+#[tokio::test]
+async fn a_connection_granted_too_late_costs_that_connection_alone() {
+    let mut server = bind(server_params()).await;
+    let client = tokio::spawn(ClientSession::connect(client_params(server.address())));
+    let session = server.accept_session().await.expect("a session");
+    let ClientSession { handle, .. } = client.await.expect("ran").expect("connected");
+    let (handler, _heard) = Handler::slow();
+    tokio::spawn(session.run(handler.clone()));
+    handler.go();
+    let first = handle.open(vec![connection(0, 1, 16)]).within(LONG).await;
+    first.expect("opened");
+    handle.start().within(LONG).await.expect("ready");
+    let soon = Duration::from_millis(10);
+    let late = handle.open(vec![connection(1, 1, 16)]).within(soon).await;
+    let late = late.expect_err("late");
+    assert!(matches!(late, ControlError::Timeout { .. }), "{late}");
+    handle.connection_lost(1, 1, &late.to_string());
+    handle.connection_reset(1, 1);
+    // It is granted now, and asked for anew behind that.
+    handler.go();
+    handler.go();
+    let again = handle.open(vec![connection(1, 2, 16)]).within(LONG).await;
+    again.expect("opened");
+    handle.name().within(LONG).await.expect("the session lives");
+    let ended = handle.ended();
+    assert!(ended.is_none(), "with its connection 0: {ended:?}");
+}

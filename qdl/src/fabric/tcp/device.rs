@@ -14,13 +14,18 @@ use tokio::{
 };
 
 use super::frame::PREAMBLE_BYTES;
-use crate::os::set_congestion;
+use crate::{
+    os::set_congestion,
+    wire::{DATA_MAGIC, is_control_frame},
+};
 
-const MAGIC: &[u8; 8] = b"QDLDATA1";
 const WELCOME: &[u8; 8] = b"QDLOK\0\0\0";
 
-/// How long a peer has for its preamble before it is shown out.
-const PREAMBLE_DEADLINE: Duration = Duration::from_secs(2);
+/// How long a peer may take for its preamble, and the system for the welcome.
+pub(crate) const PREAMBLE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long a peer that is sent away has to read why.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What opens a data connection: which connection it is,
 /// and the key that the control session handed out for it.
@@ -48,7 +53,7 @@ impl Preamble {
     /// To the wire.
     pub fn encode(&self) -> [u8; PREAMBLE_BYTES] {
         let mut b = [0; PREAMBLE_BYTES];
-        b[..8].copy_from_slice(MAGIC);
+        b[..8].copy_from_slice(DATA_MAGIC);
         b[8..10].copy_from_slice(&self.connection.to_le_bytes());
         b[12..16].copy_from_slice(&self.epoch.to_le_bytes());
         b[16..].copy_from_slice(&self.key);
@@ -57,7 +62,7 @@ impl Preamble {
 
     /// From the wire; `None` for bytes that are no preamble.
     pub fn decode(b: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
-        if &b[..8] != MAGIC || b[10..12] != [0, 0] {
+        if &b[..8] != DATA_MAGIC || b[10..12] != [0, 0] {
             return None;
         }
         Some(Preamble {
@@ -103,6 +108,17 @@ pub enum TcpError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// IPv4 and IPv6 do not meet.
+    #[error(
+        "cannot open a data connection from {local} to {peer}: one is IPv4, the other IPv6; name the \
+         accelerator (`accelerators[].control`) by an address of the family of `nics[].address`"
+    )]
+    Families {
+        /// Local address.
+        local: IpAddr,
+        /// The peer.
+        peer: SocketAddr,
+    },
     /// The peer cannot be reached.
     #[error("cannot open a data connection to {peer}: {source}")]
     Connect {
@@ -147,16 +163,27 @@ impl TcpDevice {
         bind().map_err(|source| TcpError::Listen { address, source })
     }
 
-    /// Accepts one connection's preamble: what it presents,
-    /// and the stream, which is not welcomed yet.
+    /// Reads what a peer presents, without welcoming it.
     ///
-    /// Returns `None` for a stranger: bytes that are no preamble, or none in time.
-    pub async fn read_preamble(stream: &mut TcpStream) -> Option<Preamble> {
+    /// # Errors
+    /// A stranger's first bytes, which are no preamble; none where they did not come in time.
+    pub async fn read_preamble(stream: &mut TcpStream) -> Result<Preamble, Vec<u8>> {
         let mut b = [0; PREAMBLE_BYTES];
         match timeout(PREAMBLE_DEADLINE, stream.read_exact(&mut b)).await {
-            Ok(Ok(_)) => Preamble::decode(&b),
-            _ => None,
+            Ok(Ok(_)) => Preamble::decode(&b).ok_or_else(|| b.to_vec()),
+            _ => Err(Vec::new()),
         }
+    }
+
+    /// Sends a peer away with these bytes, which it can still read: what it sends is read away for
+    /// a moment, since the system answers unread bytes with a reset.
+    pub async fn send_away(mut stream: TcpStream, with: &[u8]) {
+        let _ = timeout(LAST_WORDS, async {
+            stream.write_all(with).await?;
+            stream.shutdown().await?;
+            tokio::io::copy(&mut stream.take(64 << 10), &mut tokio::io::sink()).await
+        })
+        .await;
     }
 
     /// Tells the peer that its connection is in place.
@@ -181,6 +208,9 @@ impl TcpDevice {
         congestion: Option<&str>,
         deadline: Duration,
     ) -> Result<std::net::TcpStream, TcpError> {
+        if local.is_ipv4() != peer.is_ipv4() {
+            return Err(TcpError::Families { local, peer });
+        }
         let failed = |source| TcpError::Connect { peer, source };
         let timed_out = || failed(io::Error::from(io::ErrorKind::TimedOut));
         let socket = match peer {
@@ -207,6 +237,11 @@ impl TcpDevice {
             };
             match stream.read_exact(&mut answer).await {
                 Ok(_) if &answer == WELCOME => Ok(stream),
+                Ok(_) if is_control_frame(&answer) => Err(refused(
+                    "it is a control port (`control.listen`), and not the data port that was granted \
+                     (`nics[].listen`): look at what forwards to them"
+                        .to_owned(),
+                )),
                 Ok(_) => Err(refused(format!("it answered {answer:02x?}"))),
                 Err(e) => Err(refused(format!("it closed the connection ({e})"))),
             }

@@ -17,6 +17,7 @@ mod frame;
 mod rx;
 mod tx;
 
+pub(crate) use device::PREAMBLE_DEADLINE;
 pub use device::{Preamble, TcpDevice, TcpError};
 pub use frame::{ALIGNED_HEADER_BYTES, HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
 

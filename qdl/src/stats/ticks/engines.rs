@@ -4,7 +4,7 @@ use super::{COARSER, FIRST_TICK_NS, MOST_TICKS};
 use crate::stats::{BatchSizes, timeline::EngineTick};
 
 /// So many sizes of batches are told apart in one tick; the rest are counted with the last.
-const MOST_SIZES: usize = 16;
+pub(crate) const MOST_SIZES: usize = 16;
 
 /// An accelerator's counts at one moment; all only grow.
 #[derive(Clone, Debug, Default)]
@@ -53,8 +53,7 @@ impl EngineTicks {
         self.last_ns = now_ns;
         while since / self.tick_ns >= MOST_TICKS as u64 {
             self.tick_ns = self.tick_ns.saturating_mul(COARSER);
-            let tens = self.ticks.chunks(COARSER as usize);
-            self.ticks = tens.map(sum).collect();
+            self.ticks = EngineTicks::longer(&self.ticks, COARSER as usize);
         }
         let at = (since / self.tick_ns) as usize;
         if self.ticks.len() <= at {
@@ -83,10 +82,9 @@ impl EngineTicks {
         &self.ticks
     }
 
-    /// These ticks, `tick_ns` long, as ticks that are `to_ns` long.
-    pub fn longer(ticks: &[EngineTick], tick_ns: u64, to_ns: u64) -> Vec<EngineTick> {
-        let n = usize::try_from(to_ns / tick_ns.max(1)).map_or(1, |n| n.max(1));
-        ticks.chunks(n).map(sum).collect()
+    /// The sums of each `n` neighbours, with [`MOST_SIZES`] sizes of batches at most.
+    pub fn longer(ticks: &[EngineTick], n: usize) -> Vec<EngineTick> {
+        ticks.chunks(n.max(1)).map(sum).collect()
     }
 }
 
@@ -103,7 +101,7 @@ fn fold(all: &mut Vec<(u32, u64)>) {
         // The rarest goes to its neighbour.
         let rarest = (1..all.len()).min_by_key(|i| all[*i].1).unwrap_or(1);
         let (_, n) = all.remove(rarest);
-        all[rarest - 1].1 += n;
+        all[rarest - 1].1 = all[rarest - 1].1.saturating_add(n);
     }
 }
 
@@ -169,7 +167,7 @@ mod tests {
         }
         assert_eq!((ticks.tick_ns(), ticks.ticks().len()), (10 * T, 600));
         assert!(ticks.ticks().iter().all(|t| t.arrived == 20));
-        let tens = EngineTicks::longer(ticks.ticks(), 10 * T, 100 * T);
+        let tens = EngineTicks::longer(ticks.ticks(), 10);
         assert_eq!((tens.len(), tens[0].arrived), (60, 200));
     }
 

@@ -21,6 +21,7 @@ mod recorder;
 mod so_far;
 mod threads;
 
+pub(crate) use engines::MOST_SIZES;
 pub use engines::{EngineReading, EngineTicks};
 pub use grown::Grown;
 pub use latency::LatencyTicks;

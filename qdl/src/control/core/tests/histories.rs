@@ -344,7 +344,7 @@ impl History {
         );
         match event {
             Asked::Admit(_) => self.a.admit(Ok(()), self.now),
-            Asked::Connected(_) => {}
+            Asked::Proved | Asked::Connected(_) => {}
             Asked::Open(connections) => {
                 assert!(self.opening.is_none(), "one at a time");
                 for l in &connections {
@@ -370,8 +370,8 @@ impl History {
                     self.a.drained(
                         Counters::default(),
                         &Default::default(),
-                        &[],
-                        &Default::default(),
+                        Vec::new(),
+                        Default::default(),
                     );
                 }
             }

@@ -133,7 +133,7 @@ fn session() -> (Frontend<usize>, Accelerator) {
         "{here:?}"
     );
     assert!(
-        matches!(&there[..], [Asked::Connected(n)] if n == "fe-1"),
+        matches!(&there[..], [Asked::Proved, Asked::Connected(n)] if n == "fe-1"),
         "{there:?}"
     );
     (f, a)

@@ -305,6 +305,37 @@ fn a_description_past_its_limits_is_refused_and_the_session_goes_on() {
     }
 }
 
+/// A driver's and a library's names are not ours: they are cut before the frontend would refuse
+/// them, and with them the whole answer.
+#[test]
+fn what_a_node_says_when_it_is_drained_is_cut_to_its_limits() {
+    let (mut f, mut a) = session();
+    f.drain(1);
+    let (_, asked) = meet(&mut f, &mut a, 0);
+    assert!(asked.is_empty(), "{asked:?}");
+    a.handle_timeout(0);
+    let gpu = crate::stats::GpuRecord {
+        name: "\u{1b}[2J".repeat(100),
+        ..Default::default()
+    };
+    let mut used = crate::stats::limits::NodeUse::default();
+    used.threads.push(crate::stats::limits::ThreadGroup {
+        name: "\n".repeat(100),
+        ..Default::default()
+    });
+    a.drained(
+        Counters::default(),
+        &Default::default(),
+        vec![gpu; 65],
+        used,
+    );
+    let (here, _) = meet(&mut f, &mut a, 0);
+    let [Event::Answer(1, Ok(drained))] = &here[..] else {
+        panic!("{here:?}");
+    };
+    assert_eq!(crate::control::limits::check(drained), Ok(()));
+}
+
 /// What the frontend says of a connection whose open is worked on waits for the answer.
 #[test]
 fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {

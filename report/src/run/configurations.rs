@@ -1,0 +1,88 @@
+//! The configurations of a run's nodes, from the copies in its folder: each key that has a value.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde_json::Value;
+
+/// The folder of copies in a run's folder.
+const FOLDER: &str = "files";
+/// Largest copy that is read: a node tells no more.
+const MOST_BYTES: u64 = 1 << 17;
+/// Keys that say where a node is and by what it is let in, which repetitions may differ in.
+const PLACES: [&str; 3] = ["node", "token_file", "loadgen.output_dir"];
+
+/// The documents below `folder`, by their files' names. What cannot be read as YAML is left out:
+/// its hash is in `run.json`.
+pub fn read(folder: &Path) -> BTreeMap<String, Value> {
+    let files = fs::read_dir(folder.join(FOLDER)).into_iter().flatten();
+    let one = |file: fs::DirEntry| {
+        let name = file.file_name().into_string().ok()?;
+        let small = file.metadata().ok()?.len() <= MOST_BYTES;
+        let text = (name.ends_with(".yaml") && small).then(|| fs::read_to_string(file.path()));
+        Some((name, serde_saphyr::from_str(&text?.ok()?).ok()?))
+    };
+    files.flatten().filter_map(one).collect()
+}
+
+/// Every value of a document, by its key as a configuration's messages write it: `nics[0].slots`.
+/// Ports are left out, and so is what a run's summary says better.
+pub fn flat(document: &Value) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    put(document, String::new(), &mut all);
+    all.retain(|(key, _)| !PLACES.contains(&key.as_str()) && !key.starts_with("loadgen.settings."));
+    all
+}
+
+fn put(value: &Value, key: String, all: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let dot = if key.is_empty() { "" } else { "." };
+                put(value, format!("{key}{dot}{name}"), all);
+            }
+        }
+        Value::Array(items) => {
+            for (i, value) in items.iter().enumerate() {
+                put(value, format!("{key}[{i}]"), all);
+            }
+        }
+        Value::String(text) => {
+            let is_address = key.ends_with("listen") || key.ends_with("control");
+            let host = text.rsplit_once(':').filter(|_| is_address);
+            let text = host.map_or(text.as_str(), |(host, _)| host);
+            all.push((key, text.to_owned()));
+        }
+        Value::Null => {}
+        plain => all.push((key, plain.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_has_its_key_and_no_port() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = folder.path().join(FOLDER);
+        fs::create_dir(&files).expect("made");
+        let yaml = "node: a\ncontrol: {listen: '127.0.0.1:7400'}\nengine: {threads: 2}\n\
+                    nics: [{address: 10.0.0.1, slots: 8}]\nloadgen: {settings: {x: 1}}\n";
+        fs::write(files.join("accelerator-a.yaml"), yaml).expect("written");
+        fs::write(files.join("accelerator-b.yaml"), "a: [").expect("written");
+        fs::write(files.join("user.conf"), "x = 1").expect("written");
+        let read = read(folder.path());
+        assert_eq!(read.len(), 1);
+        let flat = flat(&read["accelerator-a.yaml"]);
+        let said: Vec<String> = flat.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(
+            said,
+            [
+                "control.listen=127.0.0.1",
+                "engine.threads=2",
+                "nics[0].address=10.0.0.1",
+                "nics[0].slots=8"
+            ]
+        );
+    }
+}
