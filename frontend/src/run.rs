@@ -20,7 +20,7 @@ use accelerator::engine::{
     tokens::{Answers, answer as pretended},
 };
 use anyhow::Context;
-use loadgen_bridge::TestMode;
+use loadgen_bridge::{Plan, TestMode};
 use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, NicConfig, Written},
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         tracing::warn!("{warning}");
     }
     let settings = Settings::build(args, &config.loadgen, &written, config.loadgen_model())?;
-    let stream = tokens::default_stream(&config.model, &settings.test);
+    let stream = tokens::default_stream(&config.model, &settings.runs);
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let whose = whose.map(Arc::new);
     let verdict = Verdict::default();
     let tokens = tokens::sizes(&config.model);
-    let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.test)));
+    let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.runs)));
     let first = tokens.as_ref().is_some_and(|t| t.first);
     let verifier = verifier(&config, dataset.count(), first)?.map(Arc::new);
     let qsl = Arc::new(Qsl::new(
@@ -117,14 +117,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verifier.clone(),
         verdict.clone(),
     )?);
-    settings.test.check(qsl.total(), qsl.performance_count())?;
+    let plan = Plan::of(&settings.runs, qsl.total(), qsl.performance_count())?;
     let mut guard = Guard::of_settings(args, &config, &settings, &qsl)?;
     if args.check {
         // Labels are read whatever the mode.
         let mut accuracy = settings.clone();
-        accuracy.test.mode = TestMode::AccuracyOnly;
+        accuracy.runs.mode = TestMode::AccuracyOnly;
         let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
-        return check::check(args, &config, &settings, &qsl, labels, guard.lines());
+        return check::check(args, &config, &settings, &plan, &qsl, labels, guard.lines());
     }
     let mut live_view = live_view(args, &config, &settings)?;
     report::clear(&settings)?;
@@ -133,7 +133,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         progress.note(&view.note);
     }
     let loaded_bytes = qsl.region().len() as u64;
-    let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
+    let estimate = Estimate::of(&plan, settings.runs.scenario, loaded_bytes);
     progress.note(&estimate.line(available_memory()));
     for note in settings.provenance.notes() {
         progress.note(&note);
@@ -165,7 +165,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         )?)
     };
     let engines = backend.engines();
-    if settings.test.use_token_latencies
+    if settings.runs.use_token_latencies
         && let Err(refused) = tokens::check(&config.model, &engines)
     {
         backend.finish();
@@ -350,8 +350,7 @@ fn near_nics(config: &FrontendConfig, local: bool) -> Near {
 
 /// Labels, where there are some and the mode asks for them.
 fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
-    // An audit.config may make LoadGen run another mode.
-    let wanted = settings.test.mode.has_accuracy() || settings.audit.is_some();
+    let wanted = settings.runs.mode.has_accuracy();
     let labels = config.dataset.labels.as_ref().filter(|_| wanted);
     let read = |labels| Labels::read(labels, samples, &config.model);
     Ok(labels.map(read).transpose()?)
@@ -359,7 +358,7 @@ fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Resul
 
 /// Samples that LoadGen will hold loaded: what its settings say goes before the configuration.
 fn loaded(config: &FrontendConfig, settings: &Settings) -> Option<usize> {
-    match settings.test.performance_sample_count_override {
+    match settings.runs.performance_sample_count_override {
         0 => config.performance_sample_count,
         n => usize::try_from(n).ok(),
     }

@@ -11,9 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use loadgen_bridge::{
-    ConfValue, LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over,
-};
+use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
 use qdl::config::{self, LoadgenConfig, Written};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -84,12 +82,17 @@ fn model_hint(error: &LoadgenError, scenario: Scenario) -> String {
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// LoadGen's test settings.
+    /// LoadGen's test settings, as it is given them.
     pub test: TestSettings,
+    /// Those that it runs with: the `audit.config` goes before.
+    pub runs: TestSettings,
     /// LoadGen's log settings.
     pub log: LogSettings,
     /// The `audit.config`, if there is one.
     pub audit: Option<PathBuf>,
+    /// The `audit.config` sets how long its run is: such a test asks for its own data, and not for a
+    /// valid run.
+    pub own_length: bool,
     /// Who gave each field its value.
     pub provenance: Provenance,
 }
@@ -135,6 +138,7 @@ impl Settings {
                 .map_err(conf)?;
         }
         let mut settings = Settings {
+            runs: test.clone(),
             test,
             log,
             audit: args
@@ -142,6 +146,7 @@ impl Settings {
                 .as_ref()
                 .or(config.audit_config.as_ref())
                 .cloned(),
+            own_length: false,
             provenance,
         };
         let at = |key: &str| match written.line(&format!("loadgen.{key}")) {
@@ -178,27 +183,19 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Writes down what the `audit.config` says; LoadGen takes it from there itself.
+    /// What LoadGen runs with, and what the `audit.config`, which it reads itself, has to do with it.
     fn audited(&mut self) -> Result<(), LoadgenError> {
-        let Some(path) = self.audit.clone() else {
+        self.runs = self.test.as_run(self.audit.as_deref())?;
+        let Some(path) = &self.audit else {
             return Ok(());
         };
-        for note in passed_over(&path) {
+        for note in passed_over(path) {
             self.provenance.say(note);
         }
-        let mut audited = self.clone();
-        let read = |value: &ConfValue| {
-            // In these files percentiles are percent.
-            let number = || value.value.parse::<f64>().ok().map(|v| v / 100.0);
-            let text = match value.key.as_str() {
-                "target_latency_percentile" => number()?.to_string(),
-                "mode" => loadgens_mode(&value.value)?.to_owned(),
-                _ => value.value.clone(),
-            };
-            let set = audited.set("audit.config", "audit.config", &value.key, &text);
-            set.ok().map(|()| fields(&audited.test))
-        };
-        self.provenance.audit(&path, &self.test, read)
+        let (scenario, fields) = (self.runs.scenario, fields(&self.runs));
+        let lines = self.provenance.conf(path, "*", scenario, &fields)?;
+        self.own_length = lines.contains(&"min_duration_ms");
+        Ok(())
     }
 
     /// The folder for everything that a run leaves behind.
@@ -347,15 +344,6 @@ pub(crate) fn scenario(s: config::Scenario) -> Scenario {
         config::Scenario::Server => Scenario::Server,
         config::Scenario::Offline => Scenario::Offline,
     }
-}
-
-/// The mode of a number in `user.conf` or `audit.config`.
-fn loadgens_mode(number: &str) -> Option<&'static str> {
-    let mode = number
-        .parse()
-        .ok()
-        .and_then(|n: usize| TestMode::ALL.get(n).copied());
-    mode.map(TestMode::name)
 }
 
 /// The fields of both.

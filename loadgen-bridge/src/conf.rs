@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use loadgen_log::TestMode;
+
 use crate::error::LoadgenError;
 use crate::raw::{self, Said};
 use crate::settings::TestSettings;
@@ -122,6 +124,27 @@ impl TestSettings {
         self.apply_conf(Path::new(""), model, Kind::Embedded)
     }
 
+    /// What LoadGen runs with: these, with the `audit.config` that it reads itself when the test
+    /// begins, and with what `test05` changes.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or has a line that LoadGen would misread.
+    pub fn as_run(&self, audit: Option<&Path>) -> Result<Self, LoadgenError> {
+        let mut runs = self.clone();
+        if let Some(path) = audit {
+            check_file(path, "*", Kind::Audit)?;
+            runs.apply_conf(path, "*", Kind::Audit)?;
+        }
+        if runs.test05 {
+            runs.mode = TestMode::PerformanceOnly;
+            runs.qsl_rng_seed = self.test05_qsl_rng_seed;
+            runs.sample_index_rng_seed = self.test05_sample_index_rng_seed;
+            runs.schedule_rng_seed = self.test05_schedule_rng_seed;
+        }
+        Ok(runs)
+    }
+
     fn apply_conf(&mut self, path: &Path, model: &str, kind: Kind) -> Result<(), LoadgenError> {
         let file = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| LoadgenError::Nul { field: "user.conf" })?;
@@ -152,12 +175,6 @@ impl TestSettings {
             why,
         })
     }
-}
-
-/// Checks an `audit.config` that LoadGen is about to read: it
-/// ignores that file's errors, and the file if it is missing.
-pub(crate) fn check_audit(path: &Path) -> Result<(), LoadgenError> {
-    check_file(path, "*", Kind::Audit)
 }
 
 /// What stands in an `audit.config` and is nothing to LoadGen, in words: lines for single models,

@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | `settings`, `log_settings` | LoadGen's settings, every field |
 //! | `conf`, `conf_values` | `user.conf` and `audit.config`: checked; what they say of a run |
+//! | `plan` | what LoadGen will make of the settings, before it does |
 //! | `run`, `control` | a test, and how it is stopped |
 //! | `sample` | samples and responses, as LoadGen lays them out |
 //! | `log_room` | how LoadGen's log is kept from losing what a quick thread completes |
@@ -29,6 +30,7 @@ mod control;
 mod error;
 mod log_room;
 mod log_settings;
+mod plan;
 mod raw;
 mod run;
 mod sample;
@@ -45,6 +47,7 @@ pub use loadgen_log::{
 };
 pub use log_room::{log_may_be_outgrown, outgrow_log};
 pub use log_settings::{LogFiles, LogSettings, LoggingMode};
+pub use plan::{Effective, Plan, Queries};
 pub use run::{
     QuerySampleLibrary, SystemUnderTest, THREAD, abort_test, exit, register_issue_query_thread,
     run_test,

@@ -9,7 +9,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::conf::check_audit;
 use crate::control::{CONTROL, End, ISSUE_THREADS_COME_WITHIN, Stop};
 use crate::error::LoadgenError;
 use crate::log_settings::{CLogSettings, LogSettings};
@@ -90,14 +89,12 @@ pub fn run_test(
     audit: Option<&Path>,
 ) -> Result<TestOutcome, LoadgenError> {
     let (total, performance) = (qsl.total_sample_count(), qsl.performance_sample_count());
-    settings.check(total, performance)?;
+    // LoadGen ignores an audit.config's errors, and the file if it is missing.
+    settings.as_run(audit)?.check(total, performance)?;
     let audit_config = match audit {
-        Some(path) => {
-            check_audit(path)?;
-            CString::new(path.as_os_str().as_bytes()).map_err(|_| LoadgenError::Nul {
-                field: "audit.config",
-            })?
-        }
+        Some(path) => CString::new(path.as_os_str().as_bytes()).map_err(|_| LoadgenError::Nul {
+            field: "audit.config",
+        })?,
         None => CString::default(),
     };
     let qsl_name = CString::new(clean(&qsl.name())).map_err(|_| LoadgenError::Nul {

@@ -8,12 +8,15 @@ use qdl::stats::{LOOPBACK_NOTE, Ledger, SampleTimes, TokenSizes, TokenTime};
 use super::*;
 
 fn settings(folder: &Path) -> Settings {
+    let test = TestSettings {
+        scenario: Scenario::Server,
+        server_target_qps: 50.0,
+        ..TestSettings::default()
+    };
     Settings {
-        test: TestSettings {
-            scenario: Scenario::Server,
-            server_target_qps: 50.0,
-            ..TestSettings::default()
-        },
+        runs: test.clone(),
+        test,
+        own_length: false,
         log: LogSettings {
             outdir: folder.to_owned(),
             ..LogSettings::default()
@@ -99,7 +102,7 @@ fn a_good_run_is_valid() {
 #[test]
 fn an_accuracy_run_is_complete_and_not_judged() {
     let mut s = settings(Path::new("x"));
-    s.test.mode = TestMode::AccuracyOnly;
+    s.runs.mode = TestMode::AccuracyOnly;
     let mut e = ended(&s);
     e.outcome = Some(TestOutcome {
         figure: None,

@@ -49,7 +49,7 @@ impl Watch {
         let carried = (sum(Recorder::bytes_out), sum(Recorder::bytes_in));
         let (accuracy, mut accuracy_note) = self.accuracy(&mut system, outcome.as_ref());
         let scored = outcome.as_ref().and_then(|o| o.detail.mode());
-        let scored = scored.unwrap_or(settings.test.mode).has_accuracy();
+        let scored = scored.unwrap_or(settings.runs.mode).has_accuracy();
         if self.labels.is_none() && scored {
             accuracy_note = Some(accuracy::no_figure(config.dataset.kind));
         }
@@ -76,7 +76,7 @@ impl Watch {
             latencies: &latencies.iter().collect::<Vec<_>>(),
             first_ns,
             last_ns,
-            phases: phases::begun(&gathered, said, mode.unwrap_or(settings.test.mode)),
+            phases: phases::begun(&gathered, said, mode.unwrap_or(settings.runs.mode)),
         });
         Ended {
             node: &config.node,
