@@ -227,7 +227,7 @@ fn valid_if(t: &TestSettings, plan: &Plan, made: Queries) -> String {
                     ms(t.server_tpot_latency)
                 ),
             };
-            let share = e.target_latency_percentile * 100.0;
+            let share = (e.target_latency_percentile * 1e9).round() / 1e7;
             let planned = made.count;
             let few = match planned < SERVER_QUERIES && share >= 99.0 {
                 true => format!(

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use loadgen_bridge::{LoadgenError, Scenario, conf_values};
+use loadgen_bridge::{LoadgenError, Scenario, conf_values, has_byte_order_mark};
 use qdl::stats::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 use serde_json::{Map, Value};
 
@@ -95,6 +95,10 @@ impl Provenance {
     ) -> Result<Vec<&'static str>, LoadgenError> {
         let values = conf_values(path, model, scenario)?;
         let file = name(path);
+        if has_byte_order_mark(path) {
+            self.notes
+                .push(format!("{file}: its byte order mark is passed over"));
+        }
         for v in &values {
             let at = format!("{file}:{}", v.line);
             match (v.field, v.beaten_by) {
@@ -231,6 +235,8 @@ pub fn text(value: &Value) -> String {
         Value::Number(n) => match n.as_f64() {
             // 800 and not 800.0. A seed is no float: it keeps all its figures.
             Some(f) if n.is_f64() && f.fract() == 0.0 && f.abs() < 1e15 => format!("{f:.0}"),
+            // 0.95 and not LoadGen's 95 x 0.01.
+            Some(f) if n.is_f64() && f.abs() < 1e3 => ((f * 1e12).round() / 1e12).to_string(),
             _ => n.to_string(),
         },
         other => other.to_string(),

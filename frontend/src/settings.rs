@@ -9,15 +9,20 @@
 //!
 //! The trace is off unless somebody turns it on: it costs more than half of the highest rate.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
 
 use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
 use qdl::config::{self, LoadgenConfig, Written};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
+use submission::round::Round;
 
 use crate::{
     cli::Args,
+    guard::ROUND,
     provenance::{self, MLPERF_CONF, Provenance},
 };
 
@@ -64,10 +69,6 @@ pub enum SettingsError {
 
 fn model_hint(error: &LoadgenError, scenario: Scenario) -> String {
     match error {
-        // The line's own error lists the models already.
-        LoadgenError::ConfLine { .. } => {
-            "\n   = loadgen.model in the configuration names the model in user.conf".to_owned()
-        }
         LoadgenError::ConfModel { model, .. } => {
             let line = provenance::example(model, scenario);
             format!(
@@ -77,6 +78,14 @@ fn model_hint(error: &LoadgenError, scenario: Scenario) -> String {
         }
         _ => String::new(),
     }
+}
+
+/// The names in `user.conf` of the round's models.
+fn round_models() -> Vec<&'static str> {
+    static ROUND_OF: LazyLock<Option<Round>> = LazyLock::new(|| Round::find(ROUND).ok());
+    let models = ROUND_OF.iter().flat_map(|round| round.models.values());
+    let names = models.flat_map(|m| std::iter::once(&m.conf).chain(&m.interactive));
+    names.map(String::as_str).collect()
 }
 
 /// See the module.
@@ -131,7 +140,8 @@ impl Settings {
             let mut embedded = test.clone();
             embedded.apply_mlperf_conf(model).map_err(conf)?;
             provenance.changed(&before, &fields(&embedded), MLPERF_CONF);
-            test.apply_user_conf(path, model).map_err(conf)?;
+            test.apply_user_conf(path, model, &round_models())
+                .map_err(conf)?;
             let fields = fields(&test);
             provenance
                 .user_conf(path, model, test.scenario, &fields)

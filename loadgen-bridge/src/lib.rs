@@ -14,7 +14,7 @@
 //! | file | what it is for |
 //! | --- | --- |
 //! | `settings`, `log_settings` | LoadGen's settings, every field |
-//! | `conf`, `conf_values` | `user.conf` and `audit.config`: checked; what they say of a run |
+//! | `conf`, `conf_text`, `conf_values` | `user.conf` and `audit.config`: checked; what they say of a run |
 //! | `plan` | what LoadGen will make of the settings, before it does |
 //! | `run`, `control` | a test, and how it is stopped |
 //! | `sample` | samples and responses, as LoadGen lays them out |
@@ -25,6 +25,7 @@
 #[cfg(feature = "bench")]
 mod bench;
 mod conf;
+mod conf_text;
 mod conf_values;
 mod control;
 mod error;
@@ -40,6 +41,7 @@ mod summary;
 #[cfg(feature = "bench")]
 pub use bench::null_sut_cpp;
 pub use conf::{known_models, passed_over};
+pub use conf_text::has_byte_order_mark;
 pub use conf_values::{ConfValue, conf_values};
 pub use error::LoadgenError;
 pub use loadgen_log::{

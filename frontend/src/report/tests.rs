@@ -205,8 +205,8 @@ fn of_tokens(settings: &Settings) -> Ended<'_> {
 #[test]
 fn a_run_of_tokens_says_when_they_came_beside_loadgens_bounds() {
     let mut s = settings(Path::new("x"));
-    s.test.server_ttft_latency = 2_000_000_000;
-    s.test.server_tpot_latency = 100_000_000;
+    s.runs.server_ttft_latency = 2_000_000_000;
+    s.runs.server_tpot_latency = 100_000_000;
     let (summary, code) = of_tokens(&s).summary();
     assert_eq!(code, ExitCode::Good, "{:?}", summary.run.mismatches);
     let t = summary.run.tokens.as_ref().expect("tokens");
