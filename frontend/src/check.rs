@@ -15,8 +15,8 @@ use qdl::{
 };
 
 use crate::{
-    accuracy::names_the_class, cli::Args, exit::ExitCode, local, memory::Estimate, qsl::Qsl,
-    settings::Settings,
+    accuracy::names_the_class, cli::Args, exit::ExitCode, folder, local, memory::Estimate,
+    qsl::Qsl, settings::Settings,
 };
 
 /// Queries within the bound that Server takes at least, at its usual percentile of 99: early
@@ -78,12 +78,8 @@ pub fn check(
         );
         locked(&mut page, config, qsl, &needs);
     }
-    let folder = settings.folder();
-    let replaced = match folder.join(crate::report::SUMMARY_FILE).is_file() {
-        true => ": files of an earlier run in it will be replaced",
-        false => "",
-    };
-    page.fact("output", format!("{}{replaced}", folder.display()));
+    folder::check(settings, args.force)?;
+    page.fact("output", settings.folder().display().to_string());
     page.fact(
         "checked",
         "nothing was sent and nothing measured; without --check the run begins",

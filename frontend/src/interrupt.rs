@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first asks for an orderly
+//! SIGINT, SIGTERM and SIGHUP (the terminal is gone): the first asks for an orderly
 //! end, a second one ends the process as it always does.
 
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -10,14 +10,19 @@ extern "C" fn came(signal: libc::c_int) {
     CAME.store(signal, Ordering::Relaxed);
 }
 
-/// Begins to listen.
+/// Begins to listen. A signal that is ignored, as `nohup` has SIGHUP, stays so.
 pub fn listen() {
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: all-zero is a valid sigaction with an empty mask; the
         // handler does nothing but store to an atomic, which a signal handler
         // may. SA_RESETHAND gives the second signal its default meaning.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action);
+            if action.sa_sigaction == libc::SIG_IGN {
+                continue;
+            }
+            action = std::mem::zeroed();
             action.sa_sigaction = came as *const () as usize;
             action.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
             libc::sigaction(signal, &action, std::ptr::null_mut());
@@ -30,6 +35,7 @@ pub fn requested() -> Option<&'static str> {
     match CAME.load(Ordering::Relaxed) {
         0 => None,
         libc::SIGTERM => Some("SIGTERM"),
+        libc::SIGHUP => Some("SIGHUP"),
         _ => Some("SIGINT"),
     }
 }
@@ -39,11 +45,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_is_noticed() {
+    fn a_signal_is_noticed_unless_it_was_ignored_before() {
+        // SAFETY: to ignore a signal runs no code.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
         listen();
+        // SAFETY: it is ignored.
+        unsafe { libc::raise(libc::SIGINT) };
         assert_eq!(requested(), None);
-        // SAFETY: the handler for it is installed.
-        unsafe { libc::raise(libc::SIGTERM) };
-        assert_eq!(requested(), Some("SIGTERM"));
+        for (signal, name) in [(libc::SIGTERM, "SIGTERM"), (libc::SIGHUP, "SIGHUP")] {
+            // SAFETY: the handler for it is installed.
+            unsafe { libc::raise(signal) };
+            assert_eq!(requested(), Some(name));
+        }
     }
 }

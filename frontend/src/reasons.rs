@@ -63,9 +63,11 @@ pub fn reasons(run: &Judged<'_>) -> Vec<String> {
         }
     }
     let errors = run.outcome.detail.error_messages.iter();
+    // A run that is not valid has named it.
+    let named = run.outcome.verdict == Verdict::Invalid;
     let advice = |m: &String| {
-        run.end(Some(m))
-            .map_or_else(String::new, |e| format!("; {e}"))
+        let end = run.end(Some(m)).filter(|_| !named);
+        end.map_or_else(String::new, |end| format!("; {end}"))
     };
     all.extend(errors.map(|m| format!("LoadGen logged an error: {m}{}", advice(m))));
     all
@@ -159,15 +161,14 @@ impl Judged<'_> {
     /// A run that was too short.
     fn too_little(&self, limit: &LimitRecord) -> String {
         let detail = &self.outcome.detail;
-        let amount = |n: f64| match limit.unit {
-            LimitUnit::Us => ms(n),
-            LimitUnit::Queries => format!("{n:.0} queries"),
-            LimitUnit::Samples => format!("{n:.0} samples"),
-        };
-        let asked = amount(limit.limit);
-        let what = match limit.was {
-            Some(was) => format!("{} was {} of at least {asked}", limit.name, amount(was)),
-            None => format!("{} was below {asked}", limit.name),
+        let (name, least) = (&limit.name, limit.limit);
+        let what = match (limit.unit, limit.was) {
+            (LimitUnit::Us, Some(was)) => {
+                format!("{name} was {} of at least {}", ms(was), ms(least))
+            }
+            (LimitUnit::Us, None) => format!("{name} was below {}", ms(least)),
+            (_, Some(was)) => format!("{was:.0} {name} of at least {least:.0} were issued"),
+            (_, None) => format!("fewer than {least:.0} {name} were issued"),
         };
         if let Some(end) = self.end(None) {
             return format!("{what}; {end}");

@@ -40,7 +40,7 @@ pub const ACCURACY_FILE: &str = "accuracy.txt";
 /// The run along its own clock.
 pub const TIMELINE_FILE: &str = "timeline.json";
 /// What the histograms' file names begin with.
-const HISTOGRAMS: &str = "latency";
+pub const HISTOGRAMS: &str = "latency";
 
 /// A report that cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -480,35 +480,6 @@ impl Ended<'_> {
     }
 }
 
-/// Removes what an earlier run may have left in the folder and this one must not be taken for:
-/// LoadGen's logs too, as a run that does not begin writes none of its own. Logs with a date in
-/// their names stay: they say which run they are of.
-pub fn clear(settings: &Settings) -> Result<(), ReportError> {
-    let folder = settings.folder();
-    let mut paths = Vec::new();
-    if !settings.log.prefix_with_datetime {
-        let logs = settings.log.files();
-        paths.extend([logs.summary, logs.detail, logs.accuracy, logs.trace]);
-    }
-    let histograms = Histograms::file_names(HISTOGRAMS);
-    paths.extend(histograms.iter().map(|name| folder.join(name)));
-    paths.extend(left::files(folder));
-    paths.push(folder.join(ACCURACY_FILE));
-    paths.push(folder.join(::report::FILE));
-    // What marks an invalid run goes last: should anything here fail, it still stands.
-    paths.extend([TIMELINE_FILE, SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
-    for path in paths {
-        match fs::remove_file(&path) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(ReportError::Write { path, source }),
-        }
-    }
-    // Stays where somebody keeps something else in it.
-    let _ = fs::remove_dir(folder.join(left::FOLDER));
-    Ok(())
-}
-
 /// The page on the screen.
 pub fn print(summary: &Summary) {
     let out = io::stdout();
@@ -534,4 +505,4 @@ fn tokens_per_s(outcome: Option<&TestOutcome>) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,6 +9,7 @@ mod readings;
 mod watch;
 
 use std::{
+    io::Write,
     path::{Path, PathBuf},
     sync::{Arc, mpsc},
     time::{Instant, SystemTime},
@@ -40,6 +41,7 @@ use crate::{
     compliance,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
+    folder::Place,
     guard::Guard,
     interrupt, left,
     live::{Known, LiveView},
@@ -48,7 +50,7 @@ use crate::{
     meter::Meter,
     network::Network,
     own_settings,
-    progress::Progress,
+    progress::{self, Progress},
     qsl::Qsl,
     report::{self, Ended},
     settings::Settings,
@@ -97,7 +99,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for warning in pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
-    let settings = Settings::build(args, &config.loadgen, &written, config.loadgen_model())?;
+    let mut settings = Settings::build(args, &config.loadgen, &written, config.loadgen_model())?;
     let stream = tokens::default_stream(&config.model, &settings.runs);
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
@@ -127,7 +129,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return check::check(args, &config, &settings, &plan, &qsl, labels, guard.lines());
     }
     let mut live_view = live_view(args, &config, &settings)?;
-    report::clear(&settings)?;
+    let place = Place::take(&mut settings, args.force)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
     if let Some((view, _)) = &live_view {
         progress.note(&view.note);
@@ -219,6 +221,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         live: live_view,
         watchdog: Watchdog::new(limit_ns, now_ns()),
         after_the_last: AfterTheLast::new(limit_ns),
+        lost_before: None,
         rested: false,
         notes,
         began: Instant::now(),
@@ -230,12 +233,27 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     ended.own_settings = own_settings;
     ended.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &ended);
+    let mut page = None;
     match left.end(settings.folder(), code.code(), &over.reason) {
-        Ok(()) => over.page = write_page(settings.folder()),
+        Ok(()) => page = write_page(settings.folder()),
         Err(error) => {
-            eprintln!("error: {error}");
+            progress::say(&format!("error: {error}"));
             code = code.max(ExitCode::Setup);
         }
+    }
+    match place.settle(code) {
+        Ok(folder) => page = page.map(|_| folder.join(::report::FILE)),
+        Err(error) => {
+            progress::say(&format!("error: {error}"));
+            code = code.max(ExitCode::Setup);
+        }
+    }
+    if let Some(page) = page {
+        if !args.quiet {
+            // Nobody may be reading any more.
+            let _ = writeln!(std::io::stdout(), "{}", page.display());
+        }
+        over.page = Some(std::path::absolute(&page).unwrap_or(page));
     }
     if let Some(view) = live_view {
         view.end(over);
@@ -247,7 +265,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// about it.
 fn write_page(folder: &Path) -> Option<PathBuf> {
     match ::report::write(folder) {
-        Ok(path) => Some(std::path::absolute(&path).unwrap_or(path)),
+        Ok(path) => Some(path),
         Err(error) => {
             tracing::warn!("no page of this run: {error}");
             None
@@ -317,11 +335,11 @@ fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
         report::print(&summary);
     }
     if let Err(error) = ended.write(&summary, code) {
-        eprintln!("error: {error}");
+        progress::say(&format!("error: {error}"));
         code = code.max(ExitCode::Setup);
     }
     if code > ExitCode::Good {
-        eprintln!("error: {}", summary.run.exit.reason);
+        progress::say(&format!("error: {}", summary.run.exit.reason));
     }
     let word = match summary.run.valid {
         Some(true) => "VALID",

@@ -12,6 +12,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::LazyLock,
+    time::SystemTime,
 };
 
 use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
@@ -22,6 +23,7 @@ use submission::round::Round;
 
 use crate::{
     cli::Args,
+    folder,
     guard::ROUND,
     provenance::{self, MLPERF_CONF, Provenance},
 };
@@ -102,6 +104,8 @@ pub struct Settings {
     /// The `audit.config` sets how long its run is: such a test asks for its own data, and not for a
     /// valid run.
     pub own_length: bool,
+    /// Somebody named the run's folder; else it is a new one.
+    pub own_folder: bool,
     /// Who gave each field its value.
     pub provenance: Provenance,
 }
@@ -157,6 +161,7 @@ impl Settings {
                 .or(config.audit_config.as_ref())
                 .cloned(),
             own_length: false,
+            own_folder: false,
             provenance,
         };
         let at = |key: &str| match written.line(&format!("loadgen.{key}")) {
@@ -171,7 +176,9 @@ impl Settings {
         if args.scenario.is_some() {
             settings.provenance.set("scenario", name, "--scenario");
         }
-        settings.log.outdir = config.output_dir().to_path_buf();
+        let name = folder::name(settings.test.scenario, SystemTime::now());
+        let new = config.output_dir().join(name);
+        settings.log.outdir.clone_from(&new);
         if config.output_dir.is_some() {
             settings.note("outdir", at("output_dir"));
         }
@@ -183,6 +190,7 @@ impl Settings {
         for (key, value) in &args.set {
             settings.set("--set", "--set", key, value)?;
         }
+        settings.own_folder = settings.log.outdir != new;
         if settings.test.mode == TestMode::SubmissionRun && user_conf.is_none() {
             settings.provenance.say(
                 "a submission run without a user.conf: LoadGen's own durations and bounds apply, and \

@@ -355,21 +355,35 @@ fn a_second_frontend_is_told_that_one_is_served() {
     assert_eq!(first.code, Some(0), "{}", first.stderr);
 }
 
+/// What a signal in mid-run leaves is an interrupted run: nobody was lost by it.
 #[test]
-fn an_interrupted_frontend_leaves_the_accelerator_ready() {
+fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() {
     let place = Place::new();
     let [port] = free_ports();
-    let acc = accelerator_with(
-        &place,
-        &place.digest_accelerator("acc-01", port, ""),
-        &["--once"],
-    );
+    let config = place.digest_accelerator("acc-01", port, "engine: {kind: digest, delay_us: 9000}");
+    let acc = accelerator(&place, &config);
     let config = place.digest_frontend(&[port], QUICK);
-    let frontend = start(&place, &config, "out", &server("50"));
-    frontend.signal(libc::SIGINT);
-    let ended = frontend.end();
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
-    assert_eq!(acc.end().code, Some(0), "--once ends after its frontend");
+    let signals = [
+        (libc::SIGINT, "SIGINT"),
+        (libc::SIGTERM, "SIGTERM"),
+        (libc::SIGHUP, "SIGHUP"),
+    ];
+    for (signal, name) in signals {
+        let frontend = start(&place, &config, name, &server("50"));
+        frontend.signal(signal);
+        let ended = frontend.end();
+        assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+        assert!(place.path(name).join("INVALID").is_file());
+        let s = place.summary(name);
+        assert_eq!(s["losses"].as_array().map(Vec::len), Some(0), "{s}");
+        assert!(s["accelerators"][0]["lost"].is_null(), "{s}");
+        assert_has(&ended.stdout, &["none before the interruption"]);
+        for words in ["accelerator lost", "lost when", "acc-01 lost"] {
+            assert!(!ended.stdout.contains(words), "{}", ended.stdout);
+        }
+    }
+    acc.signal(libc::SIGTERM);
+    assert_eq!(acc.end().code, Some(0), "it has served all three");
 }
 
 #[test]

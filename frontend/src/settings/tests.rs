@@ -36,7 +36,8 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
     assert_eq!(s.test.min_duration_ms, 2000);
     assert!(s.test.server_coalesce_queries);
     assert_eq!(s.target_qps(), Some(10.0));
-    assert_eq!(s.folder(), Path::new("results"));
+    assert_eq!(s.folder().parent(), Some(Path::new("results")));
+    assert!(s.folder().to_string_lossy().ends_with("-offline") && !s.own_folder);
 
     let flags = [
         "--scenario",
@@ -57,7 +58,7 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
     assert_eq!(s.test.mode, TestMode::AccuracyOnly);
     assert_eq!(s.test.server_target_qps, 300.0);
     assert_eq!((s.test.min_duration_ms, s.test.min_query_count), (1500, 7));
-    assert_eq!(s.folder(), Path::new("out"));
+    assert_eq!((s.folder(), s.own_folder), (Path::new("out"), true));
 
     let set = [
         "--set",
@@ -148,6 +149,13 @@ fn an_audit_config_goes_before_everything_and_says_so() {
         (s.test.mode, s.test.min_duration_ms),
         (TestMode::AccuracyOnly, 10_000)
     );
+    assert_eq!(
+        (s.runs.mode, s.runs.min_duration_ms, s.own_length),
+        (TestMode::PerformanceOnly, 700, true)
+    );
+    let note = "--mode: mode = AccuracyOnly has no effect: audit.config:1 sets it to \
+                PerformanceOnly";
+    assert_eq!(s.provenance.notes(), [note]);
     let all = s.provenance.records(Scenario::Server);
     let given = |name: &str| {
         let found = all.iter().find(|r| r.name == name).expect(name);
