@@ -8,6 +8,9 @@ const PER_SERVER_QUERY: u64 = 380;
 /// Bytes that LoadGen keeps for each sample elsewhere, measured.
 const PER_SAMPLE: u64 = 125;
 
+/// How many times the available memory a run may want, by an estimate.
+const BEYOND: u64 = 4;
+
 /// What a run will take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
@@ -31,6 +34,23 @@ impl Estimate {
             samples,
             loadgen: samples.saturating_mul(each),
             loaded,
+        }
+    }
+
+    /// Refuses a run that no machine of `available` bytes can hold, swap included.
+    ///
+    /// # Errors
+    /// In words, with what to lower.
+    pub fn check(&self, available: Option<u64>) -> Result<(), String> {
+        match available {
+            Some(free) if self.loadgen / BEYOND > free => Err(format!(
+                "LoadGen's {} samples take about {} of memory, and {} are available: lower \
+                 --target-qps, --duration-s or --samples",
+                self.samples,
+                bytes(self.loadgen),
+                bytes(free)
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -112,6 +132,11 @@ mod tests {
             "{line}"
         );
         assert!(!e.line(None).contains("WARNING"));
+        assert!(
+            e.check(Some(1 << 30))
+                .is_err_and(|why| why.contains("lower --target-qps"))
+        );
+        assert_eq!([e.check(Some(1 << 36)), e.check(None)], [Ok(()), Ok(())]);
         assert!(!e.line(Some(1 << 50)).contains("WARNING"));
     }
 }

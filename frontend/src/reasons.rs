@@ -1,5 +1,5 @@
-//! Why LoadGen's result is not valid: what ended the run, and the setting that would have to change,
-//! under the name of whoever gave it its value.
+//! Why LoadGen's result is not valid: what ended the run, and the setting that would have to
+//! change, with who gave it its value.
 
 use loadgen_bridge::{Scenario, TestOutcome, Verdict};
 use qdl::stats::{DEFAULT, EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};

@@ -120,6 +120,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verdict.clone(),
     )?);
     let plan = Plan::of(&settings.runs, qsl.total(), qsl.performance_count())?;
+    let loaded_bytes = qsl.region().len() as u64;
+    let estimate = Estimate::of(&plan, settings.runs.scenario, loaded_bytes);
+    estimate
+        .check(available_memory())
+        .map_err(anyhow::Error::msg)?;
     let mut guard = Guard::of_settings(args, &config, &settings, &qsl)?;
     if args.check {
         // Labels are read whatever the mode.
@@ -134,8 +139,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some((view, _)) = &live_view {
         progress.note(&view.note);
     }
-    let loaded_bytes = qsl.region().len() as u64;
-    let estimate = Estimate::of(&plan, settings.runs.scenario, loaded_bytes);
     progress.note(&estimate.line(available_memory()));
     for note in settings.provenance.notes() {
         progress.note(&note);

@@ -12,7 +12,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::LazyLock,
-    time::SystemTime,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
@@ -23,8 +23,6 @@ use submission::round::Round;
 
 use crate::{
     cli::Args,
-    folder,
-    guard::ROUND,
     provenance::{self, MLPERF_CONF, Provenance},
 };
 
@@ -82,6 +80,9 @@ fn model_hint(error: &LoadgenError, scenario: Scenario) -> String {
     }
 }
 
+/// The round whose rules and models are looked at where nobody names one.
+pub const ROUND: &str = "v6.1";
+
 /// The names in `user.conf` of the round's models.
 fn round_models() -> Vec<&'static str> {
     static ROUND_OF: LazyLock<Option<Round>> = LazyLock::new(|| Round::find(ROUND).ok());
@@ -101,8 +102,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The `audit.config`, if there is one.
     pub audit: Option<PathBuf>,
-    /// The `audit.config` sets how long its run is: such a test asks for its own data, and not for a
-    /// valid run.
+    /// The `audit.config` sets how long its run is: such a test asks for its own data, and not for
+    /// a valid run.
     pub own_length: bool,
     /// Somebody named the run's folder; else it is a new one.
     pub own_folder: bool,
@@ -176,9 +177,8 @@ impl Settings {
         if args.scenario.is_some() {
             settings.provenance.set("scenario", name, "--scenario");
         }
-        let name = folder::name(settings.test.scenario, SystemTime::now());
-        let new = config.output_dir().join(name);
-        settings.log.outdir.clone_from(&new);
+        let name = new_folder(settings.test.scenario, SystemTime::now());
+        settings.log.outdir = config.output_dir().join(name);
         if config.output_dir.is_some() {
             settings.note("outdir", at("output_dir"));
         }
@@ -190,7 +190,11 @@ impl Settings {
         for (key, value) in &args.set {
             settings.set("--set", "--set", key, value)?;
         }
-        settings.own_folder = settings.log.outdir != new;
+        let set = config
+            .settings
+            .keys()
+            .chain(args.set.iter().map(|(key, _)| key));
+        settings.own_folder = args.output.is_some() || set.into_iter().any(|key| key == "outdir");
         if settings.test.mode == TestMode::SubmissionRun && user_conf.is_none() {
             settings.provenance.say(
                 "a submission run without a user.conf: LoadGen's own durations and bounds apply, and \
@@ -201,7 +205,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What LoadGen runs with, and what the `audit.config`, which it reads itself, has to do with it.
+    /// What LoadGen runs with, and which of it the `audit.config` sets, which LoadGen reads itself.
     fn audited(&mut self) -> Result<(), LoadgenError> {
         self.runs = self.test.as_run(self.audit.as_deref())?;
         let Some(path) = &self.audit else {
@@ -353,6 +357,27 @@ impl Settings {
             _ => same(key.to_owned()),
         }
     }
+}
+
+/// The name of a run's folder among others': `2026-11-25T12-58-48-server`, in local time.
+fn new_folder(scenario: Scenario, at: SystemTime) -> String {
+    let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let seconds = libc::time_t::try_from(seconds).unwrap_or(0);
+    // SAFETY: all-zero is a valid tm; both pointers are to variables of this function.
+    let t = unsafe {
+        let mut t: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&seconds, &mut t);
+        t
+    };
+    let scenario = match scenario {
+        Scenario::Server => "server",
+        Scenario::Offline => "offline",
+        Scenario::SingleStream => "single-stream",
+        Scenario::MultiStream => "multi-stream",
+    };
+    let (year, month) = (t.tm_year + 1900, t.tm_mon + 1);
+    let (day, hour, minute, second) = (t.tm_mday, t.tm_hour, t.tm_min, t.tm_sec);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}-{scenario}")
 }
 
 pub(crate) fn scenario(s: config::Scenario) -> Scenario {

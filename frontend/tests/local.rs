@@ -31,9 +31,7 @@ fn serving(place: &Place, config: &Path, seconds: &str) -> Running {
     let command = place.frontend(config, "out", &arguments);
     let mut running = Running::start(place, "frontend", command);
     let log = place.path("out").join("mlperf_log_detail.txt");
-    running.wait_until("test", || {
-        std::fs::metadata(&log).is_ok_and(|m| m.len() > 0)
-    });
+    running.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
     running
 }
 
@@ -234,7 +232,7 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     let log = |name: &str| place.path("out").join(format!("mlperf_log_{name}.txt"));
     let running = serving(&place, &config, "1");
     // LoadGen writes on into a file that has no name any more.
-    std::fs::remove_file(log("summary")).expect("a log");
+    fs::remove_file(log("summary")).expect("a log");
     let ended = running.end();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     assert!(ended.stderr.contains("log_summary.txt"), "{}", ended.stderr);

@@ -64,7 +64,7 @@ fn as_promised(scenario: &str, flag: &str) {
             line.contains(&words),
             "{name} in {scenario}: {words}, not {line}"
         );
-        assert!(phase.samples >= count as u64, "{name} in {scenario}");
+        assert!(phase.samples >= count, "{name} in {scenario}");
     }
     assert!(!seen.is_empty());
 }

@@ -14,7 +14,7 @@
 //! | file | what it is for |
 //! | --- | --- |
 //! | `settings`, `log_settings` | LoadGen's settings, every field |
-//! | `conf`, `conf_text`, `conf_values` | `user.conf` and `audit.config`: checked; what they say of a run |
+//! | `conf`, `conf_text`, `conf_values` | `user.conf`, `audit.config`: checked, and what they say |
 //! | `plan` | what LoadGen will make of the settings, before it does |
 //! | `run`, `control` | a test, and how it is stopped |
 //! | `sample` | samples and responses, as LoadGen lays them out |

@@ -168,8 +168,8 @@ impl TestSettings {
                 "the QSL loads no samples".to_owned(),
             );
         }
-        // LoadGen makes whole ns of the time between two queries, and makes queries until the time is
-        // full: with 0 ns it never ends.
+        // LoadGen makes whole ns of the time between two queries, and makes queries until the time
+        // is full: with 0 ns it never ends.
         let apart = |field, ns: f64, value: f64| match ns >= 1.0 {
             true => Ok(()),
             false => wrong(

@@ -192,3 +192,13 @@ fn a_submission_run_without_a_user_conf_says_whose_durations_apply() {
         "{said:?}"
     );
 }
+
+#[test]
+fn a_new_folder_has_the_time_and_the_scenario_in_its_name() {
+    let name = new_folder(Scenario::MultiStream, UNIX_EPOCH);
+    assert!(
+        name.starts_with("19") && name.ends_with("-multi-stream"),
+        "{name}"
+    );
+    assert_eq!(name.len(), "2026-11-25T12-58-48-multi-stream".len());
+}
