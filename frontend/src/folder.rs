@@ -138,8 +138,8 @@ fn clear(folder: &Path, logs: &[PathBuf]) -> Result<(), FolderError> {
     Ok(())
 }
 
-/// A folder that is this run's.
-#[derive(Debug)]
+/// A folder that is this run's. A clone undoes the same when it is dropped.
+#[derive(Clone, Debug)]
 pub struct Place {
     folder: PathBuf,
     /// The names of LoadGen's logs.

@@ -1,7 +1,18 @@
 //! SIGINT, SIGTERM and SIGHUP (the terminal is gone): the first asks for an orderly
 //! end, a second one ends the process as it always does.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI32, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+/// How often signals are looked for.
+const TICK: Duration = Duration::from_millis(20);
 
 /// The signal that came; 0 before.
 static CAME: AtomicI32 = AtomicI32::new(0);
@@ -27,6 +38,38 @@ pub fn listen() {
             action.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
+    }
+}
+
+/// Until the run itself looks for signals: one that comes while accelerators are connected to, or
+/// samples are loaded, calls `end`, which does not come back.
+pub struct Early(Arc<AtomicBool>);
+
+impl Early {
+    /// Begins to look, on a thread of its own.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn look(end: impl FnOnce(&str) + Send + 'static) -> io::Result<Early> {
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = over.clone();
+        thread::Builder::new()
+            .name("interrupt".to_owned())
+            .spawn(move || {
+                while !seen.load(Ordering::Acquire) {
+                    if let Some(signal) = requested() {
+                        return end(signal);
+                    }
+                    thread::sleep(TICK);
+                }
+            })?;
+        Ok(Early(over))
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

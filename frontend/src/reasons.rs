@@ -74,10 +74,12 @@ pub fn reasons(run: &Judged<'_>) -> Vec<String> {
 }
 
 impl Judged<'_> {
-    /// Who gave a field its value, in brackets; empty where nobody did.
+    /// Who gave a field its value, in brackets; empty where nobody did, or the flag of the rate.
     fn by(&self, field: &str) -> String {
         match self.given.of(field) {
-            Some(given) if given.from != DEFAULT => format!(" ({})", given.from),
+            Some(given) if ![DEFAULT, "--target-qps"].contains(&given.from.as_str()) => {
+                format!(" ({})", given.from)
+            }
             _ => String::new(),
         }
     }
@@ -153,7 +155,8 @@ impl Judged<'_> {
             let (scheduled, completed) = (shortly(scheduled), shortly(completed));
             format!(": {completed} samples/s of {scheduled} were completed")
         });
-        let now = target_qps(l).map_or_else(String::new, |qps| format!(", now {qps}"));
+        let by = self.by(self.rate_field());
+        let now = target_qps(l).map_or_else(String::new, |qps| format!(", now {qps}{by}"));
         let lever = self.lever(self.rate_field(), "--target-qps");
         format!("{what}{done}; lower {lever}{now}{raise}")
     }
@@ -202,7 +205,8 @@ impl Judged<'_> {
         let l = self.record;
         let (rate, now, was) = (l.completed_per_s?, target_qps(l)?, limit.was?);
         let lever = self.lever(self.rate_field(), "--target-qps");
-        let made = format!("LoadGen made samples for {now} a second beforehand: raise {lever}");
+        let by = self.by(self.rate_field());
+        let made = format!("LoadGen made samples for {now} a second{by} beforehand: raise {lever}");
         // The first samples' way and the last ones' are in the rate: the shorter the run, the more.
         if was < SURE_US && was < limit.limit / 2.0 {
             return Some(format!(

@@ -10,6 +10,7 @@ mod watch;
 
 use std::{
     io::Write,
+    mem::ManuallyDrop,
     path::{Path, PathBuf},
     sync::{Arc, mpsc},
     time::{Instant, SystemTime},
@@ -43,7 +44,8 @@ use crate::{
     exit::{ExitCode, Verdict},
     folder::Place,
     guard::Guard,
-    interrupt, left,
+    interrupt::{self, Early},
+    left,
     live::{Known, LiveView},
     local,
     memory::Estimate,
@@ -156,6 +158,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .noting(whose.clone())
         .at_rate(settings.target_qps());
     interrupt::listen();
+    let room = ManuallyDrop::new(place.clone());
+    let early = Early::look(move |signal| {
+        drop(ManuallyDrop::into_inner(room));
+        progress::say(&format!(
+            "error: interrupted by {signal}: nothing was measured"
+        ));
+        loadgen_bridge::exit(i32::from(ExitCode::Interrupted.code()))
+    })?;
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
@@ -230,6 +240,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         began: Instant::now(),
     };
     let started = SystemTime::now();
+    drop(early);
     let outcome = watch.test(&settings, Arc::new(library))?;
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());

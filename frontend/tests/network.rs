@@ -387,6 +387,27 @@ fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() 
 }
 
 #[test]
+fn an_interrupt_while_an_accelerator_does_not_answer_ends_at_once_and_leaves_nothing() {
+    let place = Place::new();
+    // It takes the connection, and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("bound").port();
+    let slow = "deadlines: {connect_ms: 60000}\n";
+    let config = place.digest_frontend(&[port], slow);
+    let command = place.frontend(&config, "out", &server("50"));
+    let frontend = Running::start(&place, "frontend", command);
+    let _connection = silent.accept().expect("it connects");
+    frontend.signal(libc::SIGINT);
+    let ended = frontend.end_within(Duration::from_secs(30));
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    assert_has(
+        &ended.stderr,
+        &["interrupted by SIGINT: nothing was measured"],
+    );
+    assert!(!place.path("out").exists());
+}
+
+#[test]
 fn nodes_of_one_name_and_another_model_are_refused() {
     let place = Place::new();
     let [a, b] = free_ports();

@@ -373,6 +373,12 @@ fn a_lower_rate_is_not_advised_where_the_median_breaks_the_bound_by_itself() {
         &Provenance::default(),
     );
     assert!(said.contains("the least is 150 ms"), "{said}");
+    // Overload is another matter, and who set the rate is named.
+    let said = first(SLOW, &by("server_target_qps", "800", "user.conf:3"));
+    assert!(
+        said.contains("lower --target-qps, now 800 (user.conf:3), or raise"),
+        "{said}"
+    );
     // A bound of the rules is not to be raised.
     let rules = by("server_target_latency_ns", "100000000", MLPERF_CONF);
     assert!(!first(&but(&kept_up), &rules).contains("raise"));
