@@ -121,7 +121,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verifier.clone(),
         verdict.clone(),
     )?);
-    let plan = Plan::of(&settings.runs, qsl.total(), qsl.performance_count())?;
+    let plan = Plan::of(&settings.runs, qsl.total(), qsl.performance_count())
+        .map_err(|error| settings.whose(error))?;
     let loaded_bytes = qsl.region().len() as u64;
     let estimate = Estimate::of(&plan, settings.runs.scenario, loaded_bytes);
     estimate

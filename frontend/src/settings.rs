@@ -16,7 +16,10 @@ use std::{
 };
 
 use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
-use qdl::config::{self, LoadgenConfig, Written};
+use qdl::{
+    config::{self, LoadgenConfig, Written},
+    stats::DEFAULT,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use submission::round::Round;
@@ -218,6 +221,18 @@ impl Settings {
         let lines = self.provenance.conf(path, "*", scenario, &fields)?;
         self.own_length = lines.contains(&"min_duration_ms");
         Ok(())
+    }
+
+    /// The error with who gave the field its value, where LoadGen cannot run with it.
+    pub fn whose(&self, error: LoadgenError) -> anyhow::Error {
+        let field = match &error {
+            LoadgenError::Settings { field, .. } => self.provenance.of(field),
+            _ => None,
+        };
+        match field.filter(|given| given.from != DEFAULT) {
+            Some(given) => anyhow::anyhow!("{error} ({})", given.from),
+            None => error.into(),
+        }
     }
 
     /// The folder for everything that a run leaves behind.

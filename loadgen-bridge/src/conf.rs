@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use loadgen_log::TestMode;
 
-use crate::conf_text::{ConfText, nearest, unseen, words};
+use crate::conf_text::{ConfText, is_break, nearest, unseen, words};
 use crate::error::LoadgenError;
 use crate::raw::{self, Said};
 use crate::settings::TestSettings;
@@ -288,6 +288,12 @@ pub(crate) struct Entry<'a> {
 /// Splits a line as LoadGen does, at ASCII's white space:
 /// `model.scenario.key = value`. A comment has its own line.
 pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
+    if let Some(c) = line.trim_end_matches('\r').chars().find(|c| is_break(*c)) {
+        return Err(format!(
+            "it has the line break U+{:04X}, which is none to LoadGen: save it with Unix's line ends",
+            u32::from(c)
+        ));
+    }
     let mut words = words(line);
     let Some(name) = words.next().filter(|word| *word != "#") else {
         return Ok(None);
@@ -535,6 +541,8 @@ mod tests {
             ("digits.Server.target_qps = 3\u{2003}", "U+2003"),
             ("\u{3000}digits.Server.target_qps = 3", "U+3000"),
             ("digits.Server.target_qps = 3\u{85}", "U+0085"),
+            ("# mine\rdigits.Server.target_qps = 3", "line break U+000D"),
+            ("# mine\u{2028}digits.Server.target_qps = 3", "U+2028"),
             ("digits.Server.target\u{200b}_qps = 3", "U+200B"),
             (
                 "digits.Server.target_qps = \u{fffd}3",

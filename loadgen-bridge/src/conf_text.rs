@@ -93,6 +93,11 @@ pub(crate) fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(space).filter(|word| !word.is_empty())
 }
 
+/// Where editors begin a new line and LoadGen does not.
+pub(crate) fn is_break(c: char) -> bool {
+    matches!(c, '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
 /// The first character that looks like nothing or like a space and is neither to LoadGen.
 pub(crate) fn unseen(line: &str) -> Option<char> {
     line.chars().find(|c| {

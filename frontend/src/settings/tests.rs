@@ -202,3 +202,26 @@ fn a_new_folder_has_the_time_and_the_scenario_in_its_name() {
     );
     assert_eq!(name.len(), "2026-11-25T12-58-48-multi-stream".len());
 }
+
+#[test]
+fn a_value_that_loadgen_cannot_run_with_is_refused_with_who_gave_it() {
+    let flags = ["--scenario", "server", "--target-qps", "0"];
+    let s = build(&flags, &LoadgenConfig::default()).expect("read");
+    let error = s
+        .whose(s.runs.check(5, 5).expect_err("no rate"))
+        .to_string();
+    assert!(
+        error.ends_with("0 is not above 0 (--target-qps)"),
+        "{error}"
+    );
+    let flags = [
+        "--scenario",
+        "offline",
+        "--target-qps",
+        "0",
+        "--samples",
+        "9",
+    ];
+    let s = build(&flags, &LoadgenConfig::default()).expect("read");
+    s.runs.check(5, 5).expect("a count is enough for Offline");
+}

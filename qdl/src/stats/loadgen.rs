@@ -261,6 +261,14 @@ mod tests {
         };
         let s = ScheduledToIssue::new(&early, &total, 120.0, 3.0);
         assert_eq!((s.mean_us, s.told_us, s.p99_at_most_us), (0.0, 5.0, 0.0));
+        // Of few samples the bound on the longest is the lowest of those behind it.
+        let few = StageRow {
+            count: 307,
+            ..total
+        };
+        let s = ScheduledToIssue::new(&theirs, &few, 120.0, 3.0);
+        assert_eq!((s.p999_at_most_us, s.max_at_most_us), (12_280.0, 12_280.0));
+        assert_eq!(s.p99_at_most_us, 4_000.0);
     }
 
     #[test]
