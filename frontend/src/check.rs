@@ -4,7 +4,7 @@
 
 use std::io::Write;
 
-use loadgen_bridge::{QuerySampleLibrary, Scenario, TestMode, TestSettings};
+use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
     config::{Auth, DatasetKind, EngineConfig, FrontendConfig, Verify},
     fabric::ib::locked_memory_limit,
@@ -15,13 +15,8 @@ use qdl::{
 };
 
 use crate::{
-    accuracy::names_the_class,
-    cli::Args,
-    exit::ExitCode,
-    local,
-    memory::{Estimate, SLACK, STREAM_SLACK},
-    qsl::Qsl,
-    settings::Settings,
+    accuracy::names_the_class, cli::Args, exit::ExitCode, folder, local, memory::Estimate,
+    qsl::Qsl, settings::Settings,
 };
 
 /// Queries within the bound that Server takes at least, at its usual percentile of 99: early
@@ -38,17 +33,18 @@ pub fn check(
     args: &Args,
     config: &FrontendConfig,
     settings: &Settings,
+    plan: &Plan,
     qsl: &Qsl,
     labels: bool,
     uncounted: impl Iterator<Item = String>,
 ) -> Result<ExitCode, anyhow::Error> {
     let mut page = Page::new();
-    loadgen(&mut page, settings);
+    loadgen(&mut page, settings, plan);
     for note in settings.provenance.notes() {
         page.fact("note", note);
     }
     let user_conf = args.user_conf.is_some() || config.loadgen.user_conf.is_some();
-    if user_conf || settings.test.mode == TestMode::SubmissionRun {
+    if user_conf || settings.runs.mode == TestMode::SubmissionRun {
         for line in uncounted {
             page.fact("note", format!("would not count in a submission: {line}"));
         }
@@ -63,7 +59,7 @@ pub fn check(
             "threads",
             format!("{most} of the engine, {}", issuing(settings)),
         );
-        page.fact("memory", needed(settings, qsl, 0));
+        page.fact("memory", needed(settings, plan, qsl, 0));
     } else {
         let needs = SlotNeeds::of(config)?;
         needs.check_node(config)?;
@@ -76,15 +72,14 @@ pub fn check(
                 issuing(settings)
             ),
         );
-        page.fact("memory", needed(settings, qsl, needs.frontend_bytes()));
+        page.fact(
+            "memory",
+            needed(settings, plan, qsl, needs.frontend_bytes()),
+        );
         locked(&mut page, config, qsl, &needs);
     }
-    let folder = settings.folder();
-    let replaced = match folder.join(crate::report::SUMMARY_FILE).is_file() {
-        true => ": files of an earlier run in it will be replaced",
-        false => "",
-    };
-    page.fact("output", format!("{}{replaced}", folder.display()));
+    folder::check(settings, args.force)?;
+    page.fact("output", settings.folder().display().to_string());
     page.fact(
         "checked",
         "nothing was sent and nothing measured; without --check the run begins",
@@ -96,8 +91,8 @@ pub fn check(
     Ok(ExitCode::Good)
 }
 
-fn loadgen(page: &mut Page, settings: &Settings) {
-    let test = &settings.test;
+fn loadgen(page: &mut Page, settings: &Settings, plan: &Plan) {
+    let test = &settings.runs;
     let mode = match test.mode {
         TestMode::PerformanceOnly => "performance",
         TestMode::AccuracyOnly => "accuracy",
@@ -108,13 +103,26 @@ fn loadgen(page: &mut Page, settings: &Settings) {
     page.fact("loadgen", in_force(test).join(", "));
     if let Some(audit) = &settings.audit {
         let audit = audit.display();
-        page.fact(
-            "loadgen",
-            format!("{audit} goes before all of it when the test begins"),
-        );
+        page.fact("loadgen", format!("{audit} goes before all else; it is in"));
     }
-    if test.mode != TestMode::AccuracyOnly {
-        page.fact("valid if", valid_if(test));
+    let made = |queries: Queries, mode: &str| {
+        let (count, samples) = (queries.count, queries.samples);
+        let about = if queries.exact { "" } else { "about " };
+        format!("{about}{count} of {samples} samples in all, made before {mode}")
+    };
+    if let Some(queries) = plan.accuracy {
+        page.fact("queries", made(queries, "accuracy"));
+    }
+    if let Some(queries) = plan.performance {
+        page.fact("queries", made(queries, "performance"));
+        let mut says = valid_if(test, plan, queries);
+        if settings.own_length {
+            says =
+                "its validity is not asked: audit.config sets how long it is; exit code 0 if its \
+                    own data are complete"
+                    .to_owned();
+        }
+        page.fact("valid if", says + &cut_short(test, plan, queries));
     }
 }
 
@@ -150,12 +158,30 @@ fn in_force(t: &TestSettings) -> Vec<String> {
             }
             let percentile = t.server_target_latency_percentile;
             all.push(format!("server_target_latency_percentile {percentile}"));
+            if t.server_max_async_queries > 0 {
+                all.push(format!(
+                    "server_max_async_queries {}",
+                    t.server_max_async_queries
+                ));
+            }
             all
         }
         Scenario::Offline => vec![format!("offline_expected_qps {}", t.offline_expected_qps)],
     };
     all.push(format!("min_duration_ms {}", t.min_duration_ms));
     all.push(format!("min_query_count {}", t.min_query_count));
+    for (name, on) in [
+        (
+            "sample_concatenate_permutation",
+            t.sample_concatenate_permutation,
+        ),
+        ("performance_issue_unique", t.performance_issue_unique),
+        ("performance_issue_same", t.performance_issue_same),
+    ] {
+        if on {
+            all.push(format!("{name} 1"));
+        }
+    }
     for (name, value) in [
         ("max_duration_ms", t.max_duration_ms),
         ("max_query_count", t.max_query_count),
@@ -171,26 +197,22 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// What LoadGen will ask of the run, in figures that follow from its settings.
-fn valid_if(t: &TestSettings) -> String {
-    let seconds = t.min_duration_ms as f64 / 1000.0;
-    let stream = |name: &str, expected_ns: f64, queries: &str| {
-        let least_us = expected_ns / STREAM_SLACK / 1000.0;
-        format!(
-            "it has gone on for {seconds} s and {} {queries}, whatever they take from {least_us:.0} us on: where they \
-             are faster, lower {name}_expected_latency_ns",
-            t.min_query_count
-        )
-    };
+/// What LoadGen will ask of the run, in figures of its own; `made` before it begins.
+fn valid_if(t: &TestSettings, plan: &Plan, made: Queries) -> String {
+    let e = &plan.effective;
+    let seconds = e.min_duration_ms as f64 / 1000.0;
     match t.scenario {
-        Scenario::SingleStream => stream(
-            "single_stream",
-            t.single_stream_expected_latency_ns,
-            "queries",
-        ),
-        Scenario::MultiStream => {
-            let queries = format!("queries of {} samples", t.multi_stream_samples_per_query);
-            stream("multi_stream", t.multi_stream_expected_latency_ns, &queries)
+        Scenario::SingleStream | Scenario::MultiStream => {
+            let least = e.min_query_count;
+            let queries = match t.scenario {
+                Scenario::MultiStream => format!("queries of {} samples", e.samples_per_query),
+                _ => "queries".to_owned(),
+            };
+            let least_us = seconds * 1e6 / made.count.max(1) as f64;
+            format!(
+                "it has gone on for {seconds} s and {least} {queries}, whatever they take from \
+                 {least_us:.0} us on: where they are faster, raise --target-qps"
+            )
         }
         Scenario::Server => {
             let bound = match t.use_token_latencies {
@@ -201,9 +223,8 @@ fn valid_if(t: &TestSettings) -> String {
                     ms(t.server_tpot_latency)
                 ),
             };
-            let share = t.server_target_latency_percentile * 100.0;
-            let planned = (t.server_target_qps * seconds) as u64;
-            let planned = planned.max(t.min_query_count);
+            let share = (e.target_latency_percentile * 1e9).round() / 1e7;
+            let planned = made.count;
             let few = match planned < SERVER_QUERIES && share >= 99.0 {
                 true => format!(
                     "; WARNING: {planned} queries are too few for LoadGen's early stopping, which takes \
@@ -211,12 +232,11 @@ fn valid_if(t: &TestSettings) -> String {
                 ),
                 false => String::new(),
             };
-            format!("{share} % of about {planned} queries are answered {bound}{few}")
+            format!("{share} % of {planned} queries are answered {bound}{few}")
         }
         Scenario::Offline => {
-            let by_time = (SLACK * seconds * t.offline_expected_qps) as u64;
-            let samples = by_time.max(t.min_query_count);
-            if t.min_duration_ms == 0 {
+            let samples = made.samples;
+            if e.min_duration_ms == 0 {
                 return format!("its {samples} samples are answered, however fast");
             }
             let fastest = samples as f64 / seconds;
@@ -226,6 +246,35 @@ fn valid_if(t: &TestSettings) -> String {
             )
         }
     }
+}
+
+/// A warning where a maximum ends the run before it is long enough: LoadGen logs an error then.
+fn cut_short(t: &TestSettings, plan: &Plan, made: Queries) -> String {
+    let e = &plan.effective;
+    let least = match t.scenario {
+        // One query, which nothing cuts short.
+        Scenario::Offline => return String::new(),
+        Scenario::Server => made.count,
+        Scenario::SingleStream | Scenario::MultiStream => e.min_query_count,
+    };
+    let short = |most: u64, least: u64| most > 0 && most < least;
+    // In Server LoadGen logs the error at the last query, too.
+    let server = u64::from(t.scenario == Scenario::Server);
+    let (most, most_ms) = (e.max_query_count, e.max_duration_ms);
+    if short(most, least + server) {
+        return format!(
+            "; WARNING: max_query_count {most} ends the run with an error at query {most} of \
+             {least}: raise it above that, or leave it out"
+        );
+    }
+    if short(most_ms, e.min_duration_ms) {
+        let least = e.min_duration_ms;
+        return format!(
+            "; WARNING: max_duration_ms {most_ms} ends the run with an error before \
+             min_duration_ms {least}: raise it above that, or leave it out"
+        );
+    }
+    String::new()
 }
 
 fn tensors(model: &ModelSpec) -> String {
@@ -314,13 +363,13 @@ fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
 }
 
 fn issuing(settings: &Settings) -> String {
-    let own = settings.test.server_num_issue_query_threads.max(1);
+    let own = settings.runs.server_num_issue_query_threads.max(1);
     format!("{own} of LoadGen that issues")
 }
 
-fn needed(settings: &Settings, qsl: &Qsl, slots: usize) -> String {
+fn needed(settings: &Settings, plan: &Plan, qsl: &Qsl, slots: usize) -> String {
     let loaded = qsl.region().len() as u64;
-    let estimate = Estimate::of(&settings.test, qsl.total(), loaded);
+    let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
     let need = estimate.loadgen + loaded + slots as u64;
     let mut parts = format!(
         "{}: {} for LoadGen's {} samples, {} for loaded samples",
@@ -366,6 +415,8 @@ fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     fn test(scenario: Scenario) -> TestSettings {
@@ -375,35 +426,44 @@ mod tests {
         }
     }
 
+    /// What is asked of a run over 500 samples, and the warning where it is cut short.
+    fn asked(t: &TestSettings) -> String {
+        let plan = Plan::of(t, 500, 500).expect("sound");
+        let made = plan.performance.expect("a performance run");
+        valid_if(t, &plan, made) + &cut_short(t, &plan, made)
+    }
+
     #[test]
     fn what_makes_a_run_invalid_is_said_in_figures() {
         let mut t = test(Scenario::Offline);
-        t.min_duration_ms = 10_000;
         t.offline_expected_qps = 1000.0;
-        let text = valid_if(&t);
-        assert!(
-            text.contains("11000 samples") && text.contains("1100/s or less"),
-            "{text}"
-        );
+        assert_has(&asked(&t), &["11000 samples", "1100/s or less"]);
+        t.sample_concatenate_permutation = true;
+        t.offline_expected_qps = 1001.0;
+        assert_has(&asked(&t), &["11500 samples", "1150/s or less"]);
         t.min_duration_ms = 0;
-        let text = valid_if(&t);
-        assert!(text.contains("however fast"), "{text}");
+        assert_has(&asked(&t), &["500 samples are answered, however fast"]);
 
         let mut t = test(Scenario::Server);
-        let text = valid_if(&t);
-        assert!(text.contains("WARNING: 100 queries are too few"), "{text}");
-        t.server_target_qps = 100.0;
-        let text = valid_if(&t);
-        assert!(
-            text.contains("99 % of about 1000") && !text.contains("WARNING"),
-            "{text}"
+        assert_has(&asked(&t), &["WARNING: 100 queries are too few"]);
+        t.sample_concatenate_permutation = true;
+        assert_has(&asked(&t), &["99 % of 500 queries"]);
+        t.max_query_count = 500;
+        assert_has(
+            &asked(&t),
+            &["max_query_count 500 ends the run with an error"],
         );
 
         let mut t = test(Scenario::SingleStream);
         t.single_stream_expected_latency_ns = 20_000.0;
-        assert!(valid_if(&t).contains("from 10 us on"), "{}", valid_if(&t));
-        let text = valid_if(&test(Scenario::MultiStream));
-        assert!(text.contains("queries of 8 samples"), "{text}");
+        assert_has(&asked(&t), &["from 10 us on"]);
+        t.sample_concatenate_permutation = true;
+        (t.min_duration_ms, t.max_query_count) = (1, 100);
+        assert_has(&asked(&t), &["and 500 queries", "max_query_count 100 ends"]);
+        t.max_query_count = 0;
+        assert!(!asked(&t).contains("WARNING"), "{}", asked(&t));
+        let text = asked(&test(Scenario::MultiStream));
+        assert_has(&text, &["queries of 8 samples"]);
     }
 
     #[test]

@@ -47,10 +47,15 @@ pub struct Args {
     #[arg(long)]
     pub local: bool,
 
-    /// Folder for logs, summary.json and histograms; files of an earlier run in it are replaced
-    /// [default: loadgen.output_dir of the configuration, else results/]
+    /// The folder for logs, summary.json, histograms and the page [default: a new one,
+    /// DATE-TIME-SCENARIO, in loadgen.output_dir of the configuration, else in results/]
     #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,
+
+    /// Replace the finished run that lies in the folder of --output. A run that does not come to
+    /// its end replaces none: it then lies in unfinished-run in that folder
+    #[arg(long)]
+    pub force: bool,
 
     /// Server: queries per second, of one sample each (with --mode find-peak the rate that the
     /// search begins at). Offline: samples per second to expect, from which the size of the one

@@ -8,7 +8,8 @@ use std::{
 /// What `--help` says of the exit codes: the words of the README's table, as a test makes sure.
 pub const HELP: &str = "\
 Exit codes:
-  0    LoadGen says VALID, an accuracy run came to its end, or --check found nothing wrong
+  0    LoadGen says VALID, an accuracy run came to its end, a compliance test whose audit.config sets
+       its length has its own data whole, or --check found nothing wrong
   1    LoadGen says INVALID, or an answer was not two tokens or more where it measures tokens
   2    usage, configuration, data set, model, engine, or a peer that could not be reached at the
        start: nothing was measured
@@ -16,7 +17,7 @@ Exit codes:
        an exception or its logs cannot be read, or the engine of --local failed: the folder is
        marked INVALID
   4    a response was not its sample's, a first token not its answer's, or counts do not agree
-  130  interrupted";
+  130  interrupted (SIGINT, SIGTERM or SIGHUP): the folder is marked INVALID";
 
 /// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +33,7 @@ pub enum ExitCode {
     Lost = 3,
     /// A response was not its sample's, or counts do not agree.
     Mismatch = 4,
-    /// SIGINT or SIGTERM.
+    /// SIGINT, SIGTERM or SIGHUP.
     Interrupted = 130,
 }
 

@@ -16,10 +16,12 @@ use submission::{
     round::Round,
 };
 
-use crate::{backend::Backend, cli::Args, qsl::Qsl, settings::Settings};
-
-/// The round whose rules are looked at where nobody names one.
-pub const ROUND: &str = "v6.1";
+use crate::{
+    backend::Backend,
+    cli::Args,
+    qsl::Qsl,
+    settings::{ROUND, Settings},
+};
 
 /// What a run would not count for, and whether it was meant to.
 pub struct Guard {

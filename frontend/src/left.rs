@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use qdl::{config::FrontendConfig, run::Described};
 use submission::left::{
     AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, accelerator_yaml, node_json,
@@ -56,8 +55,7 @@ pub fn begin(
             .map(|path| (AUDIT_CONFIG, path.as_path())),
     );
     let told = told(config, backend, &mut left);
-    left.begin(settings.folder(), &files, &told)
-        .context("what the run leaves behind")
+    Ok(left.begin(settings.folder(), &files, &told)?)
 }
 
 /// What every node says of itself, as files; why one does not is put on record.

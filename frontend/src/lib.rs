@@ -34,6 +34,7 @@ pub mod compliance;
 pub mod dataset;
 pub mod describe;
 pub mod exit;
+pub mod folder;
 pub mod guard;
 pub mod init;
 pub mod interrupt;

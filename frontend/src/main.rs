@@ -97,7 +97,7 @@ fn main() {
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
     let code = run::run(&args).unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        frontend::progress::say(&format!("error: {error}"));
         ExitCode::Setup
     });
     // An aborted test leaves threads in LoadGen; its destructors would pull their memory away.

@@ -1,21 +1,20 @@
 //! How much memory a run will take, before it takes it:
 //! LoadGen keeps what it knows of every query until the end.
 
-use loadgen_bridge::{Scenario, TestMode, TestSettings};
+use loadgen_bridge::{Plan, Scenario};
 
 /// Bytes that LoadGen keeps for each query in Server, measured.
 const PER_SERVER_QUERY: u64 = 380;
 /// Bytes that LoadGen keeps for each sample elsewhere, measured.
 const PER_SAMPLE: u64 = 125;
-/// LoadGen plans for this much more than what is expected, in Offline.
-pub const SLACK: f64 = 1.1;
-/// And for so many times the duration where queries follow one another.
-pub const STREAM_SLACK: f64 = 2.0;
+
+/// How many times the available memory a run may want, by an estimate.
+const BEYOND: u64 = 4;
 
 /// What a run will take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// Samples that LoadGen plans for.
+    /// Samples that LoadGen makes beforehand.
     pub samples: u64,
     /// Bytes LoadGen needs for them.
     pub loadgen: u64,
@@ -24,41 +23,34 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// For these settings over a QSL of `total` samples whose memory has `loaded` bytes.
-    pub fn of(settings: &TestSettings, total: usize, loaded: u64) -> Self {
-        let seconds = settings.min_duration_ms as f64 / 1000.0;
-        let planned = |per_s: f64| {
-            let by_time = (per_s * seconds).max(0.0) as u64;
-            by_time.max(settings.min_query_count)
+    /// For this plan over a QSL whose memory has `loaded` bytes.
+    pub fn of(plan: &Plan, scenario: Scenario, loaded: u64) -> Self {
+        let each = match scenario {
+            Scenario::Server if plan.performance.is_some() => PER_SERVER_QUERY,
+            _ => PER_SAMPLE,
         };
-        let accuracy = settings.mode == TestMode::AccuracyOnly;
-        let (samples, each) = match settings.scenario {
-            _ if accuracy => (total as u64, PER_SAMPLE),
-            Scenario::Server => (planned(settings.server_target_qps), PER_SERVER_QUERY),
-            Scenario::Offline => (planned(settings.offline_expected_qps * SLACK), PER_SAMPLE),
-            Scenario::SingleStream => {
-                let per_s =
-                    STREAM_SLACK * 1e9 / settings.single_stream_expected_latency_ns.max(1.0);
-                (planned(per_s), PER_SAMPLE)
-            }
-            Scenario::MultiStream => {
-                let per_s = STREAM_SLACK * 1e9 / settings.multi_stream_expected_latency_ns.max(1.0);
-                let queries = planned(per_s);
-                let per_query = settings.multi_stream_samples_per_query;
-                (queries.saturating_mul(per_query), PER_SAMPLE)
-            }
-        };
-        let samples = match settings.max_query_count {
-            0 => samples,
-            most if settings.scenario == Scenario::MultiStream => {
-                samples.min(most.saturating_mul(settings.multi_stream_samples_per_query))
-            }
-            most => samples.min(most),
-        };
+        let samples = plan.samples();
         Estimate {
             samples,
             loadgen: samples.saturating_mul(each),
             loaded,
+        }
+    }
+
+    /// Refuses a run that no machine of `available` bytes can hold, swap included.
+    ///
+    /// # Errors
+    /// In words, with what to lower.
+    pub fn check(&self, available: Option<u64>) -> Result<(), String> {
+        match available {
+            Some(free) if self.loadgen / BEYOND > free => Err(format!(
+                "LoadGen's {} samples take about {} of memory, and {} are available: lower \
+                 --target-qps, --duration-s or --samples",
+                self.samples,
+                bytes(self.loadgen),
+                bytes(free)
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -92,59 +84,59 @@ fn bytes(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use loadgen_bridge::{TestMode, TestSettings};
+
     use super::*;
 
-    fn settings(scenario: Scenario) -> TestSettings {
-        TestSettings {
+    /// Ten minutes at a million a second, over 10 samples.
+    fn estimate(scenario: Scenario, change: impl FnOnce(&mut TestSettings)) -> Estimate {
+        let mut settings = TestSettings {
             scenario,
             min_duration_ms: 600_000,
-            min_query_count: 100,
             server_target_qps: 1e6,
             offline_expected_qps: 1e6,
             multi_stream_expected_latency_ns: 1e6,
-            multi_stream_samples_per_query: 8,
             single_stream_expected_latency_ns: 1e6,
             ..TestSettings::default()
-        }
+        };
+        change(&mut settings);
+        let plan = Plan::of(&settings, 10, 7).expect("sound");
+        Estimate::of(&plan, scenario, 1 << 20)
     }
 
     #[test]
-    fn ten_minutes_at_a_million_a_second() {
-        let server = Estimate::of(&settings(Scenario::Server), 10, 7);
+    fn it_is_of_what_loadgen_makes() {
+        let server = estimate(Scenario::Server, |_| ());
         assert_eq!(
             (server.samples, server.loadgen),
             (600_000_000, 228_000_000_000)
         );
-        let offline = Estimate::of(&settings(Scenario::Offline), 10, 7);
-        assert_eq!(offline.samples, 660_000_000);
-        let single = Estimate::of(&settings(Scenario::SingleStream), 10, 7);
-        assert_eq!(single.samples, 1_200_000);
-        let multi = Estimate::of(&settings(Scenario::MultiStream), 10, 7);
-        assert_eq!(multi.samples, 9_600_000);
-    }
-
-    #[test]
-    fn counts_and_modes_have_their_say() {
-        let mut s = settings(Scenario::Server);
-        s.max_query_count = 50;
-        assert_eq!(Estimate::of(&s, 10, 0).samples, 50);
-        s.mode = TestMode::AccuracyOnly;
-        s.max_query_count = 0;
-        assert_eq!(Estimate::of(&s, 10, 0).samples, 10);
-        s.mode = TestMode::PerformanceOnly;
-        s.min_duration_ms = 0;
-        assert_eq!(Estimate::of(&s, 10, 0).samples, 100);
+        let samples = |scenario| estimate(scenario, |_| ()).samples;
+        assert_eq!(samples(Scenario::Offline), 660_000_000);
+        assert_eq!(samples(Scenario::SingleStream), 1_200_001);
+        assert_eq!(samples(Scenario::MultiStream), 9_600_008);
+        let padded = estimate(Scenario::Offline, |s| {
+            s.sample_concatenate_permutation = true
+        });
+        assert_eq!(padded.samples, 660_000_005, "whole passes over 7 samples");
+        let accuracy = estimate(Scenario::Server, |s| s.mode = TestMode::AccuracyOnly);
+        assert_eq!((accuracy.samples, accuracy.loadgen), (10, 1250));
     }
 
     #[test]
     fn too_much_is_said() {
-        let e = Estimate::of(&settings(Scenario::Server), 10, 1 << 20);
+        let e = estimate(Scenario::Server, |_| ());
         let line = e.line(Some(1 << 30));
         assert!(
             line.contains("212.3 GiB") && line.contains("WARNING: 1.0 GiB are"),
             "{line}"
         );
         assert!(!e.line(None).contains("WARNING"));
+        assert!(
+            e.check(Some(1 << 30))
+                .is_err_and(|why| why.contains("lower --target-qps"))
+        );
+        assert_eq!([e.check(Some(1 << 36)), e.check(None)], [Ok(()), Ok(())]);
         assert!(!e.line(Some(1 << 50)).contains("WARNING"));
     }
 }

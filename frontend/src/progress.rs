@@ -96,7 +96,8 @@ impl Progress {
     }
 }
 
-fn say(text: &str) {
+/// A line on standard error.
+pub fn say(text: &str) {
     // A standard error that nobody reads is no reason to end a run.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

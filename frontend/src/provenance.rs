@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use loadgen_bridge::{ConfValue, LoadgenError, Scenario, TestSettings, conf_values};
+use loadgen_bridge::{LoadgenError, Scenario, conf_values, has_byte_order_mark};
 use qdl::stats::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 use serde_json::{Map, Value};
 
@@ -70,55 +70,36 @@ impl Provenance {
         scenario: Scenario,
         fields: &Map<String, Value>,
     ) -> Result<(), LoadgenError> {
-        let values = conf_values(path, model, scenario)?;
-        if values.is_empty() {
+        let none = conf_values(path, model, scenario)?.is_empty();
+        if none {
             self.notes.push(format!(
                 "{}: no line is for model {model} in {scenario}: it sets nothing here; write {}",
                 path.display(),
                 example(model, scenario)
             ));
         }
-        self.values(path, &values, scenario, |v| text(&fields[v]));
-        Ok(())
+        self.conf(path, model, scenario, fields).map(drop)
     }
 
-    /// What an `audit.config` says, which LoadGen itself reads last. `read` makes the value of a
-    /// line that of its field.
+    /// What a `user.conf` or an `audit.config` says of `model`, beside the fields that LoadGen made
+    /// of it; the fields that it sets.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn audit(
+    pub fn conf(
         &mut self,
         path: &Path,
-        test: &TestSettings,
-        mut read: impl FnMut(&ConfValue) -> Option<Map<String, Value>>,
-    ) -> Result<(), LoadgenError> {
-        let values = conf_values(path, "*", test.scenario)?;
-        let by_field: BTreeMap<&str, &ConfValue> = values
-            .iter()
-            .filter(|v| v.beaten_by.is_none())
-            .filter_map(|v| Some((v.field?, v)))
-            .collect();
-        self.values(path, &values, test.scenario, |field| {
-            let value = by_field.get(field);
-            let fields = value.and_then(|v| read(v));
-            match fields.as_ref().and_then(|f| f.get(field)) {
-                Some(v) => text(v),
-                None => value.map_or_else(String::new, |v| v.value.clone()),
-            }
-        });
-        Ok(())
-    }
-
-    fn values(
-        &mut self,
-        path: &Path,
-        values: &[ConfValue],
+        model: &str,
         scenario: Scenario,
-        mut value: impl FnMut(&str) -> String,
-    ) {
+        fields: &Map<String, Value>,
+    ) -> Result<Vec<&'static str>, LoadgenError> {
+        let values = conf_values(path, model, scenario)?;
         let file = name(path);
-        for v in values {
+        if has_byte_order_mark(path) {
+            self.notes
+                .push(format!("{file}: its byte order mark is passed over"));
+        }
+        for v in &values {
             let at = format!("{file}:{}", v.line);
             match (v.field, v.beaten_by) {
                 (_, Some(line)) => self.notes.push(format!(
@@ -130,13 +111,19 @@ impl Provenance {
                     v.name, v.value, v.key
                 )),
                 (Some(field), None) => {
-                    let value = value(field);
+                    let value = fields.get(field).map(text).unwrap_or_default();
                     let line = (v.line, format!("{} = {}", v.name, v.value));
                     self.lines.insert(at.clone(), line);
                     self.set(field, value, at);
                 }
             }
         }
+        Ok(values.iter().filter_map(|v| v.field).collect())
+    }
+
+    /// The value of a field that is in force, and who gave it.
+    pub fn of(&self, field: &str) -> Option<&GivenValue> {
+        self.given.get(field)?.last()
     }
 
     /// What was given in vain: lines of a file that something else goes before.
@@ -154,6 +141,14 @@ impl Provenance {
                         g.from
                     );
                     beaten.push((*line, note));
+                } else if self.lines.contains_key(&last.from)
+                    && ![DEFAULT, MLPERF_CONF].contains(&g.from.as_str())
+                {
+                    // An audit.config goes before flags and the configuration.
+                    let (from, was, by, value) = (&g.from, &g.value, &last.from, &last.value);
+                    let note =
+                        format!("{from}: {field} = {was} has no effect: {by} sets it to {value}");
+                    beaten.push((usize::MAX, note));
                 }
             }
         }
@@ -240,6 +235,8 @@ pub fn text(value: &Value) -> String {
         Value::Number(n) => match n.as_f64() {
             // 800 and not 800.0. A seed is no float: it keeps all its figures.
             Some(f) if n.is_f64() && f.fract() == 0.0 && f.abs() < 1e15 => format!("{f:.0}"),
+            // 0.95 and not LoadGen's 95 x 0.01.
+            Some(f) if n.is_f64() && f.abs() < 1e3 => ((f * 1e12).round() / 1e12).to_string(),
             _ => n.to_string(),
         },
         other => other.to_string(),
@@ -250,7 +247,7 @@ pub fn text(value: &Value) -> String {
 mod tests {
     use std::fs;
 
-    use loadgen_bridge::TestMode;
+    use loadgen_bridge::{TestMode, TestSettings};
 
     use super::*;
 

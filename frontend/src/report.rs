@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use loadgen_bridge::{Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
+use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::config::parse_accelerator;
 use qdl::stats::{
     Accuracy, Carried, Exit, Histograms, LoadgenRecord, Mode, PhaseKind, PhaseRecord, RunRecord,
@@ -23,7 +23,7 @@ use crate::{
     accuracy,
     exit::{ExitCode, Failure},
     phases::{self, Gathered},
-    reasons,
+    reasons::{self, Judged},
     result::{self, Ours},
     settings::Settings,
     sut::NameAnswer,
@@ -40,7 +40,7 @@ pub const ACCURACY_FILE: &str = "accuracy.txt";
 /// The run along its own clock.
 pub const TIMELINE_FILE: &str = "timeline.json";
 /// What the histograms' file names begin with.
-const HISTOGRAMS: &str = "latency";
+pub const HISTOGRAMS: &str = "latency";
 
 /// A report that cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +126,8 @@ impl Ended<'_> {
         let agrees = run.close();
         let (code, reason) = self.verdict(agrees, &run.mismatches);
         let valid = match code {
+            // What nobody asks is not judged.
+            ExitCode::Good if self.settings.own_length => None,
             ExitCode::Good => run.valid,
             _ => Some(false),
         };
@@ -149,7 +151,7 @@ impl Ended<'_> {
     }
 
     fn record(&self) -> RunRecord {
-        let test = &self.settings.test;
+        let test = &self.settings.runs;
         let answered = self.system.ledger.answered;
         let (fabric, fabric_notes) = &self.fabric;
         let throughput = self.throughput.report();
@@ -157,7 +159,8 @@ impl Ended<'_> {
         let seconds = self.duration.as_secs_f64();
         let judged = outcome.map(|o| o.verdict).unwrap_or(Word::NotJudged);
         let phases = self.phases();
-        let loadgen = outcome.map(|o| result::record(o, test.mode, self.judged(o, &phases)));
+        let loadgen =
+            outcome.map(|o| result::record(o, self.settings.test.mode, self.judged(o, &phases)));
         // What it ran is LoadGen's to say: its audit.config goes before what it was asked for.
         let scenario = outcome
             .and_then(|o| o.detail.scenario())
@@ -175,7 +178,10 @@ impl Ended<'_> {
                 Word::Invalid => Some(false),
                 Word::NotJudged => None,
             },
-            reasons: self.reasons(loadgen.as_ref()),
+            reasons: match self.own_data() {
+                Some(Ok(_)) => Vec::new(),
+                _ => self.reasons(),
+            },
             samples: answered,
             per_s: per_s(outcome, answered, seconds),
             target_qps: self
@@ -225,7 +231,7 @@ impl Ended<'_> {
     /// The mode that LoadGen ran, or was to run where it came to no end.
     fn mode(&self) -> TestMode {
         let ran = self.outcome.as_ref().and_then(|o| o.detail.mode());
-        ran.unwrap_or(self.settings.test.mode)
+        ran.unwrap_or(self.settings.runs.mode)
     }
 
     /// The phases, under LoadGen's names for them.
@@ -260,15 +266,44 @@ impl Ended<'_> {
     }
 
     /// Why LoadGen's result is not valid.
-    fn reasons(&self, loadgen: Option<&LoadgenRecord>) -> Vec<String> {
-        let both = self.outcome.as_ref().zip(loadgen);
-        both.map(|(o, l)| reasons::reasons(o, l))
-            .unwrap_or_default()
+    fn reasons(&self) -> Vec<String> {
+        let Some(outcome) = &self.outcome else {
+            return Vec::new();
+        };
+        let record = result::record(outcome, self.settings.test.mode, None);
+        reasons::reasons(&Judged {
+            outcome,
+            record: &record,
+            given: &self.settings.provenance,
+            seconds: self.duration.as_secs_f64(),
+        })
+    }
+
+    /// Of a test that asks for its own data and not for a valid run, where LoadGen came to its end
+    /// without an error: how many answers lie in its accuracy log, or what is missing there.
+    fn own_data(&self) -> Option<Result<u64, String>> {
+        let outcome = self.outcome.as_ref().filter(|o| o.errors == 0)?;
+        if !self.settings.own_length || outcome.verdict == Word::NotJudged {
+            return None;
+        }
+        let number = |name: &str| outcome.detail.number(&format!("effective_{name}"));
+        let target = number("accuracy_log_sampling_target").unwrap_or(0.0);
+        let least = number("min_sample_count").unwrap_or(1.0);
+        // Of fewer samples than its target LoadGen logs all, else a random part.
+        let all = target >= least.max(1.0);
+        let wanted = if all { least as u64 } else { 1 };
+        let log = AccuracyLog::open(&outcome.files.accuracy);
+        let read = log.and_then(|log| log.into_iter().try_fold(0, |n, r| r.map(|_| n + 1)));
+        Some(match read {
+            Ok(n) if n >= wanted => Ok(n),
+            Ok(n) => Err(format!("its accuracy log has {n} answers of {wanted}")),
+            Err(error) => Err(error.to_string()),
+        })
     }
 
     /// LoadGen's own time, beside its bound on it, which Server alone has.
     fn loadgen_view(&self, outcome: &TestOutcome) -> LoadgenView {
-        let test = &self.settings.test;
+        let test = &self.settings.runs;
         let us = |ns: u64| ns as f64 / 1000.0;
         let far = |p: &f64| (p - test.server_target_latency_percentile).abs();
         let reported = [0.5, 0.9, 0.95, 0.97, 0.99, 0.999].into_iter();
@@ -286,7 +321,7 @@ impl Ended<'_> {
     /// Times of tokens, beside LoadGen's bounds on them, which Server alone has.
     fn tokens(&self, seconds: f64) -> Option<TokenRecord> {
         let (end, histograms) = (self.tokens.as_ref()?, self.histograms.tokens()?);
-        let test = &self.settings.test;
+        let test = &self.settings.runs;
         let bounded = end.measured && test.scenario == Scenario::Server;
         let limit = |ns: u64| bounded.then_some(ns as f64 / 1000.0);
         let first = end.first_tokens.is_some() || end.stream != Stream::None;
@@ -360,23 +395,34 @@ impl Ended<'_> {
         let Some(outcome) = &self.outcome else {
             return (ExitCode::Lost, "LoadGen came to no result".to_owned());
         };
+        match self.own_data() {
+            Some(Ok(n)) => {
+                let says = match outcome.verdict {
+                    Word::Invalid => "; LoadGen says INVALID, which the test does not ask",
+                    _ => "",
+                };
+                let words = format!(
+                    "the compliance test's own data are complete: {n} answers are logged{says}"
+                );
+                return (ExitCode::Good, self.with_losses(&words));
+            }
+            Some(Err(why)) => {
+                return (
+                    ExitCode::Invalid,
+                    format!("the compliance test's own data are not complete: {why}"),
+                );
+            }
+            None => {}
+        }
         if outcome.verdict == Word::Invalid {
-            let l = result::record(outcome, self.settings.test.mode, None);
-            let first = reasons::reasons(outcome, &l).into_iter().next();
+            let first = self.reasons().into_iter().next();
             let why = first.unwrap_or_else(|| "see mlperf_log_summary.txt".to_owned());
             return (ExitCode::Invalid, format!("LoadGen says INVALID: {why}"));
         }
         if outcome.errors > 0 {
-            let first = outcome
-                .detail
-                .error_messages
-                .first()
-                .map_or("", String::as_str);
+            let first = self.reasons().into_iter().next().unwrap_or_default();
             let n = outcome.errors;
-            return (
-                ExitCode::Invalid,
-                format!("LoadGen logged {n} errors; the first: {first}"),
-            );
+            return (ExitCode::Invalid, format!("{n} errors of LoadGen; {first}"));
         }
         match outcome.verdict {
             Word::Valid => (ExitCode::Good, self.with_losses("valid")),
@@ -434,35 +480,6 @@ impl Ended<'_> {
     }
 }
 
-/// Removes what an earlier run may have left in the folder and this one must not be taken for:
-/// LoadGen's logs too, as a run that does not begin writes none of its own. Logs with a date in
-/// their names stay: they say which run they are of.
-pub fn clear(settings: &Settings) -> Result<(), ReportError> {
-    let folder = settings.folder();
-    let mut paths = Vec::new();
-    if !settings.log.prefix_with_datetime {
-        let logs = settings.log.files();
-        paths.extend([logs.summary, logs.detail, logs.accuracy, logs.trace]);
-    }
-    let histograms = Histograms::file_names(HISTOGRAMS);
-    paths.extend(histograms.iter().map(|name| folder.join(name)));
-    paths.extend(left::files(folder));
-    paths.push(folder.join(ACCURACY_FILE));
-    paths.push(folder.join(::report::FILE));
-    // What marks an invalid run goes last: should anything here fail, it still stands.
-    paths.extend([TIMELINE_FILE, SUMMARY_FILE, INVALID_FILE].map(|name| folder.join(name)));
-    for path in paths {
-        match fs::remove_file(&path) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(ReportError::Write { path, source }),
-        }
-    }
-    // Stays where somebody keeps something else in it.
-    let _ = fs::remove_dir(folder.join(left::FOLDER));
-    Ok(())
-}
-
 /// The page on the screen.
 pub fn print(summary: &Summary) {
     let out = io::stdout();
@@ -488,4 +505,4 @@ fn tokens_per_s(outcome: Option<&TestOutcome>) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

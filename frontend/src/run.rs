@@ -9,6 +9,8 @@ mod readings;
 mod watch;
 
 use std::{
+    io::Write,
+    mem::ManuallyDrop,
     path::{Path, PathBuf},
     sync::{Arc, mpsc},
     time::{Instant, SystemTime},
@@ -20,7 +22,7 @@ use accelerator::engine::{
     tokens::{Answers, answer as pretended},
 };
 use anyhow::Context;
-use loadgen_bridge::TestMode;
+use loadgen_bridge::{Plan, TestMode};
 use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, NicConfig, Written},
@@ -40,15 +42,17 @@ use crate::{
     compliance,
     dataset::Dataset,
     exit::{ExitCode, Verdict},
+    folder::Place,
     guard::Guard,
-    interrupt, left,
+    interrupt::{self, Early},
+    left,
     live::{Known, LiveView},
     local,
     memory::Estimate,
     meter::Meter,
     network::Network,
     own_settings,
-    progress::Progress,
+    progress::{self, Progress},
     qsl::Qsl,
     report::{self, Ended},
     settings::Settings,
@@ -97,8 +101,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for warning in pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
-    let settings = Settings::build(args, &config.loadgen, &written, config.loadgen_model())?;
-    let stream = tokens::default_stream(&config.model, &settings.test);
+    let mut settings = Settings::build(args, &config.loadgen, &written, config.loadgen_model())?;
+    let stream = tokens::default_stream(&config.model, &settings.runs);
     let stream = *config.stream.get_or_insert(stream);
     let dataset = Dataset::open(&config.dataset, &config.model, args.seed)?;
     let labels = labels(&config, &settings, dataset.count())?;
@@ -106,7 +110,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let whose = whose.map(Arc::new);
     let verdict = Verdict::default();
     let tokens = tokens::sizes(&config.model);
-    let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.test)));
+    let tokens = tokens.map(|sizes| Arc::new(Tokens::new(sizes, &settings.runs)));
     let first = tokens.as_ref().is_some_and(|t| t.first);
     let verifier = verifier(&config, dataset.count(), first)?.map(Arc::new);
     let qsl = Arc::new(Qsl::new(
@@ -117,23 +121,27 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         verifier.clone(),
         verdict.clone(),
     )?);
-    settings.test.check(qsl.total(), qsl.performance_count())?;
+    let plan = Plan::of(&settings.runs, qsl.total(), qsl.performance_count())
+        .map_err(|error| settings.whose(error))?;
+    let loaded_bytes = qsl.region().len() as u64;
+    let estimate = Estimate::of(&plan, settings.runs.scenario, loaded_bytes);
+    estimate
+        .check(available_memory())
+        .map_err(anyhow::Error::msg)?;
     let mut guard = Guard::of_settings(args, &config, &settings, &qsl)?;
     if args.check {
         // Labels are read whatever the mode.
         let mut accuracy = settings.clone();
-        accuracy.test.mode = TestMode::AccuracyOnly;
+        accuracy.runs.mode = TestMode::AccuracyOnly;
         let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
-        return check::check(args, &config, &settings, &qsl, labels, guard.lines());
+        return check::check(args, &config, &settings, &plan, &qsl, labels, guard.lines());
     }
     let mut live_view = live_view(args, &config, &settings)?;
-    report::clear(&settings)?;
+    let place = Place::take(&mut settings, args.force)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
     if let Some((view, _)) = &live_view {
         progress.note(&view.note);
     }
-    let loaded_bytes = qsl.region().len() as u64;
-    let estimate = Estimate::of(&settings.test, qsl.total(), loaded_bytes);
     progress.note(&estimate.line(available_memory()));
     for note in settings.provenance.notes() {
         progress.note(&note);
@@ -151,6 +159,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .noting(whose.clone())
         .at_rate(settings.target_qps());
     interrupt::listen();
+    let room = ManuallyDrop::new(place.clone());
+    let early = Early::look(move |signal| {
+        drop(ManuallyDrop::into_inner(room));
+        progress::say(&format!(
+            "error: interrupted by {signal}: nothing was measured"
+        ));
+        loadgen_bridge::exit(i32::from(ExitCode::Interrupted.code()))
+    })?;
     let (note, notes) = mpsc::channel();
     let backend: Arc<dyn Backend> = if args.local {
         let inputs = qsl.region().clone();
@@ -165,7 +181,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         )?)
     };
     let engines = backend.engines();
-    if settings.test.use_token_latencies
+    if settings.runs.use_token_latencies
         && let Err(refused) = tokens::check(&config.model, &engines)
     {
         backend.finish();
@@ -219,23 +235,40 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         live: live_view,
         watchdog: Watchdog::new(limit_ns, now_ns()),
         after_the_last: AfterTheLast::new(limit_ns),
+        lost_before: None,
         rested: false,
         notes,
         began: Instant::now(),
     };
     let started = SystemTime::now();
+    drop(early);
     let outcome = watch.test(&settings, Arc::new(library))?;
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
     ended.own_settings = own_settings;
     ended.would_not_count = guard.lines().collect();
     let (mut code, mut over) = leave(args, &ended);
+    let mut page = None;
     match left.end(settings.folder(), code.code(), &over.reason) {
-        Ok(()) => over.page = write_page(settings.folder()),
+        Ok(()) => page = write_page(settings.folder()),
         Err(error) => {
-            eprintln!("error: {error}");
+            progress::say(&format!("error: {error}"));
             code = code.max(ExitCode::Setup);
         }
+    }
+    match place.settle(code) {
+        Ok(folder) => page = page.map(|_| folder.join(::report::FILE)),
+        Err(error) => {
+            progress::say(&format!("error: {error}"));
+            code = code.max(ExitCode::Setup);
+        }
+    }
+    if let Some(page) = page {
+        if !args.quiet {
+            // Nobody may be reading any more.
+            let _ = writeln!(std::io::stdout(), "{}", page.display());
+        }
+        over.page = Some(std::path::absolute(&page).unwrap_or(page));
     }
     if let Some(view) = live_view {
         view.end(over);
@@ -247,7 +280,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// about it.
 fn write_page(folder: &Path) -> Option<PathBuf> {
     match ::report::write(folder) {
-        Ok(path) => Some(std::path::absolute(&path).unwrap_or(path)),
+        Ok(path) => Some(path),
         Err(error) => {
             tracing::warn!("no page of this run: {error}");
             None
@@ -317,11 +350,11 @@ fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
         report::print(&summary);
     }
     if let Err(error) = ended.write(&summary, code) {
-        eprintln!("error: {error}");
+        progress::say(&format!("error: {error}"));
         code = code.max(ExitCode::Setup);
     }
     if code > ExitCode::Good {
-        eprintln!("error: {}", summary.run.exit.reason);
+        progress::say(&format!("error: {}", summary.run.exit.reason));
     }
     let word = match summary.run.valid {
         Some(true) => "VALID",
@@ -350,8 +383,7 @@ fn near_nics(config: &FrontendConfig, local: bool) -> Near {
 
 /// Labels, where there are some and the mode asks for them.
 fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
-    // An audit.config may make LoadGen run another mode.
-    let wanted = settings.test.mode.has_accuracy() || settings.audit.is_some();
+    let wanted = settings.runs.mode.has_accuracy();
     let labels = config.dataset.labels.as_ref().filter(|_| wanted);
     let read = |labels| Labels::read(labels, samples, &config.model);
     Ok(labels.map(read).transpose()?)
@@ -359,7 +391,7 @@ fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Resul
 
 /// Samples that LoadGen will hold loaded: what its settings say goes before the configuration.
 fn loaded(config: &FrontendConfig, settings: &Settings) -> Option<usize> {
-    match settings.test.performance_sample_count_override {
+    match settings.runs.performance_sample_count_override {
         0 => config.performance_sample_count,
         n => usize::try_from(n).ok(),
     }

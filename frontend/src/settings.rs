@@ -9,14 +9,20 @@
 //!
 //! The trace is off unless somebody turns it on: it costs more than half of the highest rate.
 
-use std::path::{Path, PathBuf};
-
-use loadgen_bridge::{
-    ConfValue, LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over,
+use std::{
+    path::{Path, PathBuf},
+    sync::LazyLock,
+    time::{SystemTime, UNIX_EPOCH},
 };
-use qdl::config::{self, LoadgenConfig, Written};
+
+use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
+use qdl::{
+    config::{self, LoadgenConfig, Written},
+    stats::DEFAULT,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
+use submission::round::Round;
 
 use crate::{
     cli::Args,
@@ -66,10 +72,6 @@ pub enum SettingsError {
 
 fn model_hint(error: &LoadgenError, scenario: Scenario) -> String {
     match error {
-        // The line's own error lists the models already.
-        LoadgenError::ConfLine { .. } => {
-            "\n   = loadgen.model in the configuration names the model in user.conf".to_owned()
-        }
         LoadgenError::ConfModel { model, .. } => {
             let line = provenance::example(model, scenario);
             format!(
@@ -81,15 +83,33 @@ fn model_hint(error: &LoadgenError, scenario: Scenario) -> String {
     }
 }
 
+/// The round whose rules and models are looked at where nobody names one.
+pub const ROUND: &str = "v6.1";
+
+/// The names in `user.conf` of the round's models.
+fn round_models() -> Vec<&'static str> {
+    static ROUND_OF: LazyLock<Option<Round>> = LazyLock::new(|| Round::find(ROUND).ok());
+    let models = ROUND_OF.iter().flat_map(|round| round.models.values());
+    let names = models.flat_map(|m| std::iter::once(&m.conf).chain(&m.interactive));
+    names.map(String::as_str).collect()
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// LoadGen's test settings.
+    /// LoadGen's test settings, as it is given them.
     pub test: TestSettings,
+    /// Those that it runs with: the `audit.config` goes before.
+    pub runs: TestSettings,
     /// LoadGen's log settings.
     pub log: LogSettings,
     /// The `audit.config`, if there is one.
     pub audit: Option<PathBuf>,
+    /// The `audit.config` sets how long its run is: such a test asks for its own data, and not for
+    /// a valid run.
+    pub own_length: bool,
+    /// Somebody named the run's folder; else it is a new one.
+    pub own_folder: bool,
     /// Who gave each field its value.
     pub provenance: Provenance,
 }
@@ -128,13 +148,15 @@ impl Settings {
             let mut embedded = test.clone();
             embedded.apply_mlperf_conf(model).map_err(conf)?;
             provenance.changed(&before, &fields(&embedded), MLPERF_CONF);
-            test.apply_user_conf(path, model).map_err(conf)?;
+            test.apply_user_conf(path, model, &round_models())
+                .map_err(conf)?;
             let fields = fields(&test);
             provenance
                 .user_conf(path, model, test.scenario, &fields)
                 .map_err(conf)?;
         }
         let mut settings = Settings {
+            runs: test.clone(),
             test,
             log,
             audit: args
@@ -142,6 +164,8 @@ impl Settings {
                 .as_ref()
                 .or(config.audit_config.as_ref())
                 .cloned(),
+            own_length: false,
+            own_folder: false,
             provenance,
         };
         let at = |key: &str| match written.line(&format!("loadgen.{key}")) {
@@ -156,7 +180,8 @@ impl Settings {
         if args.scenario.is_some() {
             settings.provenance.set("scenario", name, "--scenario");
         }
-        settings.log.outdir = config.output_dir().to_path_buf();
+        let name = new_folder(settings.test.scenario, SystemTime::now());
+        settings.log.outdir = config.output_dir().join(name);
         if config.output_dir.is_some() {
             settings.note("outdir", at("output_dir"));
         }
@@ -168,6 +193,11 @@ impl Settings {
         for (key, value) in &args.set {
             settings.set("--set", "--set", key, value)?;
         }
+        let set = config
+            .settings
+            .keys()
+            .chain(args.set.iter().map(|(key, _)| key));
+        settings.own_folder = args.output.is_some() || set.into_iter().any(|key| key == "outdir");
         if settings.test.mode == TestMode::SubmissionRun && user_conf.is_none() {
             settings.provenance.say(
                 "a submission run without a user.conf: LoadGen's own durations and bounds apply, and \
@@ -178,27 +208,31 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Writes down what the `audit.config` says; LoadGen takes it from there itself.
+    /// What LoadGen runs with, and which of it the `audit.config` sets, which LoadGen reads itself.
     fn audited(&mut self) -> Result<(), LoadgenError> {
-        let Some(path) = self.audit.clone() else {
+        self.runs = self.test.as_run(self.audit.as_deref())?;
+        let Some(path) = &self.audit else {
             return Ok(());
         };
-        for note in passed_over(&path) {
+        for note in passed_over(path) {
             self.provenance.say(note);
         }
-        let mut audited = self.clone();
-        let read = |value: &ConfValue| {
-            // In these files percentiles are percent.
-            let number = || value.value.parse::<f64>().ok().map(|v| v / 100.0);
-            let text = match value.key.as_str() {
-                "target_latency_percentile" => number()?.to_string(),
-                "mode" => loadgens_mode(&value.value)?.to_owned(),
-                _ => value.value.clone(),
-            };
-            let set = audited.set("audit.config", "audit.config", &value.key, &text);
-            set.ok().map(|()| fields(&audited.test))
+        let (scenario, fields) = (self.runs.scenario, fields(&self.runs));
+        let lines = self.provenance.conf(path, "*", scenario, &fields)?;
+        self.own_length = lines.contains(&"min_duration_ms");
+        Ok(())
+    }
+
+    /// The error with who gave the field its value, where LoadGen cannot run with it.
+    pub fn whose(&self, error: LoadgenError) -> anyhow::Error {
+        let field = match &error {
+            LoadgenError::Settings { field, .. } => self.provenance.of(field),
+            _ => None,
         };
-        self.provenance.audit(&path, &self.test, read)
+        match field.filter(|given| given.from != DEFAULT) {
+            Some(given) => anyhow::anyhow!("{error} ({})", given.from),
+            None => error.into(),
+        }
     }
 
     /// The folder for everything that a run leaves behind.
@@ -340,6 +374,27 @@ impl Settings {
     }
 }
 
+/// The name of a run's folder among others': `2026-11-25T12-58-48-server`, in local time.
+fn new_folder(scenario: Scenario, at: SystemTime) -> String {
+    let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let seconds = libc::time_t::try_from(seconds).unwrap_or(0);
+    // SAFETY: all-zero is a valid tm; both pointers are to variables of this function.
+    let t = unsafe {
+        let mut t: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&seconds, &mut t);
+        t
+    };
+    let scenario = match scenario {
+        Scenario::Server => "server",
+        Scenario::Offline => "offline",
+        Scenario::SingleStream => "single-stream",
+        Scenario::MultiStream => "multi-stream",
+    };
+    let (year, month) = (t.tm_year + 1900, t.tm_mon + 1);
+    let (day, hour, minute, second) = (t.tm_mday, t.tm_hour, t.tm_min, t.tm_sec);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}-{scenario}")
+}
+
 pub(crate) fn scenario(s: config::Scenario) -> Scenario {
     match s {
         config::Scenario::SingleStream => Scenario::SingleStream,
@@ -347,15 +402,6 @@ pub(crate) fn scenario(s: config::Scenario) -> Scenario {
         config::Scenario::Server => Scenario::Server,
         config::Scenario::Offline => Scenario::Offline,
     }
-}
-
-/// The mode of a number in `user.conf` or `audit.config`.
-fn loadgens_mode(number: &str) -> Option<&'static str> {
-    let mode = number
-        .parse()
-        .ok()
-        .and_then(|n: usize| TestMode::ALL.get(n).copied());
-    mode.map(TestMode::name)
 }
 
 /// The fields of both.

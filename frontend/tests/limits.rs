@@ -47,8 +47,13 @@ fn run(engine: &str, nic: &str, arguments: &[&str], stop: bool) -> (Vec<String>,
     assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
     let limits = place.summary("out")["limits"].clone();
     let line = limits["line"].as_str().expect("a line").to_owned();
-    // It is the last that is printed, in as many lines as it takes.
-    let printed: Vec<_> = ended.stdout.split_whitespace().collect();
+    // It is the last that is printed, in as many lines as it takes, but for the page.
+    let mut printed: Vec<_> = ended.stdout.split_whitespace().collect();
+    assert!(
+        printed
+            .pop()
+            .is_some_and(|page| page.ends_with("report.html"))
+    );
     let words = format!("limited by {line}");
     let words: Vec<_> = words.split_whitespace().collect();
     assert!(printed.ends_with(&words), "{line}\n{}", ended.stdout);

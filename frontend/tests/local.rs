@@ -2,7 +2,11 @@
 
 mod common;
 
-use std::path::Path;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use common::{Place, Running, assert_has, fetched, offline, repository, run, words};
 
@@ -27,9 +31,7 @@ fn serving(place: &Place, config: &Path, seconds: &str) -> Running {
     let command = place.frontend(config, "out", &arguments);
     let mut running = Running::start(place, "frontend", command);
     let log = place.path("out").join("mlperf_log_detail.txt");
-    running.wait_until("test", || {
-        std::fs::metadata(&log).is_ok_and(|m| m.len() > 0)
-    });
+    running.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
     running
 }
 
@@ -168,13 +170,69 @@ fn an_interrupt_ends_a_run_in_good_order() {
 }
 
 #[test]
+fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let command = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+        command.arg("--config").arg(&config);
+        command.args(local(&offline("500"))).args(more);
+        command.current_dir(place.path(""));
+        command
+    };
+    let page = |ended: &common::Ended| {
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        PathBuf::from(ended.stdout.lines().last().expect("a line"))
+    };
+    let first = page(&run(&place, command(&[])));
+    assert!(first.starts_with("results") && place.path("").join(&first).is_file());
+    let second = page(&run(&place, command(&[])));
+    assert_ne!(first, second);
+    let folder = first.parent().and_then(Path::to_str).expect("a folder");
+    let before = fs::read(place.path("").join(&first)).expect("a page");
+    for more in [&["--output", folder][..], &["--check", "--output", folder]] {
+        let ended = run(&place, command(more));
+        assert_eq!(ended.code, Some(2), "{}", ended.stdout);
+        assert_has(&ended.stderr, &["summary.json is there", "--force"]);
+    }
+    assert_eq!(fs::read(place.path("").join(&first)).ok(), Some(before));
+    page(&run(&place, command(&["--force", "--output", folder])));
+}
+
+#[test]
+fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let ended = run(
+        &place,
+        place.frontend(&config, "out", &local(&offline("500"))),
+    );
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let arguments = "--local --scenario server --target-qps 1000 --duration-s 50";
+    let command = place.frontend(&config, "out", &words(arguments));
+    let mut running = Running::start(&place, "frontend", command);
+    let log = |folder: &str| place.path(folder).join("mlperf_log_detail.txt");
+    running.wait_until("test", || {
+        log("out/replaced-run").is_file() && fs::metadata(log("out")).is_ok_and(|m| m.len() > 0)
+    });
+    running.signal(libc::SIGTERM);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    assert_eq!(place.summary("out")["valid"], true);
+    assert_eq!(place.summary("out/unfinished-run")["exit"]["code"], 130);
+    assert!(!place.path("out").join("INVALID").exists());
+    let page = ended.stdout.lines().last().expect("a line");
+    assert!(page.ends_with("out/unfinished-run/report.html"), "{page}");
+}
+
+#[test]
 fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "");
     let log = |name: &str| place.path("out").join(format!("mlperf_log_{name}.txt"));
     let running = serving(&place, &config, "1");
     // LoadGen writes on into a file that has no name any more.
-    std::fs::remove_file(log("summary")).expect("a log");
+    fs::remove_file(log("summary")).expect("a log");
     let ended = running.end();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     assert!(ended.stderr.contains("log_summary.txt"), "{}", ended.stderr);
@@ -186,15 +244,14 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     assert!(s["ledger"]["answered"].as_u64() > Some(0), "{s}");
     assert!(place.path("out").join("INVALID").is_file());
 
-    // What is left of it does not stand beside the next run, which does not even begin.
+    // A next run that does not even begin leaves it as it is.
     let ended = run(
         &place,
         place.frontend(&config, "out", &["--scenario", "server"]),
     );
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    let left = std::fs::read_dir(place.path("out")).expect("a folder");
-    let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(place.summary("out")["exit"]["code"], 3);
+    assert!(!place.path("out/replaced-run").exists());
 }
 
 #[test]

@@ -355,21 +355,56 @@ fn a_second_frontend_is_told_that_one_is_served() {
     assert_eq!(first.code, Some(0), "{}", first.stderr);
 }
 
+/// What a signal in mid-run leaves is an interrupted run: nobody was lost by it.
 #[test]
-fn an_interrupted_frontend_leaves_the_accelerator_ready() {
+fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() {
     let place = Place::new();
     let [port] = free_ports();
-    let acc = accelerator_with(
-        &place,
-        &place.digest_accelerator("acc-01", port, ""),
-        &["--once"],
-    );
+    let config = place.digest_accelerator("acc-01", port, "engine: {kind: digest, delay_us: 9000}");
+    let acc = accelerator(&place, &config);
     let config = place.digest_frontend(&[port], QUICK);
-    let frontend = start(&place, &config, "out", &server("50"));
+    let signals = [
+        (libc::SIGINT, "SIGINT"),
+        (libc::SIGTERM, "SIGTERM"),
+        (libc::SIGHUP, "SIGHUP"),
+    ];
+    for (signal, name) in signals {
+        let frontend = start(&place, &config, name, &server("50"));
+        frontend.signal(signal);
+        let ended = frontend.end();
+        assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+        assert!(place.path(name).join("INVALID").is_file());
+        let s = place.summary(name);
+        assert_eq!(s["losses"].as_array().map(Vec::len), Some(0), "{s}");
+        assert!(s["accelerators"][0]["lost"].is_null(), "{s}");
+        assert_has(&ended.stdout, &["none before the interruption"]);
+        for words in ["accelerator lost", "lost when", "acc-01 lost"] {
+            assert!(!ended.stdout.contains(words), "{}", ended.stdout);
+        }
+    }
+    acc.signal(libc::SIGTERM);
+    assert_eq!(acc.end().code, Some(0), "it has served all three");
+}
+
+#[test]
+fn an_interrupt_while_an_accelerator_does_not_answer_ends_at_once_and_leaves_nothing() {
+    let place = Place::new();
+    // It takes the connection, and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("bound").port();
+    let slow = "deadlines: {connect_ms: 60000}\n";
+    let config = place.digest_frontend(&[port], slow);
+    let command = place.frontend(&config, "out", &server("50"));
+    let frontend = Running::start(&place, "frontend", command);
+    let _connection = silent.accept().expect("it connects");
     frontend.signal(libc::SIGINT);
-    let ended = frontend.end();
+    let ended = frontend.end_within(Duration::from_secs(30));
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
-    assert_eq!(acc.end().code, Some(0), "--once ends after its frontend");
+    assert_has(
+        &ended.stderr,
+        &["interrupted by SIGINT: nothing was measured"],
+    );
+    assert!(!place.path("out").exists());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "query_sample.h"
 #include "query_sample_library.h"
 #include "system_under_test.h"
+#include "test_settings_internal.h"
 
 // LoadGen's mlperf_conf.h defines this, in a file of LoadGen's own, and no header declares it.
 extern const char* mlperf_conf;
@@ -220,6 +223,31 @@ int32_t lg_from_config(lg_test_settings* settings, const char* path, const char*
     FromLoadgen(converted, settings);
   });
   return threw != 0 ? threw : code;
+}
+
+int32_t lg_effective_settings(const lg_test_settings* settings, size_t performance_sample_count,
+                              size_t total_sample_count, lg_effective* out, char* error, size_t error_size) {
+  return Guard(error, error_size, [&] {
+    const mlperf::loadgen::TestSettingsInternal s(ToLoadgen(*settings), performance_sample_count, total_sample_count);
+    const auto ms = [](std::chrono::milliseconds time) { return static_cast<uint64_t>(time.count()); };
+    *out = {s.samples_per_query, s.target_qps,        s.target_latency_percentile, s.max_async_queries,
+            ms(s.target_duration), ms(s.min_duration), ms(s.max_duration),          s.min_query_count,
+            s.max_query_count,     s.min_sample_count, s.performance_sample_count,  s.accuracy_sample_count};
+  });
+}
+
+uint64_t lg_arrivals(double qps, uint64_t seed, uint64_t duration_ns) {
+  // As GenerateQueries draws them.
+  std::mt19937 rng(seed);
+  std::exponential_distribution<> between(qps);
+  const std::chrono::nanoseconds end(duration_ns);
+  std::chrono::nanoseconds next(0);
+  uint64_t count = 0;
+  for (std::chrono::nanoseconds last(0); last < end; count++) {
+    last = next;
+    next += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(between(rng)));
+  }
+  return count;
 }
 
 int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* settings, const lg_log_settings* log,

@@ -113,6 +113,28 @@ const char* lg_mlperf_conf(void);
 int32_t lg_from_config(lg_test_settings* settings, const char* path, const char* model, const char* scenario,
                        int32_t conf_type, char* error, size_t error_size);
 
+// mlperf::loadgen::TestSettingsInternal, the fields that decide how much is run.
+struct lg_effective {
+  uint64_t samples_per_query;
+  double target_qps;
+  double target_latency_percentile;
+  uint64_t max_async_queries;
+  uint64_t target_duration_ms;
+  uint64_t min_duration_ms;
+  uint64_t max_duration_ms;
+  uint64_t min_query_count;
+  uint64_t max_query_count;
+  uint64_t min_sample_count;
+  uint64_t performance_sample_count;
+  uint64_t accuracy_sample_count;
+};
+
+// What LoadGen makes of the settings over a QSL of these sizes, none of which is 0. 0, or 1 when it threw.
+int32_t lg_effective_settings(const lg_test_settings* settings, size_t performance_sample_count,
+                              size_t total_sample_count, lg_effective* out, char* error, size_t error_size);
+// How many arrivals at `qps` LoadGen draws in Server before one lies at `duration_ns` or behind it.
+uint64_t lg_arrivals(double qps, uint64_t seed, uint64_t duration_ns);
+
 // StartTest: 0 when it returned, 1 when it threw. An empty `audit_config` reads none. `callbacks` is copied. A
 // callback that answers LG_STOP ends the use of this thread for good: it sleeps until the process ends, so that all
 // that LoadGen keeps on its stack stays valid for those who still complete samples.

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use loadgen_log::TestMode;
+
+use crate::conf_text::{ConfText, is_break, nearest, unseen, words};
 use crate::error::LoadgenError;
 use crate::raw::{self, Said};
 use crate::settings::TestSettings;
@@ -96,20 +97,26 @@ impl TestSettings {
     /// Read what came of it in the fields. One file per process, says LoadGen.
     ///
     /// `scenario` is to be set before, and stays as it
-    /// is; `mode` changes only if the file has the key.
+    /// is; `mode` changes only if the file has the key. The file may have lines for the models in
+    /// `others`, which LoadGen does not know.
     ///
     /// # Errors
     ///
     /// The file cannot be read; a line names a model, scenario or key that does not exist, or a
     /// value of the wrong kind; no line is for the model; or it is the process's second file.
-    pub fn apply_user_conf(&mut self, path: &Path, model: &str) -> Result<(), LoadgenError> {
-        check_file(path, model, Kind::User)?;
+    pub fn apply_user_conf(
+        &mut self,
+        path: &Path,
+        model: &str,
+        others: &[&str],
+    ) -> Result<(), LoadgenError> {
+        let conf = check_file(path, model, others, Kind::User)?;
         if TAKEN.swap(true, Ordering::Relaxed) {
             return Err(LoadgenError::SecondConf {
                 path: path.to_owned(),
             });
         }
-        self.apply_conf(path, model, Kind::User)
+        self.apply_conf(path, conf.path(), model, Kind::User)
     }
 
     /// Sets what LoadGen's embedded `mlperf.conf` says about `model` in this scenario. Not needed
@@ -119,12 +126,50 @@ impl TestSettings {
     ///
     /// `model` has a zero byte in it.
     pub fn apply_mlperf_conf(&mut self, model: &str) -> Result<(), LoadgenError> {
-        self.apply_conf(Path::new(""), model, Kind::Embedded)
+        self.apply_conf(Path::new(""), c"", model, Kind::Embedded)
     }
 
-    fn apply_conf(&mut self, path: &Path, model: &str, kind: Kind) -> Result<(), LoadgenError> {
-        let file = CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| LoadgenError::Nul { field: "user.conf" })?;
+    /// What LoadGen runs with: these, with the `audit.config` that it reads itself when the test
+    /// begins, and with what `test05` changes.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or has a line that LoadGen would misread.
+    pub fn as_run(&self, audit: Option<&Path>) -> Result<Self, LoadgenError> {
+        Ok(self.audited(audit)?.0)
+    }
+
+    /// [`Self::as_run`], and the file for LoadGen.
+    pub(crate) fn audited(
+        &self,
+        audit: Option<&Path>,
+    ) -> Result<(Self, Option<ConfText>), LoadgenError> {
+        let mut runs = self.clone();
+        let conf = match audit {
+            Some(path) => {
+                let conf = check_file(path, "*", &[], Kind::Audit)?;
+                runs.apply_conf(path, conf.path(), "*", Kind::Audit)?;
+                Some(conf)
+            }
+            None => None,
+        };
+        if runs.test05 {
+            runs.mode = TestMode::PerformanceOnly;
+            runs.qsl_rng_seed = self.test05_qsl_rng_seed;
+            runs.sample_index_rng_seed = self.test05_sample_index_rng_seed;
+            runs.schedule_rng_seed = self.test05_schedule_rng_seed;
+        }
+        Ok((runs, conf))
+    }
+
+    /// `file` is what LoadGen reads for `path`.
+    fn apply_conf(
+        &mut self,
+        path: &Path,
+        file: &CStr,
+        model: &str,
+        kind: Kind,
+    ) -> Result<(), LoadgenError> {
         let model = CString::new(model).map_err(|_| LoadgenError::Nul { field: "model" })?;
         let scenario = CString::new(self.scenario.name())
             .map_err(|_| LoadgenError::Nul { field: "scenario" })?;
@@ -154,19 +199,14 @@ impl TestSettings {
     }
 }
 
-/// Checks an `audit.config` that LoadGen is about to read: it
-/// ignores that file's errors, and the file if it is missing.
-pub(crate) fn check_audit(path: &Path) -> Result<(), LoadgenError> {
-    check_file(path, "*", Kind::Audit)
-}
-
 /// What stands in an `audit.config` and is nothing to LoadGen, in words: lines for single models,
 /// and keys of the scripts that verify a test. Empty where the file cannot be read.
 pub fn passed_over(path: &Path) -> Vec<String> {
-    let text = fs::read(path).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+    let Ok(conf) = ConfText::read(path) else {
+        return Vec::new();
+    };
     let mut notes = Vec::new();
-    for (number, line) in text.lines().enumerate() {
+    for (number, line) in conf.lines() {
         let Ok(Some(entry)) = parse(line) else {
             continue;
         };
@@ -178,7 +218,7 @@ pub fn passed_over(path: &Path) -> Vec<String> {
             continue;
         };
         let (model, scenario, key) = (entry.model, entry.scenario, entry.key);
-        let at = format!("{}:{}", path.display(), number + 1);
+        let at = format!("{}:{number}", path.display());
         notes.push(format!(
             "{at}: {model}.{scenario}.{key} is passed over: {why}"
         ));
@@ -202,22 +242,23 @@ pub fn known_models() -> BTreeSet<String> {
         .collect()
 }
 
-fn check_file(path: &Path, model: &str, kind: Kind) -> Result<(), LoadgenError> {
-    let failed = |error| LoadgenError::ConfFile {
-        path: path.to_owned(),
-        error,
-    };
-    let bytes = fs::read(path).map_err(failed)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let known = known_models();
+fn check_file(
+    path: &Path,
+    model: &str,
+    others: &[&str],
+    kind: Kind,
+) -> Result<ConfText, LoadgenError> {
+    let conf = ConfText::read(path)?;
+    let mut known = known_models();
+    known.extend(others.iter().map(|model| (*model).to_owned()));
     let mut models = BTreeSet::new();
-    for (number, line) in text.lines().enumerate() {
+    for (line, text) in conf.lines() {
         let wrong = |why| LoadgenError::ConfLine {
             path: path.to_owned(),
-            line: number + 1,
+            line,
             why,
         };
-        let Some(entry) = parse(line).map_err(wrong)? else {
+        let Some(entry) = parse(text).map_err(wrong)? else {
             continue;
         };
         check_entry(&entry, model, kind, &known).map_err(wrong)?;
@@ -232,7 +273,7 @@ fn check_file(path: &Path, model: &str, kind: Kind) -> Result<(), LoadgenError> 
             has,
         });
     }
-    Ok(())
+    Ok(conf)
 }
 
 /// One line, split.
@@ -244,10 +285,16 @@ pub(crate) struct Entry<'a> {
     pub value: &'a str,
 }
 
-/// Splits a line as LoadGen does, at white space:
+/// Splits a line as LoadGen does, at ASCII's white space:
 /// `model.scenario.key = value`. A comment has its own line.
 pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
-    let mut words = line.split_whitespace();
+    if let Some(c) = line.trim_end_matches('\r').chars().find(|c| is_break(*c)) {
+        return Err(format!(
+            "it has the line break U+{:04X}, which is none to LoadGen: save it with Unix's line ends",
+            u32::from(c)
+        ));
+    }
+    let mut words = words(line);
     let Some(name) = words.next().filter(|word| *word != "#") else {
         return Ok(None);
     };
@@ -259,6 +306,15 @@ pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
         } else {
             Err("a comment's # needs a space behind it".to_owned())
         };
+    }
+    if let Some(c) = unseen(line) {
+        let what = match c {
+            '\u{fffd}' => "a byte that is not UTF-8".to_owned(),
+            c => format!("the character U+{:04X}", u32::from(c)),
+        };
+        return Err(format!(
+            "it has {what}, which LoadGen does not take for a space: write plain ones"
+        ));
     }
     let (Some("="), Some(value)) = (words.next(), words.next()) else {
         return Err("expected `model.scenario.key = value`, with spaces around the =".to_owned());
@@ -305,17 +361,29 @@ fn check_entry(
         ));
     }
     if entry.model != "*" && entry.model != model && !known.contains(entry.model) {
+        let names = || known.iter().map(String::as_str);
+        let near = nearest(entry.model, names().chain([model]));
+        let hint = near.map_or_else(
+            || format!("nor one of {}", Vec::from_iter(names()).join(", ")),
+            |near| format!("nor one of LoadGen's or the round's: did you mean {near}?"),
+        );
         return Err(format!(
-            "unknown model {:?}: it is neither the one that runs, {model:?}, nor one of LoadGen's: {}",
-            entry.model,
-            Vec::from_iter(known.iter().map(String::as_str)).join(", ")
+            "unknown model {:?}: it is neither the one that runs, {model:?} (loadgen.model in the \
+             configuration), {hint}",
+            entry.model
         ));
     }
+    if scenario == "Interactive" {
+        return Err(
+            "unknown scenario \"Interactive\": it is Server, of the model's name with -interactive"
+                .to_owned(),
+        );
+    }
     if !SCENARIOS.contains(&scenario) {
-        return Err(format!(
-            "unknown scenario {scenario:?}: there are {}",
-            SCENARIOS.join(", ")
-        ));
+        let all = || format!("there are {}", SCENARIOS.join(", "));
+        let near = nearest(scenario, SCENARIOS.iter().copied().skip(1));
+        let hint = near.map_or_else(all, |near| format!("did you mean {near}?"));
+        return Err(format!("unknown scenario {scenario:?}: {hint}"));
     }
     if IDLE_KEYS.contains(&key) || (kind == Kind::Audit && VERIFIERS_KEYS.contains(&key)) {
         return Ok(());
@@ -326,8 +394,10 @@ fn check_entry(
         ));
     }
     let Some((_, wanted)) = KEYS.iter().find(|(name, _)| *name == key) else {
-        let keys = Vec::from_iter(KEYS.iter().map(|(name, _)| *name)).join(", ");
-        return Err(format!("unknown key {key:?}: LoadGen knows {keys}"));
+        let keys = || KEYS.iter().map(|(name, _)| *name);
+        let all = || format!("LoadGen knows {}", Vec::from_iter(keys()).join(", "));
+        let hint = nearest(key, keys()).map_or_else(all, |near| format!("did you mean {near}?"));
+        return Err(format!("unknown key {key:?}: {hint}"));
     };
     let whole = match wanted {
         Value::Integer | Value::Mode => true,
@@ -342,25 +412,37 @@ fn check_entry(
             ));
         }
     } else if !value.parse::<f64>().is_ok_and(f64::is_finite) {
-        return Err(format!("{key} = {value}: not a number"));
+        let hint = match value.replace(',', "").parse::<f64>() {
+            Ok(plain) if plain.is_finite() => format!("; write {plain}"),
+            _ => String::new(),
+        };
+        return Err(format!("{key} = {value}: not a number{hint}"));
     }
     Ok(())
 }
 
 /// A value that LoadGen reads with `strtoull` in base 0, and that means the same to a person.
-fn integer(text: &str) -> Result<u64, &'static str> {
+fn integer(text: &str) -> Result<u64, String> {
     if let Some(digits) = text.strip_prefix("0x") {
-        return u64::from_str_radix(digits, 16).map_err(|_| "not a hexadecimal number");
+        let number = u64::from_str_radix(digits, 16);
+        return number.map_err(|_| "not a hexadecimal number".to_owned());
     }
     if text.len() > 1 && text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("LoadGen reads a leading 0 as octal");
+        return Err("LoadGen reads a leading 0 as octal".to_owned());
     }
-    text.parse()
-        .map_err(|_| "not a whole number, and LoadGen would cut it off")
+    text.parse().map_err(|_| {
+        let cut = "not a whole number, and LoadGen would cut it off";
+        match text.replace(',', "").parse::<f64>() {
+            Ok(n) if n.fract() == 0.0 && (0.0..1e15).contains(&n) => format!("{cut}; write {n}"),
+            _ => cut.to_owned(),
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use loadgen_log::Scenario;
 
@@ -368,7 +450,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.conf");
         fs::write(&path, text).unwrap();
-        check_file(&path, model, kind)
+        check_file(&path, model, &["e2e-rag-db"], kind).map(drop)
     }
 
     #[test]
@@ -384,7 +466,7 @@ mod tests {
     #[test]
     fn good_files_pass() {
         let text = "# a comment\n#another\n\n*.*.min_duration = 1000\nresnet50.Server.target_qps = 1.5e3\n\
-                    wan-2.2-t2v-a14b.Offline.min_query_count = 0x10\ndigits.SingleStream.target_latency = 0.5\n\
+                    wan-2.2-t2v-a14b.Offline.min_query_count = 0x10\ne2e-rag-db.Offline.target_qps = 0\ndigits.SingleStream.target_latency = 0.5\n\
                     *.Server.target_duration = 0\n";
         check(text, "digits", Kind::User).unwrap();
         check("", "digits", Kind::User).unwrap();
@@ -438,9 +520,35 @@ mod tests {
             ),
             (
                 "digits.server.target_qps = 3",
-                "unknown scenario \"server\"",
+                "unknown scenario \"server\": did you mean Server?",
             ),
-            ("digits.Server.target_qsp = 3", "unknown key \"target_qsp\""),
+            (
+                "digits.Interactive.target_qps = 3",
+                "name with -interactive",
+            ),
+            ("digits.Server.target_qsp = 3", "did you mean target_qps?"),
+            (
+                "digits.Server.performance_sample_count = 3",
+                "did you mean performance_sample_count_override?",
+            ),
+            (
+                "e2e-rag-dp.Server.target_qps = 3",
+                "did you mean e2e-rag-db?",
+            ),
+            ("digits.Server.target_qps = 1,000", "write 1000"),
+            ("digits.Server.min_duration = 1e3", "write 1000"),
+            ("digits.Server.target_qps\u{a0}=\u{a0}3", "U+00A0"),
+            ("digits.Server.target_qps = 3\u{2003}", "U+2003"),
+            ("\u{3000}digits.Server.target_qps = 3", "U+3000"),
+            ("digits.Server.target_qps = 3\u{85}", "U+0085"),
+            ("# mine\rdigits.Server.target_qps = 3", "line break U+000D"),
+            ("# mine\u{2028}digits.Server.target_qps = 3", "U+2028"),
+            ("digits.Server.target\u{200b}_qps = 3", "U+200B"),
+            (
+                "digits.Server.target_qps = \u{fffd}3",
+                "a byte that is not UTF-8",
+            ),
+            ("digits.Server.target_qps = 3\u{0}", "save it as UTF-8"),
             ("digits.Server.qsl_rng_seed = 3", "mlperf.conf alone"),
             ("digits.Server.min_query_count = 1e6", "whole number"),
             ("digits.Server.min_query_count = -1", "whole number"),
@@ -470,6 +578,37 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_line() {
+        for text in [
+            "*.Server.target_qps = 500\n",
+            "# mine\r\n*.Server.target_qps = 500\r\n",
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("audit.config");
+            fs::write(&path, format!("\u{feff}{text}")).unwrap();
+            let settings = TestSettings {
+                scenario: Scenario::Server,
+                ..TestSettings::default()
+            };
+            let runs = settings.as_run(Some(&path)).unwrap();
+            assert_eq!(runs.server_target_qps, 500.0, "LoadGen has read the line");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("user.conf");
+        fs::write(&path, b"\xff\xfe*\0.\0").unwrap();
+        let error = check_file(&path, "*", &[], Kind::User)
+            .map(drop)
+            .unwrap_err();
+        assert!(error.to_string().contains("UTF-16"), "{error}");
+    }
+
+    #[test]
+    fn spaces_that_only_a_comment_has_do_no_harm() {
+        let text = "# no\u{a0}break\n*.Server.target_qps = 5\n";
+        check(text, "digits", Kind::User).unwrap();
+    }
+
+    #[test]
     fn a_file_without_a_line_for_the_model_is_refused() {
         let error = check("resnet50.Server.target_qps = 3\n", "digits", Kind::User)
             .unwrap_err()
@@ -484,7 +623,7 @@ mod tests {
     fn a_missing_file_is_named() {
         let mut settings = TestSettings::default();
         let error = settings
-            .apply_user_conf(Path::new("nowhere/user.conf"), "digits")
+            .apply_user_conf(Path::new("nowhere/user.conf"), "digits", &[])
             .unwrap_err();
         assert!(error.to_string().contains("nowhere/user.conf"), "{error}");
     }

@@ -1,10 +1,10 @@
 //! What a `user.conf` or an `audit.config` says of one model in one scenario, line by line: which
 //! field a line sets, and which lines of the same file it beats.
 
-use std::fs;
 use std::path::Path;
 
 use crate::conf::parse;
+use crate::conf_text::ConfText;
 use crate::error::LoadgenError;
 use loadgen_log::Scenario;
 
@@ -37,16 +37,16 @@ pub fn conf_values(
     model: &str,
     scenario: Scenario,
 ) -> Result<Vec<ConfValue>, LoadgenError> {
-    let bytes = fs::read(path).map_err(|error| LoadgenError::ConfFile {
-        path: path.to_owned(),
-        error,
-    })?;
-    Ok(values(&String::from_utf8_lossy(&bytes), model, scenario))
+    Ok(values(ConfText::read(path)?.lines(), model, scenario))
 }
 
-fn values(text: &str, model: &str, scenario: Scenario) -> Vec<ConfValue> {
+fn values<'a>(
+    lines: impl Iterator<Item = (usize, &'a str)>,
+    model: &str,
+    scenario: Scenario,
+) -> Vec<ConfValue> {
     let mut all: Vec<(u8, ConfValue)> = Vec::new();
-    for (number, line) in text.lines().enumerate() {
+    for (number, line) in lines {
         let Ok(Some(entry)) = parse(line) else {
             continue;
         };
@@ -59,7 +59,7 @@ fn values(text: &str, model: &str, scenario: Scenario) -> Vec<ConfValue> {
             _ => continue,
         };
         let value = ConfValue {
-            line: number + 1,
+            line: number,
             name: format!("{}.{}.{}", entry.model, entry.scenario, entry.key),
             key: entry.key.to_owned(),
             value: entry.value.to_owned(),
@@ -125,8 +125,15 @@ fn field(key: &str, scenario: Scenario) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::settings::TestSettings;
+
+    fn values(text: &str, model: &str, scenario: Scenario) -> Vec<ConfValue> {
+        let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
+        super::values(lines, model, scenario)
+    }
 
     #[test]
     fn the_line_that_loadgen_takes_is_the_one_that_is_not_beaten() {
@@ -155,7 +162,7 @@ mod tests {
             scenario: Scenario::Server,
             ..TestSettings::default()
         };
-        settings.apply_user_conf(&path, "digits").unwrap();
+        settings.apply_user_conf(&path, "digits", &[]).unwrap();
         assert_eq!(settings.min_duration_ms, 2000);
         assert_eq!(settings.server_target_qps, 6.0);
         assert_eq!(

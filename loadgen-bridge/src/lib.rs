@@ -14,7 +14,8 @@
 //! | file | what it is for |
 //! | --- | --- |
 //! | `settings`, `log_settings` | LoadGen's settings, every field |
-//! | `conf`, `conf_values` | `user.conf` and `audit.config`: checked; what they say of a run |
+//! | `conf`, `conf_text`, `conf_values` | `user.conf`, `audit.config`: checked, and what they say |
+//! | `plan` | what LoadGen will make of the settings, before it does |
 //! | `run`, `control` | a test, and how it is stopped |
 //! | `sample` | samples and responses, as LoadGen lays them out |
 //! | `log_room` | how LoadGen's log is kept from losing what a quick thread completes |
@@ -24,11 +25,13 @@
 #[cfg(feature = "bench")]
 mod bench;
 mod conf;
+mod conf_text;
 mod conf_values;
 mod control;
 mod error;
 mod log_room;
 mod log_settings;
+mod plan;
 mod raw;
 mod run;
 mod sample;
@@ -38,6 +41,7 @@ mod summary;
 #[cfg(feature = "bench")]
 pub use bench::null_sut_cpp;
 pub use conf::{known_models, passed_over};
+pub use conf_text::has_byte_order_mark;
 pub use conf_values::{ConfValue, conf_values};
 pub use error::LoadgenError;
 pub use loadgen_log::{
@@ -45,6 +49,7 @@ pub use loadgen_log::{
 };
 pub use log_room::{log_may_be_outgrown, outgrow_log};
 pub use log_settings::{LogFiles, LogSettings, LoggingMode};
+pub use plan::{Effective, Plan, Queries};
 pub use run::{
     QuerySampleLibrary, SystemUnderTest, THREAD, abort_test, exit, register_issue_query_thread,
     run_test,

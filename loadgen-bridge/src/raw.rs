@@ -69,6 +69,15 @@ unsafe extern "C" {
         error: *mut c_char,
         error_size: usize,
     ) -> i32;
+    pub(crate) fn lg_effective_settings(
+        settings: *const c_void,
+        performance_sample_count: usize,
+        total_sample_count: usize,
+        out: *mut c_void,
+        error: *mut c_char,
+        error_size: usize,
+    ) -> i32;
+    pub(crate) safe fn lg_arrivals(qps: f64, seed: u64, duration_ns: u64) -> u64;
     pub(crate) fn lg_start_test(
         callbacks: *const RawCallbacks,
         settings: *const c_void,

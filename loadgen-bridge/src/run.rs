@@ -2,14 +2,13 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::conf::check_audit;
+use crate::conf_text::ConfText;
 use crate::control::{CONTROL, End, ISSUE_THREADS_COME_WITHIN, Stop};
 use crate::error::LoadgenError;
 use crate::log_settings::{CLogSettings, LogSettings};
@@ -90,16 +89,9 @@ pub fn run_test(
     audit: Option<&Path>,
 ) -> Result<TestOutcome, LoadgenError> {
     let (total, performance) = (qsl.total_sample_count(), qsl.performance_sample_count());
-    settings.check(total, performance)?;
-    let audit_config = match audit {
-        Some(path) => {
-            check_audit(path)?;
-            CString::new(path.as_os_str().as_bytes()).map_err(|_| LoadgenError::Nul {
-                field: "audit.config",
-            })?
-        }
-        None => CString::default(),
-    };
+    // LoadGen ignores an audit.config's errors, and the file if it is missing.
+    let (runs, audit) = settings.audited(audit)?;
+    runs.check(total, performance)?;
     let qsl_name = CString::new(clean(&qsl.name())).map_err(|_| LoadgenError::Nul {
         field: "the QSL's name",
     })?;
@@ -127,7 +119,7 @@ pub fn run_test(
                 performance,
                 &settings,
                 &raw_log,
-                &audit_config,
+                audit.as_ref().map_or(c"", ConfText::path),
             );
             CONTROL.returned(result);
         })
@@ -211,7 +203,7 @@ fn start_test(
     performance_sample_count: usize,
     settings: &TestSettings,
     log: &CLogSettings,
-    audit_config: &CString,
+    audit_config: &CStr,
 ) -> Result<(), String> {
     let callbacks = RawCallbacks {
         context: std::ptr::from_ref(run).cast_mut().cast(),

@@ -168,6 +168,15 @@ impl TestSettings {
                 "the QSL loads no samples".to_owned(),
             );
         }
+        // LoadGen makes whole ns of the time between two queries, and makes queries until the time
+        // is full: with 0 ns it never ends.
+        let apart = |field, ns: f64, value: f64| match ns >= 1.0 {
+            true => Ok(()),
+            false => wrong(
+                field,
+                format!("{value}: LoadGen cannot tell queries apart that are less than 1 ns apart"),
+            ),
+        };
         if self.min_query_count == 0 {
             return wrong(
                 "min_query_count",
@@ -186,6 +195,8 @@ impl TestSettings {
                     "single_stream_expected_latency_ns",
                     self.single_stream_expected_latency_ns,
                 )?;
+                let expected = self.single_stream_expected_latency_ns;
+                apart("single_stream_expected_latency_ns", expected, expected)?;
                 fraction(
                     "single_stream_target_latency_percentile",
                     self.single_stream_target_latency_percentile,
@@ -196,6 +207,8 @@ impl TestSettings {
                     "multi_stream_expected_latency_ns",
                     self.multi_stream_expected_latency_ns,
                 )?;
+                let expected = self.multi_stream_expected_latency_ns;
+                apart("multi_stream_expected_latency_ns", expected, expected)?;
                 fraction(
                     "multi_stream_target_latency_percentile",
                     self.multi_stream_target_latency_percentile,
@@ -208,12 +221,16 @@ impl TestSettings {
                 }
             }
             Scenario::Server => {
-                positive("server_target_qps", self.server_target_qps)?;
+                let qps = self.server_target_qps;
+                positive("server_target_qps", qps)?;
+                apart("server_target_qps", 1e9 / qps, qps)?;
                 fraction(
                     "server_target_latency_percentile",
                     self.server_target_latency_percentile,
                 )?;
             }
+            // 0 with a count is one query of that count.
+            Scenario::Offline if self.offline_expected_qps == 0.0 => {}
             Scenario::Offline => positive("offline_expected_qps", self.offline_expected_qps)?,
         }
         if self.scenario != Scenario::Server {
@@ -239,6 +256,18 @@ impl TestSettings {
                 return wrong(
                     "server_find_peak_qps_decimals_of_precision",
                     "not from 0 to 9".to_owned(),
+                );
+            }
+        }
+        if self.performance_issue_unique {
+            if loaded > total && self.scenario == Scenario::Offline {
+                let why = format!("{loaded}, and performance_issue_unique, of {total} samples");
+                return wrong("performance_sample_count_override", why);
+            }
+            if self.sample_concatenate_permutation && self.scenario == Scenario::MultiStream {
+                return wrong(
+                    "performance_issue_unique",
+                    "sample_concatenate_permutation is set too".to_owned(),
                 );
             }
         }

@@ -299,7 +299,7 @@ fn a_user_conf_applies_once() {
             scenario: Scenario::Server,
             ..TestSettings::default()
         };
-        settings.apply_user_conf(&path, "digits").unwrap();
+        settings.apply_user_conf(&path, "digits", &[]).unwrap();
         assert_eq!(
             (
                 settings.server_target_qps,
@@ -314,7 +314,7 @@ fn a_user_conf_applies_once() {
         // The embedded mlperf.conf came first.
         assert_eq!(settings.qsl_rng_seed, 2_085_463_073_848_966_840);
         assert!(matches!(
-            settings.apply_user_conf(&path, "digits"),
+            settings.apply_user_conf(&path, "digits", &[]),
             Err(LoadgenError::SecondConf { .. })
         ));
         let (outcome, _, _) = run_inline(folder, &settings);

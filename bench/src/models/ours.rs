@@ -141,7 +141,7 @@ pub fn run(
         .args(["--samples", &samples.to_string()])
         .arg("--config")
         .arg(&row.frontend)
-        .arg("--output")
+        .args(["--force", "--output"])
         .arg(&out)
         .stdout(Stdio::null());
     let watched = accelerator.watch();

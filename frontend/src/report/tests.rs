@@ -2,18 +2,23 @@
 
 use std::path::Path;
 
-use loadgen_bridge::{LogSettings, TestSettings};
+use loadgen_bridge::{Detail, LogSettings, TestSettings};
 use qdl::stats::{LOOPBACK_NOTE, Ledger, SampleTimes, TokenSizes, TokenTime};
 
 use super::*;
+use crate::folder::Place;
 
-fn settings(folder: &Path) -> Settings {
+pub(crate) fn settings(folder: &Path) -> Settings {
+    let test = TestSettings {
+        scenario: Scenario::Server,
+        server_target_qps: 50.0,
+        ..TestSettings::default()
+    };
     Settings {
-        test: TestSettings {
-            scenario: Scenario::Server,
-            server_target_qps: 50.0,
-            ..TestSettings::default()
-        },
+        runs: test.clone(),
+        test,
+        own_length: false,
+        own_folder: true,
         log: LogSettings {
             outdir: folder.to_owned(),
             ..LogSettings::default()
@@ -99,7 +104,7 @@ fn a_good_run_is_valid() {
 #[test]
 fn an_accuracy_run_is_complete_and_not_judged() {
     let mut s = settings(Path::new("x"));
-    s.test.mode = TestMode::AccuracyOnly;
+    s.runs.mode = TestMode::AccuracyOnly;
     let mut e = ended(&s);
     e.outcome = Some(TestOutcome {
         figure: None,
@@ -202,8 +207,8 @@ fn of_tokens(settings: &Settings) -> Ended<'_> {
 #[test]
 fn a_run_of_tokens_says_when_they_came_beside_loadgens_bounds() {
     let mut s = settings(Path::new("x"));
-    s.test.server_ttft_latency = 2_000_000_000;
-    s.test.server_tpot_latency = 100_000_000;
+    s.runs.server_ttft_latency = 2_000_000_000;
+    s.runs.server_tpot_latency = 100_000_000;
     let (summary, code) = of_tokens(&s).summary();
     assert_eq!(code, ExitCode::Good, "{:?}", summary.run.mismatches);
     let t = summary.run.tokens.as_ref().expect("tokens");
@@ -224,7 +229,7 @@ fn a_run_of_tokens_says_when_they_came_beside_loadgens_bounds() {
     }
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
     // Offline has no bounds.
-    s.test.scenario = Scenario::Offline;
+    s.runs.scenario = Scenario::Offline;
     let (summary, _) = of_tokens(&s).summary();
     let t = summary.run.tokens.expect("tokens");
     assert_eq!((t.ttft_limit_us, t.tpot_limit_us), (None, None));
@@ -287,7 +292,7 @@ fn faults_of_tokens_have_their_codes_and_words() {
 #[test]
 fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
     let folder = tempfile::tempdir().expect("a folder");
-    let s = settings(&folder.path().join("deep/er"));
+    let mut s = settings(&folder.path().join("deep/er"));
     let mut e = ended(&s);
     e.failure = failure(ExitCode::Lost);
     let (summary, code) = e.summary();
@@ -304,12 +309,11 @@ fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
         fs::write(log, "LoadGen's").expect("written");
     }
     fs::write(s.folder().join("notes.txt"), "somebody's own").expect("written");
-    clear(&s).expect("cleared");
+    let place = Place::take(&mut s, true).expect("forced");
+    place.settle(ExitCode::Good).expect("settled");
     let left = fs::read_dir(s.folder()).expect("a folder");
     let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
     assert_eq!(left, ["notes.txt"]);
-    clear(&s).expect("nothing to clear");
-    clear(&settings(Path::new("/no/such/folder"))).expect("no folder, nothing to clear");
 }
 
 #[test]
@@ -321,6 +325,56 @@ fn logs_that_carry_their_date_stay() {
         .path()
         .join("mlperf_log_2026-11-21T12:00:00Z_summary.txt");
     fs::write(&log, "LoadGen's").expect("written");
-    clear(&s).expect("cleared");
+    Place::take(&mut s, true).expect("free");
     assert!(log.is_file());
+}
+
+#[test]
+fn a_test_that_sets_its_own_length_is_complete_with_its_own_data_and_never_valid() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut s = settings(folder.path());
+    let end = |s: &Settings, log: &str, errors| {
+        let mut e = ended(s);
+        let mut outcome = outcome(s, Word::Invalid);
+        let key = |key: &str, value: u8| {
+            format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 1.0}}\n")
+        };
+        let text = key("effective_min_sample_count", 2)
+            + &key("effective_accuracy_log_sampling_target", 100);
+        outcome.detail = Detail::read(text.as_bytes()).expect("a log");
+        outcome.errors = errors;
+        fs::write(&outcome.files.accuracy, log).expect("written");
+        e.outcome = Some(outcome);
+        let (summary, code) = e.summary();
+        (code, summary.run.valid, summary.run.exit.reason)
+    };
+    let answer = "{ \"seq_id\" : 0, \"qsl_idx\" : 7, \"data\" : \"00\" }";
+    let whole = format!("[\n{answer},\n{answer}\n]\n");
+    let (code, ..) = end(&s, &whole, 0);
+    assert_eq!(
+        code,
+        ExitCode::Invalid,
+        "an ordinary run is asked to be valid"
+    );
+    s.own_length = true;
+    let (code, valid, reason) = end(&s, &whole, 0);
+    assert_eq!((code, valid), (ExitCode::Good, None));
+    assert!(
+        reason.contains("2 answers are logged; LoadGen says INVALID"),
+        "{reason}"
+    );
+    for log in [
+        "[\n]\n".to_owned(),
+        format!("[\n{answer}\n]\n"),
+        "[".to_owned(),
+    ] {
+        let (code, valid, reason) = end(&s, &log, 0);
+        assert_eq!((code, valid), (ExitCode::Invalid, Some(false)), "{reason}");
+        assert!(reason.contains("not complete"), "{reason}");
+    }
+    assert_eq!(
+        end(&s, &whole, 1).0,
+        ExitCode::Invalid,
+        "LoadGen logged an error"
+    );
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use loadgen_bridge::{TestMode, TestOutcome};
 use qdl::{
     config::FrontendConfig,
-    stats::{Accuracy, Recorder, SystemRecord},
+    stats::{Accuracy, LossRecord, Recorder, SystemRecord},
 };
 
 use super::{readings::Readings, watch::Watch};
@@ -19,6 +19,19 @@ use crate::{
     verify::Verifier,
 };
 
+/// Where this node gave the run up, nobody was lost by that: `before` is who was then.
+fn own_end(system: &mut SystemRecord, before: Vec<LossRecord>) {
+    for a in &mut system.accelerators {
+        if !before
+            .iter()
+            .any(|l| l.node == a.node && l.whole && !l.back)
+        {
+            a.lost = None;
+        }
+    }
+    system.losses = before;
+}
+
 impl Watch {
     /// Stops everything and gathers what is known.
     pub(super) fn end<'a>(
@@ -30,6 +43,9 @@ impl Watch {
         verifier: Option<&Verifier>,
     ) -> Ended<'a> {
         let mut system = self.backend.finish();
+        if let Some(before) = self.lost_before.take() {
+            own_end(&mut system, before);
+        }
         for note in self.notes.try_iter().chain(system.notes.iter().cloned()) {
             self.progress.note(&note);
         }
@@ -49,7 +65,7 @@ impl Watch {
         let carried = (sum(Recorder::bytes_out), sum(Recorder::bytes_in));
         let (accuracy, mut accuracy_note) = self.accuracy(&mut system, outcome.as_ref());
         let scored = outcome.as_ref().and_then(|o| o.detail.mode());
-        let scored = scored.unwrap_or(settings.test.mode).has_accuracy();
+        let scored = scored.unwrap_or(settings.runs.mode).has_accuracy();
         if self.labels.is_none() && scored {
             accuracy_note = Some(accuracy::no_figure(config.dataset.kind));
         }
@@ -76,7 +92,7 @@ impl Watch {
             latencies: &latencies.iter().collect::<Vec<_>>(),
             first_ns,
             last_ns,
-            phases: phases::begun(&gathered, said, mode.unwrap_or(settings.test.mode)),
+            phases: phases::begun(&gathered, said, mode.unwrap_or(settings.runs.mode)),
         });
         Ended {
             node: &config.node,
@@ -147,5 +163,36 @@ impl Watch {
             format!("{n} of {of} answers name no class: not whole, or scores that are NaN")
         });
         (Some(all), unreadable.or_else(|| accuracy::odd_one(&by)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::stats::AcceleratorRecord;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_this_node_gives_up_has_lost_only_what_was_lost_before() {
+        let loss = |node: &str, back| LossRecord {
+            node: node.to_owned(),
+            whole: true,
+            back,
+            ..LossRecord::default()
+        };
+        let lost = |node: &str| AcceleratorRecord {
+            node: node.to_owned(),
+            lost: Some("interrupted by SIGINT".to_owned()),
+            ..AcceleratorRecord::default()
+        };
+        let mut system = SystemRecord {
+            accelerators: ["gone", "back", "well"].map(lost).into(),
+            losses: ["gone", "back", "well"].map(|n| loss(n, false)).into(),
+            ..SystemRecord::default()
+        };
+        own_end(&mut system, vec![loss("gone", false), loss("back", true)]);
+        let lost = system.accelerators.iter().map(|a| a.lost.is_some());
+        assert_eq!(Vec::from_iter(lost), [true, false, false]);
+        assert_eq!(system.losses.len(), 2);
     }
 }

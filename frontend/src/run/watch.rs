@@ -11,7 +11,13 @@ use std::{
 
 use ::report::SoFar;
 use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
-use qdl::{clock::now_ns, os::thread_times, run::usage_of, stats::Figures, wire::Stream};
+use qdl::{
+    clock::now_ns,
+    os::thread_times,
+    run::usage_of,
+    stats::{Figures, LossRecord},
+    wire::Stream,
+};
 
 use super::{Result, readings::Readings};
 use crate::{
@@ -61,6 +67,8 @@ pub(super) struct Watch {
     pub(super) live: Option<(LiveView, Known)>,
     pub(super) watchdog: Watchdog,
     pub(super) after_the_last: AfterTheLast,
+    /// What had been lost when this node gave the run up by itself.
+    pub(super) lost_before: Option<Vec<LossRecord>>,
     /// LoadGen rested after its last sample: nobody else did anything wrong.
     pub(super) rested: bool,
     pub(super) notes: Receiver<String>,
@@ -97,6 +105,9 @@ impl Watch {
             self.look();
             match (aborted, self.verdict.failure()) {
                 (None, Some(failure)) => {
+                    if failure.code != ExitCode::Lost {
+                        self.lost_before = Some(self.backend.happened().1);
+                    }
                     if !self.rested {
                         self.backend.abort(&failure.cause);
                     }

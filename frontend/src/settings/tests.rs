@@ -36,7 +36,8 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
     assert_eq!(s.test.min_duration_ms, 2000);
     assert!(s.test.server_coalesce_queries);
     assert_eq!(s.target_qps(), Some(10.0));
-    assert_eq!(s.folder(), Path::new("results"));
+    assert_eq!(s.folder().parent(), Some(Path::new("results")));
+    assert!(s.folder().to_string_lossy().ends_with("-offline") && !s.own_folder);
 
     let flags = [
         "--scenario",
@@ -57,7 +58,7 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
     assert_eq!(s.test.mode, TestMode::AccuracyOnly);
     assert_eq!(s.test.server_target_qps, 300.0);
     assert_eq!((s.test.min_duration_ms, s.test.min_query_count), (1500, 7));
-    assert_eq!(s.folder(), Path::new("out"));
+    assert_eq!((s.folder(), s.own_folder), (Path::new("out"), true));
 
     let set = [
         "--set",
@@ -148,6 +149,13 @@ fn an_audit_config_goes_before_everything_and_says_so() {
         (s.test.mode, s.test.min_duration_ms),
         (TestMode::AccuracyOnly, 10_000)
     );
+    assert_eq!(
+        (s.runs.mode, s.runs.min_duration_ms, s.own_length),
+        (TestMode::PerformanceOnly, 700, true)
+    );
+    let note = "--mode: mode = AccuracyOnly has no effect: audit.config:1 sets it to \
+                PerformanceOnly";
+    assert_eq!(s.provenance.notes(), [note]);
     let all = s.provenance.records(Scenario::Server);
     let given = |name: &str| {
         let found = all.iter().find(|r| r.name == name).expect(name);
@@ -183,4 +191,37 @@ fn a_submission_run_without_a_user_conf_says_whose_durations_apply() {
         said.len() == 1 && said[0].contains("--user-conf FILE"),
         "{said:?}"
     );
+}
+
+#[test]
+fn a_new_folder_has_the_time_and_the_scenario_in_its_name() {
+    let name = new_folder(Scenario::MultiStream, UNIX_EPOCH);
+    assert!(
+        name.starts_with("19") && name.ends_with("-multi-stream"),
+        "{name}"
+    );
+    assert_eq!(name.len(), "2026-11-25T12-58-48-multi-stream".len());
+}
+
+#[test]
+fn a_value_that_loadgen_cannot_run_with_is_refused_with_who_gave_it() {
+    let flags = ["--scenario", "server", "--target-qps", "0"];
+    let s = build(&flags, &LoadgenConfig::default()).expect("read");
+    let error = s
+        .whose(s.runs.check(5, 5).expect_err("no rate"))
+        .to_string();
+    assert!(
+        error.ends_with("0 is not above 0 (--target-qps)"),
+        "{error}"
+    );
+    let flags = [
+        "--scenario",
+        "offline",
+        "--target-qps",
+        "0",
+        "--samples",
+        "9",
+    ];
+    let s = build(&flags, &LoadgenConfig::default()).expect("read");
+    s.runs.check(5, 5).expect("a count is enough for Offline");
 }

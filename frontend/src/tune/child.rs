@@ -94,7 +94,8 @@ impl Runner<'_> {
         if fs::canonicalize(&self.base).ok() != fs::canonicalize(&self.args.session).ok() {
             command.arg("--relative-to").arg(&self.base);
         }
-        command.arg("--output").arg(folder);
+        // A trial that the journal does not have is measured again.
+        command.arg("--force").arg("--output").arg(folder);
         command.args(["--mode", "performance", "--quiet"]);
         command.args(self.args.passed_on()).args(self.rate(setting));
         for (name, bits) in SEEDS {

@@ -183,7 +183,7 @@ impl Place {
     pub fn frontend(&self, config: &Path, out: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
         command.arg("--config").arg(config).args(arguments);
-        command.arg("--output").arg(self.path(out));
+        command.arg("--force").arg("--output").arg(self.path(out));
         self.sparing(&mut command);
         command
     }

@@ -18,6 +18,8 @@ pub(super) const INDENT: usize = 13;
 const MOST_CONNECTIONS: usize = 24;
 /// Names of nodes and connections in tables are cut to this.
 const NAME: usize = 20;
+/// The exit code of a run that was interrupted.
+const INTERRUPTED: u8 = 130;
 /// Names of connections, likewise.
 const CONNECTION: usize = 17;
 /// Names of engines, likewise.
@@ -437,6 +439,12 @@ impl Page {
         ] == [0; 4]
         {
             self.fact("losses", "none", None);
+        } else if own_end(run) {
+            let lost = format!(
+                "none before the interruption; {} completed empty by it",
+                text::counted(l.emptied, "sample")
+            );
+            self.fact("losses", &lost, None);
         } else {
             let lost = format!(
                 "{}; {} sent again, {} dropped, {} completed empty",
@@ -457,6 +465,10 @@ impl Page {
         if run.mismatches.is_empty() {
             let agreed = if run.system.connections.is_empty() {
                 "issued = completed = recorded".to_owned()
+            } else if own_end(run) {
+                "issued = completed = recorded; an interrupted run's accelerators are not asked for \
+                 their counts"
+                    .to_owned()
             } else if run.system.ledger.lost_connections > 0 {
                 let posted = match l.redispatched {
                     0 => " = posted".to_owned(),
@@ -623,6 +635,11 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Whether the run was interrupted, and lost nothing before.
+fn own_end(run: &RunRecord) -> bool {
+    run.exit.code == INTERRUPTED && run.system.losses.is_empty()
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ impl Pair {
             .arg(&self.config)
             .args(arguments)
             .arg("--quiet")
-            .arg("--output")
+            .args(["--force", "--output"])
             .arg(&self.out)
             .current_dir(&self.root)
             .stdout(Stdio::null())

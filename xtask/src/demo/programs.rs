@@ -172,7 +172,7 @@ pub fn frontend(
     command
         .args(["--config", config])
         .args(arguments)
-        .arg("--output")
+        .args(["--force", "--output"])
         .arg(folder)
         .current_dir(root);
     announce(root, &command);

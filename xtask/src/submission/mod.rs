@@ -149,7 +149,7 @@ impl Rehearsal<'_> {
                 let config = format!("{scenario}.yaml");
                 let mut command = self.command();
                 command.args(["--quiet", "--config", &config, "--scenario", scenario]);
-                command.args(flags).args(["--output", &out]);
+                command.args(flags).args(["--force", "--output", &out]);
                 println!("$ {}", shown(&command));
                 let status = run("frontend", &mut command, RUN)?;
                 // A run of seconds may be invalid: that is one of the things it cannot have.

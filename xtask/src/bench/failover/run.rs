@@ -171,7 +171,7 @@ impl Setup<'_> {
         command
             .arg("--config")
             .arg(frontend)
-            .arg("--output")
+            .args(["--force", "--output"])
             .arg(&out);
         command.args([
             "--scenario",

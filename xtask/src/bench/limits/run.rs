@@ -129,7 +129,7 @@ pub fn once(root: &Path, programs: &Path, table: &Table, plant: &Plant) -> Resul
     frontend
         .args("--warm-up-ms 100 --scenario".split(' '))
         .args(plant.load.split(' '))
-        .arg("--output")
+        .args(["--force", "--output"])
         .arg(&out)
         .stdout(fs::File::create(folder.join("frontend.stdout"))?)
         .stderr(fs::File::create(folder.join("frontend.stderr"))?);

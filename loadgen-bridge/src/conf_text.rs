@@ -1,0 +1,137 @@
+//! A `user.conf` or an `audit.config` as text, and as a file that LoadGen reads as it is meant.
+
+use std::ffi::{CStr, CString};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::error::LoadgenError;
+
+/// UTF-8's byte order mark, which LoadGen takes for a part of the first key.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Whether the file begins with a byte order mark; false where it cannot be read.
+pub fn has_byte_order_mark(path: &Path) -> bool {
+    fs::read(path).is_ok_and(|bytes| bytes.starts_with(MARK))
+}
+
+/// What stands in a file, without its byte order mark.
+pub(crate) struct ConfText {
+    text: String,
+    path: CString,
+    /// Where LoadGen is to read it instead, for as long as this lives.
+    _copy: Option<File>,
+}
+
+impl ConfText {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or is not in bytes that LoadGen reads as text.
+    pub(crate) fn read(path: &Path) -> Result<Self, LoadgenError> {
+        let failed = |error| LoadgenError::ConfFile {
+            path: path.to_owned(),
+            error,
+        };
+        let bytes = fs::read(path).map_err(failed)?;
+        if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") || bytes.contains(&0) {
+            return Err(LoadgenError::ConfLine {
+                path: path.to_owned(),
+                line: 1 + bytes.split(|b| *b == 0).next().map_or(0, newlines),
+                why: "it is not UTF-8 but UTF-16 or binary: save it as UTF-8".to_owned(),
+            });
+        }
+        let (text, copy) = match bytes.strip_prefix(MARK) {
+            Some(rest) => (rest, Some(copy_of(rest).map_err(failed)?)),
+            None => (&bytes[..], None),
+        };
+        let own = path.as_os_str().as_bytes().to_vec();
+        let read = copy.as_ref().map_or(own, |copy| {
+            format!("/proc/self/fd/{}", copy.as_raw_fd()).into_bytes()
+        });
+        Ok(Self {
+            text: String::from_utf8_lossy(text).into_owned(),
+            path: CString::new(read).map_err(|_| LoadgenError::Nul { field: "the path" })?,
+            _copy: copy,
+        })
+    }
+
+    /// Its lines, as LoadGen divides them, with their numbers from 1.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().map(|(i, line)| (i + 1, line))
+    }
+
+    /// The path that LoadGen is to read.
+    pub(crate) fn path(&self) -> &CStr {
+        &self.path
+    }
+}
+
+fn newlines(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|b| **b == b'\n').count()
+}
+
+/// A file without a name that has these bytes.
+fn copy_of(bytes: &[u8]) -> io::Result<File> {
+    // SAFETY: the name is a C string; the descriptor that comes back is nobody else's.
+    let mut file = unsafe {
+        match libc::memfd_create(c"conf".as_ptr(), libc::MFD_CLOEXEC) {
+            -1 => return Err(io::Error::last_os_error()),
+            fd => File::from_raw_fd(fd),
+        }
+    };
+    file.write_all(bytes)?;
+    Ok(file)
+}
+
+/// The words of a line, as LoadGen divides it: at ASCII's white space and at no other.
+pub(crate) fn words(line: &str) -> impl Iterator<Item = &str> {
+    let space = |c| matches!(c, ' ' | '\t' | '\x0b' | '\x0c' | '\r');
+    line.split(space).filter(|word| !word.is_empty())
+}
+
+/// Where editors begin a new line and LoadGen does not.
+pub(crate) fn is_break(c: char) -> bool {
+    matches!(c, '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+/// The first character that looks like nothing or like a space and is neither to LoadGen.
+pub(crate) fn unseen(line: &str) -> Option<char> {
+    line.chars().find(|c| {
+        let blank = c.is_whitespace() && !c.is_ascii();
+        let zero =
+            matches!(*c, '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}');
+        let control = c.is_control() && !matches!(c, '\t' | '\x0b' | '\x0c' | '\r');
+        blank || zero || control || matches!(*c, '\u{feff}' | '\u{fffd}')
+    })
+}
+
+/// The name nearest to `word`, where one is near enough for a slip.
+pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let far = |name: &str| {
+        // Levenshtein's distance, without regard to case, row by row.
+        let name: Vec<char> = name.to_lowercase().chars().collect();
+        let mut row: Vec<usize> = (0..=name.len()).collect();
+        for (i, a) in word.to_lowercase().chars().enumerate() {
+            let mut diagonal = row[0];
+            row[0] = i + 1;
+            for (j, b) in name.iter().enumerate() {
+                let cost = diagonal + usize::from(a != *b);
+                diagonal = row[j + 1];
+                row[j + 1] = cost.min(diagonal + 1).min(row[j] + 1);
+            }
+        }
+        row[name.len()]
+    };
+    let beginning = |name: &str| word.len() > 4 && name.starts_with(word);
+    let near = names.into_iter().map(|name| match beginning(name) {
+        true => (0, name),
+        false => (far(name), name),
+    });
+    near.min()
+        .filter(|(far, _)| *far <= 2)
+        .map(|(_, name)| name)
+}
