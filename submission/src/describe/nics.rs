@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 
-use qdl::topology::{NicKind, Topology};
+use qdl::{
+    topology::{self, NicKind, Topology},
+    wire::LinkLayer,
+};
 
 use super::{Nic, ethtool, number, text};
 
@@ -25,7 +28,7 @@ pub(super) fn read(root: &Path, topology: &Topology) -> Vec<Nic> {
         .collect()
 }
 
-fn one(root: &Path, ids: &str, nic: &qdl::topology::Nic) -> Nic {
+fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
     let netdev = match nic.kind {
         NicKind::Rdma { .. } => nic.netdev.clone(),
         NicKind::Tcp => Some(nic.name.clone()),
@@ -39,7 +42,11 @@ fn one(root: &Path, ids: &str, nic: &qdl::topology::Nic) -> Nic {
     let driver = driver.and_then(|d| Some(d.file_name()?.to_string_lossy().into_owned()));
     let link_layer = match &nic.kind {
         NicKind::Rdma { link_layer, .. } => link_layer.clone(),
-        NicKind::Tcp => layer(root, &nic.name),
+        NicKind::Tcp => match topology::link_layer(root, &nic.name) {
+            LinkLayer::Virtual => "virtual".to_owned(),
+            LinkLayer::Unknown => "unknown".to_owned(),
+            layer => layer.to_string(),
+        },
     };
     let link = |what: &str| text(root, &format!("{device}/current_link_{what}"));
     let (speed, width) = (link("speed"), link("width"));
@@ -61,22 +68,6 @@ fn one(root: &Path, ids: &str, nic: &qdl::topology::Nic) -> Nic {
         pcie: (!speed.is_empty() && speed != "Unknown").then(|| format!("{speed} x{width}")),
         netdev,
     }
-}
-
-/// What an interface sends over, by its type in sysfs (`ARPHRD_*`).
-fn layer(root: &Path, name: &str) -> String {
-    let base = root.join("sys/class/net").join(name);
-    let physical = base.join("device").exists();
-    match number(root, &format!("sys/class/net/{name}/type")) {
-        _ if base.join("wireless").exists() || base.join("phy80211").exists() => "IEEE 802.11",
-        Some(1) if physical => "Ethernet",
-        Some(1) => "virtual",
-        Some(32) => "InfiniBand",
-        Some(519 | 530) => "3GPP",
-        Some(772) => "loopback",
-        _ => "unknown",
-    }
-    .to_owned()
 }
 
 /// The card's name: from the list of PCI ids, else the ids themselves.

@@ -2,6 +2,12 @@ use std::path::Path;
 
 use super::*;
 
+fn models_of<'a>(round: &'a Round, conf: &str) -> Vec<(&'a str, bool)> {
+    let all = round.models_of(conf).into_iter();
+    all.map(|(name, interactive)| (&**name, interactive))
+        .collect()
+}
+
 fn round() -> Round {
     Round::find("v6.1").expect("built in")
 }
@@ -29,13 +35,13 @@ fn resnet_and_bert_are_no_network_models() {
 #[test]
 fn a_name_of_user_conf_leads_to_its_models() {
     let round = round();
-    assert_eq!(round.models_of("llama3_1-8b"), [("llama3.1-8b", false)]);
+    assert_eq!(models_of(&round, "llama3_1-8b"), [("llama3.1-8b", false)]);
     assert_eq!(
-        round.models_of("llama3_1-8b-interactive"),
+        models_of(&round, "llama3_1-8b-interactive"),
         [("llama3.1-8b", true)]
     );
     let unet = [("3d-unet-99", false), ("3d-unet-99.9", false)];
-    assert_eq!(round.models_of("3d-unet"), unet);
+    assert_eq!(models_of(&round, "3d-unet"), unet);
     assert!(round.models_of("resnet50").is_empty());
 }
 
