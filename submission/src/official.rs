@@ -386,4 +386,26 @@ mod tests {
             "{error}"
         );
     }
+
+    #[test]
+    fn a_truncation_that_logs_an_error_has_not_passed() {
+        let place = tempfile::tempdir().expect("a folder");
+        let script = place
+            .path()
+            .join("tools/submission/truncate_accuracy_log.py");
+        error::write(&script, "print('ERROR:main:accuracy.txt missing')\n").expect("written");
+        let official = Official {
+            checker: place.path().to_owned(),
+            python: "python3".into(),
+            note: None,
+        };
+        let org = Name::new("org").expect("a name");
+        let built = Built {
+            tree: layout::Tree::new(place.path(), layout::Division::Network, &org),
+            from: BTreeMap::new(),
+        };
+        let ran = official.truncate(&built).expect("it ran");
+        assert!(!ran.good, "{ran:?}");
+        assert_eq!(ran.lines, ["ERROR:main:accuracy.txt missing"]);
+    }
 }

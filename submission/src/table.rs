@@ -15,12 +15,13 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
     for ran in scripts {
         let word = if ran.good { "passed" } else { "FAILED" };
         out += &format!("{}: {word}\n", ran.what);
-        for line in ran.lines.iter().filter(|_| !ran.good) {
+        if ran.good {
+            continue;
+        }
+        for (line, word) in explain::lines(round, findings, &ran.lines) {
             out += &format!("    {line}\n");
-            if !ran.is_checker {
-                continue;
-            }
-            match explain::line(round, findings, line) {
+            match word {
+                _ if !ran.is_checker => {}
                 Word::Found(rules) => out += &format!("        found as {}\n", rules.join(", ")),
                 Word::Follows => {}
                 Word::Unexpected => out += "        UNEXPECTED: nothing found here says so\n",
@@ -36,10 +37,8 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
 /// Complaints of the checker that nothing found here says.
 pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[Ran]) -> usize {
     let bad = scripts.iter().filter(|ran| ran.is_checker && !ran.good);
-    let lines = bad.flat_map(|ran| &ran.lines);
-    lines
-        .filter(|line| explain::line(round, findings, line) == Word::Unexpected)
-        .count()
+    let words = bad.flat_map(|ran| explain::lines(round, findings, &ran.lines));
+    words.filter(|(_, word)| *word == Word::Unexpected).count()
 }
 
 /// The findings, as `submit` prints them.

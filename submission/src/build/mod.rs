@@ -239,7 +239,9 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Err
 /// A word as a shell takes it.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+%@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    // A word that was not UTF-8 is kept as a shell takes it.
+    let quoted = word.len() > 2 && word.starts_with("$'") && word.ends_with('\'');
+    if quoted || (!word.is_empty() && word.chars().all(plain)) {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', "'\\''"))
@@ -285,5 +287,35 @@ mod tests {
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(quoted(""), "''");
+        assert_eq!(quoted(r"$'caf\xe9'"), r"$'caf\xe9'");
+    }
+
+    #[test]
+    fn a_source_is_copied_without_links_hidden_files_builds_the_tree_and_the_runs() {
+        let place = tempfile::tempdir().expect("a folder");
+        let from = place.path();
+        for file in [
+            "lib.rs",
+            "a/b.rs",
+            ".git/config",
+            ".hidden",
+            "target/debug/x",
+            "venv/pyvenv.cfg",
+            "venv/lib/x.py",
+            "runs/one/run.json",
+            "out/tree/network/org/src/lib.rs",
+        ] {
+            error::write(&from.join(file), "text").expect("written");
+        }
+        for (link, to) in [("python", "/proc/self/exe"), ("a/up", ".."), ("all", "/")] {
+            std::os::unix::fs::symlink(to, from.join(link)).expect("a link");
+        }
+        let to = from.join("out/tree/copy");
+        let not = ["out/tree", "runs/one"].map(|p| from.join(p).canonicalize().expect("there"));
+        copy_source(from, &to, &not).expect("copied");
+        assert_eq!(layout::files(&to), ["lib.rs"]);
+        assert_eq!(layout::folders(&to), ["a"]);
+        assert_eq!(layout::files(&to.join("a")), ["b.rs"]);
+        assert!(layout::folders(&to.join("a")).is_empty());
     }
 }

@@ -133,15 +133,27 @@ fn one(
         ));
     };
     let ran = detail.text("effective_scenario");
-    let scenario = match (interactive, ran.as_str()) {
-        (true, "Server") => "Interactive".to_owned(),
+    let of_round = &round.models[*model];
+    // A model without a name of its own for Interactive is told by the limit that LoadGen judged by.
+    let tight = of_round
+        .limits
+        .get("Interactive")
+        .and_then(|l| l.latency_ms);
+    let tight = tight
+        .filter(|_| of_round.interactive.is_none())
+        .is_some_and(|ms| {
+            let judged = detail.whole("effective_target_latency_ns");
+            judged.is_some_and(|ns| ns > 0 && ns <= ms.saturating_mul(1_000_000))
+        });
+    let scenario = match ran.as_str() {
+        "Server" if *interactive || tight => "Interactive".to_owned(),
         _ => ran,
     };
     let kinds = match detail.text("effective_test_mode").as_str() {
         "AccuracyOnly" => vec![Kind::Accuracy],
         "SubmissionRun" => vec![Kind::Accuracy, Kind::Performance],
         "PerformanceOnly" if folder.join(FOLDER).join(AUDIT_CONFIG).is_file() => {
-            let tests = &round.models[*model].tests;
+            let tests = &of_round.tests;
             vec![Kind::Test(test_of(folder, &left, tests, checker)?)]
         }
         "PerformanceOnly" => vec![Kind::Performance],

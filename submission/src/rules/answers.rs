@@ -37,7 +37,7 @@ pub(super) fn tokens(look: &mut Look<'_>, result: &Result<'_>, log: &Path) {
         return;
     };
     let timed = result.place.scenario != *"Offline";
-    let bytes = if result.model.dtype == "int64" { 8 } else { 4 };
+    let bytes = element(result.model);
     let mut any = false;
     for record in records {
         any = true;
@@ -133,6 +133,7 @@ fn accuracy(look: &mut Look<'_>, result: &Result<'_>, run: &Run) {
         );
     }
     let wanted = result.model.accuracy_samples(&result.place.scenario);
+    let mut tokens = 0;
     let mut seen = vec![false; usize::try_from(wanted).unwrap_or(0)];
     let records = match AccuracyLog::open(&log) {
         Ok(records) => records,
@@ -151,6 +152,7 @@ fn accuracy(look: &mut Look<'_>, result: &Result<'_>, run: &Run) {
             Some(_) if record.data.is_empty() => format!("the answer to sample {sample} is empty"),
             Some(seen) => {
                 *seen = true;
+                tokens += record.data.len() / element(result.model);
                 continue;
             }
         };
@@ -163,15 +165,30 @@ fn accuracy(look: &mut Look<'_>, result: &Result<'_>, run: &Run) {
             format!("{n} samples have no answer; the first is {missing}"),
         );
     }
+    // Not every script prints it.
+    let limits = result.model.accuracy_of(&result.place.scenario).iter();
+    let mut limits = limits.filter(|a| a.metric == "TOKENS_PER_SAMPLE" && a.at_least == 0.0);
+    if let Some(most) = limits.find_map(|a| a.most()) {
+        let mean = tokens as f64 / seen.len().max(1) as f64;
+        if mean > most {
+            let what = format!("answers have {mean:.1} tokens, at most {most:.1}");
+            say(ACCURACY_HIGH, what);
+        }
+    }
+}
+
+/// Bytes of an element of an answer.
+fn element(model: &Model) -> usize {
+    match &*model.dtype {
+        "int64" => 8,
+        "byte" => 1,
+        _ => 4,
+    }
 }
 
 /// A test's answers begin as the accuracy run's, which is what the official verifier looks at.
 fn same(look: &mut Look<'_>, result: &Result<'_>, kind: &Kind, run: &Run, reference: &Run) {
-    let begin = match &*result.model.dtype {
-        "int64" => 8,
-        "byte" => 1,
-        _ => 4,
-    };
+    let begin = element(result.model);
     let read = |run: &Run| {
         let log = AccuracyLog::open(&run.folder.join(loadgen_log::ACCURACY))?;
         let first = |r: AccuracyRecord| (r.qsl_idx, r.data.into_iter().take(begin).collect());

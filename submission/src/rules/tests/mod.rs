@@ -3,13 +3,20 @@
 mod faults;
 mod sound;
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use super::ALL;
 use crate::{
+    build::{self, Material},
+    describe::form::Form,
     explain, guard,
-    layout::Division,
+    layout::{Division, Tree},
+    left::sha256_of,
     official::{Official, Ran},
+    round::{Accuracy, Answers, Round},
 };
 use faults::Fault;
 use sound::Sound;
@@ -47,6 +54,192 @@ fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Logs that are cut in a tree are looked at while they are whole.
+#[test]
+fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut() {
+    let place = tempfile::tempdir().expect("a folder");
+    let mut round = Round::find("v6.1").expect("built in");
+    let runs = sound::measured(place.path(), &round);
+    for test in round.tests.values_mut() {
+        test.answers = Some(Answers::Same);
+    }
+    let form = sound::form();
+    let tree = Tree::new(
+        &place.path().join("tree"),
+        Division::Network,
+        &form.submitter,
+    );
+    let check = |from: &str, to: &str, kind: &str| {
+        let log = place
+            .path()
+            .join(format!("runs/Offline/{kind}"))
+            .join(loadgen_log::ACCURACY);
+        let text = std::fs::read_to_string(&log).expect("a log");
+        assert!(text.contains(from), "{kind}: {from}");
+        std::fs::write(&log, text.replacen(from, to, 1)).expect("written");
+        let mut runs = runs.clone();
+        for run in &mut runs {
+            let hash = sha256_of(&run.folder.join(loadgen_log::ACCURACY)).expect("a hash");
+            run.left.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
+        }
+        let material = Material {
+            round: &round,
+            division: Division::Network,
+            form: &form,
+            nodes: &[],
+            configurations: &BTreeMap::new(),
+            source: None,
+            runs: &runs,
+        };
+        let found = super::check_runs(&material, &tree);
+        std::fs::write(&log, text).expect("written");
+        found
+            .iter()
+            .map(|f| (f.rule.id, f.what.clone()))
+            .collect::<Vec<_>>()
+    };
+    let sample = |n: usize, data: &str| format!("\"qsl_idx\" : {n}, \"data\" : \"{data}");
+    let whole = "0700000008000000";
+    assert_eq!(check("a", "a", "accuracy"), []);
+    for (from, to, kind, rule, what) in [
+        (
+            sample(7, whole),
+            sample(7, ""),
+            "accuracy",
+            "accuracy.samples",
+            "sample 7 is empty",
+        ),
+        (
+            sample(7, whole),
+            sample(8, whole),
+            "accuracy",
+            "accuracy.samples",
+            "sample 8 has two answers",
+        ),
+        (
+            sample(7, whole),
+            sample(13_368, whole),
+            "accuracy",
+            "accuracy.samples",
+            "the data set ends before it",
+        ),
+        (
+            "\n]\n".to_owned(),
+            String::new(),
+            "accuracy",
+            "accuracy.log",
+            "it ends before its ]",
+        ),
+        (
+            sample(7, whole),
+            sample(7, "08"),
+            "TEST06",
+            "test.answers",
+            "sample 7 has another answer",
+        ),
+        (
+            "\n]\n".to_owned(),
+            String::new(),
+            "TEST06",
+            "test.answers",
+            "it ends before its ]",
+        ),
+    ] {
+        let found = check(&from, &to, kind);
+        assert!(
+            found.iter().any(|(r, w)| *r == rule && w.contains(what)),
+            "{what}: {found:?}"
+        );
+    }
+}
+
+/// A model's script may not print how long answers are.
+#[test]
+fn answers_that_are_too_long_are_found_where_no_script_tells_their_length() {
+    let place = tempfile::tempdir().expect("a folder");
+    let mut round = Round::find("v6.1").expect("built in");
+    let runs = sound::measured(place.path(), &round);
+    let limit = round.models["gpt-oss-120b"].accuracy[1].clone();
+    assert_eq!(
+        (limit.metric.as_str(), limit.most()),
+        ("TOKENS_PER_SAMPLE", Some(9999.0 * 1.1))
+    );
+    let form = sound::form();
+    let tree = Tree::new(
+        &place.path().join("tree"),
+        Division::Network,
+        &form.submitter,
+    );
+    for (reference, long) in [(1.9, false), (1.8, true)] {
+        let model = round.models.get_mut("llama3.1-8b").expect("it");
+        // Answers have two tokens: 1.1 x 1.8 is less.
+        model.accuracy = vec![Accuracy {
+            reference,
+            ..limit.clone()
+        }];
+        let material = Material {
+            round: &round,
+            division: Division::Network,
+            form: &form,
+            nodes: &[],
+            configurations: &BTreeMap::new(),
+            source: None,
+            runs: &runs,
+        };
+        let found = super::check_runs(&material, &tree);
+        assert_eq!(
+            found.iter().any(|f| f.rule == super::ACCURACY_HIGH),
+            long,
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn two_sets_of_nodes_are_two_systems_or_refused() {
+    let place = tempfile::tempdir().expect("a folder");
+    let round = Round::find("v6.1").expect("built in");
+    let mut runs = sound::measured(place.path(), &round);
+    // The Interactive runs had a node more.
+    for run in runs.iter_mut().filter(|r| r.scenario == "Interactive") {
+        run.nodes.push(sound::name("acc-b"));
+    }
+    let mut form = sound::form();
+    let build = |form: &Form, out: &str| {
+        let nodes = build::nodes(&runs).expect("descriptions");
+        let material = Material {
+            round: &round,
+            division: Division::Network,
+            form,
+            nodes: &nodes,
+            configurations: &BTreeMap::new(),
+            source: None,
+            runs: &runs,
+        };
+        build::build(&material, &place.path().join(out)).map(|built| built.tree)
+    };
+    let refused = build(&form, "one").expect_err("two sets").to_string();
+    assert!(
+        refused.contains("systems: {NAME: {accelerators: [acc-a, acc-b]}}"),
+        "{refused}"
+    );
+    let other = "accelerators: [acc-a, acc-b]\nfields: {system_name: Three nodes}\n";
+    let other = crate::error::yaml(other).expect("a system");
+    form.systems.insert(sound::name("three"), other);
+    let tree = build(&form, "two").expect("a tree");
+    let systems = tree.systems();
+    assert_eq!(
+        systems.iter().map(|s| &**s).collect::<Vec<_>>(),
+        ["sys", "three"]
+    );
+    for system in &systems {
+        assert!(tree.system_json(system).is_file() && tree.page(system, "network.svg").is_file());
+        assert_eq!(tree.places(system).len(), 1);
+    }
+    let json = std::fs::read_to_string(tree.system_json(&systems[1])).expect("its JSON");
+    assert!(json.contains("Three nodes"), "{json}");
+}
+
 /// Runs the official checker, where there is a checkout, over a tree; none where there is not.
 fn official(sound: &Sound) -> Option<Ran> {
     let checkout = std::env::var_os("QDL_MLPERF_CHECKOUT")?;
@@ -81,10 +274,9 @@ fn no_complaint_of_the_official_checker_is_unexpected_beside_a_finding() {
         let mut sound = Sound::new(fault.division());
         fault.plant(&mut sound);
         let (found, ran) = (sound.findings(), official(&sound)?);
-        let lines = ran.lines.iter().filter(|_| !ran.good);
-        let odd = lines
-            .filter(|line| explain::line(&sound.round, &found, line) == explain::Word::Unexpected);
-        let odd: Vec<_> = odd.map(String::as_str).collect();
+        let lines = explain::lines(&sound.round, &found, &ran.lines).into_iter();
+        let odd = lines.filter(|(_, word)| !ran.good && *word == explain::Word::Unexpected);
+        let odd: Vec<_> = odd.map(|(line, _)| line).collect();
         (!odd.is_empty()).then(|| {
             format!(
                 "{} ({:?}):\n  {}",

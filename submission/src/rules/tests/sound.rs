@@ -12,7 +12,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    build::{self, Built, Material},
+    build::{self, Built, Material, Run},
     describe::{Node, form::Form},
     layout::{self, Division, Kind, Name, Tree},
     left::{self, Left, NodeNote, sha256_of},
@@ -159,20 +159,8 @@ fn make(division: Division) -> (tempfile::TempDir, Round) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut round = Round::find("v6.1").expect("built in");
     round.loadgen.files = hex::encode(Sha256::digest("0a /loadgen.cc"));
-    let audit = folder.path().join("checker/compliance/TEST06/audit.config");
-    put(&audit, AUDIT);
-    let mut runs = Vec::new();
-    for scenario in ["Offline", "Interactive"] {
-        for kind in ["performance", "accuracy", "TEST06"] {
-            let run = folder.path().join("runs").join(scenario).join(kind);
-            write_run(&run, scenario, kind, &audit);
-            runs.push(run);
-        }
-    }
+    let found = measured(folder.path(), &round);
     let form = form();
-    let checker = folder.path().join("checker");
-    let (found, notes) = build::find(&runs, &round, &[MODEL], Some(&checker)).expect("runs");
-    assert!(notes.is_empty(), "{notes:?}");
     put(&folder.path().join("source/qdl.rs"), "// the QDL\n");
     let nodes = build::nodes(&found).expect("descriptions");
     assert_eq!(nodes.len(), 2, "one of each node");
@@ -190,6 +178,24 @@ fn make(division: Division) -> (tempfile::TempDir, Round) {
     assert!(found.is_empty(), "{found:#?}");
     as_the_scripts_do(&built);
     (folder, round)
+}
+
+/// Runs, and what stands for a checkout of mlcommons/inference, below a folder.
+pub fn measured(folder: &Path, round: &Round) -> Vec<Run> {
+    let audit = folder.join("checker/compliance/TEST06/audit.config");
+    put(&audit, AUDIT);
+    let mut runs = Vec::new();
+    for scenario in ["Offline", "Interactive"] {
+        for kind in ["performance", "accuracy", "TEST06"] {
+            let run = folder.join("runs").join(scenario).join(kind);
+            write_run(&run, scenario, kind, &audit);
+            runs.push(run);
+        }
+    }
+    let checker = folder.join("checker");
+    let (found, notes) = build::find(&runs, round, &[MODEL], Some(&checker)).expect("runs");
+    assert!(notes.is_empty(), "{notes:?}");
+    found
 }
 
 /// Files are links of those that were built: who writes one takes it away first.
@@ -387,7 +393,7 @@ fn as_the_scripts_do(built: &Built) {
     }
 }
 
-fn form() -> Form {
+pub fn form() -> Form {
     let mut text = crate::describe::form::blank(&[]);
     for (field, answer) in [
         ("submitter", "org"),
