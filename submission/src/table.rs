@@ -41,6 +41,9 @@ pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[Ran]) -> usize
     words.filter(|(_, word)| *word == Word::Unexpected).count()
 }
 
+/// The title above what is true of several results.
+const SEVERAL: &str = "several results";
+
 /// The findings, as `submit` prints them.
 pub fn page(findings: &[Finding]) -> String {
     let mut out = String::new();
@@ -65,7 +68,7 @@ pub fn page(findings: &[Finding]) -> String {
         let result = group[0].result.as_str();
         let one = group.iter().all(|f| f.result == result);
         by_result
-            .entry(if one { result } else { "" })
+            .entry(if one { result } else { SEVERAL })
             .or_default()
             .push(group);
     }
@@ -106,6 +109,9 @@ pub fn page(findings: &[Finding]) -> String {
 
 /// A place without the result that stands above it.
 fn short<'a>(place: &'a str, result: &str) -> &'a str {
+    if result.is_empty() || result == SEVERAL {
+        return place;
+    }
     let folder = result.replace(' ', "/");
     let rest = place
         .strip_prefix("results/")
@@ -143,6 +149,8 @@ mod tests {
         let mut several = vec![finding("results/sys/m/Offline/accuracy/a", "no commit"); 9];
         several[8].result = "sys m Server".to_owned();
         several[8].place = "results/sys/m/Server/accuracy/a".to_owned();
-        assert_eq!(page(&several).matches("no commit").count(), 1);
+        let text = page(&several);
+        assert_eq!(text.matches("no commit").count(), 1);
+        assert!(text.starts_with("several results\n"), "{text}");
     }
 }

@@ -231,6 +231,8 @@ impl Rig {
         let fields: String = head
             .lines()
             .map(|line| match line.strip_suffix(": \"\"") {
+                // What the NICs say.
+                Some("  network_type") => format!("{line}\n"),
                 Some(field) if field.starts_with("  ") => format!("{field}: something/over it\n"),
                 _ => format!("{line}\n"),
             })

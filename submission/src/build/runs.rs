@@ -134,7 +134,7 @@ fn one(
     };
     let ran = detail.text("effective_scenario");
     let of_round = &round.models[*model];
-    // A model without a name of its own for Interactive is told by the limit that LoadGen judged by.
+    // A model without a name for Interactive is told by the limit that LoadGen judged by.
     let tight = of_round
         .limits
         .get("Interactive")

@@ -62,7 +62,7 @@ fn text(look: &mut Look<'_>, result: &Result<'_>, folder: &Path, ran: Option<&Ra
         }
         // The checker takes no line that is too low or too high, wherever it stands.
         let (least, most) = (wanted.least(), wanted.most());
-        if let Some(low) = found.iter().find(|found| !(**found >= least)) {
+        if let Some(low) = found.iter().find(|found| **found < least) {
             let what = format!("{} is {low}, at least {least:.4}", wanted.metric);
             look.say(ACCURACY_LOW, &path, what);
         }

@@ -106,6 +106,7 @@ fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
             }
         }
         for (name, note) in &left.files {
+            let Ok(copy) = Name::new(name) else { continue };
             if !name.starts_with("accelerator-") {
                 continue;
             }
@@ -114,7 +115,7 @@ fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
                 .or_insert((&ran.run, &note.sha256));
             if other != note.sha256 {
                 let what = format!("it is not that of the {of} run");
-                look.say(RECORD_YAML, &kept.join(name), what);
+                look.say(RECORD_YAML, &kept.join(copy), what);
             }
         }
     }

@@ -70,6 +70,7 @@ pub fn filled(blank: &str) -> String {
         let value = match key.trim() {
             "submitter" | "system" | "quantization" => "rehearsal",
             "status" => "available",
+            "network_type" => "",
             _ if key.starts_with("  ") && line.ends_with(": \"\"") => "rehearsal/none over it",
             _ => "",
         };

@@ -10,7 +10,7 @@ use std::{
 
 use super::ALL;
 use crate::{
-    build::{self, Material},
+    build::{self, Material, Run},
     describe::form::Form,
     explain, guard,
     layout::{Division, Tree},
@@ -39,6 +39,7 @@ fn a_sound_tree_has_no_finding_in_any_division() {
 fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
     let faults = faults::all();
     let correct = faults.iter().filter(|f| f.breaks.is_empty()).count();
+    println!("{correct} correct trees of {}", faults.len());
     assert!(
         correct >= 30 && faults.len() - correct >= 295,
         "{correct} of {}",
@@ -52,6 +53,20 @@ fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
             .then(|| format!("{}: {found:?}, not {:?}", fault.name, fault.breaks))
     });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Runs for the Network division, without descriptions.
+fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [Run]) -> Material<'a> {
+    static NONE: BTreeMap<String, std::path::PathBuf> = BTreeMap::new();
+    Material {
+        round,
+        division: Division::Network,
+        form,
+        nodes: &[],
+        configurations: &NONE,
+        source: None,
+        runs,
+    }
 }
 
 /// Logs that are cut in a tree are looked at while they are whole.
@@ -82,15 +97,7 @@ fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut
             let hash = sha256_of(&run.folder.join(loadgen_log::ACCURACY)).expect("a hash");
             run.left.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
         }
-        let material = Material {
-            round: &round,
-            division: Division::Network,
-            form: &form,
-            nodes: &[],
-            configurations: &BTreeMap::new(),
-            source: None,
-            runs: &runs,
-        };
+        let material = material(&round, &form, &runs);
         let found = super::check_runs(&material, &tree);
         std::fs::write(&log, text).expect("written");
         found
@@ -177,15 +184,7 @@ fn answers_that_are_too_long_are_found_where_no_script_tells_their_length() {
             reference,
             ..limit.clone()
         }];
-        let material = Material {
-            round: &round,
-            division: Division::Network,
-            form: &form,
-            nodes: &[],
-            configurations: &BTreeMap::new(),
-            source: None,
-            runs: &runs,
-        };
+        let material = material(&round, &form, &runs);
         let found = super::check_runs(&material, &tree);
         assert_eq!(
             found.iter().any(|f| f.rule == super::ACCURACY_HIGH),
@@ -208,13 +207,8 @@ fn two_sets_of_nodes_are_two_systems_or_refused() {
     let build = |form: &Form, out: &str| {
         let nodes = build::nodes(&runs).expect("descriptions");
         let material = Material {
-            round: &round,
-            division: Division::Network,
-            form,
             nodes: &nodes,
-            configurations: &BTreeMap::new(),
-            source: None,
-            runs: &runs,
+            ..material(&round, form, &runs)
         };
         build::build(&material, &place.path().join(out)).map(|built| built.tree)
     };
