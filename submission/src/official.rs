@@ -388,6 +388,27 @@ mod tests {
     }
 
     #[test]
+    fn a_python_is_started_by_its_own_path_and_says_what_it_lacks() {
+        let place = tempfile::tempdir().expect("a folder");
+        let tools = place.path().join("tools/submission/submission_checker");
+        error::write(&tools.join("main.py"), "").expect("written");
+        let round = Round::find("v6.1").expect("built in");
+        let names = round.models.keys().map(|m| format!("\"{m}\""));
+        let names: Vec<_> = names.chain(["\"v6.1\"".to_owned()]).collect();
+        error::write(&tools.join("constants.py"), names.join(" ")).expect("written");
+        // As a virtual environment's: a link to a program that looks at its own name.
+        let program = place.path().join("program");
+        error::write(&program, "#!/bin/sh\necho \"no module in $0\"; exit 1\n").expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).expect("a program");
+        let link = place.path().join("python");
+        std::os::unix::fs::symlink(&program, &link).expect("a link");
+        let error = Official::new(place.path(), &link, &round).expect_err("no numpy");
+        let said = format!("no module in {}", link.display());
+        assert!(error.to_string().contains(&said), "{error}");
+    }
+
+    #[test]
     fn a_truncation_that_logs_an_error_has_not_passed() {
         let place = tempfile::tempdir().expect("a folder");
         let script = place

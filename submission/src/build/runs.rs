@@ -203,3 +203,58 @@ fn test_of(
         tests.iter().map(|t| &**t).collect::<Vec<_>>().join(", ")
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::left::NodeNote;
+
+    /// What is made of a run of qwen3-vl in this scenario and with this limit, on this node.
+    fn found(scenario: &str, limit_ms: u64, node: &str) -> (Vec<Run>, Vec<String>) {
+        let place = tempfile::tempdir().expect("a folder");
+        let line = |key: &str, value: String| {
+            format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 0.1}}\n")
+        };
+        let log = [
+            line("effective_scenario", format!("\"{scenario}\"")),
+            line("effective_test_mode", "\"PerformanceOnly\"".to_owned()),
+            line("effective_target_latency_ns", format!("{limit_ms}000000")),
+        ];
+        let node = NodeNote {
+            node: node.to_owned(),
+            ..NodeNote::default()
+        };
+        let left = Left {
+            model: "qwen3-vl-235b-a22b".to_owned(),
+            frontend: node.clone(),
+            accelerators: vec![node],
+            ..Left::default()
+        };
+        error::write(&place.path().join(loadgen_log::DETAIL), log.concat()).expect("written");
+        error::write_json(&place.path().join(left::FILE), &left).expect("written");
+        let round = Round::find("v6.1").expect("built in");
+        find(&[place.path().to_owned()], &round, &[], None).expect("read")
+    }
+
+    #[test]
+    fn a_model_without_a_name_for_interactive_is_told_by_its_limit() {
+        for (limit_ms, scenario) in [(1500, "Interactive"), (12_000, "Server")] {
+            let (runs, notes) = found("Server", limit_ms, "lg");
+            assert_eq!(notes, [""; 0]);
+            assert_eq!(&*runs[0].scenario, scenario);
+        }
+    }
+
+    #[test]
+    fn a_run_whose_log_or_record_names_a_path_is_left_out() {
+        for (scenario, node) in [
+            ("../../out", "lg"),
+            ("Offline", "../lg"),
+            ("Offline", "/lg"),
+        ] {
+            let (runs, notes) = found(scenario, 0, node);
+            assert!(runs.is_empty(), "{scenario} {node}");
+            assert!(notes[0].contains("is no name for a file"), "{notes:?}");
+        }
+    }
+}
