@@ -409,6 +409,29 @@ mod tests {
     }
 
     #[test]
+    fn a_checkout_that_is_older_than_the_rounds_says_so() {
+        let place = tempfile::tempdir().expect("a folder");
+        let git = |words: &str, day: &str| {
+            let mut git = Command::new("git");
+            git.arg("-C").arg(place.path()).args(words.split(' '));
+            let day = format!("{day}T00:00:00Z");
+            git.env("GIT_COMMITTER_DATE", &day)
+                .env("GIT_AUTHOR_DATE", &day);
+            git.status().is_ok_and(|status| status.success())
+        };
+        let commit = "-c user.name=a -c user.email=a commit -q --allow-empty -m a";
+        assert!(git("init -q", "2026-01-01") && git(commit, "2026-08-19"));
+        let source = "a checker, commit b66003e of 2026-08-20";
+        let note = older(place.path(), source).expect("a note");
+        assert!(
+            note.contains("of 2026-08-19, and the round was read from a checker"),
+            "{note}"
+        );
+        assert!(git(commit, "2026-08-20"));
+        assert_eq!(older(place.path(), source), None);
+    }
+
+    #[test]
     fn a_truncation_that_logs_an_error_has_not_passed() {
         let place = tempfile::tempdir().expect("a folder");
         let script = place

@@ -35,7 +35,7 @@ fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
     };
     let of_device = match nic.kind {
         NicKind::Rdma { .. } => format!("sys/class/infiniband/{}", nic.name),
-        NicKind::Tcp => format!("sys/class/net/{}", nic.name),
+        NicKind::Tcp => format!("sys/class/net/{}", hardware(root, &nic.name)),
     };
     let device = format!("{of_device}/device");
     let driver = fs::read_link(root.join(&device).join("driver")).ok();
@@ -68,6 +68,29 @@ fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
         pcie: (!speed.is_empty() && speed != "Unknown").then(|| format!("{speed} x{width}")),
         netdev,
     }
+}
+
+/// The interface on hardware below a bond, a VLAN or a bridge, four deep at most; itself, where it
+/// is on hardware or there is none.
+fn hardware(root: &Path, name: &str) -> String {
+    let class = root.join("sys/class/net");
+    let mut at = name.to_owned();
+    for _ in 0..4 {
+        if class.join(&at).join("device").exists() {
+            return at;
+        }
+        let below = fs::read_dir(class.join(&at))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let below = below.filter_map(|e| e.file_name().into_string().ok());
+        let below = below.filter_map(|file| Some(file.strip_prefix("lower_")?.to_owned()));
+        match below.min() {
+            Some(below) => at = below,
+            None => break,
+        }
+    }
+    name.to_owned()
 }
 
 /// The card's name: from the list of PCI ids, else the ids themselves.
@@ -106,10 +129,11 @@ pub(super) fn ask(nics: &mut [Nic]) {
         let Some(netdev) = nic.netdev.as_deref() else {
             continue;
         };
+        let netdev = hardware(Path::new("/"), netdev);
         if nic.firmware.is_empty() {
-            nic.firmware = ethtool::firmware(netdev).unwrap_or_default();
+            nic.firmware = ethtool::firmware(&netdev).unwrap_or_default();
         }
-        nic.media = ethtool::media(netdev).map(str::to_owned);
+        nic.media = ethtool::media(&netdev).map(str::to_owned);
     }
 }
 

@@ -199,7 +199,12 @@ pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String
         let rate = rate.map_or("not known".to_owned(), |r| format!("{r:.0}"));
         let _ = writeln!(out, "| {} | {what} | {link} | {rate} |", node.node);
     };
-    for (node, names) in &system.accelerators {
+    let own = [(system.frontend, system.frontend_nics.clone())];
+    let nodes = match &system.accelerators[..] {
+        [] => &own[..],
+        all => all,
+    };
+    for (node, names) in nodes {
         for nic in used(node, names) {
             let name = format!("{} {}", nic.name, nic.model);
             let port = nic.speed_mbps.map(|mbps| mbps as f64 / 8.0);

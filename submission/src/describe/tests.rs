@@ -191,6 +191,7 @@ fn a_bond_and_a_vlan_over_ethernet_are_ethernet_and_a_pair_is_not() {
     let hardware = hardware.expect("a NIC");
     let mut addresses = fs::read_to_string(root.path().join("addresses")).expect("a list");
     fs::write(class.join(hardware).join("type"), "1\n").expect("written");
+    fs::write(class.join(hardware).join("device/device"), "0x1021\n").expect("written");
     for (name, lower) in [
         ("bond0", Some(hardware.as_str())),
         ("bond0.7", Some("bond0")),
@@ -212,6 +213,14 @@ fn a_bond_and_a_vlan_over_ethernet_are_ethernet_and_a_pair_is_not() {
     assert_eq!(layer("bond0"), Some("Ethernet"));
     assert_eq!(layer("bond0.7"), Some("Ethernet"));
     assert_ne!(layer("veth0"), Some("Ethernet"));
+    let card = |name: &str| {
+        node.nics
+            .iter()
+            .find(|n| n.name == name)
+            .map(|n| n.model.as_str())
+    };
+    assert!(card("bond0.7").is_some_and(|model| model.starts_with("PCI ")));
+    assert_eq!(card("veth0"), Some(""));
 }
 
 #[test]

@@ -22,11 +22,17 @@ pub(super) fn kept(look: &mut Look<'_>, ran: &Ran, log: &Path) {
     };
     let written = left.logs.get(loadgen_log::ACCURACY);
     if written.is_some() && ![written, left.accuracy_cut.as_ref()].contains(&Some(&found)) {
-        let what = format!(
-            "it is neither the log that the {} run wrote, nor its begin and end as \
-             truncate_accuracy_log.py leaves them",
-            ran.run
-        );
+        let what = match &left.accuracy_cut {
+            Some(_) => format!(
+                "it is neither the log that the {} run wrote, nor its begin and end as \
+                 truncate_accuracy_log.py leaves them",
+                ran.run
+            ),
+            None => format!(
+                "the {} run's record does not say what the log is cut to: run it again",
+                ran.run
+            ),
+        };
         look.say(RECORD_LOG, log, what);
     }
 }
