@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     describe::Role,
     left::{self, AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, sha256_of},
+    round::loadgen_scenario,
 };
 
 /// Settings that are the submitter's: what the scenario aims at, and where logs go.
@@ -146,6 +147,15 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
         if is_whole && path.is_file() && sha256_of(&path).ok().as_ref() != Some(hash) {
             look.say(RECORD_LOG, &path, "it is not the log that the run wrote");
         }
+    }
+    let own = &result.model.interactive;
+    let is_model = match (&*result.place.scenario, own) {
+        ("Interactive", Some(own)) => left.model == *own,
+        (_, own) => left.model == result.model.conf || own.as_ref() == Some(&left.model),
+    };
+    if !is_model || left.scenario != loadgen_scenario(&result.place.scenario) {
+        let what = format!("the record is of {} in {}", left.model, left.scenario);
+        look.say(RECORD_LOG, kept, what);
     }
     files(look, left, kept);
     let conf = result.folder.join(USER_CONF);

@@ -199,6 +199,11 @@ pub fn all() -> Vec<Fault> {
                 let run = format!("MultiStream/{run}");
                 s.log(&run, "effective_scenario", &json!("MultiStream"));
             }
+            for run in ["performance", "accuracy", "TEST06"] {
+                s.record(&format!("MultiStream/{run}"), |left| {
+                    left.scenario = "MultiStream".to_owned();
+                });
+            }
             // Without one of Server and Interactive the model is not whole: another fault.
             let model = s.round.models.get_mut("llama3.1-8b").expect("it");
             model.one_of.clear();
