@@ -86,7 +86,12 @@ fn describe() -> Option<u8> {
     }
     let version = env!("CARGO_PKG_VERSION");
     Some(
-        match submission::command::describe("accelerator", version, words, None) {
+        match submission::command::describe(
+            submission::describe::Role::Accelerator,
+            version,
+            words,
+            None,
+        ) {
             submission::command::Outcome::Good => OK,
             _ => SETUP,
         },

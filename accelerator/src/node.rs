@@ -77,7 +77,11 @@ pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
 fn describes(node: &str, text: &str) -> Describe {
     let (node, config) = (node.to_owned(), text.to_owned());
     Arc::new(move || {
-        let machine = submission::describe::Node::told("accelerator", VERSION, &node)?;
+        let machine = submission::describe::Node::told(
+            submission::describe::Role::Accelerator,
+            VERSION,
+            &node,
+        )?;
         let config = config.clone();
         Ok(Description { machine, config })
     })

@@ -8,7 +8,7 @@ use qdl::{
 };
 use submission::{
     command::{self, Outcome, Told},
-    describe::Node,
+    describe::{Node, Role},
 };
 
 /// Release of this program.
@@ -16,7 +16,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the command; `words` are those behind `describe`.
 pub fn command(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    command::describe("frontend", VERSION, words, Some(&all))
+    command::describe(Role::Frontend, VERSION, words, Some(&all))
 }
 
 /// This machine, as JSON.
@@ -24,7 +24,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> Outcome {
 /// # Errors
 /// In words: what Linux must have is not there.
 pub fn own(config: &FrontendConfig) -> Result<String, String> {
-    Node::told("frontend", VERSION, &config.node)
+    Node::told(Role::Frontend, VERSION, &config.node)
 }
 
 fn all(path: &Path) -> Result<Vec<Told>, String> {

@@ -1,11 +1,12 @@
 //! What a run leaves behind beside logs and summary, so that a submission can be made of it:
 //! `run.json`, and copies of the files that were read (`submission::left`).
 
-use std::path::Path;
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
 use qdl::{config::FrontendConfig, run::Described};
-use submission::left::{
-    AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, accelerator_yaml, node_json,
+use submission::{
+    layout::Name,
+    left::{AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, accelerator_yaml, node_json},
 };
 
 use crate::{backend::Backend, cli::Args, describe, guard::prefix_caches, settings::Settings};
@@ -24,9 +25,7 @@ pub fn begin(
     let (fabric, _) = backend.fabric();
     let (own, peers) = backend.facts();
     let mut left = Left {
-        command: std::env::args_os()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect(),
+        command: std::env::args_os().map(|word| said(&word)).collect(),
         model: config.loadgen_model().to_owned(),
         scenario: settings.test.scenario.name().to_owned(),
         local: args.local,
@@ -58,18 +57,26 @@ pub fn begin(
     Ok(left.begin(settings.folder(), &files, &told)?)
 }
 
+/// A word of the command; one that is not UTF-8 as a shell takes it, `$'caf\xe9'`.
+fn said(word: &OsStr) -> String {
+    match word.to_str() {
+        Some(text) => text.to_owned(),
+        None => format!("$'{}'", word.as_bytes().escape_ascii()),
+    }
+}
+
 /// What every node says of itself, as files; why one does not is put on record.
 fn told(config: &FrontendConfig, backend: &dyn Backend, left: &mut Left) -> Vec<(String, String)> {
     let mut told = Vec::new();
-    match describe::own(config) {
-        Ok(machine) => told.push((node_json(&config.node), machine)),
+    match Name::new(&config.node).and_then(|name| Ok((name, describe::own(config)?))) {
+        Ok((name, machine)) => told.push((node_json(&name), machine)),
         Err(why) => drop(left.undescribed.insert(config.node.clone(), why)),
     }
     for Described { node, description } in backend.describe() {
-        match description {
-            Ok(said) => {
-                told.push((node_json(&node), said.machine));
-                told.push((accelerator_yaml(&node), said.config));
+        match Name::new(&node).and_then(|name| Ok((name, description?))) {
+            Ok((name, said)) => {
+                told.push((node_json(&name), said.machine));
+                told.push((accelerator_yaml(&name), said.config));
             }
             Err(why) => drop(left.undescribed.insert(node, why)),
         }
@@ -104,6 +111,12 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+
+    #[test]
+    fn a_word_that_is_not_utf_8_is_said_as_a_shell_takes_it() {
+        assert_eq!(said(OsStr::from_bytes(b"caf\xe9's")), r"$'caf\xe9\'s'");
+        assert_eq!(said(OsStr::new("--config")), "--config");
+    }
 
     #[test]
     fn whatever_goes_before_user_conf_is_written_down() {

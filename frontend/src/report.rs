@@ -17,7 +17,7 @@ use qdl::stats::{
     with_losses, with_refusals,
 };
 use qdl::wire::Stream;
-use submission::left;
+use submission::{layout::Name, left};
 
 use crate::{
     accuracy,
@@ -219,7 +219,10 @@ impl Ended<'_> {
         let mut system = self.system.clone();
         let copies = self.settings.folder().join(left::FOLDER);
         for a in &mut system.accelerators {
-            let copy = copies.join(left::accelerator_yaml(&a.node));
+            let Ok(node) = Name::new(&a.node) else {
+                continue;
+            };
+            let copy = copies.join(left::accelerator_yaml(&node));
             let text = fs::read_to_string(&copy).unwrap_or_default();
             let config = parse_accelerator(&text, &copy.to_string_lossy(), &copies).ok();
             let batching = config.and_then(|c| accelerator::engine::batching(&c.engine));

@@ -48,6 +48,22 @@ pub fn read(path: &Path) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Reads a document, whose words become other documents' words.
+fn document(path: &Path) -> Result<String, Error> {
+    let bytes = fs::read(path).map_err(|source| Error::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    String::from_utf8(bytes).map_err(|e| {
+        let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|b| **b == b'\n').count();
+        Error::Content {
+            path: path.to_owned(),
+            what: format!("line {line} is not UTF-8: save the file as UTF-8"),
+        }
+    })
+}
+
 /// Writes a file and the folders above it.
 ///
 /// # Errors
@@ -80,7 +96,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Read`], [`Error::Content`].
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    serde_json::from_str(&read(path)?).map_err(|e| Error::Content {
+    serde_json::from_str(&document(path)?).map_err(|e| Error::Content {
         path: path.to_owned(),
         what: e.to_string(),
     })
@@ -104,7 +120,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Read`], [`Error::Content`].
 pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    yaml(&read(path)?).map_err(|what| Error::Content {
+    yaml(&document(path)?).map_err(|what| Error::Content {
         path: path.to_owned(),
         what,
     })

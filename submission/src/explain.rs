@@ -15,9 +15,31 @@ pub enum Word {
     Unexpected,
 }
 
+/// Holds the checker's lines against the findings, in the order in which it said them. What stands
+/// between "contains errors:" and their number are LoadGen's own errors; a traceback is the last
+/// that a program says.
+pub fn lines<'a>(round: &Round, findings: &[Finding], lines: &'a [String]) -> Vec<(&'a str, Word)> {
+    let (mut errors, mut crash): (bool, Option<Word>) = (false, None);
+    let mut out = Vec::new();
+    for line in lines {
+        let own = errors && !line.contains("has loadgen errors") && !line.contains("/results/");
+        errors = own || line.contains("contains errors:");
+        let word = match (&crash, own) {
+            (Some(Word::Unexpected), _) => Word::Unexpected,
+            (Some(_), _) | (None, true) => Word::Follows,
+            (None, false) => self::line(round, findings, line),
+        };
+        if line.contains("Traceback") {
+            crash = Some(word.clone());
+        }
+        out.push((line.as_str(), word));
+    }
+    out
+}
+
 /// Holds a line of the checker against the findings: those of the result that the line names, where
 /// it names one.
-pub fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
+fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
     let known: Vec<_> = round
         .complaints
         .iter()
@@ -31,8 +53,15 @@ pub fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
         .flat_map(|c| c.rules.iter().map(String::as_str))
         .collect();
     let of_it = |finding: &&Finding| {
-        let place = format!("results/{}/", finding.result.replace(' ', "/"));
-        finding.result.is_empty() || !line.contains("results/") || line.contains(&place)
+        let mut parts: Vec<_> = finding.result.split(' ').collect();
+        // What a model lacks is said of its other scenarios.
+        if finding.rule.id.starts_with("scenario.") {
+            parts.truncate(2);
+        }
+        let place = format!("results/{}", parts.join("/"));
+        let of_it = line.find(&place).map(|at| &line[at + place.len()..]);
+        let of_it = of_it.is_some_and(|rest| rest.starts_with(['/', ' ', ',']));
+        finding.result.is_empty() || !line.contains("results/") || of_it
     };
     let found: BTreeSet<String> = findings
         .iter()

@@ -2,9 +2,13 @@
 //! `documentation/`, which may hold what its author likes.
 
 use std::{
-    fs,
+    borrow::Borrow,
+    fmt, fs,
+    ops::Deref,
     path::{Path, PathBuf},
 };
+
+use serde::{Deserialize, Serialize};
 
 /// The diagram of the network.
 pub const DIAGRAM: &str = "network.svg";
@@ -12,39 +16,188 @@ pub const DIAGRAM: &str = "network.svg";
 pub const NETWORK_PAGE: &str = "network.md";
 /// The minimum bandwidths, and what there is.
 pub const BANDWIDTH_PAGE: &str = "bandwidth.md";
+/// The way from the NICs to the accelerators.
+pub const PATH_PAGE: &str = "data-path.md";
+/// How the models were quantized, by the name that the rules ask for.
+pub const QUANTIZATION_PAGE: &str = "calibration.md";
 /// The session API.
 pub const SESSION_PAGE: &str = "session-api.md";
-/// The performance run's name below `documentation/runs/…`.
-pub const PERFORMANCE: &str = "performance";
-/// The accuracy run's.
-pub const ACCURACY: &str = "accuracy";
+/// Longest [`Name`], in bytes.
+const MAX_NAME: usize = 100;
+
+/// A name that becomes a file or a folder: 1 to 100 of `A-Z a-z 0-9 - _ .`, of which the first is
+/// no dot. Only [`Name::new`] makes one, so no document leads a path out of its folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(String);
+
+impl Name {
+    /// Checks a text.
+    ///
+    /// # Errors
+    /// The text is no such name, in words that say what one is.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let good = !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('.');
+        match good && text.chars().all(plain) {
+            true => Ok(Name(text.to_owned())),
+            false => Err(format!(
+                "{text:?} is no name for a file: 1 to {MAX_NAME} of A-Z a-z 0-9 - _ . with no dot in front"
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Name::new(&text)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        name.0
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for Name {
+    fn as_ref(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl PartialEq<&str> for Name {
+    fn eq(&self, other: &&str) -> bool {
+        self.0 == *other
+    }
+}
+
+impl PartialEq<str> for Name {
+    fn eq(&self, other: &str) -> bool {
+        self.0 == other
+    }
+}
+
+/// A file in a folder, or in folders below it: [`Name`]s with `/` between them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Below(String);
+
+impl TryFrom<String> for Below {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.split('/')
+            .try_for_each(|part| Name::new(part).map(drop))?;
+        Ok(Below(text))
+    }
+}
+
+impl AsRef<Path> for Below {
+    fn as_ref(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+/// What a run is for, which names its folders.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// It is measured.
+    Performance,
+    /// Every sample once.
+    Accuracy,
+    /// A compliance test, by its name.
+    Test(Name),
+}
+
+impl Kind {
+    /// As folders are called.
+    pub fn name(&self) -> &str {
+        match self {
+            Kind::Performance => "performance",
+            Kind::Accuracy => "accuracy",
+            Kind::Test(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Where a result is handed in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Division {
+    /// LoadGen and SUT are one system, of one machine or of several.
+    Closed,
+    /// The same, with models, accuracy and tests of the submitter's own.
+    Open,
+    /// LoadGen on a machine of its own, the SUT behind a network.
+    #[default]
+    Network,
+}
+
+impl Division {
+    /// As its folder is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Division::Closed => "closed",
+            Division::Open => "open",
+            Division::Network => "network",
+        }
+    }
+}
 
 /// A tree and its one submitter.
 #[derive(Clone, Debug)]
 pub struct Tree {
     root: PathBuf,
-    division: String,
-    submitter: String,
+    division: Division,
+    submitter: Name,
 }
 
 /// A scenario of a model on a system.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The system's folder.
-    pub system: String,
+    pub system: Name,
     /// The model's.
-    pub model: String,
+    pub model: Name,
     /// The scenario's.
-    pub scenario: String,
+    pub scenario: Name,
 }
 
 impl Tree {
     /// Of a submitter, in a division.
-    pub fn new(root: &Path, division: &str, submitter: &str) -> Self {
+    pub fn new(root: &Path, division: Division, submitter: &Name) -> Self {
         Tree {
             root: root.to_owned(),
-            division: division.to_owned(),
-            submitter: submitter.to_owned(),
+            division,
+            submitter: submitter.clone(),
         }
     }
 
@@ -58,9 +211,14 @@ impl Tree {
         &self.submitter
     }
 
+    /// The division.
+    pub fn division(&self) -> Division {
+        self.division
+    }
+
     /// `network/ORG`.
     pub fn own(&self) -> PathBuf {
-        self.root.join(&self.division).join(&self.submitter)
+        self.root.join(self.division.name()).join(&self.submitter)
     }
 
     /// `systems/`.
@@ -69,7 +227,7 @@ impl Tree {
     }
 
     /// `systems/SYSTEM.json`.
-    pub fn system_json(&self, system: &str) -> PathBuf {
+    pub fn system_json(&self, system: &Name) -> PathBuf {
         self.systems_folder().join(format!("{system}.json"))
     }
 
@@ -87,6 +245,16 @@ impl Tree {
         self.own().join("documentation")
     }
 
+    /// `documentation/SYSTEM/PAGE`: a page on one system.
+    pub fn page(&self, system: &Name, page: &str) -> PathBuf {
+        self.documentation().join(system).join(page)
+    }
+
+    /// `documentation/nodes/SYSTEM`: what each node of a system is.
+    pub fn nodes(&self, system: &Name) -> PathBuf {
+        self.documentation().join("nodes").join(system)
+    }
+
     /// `results/SYSTEM/MODEL/SCENARIO`.
     pub fn scenario(&self, place: &Place) -> PathBuf {
         let results = self.own().join("results");
@@ -96,25 +264,26 @@ impl Tree {
             .join(&place.scenario)
     }
 
-    /// Where a run's own record is kept: `run` is [`PERFORMANCE`], [`ACCURACY`] or a test's name.
-    pub fn kept(&self, place: &Place, run: &str) -> PathBuf {
+    /// Where a run's own record is kept.
+    pub fn kept(&self, place: &Place, run: &Kind) -> PathBuf {
         let runs = self.documentation().join("runs").join(&place.system);
-        runs.join(&place.model).join(&place.scenario).join(run)
+        runs.join(&place.model)
+            .join(&place.scenario)
+            .join(run.name())
     }
 
-    /// Systems that have results.
-    pub fn systems(&self) -> Vec<String> {
-        folders(&self.own().join("results"))
+    /// Systems that have results. Folders whose names are no [`Name`] are no part of a tree.
+    pub fn systems(&self) -> Vec<Name> {
+        named(&self.own().join("results"))
     }
 
     /// All scenarios of all models of a system.
-    pub fn places(&self, system: &str) -> Vec<Place> {
+    pub fn places(&self, system: &Name) -> Vec<Place> {
         let of_system = self.own().join("results").join(system);
-        let models = folders(&of_system);
-        let places = models.into_iter().flat_map(|model| {
-            let scenarios = folders(&of_system.join(&model));
+        let places = named(&of_system).into_iter().flat_map(|model| {
+            let scenarios = named(&of_system.join(&model));
             scenarios.into_iter().map(move |scenario| Place {
-                system: system.to_owned(),
+                system: system.clone(),
                 model: model.clone(),
                 scenario,
             })
@@ -147,6 +316,11 @@ pub fn files(of: &Path) -> Vec<String> {
     names(of, |path| path.is_file())
 }
 
+fn named(of: &Path) -> Vec<Name> {
+    let all = folders(of);
+    all.iter().filter_map(|name| Name::new(name).ok()).collect()
+}
+
 fn names(of: &Path, keep: impl Fn(&Path) -> bool) -> Vec<String> {
     let entries = fs::read_dir(of).into_iter().flatten().flatten();
     let kept = entries.filter(|e| keep(&e.path()));
@@ -158,10 +332,32 @@ fn names(of: &Path, keep: impl Fn(&Path) -> bool) -> Vec<String> {
 }
 
 /// What LoadGen logged lies here.
-pub fn run_folder(scenario: &Path, run: &str) -> PathBuf {
+pub fn run_folder(scenario: &Path, run: &Kind) -> PathBuf {
     match run {
-        PERFORMANCE => scenario.join(PERFORMANCE).join("run_1"),
-        ACCURACY => scenario.join(ACCURACY),
-        test => scenario.join(test).join(PERFORMANCE).join("run_1"),
+        Kind::Performance => scenario.join("performance").join("run_1"),
+        Kind::Accuracy => scenario.join("accuracy"),
+        Kind::Test(test) => scenario.join(test).join("performance").join("run_1"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_leads_nowhere_but_into_its_folder() {
+        let long = "a".repeat(MAX_NAME + 1);
+        for odd in [
+            "", ".", "..", ".a", "a/b", "/a", "a\\b", "a b", "a\0", "\u{e9}", &long,
+        ] {
+            assert!(Name::new(odd).is_err(), "{odd:?}");
+            assert!(
+                odd == "a/b" || Below::try_from(odd.to_owned()).is_err(),
+                "{odd:?}"
+            );
+        }
+        assert!(Below::try_from("a/../b".to_owned()).is_err());
+        let read: Result<Name, _> = serde_json::from_str("\"../a\"");
+        assert!(read.is_err(), "{read:?}");
     }
 }

@@ -8,7 +8,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Read},
+    io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     error::{self, Error},
-    layout,
+    layout::{self, Name},
 };
 
 /// The folder of the copies.
@@ -32,11 +32,11 @@ pub const AUDIT_CONFIG: &str = "audit.config";
 /// The copy of the frontend's configuration.
 pub const FRONTEND_YAML: &str = "frontend.yaml";
 /// The copy of an accelerator's configuration, as it told it.
-pub fn accelerator_yaml(node: &str) -> String {
+pub fn accelerator_yaml(node: &Name) -> String {
     format!("accelerator-{node}.yaml")
 }
 /// The description of a node, [`crate::describe::Node`].
-pub fn node_json(node: &str) -> String {
+pub fn node_json(node: &Name) -> String {
     format!("node-{node}.json")
 }
 /// This program's own summary.
@@ -71,6 +71,8 @@ pub struct Left {
     pub files: BTreeMap<String, FileNote>,
     /// SHA-256 of LoadGen's logs when the run had ended, by their names.
     pub logs: BTreeMap<String, String>,
+    /// SHA-256 of the accuracy log as MLCommons' truncate_accuracy_log.py cuts it.
+    pub accuracy_cut: Option<String>,
     /// The program's exit code; none while it runs.
     pub exit: Option<u8>,
     /// Why it ended so.
@@ -200,6 +202,10 @@ impl Left {
                 self.logs.insert(name.to_owned(), sha256_of(&path)?);
             }
         }
+        let log = folder.join(loadgen_log::ACCURACY);
+        if log.is_file() {
+            self.accuracy_cut = Some(hex::encode(Sha256::digest(cut(&log)?)));
+        }
         self.exit = Some(exit);
         self.reason = reason.to_owned();
         error::write_json(&folder.join(FILE), &self)
@@ -232,6 +238,31 @@ pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     names
         .map(move |name| copies.join(name))
         .chain([folder.join(FILE)])
+}
+
+/// A log as MLCommons' truncate_accuracy_log.py leaves it: its first and last 4096 bytes.
+///
+/// # Errors
+/// [`Error::Read`].
+pub fn cut(path: &Path) -> Result<Vec<u8>, Error> {
+    const SHOWN: u64 = 4096;
+    let failed = |source: io::Error| Error::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = File::open(path).map_err(failed)?;
+    let size = file.metadata().map_err(failed)?.len();
+    let mut text = Vec::new();
+    let mut read = |from: u64, text: &mut Vec<u8>| {
+        file.seek(SeekFrom::Start(from))?;
+        (&mut file).take(SHOWN).read_to_end(text)
+    };
+    read(0, &mut text).map_err(failed)?;
+    if size >= SHOWN {
+        text.extend(b"\n\n...\n\n");
+        read(size - SHOWN, &mut text).map_err(failed)?;
+    }
+    Ok(text)
 }
 
 /// The SHA-256 of a file, in hexadecimal digits.
@@ -267,7 +298,10 @@ mod tests {
             model: "llama3_1-8b".to_owned(),
             ..Left::default()
         };
-        let told = [(accelerator_yaml("a"), "node: a\n".to_owned())];
+        let told = [(
+            accelerator_yaml(&Name::new("a").expect("a name")),
+            "node: a\n".to_owned(),
+        )];
         let left = left
             .begin(&folder, &[(USER_CONF, &source)], &told)
             .expect("begun");

@@ -10,7 +10,7 @@ use std::{
 use crate::{
     build::Built,
     error::{self, Error},
-    layout::{self, Place},
+    layout::{self, Kind, Name, Place},
     left::{AUDIT_CONFIG, FOLDER},
     round::{Round, Test, loadgen_scenario},
 };
@@ -20,6 +20,7 @@ use crate::{
 pub struct Official {
     checker: PathBuf,
     python: PathBuf,
+    note: Option<String>,
 }
 
 /// What a script came to.
@@ -39,24 +40,56 @@ impl Official {
     /// Of a checkout of mlcommons/inference.
     ///
     /// # Errors
-    /// It has no submission checker.
-    pub fn new(checker: &Path, python: &Path) -> Result<Self, Error> {
-        let absolute = checker.canonicalize().map_err(|source| Error::Read {
+    /// It has no submission checker, or one that does not know the round; Python lacks a package.
+    pub fn new(checker: &Path, python: &Path, round: &Round) -> Result<Self, Error> {
+        let folder = checker.canonicalize().map_err(|source| Error::Read {
             path: checker.to_owned(),
             source,
         })?;
-        let main = absolute.join("tools/submission/submission_checker/main.py");
-        if !main.is_file() {
-            return Err(Error::Usage(format!(
-                "--checker {}: it has no {}; is it a checkout of mlcommons/inference?",
-                checker.display(),
-                main.strip_prefix(&absolute).unwrap_or(&main).display()
+        let tools = folder.join("tools/submission/submission_checker");
+        let usage = |what: String| Error::Usage(format!("--checker {}: {what}", checker.display()));
+        if !tools.join("main.py").is_file() {
+            return Err(usage(
+                "it has no tools/submission/submission_checker/main.py; is it a checkout of mlcommons/inference?"
+                    .to_owned(),
+            ));
+        }
+        let known = error::read(&tools.join("constants.py"))?;
+        let models = round.models.keys().map(|m| &**m);
+        let mut names = std::iter::once(&*round.checker_version).chain(models);
+        let source = round.sources.get("checker").map_or("", String::as_str);
+        if let Some(odd) = names.find(|name| !known.contains(&format!("\"{name}\""))) {
+            return Err(usage(format!(
+                "its submission checker does not know {odd}: the checkout is older than the one of \
+                 round {} ({source}); update it",
+                round.round
             )));
         }
-        Ok(Official {
-            checker: absolute,
-            python: python.to_owned(),
-        })
+        // A name of a program is looked up; a path is the user's, links and all.
+        let python = match python.components().count() {
+            1 => python.to_owned(),
+            _ => absolute(python)?,
+        };
+        let official = Official {
+            note: older(&folder, source),
+            checker: folder,
+            python,
+        };
+        let mut command = official.script(&official.checker);
+        command.args(["-c", "import numpy, yaml"]);
+        match official.output(command)? {
+            (true, _) => Ok(official),
+            (false, text) => Err(Error::Usage(format!(
+                "--python {}: MLCommons' scripts want numpy and PyYAML: {}; name a Python that has them",
+                official.python.display(),
+                text.lines().last().unwrap_or_default()
+            ))),
+        }
+    }
+
+    /// That the checkout is older than the round's, where git says so.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// The checkout.
@@ -81,7 +114,9 @@ impl Official {
                 continue;
             };
             for name in &model.tests {
-                let (Some(run), Some(test)) = (kinds.get(name), round.tests.get(name)) else {
+                let (Some(run), Some(test)) =
+                    (kinds.get(&Kind::Test(name.clone())), round.tests.get(name))
+                else {
                     continue;
                 };
                 let scenario = absolute(&built.tree.scenario(place))?;
@@ -90,7 +125,7 @@ impl Official {
                     scenario,
                     place,
                     dtype: &model.dtype,
-                    script: scripts.get(&place.model).map_or("", String::as_str),
+                    script: scripts.get(&*place.model).map_or("", String::as_str),
                 };
                 ran.push(self.verify_one(name, test, &with)?);
             }
@@ -98,7 +133,7 @@ impl Official {
         Ok(ran)
     }
 
-    fn verify_one(&self, name: &str, test: &Test, with: &Values<'_>) -> Result<Ran, Error> {
+    fn verify_one(&self, name: &Name, test: &Test, with: &Values<'_>) -> Result<Ran, Error> {
         let script = self
             .checker
             .join("compliance")
@@ -141,7 +176,7 @@ impl Official {
             ("{checker}", self.checker.display().to_string()),
             ("{python}", self.python.display().to_string()),
             // Verifiers know LoadGen's own names and Interactive.
-            ("{name}", with.place.scenario.clone()),
+            ("{name}", with.place.scenario.to_string()),
             (
                 "{loadgen}",
                 loadgen_scenario(&with.place.scenario).to_owned(),
@@ -161,6 +196,20 @@ impl Official {
     /// # Errors
     /// Python cannot be started.
     pub fn truncate(&self, built: &Built) -> Result<Ran, Error> {
+        // The script cuts no log beside which there is no accuracy.txt to keep the hash in.
+        for (place, kinds) in &built.from {
+            for kind in kinds.keys().filter(|kind| matches!(kind, Kind::Test(_))) {
+                let folder = built
+                    .tree
+                    .scenario(place)
+                    .join(kind.name())
+                    .join("accuracy");
+                let text = folder.join("accuracy.txt");
+                if folder.join(loadgen_log::ACCURACY).is_file() && !text.exists() {
+                    error::write(&text, "The answers of this run: ../verify_*.txt\n")?;
+                }
+            }
+        }
         let backup = std::env::temp_dir().join(format!("qdl-whole-logs-{}", std::process::id()));
         let mut command = self.script(&self.checker);
         command
@@ -175,6 +224,8 @@ impl Official {
             .arg(&backup);
         let (good, text) = self.output(command)?;
         let _ = std::fs::remove_dir_all(&backup);
+        // It returns 0 whatever it could not do.
+        let good = good && !text.contains("ERROR");
         Ok(Ran {
             what: "truncation of accuracy logs".to_owned(),
             good,
@@ -256,6 +307,25 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     })
 }
 
+/// What git says of a checkout that is older than the day that a source of the round ends with.
+fn older(checkout: &Path, source: &str) -> Option<String> {
+    let (_, day) = source.rsplit_once(' ')?;
+    let mut git = Command::new("git");
+    git.arg("-C")
+        .arg(checkout)
+        .args(["log", "-1", "--format=%h %cs"]);
+    let output = git.stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (commit, of) = text.trim().split_once(' ')?;
+    (of < day).then(|| {
+        format!(
+            "the checkout {} is at {commit} of {of}, and the round was read from {source}: \
+             what its checker says may differ; update it",
+            checkout.display()
+        )
+    })
+}
+
 /// What a person wants to see of a script's output: what is loud, each line once and without the
 /// time and place that Python's logging puts before it, and the last line.
 fn telling(text: &str) -> Vec<String> {
@@ -300,7 +370,86 @@ mod tests {
     #[test]
     fn a_folder_that_is_no_checkout_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
-        let error = Official::new(folder.path(), Path::new("python3")).expect_err("none");
-        assert!(error.to_string().contains("mlcommons/inference"), "{error}");
+        let round = Round::find("v6.1").expect("built in");
+        let new = || Official::new(folder.path(), Path::new("python3"), &round);
+        let error = new().expect_err("none").to_string();
+        assert!(
+            error.contains("is it a checkout of mlcommons/inference"),
+            "{error}"
+        );
+        let tools = folder.path().join("tools/submission/submission_checker");
+        error::write(&tools.join("main.py"), "").expect("written");
+        error::write(&tools.join("constants.py"), "{\"v6.1\": {}}").expect("written");
+        let error = new().expect_err("older").to_string();
+        assert!(
+            error.contains("older than the one of round v6.1"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_python_is_started_by_its_own_path_and_says_what_it_lacks() {
+        let place = tempfile::tempdir().expect("a folder");
+        let tools = place.path().join("tools/submission/submission_checker");
+        error::write(&tools.join("main.py"), "").expect("written");
+        let round = Round::find("v6.1").expect("built in");
+        let names = round.models.keys().map(|m| format!("\"{m}\""));
+        let names: Vec<_> = names.chain(["\"v6.1\"".to_owned()]).collect();
+        error::write(&tools.join("constants.py"), names.join(" ")).expect("written");
+        // As a virtual environment's: a link to a program that looks at its own name.
+        let program = place.path().join("program");
+        error::write(&program, "#!/bin/sh\necho \"no module in $0\"; exit 1\n").expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).expect("a program");
+        let link = place.path().join("python");
+        std::os::unix::fs::symlink(&program, &link).expect("a link");
+        let error = Official::new(place.path(), &link, &round).expect_err("no numpy");
+        let said = format!("no module in {}", link.display());
+        assert!(error.to_string().contains(&said), "{error}");
+    }
+
+    #[test]
+    fn a_checkout_that_is_older_than_the_rounds_says_so() {
+        let place = tempfile::tempdir().expect("a folder");
+        let git = |words: &str, day: &str| {
+            let mut git = Command::new("git");
+            git.arg("-C").arg(place.path()).args(words.split(' '));
+            let day = format!("{day}T00:00:00Z");
+            git.env("GIT_COMMITTER_DATE", &day)
+                .env("GIT_AUTHOR_DATE", &day);
+            git.status().is_ok_and(|status| status.success())
+        };
+        let commit = "-c user.name=a -c user.email=a commit -q --allow-empty -m a";
+        assert!(git("init -q", "2026-01-01") && git(commit, "2026-08-19"));
+        let source = "a checker, commit b66003e of 2026-08-20";
+        let note = older(place.path(), source).expect("a note");
+        assert!(
+            note.contains("of 2026-08-19, and the round was read from a checker"),
+            "{note}"
+        );
+        assert!(git(commit, "2026-08-20"));
+        assert_eq!(older(place.path(), source), None);
+    }
+
+    #[test]
+    fn a_truncation_that_logs_an_error_has_not_passed() {
+        let place = tempfile::tempdir().expect("a folder");
+        let script = place
+            .path()
+            .join("tools/submission/truncate_accuracy_log.py");
+        error::write(&script, "print('ERROR:main:accuracy.txt missing')\n").expect("written");
+        let official = Official {
+            checker: place.path().to_owned(),
+            python: "python3".into(),
+            note: None,
+        };
+        let org = Name::new("org").expect("a name");
+        let built = Built {
+            tree: layout::Tree::new(place.path(), layout::Division::Network, &org),
+            from: BTreeMap::new(),
+        };
+        let ran = official.truncate(&built).expect("it ran");
+        assert!(!ran.good, "{ran:?}");
+        assert_eq!(ran.lines, ["ERROR:main:accuracy.txt missing"]);
     }
 }

@@ -15,12 +15,13 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
     for ran in scripts {
         let word = if ran.good { "passed" } else { "FAILED" };
         out += &format!("{}: {word}\n", ran.what);
-        for line in ran.lines.iter().filter(|_| !ran.good) {
+        if ran.good {
+            continue;
+        }
+        for (line, word) in explain::lines(round, findings, &ran.lines) {
             out += &format!("    {line}\n");
-            if !ran.is_checker {
-                continue;
-            }
-            match explain::line(round, findings, line) {
+            match word {
+                _ if !ran.is_checker => {}
                 Word::Found(rules) => out += &format!("        found as {}\n", rules.join(", ")),
                 Word::Follows => {}
                 Word::Unexpected => out += "        UNEXPECTED: nothing found here says so\n",
@@ -36,11 +37,12 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
 /// Complaints of the checker that nothing found here says.
 pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[Ran]) -> usize {
     let bad = scripts.iter().filter(|ran| ran.is_checker && !ran.good);
-    let lines = bad.flat_map(|ran| &ran.lines);
-    lines
-        .filter(|line| explain::line(round, findings, line) == Word::Unexpected)
-        .count()
+    let words = bad.flat_map(|ran| explain::lines(round, findings, &ran.lines));
+    words.filter(|(_, word)| *word == Word::Unexpected).count()
 }
+
+/// The title above what is true of several results.
+const SEVERAL: &str = "several results";
 
 /// The findings, as `submit` prints them.
 pub fn page(findings: &[Finding]) -> String {
@@ -49,12 +51,29 @@ pub fn page(findings: &[Finding]) -> String {
         out += "nothing is missing: the tree keeps to every rule that a program can see\n";
         return out;
     }
-    let mut by_result: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
+    // What is true of several files is said once.
+    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+    let mut known: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for finding in findings {
-        by_result.entry(&finding.result).or_default().push(finding);
+        let group = known
+            .entry((finding.rule.id, &finding.what))
+            .or_insert(groups.len());
+        match groups.get_mut(*group) {
+            Some(group) => group.push(finding),
+            None => groups.push(vec![finding]),
+        }
+    }
+    let mut by_result: BTreeMap<&str, Vec<Vec<&Finding>>> = BTreeMap::new();
+    for group in groups {
+        let result = group[0].result.as_str();
+        let one = group.iter().all(|f| f.result == result);
+        by_result
+            .entry(if one { result } else { SEVERAL })
+            .or_default()
+            .push(group);
     }
     let wide = findings.iter().map(|f| f.rule.id.len()).max().unwrap_or(0);
-    for (result, all) in by_result {
+    for (result, groups) in by_result {
         let title = if result.is_empty() {
             "the tree"
         } else {
@@ -62,10 +81,18 @@ pub fn page(findings: &[Finding]) -> String {
         };
         out += &format!("{title}\n");
         let mut makes: BTreeMap<&str, usize> = BTreeMap::new();
-        for finding in &all {
-            let place = short(&finding.place, result);
-            out += &format!("  {:<wide$}  {place}: {}\n", finding.rule.id, finding.what);
-            if !finding.make.is_empty() {
+        for group in &groups {
+            let (rule, what) = (group[0].rule.id, &group[0].what);
+            let places: Vec<_> = group.iter().map(|f| short(&f.place, result)).collect();
+            out += &match &places[..] {
+                [place] => format!("  {rule:<wide$}  {place}: {what}\n"),
+                [first, .., last] => {
+                    let n = places.len();
+                    format!("  {rule:<wide$}  {what} ({n} places, {first} to {last})\n")
+                }
+                [] => String::new(),
+            };
+            for finding in group.iter().filter(|f| !f.make.is_empty()) {
                 *makes.entry(&finding.make).or_default() += 1;
             }
         }
@@ -82,6 +109,9 @@ pub fn page(findings: &[Finding]) -> String {
 
 /// A place without the result that stands above it.
 fn short<'a>(place: &'a str, result: &str) -> &'a str {
+    if result.is_empty() || result == SEVERAL {
+        return place;
+    }
     let folder = result.replace(' ', "/");
     let rest = place
         .strip_prefix("results/")
@@ -116,5 +146,11 @@ mod tests {
             "  makes 2 of these right:  frontend --mode accuracy"
         );
         assert!(page(&[]).contains("nothing is missing"));
+        let mut several = vec![finding("results/sys/m/Offline/accuracy/a", "no commit"); 9];
+        several[8].result = "sys m Server".to_owned();
+        several[8].place = "results/sys/m/Server/accuracy/a".to_owned();
+        let text = page(&several);
+        assert_eq!(text.matches("no commit").count(), 1);
+        assert!(text.starts_with("several results\n"), "{text}");
     }
 }

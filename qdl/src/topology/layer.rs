@@ -84,8 +84,8 @@ fn of_address(root: &Path, address: IpAddr) -> (String, LinkLayer) {
     }
 }
 
-/// A network interface's.
-fn of_interface(root: &Path, name: &str) -> LinkLayer {
+/// A network interface's. A bond, a VLAN or a bridge over hardware is what the hardware is.
+pub fn of_interface(root: &Path, name: &str) -> LinkLayer {
     below(&root.join("sys/class/net"), name, 0)
 }
 

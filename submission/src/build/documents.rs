@@ -7,15 +7,16 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Kind, Material, Run};
+use super::{Material, Run};
 use crate::{
     describe::{
-        Node, diagram,
+        Node, Role, diagram,
+        form::Form,
         pages::{self, Rate},
         system::{self, System},
     },
     error::{self, Error},
-    layout::{self, Place, Tree},
+    layout::{self, Kind, Name, Place, Tree},
     left::{self, FRONTEND_YAML},
 };
 
@@ -28,78 +29,101 @@ const ELEMENT_BYTES: u64 = 4;
 pub(super) fn write(
     material: &Material<'_>,
     tree: &Tree,
-    from: &BTreeMap<Place, BTreeMap<String, PathBuf>>,
+    from: &BTreeMap<Place, BTreeMap<Kind, PathBuf>>,
 ) -> Result<(), Error> {
     let documents = tree.documentation();
     error::write(&documents.join(layout::SESSION_PAGE), SESSION_API)?;
-    let nodes: Vec<Node> = material
-        .nodes
-        .iter()
-        .map(|n| with_ecc(material, n))
-        .collect();
+    if !material.form.quantization.trim().is_empty() {
+        let models: BTreeSet<&Name> = from.keys().map(|place| &place.model).collect();
+        let page = pages::quantization(material.form, models.into_iter());
+        error::write(&documents.join(layout::QUANTIZATION_PAGE), page)?;
+    }
+    let systems: BTreeSet<&Name> = from.keys().map(|place| &place.system).collect();
+    for system in systems {
+        of_system(material, tree, system, from.keys())?;
+    }
+    Ok(())
+}
+
+/// The JSON and the pages of one system.
+fn of_system<'a>(
+    material: &Material<'_>,
+    tree: &Tree,
+    name: &Name,
+    places: impl Iterator<Item = &'a Place>,
+) -> Result<(), Error> {
+    let form = &material.form.of_system(name);
+    let has = |node: &Node| {
+        let names = || material.runs_of(name).flat_map(|run| &run.nodes);
+        names().next().is_none() || names().any(|n| **n == node.node)
+    };
+    let nodes = material.nodes.iter().filter(|node| has(node));
+    let nodes: Vec<Node> = nodes.map(|n| with_ecc(form, n)).collect();
     for node in &nodes {
-        let folder = documents.join("nodes").join(&material.form.system);
-        error::write_json(
-            &folder.join(format!("{}-{}.json", node.role, node.node)),
-            node,
-        )?;
+        let known = Name::new(&node.node).map_err(|why| {
+            Error::Usage(format!(
+                "a node's description has a name that cannot be used: {why}"
+            ))
+        })?;
+        let path = tree.nodes(name).join(node.role.file(&known));
+        error::write_json(&path, node)?;
     }
     let run = material
-        .runs
-        .iter()
+        .runs_of(name)
         .find(|r| r.kinds.contains(&Kind::Performance));
-    let run = run.or(material.runs.first());
-    let Some(frontend) = nodes.iter().find(|n| n.role == "frontend") else {
+    let run = run.or(material.runs_of(name).next());
+    let Some(frontend) = nodes.iter().find(|n| n.role == Role::Frontend) else {
         return Ok(());
     };
-    let accelerators = nodes.iter().filter(|n| n.role != "frontend");
+    let accelerators = nodes.iter().filter(|n| n.role != Role::Frontend);
     let yaml = |file: PathBuf| error::read(&file).unwrap_or_default();
     let own = run.map(|r| yaml(r.file(FRONTEND_YAML))).unwrap_or_default();
+    let beside = |node: &Node| {
+        let name = Name::new(&node.node).ok()?;
+        run.map(|r| r.file(&left::accelerator_yaml(&name)))
+    };
     let system = System {
         frontend,
         frontend_nics: used_nics(frontend, &own),
         accelerators: accelerators
             .map(|node| {
-                let beside = run.map(|r| r.file(&left::accelerator_yaml(&node.node)));
                 let given = material.configurations.get(&node.node).cloned();
-                let text = given.or(beside).map(yaml).unwrap_or_default();
+                let text = given.or_else(|| beside(node)).map(yaml).unwrap_or_default();
                 (node, used_nics(node, &text))
             })
             .collect(),
         fabric: run.map(|r| r.left.fabric.clone()).unwrap_or_default(),
         connections: run.map_or(0, |r| r.left.connections),
+        network_type: form.field("network_type").to_owned(),
     };
-    let json = system::json(material.round, material.form, &system);
-    error::write_json(&tree.system_json(&material.form.system), &json)?;
-    error::write(
-        &documents.join(layout::DIAGRAM),
-        diagram::svg(material.form, &system),
-    )?;
-    error::write(
-        &documents.join(layout::NETWORK_PAGE),
-        pages::network(material.form, &system),
-    )?;
-    let rates: Vec<_> = from
-        .keys()
+    let json = system::json(material.round, material.division, form, &system);
+    error::write_json(&tree.system_json(name), &json)?;
+    let rates: Vec<_> = places
+        .filter(|place| place.system == *name)
         .filter_map(|place| rate(material, place))
         .collect();
-    error::write(
-        &documents.join(layout::BANDWIDTH_PAGE),
-        pages::bandwidth(&system, &rates),
-    )
+    for (page, text) in [
+        (layout::DIAGRAM, diagram::svg(form, &system)),
+        (layout::NETWORK_PAGE, pages::network(form, &system)),
+        (layout::BANDWIDTH_PAGE, pages::bandwidth(&system, &rates)),
+        (layout::PATH_PAGE, pages::data_path(form, &system, &rates)),
+    ] {
+        error::write(&tree.page(name, page), text)?;
+    }
+    Ok(())
 }
 
 /// What the form says of ECC, where the machine did not.
-fn with_ecc(material: &Material<'_>, node: &Node) -> Node {
+fn with_ecc(form: &Form, node: &Node) -> Node {
     let mut node = node.clone();
     let said = |answer: &str| match answer {
         "yes" => Some(true),
         "no" => Some(false),
         _ => None,
     };
-    node.memory.ecc = node.memory.ecc.or(said(&material.form.host_memory_ecc));
+    node.memory.ecc = node.memory.ecc.or(said(&form.host_memory_ecc));
     for gpu in &mut node.gpus {
-        gpu.ecc = gpu.ecc.or(said(&material.form.accelerator_memory_ecc));
+        gpu.ecc = gpu.ecc.or(said(&form.accelerator_memory_ecc));
     }
     node
 }
@@ -140,11 +164,8 @@ fn used_nics(node: &Node, yaml: &str) -> BTreeSet<String> {
 }
 
 fn rate<'a>(material: &'a Material<'_>, place: &'a Place) -> Option<Rate<'a>> {
-    let is_it = |run: &&Run| {
-        run.model == place.model
-            && run.scenario == place.scenario
-            && run.kinds.contains(&Kind::Performance)
-    };
+    let is_it =
+        |run: &&Run| material.place(run) == *place && run.kinds.contains(&Kind::Performance);
     let run = material.runs.iter().find(is_it);
     let figures = [
         "result_samples_per_second",
@@ -155,24 +176,100 @@ fn rate<'a>(material: &'a Material<'_>, place: &'a Place) -> Option<Rate<'a>> {
     let stream = run
         .and_then(|r| r.detail.number("result_mean_latency_ns"))
         .map(|ns| 1e9 / ns.max(1.0));
-    let types = material
-        .form
-        .models
-        .get(&place.model)
-        .and_then(|m| m.get("input_data_types"));
-    let bits: String = types
-        .map(|t| t.chars().filter(char::is_ascii_digit).collect())
-        .unwrap_or_default();
-    let bytes = match bits.as_str() {
-        "8" => 1,
-        "16" => 2,
-        "64" => 8,
-        _ => ELEMENT_BYTES,
-    };
+    let types = material.form.models.get(&*place.model);
+    let types = types.and_then(|m| m.get("input_data_types"));
+    let model = material.round.models.get(&place.model)?;
     Some(Rate {
         place,
-        model: material.round.models.get(&place.model)?,
+        model,
         per_second: per_second.or(stream).unwrap_or(0.0),
-        element_bytes: bytes,
+        input_bytes: types
+            .and_then(|t| element_bytes(t))
+            .unwrap_or(ELEMENT_BYTES),
+        output_bytes: element_bytes(&model.dtype).unwrap_or(ELEMENT_BYTES),
     })
+}
+
+/// Bytes of an element: of the largest type that a text names, as `int32, fp16`.
+fn element_bytes(types: &str) -> Option<u64> {
+    let words = types.split(|c: char| !c.is_ascii_alphanumeric());
+    let bytes = words.filter_map(|word| match word {
+        "byte" | "bool" => Some(1),
+        word => {
+            let bits = word.trim_start_matches(|c: char| !c.is_ascii_digit());
+            let bits: u64 = bits.split('e').next()?.parse().ok()?;
+            (1..=128).contains(&bits).then(|| bits.div_ceil(8))
+        }
+    });
+    bytes.max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{layout::Division, round::Round};
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a name")
+    }
+
+    #[test]
+    fn a_description_is_written_into_the_tree_alone() {
+        let place = tempfile::tempdir().expect("a folder");
+        let root = place.path().join("tree");
+        let form = "{submitter: us, system: sys, status: available}";
+        let form: Form = error::yaml(form).expect("a form");
+        let round = Round::find("v6.1").expect("built in");
+        let tree = Tree::new(&root, Division::Network, &form.submitter);
+        let from = BTreeMap::from([(
+            Place {
+                system: name("sys"),
+                model: name("rgat"),
+                scenario: name("Offline"),
+            },
+            BTreeMap::new(),
+        )]);
+        let outside = place.path().join("outside/of").display().to_string();
+        for node in [&outside, "../../../../../it", "..", "", ".it"] {
+            // As an accelerator tells it (`described`).
+            let told = Node {
+                node: node.to_owned(),
+                ..Node::default()
+            };
+            let material = Material {
+                round: &round,
+                division: Division::Network,
+                form: &form,
+                nodes: &[told],
+                configurations: &BTreeMap::new(),
+                source: None,
+                runs: &[],
+            };
+            let error = write(&material, &tree, &from).expect_err("no name");
+            assert!(error.to_string().contains("cannot be used"), "{error}");
+            let made = layout::folders(place.path());
+            assert_eq!(made, ["tree"], "{node:?} led out of the tree");
+        }
+        let role = format!("{{\"role\": \"{outside}\"}}");
+        let role: Result<Node, _> = serde_json::from_str(&role);
+        assert!(
+            role.is_err(),
+            "a role becomes the beginning of a file's name"
+        );
+    }
+
+    #[test]
+    fn an_element_has_the_bytes_of_its_type() {
+        for (types, bytes) in [
+            ("int32", Some(4)),
+            ("int32, fp16", Some(4)),
+            ("fp8", Some(1)),
+            ("int64", Some(8)),
+            ("byte", Some(1)),
+            ("none", None),
+            ("fp8 e4m3", Some(1)),
+        ] {
+            assert_eq!(element_bytes(types), bytes, "{types}");
+        }
+    }
 }

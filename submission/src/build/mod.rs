@@ -4,16 +4,20 @@
 mod documents;
 mod runs;
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Map, Value};
 
-pub use runs::{Kind, Run, find, nodes};
+pub use runs::{Run, find, nodes};
 
 use crate::{
     describe::{Node, form::Form},
     error::{self, Error},
-    layout::{self, Place, Tree},
+    layout::{self, Division, Kind, Name, Place, Tree},
     left::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF},
     round::Round,
 };
@@ -22,6 +26,8 @@ use crate::{
 pub struct Material<'a> {
     /// The round.
     pub round: &'a Round,
+    /// Where it is handed in.
+    pub division: Division,
     /// The filled-in form.
     pub form: &'a Form,
     /// The nodes' descriptions.
@@ -39,34 +45,74 @@ pub struct Built {
     /// The tree.
     pub tree: Tree,
     /// For each result, each kind of run and the folder that it came from.
-    pub from: BTreeMap<Place, BTreeMap<String, PathBuf>>,
+    pub from: BTreeMap<Place, BTreeMap<Kind, PathBuf>>,
+}
+
+impl Material<'_> {
+    /// The result that a run belongs to.
+    pub fn place(&self, run: &Run) -> Place {
+        Place {
+            system: self.form.system_of(&run.accelerators()).clone(),
+            model: run.model.clone(),
+            scenario: run.scenario.clone(),
+        }
+    }
+
+    /// The runs of a system.
+    fn runs_of(&self, system: &Name) -> impl Iterator<Item = &Run> {
+        self.runs
+            .iter()
+            .filter(move |r| self.place(r).system == *system)
+    }
+
+    /// One set of nodes is one system.
+    fn one_set_each(&self) -> Result<(), Error> {
+        let mut sets: BTreeMap<Name, (BTreeSet<&Name>, &Path)> = BTreeMap::new();
+        for run in self.runs {
+            let (system, set) = (self.place(run).system, run.accelerators());
+            let (first, of) = sets
+                .entry(system.clone())
+                .or_insert_with(|| (set.clone(), &run.folder));
+            if *first != set {
+                let list = |set: &BTreeSet<&Name>| {
+                    set.iter().map(|n| &***n).collect::<Vec<_>>().join(", ")
+                };
+                return Err(Error::Usage(format!(
+                    "system {system} has two sets of nodes: {} in {}, {} in {}. Each set is a system of its \
+                     own: name it in the form as `systems: {{NAME: {{accelerators: [{}]}}}}`, or run again",
+                    list(first),
+                    of.display(),
+                    list(&set),
+                    run.folder.display(),
+                    list(&set)
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Makes the tree.
 ///
 /// # Errors
 /// A tree that is there already, two runs for one place, a file that cannot be copied.
-pub fn build(material: &Material<'_>, root: &std::path::Path) -> Result<Built, Error> {
-    let tree = Tree::new(root, &material.round.division, &material.form.submitter);
+pub fn build(material: &Material<'_>, root: &Path) -> Result<Built, Error> {
+    let tree = Tree::new(root, material.division, &material.form.submitter);
     if tree.own().exists() {
         return Err(Error::Usage(format!(
             "{} is there already: name another --out, or remove it",
             tree.own().display()
         )));
     }
-    let mut from: BTreeMap<Place, BTreeMap<String, PathBuf>> = BTreeMap::new();
+    material.one_set_each()?;
+    let mut from: BTreeMap<Place, BTreeMap<Kind, PathBuf>> = BTreeMap::new();
     for run in material.runs {
-        let place = Place {
-            system: material.form.system.clone(),
-            model: run.model.clone(),
-            scenario: run.scenario.clone(),
-        };
+        let place = material.place(run);
         let kinds = from.entry(place.clone()).or_default();
         for kind in &run.kinds {
-            if let Some(first) = kinds.insert(kind.name().to_owned(), run.folder.clone()) {
+            if let Some(first) = kinds.insert(kind.clone(), run.folder.clone()) {
                 return Err(Error::Usage(format!(
-                    "two {} runs of {} {}: {} and {}; hand in one",
-                    kind.name(),
+                    "two {kind} runs of {} {}: {} and {}; hand in one",
                     run.model,
                     run.scenario,
                     first.display(),
@@ -83,7 +129,10 @@ pub fn build(material: &Material<'_>, root: &std::path::Path) -> Result<Built, E
         readme(material, &tree, place)?;
     }
     if let Some(source) = &material.source {
-        copy_source(source, &tree.source())?;
+        let runs = material.runs.iter().map(|run| run.folder.as_path());
+        let not = std::iter::once(root).chain(runs);
+        let not: Vec<_> = not.filter_map(|p| p.canonicalize().ok()).collect();
+        copy_source(source, &tree.source(), &not)?;
     }
     documents::write(material, &tree, &from)?;
     Ok(Built { tree, from })
@@ -98,15 +147,17 @@ fn put(
     kind: &Kind,
 ) -> Result<(), Error> {
     let scenario = tree.scenario(place);
-    let logs = layout::run_folder(&scenario, kind.name());
-    let mut names = vec![loadgen_log::SUMMARY, loadgen_log::DETAIL];
+    let logs = layout::run_folder(&scenario, kind);
+    let mut names = [loadgen_log::SUMMARY, loadgen_log::DETAIL]
+        .map(Path::new)
+        .to_vec();
     if *kind == Kind::Accuracy {
-        names.extend([loadgen_log::ACCURACY, "accuracy.txt"]);
+        names.extend([loadgen_log::ACCURACY, "accuracy.txt"].map(Path::new));
         let model = material.round.models.get(&run.model);
         names.extend(
             model
                 .iter()
-                .flat_map(|m| m.accuracy_files.iter().map(String::as_str)),
+                .flat_map(|m| m.accuracy_files.iter().map(AsRef::as_ref)),
         );
     }
     for name in names {
@@ -115,29 +166,26 @@ fn put(
     if *kind == Kind::Performance {
         copy_if_there(&run.file(USER_CONF), &scenario.join(USER_CONF))?;
     }
-    let kept = tree.kept(place, kind.name());
+    let kept = tree.kept(place, kind);
     for name in [left::FILE, left::SUMMARY] {
         copy_if_there(&run.folder.join(name), &kept.join(name))?;
     }
     for name in [FRONTEND_YAML, USER_CONF, AUDIT_CONFIG] {
         copy_if_there(&run.file(name), &kept.join(name))?;
     }
-    for node in run.detail.nodes() {
-        let name = left::accelerator_yaml(&node);
+    for node in &run.nodes {
+        let (name, description) = (left::accelerator_yaml(node), left::node_json(node));
         // The run itself may have been told; else the user names the file.
         let own = run.file(&name);
-        let given = material.configurations.get(&node);
+        let given = material.configurations.get(&**node);
         let from = given.filter(|_| !own.is_file()).cloned().unwrap_or(own);
         copy_if_there(&from, &kept.join(&name))?;
-    }
-    for node in run.nodes() {
-        let name = left::node_json(&node);
-        copy_if_there(&run.file(&name), &kept.join(&name))?;
+        copy_if_there(&run.file(&description), &kept.join(&description))?;
     }
     Ok(())
 }
 
-fn copy_if_there(from: &std::path::Path, to: &std::path::Path) -> Result<(), Error> {
+fn copy_if_there(from: &Path, to: &Path) -> Result<(), Error> {
     if from.is_file() {
         error::copy(from, to)?;
     }
@@ -145,7 +193,7 @@ fn copy_if_there(from: &std::path::Path, to: &std::path::Path) -> Result<(), Err
 }
 
 fn measurements(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Error> {
-    let said = material.form.models.get(&place.model);
+    let said = material.form.models.get(&*place.model);
     let field = |name: &String| {
         let value = said.and_then(|fields| fields.get(name)).cloned();
         (name.clone(), Value::String(value.unwrap_or_default()))
@@ -156,7 +204,7 @@ fn measurements(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(
 
 /// The commands that ran, as they ran, and where their files lie.
 fn readme(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Error> {
-    let of_place = |run: &&Run| run.model == place.model && run.scenario == place.scenario;
+    let of_place = |run: &&Run| material.place(run) == *place;
     let mut text = format!(
         "# {} {} on {}\n\nRun on LoadGen's node, with each accelerator started as \
          `accelerator --config accelerator-NODE.yaml`. The files named lie in \
@@ -174,8 +222,7 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Err
                 .filter(|v| !v.is_empty())
                 .collect();
             text += &format!(
-                "{}, with LoadGen {}, program {}:\n\n```\n{}\n```\n\n",
-                kind.name(),
+                "{kind}, with LoadGen {}, program {}:\n\n```\n{}\n```\n\n",
                 run.detail.text("loadgen_version"),
                 version.join(" "),
                 words.join(" ")
@@ -190,32 +237,41 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Err
 }
 
 /// A word as a shell takes it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+%@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    // A word that was not UTF-8 is kept as a shell takes it.
+    let quoted = word.len() > 2 && word.starts_with("$'") && word.ends_with('\'');
+    if quoted || (!word.is_empty() && word.chars().all(plain)) {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// What is no source: what a build makes, and what version control keeps.
-const NO_SOURCE: [&str; 4] = [".git", "target", ".deps", "results"];
+/// What is no source: what a build makes, and where runs lie.
+const NO_SOURCE: [&str; 3] = ["target", "results", "__pycache__"];
 
-fn copy_source(from: &std::path::Path, to: &std::path::Path) -> Result<(), Error> {
+/// Copies a folder, without links, hidden files, Python's environments and the folders `not`, of
+/// which the tree itself may be one.
+fn copy_source(from: &Path, to: &Path, not: &[PathBuf]) -> Result<(), Error> {
     if !from.is_dir() {
         return Err(Error::Usage(format!(
             "--src {}: there is no such folder",
             from.display()
         )));
     }
-    for name in layout::files(from) {
-        error::copy(&from.join(&name), &to.join(&name))?;
+    let is_own = |name: &String| {
+        let link = fs::symlink_metadata(from.join(name)).is_ok_and(|m| m.is_symlink());
+        !link && !name.starts_with('.')
+    };
+    for name in layout::files(from).iter().filter(|n| is_own(n)) {
+        error::copy(&from.join(name), &to.join(name))?;
     }
-    for name in layout::folders(from) {
-        let path = from.join(&name);
-        let link = fs::symlink_metadata(&path).is_ok_and(|m| m.is_symlink());
-        if !link && !NO_SOURCE.contains(&name.as_str()) {
-            copy_source(&path, &to.join(&name))?;
+    for name in layout::folders(from).iter().filter(|n| is_own(n)) {
+        let path = from.join(name);
+        let other = path.canonicalize().is_ok_and(|p| not.contains(&p));
+        let python = path.join("pyvenv.cfg").is_file();
+        if !other && !python && !NO_SOURCE.contains(&name.as_str()) {
+            copy_source(&path, &to.join(name), not)?;
         }
     }
     Ok(())
@@ -231,5 +287,35 @@ mod tests {
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(quoted(""), "''");
+        assert_eq!(quoted(r"$'caf\xe9'"), r"$'caf\xe9'");
+    }
+
+    #[test]
+    fn a_source_is_copied_without_links_hidden_files_builds_the_tree_and_the_runs() {
+        let place = tempfile::tempdir().expect("a folder");
+        let from = place.path();
+        for file in [
+            "lib.rs",
+            "a/b.rs",
+            ".git/config",
+            ".hidden",
+            "target/debug/x",
+            "venv/pyvenv.cfg",
+            "venv/lib/x.py",
+            "runs/one/run.json",
+            "out/tree/network/org/src/lib.rs",
+        ] {
+            error::write(&from.join(file), "text").expect("written");
+        }
+        for (link, to) in [("python", "/proc/self/exe"), ("a/up", ".."), ("all", "/")] {
+            std::os::unix::fs::symlink(to, from.join(link)).expect("a link");
+        }
+        let to = from.join("out/tree/copy");
+        let not = ["out/tree", "runs/one"].map(|p| from.join(p).canonicalize().expect("there"));
+        copy_source(from, &to, &not).expect("copied");
+        assert_eq!(layout::files(&to), ["lib.rs"]);
+        assert_eq!(layout::folders(&to), ["a"]);
+        assert_eq!(layout::files(&to.join("a")), ["b.rs"]);
+        assert!(layout::folders(&to.join("a")).is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! The folders that a user names, read and told apart.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -10,7 +11,7 @@ use loadgen_log::Detail;
 use crate::{
     describe::Node,
     error::{self, Error},
-    layout::{self, folders},
+    layout::{Kind, Name, folders},
     left::{self, AUDIT_CONFIG, FOLDER, Left},
     round::Round,
     rules::audit_configs,
@@ -18,28 +19,6 @@ use crate::{
 
 /// How deep runs may lie below the folder that is named.
 const DEPTH: usize = 4;
-
-/// What a run is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It is measured.
-    Performance,
-    /// Every sample once.
-    Accuracy,
-    /// A compliance test, by its name.
-    Test(String),
-}
-
-impl Kind {
-    /// As folders are called.
-    pub fn name(&self) -> &str {
-        match self {
-            Kind::Performance => layout::PERFORMANCE,
-            Kind::Accuracy => layout::ACCURACY,
-            Kind::Test(name) => name,
-        }
-    }
-}
 
 /// A run that ended.
 #[derive(Clone, Debug)]
@@ -51,9 +30,11 @@ pub struct Run {
     /// Its log.
     pub detail: Detail,
     /// The model's folder in a tree.
-    pub model: String,
+    pub model: Name,
     /// The scenario's.
-    pub scenario: String,
+    pub scenario: Name,
+    /// Its nodes, the frontend first.
+    pub nodes: Vec<Name>,
     /// What it is for; both of a submission run.
     pub kinds: Vec<Kind>,
 }
@@ -64,11 +45,9 @@ impl Run {
         self.folder.join(FOLDER).join(name)
     }
 
-    /// The names of its nodes, the frontend first.
-    pub fn nodes(&self) -> Vec<String> {
-        let mut all = vec![self.left.frontend.node.clone()];
-        all.extend(self.left.accelerators.iter().map(|n| n.node.clone()));
-        all
+    /// Its nodes without the frontend.
+    pub fn accelerators(&self) -> BTreeSet<&Name> {
+        self.nodes.iter().skip(1).collect()
     }
 }
 
@@ -115,9 +94,9 @@ pub fn nodes(runs: &[Run]) -> Result<Vec<Node>, Error> {
         .partition(|run| run.kinds.contains(&Kind::Performance));
     let mut nodes: Vec<Node> = Vec::new();
     for run in measured.into_iter().chain(others) {
-        for name in run.nodes() {
-            let path = run.file(&left::node_json(&name));
-            if path.is_file() && nodes.iter().all(|n| n.node != name) {
+        for name in &run.nodes {
+            let path = run.file(&left::node_json(name));
+            if path.is_file() && nodes.iter().all(|n| n.node != **name) {
                 nodes.push(error::read_json(&path)?);
             }
         }
@@ -146,7 +125,7 @@ fn one(
     let detail = Detail::open(&folder.join(loadgen_log::DETAIL))
         .map_err(|e| format!("{}: {e}", loadgen_log::DETAIL))?;
     let models = round.models_of(&left.model);
-    let in_form = models.iter().find(|(name, _)| wanted.contains(name));
+    let in_form = models.iter().find(|(name, _)| wanted.contains(&&***name));
     let Some((model, interactive)) = in_form.or(models.last()) else {
         return Err(format!(
             "user.conf's model is {:?}, which is no datacenter model of round {}",
@@ -154,24 +133,39 @@ fn one(
         ));
     };
     let ran = detail.text("effective_scenario");
-    let scenario = match (interactive, ran.as_str()) {
-        (true, "Server") => "Interactive".to_owned(),
+    let of_round = &round.models[*model];
+    // A model without a name for Interactive is told by the limit that LoadGen judged by.
+    let tight = of_round
+        .limits
+        .get("Interactive")
+        .and_then(|l| l.latency_ms);
+    let tight = tight
+        .filter(|_| of_round.interactive.is_none())
+        .is_some_and(|ms| {
+            let judged = detail.whole("effective_target_latency_ns");
+            judged.is_some_and(|ns| ns > 0 && ns <= ms.saturating_mul(1_000_000))
+        });
+    let scenario = match ran.as_str() {
+        "Server" if *interactive || tight => "Interactive".to_owned(),
         _ => ran,
     };
     let kinds = match detail.text("effective_test_mode").as_str() {
         "AccuracyOnly" => vec![Kind::Accuracy],
         "SubmissionRun" => vec![Kind::Accuracy, Kind::Performance],
         "PerformanceOnly" if folder.join(FOLDER).join(AUDIT_CONFIG).is_file() => {
-            let tests = &round.models[*model].tests;
+            let tests = &of_round.tests;
             vec![Kind::Test(test_of(folder, &left, tests, checker)?)]
         }
         "PerformanceOnly" => vec![Kind::Performance],
         other => return Err(format!("LoadGen's mode {other:?} makes no result")),
     };
+    let nodes = std::iter::once(&left.frontend).chain(&left.accelerators);
+    let nodes = nodes.map(|n| Name::new(&n.node)).collect::<Result<_, _>>();
     Ok(Run {
         folder: folder.to_owned(),
-        model: (*model).to_owned(),
-        scenario,
+        model: (*model).clone(),
+        scenario: Name::new(&scenario)?,
+        nodes: nodes.map_err(|why| format!("a node of run.json: {why}"))?,
         kinds,
         left,
         detail,
@@ -183,11 +177,11 @@ fn one(
 fn test_of(
     folder: &Path,
     left: &Left,
-    tests: &[String],
+    tests: &[Name],
     checker: Option<&Path>,
-) -> Result<String, String> {
+) -> Result<Name, String> {
     let ran = fs::read(folder.join(FOLDER).join(AUDIT_CONFIG)).map_err(|e| e.to_string())?;
-    let is_of = |test: &&String| {
+    let is_of = |test: &&Name| {
         let official = checker.map(|c| audit_configs(c, test)).unwrap_or_default();
         official
             .iter()
@@ -198,7 +192,7 @@ fn test_of(
         .get(AUDIT_CONFIG)
         .map(|note| note.from.to_string_lossy().into_owned());
     let from = from.unwrap_or_default();
-    let named = |test: &&String| from.split('/').any(|part| part == test.as_str());
+    let named = |test: &&Name| from.split('/').any(|part| **test == *part);
     let test = tests
         .iter()
         .find(is_of)
@@ -206,6 +200,61 @@ fn test_of(
     test.cloned().ok_or(format!(
         "its audit.config is of none of the model's tests ({}): name the checkout with --checker, or a path with the \
          test's name in it",
-        tests.join(", ")
+        tests.iter().map(|t| &**t).collect::<Vec<_>>().join(", ")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::left::NodeNote;
+
+    /// What is made of a run of qwen3-vl in this scenario and with this limit, on this node.
+    fn found(scenario: &str, limit_ms: u64, node: &str) -> (Vec<Run>, Vec<String>) {
+        let place = tempfile::tempdir().expect("a folder");
+        let line = |key: &str, value: String| {
+            format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 0.1}}\n")
+        };
+        let log = [
+            line("effective_scenario", format!("\"{scenario}\"")),
+            line("effective_test_mode", "\"PerformanceOnly\"".to_owned()),
+            line("effective_target_latency_ns", format!("{limit_ms}000000")),
+        ];
+        let node = NodeNote {
+            node: node.to_owned(),
+            ..NodeNote::default()
+        };
+        let left = Left {
+            model: "qwen3-vl-235b-a22b".to_owned(),
+            frontend: node.clone(),
+            accelerators: vec![node],
+            ..Left::default()
+        };
+        error::write(&place.path().join(loadgen_log::DETAIL), log.concat()).expect("written");
+        error::write_json(&place.path().join(left::FILE), &left).expect("written");
+        let round = Round::find("v6.1").expect("built in");
+        find(&[place.path().to_owned()], &round, &[], None).expect("read")
+    }
+
+    #[test]
+    fn a_model_without_a_name_for_interactive_is_told_by_its_limit() {
+        for (limit_ms, scenario) in [(1500, "Interactive"), (12_000, "Server")] {
+            let (runs, notes) = found("Server", limit_ms, "lg");
+            assert_eq!(notes, [""; 0]);
+            assert_eq!(&*runs[0].scenario, scenario);
+        }
+    }
+
+    #[test]
+    fn a_run_whose_log_or_record_names_a_path_is_left_out() {
+        for (scenario, node) in [
+            ("../../out", "lg"),
+            ("Offline", "../lg"),
+            ("Offline", "/lg"),
+        ] {
+            let (runs, notes) = found(scenario, 0, node);
+            assert!(runs.is_empty(), "{scenario} {node}");
+            assert!(notes[0].contains("is no name for a file"), "{notes:?}");
+        }
+    }
 }

@@ -10,8 +10,9 @@ use clap::Parser;
 
 use super::{Outcome, Said, say};
 use crate::{
-    describe::{Node, form},
+    describe::{Node, Role, form},
     error::{self, Error},
+    layout::Name,
     left,
     round::Round,
 };
@@ -60,15 +61,15 @@ pub struct Told {
 /// Asks all nodes of a frontend's configuration, this one included.
 pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<Told>, String>;
 
-/// Runs the command; `role` is `frontend` or `accelerator`, `words` those behind `describe`, `all`
+/// Runs the command; `words` are those behind `describe`, `all`
 /// what `--config` does, on the frontend.
 pub fn describe(
-    role: &str,
+    role: Role,
     version: &str,
     words: impl IntoIterator<Item = OsString>,
     all: Option<AskAll<'_>>,
 ) -> Outcome {
-    let words = std::iter::once(OsString::from(format!("{role} describe"))).chain(words);
+    let words = std::iter::once(OsString::from(format!("{} describe", role.name()))).chain(words);
     let args = Args::try_parse_from(words).map_err(Said::from);
     say(args.and_then(|args| match (&args.config, all) {
         (Some(config), Some(all)) => every_node(&args, config, all),
@@ -92,14 +93,15 @@ fn every_node(args: &Args, config: &Path, all: AskAll<'_>) -> Result<Outcome, Sa
                 continue;
             }
         };
-        let path = folder.join(left::node_json(&told.node));
+        let name = Name::new(&told.node).map_err(Error::Usage)?;
+        let path = folder.join(left::node_json(&name));
         let node: Node = serde_json::from_str(&machine)
             .map_err(|e| Error::Usage(format!("{}'s description is not one: {e}", told.node)))?;
         error::write_json(&path, &node)?;
         // Nobody may be reading any more.
         let _ = writeln!(std::io::stdout(), "{}", path.display());
         if let Some(yaml) = yaml {
-            let path = folder.join(left::accelerator_yaml(&told.node));
+            let path = folder.join(left::accelerator_yaml(&name));
             error::write(&path, yaml)?;
             let _ = writeln!(std::io::stdout(), "{}", path.display());
         }
@@ -107,11 +109,11 @@ fn every_node(args: &Args, config: &Path, all: AskAll<'_>) -> Result<Outcome, Sa
     Ok(outcome)
 }
 
-fn run(args: &Args, role: &str, version: &str) -> Result<Outcome, Said> {
+fn run(args: &Args, role: Role, version: &str) -> Result<Outcome, Said> {
     let text = if args.ask {
         let round = Round::find(&args.round)?;
         let fields = &round.measurements[..];
-        let models: Vec<_> = round.models.keys().map(|m| (m.as_str(), fields)).collect();
+        let models: Vec<_> = round.models.keys().map(|m| (&**m, fields)).collect();
         form::blank(&models)
     } else {
         let node = match &args.root {

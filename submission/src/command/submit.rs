@@ -9,7 +9,7 @@ use crate::{
     build::{self, Material},
     describe::{Node, form::Form},
     error::{self, Error},
-    layout::Tree,
+    layout::{Division, Tree},
     official::{Official, Ran},
     rehearsal::Rehearsal,
     round::Round,
@@ -30,9 +30,13 @@ struct Args {
     #[arg(long, value_name = "DIR", num_args = 1..)]
     runs: Vec<PathBuf>,
 
-    /// The tree; below it comes network/SUBMITTER
+    /// The tree; below it comes DIVISION/SUBMITTER
     #[arg(long, value_name = "TREE")]
     out: PathBuf,
+
+    /// Where it is handed in: the same runs have other fields and rules in each
+    #[arg(long, value_enum, default_value_t)]
+    division: Division,
 
     /// A checkout of mlcommons/inference; without it no script of theirs runs
     #[arg(long, value_name = "DIR")]
@@ -87,11 +91,18 @@ pub fn submit(words: impl IntoIterator<Item = OsString>) -> Outcome {
 fn run(args: &Args) -> Result<Outcome, Said> {
     let round = Round::find(&args.round)?;
     let form = Form::read(&args.form)?;
+    form.of_round(&round).map_err(|what| Error::Content {
+        path: args.form.clone(),
+        what,
+    })?;
     let official = args
         .checker
         .as_deref()
-        .map(|c| Official::new(c, &args.python))
+        .map(|c| Official::new(c, &args.python, &round))
         .transpose()?;
+    if let Some(note) = official.as_ref().and_then(Official::note) {
+        eprintln!("note: {note}");
+    }
     let rehearsal = args.rehearsal.as_deref();
     let rehearsal = rehearsal.map(Rehearsal::read).transpose()?;
     let rehearsal = match args.checker {
@@ -99,8 +110,8 @@ fn run(args: &Args) -> Result<Outcome, Said> {
         None => rehearsal.map(Rehearsal::without_checker),
     };
     let checkout = official.as_ref().map(Official::folder);
-    let tree = Tree::new(&args.out, &round.division, &form.submitter);
-    let mut scripts = Vec::new();
+    let tree = Tree::new(&args.out, args.division, &form.submitter);
+    let (mut scripts, mut of_runs) = (Vec::new(), Vec::new());
     if !args.runs.is_empty() {
         let empty = form.empty();
         if !empty.is_empty() {
@@ -127,6 +138,7 @@ fn run(args: &Args) -> Result<Outcome, Said> {
         let configurations: BTreeMap<_, _> = args.accelerators.iter().cloned().collect();
         let material = Material {
             round: &round,
+            division: args.division,
             form: &form,
             nodes: &nodes,
             configurations: &configurations,
@@ -134,12 +146,14 @@ fn run(args: &Args) -> Result<Outcome, Said> {
             runs: &runs,
         };
         let built = build::build(&material, &args.out)?;
+        of_runs = rules::check_runs(&material, &tree);
         if let Some(official) = &official {
             scripts.extend(official.verify(&round, &built, &form.accuracy_scripts)?);
             scripts.push(official.truncate(&built)?);
         }
     }
-    let findings = rules::check(&tree, &round, checkout);
+    let mut findings = rules::check(&tree, &round, checkout);
+    findings.append(&mut of_runs);
     if let Some(official) = &official {
         scripts.push(official.check(&round, &tree)?);
     }

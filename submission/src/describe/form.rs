@@ -1,34 +1,67 @@
 //! What no machine knows: a form in YAML, written with the meaning of each field beside it, and
 //! read again when a tree is made.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use serde::Deserialize;
 
-use crate::error::{self, Error};
+use crate::{
+    error::{self, Error},
+    layout::Name,
+    round::Round,
+};
 
 /// A filled-in form.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Form {
     /// Who hands it in: the name of its folder.
-    pub submitter: String,
+    pub submitter: Name,
     /// Name of the system's folder and JSON.
-    pub system: String,
+    pub system: Name,
+    /// Other systems: other sets of accelerators.
+    #[serde(default)]
+    pub systems: BTreeMap<Name, Other>,
     /// `available`, `preview` or `rdi`.
+    #[serde(default)]
     pub status: String,
     /// Fields of the system's JSON. What is not empty goes before what the machines say.
+    #[serde(default)]
     pub fields: BTreeMap<String, String>,
     /// `yes` or `no`, where the kernel does not say.
+    #[serde(default)]
     pub host_memory_ecc: String,
     /// The same of the accelerators' memory.
+    #[serde(default)]
     pub accelerator_memory_ecc: String,
     /// What lies between the nodes; none: they are wired to each other.
+    #[serde(default)]
     pub switches: Vec<Switch>,
     /// measurements.json, by the model's folder.
+    #[serde(default)]
     pub models: BTreeMap<String, BTreeMap<String, String>>,
     /// TEST07's accuracy command, by the model's folder.
+    #[serde(default)]
     pub accuracy_scripts: BTreeMap<String, String>,
+    /// How weights and activations were quantized.
+    #[serde(default)]
+    pub quantization: String,
+    /// What the machines do not say of the way from the NICs to the accelerators.
+    #[serde(default)]
+    pub data_path: String,
+}
+
+/// A system beside the form's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Other {
+    /// The names of all its accelerators.
+    pub accelerators: BTreeSet<String>,
+    /// Fields of its JSON that differ.
+    pub fields: BTreeMap<String, String>,
 }
 
 /// A switch, a router or a load balancer.
@@ -95,6 +128,7 @@ fields! {
     "accelerator_interconnect_topology" Empty "NVSwitch, mesh; may stay empty";
     "accelerator_memory_configuration" Nobody "HBM3, GDDR6";
     "accelerator_on-chip_memories" Empty "L1 and L2; may stay empty";
+    "network_type" Machine "Ethernet, InfiniBand, IEEE 802.11, 3GPP; filled in from the NICs";
     "network_media" Machine "copper or fiber; filled in where the ports say so";
     "network_rate" Machine "200G; filled in from the NICs";
     "network_topology" Machine "from the switches below";
@@ -109,36 +143,72 @@ impl Form {
     /// [`Error::Read`], [`Error::Content`].
     pub fn read(path: &Path) -> Result<Self, Error> {
         let form: Form = error::read_yaml(path)?;
-        let wrong = |what: String| {
-            Err(Error::Content {
-                path: path.to_owned(),
-                what,
-            })
-        };
-        if let Some(odd) = form.fields.keys().find(|k| !is_field(k)) {
-            let all: Vec<_> = FIELDS.iter().map(|f| f.name).collect();
-            return wrong(format!(
-                "fields.{odd} is no field; there are {}",
-                all.join(", ")
-            ));
+        form.check().map_err(|what| Error::Content {
+            path: path.to_owned(),
+            what,
+        })?;
+        Ok(form)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let others = self.systems.iter().flat_map(|(name, other)| {
+            let key = format!("systems.{name}.fields");
+            other.fields.keys().map(move |k| (key.clone(), k))
+        });
+        let own = self.fields.keys().map(|k| ("fields".to_owned(), k));
+        for (key, odd) in own.chain(others) {
+            known(&key, odd, FIELDS.iter().map(|f| f.name))?;
         }
         for (key, answer) in [
-            ("host_memory_ecc", &form.host_memory_ecc),
-            ("accelerator_memory_ecc", &form.accelerator_memory_ecc),
+            ("host_memory_ecc", &self.host_memory_ecc),
+            ("accelerator_memory_ecc", &self.accelerator_memory_ecc),
         ] {
             if !["", "yes", "no"].contains(&answer.as_str()) {
-                return wrong(format!("{key} is {answer:?}: yes, no, or empty"));
+                return Err(format!("{key} is {answer:?}: yes, no, or empty"));
             }
         }
-        for (key, name) in [("submitter", &form.submitter), ("system", &form.system)] {
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
-                return wrong(format!(
-                    "{key} is {name:?}: a name of A-Z a-z 0-9 - _ . that becomes a folder"
-                ));
+        Ok(())
+    }
+
+    /// Checks the names of models, and of their fields, against a round.
+    ///
+    /// # Errors
+    /// A name that the round does not have, with the one that is most like it.
+    pub fn of_round(&self, round: &Round) -> Result<(), String> {
+        for (model, fields) in &self.models {
+            known("models", model, round.models.keys().map(|m| &**m))?;
+            for field in fields.keys() {
+                let all = round.measurements.iter().map(String::as_str);
+                known(&format!("models.{model}"), field, all)?;
             }
         }
-        Ok(form)
+        for model in self.accuracy_scripts.keys() {
+            known("accuracy_scripts", model, round.models.keys().map(|m| &**m))?;
+        }
+        Ok(())
+    }
+
+    /// The system of a set of accelerators.
+    pub fn system_of(&self, accelerators: &BTreeSet<&Name>) -> &Name {
+        let all = self.systems.iter();
+        let mut all = all.filter(|(_, other)| {
+            other
+                .accelerators
+                .iter()
+                .map(String::as_str)
+                .eq(accelerators.iter().map(|n| &***n))
+        });
+        all.next().map_or(&self.system, |(name, _)| name)
+    }
+
+    /// The form of one system: its name, and its own fields before the common ones.
+    pub fn of_system(&self, system: &Name) -> Form {
+        let mut form = self.clone();
+        form.system = system.clone();
+        let other = self.systems.get(system);
+        form.fields
+            .extend(other.iter().flat_map(|o| o.fields.clone()));
+        form
     }
 
     /// A field's answer; empty where there is none.
@@ -154,8 +224,22 @@ impl Form {
     }
 }
 
-fn is_field(name: &str) -> bool {
-    FIELDS.iter().any(|f| f.name == name)
+/// Refuses a name that is none of `all`.
+fn known<'a>(key: &str, name: &str, all: impl Iterator<Item = &'a str>) -> Result<(), String> {
+    let all: Vec<_> = all.collect();
+    if all.contains(&name) {
+        return Ok(());
+    }
+    let distance = |other: &&&str| {
+        let same = name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b);
+        let (before, rest) = (same.count(), name.len().abs_diff(other.len()));
+        (std::cmp::Reverse(before), rest)
+    };
+    let like = all.iter().min_by_key(distance).copied().unwrap_or_default();
+    let all = all.join(", ");
+    Err(format!(
+        "{key}.{name}: there is no such name; like it: {like}; all: {all}"
+    ))
 }
 
 /// A form to fill in, with the models of a round.

@@ -16,6 +16,8 @@ use std::{fs, path::Path};
 use qdl::topology::{Topology, TopologyError};
 use serde::{Deserialize, Serialize};
 
+use crate::layout::Name;
+
 /// A node. Everything that could not be read is empty or left out, never guessed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -24,8 +26,8 @@ pub struct Node {
     pub node: String,
     /// Host name.
     pub host: String,
-    /// `frontend` or `accelerator`: whose program wrote this.
-    pub role: String,
+    /// Whose program wrote this.
+    pub role: Role,
     /// That program's version.
     pub version: String,
     /// Distribution, as it names itself.
@@ -46,6 +48,32 @@ pub struct Node {
     pub gpu_driver: String,
     /// Settings of the kernel's TCP, as `net.ipv4.tcp_rmem = …`.
     pub tcp: Vec<String>,
+}
+
+/// A program, by what it is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// LoadGen's.
+    Frontend,
+    /// The SUT's.
+    #[default]
+    Accelerator,
+}
+
+impl Role {
+    /// Its name, as programs have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Frontend => "frontend",
+            Role::Accelerator => "accelerator",
+        }
+    }
+
+    /// The description of a node of this role, below [`crate::layout::Tree::nodes`].
+    pub fn file(self, node: &Name) -> String {
+        format!("{}-{node}.json", self.name())
+    }
 }
 
 /// Processors of a node, which are all alike.
@@ -153,7 +181,7 @@ impl Node {
     ///
     /// # Errors
     /// [`TopologyError`]: what Linux must have is not there.
-    pub fn of_this_machine(role: &str, version: &str) -> Result<Self, TopologyError> {
+    pub fn of_this_machine(role: Role, version: &str) -> Result<Self, TopologyError> {
         let root = Path::new("/");
         let mut node = Self::with(root, &Topology::of_this_machine()?, role, version);
         nics::ask(&mut node.nics);
@@ -165,7 +193,7 @@ impl Node {
     ///
     /// # Errors
     /// What Linux must have is not there, in words.
-    pub fn told(role: &str, version: &str, name: &str) -> Result<String, String> {
+    pub fn told(role: Role, version: &str, name: &str) -> Result<String, String> {
         let node = Self::of_this_machine(role, version).map_err(|e| e.to_string())?;
         let node = Node {
             node: name.to_owned(),
@@ -179,16 +207,16 @@ impl Node {
     ///
     /// # Errors
     /// As [`of_this_machine`](Self::of_this_machine).
-    pub fn below(root: &Path, role: &str, version: &str) -> Result<Self, TopologyError> {
+    pub fn below(root: &Path, role: Role, version: &str) -> Result<Self, TopologyError> {
         Ok(Self::with(root, &Topology::below(root)?, role, version))
     }
 
-    fn with(root: &Path, topology: &Topology, role: &str, version: &str) -> Self {
+    fn with(root: &Path, topology: &Topology, role: Role, version: &str) -> Self {
         let host = text(root, "proc/sys/kernel/hostname");
         Node {
             node: host.clone(),
             host,
-            role: role.to_owned(),
+            role,
             version: version.to_owned(),
             operating_system: hardware::operating_system(root),
             kernel: text(root, "proc/sys/kernel/osrelease"),

@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 
-use qdl::topology::{NicKind, Topology};
+use qdl::{
+    topology::{self, NicKind, Topology},
+    wire::LinkLayer,
+};
 
 use super::{Nic, ethtool, number, text};
 
@@ -25,21 +28,25 @@ pub(super) fn read(root: &Path, topology: &Topology) -> Vec<Nic> {
         .collect()
 }
 
-fn one(root: &Path, ids: &str, nic: &qdl::topology::Nic) -> Nic {
+fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
     let netdev = match nic.kind {
         NicKind::Rdma { .. } => nic.netdev.clone(),
         NicKind::Tcp => Some(nic.name.clone()),
     };
     let of_device = match nic.kind {
         NicKind::Rdma { .. } => format!("sys/class/infiniband/{}", nic.name),
-        NicKind::Tcp => format!("sys/class/net/{}", nic.name),
+        NicKind::Tcp => format!("sys/class/net/{}", hardware(root, &nic.name)),
     };
     let device = format!("{of_device}/device");
     let driver = fs::read_link(root.join(&device).join("driver")).ok();
     let driver = driver.and_then(|d| Some(d.file_name()?.to_string_lossy().into_owned()));
     let link_layer = match &nic.kind {
         NicKind::Rdma { link_layer, .. } => link_layer.clone(),
-        NicKind::Tcp => layer(root, &nic.name),
+        NicKind::Tcp => match topology::link_layer(root, &nic.name) {
+            LinkLayer::Virtual => "virtual".to_owned(),
+            LinkLayer::Unknown => "unknown".to_owned(),
+            layer => layer.to_string(),
+        },
     };
     let link = |what: &str| text(root, &format!("{device}/current_link_{what}"));
     let (speed, width) = (link("speed"), link("width"));
@@ -63,20 +70,27 @@ fn one(root: &Path, ids: &str, nic: &qdl::topology::Nic) -> Nic {
     }
 }
 
-/// What an interface sends over, by its type in sysfs (`ARPHRD_*`).
-fn layer(root: &Path, name: &str) -> String {
-    let base = root.join("sys/class/net").join(name);
-    let physical = base.join("device").exists();
-    match number(root, &format!("sys/class/net/{name}/type")) {
-        _ if base.join("wireless").exists() || base.join("phy80211").exists() => "IEEE 802.11",
-        Some(1) if physical => "Ethernet",
-        Some(1) => "virtual",
-        Some(32) => "InfiniBand",
-        Some(519 | 530) => "3GPP",
-        Some(772) => "loopback",
-        _ => "unknown",
+/// The interface on hardware below a bond, a VLAN or a bridge, four deep at most; itself, where it
+/// is on hardware or there is none.
+fn hardware(root: &Path, name: &str) -> String {
+    let class = root.join("sys/class/net");
+    let mut at = name.to_owned();
+    for _ in 0..4 {
+        if class.join(&at).join("device").exists() {
+            return at;
+        }
+        let below = fs::read_dir(class.join(&at))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let below = below.filter_map(|e| e.file_name().into_string().ok());
+        let below = below.filter_map(|file| Some(file.strip_prefix("lower_")?.to_owned()));
+        match below.min() {
+            Some(below) => at = below,
+            None => break,
+        }
     }
-    .to_owned()
+    name.to_owned()
 }
 
 /// The card's name: from the list of PCI ids, else the ids themselves.
@@ -115,10 +129,11 @@ pub(super) fn ask(nics: &mut [Nic]) {
         let Some(netdev) = nic.netdev.as_deref() else {
             continue;
         };
+        let netdev = hardware(Path::new("/"), netdev);
         if nic.firmware.is_empty() {
-            nic.firmware = ethtool::firmware(netdev).unwrap_or_default();
+            nic.firmware = ethtool::firmware(&netdev).unwrap_or_default();
         }
-        nic.media = ethtool::media(netdev).map(str::to_owned);
+        nic.media = ethtool::media(&netdev).map(str::to_owned);
     }
 }
 

@@ -7,7 +7,10 @@ use super::{
     form::Form,
     system::{System, network_type, protocol, speed, used},
 };
-use crate::{layout::Place, round::Model};
+use crate::{
+    layout::{Name, Place},
+    round::Model,
+};
 
 /// The network in words: each NIC, OSI layers one to four, what lies between, and the data's way.
 pub fn network(form: &Form, system: &System<'_>) -> String {
@@ -116,8 +119,28 @@ pub struct Rate<'a> {
     pub model: &'a Model,
     /// Samples per second.
     pub per_second: f64,
-    /// Bytes of an input's element, and of an output's.
-    pub element_bytes: u64,
+    /// Bytes of an input's element.
+    pub input_bytes: u64,
+    /// Bytes of an answer's.
+    pub output_bytes: u64,
+}
+
+impl Rate<'_> {
+    /// MB/s into the SUT and out of it; none where the rules call it negligible.
+    fn needed(&self) -> [Option<f64>; 2] {
+        let of = |elements: Option<u64>, bytes: u64| {
+            elements.map(|n| n as f64 * bytes as f64 * self.per_second / 1e6)
+        };
+        [
+            of(self.model.ingress, self.input_bytes),
+            of(self.model.egress, self.output_bytes),
+        ]
+    }
+
+    /// The larger of the two, in MB/s.
+    fn most(&self) -> f64 {
+        self.needed().into_iter().flatten().fold(0.0, f64::max)
+    }
 }
 
 /// The minimum bandwidths of the rules' appendix beside what the NICs can do.
@@ -133,17 +156,12 @@ pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
     let sum = |nics: &[&Nic]| nics.iter().filter_map(|n| n.speed_mbps).sum::<u64>() as f64 / 8.0;
     let nics = sum(&system.loadgen_nics()).min(sum(&system.sut_nics()));
     for rate in rates {
-        let need = |elements: Option<u64>| {
-            elements.map(|n| n as f64 * rate.element_bytes as f64 * rate.per_second / 1e6)
+        let size = |elements: Option<u64>, bytes: u64| {
+            elements.map_or("negligible".to_owned(), |n| format!("{n} x {bytes}"))
         };
-        let size = |elements: Option<u64>| {
-            elements.map_or("negligible".to_owned(), |n| {
-                format!("{n} x {}", rate.element_bytes)
-            })
-        };
-        let (ingress, egress) = (need(rate.model.ingress), need(rate.model.egress));
+        let [ingress, egress] = rate.needed();
         let shown = |n: Option<f64>| n.map_or("> 0".to_owned(), |n| format!("{n:.3}"));
-        let most = ingress.unwrap_or(0.0).max(egress.unwrap_or(0.0));
+        let most = rate.most();
         let enough = match nics {
             0.0 => "the NICs do not say their rate",
             nics if nics > most => "yes",
@@ -156,10 +174,107 @@ pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
             rate.place.model,
             rate.place.scenario,
             rate.per_second,
-            size(rate.model.ingress),
+            size(rate.model.ingress, rate.input_bytes),
             shown(ingress),
-            size(rate.model.egress),
+            size(rate.model.egress, rate.output_bytes),
             shown(egress),
+        );
+    }
+    out
+}
+
+/// The way of a sample on the SUT's nodes, from the NICs to the accelerators, beside what the
+/// results need.
+pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String {
+    let most = rates.iter().map(Rate::most).fold(0.0, f64::max);
+    let mut out = format!(
+        "# From the NICs to the accelerators of {}\n\nA sample comes through a NIC into the memory of its node, \
+         where the engine reads it, and from there over PCIe into an accelerator; an answer goes the same way back. \
+         The results need {most:.3} MB/s each way at most (`bandwidth.md`). A PCIe link carries what its \
+         specification says: transfers/s x lanes x encoding / 8.\n\n\
+         | node | device | link | MB/s |\n| --- | --- | --- | --- |\n",
+        form.system
+    );
+    let mut row = |node: &Node, what: &str, link: &str, rate: Option<f64>| {
+        let rate = rate.map_or("not known".to_owned(), |r| format!("{r:.0}"));
+        let _ = writeln!(out, "| {} | {what} | {link} | {rate} |", node.node);
+    };
+    let own = [(system.frontend, system.frontend_nics.clone())];
+    let nodes = match &system.accelerators[..] {
+        [] => &own[..],
+        all => all,
+    };
+    for (node, names) in nodes {
+        for nic in used(node, names) {
+            let name = format!("{} {}", nic.name, nic.model);
+            let port = nic.speed_mbps.map(|mbps| mbps as f64 / 8.0);
+            row(
+                node,
+                &name,
+                &format!("{} {}", nic.link_layer, speed(nic)),
+                port,
+            );
+            let pcie = nic.pcie.as_deref().unwrap_or("PCIe not known");
+            row(node, &name, pcie, pcie_rate(pcie));
+        }
+        for gpu in &node.gpus {
+            let pcie = gpu.pcie.as_deref().unwrap_or("PCIe not known");
+            row(
+                node,
+                &format!("{} {}", gpu.name, gpu.pci),
+                pcie,
+                pcie_rate(pcie),
+            );
+        }
+        if node.gpus.is_empty() {
+            row(node, "host memory, which the engine computes in", "", None);
+        }
+    }
+    if !form.data_path.trim().is_empty() {
+        let _ = writeln!(out, "\n{}", form.data_path.trim());
+    }
+    out
+}
+
+/// MB/s of a PCIe link, as sysfs names it (`16.0 GT/s PCIe x16`), or as NVML does (`Gen5 x16`).
+fn pcie_rate(link: &str) -> Option<f64> {
+    let mut words = link.split_whitespace();
+    let lanes: f64 = words
+        .clone()
+        .rev()
+        .find_map(|w| w.strip_prefix('x')?.parse().ok())?;
+    let of_generation = words.clone().find_map(|w| match w.strip_prefix("Gen")? {
+        "1" => Some(2.5),
+        "2" => Some(5.0),
+        "3" => Some(8.0),
+        "4" => Some(16.0),
+        "5" => Some(32.0),
+        "6" => Some(64.0),
+        _ => None,
+    });
+    let transfers: f64 = of_generation.or_else(|| words.next()?.parse().ok())?;
+    let encoding = if transfers < 8.0 { 0.8 } else { 128.0 / 130.0 };
+    Some(transfers * 1000.0 * lanes * encoding / 8.0)
+}
+
+/// How each model's weights and activations were quantized.
+pub fn quantization<'a>(form: &Form, models: impl Iterator<Item = &'a Name>) -> String {
+    let mut out = format!(
+        "# Quantization\n\n{}\n\n| model | weights | transformations | starting from |\n\
+         | --- | --- | --- | --- |\n",
+        form.quantization.trim()
+    );
+    for model in models {
+        let said = |field: &str| {
+            let fields = form.models.get(&**model);
+            fields.and_then(|f| f.get(field)).map_or("", String::as_str)
+        };
+        let _ = writeln!(
+            out,
+            "| {model} | {} | {} | {} |",
+            said("weight_data_types"),
+            said("weight_transformations"),
+            said("starting_weights_filename")
         );
     }
     out

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{Disk, Gpu, Nic, Node, form::Form};
-use crate::round::Round;
+use crate::{layout::Division, round::Round};
 
 /// The nodes of a system, and what a run of it used.
 pub struct System<'a> {
@@ -19,6 +19,8 @@ pub struct System<'a> {
     pub fabric: String,
     /// Connections over which samples went.
     pub connections: u64,
+    /// What the form calls the link layer; empty: what the NICs say.
+    pub network_type: String,
 }
 
 impl<'a> System<'a> {
@@ -31,6 +33,14 @@ impl<'a> System<'a> {
     pub fn sut_nics(&self) -> Vec<&'a Nic> {
         let all = self.accelerators.iter();
         all.flat_map(|(node, names)| used(node, names)).collect()
+    }
+
+    /// The SUT's nodes: LoadGen's own, where everything ran in one process.
+    pub fn nodes(&self) -> Vec<&'a Node> {
+        match &self.accelerators[..] {
+            [] => vec![self.frontend],
+            all => all.iter().map(|(node, _)| *node).collect(),
+        }
     }
 }
 
@@ -49,12 +59,23 @@ pub fn used<'a>(node: &'a Node, names: &BTreeSet<String>) -> Vec<&'a Nic> {
 }
 
 /// The JSON. What nobody knows is an empty string, which the checks find.
-pub fn json(round: &Round, form: &Form, system: &System<'_>) -> Map<String, Value> {
-    let fields = round.system.fields.iter().chain(&round.system.network);
+/// Fields of the network stand in that division alone.
+pub fn json(
+    round: &Round,
+    division: Division,
+    form: &Form,
+    system: &System<'_>,
+) -> Map<String, Value> {
+    let network = round
+        .system
+        .network
+        .iter()
+        .filter(|_| division == Division::Network);
+    let fields = round.system.fields.iter().chain(network);
     let fields = fields.map(|name| {
         let from_form = form.field(name);
         let value = match from_form {
-            "" => known(round, form, system, name),
+            "" => known(round, division, form, system, name),
             text => Value::String(text.to_owned()),
         };
         (name.clone(), value)
@@ -62,16 +83,22 @@ pub fn json(round: &Round, form: &Form, system: &System<'_>) -> Map<String, Valu
     fields.collect()
 }
 
-fn known(round: &Round, form: &Form, system: &System<'_>, field: &str) -> Value {
+fn known(
+    round: &Round,
+    division: Division,
+    form: &Form,
+    system: &System<'_>,
+    field: &str,
+) -> Value {
     let text = |text: String| Value::String(text);
-    let nodes = || system.accelerators.iter().map(|(node, _)| *node);
+    let nodes = || system.nodes().into_iter();
     let each = |of: &dyn Fn(&Node) -> String| text(distinct(nodes().map(of)));
     match field {
-        "division" => text(round.division.clone()),
-        "submitter" => text(form.submitter.clone()),
+        "division" => text(division.name().to_owned()),
+        "submitter" => text(form.submitter.to_string()),
         "system_type" => text(round.system_type.clone()),
         "status" => text(form.status.clone()),
-        "number_of_nodes" => Value::from(system.accelerators.len()),
+        "number_of_nodes" => Value::from(system.nodes().len()),
         "host_processor_model_name" => each(&|n| n.processors.model.clone()),
         "host_processors_per_node" => most(nodes().map(|n| u64::from(n.processors.sockets))),
         "host_processor_core_count" => each(&|n| n.processors.cores_per_socket.to_string()),
@@ -228,6 +255,9 @@ pub(super) fn speed(nic: &Nic) -> String {
 
 /// The link layers of all NICs that carried samples.
 pub(super) fn network_type(system: &System<'_>) -> String {
+    if !system.network_type.is_empty() {
+        return system.network_type.clone();
+    }
     distinct(nics(system).iter().map(|n| n.link_layer.clone()))
 }
 

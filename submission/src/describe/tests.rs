@@ -8,10 +8,10 @@ use super::{
     system::{self, System},
     *,
 };
-use crate::round::Round;
+use crate::{layout::Division, round::Round};
 
 /// A machine of `qdl`'s, with what a description reads beside.
-fn node(role: &str, name: &str) -> (Node, tempfile::TempDir) {
+fn node(role: Role, name: &str) -> (Node, tempfile::TempDir) {
     let root = tempfile::tempdir().expect("a folder");
     machine::expand(machine::TWO_SOCKETS, root.path()).expect("laid out");
     let put = |file: &str, text: &str| {
@@ -50,7 +50,7 @@ fn node(role: &str, name: &str) -> (Node, tempfile::TempDir) {
 
 #[test]
 fn a_machine_is_described_from_its_files() {
-    let (node, _root) = node("accelerator", "acc-a");
+    let (node, _root) = node(Role::Accelerator, "acc-a");
     assert_eq!((node.host.as_str(), node.kernel.as_str()), ("box", "6.8.0"));
     assert_eq!(node.operating_system, "Ubuntu 24.04");
     let cpu = &node.processors;
@@ -75,14 +75,14 @@ fn a_machine_is_described_from_its_files() {
 fn a_machine_without_the_files_is_described_as_far_as_it_goes() {
     let root = tempfile::tempdir().expect("a folder");
     machine::expand(machine::LAPTOP, root.path()).expect("laid out");
-    let node = Node::below(root.path(), "frontend", "0.1.0").expect("a machine");
+    let node = Node::below(root.path(), Role::Frontend, "0.1.0").expect("a machine");
     assert_eq!((node.processors.sockets, node.memory.ecc), (0, None));
-    assert!(Node::below(&root.path().join("nowhere"), "frontend", "").is_err());
+    assert!(Node::below(&root.path().join("nowhere"), Role::Frontend, "").is_err());
 }
 
 #[test]
 fn this_machine_can_be_described() {
-    let node = Node::of_this_machine("frontend", "0.1.0").expect("Linux");
+    let node = Node::of_this_machine(Role::Frontend, "0.1.0").expect("Linux");
     assert!(node.processors.threads > 0 && node.memory.bytes > 0);
 }
 
@@ -119,8 +119,11 @@ fn a_form_that_cannot_be_meant_is_refused_with_the_key() {
         Form::read(&path).expect_err("wrong").to_string()
     };
     let cases = [
-        ("submitter: a/b\nsystem: s\n", "submitter"),
-        ("submitter: org\nsystem: \"\"\n", "system"),
+        (
+            "submitter: a/b\nsystem: s\n",
+            "\"a/b\" is no name for a file",
+        ),
+        ("submitter: org\nsystem: \"\"\n", "line 2"),
         (
             "submitter: org\nsystem: s\nfields: {colling: air}\n",
             "fields.colling",
@@ -130,6 +133,15 @@ fn a_form_that_cannot_be_meant_is_refused_with_the_key() {
             "host_memory_ecc",
         ),
         ("submiter: org\n", "submiter"),
+        ("submitter: org\nsystem: ../s\n", "../s"),
+        (
+            "submitter: org\nsystem: s\nsystems: {a/b: {accelerators: [c]}}\n",
+            "a/b",
+        ),
+        (
+            "submitter: org\nsystem: s\nsystems: {t: {fields: {colling: air}}}\n",
+            "systems.t.fields.colling: there is no such name; like it: cooling",
+        ),
     ];
     for (text, part) in cases {
         let error = error(text);
@@ -138,6 +150,104 @@ fn a_form_that_cannot_be_meant_is_refused_with_the_key() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn a_name_in_the_form_that_the_round_does_not_have_is_refused_with_one_like_it() {
+    let round = Round::find("v6.1").expect("built in");
+    let refused = |more: &str| {
+        let text = format!("submitter: org\nsystem: s\n{more}\n");
+        let form: Form = crate::error::yaml(&text).expect("a form");
+        form.of_round(&round).expect_err("misspelt")
+    };
+    let field = refused("models: {rgat: {retrainig: \"no\"}}");
+    assert!(field.contains("like it: retraining"), "{field}");
+    let model = refused("models: {llama3-8b: {}}");
+    assert!(model.contains("like it: llama3.1-8b"), "{model}");
+    let script = refused("accuracy_scripts: {gpt-oss: a}");
+    assert!(script.contains("like it: gpt-oss-120b"), "{script}");
+}
+
+#[test]
+fn a_form_that_is_not_utf_8_is_refused_with_its_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("form.yaml");
+    fs::write(&path, b"submitter: org\nsystem: caf\xe9\n").expect("written");
+    let error = Form::read(&path).expect_err("Latin-1").to_string();
+    assert!(
+        error.contains("form.yaml: line 2") && error.contains("UTF-8"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_bond_and_a_vlan_over_ethernet_are_ethernet_and_a_pair_is_not() {
+    let (_node, root) = node(Role::Accelerator, "acc-a");
+    let class = root.path().join("sys/class/net");
+    let hardware = crate::layout::folders(&class);
+    let hardware = hardware
+        .iter()
+        .find(|n| class.join(n).join("device").exists());
+    let hardware = hardware.expect("a NIC");
+    let mut addresses = fs::read_to_string(root.path().join("addresses")).expect("a list");
+    fs::write(class.join(hardware).join("type"), "1\n").expect("written");
+    fs::write(class.join(hardware).join("device/device"), "0x1021\n").expect("written");
+    for (name, lower) in [
+        ("bond0", Some(hardware.as_str())),
+        ("bond0.7", Some("bond0")),
+        ("veth0", None),
+    ] {
+        fs::create_dir_all(class.join(name)).expect("made");
+        fs::write(class.join(name).join("type"), "1\n").expect("written");
+        addresses += &format!("{name} 10.9.0.1\n");
+        if let Some(lower) = lower {
+            fs::create_dir_all(class.join(name).join(format!("lower_{lower}"))).expect("made");
+        }
+    }
+    fs::write(root.path().join("addresses"), addresses).expect("written");
+    let node = Node::below(root.path(), Role::Accelerator, "0.1.0").expect("a machine");
+    let layer = |name: &str| {
+        let nic = node.nics.iter().find(|n| n.name == name);
+        nic.map(|n| n.link_layer.as_str())
+    };
+    assert_eq!(layer("bond0"), Some("Ethernet"));
+    assert_eq!(layer("bond0.7"), Some("Ethernet"));
+    assert_ne!(layer("veth0"), Some("Ethernet"));
+    let card = |name: &str| {
+        node.nics
+            .iter()
+            .find(|n| n.name == name)
+            .map(|n| n.model.as_str())
+    };
+    assert!(card("bond0.7").is_some_and(|model| model.starts_with("PCI ")));
+    assert_eq!(card("veth0"), Some(""));
+}
+
+#[test]
+fn each_set_of_accelerators_is_a_system_of_its_own() {
+    let text = "submitter: org\nsystem: one\nfields: {cooling: air, system_name: One}\n\
+                systems: {two: {accelerators: [b, a], fields: {system_name: Two}}}\n";
+    let form: Form = crate::error::yaml(text).expect("a form");
+    let [a, b] = ["a", "b"].map(|n| Name::new(n).expect("a name"));
+    assert_eq!(form.system_of(&BTreeSet::from([&a])), "one");
+    let two = form.system_of(&BTreeSet::from([&a, &b]));
+    assert_eq!(two, "two");
+    let two = form.of_system(two);
+    assert_eq!(
+        (two.field("system_name"), two.field("cooling")),
+        ("Two", "air")
+    );
+}
+
+#[test]
+fn the_way_to_the_accelerators_has_the_rate_of_each_link() {
+    let ((front, _a), (mut back, _b)) =
+        (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
+    back.gpus[0].pcie = Some("Gen5 x16".to_owned());
+    back.nics[2].pcie = Some("16.0 GT/s PCIe x16".to_owned());
+    let page = pages::data_path(&filled(), &system(&front, &back, "tcp"), &[]);
+    assert!(page.contains("| Gen5 x16 | 63015 |"), "{page}");
+    assert!(page.contains("| 16.0 GT/s PCIe x16 | 31508 |"), "{page}");
 }
 
 fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> System<'a> {
@@ -150,17 +260,23 @@ fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> System
         )],
         fabric: fabric.to_owned(),
         connections: 6,
+        network_type: String::new(),
     }
 }
 
 #[test]
 fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
     let round = Round::find("v6.1").expect("built in");
-    let ((front, _a), (back, _b)) = (node("frontend", "lg"), node("accelerator", "acc-a"));
+    let ((front, _a), (back, _b)) = (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
     let mut form = filled();
     form.fields
         .insert("cooling".to_owned(), "liquid".to_owned());
-    let json = system::json(&round, &form, &system(&front, &back, "tcp"));
+    let json = system::json(
+        &round,
+        Division::Network,
+        &form,
+        &system(&front, &back, "tcp"),
+    );
     let fields = round.system.fields.iter().chain(&round.system.network);
     assert!(fields.clone().all(|f| json.contains_key(f)));
     assert_eq!(json.len(), fields.count());
@@ -174,6 +290,18 @@ fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
     );
     assert_eq!(json["cooling"], Value::from("liquid"));
     assert_eq!(json["host_storage_capacity"], Value::from("960 GB"));
+    let closed = system::json(
+        &round,
+        Division::Closed,
+        &form,
+        &system(&front, &back, "tcp"),
+    );
+    assert!(round.system.network.iter().all(|f| !closed.contains_key(f)));
+    assert_eq!(closed["division"], Value::from("closed"));
+    let mut said = system(&front, &back, "tcp");
+    said.network_type = "InfiniBand".to_owned();
+    let said = system::json(&round, Division::Network, &form, &said);
+    assert_eq!(said["network_type"], Value::from("InfiniBand"));
     let protocol = json["network_protocol"].as_str().unwrap_or_default();
     assert!(protocol.contains("TCP/IPv4 over"), "{protocol}");
     assert!(
@@ -187,7 +315,12 @@ fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
         model: "SN5600".to_owned(),
         ..Switch::default()
     });
-    let json = system::json(&round, &form, &system(&front, &back, "tcp"));
+    let json = system::json(
+        &round,
+        Division::Network,
+        &form,
+        &system(&front, &back, "tcp"),
+    );
     assert!(
         json["network_topology"]
             .as_str()
@@ -198,7 +331,8 @@ fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
 
 #[test]
 fn the_diagram_has_a_line_for_each_cable_and_escapes_names() {
-    let ((front, _a), (mut back, _b)) = (node("frontend", "lg"), node("accelerator", "acc-a"));
+    let ((front, _a), (mut back, _b)) =
+        (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
     back.node = "a<b".to_owned();
     let mut form = filled();
     let cables = |svg: &str| svg.matches("<line ").count();
@@ -221,7 +355,7 @@ fn the_diagram_has_a_line_for_each_cable_and_escapes_names() {
 
 #[test]
 fn layers_one_to_four_are_stated_for_both_fabrics() {
-    let ((front, _a), (back, _b)) = (node("frontend", "lg"), node("accelerator", "acc-a"));
+    let ((front, _a), (back, _b)) = (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
     for (fabric, words) in [
         ("tcp", "| 4, transport | TCP |"),
         ("ib", "| 4, transport | reliable"),
@@ -241,25 +375,28 @@ fn layers_one_to_four_are_stated_for_both_fabrics() {
 #[test]
 fn bandwidths_are_the_rules_formula() {
     let round = Round::find("v6.1").expect("built in");
-    let ((front, _a), (back, _b)) = (node("frontend", "lg"), node("accelerator", "acc-a"));
+    let ((front, _a), (back, _b)) = (node(Role::Frontend, "lg"), node(Role::Accelerator, "acc-a"));
     let place = |model: &str| crate::layout::Place {
-        system: "sys".to_owned(),
-        model: model.to_owned(),
-        scenario: "Offline".to_owned(),
+        system: Name::new("sys").expect("a name"),
+        model: Name::new(model).expect("a name"),
+        scenario: Name::new("Offline").expect("a name"),
     };
     let (unet, rgat) = (place("3d-unet-99"), place("rgat"));
     let rate = |place, per_second| pages::Rate {
         place,
         model: &round.models[&place.model],
         per_second,
-        element_bytes: 4,
+        input_bytes: 4,
+        output_bytes: 1,
     };
     let rates = [rate(&unet, 10.0), rate(&rgat, 100.0), rate(&unet, 1e6)];
     let page = pages::bandwidth(&system(&front, &back, "tcp"), &rates);
     let rows: Vec<_> = page.lines().filter(|l| l.starts_with("| sys |")).collect();
     // 10 samples/s of 32,944,795 elements of 4 bytes.
     assert!(
-        rows[0].contains("| 1317.792 |") && rows[0].ends_with("| yes |"),
+        rows[0].contains("| 1317.792 |")
+            && rows[0].contains("| 329.448 |")
+            && rows[0].ends_with("| yes |"),
         "{}",
         rows[0]
     );

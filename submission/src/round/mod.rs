@@ -7,7 +7,10 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::error::{self, Error};
+use crate::{
+    error::{self, Error},
+    layout::{Below, Name},
+};
 
 /// The rounds that are built in, by name.
 const BUILT_IN: &[(&str, &str)] = &[("v6.1", include_str!("../../../configs/rounds/v6.1.yaml"))];
@@ -23,8 +26,8 @@ pub struct Round {
     pub sources: BTreeMap<String, String>,
     /// What the official checker calls it.
     pub checker_version: String,
-    /// `network`.
-    pub division: String,
+    /// LoadGen's release.
+    pub loadgen: Loadgen,
     /// `datacenter`.
     pub system_type: String,
     /// LoadGen's seeds.
@@ -48,11 +51,11 @@ pub struct Round {
     /// Fields of measurements.json; none may be empty.
     pub measurements: Vec<String>,
     /// The compliance tests.
-    pub tests: BTreeMap<String, Test>,
+    pub tests: BTreeMap<Name, Test>,
     /// What the official checker says of what [`crate::rules`] find too.
     pub complaints: Vec<Complaint>,
     /// The models, by the name of their folder.
-    pub models: BTreeMap<String, Model>,
+    pub models: BTreeMap<Name, Model>,
 }
 
 /// LoadGen's seeds.
@@ -99,15 +102,37 @@ pub struct Test {
     /// Arguments of its `run_verification.py`, with names in braces.
     pub args: Vec<String>,
     /// The file that its standard output becomes, where it writes none itself.
-    pub output: Option<String>,
+    pub output: Option<Name>,
     /// Its audit.config leaves durations and counts alone: its run is held to those of a
     /// performance run.
     #[serde(default)]
     pub measured: bool,
+    /// What its answers must be.
+    pub answers: Option<Answers>,
     /// What must lie in its folder.
-    pub files: Vec<String>,
+    pub files: Vec<Below>,
     /// Lines that its files must hold.
-    pub passes: BTreeMap<String, Vec<String>>,
+    pub passes: BTreeMap<Below, Vec<String>>,
+}
+
+/// What the answers of a compliance test must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answers {
+    /// As many tokens as LoadGen was told of, beginning with the first token, one EOS at most.
+    Tokens,
+    /// Those of the accuracy run.
+    Same,
+}
+
+/// LoadGen, as the round's runs are measured with.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Loadgen {
+    /// Version and commit, as its log names them.
+    pub version: String,
+    /// SHA-256 of its files' SHA-1: `SHA1 NAME` for each, by name, with newlines between them.
+    pub files: String,
 }
 
 /// A line of the official checker, and who says the same here.
@@ -138,7 +163,7 @@ pub struct Model {
     pub samples: Samples,
     /// Compliance tests.
     #[serde(default)]
-    pub tests: Vec<String>,
+    pub tests: Vec<Name>,
     /// LoadGen measures tokens.
     #[serde(default)]
     pub tokens: bool,
@@ -155,7 +180,7 @@ pub struct Model {
     pub accuracy_interactive: Vec<Accuracy>,
     /// Files that an accuracy run keeps beside its log.
     #[serde(default)]
-    pub accuracy_files: Vec<String>,
+    pub accuracy_files: Vec<Below>,
     /// The command that makes accuracy.txt.
     pub script: String,
     /// The type of an answer's elements, for the verifiers.
@@ -216,7 +241,8 @@ pub struct Accuracy {
     pub pattern: String,
     /// The reference's.
     pub reference: f64,
-    /// The smallest share of it.
+    /// The smallest share of it; none: any.
+    #[serde(default)]
     pub at_least: f64,
     /// The largest.
     pub at_most: Option<f64>,
@@ -286,11 +312,11 @@ impl Round {
 
     /// The folder names of the models whose user.conf has this name, and whether it is the name of
     /// their Interactive scenario.
-    pub fn models_of(&self, conf: &str) -> Vec<(&str, bool)> {
+    pub fn models_of(&self, conf: &str) -> Vec<(&Name, bool)> {
         let all = self.models.iter();
         all.filter_map(|(name, model)| {
             let interactive = model.interactive.as_deref() == Some(conf);
-            (interactive || model.conf == conf).then_some((name.as_str(), interactive))
+            (interactive || model.conf == conf).then_some((name, interactive))
         })
         .collect()
     }

@@ -2,6 +2,12 @@ use std::path::Path;
 
 use super::*;
 
+fn models_of<'a>(round: &'a Round, conf: &str) -> Vec<(&'a str, bool)> {
+    let all = round.models_of(conf).into_iter();
+    all.map(|(name, interactive)| (&**name, interactive))
+        .collect()
+}
+
 fn round() -> Round {
     Round::find("v6.1").expect("built in")
 }
@@ -29,13 +35,13 @@ fn resnet_and_bert_are_no_network_models() {
 #[test]
 fn a_name_of_user_conf_leads_to_its_models() {
     let round = round();
-    assert_eq!(round.models_of("llama3_1-8b"), [("llama3.1-8b", false)]);
+    assert_eq!(models_of(&round, "llama3_1-8b"), [("llama3.1-8b", false)]);
     assert_eq!(
-        round.models_of("llama3_1-8b-interactive"),
+        models_of(&round, "llama3_1-8b-interactive"),
         [("llama3.1-8b", true)]
     );
     let unet = [("3d-unet-99", false), ("3d-unet-99.9", false)];
-    assert_eq!(round.models_of("3d-unet"), unet);
+    assert_eq!(models_of(&round, "3d-unet"), unet);
     assert!(round.models_of("resnet50").is_empty());
 }
 
@@ -167,4 +173,62 @@ fn accuracy_commands_are_those_of_the_checkout() {
         read += 1;
     }
     assert!(read > 0);
+}
+
+/// `docs/submission.md` has a line for each scenario of each model, and for what mlperf.conf lacks.
+#[test]
+fn the_page_has_a_user_conf_for_every_model() {
+    let page = include_str!("../../../docs/submission.md");
+    let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.deps/loadgen-6.0.17/mlperf.conf");
+    let mlperf_conf = std::fs::read_to_string(&conf).expect("run `cargo xtask setup`");
+    let has = |text: &str, line: &str| text.lines().any(|l| l.contains(line));
+    for (name, model) in &round().models {
+        for scenario in model.scenarios() {
+            let line = match (&**scenario, &model.interactive) {
+                ("Interactive", Some(conf)) => format!("{conf}.Server.target_qps = "),
+                ("Interactive", None) => format!("{}.Server.target_latency = ", model.conf),
+                ("SingleStream", _) => format!("{}.SingleStream.target_latency = ", model.conf),
+                (other, _) => format!("{}.{other}.target_qps = ", model.conf),
+            };
+            assert!(has(page, &line), "{name}: {line}");
+        }
+        let count = format!("{}.Offline.min_query_count", model.conf);
+        let wanted = format!("{count} = {}", model.samples.offline);
+        assert!(
+            has(&mlperf_conf, &count) || has(page, &wanted),
+            "{name}: {wanted}"
+        );
+    }
+}
+
+/// The pinned LoadGen is the one that is built in.
+#[test]
+fn loadgens_version_and_files_are_those_of_the_pinned_archive() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = source.join("../.deps/loadgen-6.0.17/generated/version_generated.cc");
+    let text = std::fs::read_to_string(&source).expect("run `cargo xtask setup`");
+    let of = |function: &str| {
+        let (_, rest) = text.split_once(function).expect("a function");
+        let (_, rest) = rest.split_once("str = ").expect("a text");
+        let end = rest.find(";\n").expect("an end");
+        let bare = rest[..end]
+            .trim_start_matches("R\"LGVG_RSLD(")
+            .trim_end_matches("\"");
+        bare.trim_start_matches('"')
+            .trim_end_matches(")LGVG_RSLD")
+            .to_owned()
+    };
+    let round = round();
+    let version = format!(
+        "{} @ {}",
+        of("LoadgenVersion()"),
+        of("LoadgenGitRevision()")
+    );
+    assert_eq!(round.loadgen.version, version);
+    let files = of("LoadgenSha1OfFiles()");
+    let mut files: Vec<_> = files.lines().collect();
+    files.sort_by_key(|line| line.split_once(' ').map(|(_, name)| name));
+    use sha2::Digest;
+    let hash = hex::encode(sha2::Sha256::digest(files.join("\n")));
+    assert_eq!(round.loadgen.files, hash);
 }

@@ -1,15 +1,15 @@
 //! The accuracy run: its log, what the reference's script made of it, and the hash.
 
 use super::*;
-use crate::{error, left::sha256_of};
+use crate::error;
 
 /// Checks beside those that hold for every run.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
-    let folder = layout::run_folder(&result.folder, layout::ACCURACY);
-    let ran = runs.iter().find(|r| r.run == layout::ACCURACY);
+    let folder = layout::run_folder(&result.folder, &Kind::Accuracy);
+    let ran = runs.iter().find(|r| r.run == Kind::Accuracy);
     text(look, result, &folder, ran);
     let log = folder.join(loadgen_log::ACCURACY);
-    let make = command(look, result, layout::ACCURACY);
+    let make = command(look, result, &Kind::Accuracy);
     match log.metadata() {
         Err(_) => look.say_make(ACCURACY_LOG, &log, "it is not there", make.clone()),
         Ok(of) if of.len() > look.round.accuracy_log_max_bytes => {
@@ -21,7 +21,7 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
             let make = "frontend submit ... --checker DIR";
             look.say_make(ACCURACY_LOG, &log, what, make);
         }
-        Ok(_) => {}
+        Ok(_) => ran.iter().for_each(|ran| answers::kept(look, ran, &log)),
     }
     if let Some(detail) = ran.and_then(|r| r.detail.as_ref()) {
         let wanted = result.model.accuracy_samples(&result.place.scenario);
@@ -55,19 +55,20 @@ fn text(look: &mut Look<'_>, result: &Result<'_>, folder: &Path, ran: Option<&Ra
         Err(error) => return look.say_make(ACCURACY_TEXT, &path, error.to_string(), script),
     };
     for wanted in result.model.accuracy_of(&result.place.scenario) {
-        let found = text.lines().find_map(|line| wanted.find(line));
-        let Some(found) = found else {
+        let found: Vec<f64> = text.lines().filter_map(|line| wanted.find(line)).collect();
+        if found.is_empty() && wanted.at_least > 0.0 {
             let what = format!("it has no {}", wanted.metric);
             look.say_make(ACCURACY_TEXT, &path, what, script.clone());
-            continue;
-        };
-        let least = wanted.least();
-        if found < least {
-            let what = format!("{} is {found}, at least {least:.4}", wanted.metric);
+        }
+        // The checker takes no line that is too low or too high, wherever it stands.
+        let (least, most) = (wanted.least(), wanted.most());
+        if let Some(low) = found.iter().find(|found| **found < least) {
+            let what = format!("{} is {low}, at least {least:.4}", wanted.metric);
             look.say(ACCURACY_LOW, &path, what);
         }
-        if let Some(most) = wanted.most().filter(|most| found > *most) {
-            let what = format!("{} is {found}, at most {most:.4}", wanted.metric);
+        let high = |found: &&f64| most.is_some_and(|most| **found > most);
+        if let (Some(high), Some(most)) = (found.iter().find(high), most) {
+            let what = format!("{} is {high}, at most {most:.4}", wanted.metric);
             look.say(ACCURACY_HIGH, &path, what);
         }
     }
@@ -86,13 +87,8 @@ fn text(look: &mut Look<'_>, result: &Result<'_>, folder: &Path, ran: Option<&Ra
         );
     };
     // The log in the tree is cut, so the run's record says what the whole log's hash was.
-    let whole = ran.and_then(|r| r.left.as_ref()?.logs.get(loadgen_log::ACCURACY).cloned());
-    let whole = whole.or_else(|| {
-        let log = folder.join(loadgen_log::ACCURACY);
-        let uncut = log.metadata().is_ok_and(|m| m.len() < 4096);
-        uncut.then(|| sha256_of(&log).ok()).flatten()
-    });
-    if let Some(whole) = whole.filter(|whole| whole != hash) {
+    let whole = ran.and_then(|r| r.left.as_ref()?.logs.get(loadgen_log::ACCURACY));
+    if let Some(whole) = whole.filter(|whole| *whole != hash) {
         let what = format!("hash={hash}, the run's accuracy log has {whole}");
         look.say(ACCURACY_HASH, &path, what);
     }

@@ -1,7 +1,7 @@
 //! The compliance tests of a model: their files, what their verifiers said, their audit.config.
 
 use super::*;
-use crate::{error, left::AUDIT_CONFIG};
+use crate::{error, left::AUDIT_CONFIG, round::Answers};
 
 /// Checks a result's tests; their runs, for the checks that hold for every run.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>) -> Vec<Ran> {
@@ -11,46 +11,70 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>) -> Vec<Ran> {
             continue;
         };
         let folder = result.folder.join(name);
-        let make = command(look, result, name);
+        let kind = Kind::Test(name.clone());
+        let make = command(look, result, &kind);
         if !folder.is_dir() {
             look.say_make(TEST_MISSING, &folder, format!("{name} has not run"), make);
             continue;
         }
+        // The verifiers write the files; what a run lacks is found beside its logs.
+        let verify = "frontend submit ... --checker DIR";
         for file in test.files.iter().filter(|f| !filled(&folder.join(f))) {
-            let at = folder.join(file);
-            look.say_make(TEST_FILES, &at, "it is not there, or empty", make.clone());
+            look.say_make(
+                TEST_FILES,
+                &folder.join(file),
+                "it is not there, or empty",
+                verify,
+            );
         }
         for (file, lines) in &test.passes {
             let at = folder.join(file);
             let Ok(text) = error::read(&at) else { continue };
             for wanted in lines {
-                let mut any = wanted.split('|');
-                if !any.any(|one| text.lines().any(|line| line.trim_end().ends_with(one))) {
-                    look.say_make(
-                        TEST_PASS,
-                        &at,
-                        format!("it does not say {wanted:?}"),
-                        make.clone(),
-                    );
+                if let Some(what) = refused(&text, wanted) {
+                    look.say_make(TEST_PASS, &at, what, make.clone());
                 }
             }
-            if text
-                .lines()
-                .any(|l| l.trim_start().starts_with("TEST FAIL"))
-            {
+            if text.lines().any(|l| l.contains("TEST FAIL")) {
                 look.say_make(TEST_PASS, &at, "it says TEST FAIL", make.clone());
             }
         }
         audit(look, result, name);
-        runs.push(read(look, result, name));
+        let ran = read(look, result, kind);
+        let log = folder.join("accuracy").join(loadgen_log::ACCURACY);
+        if filled(&log) {
+            answers::kept(look, &ran, &log);
+        }
+        if test.answers == Some(Answers::Tokens) && filled(&log) {
+            answers::tokens(look, result, &log);
+        }
+        runs.push(ran);
     }
     runs
 }
 
+/// Why a text does not say what is `wanted`: one of its choices in a line, and in no line another
+/// value of the same.
+fn refused(text: &str, wanted: &str) -> Option<String> {
+    let choices: Vec<_> = wanted.split('|').collect();
+    let good = |line: &&str| choices.iter().any(|one| line.trim_end().ends_with(one));
+    let Some((head, _)) = wanted.split_once(": ") else {
+        let said = text.lines().any(|line| good(&line));
+        return (!said).then(|| format!("it does not say {wanted:?}"));
+    };
+    let mut lines = text.lines().filter(|line| line.contains(head)).peekable();
+    if lines.peek().is_none() {
+        return Some(format!("it does not say {wanted:?}"));
+    }
+    let bad = lines.find(|line| !good(line))?;
+    Some(format!("it says {:?}, not {wanted:?}", bad.trim()))
+}
+
 /// The audit.config that ran is byte for byte one of the test's own.
-fn audit(look: &mut Look<'_>, result: &Result<'_>, test: &str) {
-    let kept = look.tree.kept(result.place, test).join(AUDIT_CONFIG);
-    let make = command(look, result, test);
+fn audit(look: &mut Look<'_>, result: &Result<'_>, test: &Name) {
+    let kind = Kind::Test(test.clone());
+    let kept = look.tree.kept(result.place, &kind).join(AUDIT_CONFIG);
+    let make = command(look, result, &kind);
     let Ok(ran) = std::fs::read(&kept) else {
         look.say_make(
             TEST_AUDIT,
@@ -65,7 +89,7 @@ fn audit(look: &mut Look<'_>, result: &Result<'_>, test: &str) {
     if official.is_empty() {
         let at = checker.join("compliance").join(test);
         let what = format!(
-            "{} has no audit.config: is it a checkout of mlcommons/inference?",
+            "{} has no audit.config: is it an older checkout of mlcommons/inference?",
             at.display()
         );
         look.say(TEST_AUDIT, &kept, what);
@@ -85,7 +109,7 @@ fn audit(look: &mut Look<'_>, result: &Result<'_>, test: &str) {
 }
 
 /// The official audit.config files of a test: its own, and those of single models.
-pub fn audit_configs(checker: &Path, test: &str) -> Vec<std::path::PathBuf> {
+pub fn audit_configs(checker: &Path, test: &Name) -> Vec<std::path::PathBuf> {
     let folder = checker.join("compliance").join(test);
     let own = folder.join(AUDIT_CONFIG);
     let models = layout::folders(&folder);

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use serde_json::Value;
 
 use super::*;
-use crate::error;
+use crate::{build, error};
 
 /// Folders that a submitter's folder may hold.
 const OWN: [&str; 5] = ["systems", "src", "code", "documentation", "results"];
@@ -19,7 +19,8 @@ pub(super) fn check(look: &mut Look<'_>) {
         look.say_make(TREE_EMPTY, &own.join("results"), "it has no result", make);
     }
     let all = layout::folders(&own).into_iter().chain(layout::files(&own));
-    for extra in all.filter(|name| !OWN.contains(&name.as_str())) {
+    let mapping = |name: &str| tree.division() == Division::Open && name == "model_mapping.json";
+    for extra in all.filter(|name| !OWN.contains(&name.as_str()) && !mapping(name)) {
         look.say(
             TREE_EXTRA,
             &own.join(extra),
@@ -31,25 +32,32 @@ pub(super) fn check(look: &mut Look<'_>) {
         let make = "frontend submit ... --src FOLDER";
         look.say_make(TREE_SOURCE, &source, "there is no source of the QDL", make);
     }
+    upload(look, &own);
     let documents = tree.documentation();
-    for (rule, name) in [
-        (TREE_DIAGRAM, layout::DIAGRAM),
-        (TREE_NETWORK, layout::NETWORK_PAGE),
-        (TREE_BANDWIDTH, layout::BANDWIDTH_PAGE),
-        (TREE_SESSION, layout::SESSION_PAGE),
-    ] {
-        if !filled(&documents.join(name)) {
-            let make = "frontend submit ... --node NODE.json";
-            look.say_make(
-                rule,
-                &documents.join(name),
-                "it is not there, or empty",
-                make,
-            );
+    let mut page = |rule, path: &Path, make: &str| {
+        if !filled(path) {
+            look.say_make(rule, path, "it is not there, or empty", make);
+        }
+    };
+    let build = "frontend submit ... --node NODE.json";
+    page(TREE_SESSION, &documents.join(layout::SESSION_PAGE), build);
+    let make = "fill in quantization of the form, then `frontend submit` again";
+    page(
+        TREE_QUANTIZATION,
+        &documents.join(layout::QUANTIZATION_PAGE),
+        make,
+    );
+    let with_results: BTreeSet<Name> = tree.systems().into_iter().collect();
+    for system in &with_results {
+        for (rule, name) in [
+            (TREE_DIAGRAM, layout::DIAGRAM),
+            (TREE_NETWORK, layout::NETWORK_PAGE),
+            (TREE_BANDWIDTH, layout::BANDWIDTH_PAGE),
+            (TREE_PATH, layout::PATH_PAGE),
+        ] {
+            page(rule, &tree.page(system, name), build);
         }
     }
-    bandwidths(look);
-    let with_results: BTreeSet<String> = tree.systems().into_iter().collect();
     for file in layout::files(&tree.systems_folder()) {
         let system = file.strip_suffix(".json");
         if system.is_some_and(|s| !with_results.contains(s)) {
@@ -60,39 +68,61 @@ pub(super) fn check(look: &mut Look<'_>) {
             );
         }
     }
-    for system in with_results {
-        let json = tree.system_json(&system);
+    for system in &with_results {
+        bandwidths(look, system);
+        let json = tree.system_json(system);
         if !json.is_file() {
             let make = "frontend submit ... --form FORM.yaml --node NODE.json";
-            look.say_make(
-                TREE_SYSTEM,
-                &json,
-                format!("{system} has results and no JSON"),
-                make,
-            );
+            let what = format!("{system} has results and no JSON");
+            look.say_make(TREE_SYSTEM, &json, what, make);
         }
     }
 }
 
+/// The largest file that an upload takes, in bytes.
+const LARGEST: u64 = 50 << 20;
+
+/// What an upload refuses (MLCommons' repository_checks.sh), below a folder.
+fn upload(look: &mut Look<'_>, folder: &Path) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries {
+        let (path, name) = (entry.path(), entry.file_name());
+        let Ok(of) = path.symlink_metadata() else {
+            continue;
+        };
+        let what = match name.to_str() {
+            _ if of.is_symlink() => "it is a link",
+            None => "its name is not UTF-8",
+            Some(name) if name.starts_with('.') => "its name begins with a dot",
+            Some(name) if name.contains(char::is_whitespace) => "its name has a blank",
+            _ if of.is_file() && of.len() > LARGEST => "it is larger than 50 MB",
+            _ if of.is_dir() => {
+                upload(look, &path);
+                continue;
+            }
+            _ => continue,
+        };
+        look.say(TREE_UPLOAD, &path, format!("{what}: no upload takes it"));
+    }
+}
+
 /// Each result has its row in the statement of bandwidths.
-fn bandwidths(look: &mut Look<'_>) {
-    let path = look.tree.documentation().join(layout::BANDWIDTH_PAGE);
+fn bandwidths(look: &mut Look<'_>, system: &Name) {
+    let path = look.tree.page(system, layout::BANDWIDTH_PAGE);
     let Ok(text) = error::read(&path) else { return };
-    for system in look.tree.systems() {
-        for place in look.tree.places(&system) {
-            let row = format!(
-                "| {} | {} | {} |",
-                place.system, place.model, place.scenario
-            );
-            let row = text.lines().find(|line| line.starts_with(&row));
-            let what = match row {
-                None => "it has no row for",
-                Some(row) if row.ends_with("| NO |") => "the NICs carry too little for",
-                Some(row) if row.ends_with("| yes |") => continue,
-                Some(_) => "the NICs do not say their rate, for",
-            };
-            look.say(TREE_BANDWIDTH, &path, format!("{what} {}", place.words()));
-        }
+    for place in look.tree.places(system) {
+        let row = format!(
+            "| {} | {} | {} |",
+            place.system, place.model, place.scenario
+        );
+        let row = text.lines().find(|line| line.starts_with(&row));
+        let what = match row {
+            None => "it has no row for",
+            Some(row) if row.ends_with("| NO |") => "the NICs carry too little for",
+            Some(row) if row.ends_with("| yes |") => continue,
+            Some(_) => "the NICs do not say their rate, for",
+        };
+        look.say(TREE_BANDWIDTH, &path, format!("{what} {}", place.words()));
     }
 }
 
@@ -106,10 +136,10 @@ fn holds_a_file(folder: &Path) -> bool {
 }
 
 /// The scenarios of one model of a system.
-pub(super) fn scenarios(look: &mut Look<'_>, system: &str, model: &str, scenarios: &[&str]) {
+pub(super) fn scenarios(look: &mut Look<'_>, system: &Name, model: &Name, scenarios: &[&str]) {
     let folder = look.tree.own().join("results").join(system).join(model);
     let Some(of_round) = look.round.models.get(model) else {
-        let all: Vec<_> = look.round.models.keys().map(String::as_str).collect();
+        let all: Vec<_> = look.round.models.keys().map(|m| &**m).collect();
         let what = format!(
             "{model} is no datacenter model of round {}; there are {}",
             look.round.round,
@@ -150,7 +180,7 @@ fn run_it(scenario: &str) -> String {
 }
 
 /// measurements.json, README.md and user.conf of a result.
-pub(super) fn measured(look: &mut Look<'_>, result: &Result<'_>) {
+pub(super) fn measured(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let path = result.folder.join("measurements.json");
     let form = format!("models.{} of the form", result.place.model);
     match error::read_json::<serde_json::Map<String, Value>>(&path) {
@@ -168,13 +198,32 @@ pub(super) fn measured(look: &mut Look<'_>, result: &Result<'_>) {
             }
         }
     }
-    let path = result.folder.join("README.md");
-    match error::read(&path) {
-        Ok(text) if text.contains("frontend ") => {}
-        Ok(_) => look.say(MEASURED_README, &path, "it has no command of a frontend"),
-        Err(error) => look.say(MEASURED_README, &path, error.to_string()),
-    }
+    readme(look, result, runs);
     user_conf(look, result);
+}
+
+/// The README has all words of each command that ran. Its program may have any name and path.
+fn readme(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
+    let path = result.folder.join("README.md");
+    let text = match error::read(&path) {
+        Ok(text) => text,
+        Err(error) => return look.say(MEASURED_README, &path, error.to_string()),
+    };
+    if text.trim().is_empty() {
+        return look.say(MEASURED_README, &path, "it is empty");
+    }
+    for (run, left) in runs
+        .iter()
+        .filter_map(|ran| Some((&ran.run, ran.left.as_ref()?)))
+    {
+        let mut words = left.command.iter().skip(1);
+        let missing =
+            |word: &&String| !text.contains(*word) && !text.contains(&build::quoted(word));
+        if let Some(word) = words.find(missing) {
+            let what = format!("the command of the {run} run is not in it: no {word:?}");
+            return look.say(MEASURED_README, &path, what);
+        }
+    }
 }
 
 fn fill(form: &str) -> String {

@@ -11,7 +11,7 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail:
     // Most tests' runs are not judged by their latency but by their verifiers.
     let own = run::is_measured(look, ran);
     let mut say = |rule, what: String| look.say_make(rule, &at, what, make.clone());
-    let scenario = result.place.scenario.as_str();
+    let scenario = &*result.place.scenario;
     let judged = ["Server", "Interactive", "SingleStream", "MultiStream"].contains(&scenario);
     if own && judged && detail.flag("early_stopping_met") != Some(true) {
         let why = detail.text("early_stopping_result");

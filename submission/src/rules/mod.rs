@@ -2,6 +2,7 @@
 //! a test makes sure that both know the same names.
 
 mod accuracy;
+mod answers;
 mod compliance;
 mod files;
 mod latency;
@@ -14,12 +15,13 @@ mod tests;
 
 use std::{collections::BTreeMap, path::Path};
 
+pub use answers::check_runs;
 pub use compliance::audit_configs;
 
 use loadgen_log::Detail;
 
 use crate::{
-    layout::{self, Place, Tree},
+    layout::{self, Division, Kind, Name, Place, Tree},
     left::Left,
     round::{Model, Round},
 };
@@ -51,16 +53,19 @@ rules! {
     TREE_DIAGRAM "tree.diagram" "a diagram shows how the nodes are connected";
     TREE_NETWORK "tree.network" "a page names all that data passes through, and OSI layers 1 to 4";
     TREE_BANDWIDTH "tree.bandwidth" "minimum bandwidths are stated for each result";
+    TREE_PATH "tree.data-path" "a page describes the way from the NICs to the accelerators";
+    TREE_QUANTIZATION "tree.quantization" "a page tells how the models were quantized";
+    TREE_UPLOAD "tree.upload" "each file can be uploaded: no links, no hidden names, no blanks, at most 50 MB";
     TREE_SESSION "tree.session-api" "the session API is documented";
     TREE_SYSTEM "tree.system" "each system has results, and each result a system's JSON";
     SYSTEM_JSON "system.json" "the system's JSON is an object that can be read";
     SYSTEM_FIELD "system.field" "every field of the round is there";
     SYSTEM_EMPTY "system.empty" "fields that must say something are not empty";
     SYSTEM_NUMBER "system.number" "counts are whole numbers";
-    SYSTEM_NETWORK "system.is-network" "is_network is the string \"True\"";
+    SYSTEM_NETWORK "system.is-network" "is_network is the string \"True\" in the Network division, and in no other";
     SYSTEM_DIVISION "system.division" "the division is the folder's";
     SYSTEM_SUBMITTER "system.submitter" "the submitter is the folder's";
-    SYSTEM_TYPE "system.type" "the Network division is of the datacenter suite alone";
+    SYSTEM_TYPE "system.type" "the system is of the datacenter suite";
     SYSTEM_STATUS "system.status" "the status is one of the round's";
     SYSTEM_FABRIC "system.fabric" "the fabric is one that the rules permit";
     SYSTEM_LAYERS "system.layers" "network_protocol tells layers three and four";
@@ -88,9 +93,10 @@ rules! {
     RUN_ANSWER "run.name-answer" "every node answered Name()";
     RUN_UNIQUE "run.name-unique" "nodes have names of their own";
     RUN_SAME "run.name-same" "all runs of a result are of the same nodes";
-    RUN_LOADGEN "run.loadgen" "LoadGen is unchanged, and the same in all runs of a result";
+    RUN_LOADGEN "run.loadgen" "LoadGen is the round's release, unchanged, in all runs of a result";
     RECORD_MISSING "record.missing" "each run's own record is kept";
     RECORD_LOG "record.log" "the logs in the tree are those that the run wrote";
+    RECORD_FILES "record.files" "the files kept with a run are those that it read";
     RECORD_CONF "record.user-conf" "the user.conf in the tree is the one that ran, and the same in all runs";
     RECORD_BUILD "record.build" "all runs and nodes are of one build";
     RECORD_CLEAN "record.clean" "that build is of a commit and nothing else";
@@ -98,7 +104,7 @@ rules! {
     RECORD_NETWORK "record.network" "samples went over a network, not within one process or machine";
     RECORD_MACHINES "record.machines" "LoadGen and SUT run on different machines";
     RECORD_OVERRIDE "record.override" "nothing but the target is set beside user.conf";
-    RECORD_YAML "record.yaml" "every node's configuration is kept";
+    RECORD_YAML "record.yaml" "every node's configuration is kept, and an accelerator's is the same in all runs of a result";
     RECORD_CACHE "record.prefix-cache" "no engine kept prompts' beginnings for later prompts";
     RECORD_DESCRIBED "record.described" "every node of a run is described";
     ACCURACY_TEXT "accuracy.text" "accuracy.txt is what the reference's script printed";
@@ -114,7 +120,44 @@ rules! {
     TEST_MISSING "test.missing" "the compliance tests of the model have run";
     TEST_FILES "test.files" "a test's folder holds what the round asks for";
     TEST_PASS "test.pass" "the official verifier passed";
+    TEST_ANSWERS "test.answers" "the answers that a test kept are what its verifier asks for";
     TEST_AUDIT "test.audit" "the test ran with the official audit.config";
+}
+
+/// Rules of the Network division alone.
+const NETWORK: &[&Rule] = &[
+    TREE_DIAGRAM,
+    TREE_NETWORK,
+    TREE_BANDWIDTH,
+    TREE_SESSION,
+    SYSTEM_FABRIC,
+    SYSTEM_LAYERS,
+    RUN_NAME,
+    RECORD_NETWORK,
+    RECORD_MACHINES,
+];
+/// What the Open division leaves to its submitters.
+const NOT_OPEN: &[&Rule] = &[
+    TREE_PATH,
+    SCENARIO_KNOWN,
+    SCENARIO_REQUIRED,
+    RUN_TRAVERSAL,
+    ACCURACY_LOW,
+    ACCURACY_HIGH,
+    TEST_MISSING,
+    TEST_FILES,
+    TEST_PASS,
+    TEST_ANSWERS,
+    TEST_AUDIT,
+];
+
+/// Whether a division asks for what a rule says.
+pub fn holds(rule: &Rule, division: Division) -> bool {
+    match division {
+        Division::Network => true,
+        Division::Closed => !NETWORK.contains(&rule),
+        Division::Open => !NETWORK.contains(&rule) && !NOT_OPEN.contains(&rule),
+    }
 }
 
 /// Something that a tree does not keep to.
@@ -150,10 +193,17 @@ pub(crate) struct Result<'a> {
 
 /// One run of a result, as far as it can be read.
 pub(crate) struct Ran {
-    /// [`layout::PERFORMANCE`], [`layout::ACCURACY`] or a test's name.
-    pub(crate) run: String,
+    pub(crate) run: Kind,
     pub(crate) detail: Option<Detail>,
     pub(crate) left: Option<Left>,
+}
+
+impl Ran {
+    /// The nodes that the SUT's name names.
+    fn nodes(&self) -> Vec<Name> {
+        let nodes = self.detail.iter().flat_map(Detail::nodes);
+        nodes.filter_map(|n| Name::new(&n).ok()).collect()
+    }
 }
 
 impl Look<'_> {
@@ -169,6 +219,9 @@ impl Look<'_> {
         what: impl Into<String>,
         make: impl Into<String>,
     ) {
+        if !holds(rule, self.tree.division()) {
+            return;
+        }
         let place = self.tree.short(at);
         // `results/SYSTEM/MODEL/SCENARIO/…`, `documentation/runs/SYSTEM/MODEL/SCENARIO/…`
         let mut parts = place
@@ -205,7 +258,7 @@ pub fn check(tree: &Tree, round: &Round, checker: Option<&Path>) -> Vec<Finding>
     for system in tree.systems() {
         system::check(&mut look, &system);
         let places = tree.places(&system);
-        let mut by_model: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut by_model: BTreeMap<&Name, Vec<&str>> = BTreeMap::new();
         for place in &places {
             let scenarios = by_model.entry(&place.model).or_default();
             scenarios.push(&place.scenario);
@@ -230,11 +283,11 @@ pub fn check(tree: &Tree, round: &Round, checker: Option<&Path>) -> Vec<Finding>
 }
 
 fn check_result(look: &mut Look<'_>, result: &Result<'_>) {
-    files::measured(look, result);
-    let performance = read(look, result, layout::PERFORMANCE);
-    let accuracy = read(look, result, layout::ACCURACY);
+    let performance = read(look, result, Kind::Performance);
+    let accuracy = read(look, result, Kind::Accuracy);
     let mut runs = vec![performance, accuracy];
     runs.extend(compliance::check(look, result));
+    files::measured(look, result, &runs);
     for ran in &runs {
         run::check(look, result, ran);
     }
@@ -244,10 +297,10 @@ fn check_result(look: &mut Look<'_>, result: &Result<'_>) {
 }
 
 /// A run's log and record.
-pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: &str) -> Ran {
-    let folder = layout::run_folder(&result.folder, run);
+pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: Kind) -> Ran {
+    let folder = layout::run_folder(&result.folder, &run);
     let path = folder.join(loadgen_log::DETAIL);
-    let make = command(look, result, run);
+    let make = command(look, result, &run);
     let missing: Vec<_> = [loadgen_log::SUMMARY, loadgen_log::DETAIL]
         .into_iter()
         .filter(|name| !filled(&folder.join(name)))
@@ -268,7 +321,7 @@ pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: &str) -> Ran {
             None
         }
     };
-    let kept = look.tree.kept(result.place, run);
+    let kept = look.tree.kept(result.place, &run);
     let left = match Left::read(&kept) {
         Ok(left) => left,
         Err(error) => {
@@ -276,15 +329,11 @@ pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: &str) -> Ran {
             None
         }
     };
-    Ran {
-        run: run.to_owned(),
-        detail,
-        left,
-    }
+    Ran { run, detail, left }
 }
 
 /// Where a test's audit.config lies below `compliance`: some tests have one for each model.
-fn audit_of(look: &Look<'_>, result: &Result<'_>, test: &str) -> String {
+fn audit_of(look: &Look<'_>, result: &Result<'_>, test: &Name) -> String {
     let own = look.checker.map(|c| audit_configs(c, test));
     let of_model = own.iter().flatten().find_map(|path| {
         let folder = path.parent()?.file_name()?.to_str()?;
@@ -303,20 +352,20 @@ pub(crate) fn filled(path: &Path) -> bool {
 }
 
 /// The command that makes a run.
-pub(crate) fn command(look: &Look<'_>, result: &Result<'_>, run: &str) -> String {
+pub(crate) fn command(look: &Look<'_>, result: &Result<'_>, run: &Kind) -> String {
     let scenario = crate::round::loadgen_scenario(&result.place.scenario);
     let scenario = match scenario {
         "SingleStream" => "single-stream".to_owned(),
         other => other.to_ascii_lowercase(),
     };
-    let conf = match (result.place.scenario.as_str(), &result.model.interactive) {
+    let conf = match (&*result.place.scenario, &result.model.interactive) {
         ("Interactive", Some(conf)) => conf,
         _ => &result.model.conf,
     };
     let more = match run {
-        layout::PERFORMANCE => "--mode performance".to_owned(),
-        layout::ACCURACY => "--mode accuracy".to_owned(),
-        test => {
+        Kind::Performance => "--mode performance".to_owned(),
+        Kind::Accuracy => "--mode accuracy".to_owned(),
+        Kind::Test(test) => {
             let checker = look
                 .checker
                 .map_or("CHECKER".into(), |p| p.display().to_string());

@@ -1,11 +1,15 @@
 //! What the runs themselves have kept: whether the tree is of them, and whether they count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use qdl::wire::CacheState;
 
 use super::*;
-use crate::left::{FRONTEND_YAML, Left, NodeNote, USER_CONF, sha256_of};
+use crate::{
+    describe::Role,
+    left::{self, AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, sha256_of},
+    round::loadgen_scenario,
+};
 
 /// Settings that are the submitter's: what the scenario aims at, and where logs go.
 const TARGETS: [&str; 6] = [
@@ -16,6 +20,9 @@ const TARGETS: [&str; 6] = [
     "single_stream_expected_latency_ns",
     "--target-qps",
 ];
+
+/// Fabrics that carry samples over a network.
+const FABRICS: [&str; 3] = ["tcp", "ib", "ofi"];
 
 /// Checks the records of a result's runs.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
@@ -37,38 +44,33 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
         let nodes = std::iter::once(("the frontend", &left.frontend));
         let others = left.accelerators.iter().map(|n| (n.node.as_str(), n));
         for (name, node) in nodes.chain(others) {
-            let who = format!("{name} of the {} run", ran.run);
-            if node.dirty == Some(true) {
-                look.say(
-                    RECORD_CLEAN,
-                    &kept,
-                    format!("{who} was built from changed sources"),
-                );
-            }
-            match &node.commit {
-                Some(commit) => {
-                    builds.entry(commit.clone()).or_insert(who);
-                }
-                None => look.say(
+            match (&node.commit, node.dirty) {
+                (None, _) => look.say(
                     RECORD_BUILD,
                     &kept,
-                    format!("{who} does not say its commit"),
+                    format!("{name} does not say its commit"),
                 ),
+                (Some(_), Some(false)) => {}
+                (Some(_), Some(true)) => {
+                    look.say(
+                        RECORD_CLEAN,
+                        &kept,
+                        format!("{name} was built from changed sources"),
+                    );
+                }
+                (Some(_), None) => {
+                    let what = format!("{name} does not say that its sources were unchanged");
+                    look.say(RECORD_CLEAN, &kept, what);
+                }
+            }
+            if let Some(commit) = &node.commit {
+                builds
+                    .entry(commit.clone())
+                    .or_insert(format!("{name} of the {} run", ran.run));
             }
         }
     }
-    let programs = runs
-        .iter()
-        .filter_map(|r| r.left.as_ref()?.frontend.program.as_ref());
-    let programs: std::collections::BTreeSet<_> = programs.collect();
-    let at = look.tree.kept(result.place, layout::PERFORMANCE);
-    if programs.len() > 1 {
-        look.say(
-            RECORD_BUILD,
-            &at,
-            "the runs are of frontends with different SHA-256",
-        );
-    }
+    let at = look.tree.kept(result.place, &Kind::Performance);
     if builds.len() > 1 {
         let all: Vec<_> = builds
             .iter()
@@ -80,20 +82,82 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
             format!("several builds: {}", all.join(", ")),
         );
     }
+    together(look, result, runs);
+}
+
+/// Each node runs one program in all runs of a result, and each accelerator one configuration.
+fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
+    let mut first: BTreeMap<(Role, &str), (&Kind, &str)> = BTreeMap::new();
+    let mut yamls: BTreeMap<&str, (&Kind, &str)> = BTreeMap::new();
+    for (ran, left) in runs.iter().filter_map(|r| Some((r, r.left.as_ref()?))) {
+        let kept = look.tree.kept(result.place, &ran.run);
+        let others = left.accelerators.iter().map(|n| (Role::Accelerator, n));
+        for (role, node) in std::iter::once((Role::Frontend, &left.frontend)).chain(others) {
+            let Some(program) = node.program.as_deref() else {
+                let what = format!("{}'s program has no SHA-256", node.node);
+                look.say(RECORD_BUILD, &kept, what);
+                continue;
+            };
+            let (of, other) = *first
+                .entry((role, node.node.as_str()))
+                .or_insert((&ran.run, program));
+            if other != program {
+                let what = format!("{}'s program is not that of the {of} run", node.node);
+                look.say(RECORD_BUILD, &kept, what);
+            }
+        }
+        for (name, note) in &left.files {
+            let Ok(copy) = Name::new(name) else { continue };
+            if !name.starts_with("accelerator-") {
+                continue;
+            }
+            let (of, other) = *yamls
+                .entry(name.as_str())
+                .or_insert((&ran.run, &note.sha256));
+            if other != note.sha256 {
+                let what = format!("it is not that of the {of} run");
+                look.say(RECORD_YAML, &kept.join(copy), what);
+            }
+        }
+    }
 }
 
 fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &Path) {
     let folder = layout::run_folder(&result.folder, &ran.run);
-    for (name, hash) in &left.logs {
-        // The accuracy log is cut: accuracy.txt has its hash.
-        if name == loadgen_log::ACCURACY {
+    for name in [
+        loadgen_log::SUMMARY,
+        loadgen_log::DETAIL,
+        loadgen_log::ACCURACY,
+    ] {
+        // A performance run's accuracy log is empty, and no part of a tree.
+        let no_answers = ran.run == Kind::Performance && name == loadgen_log::ACCURACY;
+        let Some(hash) = left.logs.get(name).filter(|_| !no_answers) else {
+            if !no_answers {
+                look.say(
+                    RECORD_LOG,
+                    kept,
+                    format!("the record has no hash of {name}"),
+                );
+            }
             continue;
-        }
+        };
         let path = folder.join(name);
-        if path.is_file() && sha256_of(&path).ok().as_ref() != Some(hash) {
+        // The accuracy log is cut, see `answers`.
+        let is_whole = name != loadgen_log::ACCURACY;
+        if is_whole && path.is_file() && sha256_of(&path).ok().as_ref() != Some(hash) {
             look.say(RECORD_LOG, &path, "it is not the log that the run wrote");
         }
     }
+    let own = &result.model.interactive;
+    let is_model = match (&*result.place.scenario, own) {
+        ("Interactive", Some(own)) => left.model == *own,
+        (_, own) => left.model == result.model.conf || own.as_ref() == Some(&left.model),
+    };
+    if !is_model || left.scenario != loadgen_scenario(&result.place.scenario) {
+        let what = format!("the record is of {} in {}", left.model, left.scenario);
+        look.say(RECORD_LOG, kept, what);
+    }
+    files(look, left, kept);
     let conf = result.folder.join(USER_CONF);
     match left.files.get(USER_CONF) {
         None => {
@@ -106,14 +170,14 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
         }
         Some(_) => {}
     }
-    if ran.run == layout::PERFORMANCE && left.files.contains_key(crate::left::AUDIT_CONFIG) {
+    if ran.run == Kind::Performance && left.files.contains_key(AUDIT_CONFIG) {
         look.say(
             RUN_SAMPLED,
             kept,
             "the performance run read an audit.config",
         );
     }
-    let is_test = ![layout::PERFORMANCE, layout::ACCURACY].contains(&ran.run.as_str());
+    let is_test = matches!(ran.run, Kind::Test(_));
     match left.exit {
         Some(0) => {}
         // What LoadGen calls a test's run is nothing, see `run`.
@@ -127,6 +191,7 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
     if left.local {
         look.say(RECORD_NETWORK, kept, "the run was --local: no network");
     }
+    network(look, ran, left, kept);
     for note in &left.fabric_notes {
         look.say(RECORD_NETWORK, kept, note.clone());
     }
@@ -156,25 +221,78 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
         };
         look.say(RECORD_CACHE, kept, what);
     }
-    yaml(look, ran, kept);
+    yaml(look, ran, left, kept);
     described(look, result, ran, left);
+}
+
+/// The copies are those of the files that the run read.
+fn files(look: &mut Look<'_>, left: &Left, kept: &Path) {
+    for (name, note) in &left.files {
+        let Ok(name) = Name::new(name) else {
+            look.say(RECORD_FILES, kept, format!("{name:?} is no copy's name"));
+            continue;
+        };
+        let path = kept.join(&name);
+        // What is missing of these has its own rule.
+        let own_rule =
+            [FRONTEND_YAML, AUDIT_CONFIG].contains(&&*name) || name.starts_with("accelerator-");
+        match sha256_of(&path) {
+            Ok(found) if found == note.sha256 => {}
+            Ok(_) => look.say(RECORD_FILES, &path, "it is not the file that the run read"),
+            Err(_) if own_rule => {}
+            Err(_) => look.say(RECORD_FILES, &path, "it is not there"),
+        }
+    }
+}
+
+/// Samples went to accelerators, over connections of a network's fabric.
+fn network(look: &mut Look<'_>, ran: &Ran, left: &Left, kept: &Path) {
+    if left.local {
+        return;
+    }
+    if !FABRICS.contains(&left.fabric.as_str()) {
+        let what = format!(
+            "the fabric is {:?}, none of {}",
+            left.fabric,
+            FABRICS.join(", ")
+        );
+        look.say(RECORD_NETWORK, kept, what);
+    }
+    if left.connections == 0 {
+        look.say(RECORD_NETWORK, kept, "samples went over no connection");
+    }
+    let told: BTreeSet<&str> = left.accelerators.iter().map(|n| n.node.as_str()).collect();
+    let named = ran.nodes();
+    let named: BTreeSet<&str> = named.iter().map(|n| &**n).collect();
+    if told.is_empty() {
+        look.say(RECORD_NETWORK, kept, "the record has no accelerator");
+    } else if ran.detail.is_some() && !named.is_empty() && told != named {
+        let list = |set: &BTreeSet<&str>| Vec::from_iter(set.iter().copied()).join(", ");
+        let what = format!(
+            "its accelerators are {}, those of the SUT's name {}",
+            list(&told),
+            list(&named)
+        );
+        look.say(RECORD_NETWORK, kept, what);
+    }
 }
 
 /// Each node's description, which the run was told or `--node` names.
 fn described(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left) {
-    let nodes = ran.detail.as_ref().map(Detail::nodes).unwrap_or_default();
-    let frontend = left.frontend.node.clone();
-    let documents = look.tree.documentation().join("nodes");
-    for (role, node) in std::iter::once(("frontend", frontend))
-        .chain(nodes.into_iter().map(|node| ("accelerator", node)))
+    let frontend = Name::new(&left.frontend.node).ok();
+    let nodes = ran.nodes().into_iter().map(|n| (Role::Accelerator, n));
+    for (role, node) in frontend
+        .map(|n| (Role::Frontend, n))
+        .into_iter()
+        .chain(nodes)
     {
-        let path = documents.join(&result.place.system);
-        let path = path.join(format!("{role}-{node}.json"));
+        let path = look.tree.nodes(&result.place.system).join(role.file(&node));
         if filled(&path) || look.found.iter().any(|f| f.place == look.tree.short(&path)) {
             continue;
         }
-        let why = left.undescribed.get(&node);
+        let why = left.undescribed.get(&*node);
         let why = why.map_or(String::new(), |why| format!(" ({why})"));
+        let role = role.name();
         let make = format!("{role} describe --name {node}; frontend submit ... --node FILE");
         let what = format!("{node} is not described{why}");
         look.say_make(RECORD_DESCRIBED, &path, what, make);
@@ -194,22 +312,22 @@ fn machines(look: &mut Look<'_>, frontend: &NodeNote, node: &NodeNote, kept: &Pa
 }
 
 /// The frontend's and every accelerator's configuration.
-fn yaml(look: &mut Look<'_>, ran: &Ran, kept: &Path) {
+fn yaml(look: &mut Look<'_>, ran: &Ran, left: &Left, kept: &Path) {
     let own = kept.join(FRONTEND_YAML);
     if !filled(&own) {
         look.say(RECORD_YAML, &own, "it is not there, or empty");
+    } else if !left.files.contains_key(FRONTEND_YAML) {
+        look.say(RECORD_YAML, &own, "the record has no hash of it");
     }
-    let nodes = ran.detail.as_ref().map(Detail::nodes).unwrap_or_default();
-    for node in nodes {
-        let path = kept.join(format!("accelerator-{node}.yaml"));
+    for node in ran.nodes() {
+        let name = left::accelerator_yaml(&node);
+        let path = kept.join(&name);
+        let make = format!("frontend submit ... --accelerator {node}=ITS.yaml");
         if !filled(&path) {
-            let make = format!("frontend submit ... --accelerator {node}=ITS.yaml");
-            look.say_make(
-                RECORD_YAML,
-                &path,
-                format!("{node}'s configuration is not kept"),
-                make,
-            );
+            let what = format!("{node}'s configuration is not kept");
+            look.say_make(RECORD_YAML, &path, what, make);
+        } else if !left.files.contains_key(&name) && !left.undescribed.contains_key(&*node) {
+            look.say(RECORD_YAML, &path, "the record has no hash of it");
         }
     }
 }

@@ -1,16 +1,18 @@
 //! One run of LoadGen: what it was told, what it said, and who answered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::round::loadgen_scenario;
+use crate::round::{Loadgen, loadgen_scenario};
 
 /// Checks that hold for every run.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran) {
     let Some(detail) = &ran.detail else { return };
     let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
     let make = command(look, result, &ran.run);
-    let is_accuracy = ran.run == layout::ACCURACY;
+    let is_accuracy = ran.run == Kind::Accuracy;
     let mut say = |rule, what: String| look.say_make(rule, &at, what, make.clone());
 
     for line in detail.unreadable.iter().take(1) {
@@ -75,6 +77,9 @@ fn name(detail: &Detail, holds: &str, say: &mut dyn FnMut(&'static Rule, String)
     if nodes.is_empty() {
         say(RUN_ANSWER, format!("the SUT's name {name:?} names no node"));
     }
+    if let Some(odd) = nodes.iter().find(|n| Name::new(n).is_err()) {
+        say(RUN_ANSWER, format!("{odd:?} is no node's name"));
+    }
     let mut seen = BTreeSet::new();
     for twice in nodes.iter().filter(|n| !seen.insert(n.as_str())) {
         say(RUN_UNIQUE, format!("two nodes are called {twice:?}"));
@@ -83,7 +88,7 @@ fn name(detail: &Detail, holds: &str, say: &mut dyn FnMut(&'static Rule, String)
 
 /// What LoadGen was told, in a run that is measured.
 fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Detail) {
-    let (round, model) = (look.round, result.model);
+    let (round, model, division) = (look.round, result.model, look.tree.division());
     let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
     let make = command(look, result, &ran.run);
     let held = is_measured(look, ran);
@@ -101,7 +106,7 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
     }
     // A test's audit.config sets durations and counts of its own, too few for LoadGen's VALID in
     // Server; the verifiers of those that need it ask for it.
-    let own = ran.run == layout::PERFORMANCE;
+    let own = ran.run == Kind::Performance;
     let verdict = detail.text("result_validity");
     if held && verdict != "VALID" {
         let why = [
@@ -135,8 +140,12 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
             format!("{found} samples are loaded, the round's {loaded}"),
         );
     }
-    let query = whole("min_sample_count").max(whole("samples_per_query"));
-    if own && result.place.scenario == "Offline" && query.unwrap_or(0) < model.samples.offline {
+    let query = match division {
+        // The checker asks for LoadGen's own figure there.
+        Division::Closed => whole("samples_per_query"),
+        _ => whole("min_sample_count").max(whole("samples_per_query")),
+    };
+    if own && result.place.scenario == *"Offline" && query.unwrap_or(0) < model.samples.offline {
         let least = model.samples.offline;
         say(
             RUN_QUERY,
@@ -180,23 +189,25 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
 
 /// Whether a run is held to a performance run's durations and counts.
 pub(super) fn is_measured(look: &Look<'_>, ran: &Ran) -> bool {
-    let test = look.round.tests.get(&ran.run);
-    ran.run == layout::PERFORMANCE || test.is_some_and(|test| test.measured)
+    match &ran.run {
+        Kind::Performance => true,
+        Kind::Accuracy => false,
+        Kind::Test(name) => look.round.tests.get(name).is_some_and(|test| test.measured),
+    }
 }
 
 /// What must be the same in all runs of a result.
 pub(super) fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let with_log = runs.iter().filter_map(|r| Some((r, r.detail.as_ref()?)));
-    let mut first: Option<(&str, BTreeSet<String>, String)> = None;
+    let mut first: Option<(&Kind, BTreeSet<String>)> = None;
     for (ran, detail) in with_log {
         let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
-        let nodes: BTreeSet<String> = detail.nodes().into_iter().collect();
-        let loadgen = detail.text("loadgen_version");
-        if !detail.text("loadgen_git_status_message").trim().is_empty() {
-            look.say(RUN_LOADGEN, &at, "LoadGen was built from changed sources");
+        for what in loadgen(&look.round.loadgen, detail) {
+            look.say(RUN_LOADGEN, &at, what);
         }
-        let Some((of, others, version)) = &first else {
-            first = Some((&ran.run, nodes, loadgen));
+        let nodes: BTreeSet<String> = detail.nodes().into_iter().collect();
+        let Some((of, others)) = &first else {
+            first = Some((&ran.run, nodes));
             continue;
         };
         if nodes != *others {
@@ -204,12 +215,30 @@ pub(super) fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
             let what = format!("nodes {}; the {of} run's: {}", list(&nodes), list(others));
             look.say(RUN_SAME, &at, what);
         }
-        if loadgen != *version {
-            look.say(
-                RUN_LOADGEN,
-                &at,
-                format!("LoadGen {loadgen:?}; the {of} run's {version:?}"),
-            );
-        }
     }
+}
+
+/// What is wrong with the LoadGen that wrote a log.
+fn loadgen(round: &Loadgen, detail: &Detail) -> Vec<String> {
+    let mut found = Vec::new();
+    let version = detail.text("loadgen_version");
+    if version != round.version {
+        found.push(format!("LoadGen {version:?}, not {:?}", round.version));
+    }
+    if !detail.text("loadgen_git_status_message").trim().is_empty() {
+        found.push("LoadGen was built from changed sources".to_owned());
+    }
+    let files = detail.text("loadgen_file_sha1");
+    let files: BTreeMap<String, String> = serde_json::from_str(&files).unwrap_or_default();
+    let lines: Vec<_> = files
+        .iter()
+        .map(|(name, sha1)| format!("{sha1} {name}"))
+        .collect();
+    if hex::encode(Sha256::digest(lines.join("\n"))) != round.files {
+        let release = &round.version;
+        found.push(format!(
+            "LoadGen's files, by loadgen_file_sha1, are not those of {release}"
+        ));
+    }
+    found
 }

@@ -6,7 +6,7 @@ use super::{files::is_empty, *};
 use crate::{describe, error};
 
 /// Checks `systems/SYSTEM.json`.
-pub(super) fn check(look: &mut Look<'_>, system: &str) {
+pub(super) fn check(look: &mut Look<'_>, system: &Name) {
     let path = look.tree.system_json(system);
     if !path.is_file() {
         return;
@@ -17,11 +17,16 @@ pub(super) fn check(look: &mut Look<'_>, system: &str) {
     };
     let round = look.round;
     let make = "fill in the form, then `frontend submit` again";
-    let all = round.system.fields.iter().chain(&round.system.network);
+    let division = look.tree.division();
+    let network: &[String] = match division {
+        Division::Network => &round.system.network,
+        _ => &[],
+    };
+    let all = round.system.fields.iter().chain(network);
     for missing in all.filter(|f| !fields.contains_key(*f)) {
         look.say_make(SYSTEM_FIELD, &path, format!("{missing} is missing"), make);
     }
-    let must_say = round.system.filled.iter().chain(&round.system.network);
+    let must_say = round.system.filled.iter().chain(network);
     for field in must_say {
         // 0 is empty for the checker too; "0" is not.
         if fields.get(field).is_some_and(is_empty) {
@@ -42,23 +47,35 @@ pub(super) fn check(look: &mut Look<'_>, system: &str) {
         fields
             .get(field)
             .and_then(Value::as_str)
-            .unwrap_or_default()
+            .map_or("", str::trim)
     };
     let shown = |field: &str| fields.get(field).cloned().unwrap_or_default();
-    if shown("is_network") != Value::String("True".to_owned()) {
-        let what = format!(
-            "is_network is {}, not the string \"True\"",
-            shown("is_network")
-        );
+    let said = fields.get("is_network");
+    let right = match (division, said) {
+        (Division::Network, said) => said == Some(&Value::from("True")),
+        (_, None) => true,
+        // The checker calls lower() of it, and asks for the network's fields where it is not empty.
+        (_, Some(said)) => said.as_str().is_some_and(str::is_empty),
+    };
+    if !right {
+        let wanted = match division {
+            Division::Network => "is not the string \"True\"",
+            _ => "has no place outside the Network division",
+        };
+        let what = format!("is_network is {}, which {wanted}", shown("is_network"));
         look.say(SYSTEM_NETWORK, &path, what);
     }
     for (rule, field, wanted) in [
-        (SYSTEM_DIVISION, "division", round.division.as_str()),
+        (SYSTEM_DIVISION, "division", division.name()),
         (SYSTEM_SUBMITTER, "submitter", look.tree.submitter()),
         (SYSTEM_TYPE, "system_type", &round.system_type),
     ] {
-        // The checker compares the first two without their case.
-        if !text(field).eq_ignore_ascii_case(wanted) {
+        // The checker compares the first two without their case, and ends at another third.
+        let same = match field {
+            "system_type" => text(field) == wanted,
+            _ => text(field).eq_ignore_ascii_case(wanted),
+        };
+        if !same {
             look.say(
                 rule,
                 &path,
@@ -106,8 +123,8 @@ fn is_whole(value: &Value) -> bool {
 }
 
 /// The nodes' descriptions, kept with the tree, say whether ECC is on.
-fn ecc(look: &mut Look<'_>, system: &str) {
-    let folder = look.tree.documentation().join("nodes").join(system);
+fn ecc(look: &mut Look<'_>, system: &Name) {
+    let folder = look.tree.nodes(system);
     for file in layout::files(&folder) {
         let path = folder.join(&file);
         match error::read_json::<describe::Node>(&path) {

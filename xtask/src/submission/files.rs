@@ -68,8 +68,9 @@ pub fn filled(blank: &str) -> String {
         let key = line.split(':').next().unwrap_or_default();
         // What the machine knows, or nobody does, stays empty.
         let value = match key.trim() {
-            "submitter" | "system" => "rehearsal",
+            "submitter" | "system" | "quantization" => "rehearsal",
             "status" => "available",
+            "network_type" => "",
             _ if key.starts_with("  ") && line.ends_with(": \"\"") => "rehearsal/none over it",
             _ => "",
         };

@@ -178,7 +178,11 @@ impl Rehearsal<'_> {
         for (flag, value) in [("--checker", &asked.checker), ("--python", &asked.python)] {
             if let Some(value) = value {
                 // It is started in another folder.
-                let value = value.canonicalize().unwrap_or_else(|_| value.clone());
+                // A virtual environment's Python is a link, and knows itself by the link.
+                let value = match value.components().count() {
+                    1 => value.clone(),
+                    _ => std::path::absolute(value)?,
+                };
                 command.arg(flag).arg(value);
             }
         }

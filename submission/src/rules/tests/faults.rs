@@ -1,9 +1,13 @@
 //! One fault each: its name, the rules that it breaks, and what plants it.
 
+use std::os::unix::ffi::OsStrExt;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::Digest;
 
 use super::sound::Sound;
+use crate::{layout::Division, left::FileNote, round::Round};
 
 /// What plants a fault. Paths are those of [`Sound::at`].
 #[derive(Deserialize)]
@@ -21,6 +25,10 @@ enum Plant {
     Log(Vec<(String, String, Value)>),
     /// Another user.conf that did run.
     UserConf(String),
+    /// Another log of TEST06's answers that did run: a scenario, and its lines.
+    Answers(String, Vec<String>),
+    /// Nothing at all.
+    None(()),
     #[serde(skip)]
     Code(fn(&mut Sound)),
 }
@@ -30,11 +38,22 @@ pub struct Fault {
     #[serde(rename = "fault")]
     pub name: String,
     pub breaks: Vec<String>,
+    /// Where the tree is handed in, if not to the Network division.
+    #[serde(default)]
+    division: String,
     #[serde(flatten)]
     plant: Plant,
 }
 
 impl Fault {
+    pub fn division(&self) -> Division {
+        match self.division.as_str() {
+            "closed" => Division::Closed,
+            "open" => Division::Open,
+            _ => Division::Network,
+        }
+    }
+
     pub fn plant(&self, s: &mut Sound) {
         match &self.plant {
             Plant::Remove(path) => s.remove(path),
@@ -45,15 +64,128 @@ impl Fault {
             Plant::Add(run, line) => s.add(run, line),
             Plant::Log(values) => values.iter().for_each(|(run, key, v)| s.log(run, key, v)),
             Plant::UserConf(text) => user_conf(s, text),
+            Plant::Answers(scenario, lines) => answers(s, scenario, lines),
+            Plant::None(()) => {}
             Plant::Code(plant) => plant(s),
         }
     }
 }
 
+/// A run of each kind, and the folder of its logs.
+const RUNS: [[&str; 2]; 3] = [
+    ["Offline/performance", "performance/run_1"],
+    ["Offline/accuracy", "accuracy"],
+    ["Interactive/TEST06", "TEST06/performance/run_1"],
+];
+
+/// A fault that is planted in as many ways as there are fields, runs and files.
+fn families() -> Vec<Fault> {
+    let round = Round::find("v6.1").expect("built in");
+    let mut all = Vec::new();
+    let mut add = |name: String, breaks: &[&str], plant: Plant| {
+        all.push(Fault {
+            name,
+            breaks: breaks.iter().map(|rule| (*rule).to_owned()).collect(),
+            division: String::new(),
+            plant,
+        });
+    };
+    let own_rule = |field: &str| match field {
+        "division" => Some("system.division"),
+        "submitter" => Some("system.submitter"),
+        "system_type" => Some("system.type"),
+        "status" => Some("system.status"),
+        "is_network" => Some("system.is-network"),
+        _ => None,
+    };
+    let json = || "systems/sys.json".to_owned();
+    for field in round.system.fields.iter().chain(&round.system.network) {
+        let own = own_rule(field);
+        let breaks: Vec<_> = std::iter::once("system.field").chain(own).collect();
+        add(
+            format!("no {field}"),
+            &breaks,
+            Plant::Unset(json(), field.clone()),
+        );
+    }
+    for field in round.system.filled.iter().chain(&round.system.network) {
+        let number = round
+            .system
+            .numbers
+            .contains(field)
+            .then_some("system.number");
+        let own = own_rule(field).or(number);
+        let breaks: Vec<_> = std::iter::once("system.empty").chain(own).collect();
+        let empty = Plant::Set(json(), field.clone(), json!(" "));
+        add(format!("{field} of a blank"), &breaks, empty);
+    }
+    for [run, logs] in RUNS {
+        let (scenario, kind) = run.split_once('/').expect("two parts");
+        let folder = format!("RESULTS/{scenario}/{logs}");
+        let record = format!("RUNS/{run}/run.json");
+        let at = |file: &str| format!("RUNS/{run}/{file}");
+        for log in [loadgen_log::SUMMARY, loadgen_log::DETAIL] {
+            let plant = Plant::Remove(format!("{folder}/{log}"));
+            add(format!("no {log} of {run}"), &["run.log"], plant);
+            let plant = Plant::Unset(record.clone(), format!("logs/{log}"));
+            add(format!("no hash of {log} of {run}"), &["record.log"], plant);
+        }
+        add(
+            format!("no record of {run}"),
+            &["record.missing"],
+            Plant::Remove(record.clone()),
+        );
+        for file in [
+            "user.conf",
+            "frontend.yaml",
+            "accelerator-acc-a.yaml",
+            "node-lg.json",
+            "node-acc-a.json",
+        ] {
+            let plant = Plant::Write(at(file), "# another\n".to_owned());
+            add(format!("another {file} of {run}"), &["record.files"], plant);
+        }
+        for (field, value, rule) in [
+            ("accelerators/0/dirty", Value::Null, "record.clean"),
+            ("frontend/dirty", Value::Null, "record.clean"),
+            ("frontend/commit", Value::Null, "record.build"),
+            ("frontend/program", json!("cd"), "record.build"),
+            ("accelerators/0/program", json!("cd"), "record.build"),
+            ("accelerators", json!([]), "record.network"),
+            ("connections", json!(0), "record.network"),
+            ("fabric", json!("nvlink"), "record.network"),
+            ("logs", json!({}), "record.log"),
+            ("exit", json!(3), "record.exit"),
+            ("files", json!({}), "record.user-conf"),
+        ] {
+            let more = (field == "files").then_some("record.yaml");
+            let breaks: Vec<_> = std::iter::once(rule).chain(more).collect();
+            let plant = Plant::Set(record.clone(), field.to_owned(), value.clone());
+            add(format!("{field} is {value} in {run}"), &breaks, plant);
+        }
+        if kind != "accuracy" {
+            for (key, _) in round.seeds.named() {
+                let values = vec![(
+                    format!("{scenario}/{logs}"),
+                    format!("effective_{key}"),
+                    json!(1),
+                )];
+                add(
+                    format!("another {key} in {run}"),
+                    &["run.seeds"],
+                    Plant::Log(values),
+                );
+            }
+        }
+    }
+    all
+}
+
 pub fn all() -> Vec<Fault> {
     let code = |name: &str, rule: &str, plant| Fault {
         name: name.to_owned(),
-        breaks: vec![rule.to_owned()],
+        breaks: rule.split_whitespace().map(str::to_owned).collect(),
+        division: String::new(),
         plant: Plant::Code(plant),
     };
     let mut all: Vec<Fault> = crate::error::yaml(include_str!("faults.yaml")).expect("faults");
@@ -62,10 +194,15 @@ pub fn all() -> Vec<Fault> {
             let server = "| Interactive |";
             s.rename("RESULTS/Interactive", "RESULTS/MultiStream");
             s.rename("RUNS/Interactive", "RUNS/MultiStream");
-            s.replace("documentation/bandwidth.md", server, "| MultiStream |");
+            s.replace("PAGES/bandwidth.md", server, "| MultiStream |");
             for run in ["performance/run_1", "accuracy", "TEST06/performance/run_1"] {
                 let run = format!("MultiStream/{run}");
                 s.log(&run, "effective_scenario", &json!("MultiStream"));
+            }
+            for run in ["performance", "accuracy", "TEST06"] {
+                s.record(&format!("MultiStream/{run}"), |left| {
+                    left.scenario = "MultiStream".to_owned();
+                });
             }
             // Without one of Server and Interactive the model is not whole: another fault.
             let model = s.round.models.get_mut("llama3.1-8b").expect("it");
@@ -84,15 +221,101 @@ pub fn all() -> Vec<Fault> {
         }),
         code("answers that the round asks for", "accuracy.files", |s| {
             let model = s.round.models.get_mut("llama3.1-8b").expect("it");
-            model.accuracy_files = vec!["videos/130.mp4".to_owned()];
+            model.accuracy_files = vec!["videos/130.mp4".to_owned().try_into().expect("a path")];
+        }),
+        code(
+            "a configuration of an accelerator that differs",
+            "record.yaml",
+            |s| {
+                let hash = |text: &str| hex::encode(sha2::Sha256::digest(text));
+                s.write(
+                    "RUNS/Offline/accuracy/accelerator-acc-a.yaml",
+                    "node: acc-a\n",
+                );
+                s.record("Offline/accuracy", |left| {
+                    let note = left.files.get_mut("accelerator-acc-a.yaml").expect("it");
+                    note.sha256 = hash("node: acc-a\n");
+                });
+            },
+        ),
+        code("a copy whose name leads out", "record.files", |s| {
+            s.record("Offline/accuracy", |left| {
+                left.files
+                    .insert("../../../user.conf".to_owned(), FileNote::default());
+            });
+        }),
+        code("a link", "tree.upload", |s| {
+            std::os::unix::fs::symlink("qdl.rs", s.at("src/link.rs")).expect("a link");
+        }),
+        code("a link to a folder", "tree.upload", |s| {
+            std::os::unix::fs::symlink("/", s.at("src/link")).expect("a link");
+        }),
+        code("a file of 51 MB", "tree.upload", |s| {
+            let file = std::fs::File::create(s.at("src/large")).expect("a file");
+            file.set_len(51 << 20).expect("sparse");
+        }),
+        code("a name that is not UTF-8", "tree.upload", |s| {
+            let name = std::ffi::OsStr::from_bytes(b"caf\xe9");
+            std::fs::write(s.at("src").join(name), "a").expect("written");
+        }),
+        // Correct trees.
+        code(
+            "a record without the hash of the program's own words",
+            "",
+            |s| {
+                s.record("Offline/accuracy", |left| left.reason = String::new());
+            },
+        ),
+        code("a command of another name and path", "", |s| {
+            for (run, _) in RUNS
+                .iter()
+                .map(|[run, _]| run.split_once('/').expect("two"))
+            {
+                for kind in ["performance", "accuracy", "TEST06"] {
+                    s.record(&format!("{run}/{kind}"), |left| {
+                        left.command[0] = "/opt/venv/bin/qdl-run".to_owned();
+                    });
+                }
+                let readme = format!("RESULTS/{run}/README.md");
+                s.write(
+                    &readme,
+                    "```\npython3 -m qdl \\\n  --config \\\n  frontend.yaml\n```\n",
+                );
+            }
+        }),
+        code("a model of another data type", "", |s| {
+            let model = s.round.models.get_mut("llama3.1-8b").expect("it");
+            model.input = "anything".to_owned();
+        }),
+        code("a file of 49 MB", "", |s| {
+            let file = std::fs::File::create(s.at("src/large")).expect("a file");
+            file.set_len(49 << 20).expect("sparse");
         }),
     ]);
+    all.extend(families());
     all
+}
+
+/// Another log of a test's answers that did run: the record follows.
+fn answers(s: &Sound, scenario: &str, lines: &[String]) {
+    let lines = lines.join(",\n");
+    let path = format!(
+        "RESULTS/{scenario}/TEST06/accuracy/{}",
+        loadgen_log::ACCURACY
+    );
+    s.write(&path, &format!("[\n{lines}\n]\n").replace("[\n\n]", "[\n]"));
+    let hash = crate::left::sha256_of(&s.at(&path)).expect("a hash");
+    s.record(&format!("{scenario}/TEST06"), |left| {
+        left.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
+    });
 }
 
 /// Another user.conf that did run: the records follow.
 fn user_conf(s: &Sound, text: &str) {
     s.write("RESULTS/Offline/user.conf", text);
+    for run in ["performance", "accuracy", "TEST06"] {
+        s.write(&format!("RUNS/Offline/{run}/user.conf"), text);
+    }
     let hash = crate::left::sha256_of(&s.at("RESULTS/Offline/user.conf")).expect("a hash");
     for run in ["performance", "accuracy", "TEST06"] {
         s.record(&format!("Offline/{run}"), |left| {

@@ -9,11 +9,12 @@ use std::{
 };
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::{
-    build::{self, Built, Material},
+    build::{self, Built, Material, Run},
     describe::{Node, form::Form},
-    layout::{self, Tree},
+    layout::{self, Division, Kind, Name, Tree},
     left::{self, Left, NodeNote, sha256_of},
     round::Round,
 };
@@ -30,18 +31,23 @@ pub struct Sound {
 
 impl Sound {
     /// A copy of the one that is built.
-    pub fn new() -> Self {
-        static BUILT: OnceLock<(tempfile::TempDir, Round)> = OnceLock::new();
-        let (built, round) = BUILT.get_or_init(make);
+    pub fn new(division: Division) -> Self {
+        static BUILT: [OnceLock<(tempfile::TempDir, Round)>; 3] = [const { OnceLock::new() }; 3];
+        let (built, round) = BUILT[division as usize].get_or_init(|| make(division));
         let folder = tempfile::tempdir().expect("a folder");
         for part in ["checker", "tree"] {
             copy_all(&built.path().join(part), &folder.path().join(part));
         }
         Sound {
-            tree: Tree::new(&folder.path().join("tree"), "network", "org"),
+            tree: Tree::new(&folder.path().join("tree"), division, &name("org")),
             round: round.clone(),
             folder,
         }
+    }
+
+    /// What is found in it.
+    pub fn findings(&self) -> Vec<crate::rules::Finding> {
+        crate::rules::check(&self.tree, &self.round, Some(&self.checker()))
     }
 
     pub fn checker(&self) -> PathBuf {
@@ -52,6 +58,7 @@ impl Sound {
     pub fn at(&self, path: &str) -> PathBuf {
         let path = path.replace("RESULTS", "results/sys/llama3.1-8b");
         let path = path.replace("RUNS", "documentation/runs/sys/llama3.1-8b");
+        let path = path.replace("PAGES", "documentation/sys");
         self.tree.own().join(path)
     }
 
@@ -116,7 +123,7 @@ impl Sound {
         let folder = self.at(&format!("RUNS/{run}"));
         let mut left = Left::read(&folder).expect("read").expect("a record");
         change(&mut left);
-        crate::error::write_json(&folder.join(left::FILE), &left).expect("written");
+        put_json(&folder.join(left::FILE), &left);
     }
 
     /// Sets the field at this path in a JSON file; `None` takes it out.
@@ -137,7 +144,7 @@ impl Sound {
             Some(value) => fields.insert(name.to_owned(), value),
             None => fields.remove(name),
         };
-        crate::error::write_json(&path, &all).expect("written");
+        put_json(&path, &all);
     }
 
     pub fn rename(&self, from: &str, to: &str) {
@@ -148,28 +155,18 @@ impl Sound {
 }
 
 /// Runs, and the tree that is built of them.
-fn make() -> (tempfile::TempDir, Round) {
+fn make(division: Division) -> (tempfile::TempDir, Round) {
     let folder = tempfile::tempdir().expect("a folder");
-    let round = Round::find("v6.1").expect("built in");
-    let audit = folder.path().join("checker/compliance/TEST06/audit.config");
-    put(&audit, AUDIT);
-    let mut runs = Vec::new();
-    for scenario in ["Offline", "Interactive"] {
-        for kind in ["performance", "accuracy", "TEST06"] {
-            let run = folder.path().join("runs").join(scenario).join(kind);
-            write_run(&run, scenario, kind, &audit);
-            runs.push(run);
-        }
-    }
+    let mut round = Round::find("v6.1").expect("built in");
+    round.loadgen.files = hex::encode(Sha256::digest("0a /loadgen.cc"));
+    let found = measured(folder.path(), &round);
     let form = form();
-    let checker = folder.path().join("checker");
-    let (found, notes) = build::find(&runs, &round, &[MODEL], Some(&checker)).expect("runs");
-    assert!(notes.is_empty(), "{notes:?}");
     put(&folder.path().join("source/qdl.rs"), "// the QDL\n");
     let nodes = build::nodes(&found).expect("descriptions");
     assert_eq!(nodes.len(), 2, "one of each node");
     let material = Material {
         round: &round,
+        division,
         form: &form,
         nodes: &nodes,
         configurations: &BTreeMap::new(),
@@ -177,21 +174,47 @@ fn make() -> (tempfile::TempDir, Round) {
         runs: &found,
     };
     let built = build::build(&material, &folder.path().join("tree")).expect("a tree");
+    let found = crate::rules::check_runs(&material, &built.tree);
+    assert!(found.is_empty(), "{found:#?}");
     as_the_scripts_do(&built);
     (folder, round)
 }
 
+/// Runs, and what stands for a checkout of mlcommons/inference, below a folder.
+pub fn measured(folder: &Path, round: &Round) -> Vec<Run> {
+    let audit = folder.join("checker/compliance/TEST06/audit.config");
+    put(&audit, AUDIT);
+    let mut runs = Vec::new();
+    for scenario in ["Offline", "Interactive"] {
+        for kind in ["performance", "accuracy", "TEST06"] {
+            let run = folder.join("runs").join(scenario).join(kind);
+            write_run(&run, scenario, kind, &audit);
+            runs.push(run);
+        }
+    }
+    let checker = folder.join("checker");
+    let (found, notes) = build::find(&runs, round, &[MODEL], Some(&checker)).expect("runs");
+    assert!(notes.is_empty(), "{notes:?}");
+    found
+}
+
+/// Files are links of those that were built: who writes one takes it away first.
 fn copy_all(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("made");
     for name in layout::files(from) {
-        fs::copy(from.join(&name), to.join(&name)).expect("copied");
+        fs::hard_link(from.join(&name), to.join(&name)).expect("linked");
     }
     for name in layout::folders(from) {
         copy_all(&from.join(&name), &to.join(&name));
     }
 }
 
+fn put_json(path: &Path, value: &impl serde::Serialize) {
+    put(path, &serde_json::to_string_pretty(value).expect("JSON"));
+}
+
 fn put(path: &Path, text: &str) {
+    let _ = fs::remove_file(path);
     fs::create_dir_all(path.parent().expect("a folder")).expect("made");
     fs::write(path, text).expect("written");
 }
@@ -200,6 +223,20 @@ fn line(key: &str, value: impl Display) -> String {
     format!(
         ":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 0.1, \"metadata\": {{\"is_error\": false}}}}"
     )
+}
+
+/// What LoadGen logs of an answer's tokens.
+pub const TOKENS: &str = ", \"token_data\" : \"07000000\", \"token_count\" : 2";
+
+/// An answer of two tokens, as LoadGen logs it.
+pub fn answer(sample: usize, more: &str) -> String {
+    format!(
+        "{{ \"seq_id\" : {sample}, \"qsl_idx\" : {sample}, \"data\" : \"0700000008000000\"{more} }}"
+    )
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
 }
 
 /// A run's folder as a frontend leaves it.
@@ -218,6 +255,7 @@ fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
     let mut log = format!(
         r#"loadgen_version "6.0.17 @ d6147c7eb7"
 loadgen_git_status_message ""
+loadgen_file_sha1 {{ "/loadgen.cc": "0a" }}
 sut_name "Network SUT: acc-a (http)"
 qsl_reported_total_count 13368
 requested_use_token_latencies true
@@ -236,6 +274,14 @@ effective_performance_issue_same false
 effective_performance_sample_count 13368
 effective_accuracy_sample_count 13368
 effective_sample_concatenate_permutation {even}
+effective_min_query_count 13368
+effective_target_latency_ns 10000000000
+result_mean_latency_ns 1000000
+result_99.00_percentile_latency_ns 1000000
+result_scheduled_samples_per_sec 120.5
+result_completed_samples_per_sec 120.5
+result_completed_tokens_per_second 241.0
+result_tokens_per_second 241.0
 "#
     );
     if interactive {
@@ -254,12 +300,16 @@ effective_sample_concatenate_permutation {even}
         &folder.join(loadgen_log::SUMMARY),
         "MLPerf Results Summary\n",
     );
-    let answers = if kind == "performance" {
-        "[\n]\n".to_owned()
-    } else {
-        "[\n{}\n]\n".repeat(3000)
+    let answers: Vec<_> = match kind {
+        "performance" => Vec::new(),
+        "accuracy" => (0..13368).map(|n| answer(n, "")).collect(),
+        _ => (0..100).map(|n| answer(n, TOKENS)).collect(),
     };
-    put(&folder.join(loadgen_log::ACCURACY), &answers);
+    let answers = format!("[\n{}\n]\n", answers.join(",\n"));
+    put(
+        &folder.join(loadgen_log::ACCURACY),
+        &answers.replace("[\n\n]", "[\n]"),
+    );
     if kind == "accuracy" {
         let scores = "{'rouge1': '38.9', 'rouge2': '16.0', 'rougeL': '24.6', 'rougeLsum': '36.0', 'gen_len': 8167644}\n";
         put(&folder.join("accuracy.txt"), scores);
@@ -306,10 +356,10 @@ effective_sample_concatenate_permutation {even}
         files.push((left::AUDIT_CONFIG, audit));
     }
     let theirs = "node: acc-a\nnics: [{listen: \"10.0.0.2:7410\"}]\n";
-    let mut told = vec![(left::accelerator_yaml("acc-a"), theirs.to_owned())];
-    for (role, name) in [("frontend", "lg"), ("accelerator", "acc-a")] {
-        let said = serde_json::to_string(&describe_node(role, name)).expect("JSON");
-        told.push((left::node_json(name), said));
+    let mut told = vec![(left::accelerator_yaml(&name("acc-a")), theirs.to_owned())];
+    for (role, node) in [("frontend", "lg"), ("accelerator", "acc-a")] {
+        let said = serde_json::to_string(&describe_node(role, node)).expect("JSON");
+        told.push((left::node_json(&name(node)), said));
     }
     let record = record.begin(folder, &files, &told).expect("begun");
     record.end(folder, 0, "valid").expect("ended");
@@ -319,10 +369,10 @@ effective_sample_concatenate_permutation {even}
 fn as_the_scripts_do(built: &Built) {
     for place in built.from.keys() {
         let scenario = built.tree.scenario(place);
-        let accuracy = layout::run_folder(&scenario, layout::ACCURACY);
+        let accuracy = layout::run_folder(&scenario, &Kind::Accuracy);
         let log = accuracy.join(loadgen_log::ACCURACY);
         let hash = sha256_of(&log).expect("a hash");
-        put(&log, "[\n...\n]\n");
+        fs::write(&log, left::cut(&log).expect("cut")).expect("written");
         let text = accuracy.join("accuracy.txt");
         let scores = fs::read_to_string(&text).expect("scores");
         put(&text, &format!("{scores}\nhash={hash}\n"));
@@ -337,19 +387,19 @@ fn as_the_scripts_do(built: &Built) {
              TEST06 verification complete\n"
         );
         put(&test.join("verify_accuracy.txt"), &words);
-        put(
-            &test.join("accuracy").join(loadgen_log::ACCURACY),
-            "[\n{}\n]\n",
-        );
+        let from = built.from[place][&Kind::Test(name("TEST06"))].join(loadgen_log::ACCURACY);
+        crate::error::copy(&from, &test.join("accuracy").join(loadgen_log::ACCURACY))
+            .expect("kept");
     }
 }
 
-fn form() -> Form {
+pub fn form() -> Form {
     let mut text = crate::describe::form::blank(&[]);
     for (field, answer) in [
         ("submitter", "org"),
         ("system", "sys"),
         ("status", "available"),
+        ("quantization", "none"),
         ("  system_name", "Two nodes"),
         ("  framework", "vLLM 0.9.1"),
         ("  cooling", "air"),
