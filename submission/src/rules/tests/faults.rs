@@ -27,6 +27,8 @@ enum Plant {
     UserConf(String),
     /// Another log of TEST06's answers that did run: a scenario, and its lines.
     Answers(String, Vec<String>),
+    /// A key that a run's detailed log does not have.
+    Drop(String, String),
     /// Nothing at all.
     None(()),
     #[serde(skip)]
@@ -65,6 +67,7 @@ impl Fault {
             Plant::Log(values) => values.iter().for_each(|(run, key, v)| s.log(run, key, v)),
             Plant::UserConf(text) => user_conf(s, text),
             Plant::Answers(scenario, lines) => answers(s, scenario, lines),
+            Plant::Drop(run, key) => s.drop_key(run, key),
             Plant::None(()) => {}
             Plant::Code(plant) => plant(s),
         }
@@ -118,6 +121,28 @@ fn families() -> Vec<Fault> {
         let breaks: Vec<_> = std::iter::once("system.empty").chain(own).collect();
         let empty = Plant::Set(json(), field.clone(), json!(" "));
         add(format!("{field} of a blank"), &breaks, empty);
+    }
+    for (key, rule) in [
+        ("effective_min_duration_ms", "run.duration"),
+        ("effective_performance_sample_count", "run.loaded"),
+        ("effective_qsl_rng_seed", "run.seeds"),
+        ("effective_scenario", "run.scenario"),
+        ("effective_test_mode", "run.mode"),
+        ("effective_target_latency_percentile", "run.percentile"),
+        ("effective_sample_concatenate_permutation", "run.traversal"),
+        ("requested_use_token_latencies", "run.tokens"),
+        ("requested_server_ttft_latency", "run.limits"),
+        (
+            "result_time_per_output_token_99.00_percentile_ns",
+            "run.latency",
+        ),
+        ("result_validity", "run.valid"),
+        ("early_stopping_met", "run.early-stopping"),
+        ("loadgen_version", "run.loadgen"),
+        ("loadgen_file_sha1", "run.loadgen"),
+    ] {
+        let plant = Plant::Drop("Interactive/performance/run_1".to_owned(), key.to_owned());
+        add(format!("a log without {key}"), &[rule], plant);
     }
     for [run, logs] in RUNS {
         let (scenario, kind) = run.split_once('/').expect("two parts");

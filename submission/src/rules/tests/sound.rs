@@ -100,6 +100,17 @@ impl Sound {
         self.follow(run);
     }
 
+    /// Takes a key out of a detailed log; the record follows.
+    pub fn drop_key(&self, run: &str, key: &str) {
+        let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
+        let text = fs::read_to_string(&path).expect(run);
+        let key = format!("\"key\": \"{key}\"");
+        assert!(text.contains(&key), "{run} has no {key}");
+        let lines = text.lines().filter(|line| !line.contains(&key));
+        put(&path, &(lines.collect::<Vec<_>>().join("\n") + "\n"));
+        self.follow(run);
+    }
+
     /// Adds a line to a detailed log; the record follows.
     pub fn add(&self, run: &str, line: &str) {
         let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
