@@ -32,7 +32,7 @@ pub use affinity::{affinity, pin, set_affinity};
 pub use congestion::{Congestion, set_congestion};
 pub use cpus::{BadCpuList, CpuList};
 pub use event::EventFd;
-pub use files::open_files;
+pub use files::more_open_files;
 pub use host::Host;
 pub use memory::{HUGE_PAGE, Mapping, available_memory, numa_nodes};
 pub use near::Near;

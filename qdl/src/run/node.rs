@@ -30,7 +30,7 @@ use crate::{
     control::{self, AuthError, ControlError, ErrorCode, ServerParams},
     fabric::tcp::{TcpCfgs, TcpDevice, TcpError},
     model::ModelSpec,
-    os::{Near, open_files},
+    os::{Near, more_open_files},
     rails::Score,
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
     stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport, limits::EngineUse},
@@ -38,8 +38,8 @@ use crate::{
     wire::{Description, EngineInfo},
 };
 
-/// Most places in the lobby of the control port, and in those of all data ports together. They
-/// take no more than half of the files that this process may have open.
+/// Most places in the lobby of the control port, and in those of all data ports together. The limit
+/// of open files is raised for them; where it cannot be, each takes a quarter of it.
 const PLACES: usize = 2_048;
 /// Fewest places in a lobby.
 const FEWEST_PLACES: usize = 32;
@@ -181,7 +181,8 @@ impl Node {
             .max_blocking_threads(2)
             .build()?;
         let _inside = runtime.enter();
-        let places = (open_files(4 * PLACES as u64) / 4).min(PLACES as u64) as usize;
+        let (files, more) = more_open_files(2 * PLACES as u64);
+        let places = (more / 2).max(files / 4).min(PLACES as u64) as usize;
         let (mut nics, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for (index, nic) in config.nics.iter().enumerate() {
             links.push(settings::link(nic));

@@ -21,7 +21,7 @@ pub struct ServedConnection {
     /// The frontend's index of it.
     pub connection: u16,
     /// Its epoch: greater than 1 where it was lost and made again. With more than
-    /// [`MOST_ENDED`] ends in a session the last of those that this record holds the sum of.
+    /// `MOST_ENDED` ends in a session the last of those that this record holds the sum of.
     pub epoch: u32,
     /// Samples taken from it.
     pub arrived: u64,

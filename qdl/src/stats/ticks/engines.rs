@@ -82,7 +82,7 @@ impl EngineTicks {
         &self.ticks
     }
 
-    /// The sums of each `n` neighbours, with [`MOST_SIZES`] sizes of batches at most.
+    /// The sums of each `n` neighbours, with 16 sizes of batches at most.
     pub fn longer(ticks: &[EngineTick], n: usize) -> Vec<EngineTick> {
         ticks.chunks(n.max(1)).map(sum).collect()
     }
