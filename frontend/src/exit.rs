@@ -13,9 +13,9 @@ Exit codes:
   1    LoadGen says INVALID, or an answer was not two tokens or more where it measures tokens
   2    usage, configuration, data set, model, engine, or a peer that could not be reached at the
        start: nothing was measured
-  3    no peer was left, a connection failed its warm-up, the watchdog ended the run, LoadGen threw
-       an exception or its logs cannot be read, or the engine of --local failed: the folder is
-       marked INVALID
+  3    no peer was left, a sample was refused three times, a connection failed its warm-up, the
+       watchdog ended the run, LoadGen threw an exception or its logs cannot be read, or the engine
+       of --local failed: the folder is marked INVALID
   4    a response was not its sample's, a first token not its answer's, or counts do not agree
   130  interrupted (SIGINT, SIGTERM or SIGHUP): the folder is marked INVALID";
 
