@@ -467,3 +467,15 @@ async fn who_comes_to_the_port_of_the_other_plane_is_told_by_name() {
     let told = told.expect_err("no data port").to_string();
     assert_has(&told, &["it is a control port"]);
 }
+
+#[test]
+fn one_refused_sample_in_forty_is_tried_again_and_nothing_else() {
+    let m = model();
+    let service: Arc<dyn Service> = Arc::new(Picky::default());
+    let nics = vec![tcp_nic()];
+    let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, nics, &service);
+    let front = Front::connect(&config(&[&node], &m, 3, ""), 512, 2_000);
+    front.issue_in_bursts(2_000, 500);
+    front.wait_done();
+    picked(front);
+}

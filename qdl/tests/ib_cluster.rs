@@ -18,6 +18,7 @@ use qdl::{
         ib::{IbCfgs, IbConnection, IbDevice, IbResources},
     },
     run::{request_stride, response_stride},
+    serve::Service,
     testkit::assert_has,
     wire::{NodeFacts, Stream},
 };
@@ -88,6 +89,20 @@ fn split_writes_carry_every_length() {
 #[test]
 fn a_sleeping_rail_is_woken_by_events() {
     digests("    completion: {mode: event}\n", samples() / 4);
+}
+
+#[test]
+fn one_refused_sample_in_forty_is_tried_again_and_nothing_else() {
+    let _alone = ALONE.lock();
+    let (m, [one, two]) = (model(), devices());
+    let service: Arc<dyn Service> = Arc::new(Picky::default());
+    let nics = vec![NicConfig::ib(&two)];
+    let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, nics, &service);
+    let nics = format!("  - device: {one}\n    queue_pairs: 2\n    slots: 32\n    timeout: 18\n");
+    let front = Front::connect(&config_with(&[&node], &m, &nics, ""), 512, 2_000);
+    front.issue_in_bursts(2_000, 500);
+    front.wait_done();
+    picked(front);
 }
 
 #[test]

@@ -50,6 +50,9 @@ impl Shared {
         {
             self.push_all(iter::once(sample));
         }
+        if self.aborted.load(Ordering::SeqCst) {
+            self.empty_backlog();
+        }
     }
 
     /// Puts a sample into the ring of a connection that may have it. False where none has room.

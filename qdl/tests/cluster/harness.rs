@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
+    collections::HashSet,
     net::SocketAddr,
     path::Path,
     sync::{
@@ -21,7 +22,7 @@ use qdl::{
     model::ModelSpec,
     run::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
     serve::{Arrival, Finished, Service, respond_all},
-    stats::ServedReport,
+    stats::{RefusalRecord, ServedReport},
     wire::EngineInfo,
 };
 use xxhash_rust::xxh3::xxh3_64;
@@ -46,6 +47,26 @@ impl Service for Digest {
             (a, done)
         });
         respond_all(each, &mut Vec::new());
+    }
+}
+
+/// The same, but that one sample in 40 is refused at its first try, in more words than its slot
+/// holds.
+#[derive(Default)]
+pub struct Picky(Mutex<HashSet<u64>>);
+
+impl Service for Picky {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let (mut refused, mut others) = (self.0.lock().expect("alive"), Vec::new());
+        for a in arrivals.drain(..) {
+            let digest = xxh3_64(a.input());
+            if digest.is_multiple_of(40) && refused.insert(digest) {
+                a.refuse(&"HTTP 500: overloaded, says the server");
+            } else {
+                others.push(a);
+            }
+        }
+        Digest.arrived(&mut others);
     }
 }
 
@@ -384,8 +405,16 @@ impl Front {
         }
     }
 
-    /// Every sample completed once and right; returns how many went again.
+    /// Every sample completed once and right, and none was refused; returns how many went again.
     pub fn check(self) -> u64 {
+        let (again, refused, _) = self.check_refused();
+        assert_eq!(refused, 0);
+        again
+    }
+
+    /// Every sample completed once and right; returns how many went again, how many were refused
+    /// and why.
+    pub fn check_refused(self) -> (u64, u64, Vec<RefusalRecord>) {
         let n = self.book.seen.len() as u64;
         let report = self.cluster.finish();
         let once = |s: &AtomicU32| s.load(Ordering::Relaxed) == 1;
@@ -398,11 +427,26 @@ impl Front {
         assert_eq!(self.book.empty.load(Ordering::Relaxed), 0);
         let counts = report.ledger;
         assert_eq!((counts.issued, counts.answered), (n, n));
-        assert_eq!(counts.posted, n + counts.redispatched);
-        counts.redispatched
+        let refused: u64 = counts.refused.iter().sum();
+        assert_eq!(counts.posted, n + counts.redispatched + refused);
+        (counts.redispatched, refused, report.refusals)
     }
 }
 
 pub fn model() -> ModelSpec {
     ModelSpec::opaque("digest", LARGEST, 8)
+}
+
+/// A run over a node with [`Picky`] is over: some samples were refused once, for its whole reason.
+pub fn picked(front: Front) {
+    // The whole reason of the first may come behind its sample.
+    std::thread::sleep(Duration::from_millis(50));
+    let (again, refused, refusals) = front.check_refused();
+    assert_eq!(again, 0, "nothing else went again");
+    let [of] = &refusals[..] else {
+        panic!("{refusals:?}")
+    };
+    assert!(refused > 0 && of.count == refused, "{refused}: {of:?}");
+    assert_eq!((of.kind.as_str(), of.node.as_str()), ("HTTP 500", "acc-a"));
+    assert_eq!(of.words, "HTTP 500: overloaded, says the server");
 }
