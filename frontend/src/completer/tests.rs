@@ -249,7 +249,7 @@ fn loadgen_hears_of_no_empty_answer_where_it_would_look_for_a_first_token() {
         let verifier = Arc::new(Verifier::tokens(200, true, |prompt| prompt.to_vec()));
         [64, 128].iter().for_each(|id| verifier.issued(*id));
         let completers = of_tokens(scenario, Some(verifier.clone()));
-        let first = First { token: 7, at_ns: 1 };
+        let first = First::new(7, 1);
         completers.complete_empty(&[sample(64, None), sample(128, Some(first))]);
         let empty = match scenario {
             Scenario::Offline => vec![("all", 64, vec![], 0), ("all", 128, vec![], 0)],

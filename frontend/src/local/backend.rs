@@ -283,8 +283,7 @@ impl LocalBackend {
         let payload = payload.unwrap_or_default();
         let token = payload.get(..4).filter(|_| begins).map(|t| {
             let token = t.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
-            let at_ns = now_ns();
-            First { token, at_ns }
+            First::new(token, now_ns())
         });
         let reported = in_flight.sample.first;
         let first = begins && reported.is_none();
@@ -482,7 +481,9 @@ impl Origin for LocalBackend {
             return;
         };
         let mut sample = in_flight.sample;
-        sample.tries.refused(now_ns());
+        sample
+            .tries
+            .refused(now_ns().saturating_sub(sample.issued_ns));
         let nth = usize::from(sample.tries.refusals.clamp(1, 3)) - 1;
         self.refused[nth].fetch_add(1, Ordering::Relaxed);
         self.tracker.release(slot);

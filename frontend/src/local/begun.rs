@@ -67,7 +67,7 @@ impl Begun {
         let mean = |sum: u64| u32::try_from(sum / u64::from(parts)).unwrap_or(u32::MAX);
         SampleTimes {
             issued_ns: in_flight.sample.issued_ns,
-            failed_ns: in_flight.sample.tries.failed_ns,
+            failed_ns: in_flight.sample.tries.failed_ns(in_flight.sample.issued_ns),
             posted_ns: in_flight.posted_ns,
             seen_ns,
             completed_ns,

@@ -21,7 +21,7 @@
 //! Records are plain relaxed atomics: they are written before the grant is opened (release) and
 //! read after it is closed (acquire), which orders them, and the structure needs no `unsafe`.
 
-use std::sync::Arc;
+use std::{num::NonZeroU64, sync::Arc};
 
 use crossbeam_utils::CachePadded;
 
@@ -38,9 +38,22 @@ pub use super::free_slots::Reserved;
 pub struct First {
     /// Its bytes, little-endian.
     pub token: u64,
-    /// When it came, on [`crate::clock`].
-    pub at_ns: u64,
+    /// When it came, on [`crate::clock`]; never 0, so that a sample is one cache line.
+    pub at_ns: NonZeroU64,
 }
+
+impl First {
+    /// This token, which came at that time.
+    pub fn new(token: u64, at_ns: u64) -> Self {
+        First {
+            token,
+            at_ns: NonZeroU64::new(at_ns).unwrap_or(NonZeroU64::MIN),
+        }
+    }
+}
+
+#[cfg(not(qdl_loom))]
+const _: () = assert!(size_of::<Sample>() == 64);
 
 /// A sample on its way: what it takes to send it, and to send it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,24 +84,36 @@ pub struct Tries {
     pub losses: u16,
     /// Times an accelerator refused it, 3 at most.
     pub refusals: u8,
-    /// When the last of them ended, on [`crate::clock`]; 0 without one.
-    pub failed_ns: u64,
+    /// Microseconds from the sample's issue to the end of the last of them; 0 without one.
+    pub failed_us: u32,
 }
 
 impl Tries {
     /// Losses that are told apart: two bits of the record's 16 are refusals.
     const MOST: u16 = (1 << 14) - 1;
 
-    /// One more connection was lost.
-    pub fn lost(&mut self, now_ns: u64) {
+    /// One more connection was lost, so long after the sample was issued.
+    pub fn lost(&mut self, after_ns: u64) {
         self.losses = (self.losses + 1).min(Tries::MOST);
-        self.failed_ns = now_ns;
+        self.failed(after_ns);
     }
 
-    /// An accelerator refused it once more.
-    pub fn refused(&mut self, now_ns: u64) {
+    /// An accelerator refused it once more, so long after it was issued.
+    pub fn refused(&mut self, after_ns: u64) {
         self.refusals = (self.refusals + 1).min(3);
-        self.failed_ns = now_ns;
+        self.failed(after_ns);
+    }
+
+    fn failed(&mut self, after_ns: u64) {
+        self.failed_us = u32::try_from(after_ns / 1000).unwrap_or(u32::MAX).max(1);
+    }
+
+    /// When the last attempt ended, of a sample issued then; 0 where none failed.
+    pub fn failed_ns(&self, issued_ns: u64) -> u64 {
+        match self.failed_us {
+            0 => 0,
+            us => issued_ns + u64::from(us) * 1000,
+        }
     }
 
     fn bits(&self) -> u64 {
@@ -128,14 +153,14 @@ const _: () = assert!(size_of::<Record>() == 64);
 impl Record {
     fn first(&self) -> Option<First> {
         let at_ns = self.first_ns.load(Ordering::Relaxed);
-        (at_ns != 0).then(|| First {
+        NonZeroU64::new(at_ns).map(|at_ns| First {
             token: self.token.load(Ordering::Relaxed),
             at_ns,
         })
     }
 
     fn set_first(&self, first: Option<First>) {
-        let (token, at_ns) = first.map_or((0, 0), |f| (f.token, f.at_ns.max(1)));
+        let (token, at_ns) = first.map_or((0, 0), |f| (f.token, f.at_ns.get()));
         self.token.store(token, Ordering::Relaxed);
         self.first_ns.store(at_ns, Ordering::Relaxed);
     }
@@ -146,8 +171,8 @@ impl Record {
 pub struct Tracker {
     grants: Arc<Grants>,
     records: Box<[Record]>,
-    /// [`Tries::failed_ns`] of each slot's sample, where it has failed before: seldom touched.
-    failed_ns: Box<[AtomicU64]>,
+    /// [`Tries::failed_us`] of each slot's sample, where it has failed before: seldom touched.
+    failed_us: Box<[AtomicU32]>,
     free: FreeSlots,
     /// How many slots are handed out: the first so many. Written now and then, read for each
     /// sample.
@@ -162,7 +187,7 @@ impl Tracker {
         Tracker {
             grants,
             records: (0..slots).map(|_| Record::default()).collect(),
-            failed_ns: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            failed_us: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             free: FreeSlots::new(slots),
             allowance: AtomicU32::new(slots as u32),
             in_flight: CachePadded::new(AtomicU32::new(0)),
@@ -248,8 +273,8 @@ impl Tracker {
             Ordering::Relaxed,
         );
         if sample.tries.bits() != 0 {
-            let failed_ns = sample.tries.failed_ns;
-            self.failed_ns[usize::from(slot)].store(failed_ns, Ordering::Relaxed);
+            let failed_us = sample.tries.failed_us;
+            self.failed_us[usize::from(slot)].store(failed_us, Ordering::Relaxed);
         }
         r.issued_ns.store(sample.issued_ns, Ordering::Relaxed);
         r.posted_ns.store(posted_ns, Ordering::Relaxed);
@@ -264,9 +289,9 @@ impl Tracker {
         let r = self.records.get(usize::from(slot))?;
         let source_len = r.source_len.load(Ordering::Relaxed);
         let bits = (source_len >> 48) as u16;
-        let failed_ns = match bits {
+        let failed_us = match bits {
             0 => 0,
-            _ => self.failed_ns[usize::from(slot)].load(Ordering::Relaxed),
+            _ => self.failed_us[usize::from(slot)].load(Ordering::Relaxed),
         };
         Some(InFlight {
             sample: Sample {
@@ -280,7 +305,7 @@ impl Tracker {
                 tries: Tries {
                     losses: bits & Tries::MOST,
                     refusals: (bits >> 14) as u8,
-                    failed_ns,
+                    failed_us,
                 },
             },
             posted_ns: r.posted_ns.load(Ordering::Relaxed),
@@ -339,14 +364,11 @@ mod tests {
             offset: id as usize * 11,
             len: id as u32,
             issued_ns: id + 1,
-            first: id.is_multiple_of(3).then_some(First {
-                token: id * 5,
-                at_ns: id + 9,
-            }),
+            first: id.is_multiple_of(3).then_some(First::new(id * 5, id + 9)),
             tries: Tries {
                 losses: (id * 257) as u16 & Tries::MOST,
                 refusals: (id % 3) as u8 + 1,
-                failed_ns: id + 5,
+                failed_us: id as u32 + 5,
             },
         }
     }

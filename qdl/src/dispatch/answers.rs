@@ -277,7 +277,9 @@ impl Shared {
                     match sample.first {
                         None => {
                             let at_ns = now_ns();
-                            connection.tracker.first_came(slot, First { token, at_ns });
+                            connection
+                                .tracker
+                                .first_came(slot, First::new(token, at_ns));
                         }
                         Some(_) => contradict(&sample, Some(token), connection.index, came),
                     }

@@ -137,13 +137,13 @@ impl FrontendNic {
             };
             // What is sent again may have begun before it was lost: its first token came then.
             let first_ns = match f.sample.first {
-                Some(first) if first.at_ns < f.posted_ns => first.at_ns,
+                Some(first) if first.at_ns.get() < f.posted_ns => first.at_ns.get(),
                 _ => first_ns,
             };
             let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             let times = SampleTimes {
                 issued_ns: f.sample.issued_ns,
-                failed_ns: f.sample.tries.failed_ns,
+                failed_ns: f.sample.tries.failed_ns(f.sample.issued_ns),
                 posted_ns: f.posted_ns,
                 seen_ns: now,
                 completed_ns: done,

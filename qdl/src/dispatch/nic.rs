@@ -508,7 +508,7 @@ impl Shared {
         if sample.id == WARM_UP_ID {
             return false;
         }
-        sample.tries.lost(now_ns());
+        sample.tries.lost(now_ns().saturating_sub(sample.issued_ns));
         let losses = sample.tries.losses;
         if losses >= LOSSES && worn.is_none_or(|w| w.tries.losses < losses) {
             *worn = Some(sample);

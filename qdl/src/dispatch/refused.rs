@@ -22,7 +22,9 @@ impl Shared {
         let reason = reason.replace(char::is_control, " ");
         connection.tracker.release(slot);
         let mut sample = refused.sample;
-        sample.tries.refused(now_ns());
+        sample
+            .tries
+            .refused(now_ns().saturating_sub(sample.issued_ns));
         let warms_up = sample.id == WARM_UP_ID;
         self.owner.event(DispatchEvent::Refused(Refused {
             connection: refused.connection,

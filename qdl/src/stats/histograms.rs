@@ -95,6 +95,10 @@ impl Histograms {
         let (ns, adds_up) = times.split();
         self.count += n;
         for (i, ns) in ns.into_iter().enumerate() {
+            // Few samples fail: those that did not are counted where the stage is read.
+            if i == Stage::Failed as usize && ns == 0 {
+                continue;
+            }
             self.counts[i * BUCKETS + bucket(ns)] += n;
             self.sum_ns[i] += u128::from(ns) * u128::from(n);
             self.max_ns[i] = self.max_ns[i].max(ns);
@@ -141,6 +145,10 @@ impl Histograms {
     /// The histogram of one stage, in nanoseconds, made of what was recorded so far.
     pub fn stage(&self, stage: Stage) -> Histogram<u64> {
         let mut histogram = timer();
+        if stage == Stage::Failed {
+            let failed: u64 = self.counts(stage).iter().sum();
+            let _ = histogram.record_n(0, self.count.saturating_sub(failed));
+        }
         for (i, n) in self.counts(stage).iter().enumerate() {
             if *n > 0 {
                 let (shortest, _) = times_of(i);
