@@ -51,6 +51,26 @@ pub(super) fn stride(output: usize) -> usize {
     output.max(1).next_multiple_of(64)
 }
 
+/// The first token of an answer, little-endian.
+fn token(answer: &[u8]) -> Option<u64> {
+    let token = answer.first_chunk::<4>()?;
+    Some(u64::from(u32::from_le_bytes(*token)))
+}
+
+/// Compares it with the one that was reported when the sample was tried before.
+fn contradict(completer: &mut dyn Completer, in_flight: &InFlight, again: Option<u64>) {
+    if let (Some(again), Some(reported)) = (again, in_flight.sample.first)
+        && again != reported.token
+    {
+        completer.contradicted(Contradiction {
+            index: in_flight.sample.index,
+            reported: reported.token,
+            again,
+            connection: 0,
+        });
+    }
+}
+
 /// What a thread needs to complete samples.
 struct Cell {
     completer: Box<dyn Completer>,
@@ -255,6 +275,10 @@ impl LocalBackend {
                 whole: f.sent.parts == 0 && in_flight.sample.first.is_none(),
             }
         };
+        for (in_flight, f) in seen.iter().filter(|(_, f)| f.sent.parts == 0) {
+            let again = response(&(*in_flight, *f)).payload;
+            contradict(completer.as_mut(), in_flight, token(again));
+        }
         completer.complete(&mut seen.iter().map(response));
         let done = now_ns();
         self.completed
@@ -281,23 +305,11 @@ impl LocalBackend {
         let payload = unsafe { self.outputs.bytes(at, to.saturating_sub(from)) };
         let begins = self.begun.part(slot, &in_flight, part, now_ns());
         let payload = payload.unwrap_or_default();
-        let token = payload.get(..4).filter(|_| begins).map(|t| {
-            let token = t.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
-            First::new(token, now_ns())
-        });
-        let reported = in_flight.sample.first;
-        let first = begins && reported.is_none();
-        match (token, reported) {
-            (Some(token), None) => self.tracker.first_came(slot, token),
-            (Some(again), Some(reported)) if again.token != reported.token => {
-                cell.completer.contradicted(Contradiction {
-                    index: in_flight.sample.index,
-                    reported: reported.token,
-                    again: again.token,
-                    connection: 0,
-                });
-            }
-            _ => {}
+        let first = begins && in_flight.sample.first.is_none();
+        let begun_with = token(payload).filter(|_| begins);
+        contradict(cell.completer.as_mut(), &in_flight, begun_with);
+        if let Some(token) = begun_with.filter(|_| first) {
+            self.tracker.first_came(slot, First::new(token, now_ns()));
         }
         let part = dispatch::Part {
             id: in_flight.sample.id,
@@ -502,6 +514,8 @@ impl Origin for LocalBackend {
             Todo::Note(line) => tracing::warn!("{line}"),
             Todo::End(words) | Todo::EndSoon(words) => {
                 self.parts.verdict.fail(ExitCode::Lost, words);
+                self.complete_empty(&[sample]);
+                return self.pump(|| None);
             }
         }
         self.backlog.push(sample);

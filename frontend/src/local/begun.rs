@@ -63,6 +63,11 @@ impl Begun {
                     m.after_us.load(Relaxed),
                 )
             });
+        // What is tried again may have begun before: its first token was reported then.
+        let first_ns = match in_flight.sample.first {
+            Some(first) if first.at_ns.get() < in_flight.posted_ns => first.at_ns.get(),
+            _ => first_ns,
+        };
         let parts = f.sent.parts.saturating_add(1);
         let mean = |sum: u64| u32::try_from(sum / u64::from(parts)).unwrap_or(u32::MAX);
         SampleTimes {

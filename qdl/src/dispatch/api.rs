@@ -116,8 +116,8 @@ pub enum DispatchEvent {
         /// Why that was lost.
         cause: Broken,
     },
-    /// An accelerator refused a sample, which is tried again. After the third time it goes on
-    /// still: to give the run up is the owner's to do.
+    /// An accelerator refused a sample, which is tried again; not after the third time, when the
+    /// owner is to give the run up, since the sample is never completed otherwise.
     Refused(Refused),
     /// A rail went out of service, or came back. Under a policy by health alone.
     Rail {
@@ -230,7 +230,7 @@ pub struct DispatchCounts {
     pub completed_empty: u64,
     /// Samples sent again because their connection was lost.
     pub again: u64,
-    /// Refusals: first, second and third (and later) of a sample.
+    /// Refusals: first, second and third of a sample.
     pub refused: [u64; 3],
     /// Requests posted, those sent again included.
     pub posted: u64,

@@ -80,6 +80,10 @@ impl Shared {
     }
 
     pub(super) fn empty_backlog(&self) {
+        let spent = std::mem::take(&mut *self.spent());
+        if !spent.is_empty() {
+            self.complete_empty(&spent);
+        }
         if let Some(h) = self.health.get() {
             // One of its samples may be held by whoever gives them out.
             return self.distribute(h);

@@ -101,8 +101,10 @@ pub(crate) struct Shared {
     answers: Option<Lengths>,
     completed_empty: AtomicU64,
     again: AtomicU64,
-    /// Refusals: first, second, third and later of a sample.
+    /// Refusals: first, second and third of a sample.
     refused: [AtomicU64; 3],
+    /// Samples that were refused three times, until the run is given up.
+    spent: Mutex<Vec<Sample>>,
     connections_lost: AtomicU64,
     echo: EchoCfgs,
     /// The thread of each share.
@@ -183,6 +185,7 @@ impl Dispatcher {
             completed_empty: AtomicU64::new(0),
             again: AtomicU64::new(0),
             refused: Default::default(),
+            spent: Mutex::default(),
             connections_lost: AtomicU64::new(0),
             echo: cfgs.echo,
             nic_threads: OnceLock::new(),

@@ -1,6 +1,9 @@
 //! Samples that an accelerator has refused: each is tried again, first by another accelerator.
 
-use std::{iter, sync::atomic::Ordering};
+use std::{
+    iter,
+    sync::{MutexGuard, PoisonError, atomic::Ordering},
+};
 
 use super::{
     Connection, DispatchEvent, Sample, Shared, WARM_UP_ID,
@@ -46,6 +49,14 @@ impl Shared {
         if let Some(h) = self.health.get() {
             h.arbiter.taken_back(connection.index, sample.len);
         }
+        if nth == 2 {
+            // It is tried no more: the run's owner gives the run up, which completes it empty.
+            self.spent().push(sample);
+            if self.aborted.load(Ordering::SeqCst) {
+                self.empty_backlog();
+            }
+            return;
+        }
         let peer = connection.cfgs.peer;
         if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
             && !self.give_to_one(&sample, |_| true)
@@ -55,6 +66,11 @@ impl Shared {
         if self.aborted.load(Ordering::SeqCst) {
             self.empty_backlog();
         }
+    }
+
+    /// Samples that were refused three times.
+    pub(super) fn spent(&self) -> MutexGuard<'_, Vec<Sample>> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a sample into the ring of a connection that may have it. False where none has room.

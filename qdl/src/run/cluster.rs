@@ -131,6 +131,7 @@ impl Cluster {
             began: Instant::now(),
             closing: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             losses,
             lost: Mutex::default(),
             ends: Mutex::new(vec![None; connection_of.len()]),

@@ -99,6 +99,8 @@ pub(super) struct Common {
     /// No more repairs: the run is ending.
     pub closing: AtomicBool,
     pub aborted: AtomicBool,
+    /// The run is about to be given up.
+    pub ending: AtomicBool,
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
     /// Connections lost so far, and why.
     pub lost: Mutex<Vec<(usize, String)>>,
@@ -171,18 +173,22 @@ impl Common {
 const REASON: Duration = Duration::from_secs(1);
 
 /// Ends the run once an accelerator has had the time to say why, unless it has ended by then.
-fn abort_soon(common: &Arc<Common>, words: impl FnOnce(&Common) -> String + Send + 'static) {
-    let common = Arc::downgrade(common);
+fn abort_soon(common: &Arc<Common>, words: impl Fn(&Common) -> String + Send + Sync + 'static) {
+    if common.ending.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let (weak, words) = (Arc::downgrade(common), Arc::new(words));
+    let later = words.clone();
     let end = move || {
         std::thread::sleep(REASON);
-        if let Some(common) = common.upgrade() {
-            common.abort(&words(&common));
+        if let Some(common) = weak.upgrade() {
+            common.abort(&later(&common));
         }
     };
-    // Where no thread is to be had, the run goes on, and this is called again.
-    let _ = std::thread::Builder::new()
-        .name("qdl-reason".to_owned())
-        .spawn(end);
+    let thread = std::thread::Builder::new().name("qdl-reason".to_owned());
+    if thread.spawn(end).is_err() {
+        common.abort(&words(common));
+    }
 }
 
 /// What the dispatcher tells goes to the look-out of the peer it concerns.
@@ -215,8 +221,8 @@ impl Owner for ClusterOwner {
                 cause,
             } => {
                 return abort_soon(&common, move |common| {
-                    let (peer, _) = common.connection_of[connection];
-                    let why = common.peer(peer).outages.last_cause();
+                    let (peer, number) = common.connection_of[connection];
+                    let why = common.peer(peer).outages.last_cause(number);
                     format!(
                         "sample {index} was sent {losses} times, and each time the connection that \
                          carried it was lost, at last {}: {}",
@@ -237,7 +243,7 @@ impl Owner for ClusterOwner {
                     Todo::Note(_) if common.is_closing() => {}
                     Todo::Note(line) => common.listener.note(&line),
                     Todo::End(words) => common.abort(&words),
-                    Todo::EndSoon(words) => abort_soon(&common, move |_| words),
+                    Todo::EndSoon(words) => abort_soon(&common, move |_| words.clone()),
                 };
             }
             DispatchEvent::Rail { peer, change } => {
@@ -254,7 +260,8 @@ impl Owner for ClusterOwner {
         // What goes with the run was not lost.
         if !common.is_closing() {
             let mut lost = super::lock(&common.lost);
-            if lost.len() < MOST_KEPT {
+            let is_known = lost.iter().any(|(of, _)| *of == connection);
+            if lost.len() < MOST_KEPT || !is_known {
                 lost.push((connection, cause.to_string()));
             } else if lost.len() == MOST_KEPT {
                 let later = "later losses, of any connection, are counted in `losses` alone";

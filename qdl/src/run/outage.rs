@@ -143,9 +143,10 @@ impl Outages {
         true
     }
 
-    /// Why the last of it was lost.
-    pub fn last_cause(&self) -> Option<String> {
-        Some(self.all.last()?.cause.clone())
+    /// Why a connection was lost at last.
+    pub fn last_cause(&self, number: u16) -> Option<String> {
+        let mut of_it = self.all.iter().rev();
+        Some(of_it.find(|o| o.lost.contains(&number))?.cause.clone())
     }
 
     /// The control session ended: what it ended with says more than a socket does.
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(told.why, "the accelerator lost it: slot 4: bad frame");
         o.lost(1, 120, &silent(), 3);
         assert!(!o.reason(1, "later"));
-        assert_eq!(o.last_cause().as_deref(), Some("silent"));
+        assert_eq!(o.last_cause(1).as_deref(), Some("silent"));
     }
 
     #[test]

@@ -47,6 +47,7 @@ impl Refusals {
         let whole = early.and_then(|i| self.reasons.remove(i));
         let is_whole = whole.is_some() || !r.is_cut;
         let words = whole.map_or_else(|| r.reason.clone(), |(_, words)| words);
+        let words = words.replace(char::is_control, " ");
         let Some(sample) = r.index else {
             return Todo::Nothing;
         };
@@ -71,7 +72,7 @@ impl Refusals {
             }
         };
         let is_last = r.refusals >= 3;
-        if !is_whole && (is_last || opened.is_some()) {
+        if !is_whole {
             self.waiting.truncate(WAITING - 1);
             let last = is_last.then_some(sample);
             self.waiting.push_front((use_of, opened, last));
@@ -94,8 +95,12 @@ impl Refusals {
             self.reasons.push_front((use_of, words.to_owned()));
             return None;
         };
-        if let Some(record) = opened.and_then(|at| self.records.get_mut(at)) {
-            words.clone_into(&mut record.words);
+        if let Some(at) = opened.filter(|at| *at < self.records.len()) {
+            words.clone_into(&mut self.records[at].words);
+            let kind = kind_of(words);
+            if !self.records.iter().any(|r| r.kind == kind) {
+                self.records[at].kind = kind;
+            }
         }
         last.map(|sample| last_words(node, sample, words))
     }

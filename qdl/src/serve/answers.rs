@@ -46,8 +46,9 @@ pub(super) struct Growing {
     /// Where the first part ends.
     first: AtomicU32,
     compute_us: AtomicU32,
-    /// It ends with a reason: one more than [`Refusal`]'s place, or 0.
+    /// It ends with a reason: one more than [`Refusal`]'s place, or 0; and where that begins.
     refusal: AtomicU8,
+    reason_at: AtomicU32,
     /// Microseconds from the sample's arrival to the newest part (32 bits), [`LAST`], [`BYTES`].
     state: AtomicU64,
     /// The slot is in the queue.
@@ -85,6 +86,7 @@ impl Growing {
     /// The answer ends at `to` with a reason in the place of its rest.
     pub fn refuse(&self, to: u32, refusal: Refusal) {
         let told = if refusal == Refusal::Whole { 1 } else { 2 };
+        self.reason_at.store(self.grown(), Ordering::Relaxed);
         self.refusal.store(told, Ordering::Relaxed);
         self.grow(to, 0, self.compute_us.load(Ordering::Relaxed), true);
     }
@@ -112,7 +114,14 @@ impl Growing {
         let from = self.posted.load(Ordering::Relaxed);
         let (to, last) = match from {
             0 => (self.first.load(Ordering::Relaxed), false),
-            _ => (ready, state & LAST != 0),
+            // What is left of the answer goes before the reason, which is a part by itself.
+            _ => match self.refusal.load(Ordering::Relaxed) {
+                0 => (ready, state & LAST != 0),
+                _ => match self.reason_at.load(Ordering::Relaxed) {
+                    at if from < at && state & LAST != 0 => (at, false),
+                    _ => (ready, state & LAST != 0),
+                },
+            },
         };
         if ready == 0 || (to == from && !last) {
             return None;
@@ -319,8 +328,9 @@ mod tests {
         g.refuse(30, Refusal::Cut);
         answers.push(Ready::Part(2));
         let ends = pieces(&answers);
-        let (_, to, trailer) = ends[1];
-        assert_eq!((ends.len(), to), (2, 30));
+        assert_eq!(ends[..2], [(0, 20, None), (20, 24, None)]);
+        let (from, to, trailer) = ends[2];
+        assert_eq!((ends.len(), from, to), (3, 24, 30));
         let trailer = trailer.expect("the last");
         assert_eq!((trailer.refusal, trailer.len), (Some(Refusal::Cut), 14));
         assert_eq!(g.grown(), 0, "the slot begins anew");

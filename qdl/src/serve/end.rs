@@ -447,7 +447,11 @@ impl Origin for ServeConnection {
         let header = RESPONSE_HEADER_BYTES as u32;
         let from = growing.map_or(0, |g| g.grown() - header);
         let room = self.within(u32::MAX) - from;
-        let reason = &why.as_bytes()[..why.len().min(MAX_REASON).min(room as usize)];
+        let mut fits = why.len().min(MAX_REASON).min(room as usize);
+        while !why.is_char_boundary(fits) {
+            fits -= 1;
+        }
+        let reason = &why.as_bytes()[..fits];
         let refusal = match reason.len() == why.len() {
             true => Refusal::Whole,
             false => Refusal::Cut,

@@ -210,7 +210,7 @@ impl<'a> View<'a> {
                 Some(on) => turn_of_silence(on),
                 // The reason says where to look.
                 None if loss.why.contains("its log") && !loss.back => {
-                    "it ended by itself: start it again".to_owned()
+                    "its program is gone: see its log, then start it again".to_owned()
                 }
                 None => "look at its log and its machine".to_owned(),
             };

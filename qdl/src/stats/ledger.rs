@@ -104,10 +104,12 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
     let warm_up = if l.warmed > 0 { " and warm-up" } else { "" };
     let total = run.total();
     let refused = l.refused.iter().fold(0, |n: u64, r| n.saturating_add(*r));
+    // After the third refusal it is not sent again.
+    let again = refused - l.refused[2].min(refused);
     let due = l
         .issued
         .saturating_add(l.redispatched)
-        .saturating_add(refused);
+        .saturating_add(again);
     // A run that was given up may have left samples in the backlog.
     if l.emptied == 0 || l.posted > due {
         check.same(

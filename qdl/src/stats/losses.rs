@@ -45,7 +45,7 @@ pub struct LossRecord {
     pub of: u64,
     /// Losses of connections; more, where some were lost again before all were back.
     pub losses: u64,
-    /// Samples that were in flight on them, and went again.
+    /// Samples that were in flight on them.
     pub again: u64,
     /// It came back.
     pub back: bool,
@@ -62,7 +62,7 @@ fn when(at_s: Option<f64>) -> String {
 }
 
 impl LossRecord {
-    /// Who, when, why, and how many samples went again: one line.
+    /// Who, when, why, and how many samples were in flight: one line.
     pub fn line(&self) -> String {
         let LossRecord { node, of, why, .. } = self;
         let who = match (self.whole, &self.connections[..]) {
@@ -71,9 +71,9 @@ impl LossRecord {
             (false, several) => format!("{} of {of} connections to {node}", several.len()),
         };
         let samples = match self.again {
-            0 => "no sample was on its way".to_owned(),
-            1 => "1 sample went again".to_owned(),
-            n => format!("{} samples went again", text::grouped(n)),
+            0 => "no sample was in flight".to_owned(),
+            1 => "1 sample was in flight".to_owned(),
+            n => format!("{} samples were in flight", text::grouped(n)),
         };
         let back = match (self.back, self.back_s) {
             (false, _) => String::new(),
@@ -136,13 +136,13 @@ mod tests {
         let mut l = loss("acc-a", Some(12.345));
         assert_eq!(
             l.line(),
-            "acc-a lost 12.3 s into the run: it was killed; 1,204 samples went again"
+            "acc-a lost 12.3 s into the run: it was killed; 1,204 samples were in flight"
         );
         (l.back, l.back_s) = (true, Some(14.0));
         (l.whole, l.connections, l.again) = (false, vec![1], 1);
         assert_eq!(
             l.line(),
-            "connection acc-a/1 lost 12.3 s into the run: it was killed; 1 sample went again; \
+            "connection acc-a/1 lost 12.3 s into the run: it was killed; 1 sample was in flight; \
              back 14.0 s into the run"
         );
         l.connections.push(2);
@@ -155,7 +155,7 @@ mod tests {
             l.line()
                 .contains("lost before the run's first query: it was")
         );
-        assert!(l.line().ends_with("; no sample was on its way"));
+        assert!(l.line().ends_with("; no sample was in flight"));
     }
 
     #[test]

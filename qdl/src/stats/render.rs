@@ -447,9 +447,15 @@ impl Page {
             self.fact("losses", &lost, None);
         } else {
             let lost = format!(
-                "{}; {} sent again, {} dropped, {} completed empty",
+                "{}; {} {}, {} dropped, {} completed empty",
                 text::counted(l.lost_connections, "connection"),
                 text::counted(l.redispatched, "sample"),
+                // Some of a run that was given up had nowhere to go.
+                if l.emptied == 0 {
+                    "sent again"
+                } else {
+                    "in flight on them"
+                },
                 text::counted(l.late_dropped, "late answer"),
                 n(l.emptied)
             );
@@ -471,6 +477,7 @@ impl Page {
                     .to_owned()
             } else if run.system.ledger.lost_connections > 0 {
                 let posted = match l.redispatched {
+                    _ if l.emptied > 0 => String::new(),
                     0 => " = posted".to_owned(),
                     again => format!(", {} posted again", text::counted(again, "sample")),
                 };

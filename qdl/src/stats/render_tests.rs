@@ -339,7 +339,7 @@ fn a_run_that_went_wrong_says_where() {
         "INVALID      Server, performance, from node frontend-01",
         "             with one accelerator lost at 2.5 s",
         "             Min queries not satisfied; see the detail log",
-        "             acc-01 lost 2.5 s into the run: it was killed; 7 samples went again",
+        "             acc-01 lost 2.5 s into the run: it was killed; 7 samples were in flight",
         "acc-01       digest            2   20,000      400  50.0    -      as of 2.3 s",
         "             1 of 3 sizes: warm_up.budget_ms was too short for the rest",
         "             network time, cold -> warm: acc-01/0 812 us -> 41.0 us, acc-01/1 812 us -> -",

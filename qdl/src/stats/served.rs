@@ -243,7 +243,7 @@ impl ServedReport {
                 out.push_str(&format!("MISMATCH     {m}\n"));
             }
         } else if !self.clean {
-            out.push_str("not compared: the frontend was lost\n");
+            out.push_str("not compared: the session ended before its drain\n");
         } else if total.lost {
             out.push_str("reconciled   arrived = answered on each connection that was not lost\n");
         } else {

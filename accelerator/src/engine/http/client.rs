@@ -1,7 +1,7 @@
 //! Connections to the server: kept, opened as they are needed, as many as there are requests.
 
 use std::{
-    net::SocketAddr,
+    net::{self, SocketAddr, ToSocketAddrs},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -59,20 +59,35 @@ enum Failed {
     Trouble(Trouble),
 }
 
+/// How long a look whether somebody listens at an address may take.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// `host:port` of a `url` without a path.
+fn authority(url: &str) -> Result<String, String> {
+    let uri: Uri = url.parse().map_err(|e| format!("no address: {e}"))?;
+    let authority = match (uri.scheme_str(), uri.authority()) {
+        (Some("http"), Some(a)) if uri.path() == "/" => a,
+        _ => return Err("no address of the form http://HOST:PORT".to_owned()),
+    };
+    let port = authority.port_u16().unwrap_or(80);
+    Ok(format!("{}:{port}", authority.host()))
+}
+
+/// Whether somebody accepts connections there; false where that cannot be told.
+pub(super) fn is_listening(url: &str) -> bool {
+    let places = authority(url).ok().and_then(|a| a.to_socket_addrs().ok());
+    let listens = |at| net::TcpStream::connect_timeout(&at, LOOK).is_ok();
+    places.is_some_and(|mut places| places.any(listens))
+}
+
 impl Client {
     /// `url` without a path.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn new(url: &str, connect: Duration, counters: Arc<Counters>) -> Result<Self, String> {
-        let uri: Uri = url.parse().map_err(|e| format!("no address: {e}"))?;
-        let authority = match (uri.scheme_str(), uri.authority()) {
-            (Some("http"), Some(a)) if uri.path() == "/" => a,
-            _ => return Err("no address of the form http://HOST:PORT".to_owned()),
-        };
-        let port = authority.port_u16().unwrap_or(80);
         Ok(Client {
-            authority: format!("{}:{port}", authority.host()),
+            authority: authority(url)?,
             connect,
             idle: Mutex::default(),
             counters,

@@ -181,6 +181,13 @@ impl Http {
         let program = match &config.command[..] {
             [] => None,
             command => {
+                if client::is_listening(&config.url) {
+                    return Err(format!(
+                        "something listens there already, and engine.http.command would start a \
+                         second server: end it, or leave out engine.http.command (url: {})",
+                        config.url
+                    ));
+                }
                 let program = Program::start(
                     command,
                     &config.log,

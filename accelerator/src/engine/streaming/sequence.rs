@@ -170,7 +170,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Gives the sample back, since nothing can run it: its connection is lost with these words.
+    /// Gives the sample back, since nothing can run it: the reason lands in its slot.
     pub fn refuse(mut self, why: &dyn fmt::Display) {
         if let Some(arrival) = self.arrival.take() {
             arrival.refuse(why);

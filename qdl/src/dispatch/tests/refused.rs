@@ -130,13 +130,12 @@ fn a_sample_that_is_refused_three_times_is_named_with_the_reason() {
         assert_eq!(refused.reason, "HTTP 400: no such token");
         assert!(!refused.is_cut);
     }
-    // What becomes of the run is its owner's to say: the sample goes on.
-    let imm = far.request();
-    far.whole(imm, &[1]);
-    far.flush();
-    assert_eq!(rig.next(), Told::Whole(7, vec![1], true));
+    // It is tried no more, and completed with the run.
     assert_eq!(rig.dispatcher.counts().refused, [1, 1, 1]);
-    rig.nothing_more();
+    assert_eq!(rig.dispatcher.outstanding(), 1);
+    rig.dispatcher.abort("a sample was refused three times");
+    assert_eq!(rig.dispatcher.outstanding(), 0);
+    assert_eq!(rig.dispatcher.counts().completed_empty, 1);
 }
 
 #[test]

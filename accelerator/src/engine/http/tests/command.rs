@@ -203,3 +203,18 @@ fn a_program_hears_the_signals_that_are_blocked_here() {
     let how = program.exit().now().expect("ended");
     assert!(how.contains("signal: 15"), "{how}");
 }
+
+#[test]
+fn no_program_is_started_where_somebody_listens_already() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut params = with_server(folder.path(), "good");
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let http = params.engine.http.as_mut().expect("http");
+    http.url = format!("http://{}", other.local_addr().expect("an address"));
+    let why = start(&params)
+        .err()
+        .expect("a port that is taken")
+        .to_string();
+    assert!(why.contains("something listens there already"), "{why}");
+    assert!(!folder.path().join("pids").exists(), "it was started");
+}
