@@ -8,9 +8,9 @@
     deepseek-r1    mlperf_deepseek_r1_dataset_...pkl         pickle, column tok_input
     gpt-oss-120b   ...parquet                                parquet, column tok_input, or input_tokens from v4.0 on
 
-The columns are those that MLCommons' references read. JSON needs nothing but numpy; pickle and parquet need
-`pip install pandas pyarrow`, by hand: no other part of this repository does. The order of the samples stays. `--indices`
-takes a file of whole numbers, one a line, and keeps those samples alone, in that order.
+The columns are those that MLCommons' references read. JSON needs `pip install numpy` alone; pickle and parquet need
+`pip install numpy pandas pyarrow`. `--help` needs none of them. The order of the samples stays. `--indices` takes a file
+of whole numbers, one a line, and keeps those samples alone, in that order.
 
 A pickle runs whatever code is in it when it is read: only load one whose checksum you have compared with MLCommons' own,
 and say so with --trust-pickle.
@@ -19,8 +19,6 @@ and say so with --trust-pickle.
 import argparse
 import json
 import pathlib
-
-import tokens_file
 
 COLUMNS = ("tok_input", "input_tokens")
 
@@ -40,7 +38,7 @@ def from_pandas(path, kind):
     try:
         import pandas
     except ImportError:
-        raise SystemExit(f"{path}: reading a {kind} needs `pip install pandas pyarrow`") from None
+        raise SystemExit(f"{path}: reading a {kind} needs `pip install numpy pandas pyarrow`") from None
     frame = pandas.read_pickle(path) if kind == "pickle" else pandas.read_parquet(path)
     return {str(name): frame[name].tolist() for name in frame.columns}
 
@@ -78,6 +76,11 @@ def main():
     parser.add_argument("--vocabulary", type=int, help="refuse ids that are not below it")
     parser.add_argument("--trust-pickle", action="store_true", help="its checksum is the official one")
     args = parser.parse_args()
+    # Imported here, so that `--help` works without numpy.
+    try:
+        import tokens_file
+    except ImportError as error:
+        raise SystemExit(f"{args.out}: writing a file of tokens needs `pip install numpy` ({error})") from None
 
     samples = chosen(columns_of(args.source, args.trust_pickle), args.column, args.source)
     if args.indices:
