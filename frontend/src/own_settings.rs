@@ -110,7 +110,7 @@ fn network(c: &FrontendConfig, put: &mut impl FnMut(&str, String)) {
     put("warm_up.deadline_ms", c.warm_up.deadline_ms.to_string());
     let d = &c.deadlines;
     for (key, value) in [
-        ("connect_ms", d.connect_ms),
+        ("connect_ms", d.connect().as_millis() as u64),
         ("lost_ms", d.lost_ms),
         ("echo_interval_ms", d.echo_interval_ms),
         ("echo_timeout_ms", d.echo_timeout_ms),

@@ -178,6 +178,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             &completers,
             &verdict,
             note.clone(),
+            progress.noting(),
         )?)
     };
     let engines = backend.engines();

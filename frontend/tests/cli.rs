@@ -5,7 +5,7 @@ mod common;
 use std::process::Command;
 
 use assert_cmd::assert::OutputAssertExt;
-use common::Place;
+use common::{Place, Running};
 
 /// Runs, expects code 2, and returns what it said.
 fn refused(mut command: Command) -> String {
@@ -177,7 +177,50 @@ fn an_accelerator_that_is_not_there() {
     let [port] = common::free_ports();
     let config = place.digest_frontend(&[port], "deadlines: {connect_ms: 300}\n");
     let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
-    contains(&text, &[&format!("127.0.0.1:{port}")]);
+    let parts = [
+        "takes no connections yet",
+        "tried for 0.3 s (deadlines.connect_ms)",
+    ];
+    contains(&text, &[&format!("127.0.0.1:{port}"), parts[0], parts[1]]);
+}
+
+#[test]
+fn an_accelerator_that_is_still_loading_is_waited_for() {
+    let place = Place::new();
+    let [first, late] = common::free_ports();
+    let there = common::accelerator(&place, &place.digest_accelerator("there", first, ""));
+    let config = place.digest_frontend(&[first, late], "");
+    let run = |quiet: &[&str]| {
+        let arguments = [&common::offline("20")[..], quiet].concat();
+        Running::start(
+            &place,
+            "frontend",
+            place.frontend(&config, "out", &arguments),
+        )
+    };
+    let mut waiting = run(&[]);
+    waiting.wait_until_it_says(&format!("127.0.0.1:{late} takes no connections yet"));
+    waiting.signal(libc::SIGINT);
+    let ended = waiting.end();
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    contains(&ended.stderr, &["for 600 s more", "nothing was measured"]);
+    let mut waiting = run(&[]);
+    waiting.wait_until_it_says("takes no connections yet");
+    let _late = common::accelerator(&place, &place.digest_accelerator("late", late, ""));
+    let ended = waiting.end();
+    assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
+    drop(there);
+}
+
+#[test]
+fn a_peer_that_never_answers_ends_a_start_however_long_one_that_loads_is_waited_for() {
+    let place = Place::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("bound").port();
+    let [absent] = common::free_ports();
+    let config = place.digest_frontend(&[absent, port], "");
+    let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
+    contains(&text, &[&format!("127.0.0.1:{port}"), "within 5s"]);
 }
 
 #[test]
