@@ -59,6 +59,9 @@ pub fn check(
             "threads",
             format!("{most} of the engine, {}", issuing(settings)),
         );
+        if let Some(warning) = own.and_then(EngineConfig::too_many_threads) {
+            page.fact("threads", warning);
+        }
         page.fact("memory", needed(settings, plan, qsl, 0));
     } else {
         let needs = SlotNeeds::of(config)?;

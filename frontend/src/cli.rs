@@ -62,19 +62,19 @@ pub struct Args {
     /// query follows. SingleStream and MultiStream: queries per second to expect, from which
     /// follows how many LoadGen makes beforehand; it issues the next when one is answered, whatever
     /// the rate
-    #[arg(long, value_name = "Q")]
+    #[arg(long, value_name = "Q", allow_negative_numbers = true)]
     pub target_qps: Option<f64>,
 
     /// The shortest that the run may be, in seconds (LoadGen's min_duration). Server, SingleStream,
     /// MultiStream: queries are issued for so long. Offline is one query, which LoadGen makes
     /// beforehand so large that it fills this time at --target-qps: where samples go faster than
     /// that, the run is INVALID; 0 leaves its size to --samples
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub duration_s: Option<f64>,
 
     /// The fewest queries of the run (LoadGen's min_query_count): one sample each in Server and
     /// SingleStream, several in MultiStream; in Offline the fewest samples of its one query
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub samples: Option<u64>,
 
     /// LoadGen's user.conf [default: loadgen.user_conf of the configuration]

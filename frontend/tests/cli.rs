@@ -87,6 +87,90 @@ fn a_setting_that_loadgen_does_not_have() {
 }
 
 #[test]
+fn a_tab_in_front_of_a_key_is_named_with_its_own_line() {
+    let place = Place::new();
+    for (more, line) in [
+        ("verify: none\n\tstream: all\n", 2),
+        ("arbiter: best\n  # x\nhealth:\n\ttick_ms: 7\n", 4),
+        (
+            "loadgen:\n  settings:\n    min_duration: 7\n \tmode: 7\n",
+            4,
+        ),
+        ("verify:\n  \t\t  none\n\tstream: all\n", 3),
+    ] {
+        let config = place.digest_frontend(&[1], more);
+        let text = std::fs::read_to_string(&config).expect("read");
+        let line = text[..text.find(more).expect("there")].lines().count() + line;
+        let said = refused(place.frontend(&config, "out", &["--check"]));
+        let at = format!("frontend.yaml:{line}:");
+        contains(
+            &said,
+            &[
+                &at,
+                &format!("line {line} begins with a tab: YAML wants spaces"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_setting_in_a_file_is_refused_at_its_line_in_words() {
+    let place = Place::new();
+    for (setting, words) in [
+        ("server_target_qps: fast", "it takes a number"),
+        ("min_duration_ms: 1.5", "it takes a whole number, 0 or more"),
+        ("server_coalesce_queries: 7", "it takes true or false"),
+        ("min_qery_count: 3", "did you mean"),
+    ] {
+        let more = format!("loadgen:\n  scenario: server\n  settings:\n    {setting}\n");
+        let config = place.digest_frontend(&[1], &more);
+        let text = std::fs::read_to_string(&config).expect("read");
+        let line = text
+            .lines()
+            .position(|l| l.contains(setting))
+            .expect("there")
+            + 1;
+        let said = refused(place.frontend(&config, "out", &["--check"]));
+        contains(&said, &[&format!("frontend.yaml:{line}:"), words, "^"]);
+        assert!(!said.contains("invalid type"), "{said}");
+    }
+    let config = place.digest_frontend(&[1], "");
+    for rate in ["nan", "inf", "-5", "1e12"] {
+        let arguments = ["--check", "--scenario", "server", "--target-qps", rate];
+        let said = refused(place.frontend(&config, "out", &arguments));
+        contains(&said, &["--target-qps"]);
+        assert!(
+            !said.contains("invalid type") && !said.contains("f64"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn more_threads_than_cores_is_a_warning_of_a_check() {
+    let place = Place::new();
+    let check = |threads: &str| {
+        let config = place.digest_frontend(&[], "");
+        let text = std::fs::read_to_string(&config).expect("read");
+        std::fs::write(&config, text.replace("kind: digest", threads)).expect("written");
+        let arguments = ["--check", "--local", "--scenario", "server"];
+        let output = place
+            .frontend(&config, "out", &arguments)
+            .assert()
+            .success();
+        String::from_utf8_lossy(&output.get_output().stdout).into_owned()
+    };
+    contains(
+        &check("kind: digest, threads: 4096"),
+        &["WARNING: threads 4096 x"],
+    );
+    for quiet in ["kind: digest", "kind: digest, threads: 512, delay_us: 10"] {
+        let said = check(quiet);
+        assert!(!said.contains("that compute"), "{said}");
+    }
+}
+
+#[test]
 fn an_empty_data_set_and_one_of_another_model() {
     let place = Place::new();
     let config = |samples: &str| {

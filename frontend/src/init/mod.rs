@@ -156,6 +156,11 @@ fn write(args: &InitArgs) -> Result<String> {
             fs::metadata(file).with_context(|| format!("{flag} {}", file.display()))?;
         }
     }
+    if let Some(name) = &args.name
+        && *name != qdl::topology::allowed_name(name, "")
+    {
+        bail!("--name {name:?}: use 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+    }
     let mut places = Places::of(&args.accelerators)?;
     places.token = args.token;
     fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
