@@ -87,10 +87,13 @@ pub fn check(
         "checked",
         "nothing was sent and nothing measured; without --check the run begins",
     );
-    if !args.quiet {
-        // Nobody may be reading any more.
-        let _ = write!(std::io::stdout(), "{page}");
-    }
+    let text = match (args.json, args.screen.quiet) {
+        (true, _) => page.json(),
+        (false, true) => String::new(),
+        (false, false) => page.to_string(),
+    };
+    // Nobody may be reading any more.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(ExitCode::Good)
 }
 

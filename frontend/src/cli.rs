@@ -2,23 +2,23 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{ArgAction, Parser, ValueEnum};
+use accelerator::cli::Screen;
+use clap::{Parser, ValueEnum};
 use loadgen_bridge::TestMode;
 
 use crate::{exit::HELP, live};
 
 /// Runs LoadGen against the accelerators of a configuration, over the network.
 ///
-/// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own,
-/// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
-/// `frontend tune` finds the highest rate at which runs are VALID, and the settings for it.
-/// `frontend describe` and `frontend submit` make a submission of runs. `frontend report` draws a
-/// run's page, and puts runs beside each other.
+/// `qdl init --model M.onnx --samples FILE` writes a configuration for a model of your own, and
+/// `qdl topology --yaml` one for this machine's NICs; both run as they are. `qdl tune` finds the
+/// highest rate at which runs are VALID, `qdl report` puts runs beside each other, `qdl submit`
+/// makes a submission of them.
 ///
 /// The logs of LoadGen, summary.json, latency histograms and the run's page, report.html, come to
 /// lie in the output folder.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "frontend", version, after_help = HELP, max_term_width = 100)]
+#[command(name = "frontend", after_help = HELP, max_term_width = 100)]
 pub struct Args {
     /// The node's YAML file; configs/ holds working ones
     #[arg(short, long, value_name = "FILE")]
@@ -49,7 +49,7 @@ pub struct Args {
 
     /// The folder for logs, summary.json, histograms and the page [default: a new one,
     /// DATE-TIME-SCENARIO, in loadgen.output_dir of the configuration, else in results/]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
     /// Replace the finished run that lies in the folder of --output. A run that does not come to
@@ -129,13 +129,14 @@ pub struct Args {
           default_missing_value = live::DEFAULT, value_parser = live::address)]
     pub live: Option<SocketAddr>,
 
-    /// No progress and no summary on the screen: errors alone
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub quiet: bool,
+    /// Print the summary as JSON on standard output, and nothing else there; with --check what
+    /// would run
+    #[arg(long)]
+    pub json: bool,
 
-    /// More log lines: -v for debugging, -vv for everything
-    #[arg(short, long, action = ArgAction::Count)]
-    pub verbose: u8,
+    /// What is shown
+    #[command(flatten)]
+    pub screen: Screen,
 }
 
 /// LoadGen's scenarios.
@@ -271,7 +272,7 @@ mod tests {
         .expect("all of these exist");
         assert_eq!(args.scenario, Some(Scenario::SingleStream));
         assert_eq!(args.mode, Some(Mode::FindPeak));
-        assert_eq!((args.target_qps, args.verbose), (Some(2000.0), 2));
+        assert_eq!((args.target_qps, args.screen.verbose), (Some(2000.0), 2));
         assert_eq!(args.live, live::address(live::DEFAULT).ok());
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(args.set, [pair("a", "1"), pair("b", "x=y")]);

@@ -138,7 +138,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut live_view = live_view(args, &config, &settings)?;
     let place = Place::take(&mut settings, args.force)?;
-    let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
+    let progress = Progress::new(settings.test.scenario.name().to_owned(), args.screen.quiet);
     if let Some((view, _)) = &live_view {
         progress.note(&view.note);
     }
@@ -265,7 +265,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     if let Some(page) = page {
-        if !args.quiet {
+        if !args.screen.quiet && !args.json {
             // Nobody may be reading any more.
             let _ = writeln!(std::io::stdout(), "{}", page.display());
         }
@@ -347,8 +347,10 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
 /// Prints and writes the report; the exit code, and what it came to in words.
 fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
     let (summary, mut code) = ended.summary();
-    if !args.quiet {
-        report::print(&summary);
+    if args.json {
+        report::print_json(&summary);
+    } else if !args.screen.quiet {
+        report::print(&summary, args.screen.colors(&std::io::stdout()));
     }
     if let Err(error) = ended.write(&summary, code) {
         progress::say(&format!("error: {error}"));

@@ -161,8 +161,8 @@ fn more_threads_than_cores_is_a_warning_of_a_check() {
         String::from_utf8_lossy(&output.get_output().stdout).into_owned()
     };
     contains(
-        &check("kind: digest, threads: 4096"),
-        &["WARNING: threads 4096 x"],
+        &check("kind: digest, threads: 512"),
+        &["WARNING: threads 512 x"],
     );
     for quiet in ["kind: digest", "kind: digest, threads: 512, delay_us: 10"] {
         let said = check(quiet);
@@ -315,4 +315,178 @@ fn a_folder_that_cannot_be_written() {
     let arguments = ["--scenario", "offline", "--local"];
     let text = refused(place.frontend(&config, "file/out", &arguments));
     contains(&text, &["file/out"]);
+}
+
+/// What a program says, and its exit code.
+fn said(program: &std::path::Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(program).args(words).output().expect("runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+fn programs() -> [&'static std::path::Path; 2] {
+    let frontend = std::path::Path::new(env!("CARGO_BIN_EXE_frontend"));
+    [frontend, common::accelerator_program()]
+}
+
+#[test]
+fn the_short_help_lists_the_commands_and_a_slip_is_told_the_nearest() {
+    for program in programs() {
+        let (code, help, _) = said(program, &["-h"]);
+        assert_eq!(code, Some(0));
+        let commands = [
+            "Commands:",
+            "topology",
+            "describe",
+            "completions",
+            "man",
+            "help",
+        ];
+        contains(&help, &commands);
+        contains(
+            &help,
+            &["-q, --quiet", "-v, --verbose", "--color <WHEN>", "--json"],
+        );
+        let (code, _, error) = said(program, &["topolgy"]);
+        assert_eq!(code, Some(2));
+        contains(&error, &["'topolgy'", "similar", "'topology'"]);
+        let (code, of, _) = said(program, &["help", "topology"]);
+        assert_eq!(code, Some(0));
+        contains(&of, &["--yaml", "--root", "-q, --quiet"]);
+        let (_, version, _) = said(program, &["--version"]);
+        assert!(
+            version.contains("0.1.0 (") && version.contains("commit") || version.contains(" at "),
+            "{version}"
+        );
+    }
+}
+
+#[test]
+fn one_thing_has_one_name_in_each_command() {
+    let [frontend, _] = programs();
+    let (_, all, _) = said(frontend, &["-h"]);
+    contains(&all, &["-o, --output", "-c, --config"]);
+    for command in ["init", "describe", "tune", "report", "submit"] {
+        let (code, help, error) = said(frontend, &[command, "--help"]);
+        assert_eq!((code, error.as_str()), (Some(0), ""), "{command}");
+        contains(
+            &help,
+            &["-o, --output", "-q, --quiet", "-v, --verbose", "--color"],
+        );
+        for old in ["--out ", "--dir ", "--session "] {
+            assert!(!help.contains(old), "{command}: {help}");
+        }
+    }
+    let (_, help, _) = said(frontend, &["tune", "--help"]);
+    assert!(!help.contains("single-stream"), "{help}");
+}
+
+#[test]
+fn a_flag_of_a_run_in_front_of_a_command_is_named() {
+    let [frontend, accelerator] = programs();
+    let (code, _, error) = said(frontend, &["--target-qps", "3", "topology"]);
+    assert_eq!(code, Some(2));
+    contains(&error, &["--target-qps", "`topology`"]);
+    let (code, _, error) = said(accelerator, &["--once", "topology"]);
+    assert_eq!(code, Some(2));
+    contains(&error, &["--once", "`topology`"]);
+    // Flags of all commands stand wherever one likes.
+    let (code, _, error) = said(frontend, &["-q", "report", "none"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        error.contains("none") && !error.contains("note:"),
+        "{error}"
+    );
+    let (_, _, error) = said(frontend, &["report", "none"]);
+    contains(&error, &["note: `frontend report` is `qdl report` now"]);
+}
+
+#[test]
+fn what_is_asked_for_as_json_is_all_that_is_printed() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let output = place
+            .frontend(&config, "out", arguments)
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+        serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
+    };
+    let arguments = [&common::offline("20")[..], &["--local", "--json"]].concat();
+    for more in [&[][..], &["-q"]] {
+        let printed = json(&[&arguments[..], more].concat());
+        assert_eq!(printed, place.summary("out"));
+    }
+    let checked = json(&[&arguments[..], &["--check"]].concat());
+    assert_eq!(checked["scenario"][0], "Offline, performance", "{checked}");
+    let (code, printed, _) = said(programs()[1], &["topology", "--json"]);
+    assert_eq!(code, Some(0));
+    let machine: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    assert!(machine["nics"].is_array(), "{machine}");
+    // What never began prints nothing there.
+    let arguments = [
+        "--json",
+        "--scenario",
+        "server",
+        "--local",
+        "--target-qps",
+        "0",
+    ];
+    refused(place.frontend(&config, "out", &arguments));
+}
+
+#[test]
+fn a_summary_is_coloured_on_a_terminal_alone_and_there_as_one_likes() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let coloured = |terminal: bool, color: &str, variable: (&str, &str)| {
+        let arguments = [&common::offline("20")[..], &["--local", "--color", color]].concat();
+        let mut command = place.frontend(&config, "out", &arguments);
+        command
+            .env_remove("NO_COLOR")
+            .env("TERM", "xterm")
+            .env(variable.0, variable.1);
+        let path = place.path("screen");
+        let screen = std::fs::File::create(&path).expect("a file");
+        let text = if terminal {
+            common::on_a_terminal(command)
+        } else {
+            command.stdout(screen).status().expect("runs");
+            std::fs::read_to_string(&path).expect("read")
+        };
+        assert!(text.contains("VALID"), "{text}");
+        text.contains("\u{1b}[")
+    };
+    let nothing = ("QDL_NOTHING", "1");
+    assert!(coloured(true, "auto", nothing) && !coloured(false, "auto", nothing));
+    assert!(coloured(false, "always", ("NO_COLOR", "1")));
+    assert!(!coloured(true, "never", nothing));
+    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        assert!(!coloured(true, "auto", variable), "{variable:?}");
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_know_each_command() {
+    let place = Place::new();
+    for program in programs() {
+        for shell in ["bash", "zsh", "fish"] {
+            let (code, text, _) = said(program, &["completions", shell]);
+            assert_eq!(code, Some(0), "{shell}");
+            contains(&text, &["topology", "output", "yaml"]);
+        }
+        let (_, page, _) = said(program, &["man"]);
+        contains(&page, &[".TH ", "topology", "check"]);
+        let folder = place.path("man");
+        let words = ["man", "-o", folder.to_str().expect("a path")];
+        assert_eq!(said(program, &words).0, Some(0));
+        let name = program.file_name().expect("a name").to_string_lossy();
+        assert!(folder.join(format!("{name}-topology.1")).exists());
+    }
 }

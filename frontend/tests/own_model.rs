@@ -1,4 +1,4 @@
-//! From a model file and samples to a VALID run: `frontend init`, `--check` of both programs, and
+//! From a model file and samples to a VALID run: `qdl init`, `--check` of both programs, and
 //! the commands that `init` prints.
 
 mod common;
