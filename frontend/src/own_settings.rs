@@ -52,6 +52,7 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
     match key {
         "verify" => args.verify.map(|_| "--verify"),
         "warm_up.budget_ms" => args.warm_up_ms.map(|_| "--warm-up-ms"),
+        "deadlines.connect_ms" => args.connect_ms.map(|_| "--connect-ms"),
         "dataset.seed" => args.seed.map(|_| "--seed"),
         _ => None,
     }

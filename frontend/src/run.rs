@@ -98,6 +98,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(ms) = args.warm_up_ms {
         config.warm_up.budget_ms = ms;
     }
+    if args.connect_ms.is_some() {
+        config.deadlines.connect_ms = args.connect_ms;
+    }
     for warning in pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }

@@ -38,6 +38,8 @@ pub struct Runner<'a> {
     pub yaml: Yaml,
     /// The folder that the configuration's paths are relative to.
     pub base: PathBuf,
+    /// How long a trial waits for an accelerator: those that it needs are up.
+    pub patience: Duration,
 }
 
 impl System for Runner<'_> {
@@ -100,6 +102,10 @@ impl Runner<'_> {
         // A trial that the journal does not have is measured again.
         command.arg("--force").arg("--output").arg(folder);
         command.args(["--mode", "performance", "--quiet"]);
+        if !self.args.local {
+            let patience = self.patience.as_millis().to_string();
+            command.args(["--connect-ms", &patience]);
+        }
         command.args(self.args.passed_on()).args(self.rate(setting));
         for (name, bits) in SEEDS {
             command

@@ -60,6 +60,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
         kind,
         yaml: yaml.clone(),
         base,
+        patience: config.deadlines.step(),
     };
     let path = args.output.join("journal.jsonl");
     let mut journal = Journal::open(&path, &head, &mut runner, plan.budget_s)?;
