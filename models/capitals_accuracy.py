@@ -3,7 +3,7 @@
     python models/capitals_accuracy.py results/mlperf_log_accuracy.json .deps/models > results/accuracy.txt
 
 Percent of the answers that name the capital, and tokens for each answer. The hash of the log is written behind it when the
-log is cut (`frontend submit`).
+log is cut (`qdl submit`).
 """
 
 import argparse

@@ -93,6 +93,9 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
             accelerator_crew(config).threads()
         ),
     );
+    if let Some(warning) = config.engine.too_many_threads() {
+        page.fact("threads", warning);
+    }
     page.fact(
         "checked",
         "nobody was served; without --check it waits for a frontend",

@@ -15,11 +15,14 @@
 //! * [`node`] makes all of it from a configuration and hangs it on the network; [`check`] says what
 //!   that came to.
 //!
+//! * [`cli`] is what the command lines of the programs have in common.
+//!
 //! Nothing but [`node`] knows a socket. The accelerator binary feeds the [`pipelines::Pipelines`]
 //! from its NIC threads; `frontend --local` feeds the same from LoadGen, in one process.
 
 mod batcher;
 pub mod check;
+pub mod cli;
 pub mod engine;
 mod event_count;
 pub mod node;

@@ -1,14 +1,21 @@
 //! `accelerator --config A.yaml`: a node of the system under test.
 
 use std::{
-    io::{IsTerminal, Write},
+    io::Write,
     path::PathBuf,
     sync::{Arc, OnceLock},
 };
 
-use accelerator::node::Accelerator;
-use clap::Parser;
+use accelerator::{
+    cli::{self, Screen},
+    node::Accelerator,
+};
+use clap::{ArgMatches, Command, CommandFactory, Parser};
 use qdl::run::Stop;
+use submission::{
+    command::{DescribeArgs, Outcome},
+    describe::Role,
+};
 
 /// Everything went well.
 const OK: u8 = 0;
@@ -33,11 +40,9 @@ Exit codes:
 /// It serves one frontend at a time, for as long as that stays, and then the next. SIGTERM and
 /// SIGINT end it.
 ///
-/// `accelerator topology` shows this machine's NICs and GPUs, and with `--yaml` writes a
-/// configuration for it; `frontend init` writes one for a model of your own, and `accelerator
-/// describe` describes this machine for a submission.
+/// `qdl init` writes a configuration for a model of your own.
 #[derive(Parser)]
-#[command(name = "accelerator", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "accelerator", after_help = EXIT_CODES, max_term_width = 100)]
 struct Arguments {
     /// Configuration of this node; see `configs/` for working ones.
     #[arg(short, long, value_name = "FILE")]
@@ -49,77 +54,64 @@ struct Arguments {
     /// Serve one frontend, then end.
     #[arg(long)]
     once: bool,
-    /// Debugging lines on standard error, beside who comes, goes and is lost; twice for everything.
-    #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
-    /// Only errors on standard error.
-    #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
+    /// With --check: print it as JSON.
+    #[arg(long, requires = "check")]
+    json: bool,
+    #[command(flatten)]
+    screen: Screen,
 }
 
-/// `accelerator topology`.
-fn topology() -> Option<u8> {
-    let mut words = std::env::args_os().skip(1);
-    if words.next()? != "topology" {
-        return None;
+/// Runs a command; its exit code.
+fn run(program: &Command, name: &str, matches: &ArgMatches) -> u8 {
+    if let Some(done) = cli::run_common(program, name, matches) {
+        return done.map_or_else(failed, |()| OK);
     }
-    Some(
-        match qdl::topology::command(qdl::topology::Node::Accelerator, words) {
-            Ok(text) => {
-                // Nobody may be reading any more.
-                let _ = std::io::stdout().write_all(text.as_bytes());
-                OK
+    match name {
+        "topology" => {
+            let args: cli::TopologyArgs = cli::arguments(matches);
+            cli::topology(&args, qdl::topology::Node::Accelerator).map_or_else(failed, |()| OK)
+        }
+        _ => {
+            let args: DescribeArgs = cli::arguments(matches);
+            let version = env!("CARGO_PKG_VERSION");
+            match submission::command::describe(&args, Role::Accelerator, version, None) {
+                Outcome::Good => OK,
+                _ => SETUP,
             }
-            Err(e) => {
-                eprintln!("error: {e}");
-                SETUP
-            }
-        },
-    )
+        }
+    }
 }
 
-/// `accelerator describe`.
-fn describe() -> Option<u8> {
-    let mut words = std::env::args_os().skip(1);
-    if words.next()? != "describe" {
-        return None;
-    }
-    let version = env!("CARGO_PKG_VERSION");
-    Some(
-        match submission::command::describe(
-            submission::describe::Role::Accelerator,
-            version,
-            words,
-            None,
-        ) {
-            submission::command::Outcome::Good => OK,
-            _ => SETUP,
-        },
-    )
+fn failed(error: impl std::fmt::Display) -> u8 {
+    eprintln!("error: {error}");
+    SETUP
+}
+
+fn program() -> Command {
+    // A frontend's configuration is the frontend's.
+    let describe = cli::command::<DescribeArgs>("describe").mut_arg("config", |a| a.hide(true));
+    Arguments::command()
+        .version(cli::version())
+        .subcommand_negates_reqs(true)
+        .subcommand(cli::command::<cli::TopologyArgs>("topology"))
+        .subcommand(describe)
+        .subcommands(cli::common())
 }
 
 fn main() -> ! {
     accelerator::engine::tensorrt::build_if_asked();
-    if let Some(code) = topology().or_else(describe) {
-        std::process::exit(i32::from(code));
-    }
     if let Some(gone) = qdl::config::moved_flag(std::env::args_os().skip(1)) {
         eprintln!("error: {gone}");
         std::process::exit(i32::from(SETUP));
     }
-    let arguments = Arguments::parse();
-    let level = match (arguments.quiet, arguments.verbose) {
-        (true, _) => tracing::Level::ERROR,
-        (false, 0) => tracing::Level::INFO,
-        (false, 1) => tracing::Level::DEBUG,
-        (false, _) => tracing::Level::TRACE,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    let program = program();
+    let matches = cli::parse(&program);
+    if let Some((name, matches)) = matches.subcommand() {
+        cli::arguments::<Screen>(matches).log(tracing::Level::INFO);
+        std::process::exit(i32::from(run(&program, name, matches)));
+    }
+    let arguments: Arguments = cli::arguments(&matches);
+    arguments.screen.log(tracing::Level::INFO);
     // Before any thread is started, so that all of them leave the signals to the one that waits.
     let signals = block_signals();
     let code = serve(&arguments, signals);
@@ -172,11 +164,14 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
         }
     };
     if arguments.check {
-        if !arguments.quiet {
-            let page = accelerator::check::page(&config, &accelerator);
-            // Nobody may be reading any more.
-            let _ = write!(std::io::stdout(), "{page}");
-        }
+        let page = accelerator::check::page(&config, &accelerator);
+        let text = match (arguments.json, arguments.screen.quiet) {
+            (true, _) => page.json(),
+            (false, true) => String::new(),
+            (false, false) => page.to_string(),
+        };
+        // Nobody may be reading any more.
+        let _ = std::io::stdout().write_all(text.as_bytes());
         return OK;
     }
     let _ = stopper.set(accelerator.stopper());
@@ -193,7 +188,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     println!("{}", accelerator.ready_line());
     let mut code = OK;
     let ended = accelerator.run(&mut |report| {
-        if !arguments.quiet {
+        if !arguments.screen.quiet {
             // Nobody may be reading any more.
             let _ = write!(std::io::stdout(), "{}", report.text());
         }

@@ -59,6 +59,9 @@ pub fn check(
             "threads",
             format!("{most} of the engine, {}", issuing(settings)),
         );
+        if let Some(warning) = own.and_then(EngineConfig::too_many_threads) {
+            page.fact("threads", warning);
+        }
         page.fact("memory", needed(settings, plan, qsl, 0));
     } else {
         let needs = SlotNeeds::of(config)?;
@@ -84,10 +87,13 @@ pub fn check(
         "checked",
         "nothing was sent and nothing measured; without --check the run begins",
     );
-    if !args.quiet {
-        // Nobody may be reading any more.
-        let _ = write!(std::io::stdout(), "{page}");
-    }
+    let text = match (args.json, args.screen.quiet) {
+        (true, _) => page.json(),
+        (false, true) => String::new(),
+        (false, false) => page.to_string(),
+    };
+    // Nobody may be reading any more.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(ExitCode::Good)
 }
 

@@ -2,23 +2,23 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{ArgAction, Parser, ValueEnum};
+use accelerator::cli::Screen;
+use clap::{Parser, ValueEnum};
 use loadgen_bridge::TestMode;
 
 use crate::{exit::HELP, live};
 
 /// Runs LoadGen against the accelerators of a configuration, over the network.
 ///
-/// `frontend init --model M.onnx --samples FILE` writes a configuration for a model of your own,
-/// and `frontend topology --yaml` one for this machine's NICs; both run as they are.
-/// `frontend tune` finds the highest rate at which runs are VALID, and the settings for it.
-/// `frontend describe` and `frontend submit` make a submission of runs. `frontend report` draws a
-/// run's page, and puts runs beside each other.
+/// `qdl init --model M.onnx --samples FILE` writes a configuration for a model of your own, and
+/// `qdl topology --yaml` one for this machine's NICs; both run as they are. `qdl tune` finds the
+/// highest rate at which runs are VALID, `qdl report` puts runs beside each other, `qdl submit`
+/// makes a submission of them.
 ///
 /// The logs of LoadGen, summary.json, latency histograms and the run's page, report.html, come to
 /// lie in the output folder.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "frontend", version, after_help = HELP, max_term_width = 100)]
+#[command(name = "frontend", after_help = HELP, max_term_width = 100)]
 pub struct Args {
     /// The node's YAML file; configs/ holds working ones
     #[arg(short, long, value_name = "FILE")]
@@ -49,7 +49,7 @@ pub struct Args {
 
     /// The folder for logs, summary.json, histograms and the page [default: a new one,
     /// DATE-TIME-SCENARIO, in loadgen.output_dir of the configuration, else in results/]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
     /// Replace the finished run that lies in the folder of --output. A run that does not come to
@@ -62,19 +62,19 @@ pub struct Args {
     /// query follows. SingleStream and MultiStream: queries per second to expect, from which
     /// follows how many LoadGen makes beforehand; it issues the next when one is answered, whatever
     /// the rate
-    #[arg(long, value_name = "Q")]
+    #[arg(long, value_name = "Q", allow_negative_numbers = true)]
     pub target_qps: Option<f64>,
 
     /// The shortest that the run may be, in seconds (LoadGen's min_duration). Server, SingleStream,
     /// MultiStream: queries are issued for so long. Offline is one query, which LoadGen makes
     /// beforehand so large that it fills this time at --target-qps: where samples go faster than
     /// that, the run is INVALID; 0 leaves its size to --samples
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub duration_s: Option<f64>,
 
     /// The fewest queries of the run (LoadGen's min_query_count): one sample each in Server and
     /// SingleStream, several in MultiStream; in Offline the fewest samples of its one query
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub samples: Option<u64>,
 
     /// LoadGen's user.conf [default: loadgen.user_conf of the configuration]
@@ -111,6 +111,13 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "HOW")]
     pub verify: Option<Verify>,
 
+    /// Milliseconds that an accelerator that is still loading is waited for
+    /// [default: deadlines.connect_ms of the configuration]
+    // An hour at most, as the key.
+    #[arg(long, value_name = "MS", conflicts_with = "local",
+          value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub connect_ms: Option<u64>,
+
     /// Milliseconds for warming connections up before LoadGen's clock; 0: not at all
     /// [default: warm_up.budget_ms of the configuration]
     // An hour at most, as the key.
@@ -129,13 +136,14 @@ pub struct Args {
           default_missing_value = live::DEFAULT, value_parser = live::address)]
     pub live: Option<SocketAddr>,
 
-    /// No progress and no summary on the screen: errors alone
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub quiet: bool,
+    /// Print the summary as JSON on standard output, and nothing else there; with --check what
+    /// would run
+    #[arg(long)]
+    pub json: bool,
 
-    /// More log lines: -v for debugging, -vv for everything
-    #[arg(short, long, action = ArgAction::Count)]
-    pub verbose: u8,
+    /// What is shown
+    #[command(flatten)]
+    pub screen: Screen,
 }
 
 /// LoadGen's scenarios.
@@ -271,7 +279,7 @@ mod tests {
         .expect("all of these exist");
         assert_eq!(args.scenario, Some(Scenario::SingleStream));
         assert_eq!(args.mode, Some(Mode::FindPeak));
-        assert_eq!((args.target_qps, args.verbose), (Some(2000.0), 2));
+        assert_eq!((args.target_qps, args.screen.verbose), (Some(2000.0), 2));
         assert_eq!(args.live, live::address(live::DEFAULT).ok());
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(args.set, [pair("a", "1"), pair("b", "x=y")]);

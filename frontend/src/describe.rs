@@ -1,22 +1,22 @@
-//! `frontend describe`: this node, and with `--config` all nodes of a configuration.
+//! `qdl describe`: this node, and with `--config` all nodes of a configuration.
 
-use std::{ffi::OsString, path::Path};
+use std::path::Path;
 
 use qdl::{
     config::{FrontendConfig, load_frontend},
     run::{Described, descriptions},
 };
 use submission::{
-    command::{self, Outcome, Told},
+    command::{self, DescribeArgs, Outcome, Told},
     describe::{Node, Role},
 };
 
 /// Release of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Runs the command; `words` are those behind `describe`.
-pub fn command(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    command::describe(Role::Frontend, VERSION, words, Some(&all))
+/// Runs the command.
+pub fn command(args: &DescribeArgs) -> Outcome {
+    command::describe(args, Role::Frontend, VERSION, Some(&all))
 }
 
 /// This machine, as JSON.

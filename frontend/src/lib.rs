@@ -15,20 +15,22 @@
 //! | `run` | a run from beginning to end |
 //! | `compliance` | `--compliance TEST06`: the official audit.config in the user's checkout |
 //! | `check` | `--check`: what would run, and what it takes |
-//! | `init` | `frontend init`: configurations for a model of one's own |
-//! | `tune` | `frontend tune`: the highest rate that is VALID, by many runs of this same program |
+//! | `commands` | the commands around a run, which `qdl` and this program share |
+//! | `init` | `qdl init`: configurations for a model of one's own |
+//! | `tune` | `qdl tune`: the highest rate that is VALID, by many runs of this program |
 //! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
 //! | `live` | `--live`: a run looked at while it goes on |
 //! | `phases` | histograms for each of LoadGen's phases |
 //! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
 //! | `accuracy`, `report`, `exit` | what it came to |
 //! | `guard`, `left` | whether a run would count in a submission; what else one is made of |
-//! | `describe` | `frontend describe`: this machine, or all of a configuration |
+//! | `describe` | `qdl describe`: this machine, or all of a configuration |
 
 pub mod accuracy;
 pub mod backend;
 pub mod check;
 pub mod cli;
+pub mod commands;
 pub mod completer;
 pub mod compliance;
 pub mod dataset;

@@ -32,6 +32,7 @@ struct Listener {
     completers: Completers,
     verdict: Verdict,
     notes: Mutex<Sender<String>>,
+    waiting: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 impl ClusterListener for Listener {
@@ -47,6 +48,10 @@ impl ClusterListener for Listener {
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody reads notes of a run that is over.
         let _ = notes.send(line.to_owned());
+    }
+
+    fn waiting(&self, line: &str) {
+        (self.waiting)(line);
     }
 }
 
@@ -64,7 +69,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Connects to every accelerator of the configuration.
+    /// Connects to every accelerator of the configuration; `waiting` says who is waited for.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -74,6 +79,7 @@ impl Network {
         completers: &Completers,
         verdict: &Verdict,
         notes: Sender<String>,
+        waiting: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Result<Self, ClusterError> {
         let region = qsl.region().clone();
         let memory = match config.qsl {
@@ -90,6 +96,7 @@ impl Network {
             completers: completers.clone(),
             verdict: verdict.clone(),
             notes: Mutex::new(notes),
+            waiting,
         });
         let mut make = |share| Box::new(completers.make(share)) as _;
         let cluster = Arc::new(Cluster::connect(config, memory, &mut make, listener)?);

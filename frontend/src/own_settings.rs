@@ -52,6 +52,7 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
     match key {
         "verify" => args.verify.map(|_| "--verify"),
         "warm_up.budget_ms" => args.warm_up_ms.map(|_| "--warm-up-ms"),
+        "deadlines.connect_ms" => args.connect_ms.map(|_| "--connect-ms"),
         "dataset.seed" => args.seed.map(|_| "--seed"),
         _ => None,
     }
@@ -110,7 +111,7 @@ fn network(c: &FrontendConfig, put: &mut impl FnMut(&str, String)) {
     put("warm_up.deadline_ms", c.warm_up.deadline_ms.to_string());
     let d = &c.deadlines;
     for (key, value) in [
-        ("connect_ms", d.connect_ms),
+        ("connect_ms", d.connect().as_millis() as u64),
         ("lost_ms", d.lost_ms),
         ("echo_interval_ms", d.echo_interval_ms),
         ("echo_timeout_ms", d.echo_timeout_ms),

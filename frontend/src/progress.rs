@@ -88,6 +88,18 @@ impl Progress {
         }
     }
 
+    /// Writes lines that stay, from another thread.
+    pub fn noting(&self) -> Box<dyn Fn(&str) + Send + Sync> {
+        match &self.screen {
+            Screen::Bar(bar) => {
+                let bar = bar.clone();
+                Box::new(move |text| bar.println(text))
+            }
+            Screen::Plain { .. } => Box::new(say),
+            Screen::Quiet => Box::new(|_| ()),
+        }
+    }
+
     /// The run is over: the line goes away.
     pub fn clear(&self) {
         if let Screen::Bar(bar) = &self.screen {

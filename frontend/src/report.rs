@@ -1,8 +1,8 @@
 //! What a run leaves behind: `summary.json`, histograms, a page on the screen, and the exit code.
 
 use std::{
-    fs, io,
-    io::{IsTerminal, Write},
+    fs,
+    io::{self, Write},
     path::PathBuf,
     time::{Duration, SystemTime},
 };
@@ -483,12 +483,17 @@ impl Ended<'_> {
     }
 }
 
-/// The page on the screen.
-pub fn print(summary: &Summary) {
-    let out = io::stdout();
-    let text = summary.text(out.is_terminal());
+/// The page on the screen, in colours or not.
+pub fn print(summary: &Summary, colors: bool) {
     // Nobody may be reading any more; the files are written.
-    let _ = writeln!(out.lock(), "{text}");
+    let _ = writeln!(io::stdout(), "{}", summary.text(colors));
+}
+
+/// What summary.json holds, on standard output.
+pub fn print_json(summary: &Summary) {
+    if let Ok(text) = serde_json::to_string_pretty(summary) {
+        let _ = writeln!(io::stdout(), "{text}");
+    }
 }
 
 /// LoadGen's figure where it is a rate; else samples over time.

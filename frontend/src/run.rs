@@ -98,6 +98,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(ms) = args.warm_up_ms {
         config.warm_up.budget_ms = ms;
     }
+    if args.connect_ms.is_some() {
+        config.deadlines.connect_ms = args.connect_ms;
+    }
     for warning in pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
@@ -138,7 +141,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut live_view = live_view(args, &config, &settings)?;
     let place = Place::take(&mut settings, args.force)?;
-    let progress = Progress::new(settings.test.scenario.name().to_owned(), args.quiet);
+    let progress = Progress::new(settings.test.scenario.name().to_owned(), args.screen.quiet);
     if let Some((view, _)) = &live_view {
         progress.note(&view.note);
     }
@@ -178,6 +181,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             &completers,
             &verdict,
             note.clone(),
+            progress.noting(),
         )?)
     };
     let engines = backend.engines();
@@ -264,7 +268,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     if let Some(page) = page {
-        if !args.quiet {
+        if !args.screen.quiet && !args.json {
             // Nobody may be reading any more.
             let _ = writeln!(std::io::stdout(), "{}", page.display());
         }
@@ -346,8 +350,10 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
 /// Prints and writes the report; the exit code, and what it came to in words.
 fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
     let (summary, mut code) = ended.summary();
-    if !args.quiet {
-        report::print(&summary);
+    if args.json {
+        report::print_json(&summary);
+    } else if !args.screen.quiet {
+        report::print(&summary, args.screen.colors(&std::io::stdout()));
     }
     if let Err(error) = ended.write(&summary, code) {
         progress::say(&format!("error: {error}"));

@@ -17,7 +17,7 @@ use std::{
 
 use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
 use qdl::{
-    config::{self, LoadgenConfig, Written},
+    config::{self, LoadgenConfig, Problem, Written},
     stats::DEFAULT,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -48,6 +48,9 @@ pub enum SettingsError {
         /// Which there are.
         hint: String,
     },
+    /// Either of these in the configuration, at its line.
+    #[error("{0}")]
+    InFile(Problem),
     /// A value of the wrong kind.
     #[error("{whence}: {key} = {value}: {why}")]
     Value {
@@ -186,8 +189,14 @@ impl Settings {
             settings.note("outdir", at("output_dir"));
         }
         for (key, value) in &config.settings {
-            let from = at(&format!("settings.{key}"));
-            settings.set("loadgen.settings", &from, key, &value.to_string())?;
+            let path = format!("settings.{key}");
+            let set = settings.set("loadgen.settings", &at(&path), key, &value.to_string());
+            set.map_err(|error| {
+                let said = error.to_string();
+                let what = said.trim_start_matches("loadgen.settings: ").to_owned();
+                let problem = written.problem(&format!("loadgen.{path}"), what);
+                problem.map_or(error, SettingsError::InFile)
+            })?;
         }
         settings.flags(args)?;
         for (key, value) in &args.set {
@@ -306,6 +315,15 @@ impl Settings {
         };
         let (field, value) = self.alias(key, value).map_err(wrong)?;
         let mut test = fields(&self.test);
+        let kind = test.get(&field).cloned();
+        let kind = kind.or_else(|| fields(&self.log).get(&field).cloned());
+        let wrong = |why: String| {
+            wrong(
+                kind.as_ref()
+                    .and_then(|k| kind_of(k, &value))
+                    .unwrap_or(why),
+            )
+        };
         if put(&mut test, &field, &value) {
             self.test = read(test).map_err(wrong)?;
             self.note(&field, from);
@@ -441,6 +459,22 @@ fn put(map: &mut Map<String, Value>, key: &str, text: &str) -> bool {
         _ => text.into(),
     };
     true
+}
+
+/// What a field takes whose value now is `old`, where `text` is of another kind.
+fn kind_of(old: &Value, text: &str) -> Option<String> {
+    let wanted = match old {
+        Value::Bool(_) => "true or false",
+        Value::Number(n) if n.is_f64() => "a number",
+        Value::Number(n) if n.is_u64() => "a whole number, 0 or more",
+        Value::Number(_) => "a whole number",
+        _ => return None,
+    };
+    let got = match text.parse::<f64>() {
+        Ok(f) if !f.is_finite() => "it is not finite: ",
+        _ => "",
+    };
+    Some(format!("{got}it takes {wanted}"))
 }
 
 /// A number as JSON has it: `1e6` is a count too. `None` where it is none, or not finite.

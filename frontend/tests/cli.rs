@@ -5,7 +5,7 @@ mod common;
 use std::process::Command;
 
 use assert_cmd::assert::OutputAssertExt;
-use common::Place;
+use common::{Place, Running};
 
 /// Runs, expects code 2, and returns what it said.
 fn refused(mut command: Command) -> String {
@@ -84,6 +84,90 @@ fn a_setting_that_loadgen_does_not_have() {
     let arguments = ["--scenario", "server", "--local", "--target-qps", "0"];
     let text = refused(place.frontend(&config, "out", &arguments));
     contains(&text, &["server_target_qps"]);
+}
+
+#[test]
+fn a_tab_in_front_of_a_key_is_named_with_its_own_line() {
+    let place = Place::new();
+    for (more, line) in [
+        ("verify: none\n\tstream: all\n", 2),
+        ("arbiter: best\n  # x\nhealth:\n\ttick_ms: 7\n", 4),
+        (
+            "loadgen:\n  settings:\n    min_duration: 7\n \tmode: 7\n",
+            4,
+        ),
+        ("verify:\n  \t\t  none\n\tstream: all\n", 3),
+    ] {
+        let config = place.digest_frontend(&[1], more);
+        let text = std::fs::read_to_string(&config).expect("read");
+        let line = text[..text.find(more).expect("there")].lines().count() + line;
+        let said = refused(place.frontend(&config, "out", &["--check"]));
+        let at = format!("frontend.yaml:{line}:");
+        contains(
+            &said,
+            &[
+                &at,
+                &format!("line {line} begins with a tab: YAML wants spaces"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_setting_in_a_file_is_refused_at_its_line_in_words() {
+    let place = Place::new();
+    for (setting, words) in [
+        ("server_target_qps: fast", "it takes a number"),
+        ("min_duration_ms: 1.5", "it takes a whole number, 0 or more"),
+        ("server_coalesce_queries: 7", "it takes true or false"),
+        ("min_qery_count: 3", "did you mean"),
+    ] {
+        let more = format!("loadgen:\n  scenario: server\n  settings:\n    {setting}\n");
+        let config = place.digest_frontend(&[1], &more);
+        let text = std::fs::read_to_string(&config).expect("read");
+        let line = text
+            .lines()
+            .position(|l| l.contains(setting))
+            .expect("there")
+            + 1;
+        let said = refused(place.frontend(&config, "out", &["--check"]));
+        contains(&said, &[&format!("frontend.yaml:{line}:"), words, "^"]);
+        assert!(!said.contains("invalid type"), "{said}");
+    }
+    let config = place.digest_frontend(&[1], "");
+    for rate in ["nan", "inf", "-5", "1e12"] {
+        let arguments = ["--check", "--scenario", "server", "--target-qps", rate];
+        let said = refused(place.frontend(&config, "out", &arguments));
+        contains(&said, &["--target-qps"]);
+        assert!(
+            !said.contains("invalid type") && !said.contains("f64"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn more_threads_than_cores_is_a_warning_of_a_check() {
+    let place = Place::new();
+    let check = |threads: &str| {
+        let config = place.digest_frontend(&[], "");
+        let text = std::fs::read_to_string(&config).expect("read");
+        std::fs::write(&config, text.replace("kind: digest", threads)).expect("written");
+        let arguments = ["--check", "--local", "--scenario", "server"];
+        let output = place
+            .frontend(&config, "out", &arguments)
+            .assert()
+            .success();
+        String::from_utf8_lossy(&output.get_output().stdout).into_owned()
+    };
+    contains(
+        &check("kind: digest, threads: 512"),
+        &["WARNING: threads 512 x"],
+    );
+    for quiet in ["kind: digest", "kind: digest, threads: 512, delay_us: 10"] {
+        let said = check(quiet);
+        assert!(!said.contains("that compute"), "{said}");
+    }
 }
 
 #[test]
@@ -177,7 +261,50 @@ fn an_accelerator_that_is_not_there() {
     let [port] = common::free_ports();
     let config = place.digest_frontend(&[port], "deadlines: {connect_ms: 300}\n");
     let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
-    contains(&text, &[&format!("127.0.0.1:{port}")]);
+    let parts = [
+        "takes no connections yet",
+        "tried for 0.3 s (deadlines.connect_ms)",
+    ];
+    contains(&text, &[&format!("127.0.0.1:{port}"), parts[0], parts[1]]);
+}
+
+#[test]
+fn an_accelerator_that_is_still_loading_is_waited_for() {
+    let place = Place::new();
+    let [first, late] = common::free_ports();
+    let there = common::accelerator(&place, &place.digest_accelerator("there", first, ""));
+    let config = place.digest_frontend(&[first, late], "");
+    let run = |quiet: &[&str]| {
+        let arguments = [&common::offline("20")[..], quiet].concat();
+        Running::start(
+            &place,
+            "frontend",
+            place.frontend(&config, "out", &arguments),
+        )
+    };
+    let mut waiting = run(&[]);
+    waiting.wait_until_it_says(&format!("127.0.0.1:{late} takes no connections yet"));
+    waiting.signal(libc::SIGINT);
+    let ended = waiting.end();
+    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    contains(&ended.stderr, &["for 600 s more", "nothing was measured"]);
+    let mut waiting = run(&[]);
+    waiting.wait_until_it_says("takes no connections yet");
+    let _late = common::accelerator(&place, &place.digest_accelerator("late", late, ""));
+    let ended = waiting.end();
+    assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
+    drop(there);
+}
+
+#[test]
+fn a_peer_that_never_answers_ends_a_start_however_long_one_that_loads_is_waited_for() {
+    let place = Place::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("bound").port();
+    let [absent] = common::free_ports();
+    let config = place.digest_frontend(&[absent, port], "");
+    let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
+    contains(&text, &[&format!("127.0.0.1:{port}"), "within 5s"]);
 }
 
 #[test]
@@ -188,4 +315,178 @@ fn a_folder_that_cannot_be_written() {
     let arguments = ["--scenario", "offline", "--local"];
     let text = refused(place.frontend(&config, "file/out", &arguments));
     contains(&text, &["file/out"]);
+}
+
+/// What a program says, and its exit code.
+fn said(program: &std::path::Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(program).args(words).output().expect("runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+fn programs() -> [&'static std::path::Path; 2] {
+    let frontend = std::path::Path::new(env!("CARGO_BIN_EXE_frontend"));
+    [frontend, common::accelerator_program()]
+}
+
+#[test]
+fn the_short_help_lists_the_commands_and_a_slip_is_told_the_nearest() {
+    for program in programs() {
+        let (code, help, _) = said(program, &["-h"]);
+        assert_eq!(code, Some(0));
+        let commands = [
+            "Commands:",
+            "topology",
+            "describe",
+            "completions",
+            "man",
+            "help",
+        ];
+        contains(&help, &commands);
+        contains(
+            &help,
+            &["-q, --quiet", "-v, --verbose", "--color <WHEN>", "--json"],
+        );
+        let (code, _, error) = said(program, &["topolgy"]);
+        assert_eq!(code, Some(2));
+        contains(&error, &["'topolgy'", "similar", "'topology'"]);
+        let (code, of, _) = said(program, &["help", "topology"]);
+        assert_eq!(code, Some(0));
+        contains(&of, &["--yaml", "--root", "-q, --quiet"]);
+        let (_, version, _) = said(program, &["--version"]);
+        assert!(
+            version.contains("0.1.0 (") && version.contains("commit") || version.contains(" at "),
+            "{version}"
+        );
+    }
+}
+
+#[test]
+fn one_thing_has_one_name_in_each_command() {
+    let [frontend, _] = programs();
+    let (_, all, _) = said(frontend, &["-h"]);
+    contains(&all, &["-o, --output", "-c, --config"]);
+    for command in ["init", "describe", "tune", "report", "submit"] {
+        let (code, help, error) = said(frontend, &[command, "--help"]);
+        assert_eq!((code, error.as_str()), (Some(0), ""), "{command}");
+        contains(
+            &help,
+            &["-o, --output", "-q, --quiet", "-v, --verbose", "--color"],
+        );
+        for old in ["--out ", "--dir ", "--session "] {
+            assert!(!help.contains(old), "{command}: {help}");
+        }
+    }
+    let (_, help, _) = said(frontend, &["tune", "--help"]);
+    assert!(!help.contains("single-stream"), "{help}");
+}
+
+#[test]
+fn a_flag_of_a_run_in_front_of_a_command_is_named() {
+    let [frontend, accelerator] = programs();
+    let (code, _, error) = said(frontend, &["--target-qps", "3", "topology"]);
+    assert_eq!(code, Some(2));
+    contains(&error, &["--target-qps", "`topology`"]);
+    let (code, _, error) = said(accelerator, &["--once", "topology"]);
+    assert_eq!(code, Some(2));
+    contains(&error, &["--once", "`topology`"]);
+    // Flags of all commands stand wherever one likes.
+    let (code, _, error) = said(frontend, &["-q", "report", "none"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        error.contains("none") && !error.contains("note:"),
+        "{error}"
+    );
+    let (_, _, error) = said(frontend, &["report", "none"]);
+    contains(&error, &["note: `frontend report` is `qdl report` now"]);
+}
+
+#[test]
+fn what_is_asked_for_as_json_is_all_that_is_printed() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let output = place
+            .frontend(&config, "out", arguments)
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+        serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
+    };
+    let arguments = [&common::offline("20")[..], &["--local", "--json"]].concat();
+    for more in [&[][..], &["-q"]] {
+        let printed = json(&[&arguments[..], more].concat());
+        assert_eq!(printed, place.summary("out"));
+    }
+    let checked = json(&[&arguments[..], &["--check"]].concat());
+    assert_eq!(checked["scenario"][0], "Offline, performance", "{checked}");
+    let (code, printed, _) = said(programs()[1], &["topology", "--json"]);
+    assert_eq!(code, Some(0));
+    let machine: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    assert!(machine["nics"].is_array(), "{machine}");
+    // What never began prints nothing there.
+    let arguments = [
+        "--json",
+        "--scenario",
+        "server",
+        "--local",
+        "--target-qps",
+        "0",
+    ];
+    refused(place.frontend(&config, "out", &arguments));
+}
+
+#[test]
+fn a_summary_is_coloured_on_a_terminal_alone_and_there_as_one_likes() {
+    let place = Place::new();
+    let config = place.digest_frontend(&[], "");
+    let coloured = |terminal: bool, color: &str, variable: (&str, &str)| {
+        let arguments = [&common::offline("20")[..], &["--local", "--color", color]].concat();
+        let mut command = place.frontend(&config, "out", &arguments);
+        command
+            .env_remove("NO_COLOR")
+            .env("TERM", "xterm")
+            .env(variable.0, variable.1);
+        let path = place.path("screen");
+        let screen = std::fs::File::create(&path).expect("a file");
+        let text = if terminal {
+            common::on_a_terminal(command)
+        } else {
+            command.stdout(screen).status().expect("runs");
+            std::fs::read_to_string(&path).expect("read")
+        };
+        assert!(text.contains("VALID"), "{text}");
+        text.contains("\u{1b}[")
+    };
+    let nothing = ("QDL_NOTHING", "1");
+    assert!(coloured(true, "auto", nothing) && !coloured(false, "auto", nothing));
+    assert!(coloured(false, "always", ("NO_COLOR", "1")));
+    assert!(!coloured(true, "never", nothing));
+    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        assert!(!coloured(true, "auto", variable), "{variable:?}");
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_know_each_command() {
+    let place = Place::new();
+    for program in programs() {
+        for shell in ["bash", "zsh", "fish"] {
+            let (code, text, _) = said(program, &["completions", shell]);
+            assert_eq!(code, Some(0), "{shell}");
+            contains(&text, &["topology", "output", "yaml"]);
+        }
+        let (_, page, _) = said(program, &["man"]);
+        contains(&page, &[".TH ", "topology", "check"]);
+        let folder = place.path("man");
+        let words = ["man", "-o", folder.to_str().expect("a path")];
+        assert_eq!(said(program, &words).0, Some(0));
+        let name = program.file_name().expect("a name").to_string_lossy();
+        assert!(folder.join(format!("{name}-topology.1")).exists());
+    }
 }

@@ -1,4 +1,4 @@
-//! From a model file and samples to a VALID run: `frontend init`, `--check` of both programs, and
+//! From a model file and samples to a VALID run: `qdl init`, `--check` of both programs, and
 //! the commands that `init` prints.
 
 mod common;
@@ -31,6 +31,10 @@ fn refused(mut command: Command) -> String {
     let output = command.assert().code(2).get_output().clone();
     assert!(output.stdout.is_empty(), "a page of nothing");
     let text = String::from_utf8(output.stderr).expect("text");
+    // That `qdl` is the program for it is said first.
+    let text = text
+        .split_once("next version\n")
+        .map_or(text.clone(), |(_, text)| text.to_owned());
     assert_eq!(text.lines().count(), 1, "{text}");
     text
 }
@@ -56,7 +60,7 @@ fn init(folder: &Path, control: u16) -> Command {
     command
         .arg("--samples")
         .arg(folder.join("points.samples.f32"));
-    command.arg("--dir").arg(folder);
+    command.arg("--output").arg(folder);
     command
 }
 

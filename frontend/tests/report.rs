@@ -1,4 +1,4 @@
-//! `frontend report`, and the page that every run leaves.
+//! `qdl report`, and the page that every run leaves.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `frontend tune` over loopback.
+//! `qdl tune` over loopback.
 
 mod common;
 

@@ -1,6 +1,6 @@
-//! `frontend report`.
+//! `qdl report`.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Parser;
 
@@ -10,17 +10,16 @@ use crate::{Error, FILE, Run, html, put};
 ///
 /// DIR is the output folder of a run, or a page that was made of one: a page holds its run. Of one
 /// run the page comes to lie in its folder as report.html, of several in compare.html here, unless
-/// --out says otherwise. Runs of the same settings count as repetitions of one.
+/// --output says otherwise. Runs of the same settings count as repetitions of one.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "frontend report", max_term_width = 100)]
-struct Args {
+pub struct ReportArgs {
     /// Output folders of runs, or their pages
     #[arg(required = true, value_name = "DIR")]
     runs: Vec<PathBuf>,
 
     /// The page
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
+    #[arg(short, long, alias = "out", value_name = "FILE")]
+    output: Option<PathBuf>,
 }
 
 /// How the command ended.
@@ -32,11 +31,11 @@ pub enum Outcome {
     Setup,
 }
 
-fn make(args: &Args) -> Result<PathBuf, Error> {
+fn make(args: &ReportArgs) -> Result<PathBuf, Error> {
     let runs = args.runs.iter().map(|path| Run::read_all(path));
     let runs: Vec<Vec<Run>> = runs.collect::<Result<_, _>>()?;
     let runs = runs.concat();
-    let out = match (&args.out, &args.runs[..]) {
+    let out = match (&args.output, &args.runs[..]) {
         (Some(out), _) => out.clone(),
         (None, [one]) if one.is_dir() => one.join(FILE),
         (None, [_]) => PathBuf::from(FILE),
@@ -46,24 +45,13 @@ fn make(args: &Args) -> Result<PathBuf, Error> {
     Ok(out)
 }
 
-/// Makes the page that the words behind `frontend report` ask for, and says where it lies.
-pub fn command(words: impl Iterator<Item = OsString>) -> Outcome {
-    let words = [OsString::from("frontend report")].into_iter().chain(words);
-    let args = match Args::try_parse_from(words) {
-        Ok(args) => args,
-        Err(error) => {
-            // Nobody may be reading any more.
-            let _ = error.print();
-            return if error.use_stderr() {
-                Outcome::Setup
-            } else {
-                Outcome::Good
-            };
-        }
-    };
-    match make(&args) {
+/// Makes the page, and says where it lies unless it is to be `quiet`.
+pub fn command(args: &ReportArgs, quiet: bool) -> Outcome {
+    match make(args) {
         Ok(path) => {
-            println!("{}", path.display());
+            if !quiet {
+                println!("{}", path.display());
+            }
             Outcome::Good
         }
         Err(error) => {

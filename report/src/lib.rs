@@ -14,7 +14,7 @@
 //! | [`page`] | the whole page of one run |
 //! | [`live`] | a run that goes on |
 //! | [`compare`] | several runs: groups, differences, whether they are more than noise |
-//! | [`command()`] | `frontend report` |
+//! | [`command()`] | `qdl report` |
 
 mod advice;
 mod command;
@@ -31,7 +31,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use command::{Outcome, command};
+pub use command::{Outcome, ReportArgs, command};
 pub use live::{Over, SoFar, State, so_far};
 pub use run::{ReadError, Run};
 

@@ -118,7 +118,7 @@ enum Task {
         /// The Python of its scripts, with numpy and PyYAML.
         #[arg(long, value_name = "FILE")]
         python: Option<PathBuf>,
-        /// Where `frontend` and `accelerator` lie; without it they are built.
+        /// Where `frontend`, `accelerator` and `qdl` lie; without it they are built.
         #[arg(long, value_name = "DIR")]
         programs: Option<PathBuf>,
     },

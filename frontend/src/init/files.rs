@@ -39,7 +39,7 @@ impl Staged {
         let path = self.folder.join(name);
         if !self.force && path.symlink_metadata().is_ok() {
             bail!(
-                "{} is there: --force overwrites it, --dir writes elsewhere",
+                "{} is there: --force overwrites it, --output writes elsewhere",
                 shown(&path)
             );
         }

@@ -1,4 +1,4 @@
-//! `frontend init`: both configurations for a model of one's own, from the model file and the data.
+//! `qdl init`: both configurations for a model of one's own, from the model file and the data.
 //!
 //! * `places` - where accelerators listen, and which address of this machine leads there
 //! * `yaml` - the text of the files
@@ -51,7 +51,6 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 /// The model's inputs and outputs are read from its file, and the samples are looked at: what does
 /// not fit is said, and nothing is written. docs/own-model.md tells the whole way.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "frontend init", max_term_width = 100)]
 pub struct InitArgs {
     /// The model: ONNX, its batch as the first dimension of every input and output
     #[arg(long, value_name = "FILE")]
@@ -92,26 +91,24 @@ pub struct InitArgs {
 
     /// The folder for the files [default: the working directory]
     #[arg(
+        short,
         long,
+        alias = "dir",
         value_name = "DIR",
         default_value = ".",
         hide_default_value = true
     )]
-    pub dir: PathBuf,
+    pub output: PathBuf,
 
     /// Overwrite files that are there
     #[arg(long)]
     pub force: bool,
 }
 
-/// Runs the command, where the command line is one of it.
-pub fn command() -> Option<ExitCode> {
-    let mut words = std::env::args_os().skip(1);
-    if words.next()? != "init" {
-        return None;
-    }
-    let args = InitArgs::parse_from(std::iter::once("frontend init".into()).chain(words));
-    Some(match init(&args) {
+/// Runs the command; `quiet`: it says nothing but what is wrong.
+pub fn command(args: &InitArgs, quiet: bool) -> ExitCode {
+    match init(args) {
+        Ok(_) if quiet => ExitCode::Good,
         Ok(text) => {
             // Nobody may be reading any more.
             let _ = std::io::stdout().write_all(text.as_bytes());
@@ -121,12 +118,16 @@ pub fn command() -> Option<ExitCode> {
             eprintln!("error: {error:#}");
             ExitCode::Setup
         }
-    })
+    }
 }
 
 /// Writes the files, and says what to do with them. What is refused leaves no empty folder behind.
 fn init(args: &InitArgs) -> Result<String> {
-    let missing: Vec<_> = args.dir.ancestors().take_while(|d| !d.exists()).collect();
+    let missing: Vec<_> = args
+        .output
+        .ancestors()
+        .take_while(|d| !d.exists())
+        .collect();
     let text = write(args);
     if text.is_err() {
         for folder in missing {
@@ -156,10 +157,15 @@ fn write(args: &InitArgs) -> Result<String> {
             fs::metadata(file).with_context(|| format!("{flag} {}", file.display()))?;
         }
     }
+    if let Some(name) = &args.name
+        && *name != qdl::topology::allowed_name(name, "")
+    {
+        bail!("--name {name:?}: use 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+    }
     let mut places = Places::of(&args.accelerators)?;
     places.token = args.token;
-    fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
-    let mut staged = Staged::new(&args.dir, args.force);
+    fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
+    let mut staged = Staged::new(&args.output, args.force);
     staged.may_write(FRONTEND)?;
     for at in &places.accelerators {
         staged.may_write(&at.file)?;
@@ -192,11 +198,14 @@ fn write(args: &InitArgs) -> Result<String> {
         intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
     };
     if places.need_token() {
-        files::token(&args.dir.join(TOKEN))?;
+        files::token(&args.output.join(TOKEN))?;
     }
-    staged.add(FRONTEND, &yaml::frontend(&plan, &places, &args.dir))?;
+    staged.add(FRONTEND, &yaml::frontend(&plan, &places, &args.output))?;
     for at in &places.accelerators {
-        staged.add(&at.file, &yaml::accelerator(&plan, at, &places, &args.dir))?;
+        staged.add(
+            &at.file,
+            &yaml::accelerator(&plan, at, &places, &args.output),
+        )?;
     }
     let samples = check(&staged, &places)?;
     staged.keep()?;
@@ -214,10 +223,10 @@ fn write(args: &InitArgs) -> Result<String> {
         inputs.join(", "),
         outputs.join(", "),
         class(engine.model(), args.class.as_deref()),
-        shown(&args.dir.join(FRONTEND)),
+        shown(&args.output.join(FRONTEND)),
     );
     for at in &places.accelerators {
-        text += &format!("         {}\n", shown(&args.dir.join(&at.file)));
+        text += &format!("         {}\n", shown(&args.output.join(&at.file)));
     }
     text += &next(args, &places);
     Ok(text)
@@ -291,11 +300,11 @@ fn loaded(samples: &Path, sample: Option<usize>) -> Option<u64> {
 
 /// The commands to run next.
 fn next(args: &InitArgs, places: &Places) -> String {
-    let program = std::env::args_os().next().unwrap_or_default();
-    let frontend = PathBuf::from(program);
-    let accelerator = frontend.with_file_name("accelerator");
+    let program = PathBuf::from(std::env::args_os().next().unwrap_or_default());
+    let frontend = program.with_file_name("frontend");
+    let accelerator = program.with_file_name("accelerator");
     let (frontend, accelerator) = (shown(&frontend), shown(&accelerator));
-    let at = |file: &str| shown(&args.dir.join(file));
+    let at = |file: &str| shown(&args.output.join(file));
     let mut text = "\nRun these, each accelerator in a terminal of its own:\n\n".to_owned();
     for place in &places.accelerators {
         if place.is_here {

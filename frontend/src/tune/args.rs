@@ -1,12 +1,15 @@
-//! The command line of `frontend tune`.
+//! The command line of `qdl tune`.
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{
+    Parser, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 
 use crate::cli::{Scenario, key_value};
 
-/// Finds the highest rate at which runs are VALID by many short runs of this program, then tries
+/// Finds the highest rate at which runs are VALID by many short runs of `frontend`, then tries
 /// other values of some keys.
 ///
 /// Server: queries per second. MultiStream: samples per query within --bound-ms. Offline: the
@@ -14,14 +17,13 @@ use crate::cli::{Scenario, key_value};
 ///
 /// The same flags go on with an interrupted session. docs/tune.md explains the result.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "frontend tune", max_term_width = 100)]
 pub struct TuneArgs {
     /// The node's YAML file; it is not changed
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
 
     /// How queries arrive [default: loadgen.scenario of the configuration]
-    #[arg(long, value_enum, value_name = "SCENARIO")]
+    #[arg(long, value_name = "SCENARIO", value_parser = with_a_rate())]
     pub scenario: Option<Scenario>,
 
     /// Trials without a network, with the engine in the same process
@@ -29,8 +31,14 @@ pub struct TuneArgs {
     pub local: bool,
 
     /// Folder of the journal, the result and the runs
-    #[arg(long, value_name = "DIR", default_value = "results/tune")]
-    pub session: PathBuf,
+    #[arg(
+        short,
+        long,
+        alias = "session",
+        value_name = "DIR",
+        default_value = "results/tune"
+    )]
+    pub output: PathBuf,
 
     /// Minutes of all trials; the full run's are among them once a rate is certified
     #[arg(long, value_name = "MIN", default_value_t = 30.0)]
@@ -91,13 +99,20 @@ pub struct TuneArgs {
     #[arg(long, value_name = "MS", conflicts_with = "local")]
     pub warm_up_ms: Option<u64>,
 
-    /// The frontend that runs the trials, to tune another build [default: this program]
+    /// The frontend that runs the trials, to tune another build [default: the one beside this
+    /// program]
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
 
     /// The seed of LoadGen's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+/// The scenarios that have a rate.
+fn with_a_rate() -> impl TypedValueParser<Value = Scenario> {
+    let names = ["server", "offline", "multi-stream"];
+    PossibleValuesParser::new(names).try_map(|name| Scenario::from_str(&name, false))
 }
 
 /// The keys whose values are tried.

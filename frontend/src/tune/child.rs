@@ -38,13 +38,15 @@ pub struct Runner<'a> {
     pub yaml: Yaml,
     /// The folder that the configuration's paths are relative to.
     pub base: PathBuf,
+    /// How long a trial waits for an accelerator: those that it needs are up.
+    pub patience: Duration,
 }
 
 impl System for Runner<'_> {
     fn run(&mut self, setting: &Setting, _: &str) -> Result<Record, Halt> {
         let began = Instant::now();
         let folder = if setting.full { "full" } else { "trial" };
-        let folder = self.args.session.join(folder);
+        let folder = self.args.output.join(folder);
         let ended = self.child(&folder, setting);
         if interrupt::requested().is_some() {
             return Err(Halt::Interrupted);
@@ -82,21 +84,28 @@ impl Runner<'_> {
         for (key, value) in &setting.knobs {
             yaml.set(key, value)?;
         }
-        let config = self.args.session.join("trial.yaml");
+        let config = self.args.output.join("trial.yaml");
         yaml.write(&config)?;
         let stderr = folder.join("stderr.txt");
         let program = match &self.args.program {
             Some(program) => program.clone(),
-            None => std::env::current_exe().context("the path of this program")?,
+            None => {
+                let own = std::env::current_exe().context("the path of this program")?;
+                own.with_file_name("frontend")
+            }
         };
         let mut command = Command::new(program);
         command.arg("--config").arg(&config);
-        if fs::canonicalize(&self.base).ok() != fs::canonicalize(&self.args.session).ok() {
+        if fs::canonicalize(&self.base).ok() != fs::canonicalize(&self.args.output).ok() {
             command.arg("--relative-to").arg(&self.base);
         }
         // A trial that the journal does not have is measured again.
         command.arg("--force").arg("--output").arg(folder);
         command.args(["--mode", "performance", "--quiet"]);
+        if !self.args.local {
+            let patience = self.patience.as_millis().to_string();
+            command.args(["--connect-ms", &patience]);
+        }
         command.args(self.args.passed_on()).args(self.rate(setting));
         for (name, bits) in SEEDS {
             command

@@ -62,7 +62,7 @@ impl<'a> Journal<'a> {
             }
             Some(_) => bail!(
                 "{}: it is the journal of another session (another configuration, or other flags): \
-                 give another --session folder, or remove this one",
+                 give another --output folder, or remove this one",
                 at()
             ),
         }
@@ -85,7 +85,7 @@ impl<'a> Journal<'a> {
         match self.past.pop_front() {
             Some(trial) if trial.setting != *setting => bail!(
                 "the journal has a trial at {} where this session runs one at {}: give another \
-                 --session folder",
+                 --output folder",
                 trial.setting.rate,
                 setting.rate
             ),

@@ -1,4 +1,4 @@
-//! `frontend tune`: the highest rate that is VALID, and the settings for it.
+//! `qdl tune`: the highest rate that is VALID, and the settings for it.
 //!
 //! * `args` - its command line
 //! * `child` - a trial: a run of this program, and its summary
@@ -15,43 +15,33 @@ mod yaml;
 use std::{fs, io::Write, path::Path};
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
 use loadgen_bridge::Scenario;
 use qdl::config::{self, FrontendConfig, Written};
 use serde_json::json;
 use tune::{Halt, Kind, Knob, Plan, Session, page};
 
-use self::{
-    args::{Knobs, TuneArgs},
-    child::Runner,
-    journal::Journal,
-    yaml::Yaml,
-};
+pub use self::args::TuneArgs;
+use self::{args::Knobs, child::Runner, journal::Journal, yaml::Yaml};
 use crate::{check::SERVER_QUERIES, exit::ExitCode, interrupt, settings};
 
 /// Queries that MultiStream's early stopping takes at least, at its percentile of 99.
 const MULTI_STREAM_QUERIES: u64 = 662;
 
-/// Runs the command, if the command line names it.
-pub fn command() -> Option<ExitCode> {
-    let mut words = std::env::args_os().skip(1);
-    if words.next()? != "tune" {
-        return None;
-    }
-    let args = TuneArgs::parse_from(std::iter::once("frontend tune".into()).chain(words));
-    Some(tune(&args).unwrap_or_else(|error| {
+/// Runs the command; `quiet`: the result is in its folder alone.
+pub fn command(args: &TuneArgs, quiet: bool) -> ExitCode {
+    tune(args, quiet).unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::Setup
-    }))
+    })
 }
 
-fn tune(args: &TuneArgs) -> Result<ExitCode> {
+fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let config = config::load_frontend(&args.config)?;
     let (kind, key) = kind(args, &config)?;
     let yaml = Yaml::read(&args.config)?;
     let device = config.nics.iter().any(|n| n.device.is_some());
     let plan = plan(args, kind, key, device, &yaml)?;
-    fs::create_dir_all(&args.session).with_context(|| args.session.display().to_string())?;
+    fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
     // A session may go on with another budget.
     let mut same = plan.clone();
     same.budget_s = 0.0;
@@ -70,13 +60,14 @@ fn tune(args: &TuneArgs) -> Result<ExitCode> {
         kind,
         yaml: yaml.clone(),
         base,
+        patience: config.deadlines.step(),
     };
-    let path = args.session.join("journal.jsonl");
+    let path = args.output.join("journal.jsonl");
     let mut journal = Journal::open(&path, &head, &mut runner, plan.budget_s)?;
     let mut session = Session::new(plan);
     session.go(&mut journal);
     let diff = diff(args, key, &session, &yaml)?;
-    let path = args.session.join("tune.md");
+    let path = args.output.join("tune.md");
     let mut text = page::markdown(&session, &args.config.to_string_lossy(), &diff);
     if !args.local {
         text += "\nAn accelerator's keys (engine.max_batch, engine.threads) were not tried: change \
@@ -86,7 +77,9 @@ fn tune(args: &TuneArgs) -> Result<ExitCode> {
     let mut lines = vec![session.line()];
     lines.extend(diff);
     lines.push(format!("page: {}", path.display()));
-    let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
+    if !quiet {
+        let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
+    }
     let valid = session.full.as_ref().is_none_or(|full| full.valid);
     Ok(match session.halt {
         Some(Halt::Unmeasured(_)) => ExitCode::Setup,
@@ -212,6 +205,6 @@ fn diff(args: &TuneArgs, key: &str, session: &Session, yaml: &Yaml) -> Result<Ve
         }
         diff.push(format!("+ {key}: {value}"));
     }
-    tuned.write(&args.session.join("tuned.yaml"))?;
+    tuned.write(&args.output.join("tuned.yaml"))?;
     Ok(diff)
 }

@@ -420,3 +420,26 @@ fn accelerator_by(
         ),
     }
 }
+
+/// What a program prints on a terminal.
+pub fn on_a_terminal(mut command: Command) -> String {
+    use std::{
+        io::Read,
+        os::fd::{FromRawFd, OwnedFd},
+    };
+    let (mut ours, mut its) = (0, 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: both pointers are to variables of this function; the others may be null.
+    let made = unsafe { libc::openpty(&mut ours, &mut its, none, none.cast(), none.cast()) };
+    assert_eq!(made, 0, "a terminal");
+    // SAFETY: both are new and nobody else's.
+    let (ours, its) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(its)) };
+    let mut child = command.stdout(its).spawn().expect("starts");
+    // It has the only other end of the terminal.
+    drop(command);
+    let mut text = Vec::new();
+    // Reading ends in an error where the last writer has gone.
+    let _ = File::from(ours).read_to_end(&mut text);
+    child.wait().expect("it ends");
+    String::from_utf8_lossy(&text).into_owned()
+}

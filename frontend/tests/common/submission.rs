@@ -260,7 +260,7 @@ impl Rig {
         }
     }
 
-    /// `frontend submit` of all runs; whoever has a checkout of mlcommons/inference runs its
+    /// `qdl submit` of all runs; whoever has a checkout of mlcommons/inference runs its
     /// scripts too.
     pub fn submit(&self, out: &str, more: &[&str]) -> Ended {
         let (checker, python) = (checkout(), std::env::var("QDL_MLPERF_PYTHON").ok());

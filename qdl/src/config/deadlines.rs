@@ -1,15 +1,20 @@
 //! How long a node waits for what. Nothing waits for ever.
 
+use std::time::Duration;
+
 use garde::Validate;
 use serde::Deserialize;
 
 use super::{
     document::Document,
-    rules::{Findings, MAX_MS, Side, within},
+    rules::{Findings, MAX_MS, Side, within, within_some},
 };
 
 /// Longest watchdog in seconds: one day.
 const MAX_S: u64 = 86_400;
+
+/// Milliseconds for a step of a handshake where `connect_ms` is left out, and at most.
+const STEP_MS: (u64, u64) = (5_000, 30_000);
 
 /// Keys that an accelerator does not have.
 const FRONTEND_KEYS: &[&str] = &["lost_ms", "name_ms", "watchdog_s"];
@@ -18,11 +23,11 @@ const FRONTEND_KEYS: &[&str] = &["lost_ms", "name_ms", "watchdog_s"];
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
-    /// A frontend's: from the first attempt to reach an accelerator until it is ready. An
-    /// accelerator's: from an accepted control connection until the frontend is ready, and for a
-    /// data connection to name its session. Default 5000.
-    #[garde(custom(within(1..=MAX_MS)))]
-    pub connect_ms: u64,
+    /// A frontend's: how long an accelerator that is still loading, and so refuses connections, is
+    /// waited for; default 600000. Either node's: for each step of a handshake, at most 30000;
+    /// default 5000.
+    #[garde(custom(within_some(1..=MAX_MS)))]
+    pub connect_ms: Option<u64>,
     /// A frontend's: with no connection left for so long, the test is aborted; default 5000. The
     /// frontend ends within it.
     #[garde(custom(within(1..=MAX_MS)))]
@@ -57,7 +62,7 @@ pub struct Deadlines {
 impl Default for Deadlines {
     fn default() -> Self {
         Deadlines {
-            connect_ms: 5000,
+            connect_ms: None,
             lost_ms: 5000,
             echo_interval_ms: 250,
             echo_timeout_ms: 2000,
@@ -72,7 +77,6 @@ impl Default for Deadlines {
 
 impl Deadlines {
     durations! {
-        connect from_millis connect_ms;
         lost from_millis lost_ms;
         echo_interval from_millis echo_interval_ms;
         echo_timeout from_millis echo_timeout_ms;
@@ -80,6 +84,17 @@ impl Deadlines {
         heartbeat_timeout from_millis heartbeat_timeout_ms;
         name from_millis name_ms;
         drain from_millis drain_ms;
+    }
+
+    /// How long a frontend waits for an accelerator that is still loading.
+    pub fn connect(&self) -> Duration {
+        Duration::from_millis(self.connect_ms.unwrap_or(600_000))
+    }
+
+    /// For each step of bringing a session and its connections up.
+    pub fn step(&self) -> Duration {
+        let (default, most) = STEP_MS;
+        Duration::from_millis(self.connect_ms.unwrap_or(default).min(most))
     }
 
     /// How the deadlines of a node go together.

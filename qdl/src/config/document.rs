@@ -51,6 +51,11 @@ impl Document {
         }
     }
 
+    /// True of a text that could be parsed.
+    pub(super) fn is_read(&self) -> bool {
+        self.root.is_some()
+    }
+
     /// The place of `path`, as in `nics[0].slots`: its value, or where that is a block of its own
     /// the key before it. Where the path leads to something that is not written, the nearest thing
     /// above it that is.

@@ -247,6 +247,24 @@ impl EngineConfig {
         }
     }
 
+    /// What is said where its threads that compute are more than this machine's cores.
+    pub fn too_many_threads(&self) -> Option<String> {
+        use EngineKind::{Http, Tokens};
+        let waits = matches!(self.kind, Http | Tokens) || self.delay_us > 0;
+        if waits || self.minds_gpus() {
+            return None;
+        }
+        let cores = std::thread::available_parallelism().ok()?.get();
+        let all = self.threads.saturating_mul(self.intra_threads);
+        (all > cores).then(|| {
+            format!(
+                "WARNING: threads {} x intra_threads {} are {all} that compute, and there are \
+                 {cores} cores: lower engine.threads or engine.intra_threads",
+                self.threads, self.intra_threads
+            )
+        })
+    }
+
     /// Worker threads of all its pipelines.
     pub fn workers(&self) -> usize {
         self.threads.saturating_mul(self.gpus.len().max(1))

@@ -77,9 +77,32 @@ pub fn parse_accelerator(
     Source::new(text, origin, base).parse()
 }
 
-/// The keys of a file that have a value of their own, and their lines.
-pub(super) fn written_keys(path: &Path) -> Result<Vec<(String, usize)>, ConfigError> {
-    Ok(Source::read(path)?.document.written())
+/// The keys of a file that have a value of their own, and their lines; and the file's text.
+pub(super) fn written_keys(path: &Path) -> Result<(Vec<(String, usize)>, String), ConfigError> {
+    let source = Source::read(path)?;
+    Ok((source.document.written(), source.text))
+}
+
+/// The tab that a text is no YAML for: it stands in front of a key, and what is above that line
+/// can be read.
+fn tab(text: &str) -> Option<Place> {
+    if Document::new(text).is_read() {
+        return None;
+    }
+    let mut above = 0;
+    for (i, line) in text.split_inclusive('\n').enumerate() {
+        let indent = line.chars().take_while(|c| c.is_whitespace());
+        if !line.trim().is_empty()
+            && let Some(column) = indent.clone().position(|c| c == '\t')
+            && Document::new(&text[..above]).is_read()
+            && !Document::new(&text[..above + line.len()]).is_read()
+        {
+            let (line, column) = (i + 1, column + 1);
+            return Some(Place { line, column });
+        }
+        above += line.len();
+    }
+    None
 }
 
 fn load<C: Root>(path: &Path) -> Result<C, ConfigError> {
@@ -152,6 +175,19 @@ impl Source {
 
     fn decode<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         serde_saphyr::from_str_with_options(&self.text, options()).map_err(|error| {
+            if let Some(place) = tab(&self.text) {
+                let what = format!("line {} begins with a tab: YAML wants spaces", place.line);
+                let help = Some("replace each tab in front of a key by spaces".to_owned());
+                return ConfigError::Invalid {
+                    problems: vec![Problem::new(
+                        &self.origin,
+                        &self.text,
+                        Some(place),
+                        what,
+                        help,
+                    )],
+                };
+            }
             let error = error.without_snippet();
             let mut place = error.location().and_then(Place::of);
             if is_about_value(error) {

@@ -63,9 +63,17 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
             let text = other.to_string();
             let line = text.lines().next().unwrap_or_default();
             let what = line.split_once(" at line ").map_or(line, |(what, _)| what);
+            if what.starts_with("multiple YAML documents") {
+                let help = "a configuration is one document: remove what is below `---`";
+                return (
+                    "a second document begins here".to_owned(),
+                    Some(help.to_owned()),
+                );
+            }
+            let what = what.replace("found unit value", "a key without a value");
             match what.split_once(HELP) {
                 Some((what, help)) => (what.to_owned(), Some(help.to_owned())),
-                None => (what.to_owned(), None),
+                None => (what, None),
             }
         }
     }

@@ -2,12 +2,19 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use super::{error::ConfigError, load::written_keys};
+use super::{
+    document::Document,
+    error::{ConfigError, Problem},
+    load::written_keys,
+};
 
 /// The keys of one file that have a value of their own, as in `nics[0].slots`, and their lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     name: String,
+    /// The file as it was named, and its text.
+    origin: String,
+    text: String,
     lines: BTreeMap<String, usize>,
     /// The entry of the file that each of `nics` came from, where some stand for several.
     nics: Vec<usize>,
@@ -24,9 +31,12 @@ impl Written {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let name = path.file_name().unwrap_or(path.as_os_str());
+        let (keys, text) = written_keys(path)?;
         Ok(Written {
             name: name.to_string_lossy().into_owned(),
-            lines: written_keys(path)?.into_iter().collect(),
+            origin: path.display().to_string(),
+            text,
+            lines: keys.into_iter().collect(),
             nics: Vec::new(),
         })
     }
@@ -39,6 +49,14 @@ impl Written {
     /// The file's name, without its folder.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What is wrong with a key or its value, with its place in the file; `None` where the file
+    /// does not write it.
+    pub fn problem(&self, key: &str, what: String) -> Option<Problem> {
+        self.line(key)?;
+        let place = Document::new(&self.text).locate(key);
+        Some(Problem::new(&self.origin, &self.text, place, what, None))
     }
 
     /// The line of a key, from 1; `None` where the file does not write it.

@@ -72,6 +72,14 @@ pub enum ControlError {
         /// The system's word.
         source: Arc<io::Error>,
     },
+    /// No connection could be made for as long as an accelerator may load.
+    #[error("{error}; it was tried for {} s (deadlines.connect_ms)", after.as_secs_f64())]
+    StillLoading {
+        /// The last attempt's.
+        error: Box<ControlError>,
+        /// How long it was tried.
+        after: Duration,
+    },
     /// A deadline passed.
     #[error(
         "{peer}: no {waiting_for} within {after:?}; is it running, reachable and not overloaded?"
@@ -280,6 +288,17 @@ impl ControlError {
         matches!(self, ControlError::Bye { .. })
     }
 
+    /// True where nobody listens at the address yet, or the node there is about to leave.
+    pub(crate) fn is_of_loading(&self) -> bool {
+        match self {
+            ControlError::Connect { source, .. } => {
+                source.kind() == io::ErrorKind::ConnectionRefused
+            }
+            ControlError::Remote { code, .. } => *code == ErrorCode::ShuttingDown,
+            _ => false,
+        }
+    }
+
     /// What the peer is told before the connection is closed, if it should be told anything. `role`
     /// is this node's.
     pub(super) fn for_peer(&self, role: Role) -> Option<(ErrorCode, String)> {
@@ -357,6 +376,7 @@ impl ControlError {
             ControlError::PortInUse { .. }
             | ControlError::Listen { .. }
             | ControlError::Connect { .. }
+            | ControlError::StillLoading { .. }
             | ControlError::Closed { .. }
             | ControlError::Vanished { .. }
             | ControlError::Io { .. }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Cores, in order, each once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CpuList(Vec<usize>);
 
 /// Most cores in a list: more than any kernel is built for.

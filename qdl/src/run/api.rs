@@ -27,6 +27,10 @@ pub trait ClusterListener: Send + Sync {
     fn aborted(&self, cause: &str);
     /// Something worth a line: a connection lost, a peer back.
     fn note(&self, line: &str);
+    /// An accelerator is waited for, before [`Cluster::connect`](super::Cluster::connect) returns.
+    fn waiting(&self, line: &str) {
+        self.note(line);
+    }
 }
 
 /// A NIC that cannot be used as it is configured, or a connection on it that failed.

@@ -58,9 +58,10 @@ pub struct Cluster {
 
 impl Cluster {
     /// Reaches every accelerator, checks models and names, and opens every connection. `completer`
-    /// makes that of each share of the NICs ([`frontend_crew`]). Each step ends within
-    /// `deadlines.connect_ms`: reaching all of them and the handshakes, then, for one after the
-    /// other, having connections granted, connecting them and starting.
+    /// makes that of each share of the NICs ([`frontend_crew`]). An accelerator that is still
+    /// loading is waited for within [`Deadlines::connect`](crate::config::Deadlines::connect). Each
+    /// step then ends within [`Deadlines::step`](crate::config::Deadlines::step): the handshakes,
+    /// and, for one after the other, having connections granted, connecting them and starting.
     ///
     /// # Errors
     /// [`ClusterError`] names the peer or the configuration key.
@@ -166,7 +167,7 @@ impl Cluster {
         // A backstop: two steps are common and three are for each accelerator, and each has a
         // deadline of its own.
         let steps = 2 + 3 * config.accelerators.len() as u32;
-        let deadline = d.connect().saturating_mul(steps) + LEAVING;
+        let deadline = d.connect() + d.step().saturating_mul(steps) + LEAVING;
         match told.recv_timeout(deadline) {
             Ok(Ok(())) => {}
             Ok(Err(e)) => return Err(e),
@@ -178,7 +179,7 @@ impl Cluster {
                 return Err(std::io::Error::other("it ended").into());
             }
         }
-        cluster.wait_up(config.deadlines.connect())?;
+        cluster.wait_up(config.deadlines.step())?;
         cluster.choose_by_health()?;
         cluster.limit_slots();
         Ok(cluster)

@@ -16,13 +16,17 @@ use super::{
 };
 use crate::{
     config::ModelFiles,
-    control::{ClientSession, check_unique_names},
+    control::{ClientSession, ControlError, check_unique_names},
     fabric::Broken,
     wire::Content,
 };
 
 /// How often the monitor looks.
 const MONITOR: Duration = Duration::from_millis(50);
+
+/// How often an accelerator that is still loading is tried again, and a line says so.
+const AGAIN: Duration = Duration::from_millis(200);
+const SAY: Duration = Duration::from_secs(10);
 
 /// Of the time until the frontend must have ended, what is kept for ending.
 const ENDING: Duration = Duration::from_millis(500);
@@ -67,13 +71,18 @@ async fn bring_up(
     common: &Arc<Common>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
 ) -> Result<Vec<(PeerTask, ClientSession)>, ClusterError> {
-    let connecting: Vec<_> = (0..common.peers.len())
-        .map(|i| tokio::spawn(ClientSession::connect(common.params(i))))
-        .collect();
-    let mut sessions = Vec::new();
-    for c in connecting {
-        sessions.push(c.await.map_err(std::io::Error::other)??);
+    let mut connecting = tokio::task::JoinSet::new();
+    for i in 0..common.peers.len() {
+        let common = common.clone();
+        connecting.spawn(async move { reach(&common, i).await.map(|session| (i, session)) });
     }
+    let mut sessions = Vec::new();
+    // The first that fails ends it, whoever is still waited for.
+    while let Some(reached) = connecting.join_next().await {
+        sessions.push(reached.map_err(std::io::Error::other)??);
+    }
+    sessions.sort_unstable_by_key(|(i, _)| *i);
+    let sessions: Vec<_> = sessions.into_iter().map(|(_, session)| session).collect();
     let addresses: Vec<_> = sessions
         .iter()
         .map(|s| s.peer_address.to_string())
@@ -101,6 +110,37 @@ async fn bring_up(
         tasks.push((task, session));
     }
     Ok(tasks)
+}
+
+/// Connects to one accelerator, and waits for it while it is still loading.
+async fn reach(common: &Common, index: usize) -> Result<ClientSession, ControlError> {
+    let (began, patience) = (Instant::now(), common.config.deadlines.connect());
+    let mut say_at = began;
+    loop {
+        let error = match ClientSession::connect(common.params(index)).await {
+            Err(error) if error.is_of_loading() => error,
+            done => return done,
+        };
+        let left = patience.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Err(ControlError::StillLoading {
+                error: Box::new(error),
+                after: patience,
+            });
+        }
+        if Instant::now() >= say_at {
+            say_at += SAY;
+            let (address, left) = (
+                &common.config.accelerators[index].control,
+                left.as_secs_f64(),
+            );
+            common.listener.waiting(&format!(
+                "{address} takes no connections yet: waiting for the accelerator, for {left:.0} s \
+                 more at most (deadlines.connect_ms); Ctrl-C ends it"
+            ));
+        }
+        tokio::time::sleep(AGAIN.min(left)).await;
+    }
 }
 
 /// All engines run the same, as far as they say what they run.

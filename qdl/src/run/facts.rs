@@ -18,6 +18,7 @@ fn program() -> &'static NodeFacts {
     static FACTS: OnceLock<NodeFacts> = OnceLock::new();
     FACTS.get_or_init(|| {
         let host = Host::this();
+        let (commit, dirty) = program_commit();
         let started = SystemTime::now().duration_since(UNIX_EPOCH);
         NodeFacts {
             host: host.name,
@@ -25,10 +26,8 @@ fn program() -> &'static NodeFacts {
             boot: host.boot,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             // A build script that asks git would build everything anew with every commit.
-            commit: option_env!("QDL_COMMIT")
-                .filter(|c| is_commit(c))
-                .map(str::to_owned),
-            dirty: option_env!("QDL_DIRTY").map(|word| word != "0" && word != "false"),
+            commit: commit.map(str::to_owned),
+            dirty,
             program: sha256_of_file(Path::new("/proc/self/exe"), |_| ())
                 .ok()
                 .map(|(hash, _)| hash),
@@ -36,6 +35,26 @@ fn program() -> &'static NodeFacts {
             links: Vec::new(),
         }
     })
+}
+
+/// The version of these programs, with the commit that they were built from. `head` is what the
+/// checkout stood at when it was built, where nobody said the commit.
+pub fn version(head: Option<&str>) -> String {
+    let facts = program_commit();
+    let of = match (facts, head.filter(|h| is_commit(h))) {
+        ((Some(commit), Some(false)), _) => format!("commit {commit}"),
+        ((Some(commit), Some(true)), _) => format!("commit {commit}, with changes"),
+        ((Some(commit), None), _) => format!("commit {commit}, changes unknown"),
+        ((None, _), Some(head)) => format!("built in a checkout at {head}"),
+        ((None, _), None) => "commit unknown: built without QDL_COMMIT".to_owned(),
+    };
+    format!("{} ({of})", env!("CARGO_PKG_VERSION"))
+}
+
+/// The commit that the build was told, and whether there was more than it.
+fn program_commit() -> (Option<&'static str>, Option<bool>) {
+    let dirty = option_env!("QDL_DIRTY").map(|word| word != "0" && word != "false");
+    (option_env!("QDL_COMMIT").filter(|c| is_commit(c)), dirty)
 }
 
 fn is_commit(text: &str) -> bool {

@@ -42,7 +42,7 @@ pub use api::{ClusterError, ClusterListener, NicError, SampleMemory};
 pub use cluster::Cluster;
 pub use crew::{accelerator_crew, frontend_crew, settle_connections};
 pub use describe::{Described, descriptions};
-pub use facts::node_facts;
+pub use facts::{node_facts, version};
 pub use needs::{NicNeeds, SlotNeeds};
 pub use node::{Describe, EngineTotals, Node, NodeError, NodeParams, Stop};
 pub use refusals::{Refusals, Todo};

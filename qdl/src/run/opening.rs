@@ -124,7 +124,7 @@ impl PeerTask {
         if let Some(e) = failed {
             return Err(e);
         }
-        let deadline = self.common.config.deadlines.connect();
+        let deadline = self.common.config.deadlines.step();
         session.handle.start().within(deadline).await?;
         Ok(())
     }
@@ -149,7 +149,7 @@ impl PeerTask {
             return;
         }
         let (common, handle) = (self.common.clone(), handle.clone());
-        let deadline = common.config.deadlines.connect();
+        let deadline = common.config.deadlines.step();
         self.asking = true;
         self.tasks.spawn(async move {
             let all = due.iter().map(|d| (d.number, d.epoch)).collect();
@@ -280,7 +280,7 @@ impl PeerTask {
         let (connection, nic_index) = (connection.connection, connection.nic_index);
         let node = common.peer(self.index).node.clone();
         async move {
-            let deadline = common.config.deadlines.connect();
+            let deadline = common.config.deadlines.step();
             let endpoint = || common.dispatcher().endpoint(connection);
             let link = common.nics[nic_index]
                 .connect(nic_index, prepared, &grant, endpoint, &node, deadline)

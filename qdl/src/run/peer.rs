@@ -403,7 +403,7 @@ impl PeerTask {
     /// peer's memory belongs to a session that is over and is not used again.
     /// A connection that is not down in time stays out of use until it is.
     async fn all_down(&mut self) {
-        let deadline = self.common.config.deadlines.connect();
+        let deadline = self.common.config.deadlines.step();
         let end = Instant::now() + deadline;
         let held = |l: &&PeerConnection| l.life.is_on_nic_thread();
         while self.connections.iter().any(|l| held(&l)) {

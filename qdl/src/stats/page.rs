@@ -21,6 +21,22 @@ impl Page {
     }
 }
 
+impl Page {
+    /// The facts as a JSON object: by label the list of what stands behind it.
+    pub fn json(&self) -> String {
+        let mut all: serde_json::Map<String, serde_json::Value> = serde_json::Map::new();
+        for (label, text) in &self.0 {
+            let list = all
+                .entry(label.as_str())
+                .or_insert_with(|| Vec::<String>::new().into());
+            if let Some(list) = list.as_array_mut() {
+                list.push(text.as_str().into());
+            }
+        }
+        serde_json::Value::Object(all).to_string() + "\n"
+    }
+}
+
 impl fmt::Display for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut before = None;

@@ -17,7 +17,7 @@
 //! | [`interface_addresses`] | this machine's addresses |
 //! | [`LinkWatch`] | whether a NIC says that its link is down |
 //! | [`links`] | what NICs send over |
-//! | [`command()`] | `accelerator topology` and `frontend topology` |
+//! | [`command()`] | `accelerator topology` and `qdl topology` |
 
 mod addresses;
 mod command;
@@ -37,10 +37,12 @@ mod tests;
 
 use std::{net::IpAddr, path::PathBuf};
 
+use serde::Serialize;
+
 pub use crate::os::{BadCpuList, CpuList};
 use addresses::parse_addresses;
 pub use addresses::{Addresses, interface_addresses};
-pub use command::{CommandError, Node, command};
+pub use command::{Form, Node, command};
 pub use groups::NicGroup;
 pub use layer::{links, of_interface as link_layer};
 pub use link::LinkWatch;
@@ -51,7 +53,7 @@ pub use template::{FIRST_RUN, fill_template};
 pub use yaml::{Fabric, allowed_name};
 
 /// A machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Topology {
     /// NUMA nodes, by number.
     pub nodes: Vec<NumaNode>,
@@ -63,7 +65,7 @@ pub struct Topology {
 }
 
 /// A NUMA node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NumaNode {
     /// Its number.
     pub id: u32,
@@ -72,7 +74,7 @@ pub struct NumaNode {
 }
 
 /// A NIC, or one port of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
     /// The RDMA device's name, or the network interface's.
     pub name: String,
@@ -91,7 +93,8 @@ pub struct Nic {
 }
 
 /// What a NIC speaks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NicKind {
     /// InfiniBand or RoCE, through this port.
     Rdma {
@@ -112,7 +115,7 @@ impl Nic {
 }
 
 /// A GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gpu {
     /// PCI vendor, as 0x10de.
     pub vendor: u16,

@@ -59,6 +59,12 @@ impl fmt::Display for PciAddress {
     }
 }
 
+impl serde::Serialize for PciAddress {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
 impl fmt::Debug for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -66,7 +72,7 @@ impl fmt::Debug for PciAddress {
 }
 
 /// Where a device sits.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Place {
     /// Host bridge, as `pci0000:40`; empty for what is not on PCI.
     pub host_bridge: String,

@@ -43,7 +43,7 @@ pub fn document(title: &str, header: &str, main: &str, script: bool) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{}</title><style>{STYLE}{more}</style></head>\n<body>\
          <header class=\"top\">{header}</header>\n<main>{main}</main>\n\
-         <footer><p>Made by <code>frontend report</code>. Times are the frontend's; two nodes' clocks \
+         <footer><p>Made by <code>qdl report</code>. Times are the frontend's; two nodes' clocks \
          are never compared.</p></footer>{script}</body></html>\n",
         escape(title)
     )

@@ -100,7 +100,7 @@ pub fn build(material: &Material<'_>, root: &Path) -> Result<Built, Error> {
     let tree = Tree::new(root, material.division, &material.form.submitter);
     if tree.own().exists() {
         return Err(Error::Usage(format!(
-            "{} is there already: name another --out, or remove it",
+            "{} is there already: name another --output, or remove it",
             tree.own().display()
         )));
     }

@@ -1,14 +1,13 @@
-//! `frontend describe` and `accelerator describe`.
+//! `qdl describe` and `accelerator describe`.
 
 use std::{
-    ffi::OsString,
     io::Write,
     path::{Path, PathBuf},
 };
 
 use clap::Parser;
 
-use super::{Outcome, Said, say};
+use super::{Outcome, say};
 use crate::{
     describe::{Node, Role, form},
     error::{self, Error},
@@ -20,20 +19,19 @@ use crate::{
 /// Describes this machine for a submission, on the frontend all nodes of a configuration, or writes
 /// the form for what no machine knows.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "describe", max_term_width = 100)]
-struct Args {
+pub struct DescribeArgs {
     /// The node's name in its configuration [default: the host name]
     #[arg(long, value_name = "NODE")]
     name: Option<String>,
 
     /// Where it goes; a folder with --config [default: the screen]
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
     /// Describe all nodes of this configuration of a frontend: this one, and the accelerators,
     /// which answer over the control plane. Each becomes node-NAME.json in the folder --output,
     /// and each accelerator's configuration accelerator-NAME.yaml
-    #[arg(long, value_name = "FILE", requires = "output", conflicts_with_all = ["ask", "name", "root"])]
+    #[arg(short, long, value_name = "FILE", requires = "output", conflicts_with_all = ["ask", "name", "root"])]
     config: Option<PathBuf>,
 
     /// Write a form to fill in, not this machine
@@ -61,27 +59,24 @@ pub struct Told {
 /// Asks all nodes of a frontend's configuration, this one included.
 pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<Told>, String>;
 
-/// Runs the command; `words` are those behind `describe`, `all`
-/// what `--config` does, on the frontend.
+/// Runs the command; `all` is what `--config` does, on the frontend.
 pub fn describe(
+    args: &DescribeArgs,
     role: Role,
     version: &str,
-    words: impl IntoIterator<Item = OsString>,
     all: Option<AskAll<'_>>,
 ) -> Outcome {
-    let words = std::iter::once(OsString::from(format!("{} describe", role.name()))).chain(words);
-    let args = Args::try_parse_from(words).map_err(Said::from);
-    say(args.and_then(|args| match (&args.config, all) {
-        (Some(config), Some(all)) => every_node(&args, config, all),
+    say(match (&args.config, all) {
+        (Some(config), Some(all)) => every_node(args, config, all),
         (Some(_), None) => {
-            let what = "--config is the frontend's: `frontend describe --config F.yaml`";
-            Err(Error::Usage(what.to_owned()).into())
+            let what = "--config is the frontend's: `qdl describe --config F.yaml`";
+            Err(Error::Usage(what.to_owned()))
         }
-        (None, _) => run(&args, role, version),
-    }))
+        (None, _) => run(args, role, version),
+    })
 }
 
-fn every_node(args: &Args, config: &Path, all: AskAll<'_>) -> Result<Outcome, Said> {
+fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<Outcome, Error> {
     let folder = args.output.clone().unwrap_or_default();
     let mut outcome = Outcome::Good;
     for told in all(config).map_err(Error::Usage)? {
@@ -109,7 +104,7 @@ fn every_node(args: &Args, config: &Path, all: AskAll<'_>) -> Result<Outcome, Sa
     Ok(outcome)
 }
 
-fn run(args: &Args, role: Role, version: &str) -> Result<Outcome, Said> {
+fn run(args: &DescribeArgs, role: Role, version: &str) -> Result<Outcome, Error> {
     let text = if args.ask {
         let round = Round::find(&args.round)?;
         let fields = &round.measurements[..];

@@ -1,10 +1,10 @@
-//! The commands of the programs: `frontend submit`, and `describe` of both.
+//! The commands of the programs: `qdl submit`, and `describe` of both.
 
 mod describe;
 mod submit;
 
-pub use describe::{AskAll, Told, describe};
-pub use submit::submit;
+pub use describe::{AskAll, DescribeArgs, Told, describe};
+pub use submit::{SubmitArgs, submit};
 
 use crate::Error;
 
@@ -19,36 +19,10 @@ pub enum Outcome {
     Setup,
 }
 
-/// Says what ended a command, or prints what clap has to say; `--help` is no error.
-fn say(result: Result<Outcome, Said>) -> Outcome {
-    match result {
-        Ok(outcome) => outcome,
-        Err(Said::Clap(error)) => {
-            let help = !error.use_stderr();
-            // Nobody may be reading any more.
-            let _ = error.print();
-            if help { Outcome::Good } else { Outcome::Setup }
-        }
-        Err(Said::Error(error)) => {
-            eprintln!("error: {error}");
-            Outcome::Setup
-        }
-    }
-}
-
-enum Said {
-    Clap(clap::Error),
-    Error(Error),
-}
-
-impl From<clap::Error> for Said {
-    fn from(error: clap::Error) -> Self {
-        Said::Clap(error)
-    }
-}
-
-impl From<Error> for Said {
-    fn from(error: Error) -> Self {
-        Said::Error(error)
-    }
+/// Says what went wrong with a command.
+fn say(result: Result<Outcome, Error>) -> Outcome {
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        Outcome::Setup
+    })
 }

@@ -1,10 +1,10 @@
-//! `frontend submit`.
+//! `qdl submit`.
 
-use std::{collections::BTreeMap, ffi::OsString, io::Write, path::PathBuf};
+use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Parser;
 
-use super::{Outcome, Said, say};
+use super::{Outcome, say};
 use crate::{
     build::{self, Material},
     describe::{Node, form::Form},
@@ -24,15 +24,14 @@ use crate::{
 ///
 /// Exit code 0: nothing is missing; 1: something is; 2: it could not do its work.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "frontend submit", max_term_width = 100)]
-struct Args {
+pub struct SubmitArgs {
     /// Output folders of runs, or folders above them
     #[arg(long, value_name = "DIR", num_args = 1..)]
     runs: Vec<PathBuf>,
 
     /// The tree; below it comes DIVISION/SUBMITTER
-    #[arg(long, value_name = "TREE")]
-    out: PathBuf,
+    #[arg(short, long, alias = "out", value_name = "TREE")]
+    output: PathBuf,
 
     /// Where it is handed in: the same runs have other fields and rules in each
     #[arg(long, value_enum, default_value_t)]
@@ -80,15 +79,12 @@ fn pair(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// Runs the command; `words` are those behind `submit`.
-pub fn submit(words: impl IntoIterator<Item = OsString>) -> Outcome {
-    let words = std::iter::once(OsString::from("frontend submit")).chain(words);
-    say(Args::try_parse_from(words)
-        .map_err(Said::from)
-        .and_then(|args| run(&args)))
+/// Runs the command; `quiet`: nothing is printed where nothing is missing.
+pub fn submit(args: &SubmitArgs, quiet: bool) -> Outcome {
+    say(run(args, quiet))
 }
 
-fn run(args: &Args) -> Result<Outcome, Said> {
+fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
     let round = Round::find(&args.round)?;
     let form = Form::read(&args.form)?;
     form.of_round(&round).map_err(|what| Error::Content {
@@ -110,7 +106,7 @@ fn run(args: &Args) -> Result<Outcome, Said> {
         None => rehearsal.map(Rehearsal::without_checker),
     };
     let checkout = official.as_ref().map(Official::folder);
-    let tree = Tree::new(&args.out, args.division, &form.submitter);
+    let tree = Tree::new(&args.output, args.division, &form.submitter);
     let (mut scripts, mut of_runs) = (Vec::new(), Vec::new());
     if !args.runs.is_empty() {
         let empty = form.empty();
@@ -121,7 +117,7 @@ fn run(args: &Args) -> Result<Outcome, Said> {
                 .collect();
             let what = format!("the form leaves empty what only you know{}", all.concat());
             let path = args.form.clone();
-            return Err(Error::Content { path, what }.into());
+            return Err(Error::Content { path, what });
         }
         let wanted: Vec<_> = form.models.keys().map(String::as_str).collect();
         let (runs, notes) = build::find(&args.runs, &round, &wanted, checkout)?;
@@ -145,7 +141,7 @@ fn run(args: &Args) -> Result<Outcome, Said> {
             source: args.source.clone(),
             runs: &runs,
         };
-        let built = build::build(&material, &args.out)?;
+        let built = build::build(&material, &args.output)?;
         of_runs = rules::check_runs(&material, &tree);
         if let Some(official) = &official {
             scripts.extend(official.verify(&round, &built, &form.accuracy_scripts)?);
@@ -171,9 +167,11 @@ fn run(args: &Args) -> Result<Outcome, Said> {
         }
     };
     text += &table::page(&others);
-    // Nobody may be reading any more.
-    let _ = std::io::stdout().write_all(text.as_bytes());
     let good = others.is_empty() && scripts_good;
+    if !(good && quiet) {
+        // Nobody may be reading any more.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+    }
     Ok(if good {
         Outcome::Good
     } else {

@@ -18,7 +18,7 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
                 of.len(),
                 look.round.accuracy_log_max_bytes
             );
-            let make = "frontend submit ... --checker DIR";
+            let make = "qdl submit ... --checker DIR";
             look.say_make(ACCURACY_LOG, &log, what, make);
         }
         Ok(_) => ran.iter().for_each(|ran| answers::kept(look, ran, &log)),
@@ -76,7 +76,7 @@ fn text(look: &mut Look<'_>, result: &Result<'_>, folder: &Path, ran: Option<&Ra
         .lines()
         .filter_map(|l| l.strip_prefix("hash="))
         .collect();
-    let make = "frontend submit ... --checker DIR";
+    let make = "qdl submit ... --checker DIR";
     let [hash] = hashes[..] else {
         let n = hashes.len();
         return look.say_make(

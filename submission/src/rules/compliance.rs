@@ -18,7 +18,7 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>) -> Vec<Ran> {
             continue;
         }
         // The verifiers write the files; what a run lacks is found beside its logs.
-        let verify = "frontend submit ... --checker DIR";
+        let verify = "qdl submit ... --checker DIR";
         for file in test.files.iter().filter(|f| !filled(&folder.join(f))) {
             look.say_make(
                 TEST_FILES,

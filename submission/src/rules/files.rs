@@ -15,7 +15,7 @@ pub(super) fn check(look: &mut Look<'_>) {
     let tree = look.tree;
     let own = tree.own();
     if tree.systems().iter().all(|s| tree.places(s).is_empty()) {
-        let make = "frontend submit --runs DIR... --out TREE --form FORM.yaml";
+        let make = "qdl submit --runs DIR... --out TREE --form FORM.yaml";
         look.say_make(TREE_EMPTY, &own.join("results"), "it has no result", make);
     }
     let all = layout::folders(&own).into_iter().chain(layout::files(&own));
@@ -29,7 +29,7 @@ pub(super) fn check(look: &mut Look<'_>) {
     }
     let source = tree.source();
     if !holds_a_file(&source) {
-        let make = "frontend submit ... --src FOLDER";
+        let make = "qdl submit ... --src FOLDER";
         look.say_make(TREE_SOURCE, &source, "there is no source of the QDL", make);
     }
     upload(look, &own);
@@ -39,9 +39,9 @@ pub(super) fn check(look: &mut Look<'_>) {
             look.say_make(rule, path, "it is not there, or empty", make);
         }
     };
-    let build = "frontend submit ... --node NODE.json";
+    let build = "qdl submit ... --node NODE.json";
     page(TREE_SESSION, &documents.join(layout::SESSION_PAGE), build);
-    let make = "fill in quantization of the form, then `frontend submit` again";
+    let make = "fill in quantization of the form, then `qdl submit` again";
     page(
         TREE_QUANTIZATION,
         &documents.join(layout::QUANTIZATION_PAGE),
@@ -72,7 +72,7 @@ pub(super) fn check(look: &mut Look<'_>) {
         bandwidths(look, system);
         let json = tree.system_json(system);
         if !json.is_file() {
-            let make = "frontend submit ... --form FORM.yaml --node NODE.json";
+            let make = "qdl submit ... --form FORM.yaml --node NODE.json";
             let what = format!("{system} has results and no JSON");
             look.say_make(TREE_SYSTEM, &json, what, make);
         }
@@ -227,7 +227,7 @@ fn readme(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
 }
 
 fn fill(form: &str) -> String {
-    format!("fill in {form}, then `frontend submit` again")
+    format!("fill in {form}, then `qdl submit` again")
 }
 
 /// True of what the checker takes for empty: "", null, 0, false, [] and {}, and blanks.

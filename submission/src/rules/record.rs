@@ -293,7 +293,7 @@ fn described(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left) {
         let why = left.undescribed.get(&*node);
         let why = why.map_or(String::new(), |why| format!(" ({why})"));
         let role = role.name();
-        let make = format!("{role} describe --name {node}; frontend submit ... --node FILE");
+        let make = format!("{role} describe --name {node}; qdl submit ... --node FILE");
         let what = format!("{node} is not described{why}");
         look.say_make(RECORD_DESCRIBED, &path, what, make);
     }
@@ -322,7 +322,7 @@ fn yaml(look: &mut Look<'_>, ran: &Ran, left: &Left, kept: &Path) {
     for node in ran.nodes() {
         let name = left::accelerator_yaml(&node);
         let path = kept.join(&name);
-        let make = format!("frontend submit ... --accelerator {node}=ITS.yaml");
+        let make = format!("qdl submit ... --accelerator {node}=ITS.yaml");
         if !filled(&path) {
             let what = format!("{node}'s configuration is not kept");
             look.say_make(RECORD_YAML, &path, what, make);

@@ -16,7 +16,7 @@ pub(super) fn check(look: &mut Look<'_>, system: &Name) {
         Err(error) => return look.say(SYSTEM_JSON, &path, error.to_string()),
     };
     let round = look.round;
-    let make = "fill in the form, then `frontend submit` again";
+    let make = "fill in the form, then `qdl submit` again";
     let division = look.tree.division();
     let network: &[String] = match division {
         Division::Network => &round.system.network,

@@ -43,7 +43,7 @@ fn announce(root: &Path, command: &Command) {
     println!("$ {}", shown(command).replace(&prefix, ""));
 }
 
-/// Where the programs lie, after building them.
+/// Where the programs and `qdl` lie, after building them.
 pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     let arguments = [
         "build",
@@ -54,6 +54,8 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
         "frontend",
         "--package",
         "accelerator",
+        "--package",
+        "qdl-cli",
     ];
     let status = run("cargo build", cargo(root).args(arguments), BUILD)?;
     if !status.success() {

@@ -1,5 +1,5 @@
 //! `cargo xtask submission`: a rehearsal of a submission, on one machine and in minutes. The runs
-//! of llama3.1-8b with the engine `tokens`, the descriptions, the form, `frontend submit`: the
+//! of llama3.1-8b with the engine `tokens`, the descriptions, the form, `qdl submit`: the
 //! whole way, ending in a tree and in a table of what a rehearsal cannot have
 //! (`configs/rounds/rehearsal.yaml`).
 
@@ -30,14 +30,14 @@ pub struct Asked {
     pub checker: Option<PathBuf>,
     /// The Python of its scripts.
     pub python: Option<PathBuf>,
-    /// Where both programs lie, built already.
+    /// Where the programs and `qdl` lie, built already.
     pub programs: Option<PathBuf>,
 }
 
 struct Rehearsal<'a> {
     root: &'a Path,
     folder: PathBuf,
-    frontend: PathBuf,
+    programs: PathBuf,
     machines: Machines,
 }
 
@@ -63,7 +63,7 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
     let rehearsal = Rehearsal {
         root,
         folder,
-        frontend: programs.join("frontend"),
+        programs: programs.clone(),
         machines,
     };
     let audit = rehearsal.files(asked)?;
@@ -147,7 +147,7 @@ impl Rehearsal<'_> {
                 accelerator.check(log)?;
                 let out = format!("runs/{scenario}/{kind}");
                 let config = format!("{scenario}.yaml");
-                let mut command = self.command();
+                let mut command = self.command("frontend");
                 command.args(["--quiet", "--config", &config, "--scenario", scenario]);
                 command.args(flags).args(["--force", "--output", &out]);
                 println!("$ {}", shown(&command));
@@ -170,8 +170,8 @@ impl Rehearsal<'_> {
     }
 
     fn submit(&self, asked: &Asked) -> Result<i32> {
-        let mut command = self.command();
-        command.args(["submit", "--runs", "runs", "--out", "tree"]);
+        let mut command = self.command("qdl");
+        command.args(["submit", "--runs", "runs", "--output", "tree"]);
         command.args(["--form", "form.yaml", "--src"]);
         command.arg(self.root.join("qdl/src"));
         command.arg("--rehearsal").arg(self.root.join(TABLE));
@@ -187,19 +187,20 @@ impl Rehearsal<'_> {
             }
         }
         println!("$ {}\n", shown(&command));
-        let status = run("frontend submit", &mut command, RUN)?;
-        status.code().context("frontend submit was ended")
+        let status = run("qdl submit", &mut command, RUN)?;
+        status.code().context("qdl submit was ended")
     }
 
     fn quietly(&self, words: &[&str]) -> Result<String> {
-        let mut command = self.command();
+        let mut command = self.command("qdl");
         command.args(words);
         println!("$ {}", shown(&command));
-        run_quietly("frontend", &mut command, SOON)
+        run_quietly("qdl", &mut command, SOON)
     }
 
-    fn command(&self) -> Command {
-        let mut command = self.machines.command(Side::Frontend, &self.frontend);
+    fn command(&self, program: &str) -> Command {
+        let program = self.programs.join(program);
+        let mut command = self.machines.command(Side::Frontend, &program);
         command.current_dir(&self.folder);
         command
     }

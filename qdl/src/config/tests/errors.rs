@@ -93,6 +93,19 @@ f.yaml:2:1: the key `node` is here twice
   = remove one of the two"
     );
     assert!(text(frontend("")).starts_with("f.yaml:1:1: the file ends too early"));
+    let two = text(accelerator(&format!("{ACCELERATOR}---\nnode: g\n")));
+    assert!(
+        two.contains("a second document begins here") && !two.contains("from_str"),
+        "{two}"
+    );
+    let tab = text(frontend("node: f\nmodel:\n\tname: m\n"));
+    assert!(
+        tab.starts_with("f.yaml:3:1: line 3 begins with a tab"),
+        "{tab}"
+    );
+    // A tab that YAML takes, and one in a text, are none of it.
+    let other = text(frontend("node:\tf\nx: |\n  a\n  \tb\nmodel: {\n"));
+    assert!(!other.contains("begins with a tab"), "{other}");
     assert_eq!(
         text(frontend("node: \"f\n")),
         "\

@@ -49,6 +49,10 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
         let written = nic.inline_bytes.take();
         assert!(nic.matching.is_some() || written == Some(nic.inline_bytes()));
     }
+    // Its default is one for waiting and another for a step.
+    let waits = full.deadlines.connect();
+    full.deadlines.connect_ms = None;
+    assert_eq!(waits, full.deadlines.connect());
     let bare = without(
         front,
         &[
@@ -65,7 +69,10 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
         &["domain", "match", "group_by"],
     );
     assert_eq!(full, frontend(&bare).expect("with less in it"));
-    let full = accelerator(acc).expect("the accelerator's");
+    let mut full = accelerator(acc).expect("the accelerator's");
+    let step = full.deadlines.step();
+    full.deadlines.connect_ms = None;
+    assert_eq!(step, full.deadlines.step());
     let mut bare = without(
         acc,
         &["deadlines", "memory_mib", "nic_threads", "engine"],

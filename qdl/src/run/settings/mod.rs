@@ -41,8 +41,8 @@ pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, AuthError> {
 /// The control plane's.
 pub(super) fn timing(d: &Deadlines) -> Timing {
     Timing {
-        connect: d.connect(),
-        handshake: d.connect(),
+        connect: d.step(),
+        handshake: d.step(),
         heartbeat: HeartbeatCfgs {
             every: d.heartbeat_interval(),
             gone_after: d.heartbeat_timeout(),

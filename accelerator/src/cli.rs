@@ -1,0 +1,226 @@
+//! What the command lines of the programs have in common.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    sync::OnceLock,
+};
+
+use clap::{
+    Arg, ArgAction, ArgMatches, Args, ColorChoice, Command, CommandFactory, FromArgMatches,
+};
+use qdl::topology::{self, Form, Node, TopologyError};
+use tracing::Level;
+
+/// What is shown, and how.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Screen {
+    /// No progress and no summary on the screen: errors alone
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// More log lines: -v for debugging, -vv for everything
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+
+    /// Colours: auto has them on a terminal, unless NO_COLOR is set or TERM is dumb
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto,
+          global = true)]
+    pub color: ColorChoice,
+}
+
+impl Screen {
+    /// Whether what goes to a stream is coloured.
+    pub fn colors(&self, stream: &impl io::IsTerminal) -> bool {
+        let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
+        match self.color {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto => {
+                let dumb = set("TERM").is_some_and(|term| term == "dumb");
+                stream.is_terminal() && set("NO_COLOR").is_none() && !dumb
+            }
+        }
+    }
+
+    /// Begins with log lines on standard error, from `plain` on where no flag says otherwise.
+    pub fn log(&self, plain: Level) {
+        let level = match (self.quiet, self.verbose) {
+            (true, _) => Level::ERROR,
+            (false, 0) => plain,
+            (false, 1) => Level::DEBUG,
+            (false, _) => Level::TRACE,
+        };
+        tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(io::stderr)
+            .with_target(false)
+            .with_ansi(self.colors(&io::stderr()))
+            .init();
+    }
+}
+
+/// The version of these programs and the commit that they were built from.
+pub fn version() -> &'static str {
+    static VERSION: OnceLock<String> = OnceLock::new();
+    VERSION.get_or_init(|| qdl::run::version(option_env!("QDL_HEAD")))
+}
+
+/// A command with these arguments.
+pub fn command<A: CommandFactory>(name: &'static str) -> Command {
+    A::command().name(name)
+}
+
+/// The arguments of a command that [`command`] made; ends the process where they are none.
+pub fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> A {
+    A::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Parses the command line of `program`; ends the process with exit code 2 where it is wrong. A
+/// flag of a run in front of a command is one such.
+pub fn parse(program: &Command) -> ArgMatches {
+    let mut program = program.clone().color(color());
+    let matches = program.clone().get_matches();
+    if let Some(name) = matches.subcommand_name() {
+        let given =
+            |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+        let of_run = |a: &&Arg| !a.is_global_set() && given(a.get_id().as_str());
+        let arg = program
+            .get_arguments()
+            .find(of_run)
+            .map(|a| a.get_id().clone());
+        if let Some(arg) = arg {
+            let flag = arg.as_str().replace('_', "-");
+            let text = format!("--{flag} is of a run, and stands in front of the command `{name}`");
+            let kind = clap::error::ErrorKind::ArgumentConflict;
+            program.error(kind, text).exit();
+        }
+    }
+    matches
+}
+
+/// What `--color` says, before the command line is known to be right.
+fn color() -> ColorChoice {
+    let words: Vec<_> = std::env::args().collect();
+    let says = |word: &str| match word {
+        "never" => Some(ColorChoice::Never),
+        "always" => Some(ColorChoice::Always),
+        _ => None,
+    };
+    let joined = words.iter().find_map(|w| says(w.strip_prefix("--color=")?));
+    let apart = || {
+        words
+            .windows(2)
+            .find_map(|w| says(&w[1]).filter(|_| w[0] == "--color"))
+    };
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let plain = if dumb {
+        ColorChoice::Never
+    } else {
+        ColorChoice::Auto
+    };
+    joined.or_else(apart).unwrap_or(plain)
+}
+
+/// Shows this machine's NICs and GPUs, how near they are to each other, and which NICs serve which
+/// GPU; or writes a configuration for it.
+#[derive(Clone, Debug, clap::Parser)]
+pub struct TopologyArgs {
+    /// Print a configuration that starts a node on this machine, with every usable NIC
+    #[arg(long, conflicts_with = "json")]
+    yaml: bool,
+
+    /// With --yaml: sockets on every interface that has an address, also where there are RDMA
+    /// devices
+    #[arg(long, requires = "yaml")]
+    tcp: bool,
+
+    /// Whose configuration --yaml prints [default: an accelerator's of `accelerator`, else a
+    /// frontend's]
+    #[arg(long, value_name = "NODE", value_parser = ["frontend", "accelerator"])]
+    of: Option<String>,
+
+    /// Print all that was read, as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Read DIR/sys instead of /sys, and addresses from DIR/addresses (lines of `INTERFACE
+    /// ADDRESS,ADDRESS`)
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+}
+
+/// Prints what `topology` of a program is asked for; `own` is the node that the program is.
+///
+/// # Errors
+/// [`TopologyError`].
+pub fn topology(args: &TopologyArgs, own: Node) -> Result<(), TopologyError> {
+    let node = match args.of.as_deref() {
+        Some("frontend") => Node::Frontend,
+        Some(_) => Node::Accelerator,
+        None => own,
+    };
+    let form = match (args.yaml, args.json) {
+        (true, _) => Form::Yaml { tcp: args.tcp },
+        (false, true) => Form::Json,
+        (false, false) => Form::Matrix,
+    };
+    let text = topology::command(node, form, args.root.as_ref())?;
+    // Nobody may be reading any more.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
+/// Prints what a shell needs to complete this command line: `bash`, `zsh`, `fish`, `elvish` or
+/// `powershell`.
+#[derive(Clone, Debug, clap::Parser)]
+struct CompletionsArgs {
+    /// Whose
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: clap_complete::Shell,
+}
+
+/// Prints the manual page, or writes one for each command into a folder.
+#[derive(Clone, Debug, clap::Parser)]
+struct ManArgs {
+    /// The folder for a page of each command
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+/// The commands that every program has.
+pub fn common() -> [Command; 2] {
+    [
+        command::<CompletionsArgs>("completions"),
+        command::<ManArgs>("man"),
+    ]
+}
+
+/// Runs one of [`common`], if it is one.
+pub fn run_common(program: &Command, name: &str, matches: &ArgMatches) -> Option<io::Result<()>> {
+    let mut program = program.clone();
+    let mut text = Vec::new();
+    match name {
+        "completions" => {
+            let of = program.get_name().to_owned();
+            let args: CompletionsArgs = arguments(matches);
+            clap_complete::generate(args.shell, &mut program, of, &mut text);
+        }
+        "man" => match arguments::<ManArgs>(matches).output {
+            Some(folder) => {
+                let made = std::fs::create_dir_all(&folder);
+                return Some(made.and_then(|()| clap_mangen::generate_to(program, folder)));
+            }
+            None => {
+                let page = clap_mangen::Man::new(program).render(&mut text);
+                if page.is_err() {
+                    return Some(page);
+                }
+            }
+        },
+        _ => return None,
+    }
+    // Nobody may be reading any more.
+    let _ = io::stdout().write_all(&text);
+    Some(Ok(()))
+}

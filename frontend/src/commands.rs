@@ -1,0 +1,57 @@
+//! What there is around a run: the commands of `qdl`. `frontend` forwards to them for one version.
+
+use accelerator::cli::{self, Screen, TopologyArgs};
+use clap::{ArgMatches, Command};
+use qdl::topology::Node;
+use submission::command::{DescribeArgs, Outcome, SubmitArgs};
+
+use crate::{describe, exit::ExitCode, init, tune};
+
+/// All of them.
+pub fn all() -> Vec<Command> {
+    let own = [
+        cli::command::<init::InitArgs>("init"),
+        cli::command::<TopologyArgs>("topology"),
+        cli::command::<DescribeArgs>("describe"),
+        cli::command::<tune::TuneArgs>("tune"),
+        cli::command::<report::ReportArgs>("report"),
+        cli::command::<SubmitArgs>("submit"),
+    ];
+    own.into_iter().chain(cli::common()).collect()
+}
+
+/// Runs one of [`all`]; `program` is whose it is.
+pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
+    let screen: Screen = cli::arguments(matches);
+    if let Some(done) = cli::run_common(program, name, matches) {
+        return done.map_or_else(failed, |()| ExitCode::Good);
+    }
+    match name {
+        "init" => init::command(&cli::arguments(matches), screen.quiet),
+        "topology" => cli::topology(&cli::arguments(matches), Node::Frontend)
+            .map_or_else(failed, |()| ExitCode::Good),
+        "describe" => of(describe::command(&cli::arguments(matches))),
+        "tune" => tune::command(&cli::arguments(matches), screen.quiet),
+        "report" => match report::command(&cli::arguments(matches), screen.quiet) {
+            report::Outcome::Good => ExitCode::Good,
+            report::Outcome::Setup => ExitCode::Setup,
+        },
+        _ => of(submission::command::submit(
+            &cli::arguments(matches),
+            screen.quiet,
+        )),
+    }
+}
+
+fn of(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Good => ExitCode::Good,
+        Outcome::Findings => ExitCode::Invalid,
+        Outcome::Setup => ExitCode::Setup,
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::Setup
+}
