@@ -131,7 +131,8 @@ pub struct Args {
     pub seed: Option<u64>,
 
     /// Show the run while it goes on, as a page at this address, which a browser on this machine
-    /// opens; any other address needs the session's token
+    /// opens; at any other address the page has a
+    /// key of its own, which `live.url` in the run's folder holds
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1,
           default_missing_value = live::DEFAULT, value_parser = live::address)]
     pub live: Option<SocketAddr>,

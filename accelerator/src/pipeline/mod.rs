@@ -20,8 +20,8 @@
 //!
 //! # When a sample cannot be run
 //! A length that the model cannot have is refused on the NIC thread, before the queue. Where the
-//! engine refuses a batch, for what it holds, its samples are run one by one. The connection of a
-//! sample that is refused is lost, and nothing else.
+//! engine refuses a batch, for what it holds, its samples are run one by one. The reason of a
+//! refusal lands in the sample's own slot, and nothing else is touched.
 //!
 //! # When the engine fails
 //! The first error that is the engine's own, or panic, of a worker is given to the callback of

@@ -51,10 +51,12 @@ fn picky(times: u8) -> Arc<Picky> {
 }
 
 fn refusals(events: &[DispatchEvent]) -> Vec<&Refused> {
-    let refused = |e| match e {
-        &DispatchEvent::Refused(ref r) => Some(r),
-        _ => None,
-    };
+    fn refused(event: &DispatchEvent) -> Option<&Refused> {
+        match event {
+            DispatchEvent::Refused(r) => Some(r),
+            _ => None,
+        }
+    }
     events.iter().filter_map(refused).collect()
 }
 
