@@ -12,7 +12,7 @@ use qdl::{
     stats::{Page, memory},
 };
 
-use crate::node::Accelerator;
+use crate::{engine::too_many_threads, node::Accelerator};
 
 /// The page.
 pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
@@ -93,6 +93,9 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
             accelerator_crew(config).threads()
         ),
     );
+    if let Some(words) = too_many_threads(&config.engine) {
+        page.fact("threads", words);
+    }
     page.fact(
         "checked",
         "nobody was served; without --check it waits for a frontend",

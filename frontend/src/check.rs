@@ -4,6 +4,7 @@
 
 use std::io::Write;
 
+use accelerator::engine::too_many_threads;
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
     config::{Auth, DatasetKind, EngineConfig, FrontendConfig, Verify},
@@ -59,6 +60,9 @@ pub fn check(
             "threads",
             format!("{most} of the engine, {}", issuing(settings)),
         );
+        if let Some(words) = own.and_then(too_many_threads) {
+            page.fact("threads", words);
+        }
         page.fact("memory", needed(settings, plan, qsl, 0));
     } else {
         let needs = SlotNeeds::of(config)?;

@@ -338,6 +338,19 @@ pub fn batching(engine: &EngineConfig) -> Option<String> {
     Some(line)
 }
 
+/// Words about an engine on the CPU that asks for more cores than this machine has.
+pub fn too_many_threads(engine: &EngineConfig) -> Option<String> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (threads, each) = (engine.workers(), engine.intra_threads.max(1));
+    let own = engine.kind == EngineKind::Onnx && engine.provider == Provider::Cpu;
+    (own && threads.saturating_mul(each) > cores).then(|| {
+        format!(
+            "WARNING: threads x intra_threads is {threads} x {each}, more than the {cores} cores: \
+             lower one of them"
+        )
+    })
+}
+
 /// Makes the engine that `params` names. Models are loaded here once, so that a bad one is found at
 /// the start.
 ///
