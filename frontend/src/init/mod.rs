@@ -223,8 +223,7 @@ fn write(args: &InitArgs) -> Result<String> {
     }
     if let Some(fixed) = plan.fixed_batch {
         text += &format!(
-            "batch    fixed at {fixed} by the model: export it with a dynamic batch for others, which \
-             are mostly faster\n"
+            "batch    fixed at {fixed} by the model: export it with a dynamic batch to run more at once\n"
         );
     }
     text += &next(args, &places, &plan.data);

@@ -136,11 +136,6 @@ pub(super) fn wrong(path: &Path) -> Option<String> {
                 data.display(),
                 meta.len()
             )),
-            Ok(_) if path.is_symlink() && !target.with_file_name(&name).exists() => Some(format!(
-                "it is a link to {}, and its data {name} is beside the link alone: copy the model \
-                 there, or put the data beside the target",
-                target.display()
-            )),
             Ok(_) => None,
             Err(_) if target.with_file_name(&name).exists() => Some(format!(
                 "it is a link to {}, and its data {name} is not beside the link: give the target's \
