@@ -112,7 +112,7 @@ impl Accelerator {
     pub fn start(config: &AcceleratorConfig, text: &str, once: bool) -> Result<Self, SetupError> {
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
-        let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
+        let mut params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
         // What sysfs does not say is not known, and nothing is bound.
         let topology = Topology::of_this_machine().unwrap_or_default();
         let mut options = Options::from(&params);
@@ -125,6 +125,9 @@ impl Accelerator {
             options.near.insert(gpu, near);
         }
         let engine = engines[0].1.clone();
+        if let Some(fixed) = engine.fixed_batch() {
+            params.engine.max_batch = params.engine.max_batch.min(fixed);
+        }
         let hashed = hashing.end()?;
         // The opaque engines take any bytes, whatever the configuration calls them; a model file
         // has its say.

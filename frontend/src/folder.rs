@@ -11,14 +11,21 @@ use submission::left;
 
 use crate::{
     exit::ExitCode,
+    live,
     report::{ACCURACY_FILE, HISTOGRAMS, INVALID_FILE, ReportError, SUMMARY_FILE, TIMELINE_FILE},
     settings::Settings,
 };
 
 /// Where a finished run waits for the end of the one that is to replace it.
 const ASIDE: &str = "replaced-run";
+/// The same while its files move in or out: what lies in it and what lies beside it are one run.
+const MOVING: &str = "replaced-run.tmp";
+/// The same while it is removed.
+const OLD: &str = "replaced-run.old";
 /// Where the run lies that was to replace another and did not come to its end.
 const UNFINISHED: &str = "unfinished-run";
+/// How a run ends that replaces no other.
+const UNENDED: [ExitCode; 3] = [ExitCode::Interrupted, ExitCode::Lost, ExitCode::Setup];
 /// How many runs may begin within the same second.
 const TRIED: u32 = 1000;
 
@@ -134,8 +141,32 @@ fn clear(folder: &Path, logs: &[PathBuf]) -> Result<(), FolderError> {
     for path in files(folder, logs) {
         gone(fs::remove_file(&path)).map_err(|source| FolderError::Unusable { path, source })?;
     }
-    let _ = fs::remove_dir(folder.join(left::FOLDER));
+    leave(folder);
     Ok(())
+}
+
+/// Removes what no run keeps: an empty folder of what it left, and the key of its live page.
+fn leave(folder: &Path) {
+    let _ = fs::remove_file(folder.join(live::KEY_FILE));
+    let _ = fs::remove_dir(folder.join(left::FOLDER));
+}
+
+/// Removes a run and its folder, unless somebody keeps something else in that.
+fn discard(folder: &Path, logs: &[PathBuf]) -> io::Result<()> {
+    clear(folder, logs).map_err(|error| match error {
+        FolderError::Unusable { source, .. } => source,
+        taken @ FolderError::Taken { .. } => io::Error::other(taken),
+    })?;
+    let _ = fs::remove_dir(folder);
+    Ok(())
+}
+
+/// Whether the run that lies in `folder` came to its end, so that it may replace another.
+fn ended(folder: &Path) -> bool {
+    let text = fs::read(folder.join(SUMMARY_FILE)).unwrap_or_default();
+    let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let code = json["exit"]["code"].as_u64();
+    code.is_some_and(|c| UNENDED.iter().all(|u| u64::from(u.code()) != c))
 }
 
 /// A folder that is this run's. A clone undoes the same when it is dropped.
@@ -146,6 +177,8 @@ pub struct Place {
     logs: Vec<PathBuf>,
     /// It was made for this run.
     new: bool,
+    /// What lies in it is this run's.
+    taken: bool,
     /// It is to replace a finished run, which is put aside.
     replaces: bool,
     settled: bool,
@@ -162,6 +195,7 @@ impl Place {
             folder: settings.folder().to_owned(),
             logs: Vec::new(),
             new: false,
+            taken: false,
             replaces: false,
             settled: false,
         };
@@ -170,7 +204,6 @@ impl Place {
             source,
         };
         if !settings.own_folder {
-            place.new = true;
             let first = place.folder.clone();
             let parent = first.parent().unwrap_or(Path::new("."));
             fs::create_dir_all(parent).map_err(|e| unusable(parent, e))?;
@@ -182,9 +215,13 @@ impl Place {
                     }
                     made => {
                         made.map_err(|e| unusable(&place.folder, e))?;
+                        place.new = true;
                         break;
                     }
                 }
+            }
+            if !place.new {
+                return Err(unusable(&first, io::ErrorKind::AlreadyExists.into()));
             }
             settings.log.outdir.clone_from(&place.folder);
         } else {
@@ -193,19 +230,17 @@ impl Place {
             fs::create_dir_all(&place.folder).map_err(|e| unusable(&place.folder, e))?;
         }
         place.logs = logs(settings);
-        if place.folder.join(ASIDE).is_dir() {
-            // A run that was killed had put a finished one aside.
+        place.recover().map_err(|e| unusable(&place.folder, e))?;
+        if settings.own_folder {
+            check(settings, force)?;
+        }
+        if finished(settings).is_some() {
+            place.put_aside().map_err(|e| unusable(&place.folder, e))?;
+            place.replaces = true;
+        } else {
             clear(&place.folder, &place.logs)?;
-            place.back().map_err(|e| unusable(&place.folder, e))?;
-            if !force {
-                check(settings, force)?;
-            }
         }
-        place.replaces = finished(settings).is_some();
-        match place.replaces {
-            true => place.to(ASIDE).map_err(|e| unusable(&place.folder, e))?,
-            false => clear(&place.folder, &place.logs)?,
-        }
+        place.taken = true;
         Ok(place)
     }
 
@@ -217,36 +252,84 @@ impl Place {
             path: self.folder.clone(),
             source,
         };
-        let ended = !matches!(
-            code,
-            ExitCode::Interrupted | ExitCode::Lost | ExitCode::Setup
-        );
+        leave(&self.folder);
         if !self.replaces {
             return Ok(self.folder.clone());
         }
-        let aside = self.folder.join(ASIDE);
-        if ended {
-            fs::remove_dir_all(aside).map_err(failed)?;
+        if !UNENDED.contains(&code) {
+            self.forget().map_err(failed)?;
             return Ok(self.folder.clone());
         }
-        gone(fs::remove_dir_all(self.folder.join(UNFINISHED))).map_err(failed)?;
+        let unfinished = self.folder.join(UNFINISHED);
+        discard(&unfinished, &self.logs).map_err(failed)?;
         self.to(UNFINISHED).map_err(failed)?;
         self.back().map_err(failed)?;
-        Ok(self.folder.join(UNFINISHED))
+        Ok(unfinished)
+    }
+
+    /// Ends what a run that was killed had begun: a finished run that it had put aside comes back,
+    /// or goes where the one that was to replace it has ended too.
+    fn recover(&self) -> io::Result<()> {
+        let holds = |name: &str| {
+            let files = files(&self.folder.join(name), &self.logs);
+            files.iter().any(|path| path.is_file())
+        };
+        discard(&self.folder.join(OLD), &self.logs)?;
+        if holds(MOVING) {
+            self.unpack()?;
+        }
+        if !holds(ASIDE) {
+            return Ok(());
+        }
+        if ended(&self.folder) {
+            return self.forget();
+        }
+        discard(&self.folder.join(UNFINISHED), &self.logs)?;
+        self.to(UNFINISHED)?;
+        self.back()
+    }
+
+    /// Moves the finished run aside, all of it or nothing.
+    fn put_aside(&self) -> io::Result<()> {
+        let moving = self.folder.join(MOVING);
+        let moved = fs::create_dir_all(&moving)
+            .and_then(|()| self.to(MOVING))
+            .and_then(|()| fs::rename(&moving, self.folder.join(ASIDE)));
+        if moved.is_err() {
+            let _ = self.unpack();
+        }
+        moved
+    }
+
+    /// Removes the run that was put aside. Its folder has another name first: what is left of one
+    /// that is half gone is not taken for a run.
+    fn forget(&self) -> io::Result<()> {
+        let (aside, old) = (self.folder.join(ASIDE), self.folder.join(OLD));
+        match fs::rename(&aside, &old) {
+            Ok(()) => discard(&old, &self.logs),
+            // Somebody keeps something there.
+            Err(_) => discard(&aside, &self.logs),
+        }
     }
 
     /// Moves all files of the run that lies there into a folder in it.
     fn to(&self, name: &str) -> io::Result<()> {
         move_all(&self.folder, &self.folder.join(name), &self.logs)?;
-        let _ = fs::remove_dir(self.folder.join(left::FOLDER));
+        leave(&self.folder);
         Ok(())
     }
 
-    /// Moves what was put aside back to its place.
+    /// Moves what was put aside back to its place, which is empty.
     fn back(&self) -> io::Result<()> {
-        let aside = self.folder.join(ASIDE);
-        move_all(&aside, &self.folder, &self.logs)?;
-        gone(fs::remove_dir_all(&aside))
+        fs::rename(self.folder.join(ASIDE), self.folder.join(MOVING))?;
+        self.unpack()
+    }
+
+    /// Moves what was on its way to or from its place back there.
+    fn unpack(&self) -> io::Result<()> {
+        let moving = self.folder.join(MOVING);
+        move_all(&moving, &self.folder, &self.logs)?;
+        discard(&moving, &self.logs)
     }
 }
 
@@ -256,7 +339,7 @@ impl Drop for Place {
         if self.settled {
             return;
         }
-        if self.replaces || self.new {
+        if self.taken {
             let _ = clear(&self.folder, &self.logs);
         }
         if self.replaces {
@@ -362,6 +445,70 @@ mod tests {
         place.settle(ExitCode::Invalid).expect("settled");
         assert_eq!(says(s.folder()), "third");
         assert!(!s.folder().join(ASIDE).exists());
+    }
+
+    #[test]
+    fn a_finished_run_that_cannot_be_put_aside_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(folder.path());
+        run(&s, ExitCode::Good, "first");
+        // Somebody's files lie where it is to go.
+        fs::create_dir(s.folder().join(ASIDE)).expect("made");
+        fs::write(s.folder().join(ASIDE).join("note"), "mine").expect("written");
+        Place::take(&mut s, true).expect_err("no room");
+        assert_eq!(says(s.folder()), "first");
+        assert!(s.folder().join(SUMMARY_FILE).is_file() && s.log.files().summary.is_file());
+        fs::remove_dir_all(s.folder().join(ASIDE)).expect("removed");
+        fs::write(s.folder().join(MOVING), "a file").expect("written");
+        Place::take(&mut s, true).expect_err("no room");
+        assert_eq!(says(s.folder()), "first");
+    }
+
+    #[test]
+    fn a_kill_between_any_two_moves_loses_no_file_of_a_finished_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(folder.path());
+        let whole = |s: &Settings| {
+            assert_eq!(says(s.folder()), "first");
+            assert!(s.folder().join(SUMMARY_FILE).is_file() && s.log.files().summary.is_file());
+        };
+        for moved in 0..3 {
+            run(&s, ExitCode::Good, "first");
+            let logs = logs(&s);
+            let moving = s.folder().join(MOVING);
+            fs::create_dir_all(&moving).expect("made");
+            let there = files(s.folder(), &logs).into_iter().filter(|f| f.is_file());
+            for file in there.take(moved).collect::<Vec<_>>() {
+                fs::rename(&file, moving.join(file.file_name().expect("a name"))).expect("moved");
+            }
+            drop(Place::take(&mut s, true).expect("forced"));
+            whole(&s);
+        }
+        // As the one that replaced it is removed.
+        let place = Place::take(&mut s, true).expect("forced");
+        run(&s, ExitCode::Good, "second");
+        std::mem::forget(place);
+        Place::take(&mut s, false).expect_err("finished");
+        assert_eq!(says(s.folder()), "second");
+        drop(Place::take(&mut s, true).expect("forced"));
+        assert_eq!(says(s.folder()), "second");
+        assert!(!s.folder().join(ASIDE).exists() && !s.folder().join(OLD).exists());
+    }
+
+    #[test]
+    fn a_file_of_somebody_elses_beside_a_run_that_goes_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(folder.path());
+        run(&s, ExitCode::Good, "first");
+        for code in [ExitCode::Lost, ExitCode::Lost, ExitCode::Good] {
+            let place = Place::take(&mut s, true).expect("forced");
+            run(&s, code, "second");
+            fs::write(s.folder().join(live::KEY_FILE), "").expect("written");
+            place.settle(code).expect("settled");
+            assert!(!s.folder().join(live::KEY_FILE).exists());
+            fs::write(s.folder().join(UNFINISHED).join("note"), "mine").expect("written");
+        }
+        assert!(s.folder().join(UNFINISHED).join("note").is_file());
     }
 
     #[test]

@@ -1,32 +1,122 @@
-//! SIGINT, SIGTERM and SIGHUP (the terminal is gone): the first asks for an orderly
-//! end, a second one ends the process as it always does.
+//! SIGINT, SIGTERM and SIGHUP (the terminal is gone): the first marks the run's folder INVALID and
+//! asks for an orderly end. One that comes within a second is the same one again, as `timeout`
+//! sends two; a later one ends the process at once.
 
 use std::{
+    ffi::CString,
     io,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    ptr::null_mut,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI32, Ordering},
+        atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use crate::{exit::ExitCode, live, report::INVALID_FILE};
+
 /// How often signals are looked for.
 const TICK: Duration = Duration::from_millis(20);
+/// Signals this soon after the first are that one again.
+const SAME: Duration = Duration::from_secs(1);
+/// What the mark says until the run's end says more.
+const WORDS: &[u8] = b"interrupted by a signal: the run did not come to its end\n";
 
 /// The signal that came; 0 before.
 static CAME: AtomicI32 = AtomicI32::new(0);
+/// When the first came, in nanoseconds of the monotonic clock.
+static FIRST_NS: AtomicU64 = AtomicU64::new(0);
+/// What a signal marks; null where no run is under way.
+static RUN: AtomicPtr<Run> = AtomicPtr::new(null_mut());
+
+/// Files of a run's folder.
+struct Run {
+    invalid: CString,
+    key: CString,
+}
 
 extern "C" fn came(signal: libc::c_int) {
-    CAME.store(signal, Ordering::Relaxed);
+    // SAFETY: __errno_location is valid for the life of the thread.
+    let errno = unsafe { *libc::__errno_location() };
+    let first = CAME.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
+    // SAFETY: what `mark` puts there is never freed.
+    let run = unsafe { RUN.load(Ordering::Acquire).as_ref() };
+    if first.is_ok() {
+        FIRST_NS.store(now_ns(), Ordering::Relaxed);
+        if let Some(run) = run {
+            put(run);
+        }
+    } else {
+        let since = now_ns().saturating_sub(FIRST_NS.load(Ordering::Relaxed));
+        if Duration::from_nanos(since) > SAME && FIRST_NS.load(Ordering::Relaxed) > 0 {
+            // SAFETY: a signal handler may call both; the path ends with 0.
+            unsafe {
+                if let Some(run) = run {
+                    libc::unlink(run.key.as_ptr());
+                }
+                libc::_exit(i32::from(ExitCode::Interrupted as u8))
+            }
+        }
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Writes the mark, by nothing but what a signal handler may call.
+fn put(run: &Run) {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+    // SAFETY: the path ends with 0, the bytes are there, the descriptor is this function's own.
+    unsafe {
+        let file = libc::open(run.invalid.as_ptr(), flags, 0o644);
+        if file >= 0 {
+            libc::write(file, WORDS.as_ptr().cast(), WORDS.len());
+            libc::close(file);
+        }
+    }
+}
+
+/// The monotonic clock, which a signal handler may read.
+fn now_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a value of this function's.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    (now.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec as u64)
+}
+
+/// From now on the first signal marks the run in `folder` INVALID, whatever happens after it.
+pub fn mark(folder: &Path) {
+    let path = |name| CString::new(folder.join(name).as_os_str().as_bytes());
+    // No folder that was made has a 0 in its name.
+    if let (Ok(invalid), Ok(key)) = (path(INVALID_FILE), path(live::KEY_FILE)) {
+        let run = Box::new(Run { invalid, key });
+        RUN.store(Box::into_raw(run), Ordering::Release);
+        if requested().is_some() {
+            // SAFETY: as in the handler.
+            if let Some(run) = unsafe { RUN.load(Ordering::Acquire).as_ref() } {
+                put(run);
+            }
+        }
+    }
+}
+
+/// The run's end is known: what comes now does not change it.
+pub fn unmark() {
+    RUN.store(null_mut(), Ordering::Release);
 }
 
 /// Begins to listen. A signal that is ignored, as `nohup` has SIGHUP, stays so.
 pub fn listen() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: all-zero is a valid sigaction with an empty mask; the
-        // handler does nothing but store to an atomic, which a signal handler
-        // may. SA_RESETHAND gives the second signal its default meaning.
+        // handler does nothing but what a signal handler may.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &mut action);
@@ -35,8 +125,8 @@ pub fn listen() {
             }
             action = std::mem::zeroed();
             action.sa_sigaction = came as *const () as usize;
-            action.sa_flags = libc::SA_RESETHAND | libc::SA_RESTART;
-            libc::sigaction(signal, &action, std::ptr::null_mut());
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &action, null_mut());
         }
     }
 }
@@ -88,17 +178,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_is_noticed_unless_it_was_ignored_before() {
+    fn the_first_signal_marks_the_folder_unless_it_was_ignored_and_repeats_change_nothing() {
         // SAFETY: to ignore a signal runs no code.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
         listen();
         // SAFETY: it is ignored.
         unsafe { libc::raise(libc::SIGINT) };
         assert_eq!(requested(), None);
-        for (signal, name) in [(libc::SIGTERM, "SIGTERM"), (libc::SIGHUP, "SIGHUP")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        mark(folder.path());
+        // `timeout` sends two, and a terminal that goes one more.
+        for signal in [libc::SIGTERM, libc::SIGTERM, libc::SIGHUP] {
             // SAFETY: the handler for it is installed.
             unsafe { libc::raise(signal) };
-            assert_eq!(requested(), Some(name));
+            assert_eq!(requested(), Some("SIGTERM"));
         }
+        let mark = std::fs::read(folder.path().join(INVALID_FILE)).expect("marked");
+        assert_eq!(mark, WORDS);
     }
 }

@@ -225,7 +225,13 @@ impl Ended<'_> {
             let copy = copies.join(left::accelerator_yaml(&node));
             let text = fs::read_to_string(&copy).unwrap_or_default();
             let config = parse_accelerator(&text, &copy.to_string_lossy(), &copies).ok();
-            let batching = config.and_then(|c| accelerator::engine::batching(&c.engine));
+            let batching = config.and_then(|mut c| {
+                // A model of a fixed batch runs no more than that.
+                if let Ok(most @ 1..) = usize::try_from(a.used.engine.max_batch) {
+                    c.engine.max_batch = c.engine.max_batch.min(most);
+                }
+                accelerator::engine::batching(&c.engine)
+            });
             a.batching = batching.unwrap_or_default();
         }
         system
@@ -461,6 +467,9 @@ impl Ended<'_> {
                 INVALID_FILE,
                 format!("{}\n", summary.run.exit.reason).as_bytes(),
             )?;
+        } else {
+            // A signal that came after the last query had marked it.
+            let _ = fs::remove_file(folder.join(INVALID_FILE));
         }
         let mut json = serde_json::to_vec_pretty(summary).map_err(|e| ReportError::Write {
             path: folder.join(SUMMARY_FILE),

@@ -139,8 +139,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
         return check::check(args, &config, &settings, &plan, &qsl, labels, guard.lines());
     }
-    let mut live_view = live_view(args, &config, &settings)?;
     let place = Place::take(&mut settings, args.force)?;
+    let mut live_view = live_view(args, &config, &settings)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.screen.quiet);
     if let Some((view, _)) = &live_view {
         progress.note(&view.note);
@@ -162,6 +162,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .noting(whose.clone())
         .at_rate(settings.target_qps());
     interrupt::listen();
+    interrupt::mark(settings.folder());
     let room = ManuallyDrop::new(place.clone());
     let early = Early::look(move |signal| {
         drop(ManuallyDrop::into_inner(room));
@@ -246,7 +247,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let started = SystemTime::now();
     drop(early);
-    let outcome = watch.test(&settings, Arc::new(library))?;
+    let outcome = watch.test(&settings, Arc::new(library));
+    interrupt::unmark();
+    let outcome = outcome?;
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());
     ended.own_settings = own_settings;

@@ -164,6 +164,7 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
     assert!(status == 200 && !events(&text).is_empty());
     let ended = running.end();
     assert!(ended.code.is_some_and(|c| c <= 1));
+    assert!(!place.path("out").join("live.url").exists());
     for secret in [key, token] {
         assert!(!ended.stderr.contains(secret) && !ended.stdout.contains(secret));
         for file in fs::read_dir(place.path("out")).expect("results").flatten() {

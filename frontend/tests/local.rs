@@ -162,6 +162,8 @@ fn an_interrupt_ends_a_run_in_good_order() {
     let config = place.digest_frontend(&[], "");
     let running = serving(&place, &config, "50");
     running.signal(libc::SIGINT);
+    // As `timeout` does.
+    running.signal(libc::SIGINT);
     let ended = running.end();
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
     assert_has(&ended.stderr, &["interrupted by SIGINT"]);

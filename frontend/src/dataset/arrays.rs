@@ -58,10 +58,11 @@ impl Columns {
 }
 
 impl Dataset {
-    /// Samples of `arrays`, which the file at `path` holds.
+    /// Samples of `arrays`, which the file at `path` holds among the arrays named in `there`.
     pub(super) fn arrays(
         path: &Path,
         arrays: Vec<Array>,
+        there: &[String],
         model: &ModelSpec,
         lengths: Option<&Path>,
     ) -> Result<Self, DatasetError> {
@@ -72,7 +73,7 @@ impl Dataset {
         let mut chosen = Vec::new();
         let mut left = arrays;
         for input in &model.inputs {
-            let array = choose(&mut left, input, model).map_err(wrong)?;
+            let array = choose(&mut left, input, there, model).map_err(wrong)?;
             check(&array, input).map_err(|why| match &*array.name {
                 "" => wrong(why),
                 name => wrong(format!("array `{name}`: {why}")),
@@ -140,8 +141,16 @@ pub(super) fn is_asked(name: &str, all: &[&str], model: &ModelSpec) -> bool {
     named(name) || !all.iter().any(|own| named(own)) && only()
 }
 
+/// Most names of a file's arrays in one line.
+const SHOWN: usize = 8;
+
 /// Takes the array of an input out: that of its name; the only one, where the model has one input.
-fn choose(arrays: &mut Vec<Array>, input: &TensorSpec, model: &ModelSpec) -> Result<Array, String> {
+fn choose(
+    arrays: &mut Vec<Array>,
+    input: &TensorSpec,
+    there: &[String],
+    model: &ModelSpec,
+) -> Result<Array, String> {
     if let Some(at) = arrays.iter().position(|a| a.name == input.name) {
         return Ok(arrays.swap_remove(at));
     }
@@ -153,8 +162,17 @@ fn choose(arrays: &mut Vec<Array>, input: &TensorSpec, model: &ModelSpec) -> Res
                 .iter()
                 .map(|t| format!("{}=...", t.name))
                 .collect();
+            let own = there.iter().take(SHOWN);
+            let mut own: Vec<_> = own.map(|a| format!("`{}`", a.escape_debug())).collect();
+            if there.len() > SHOWN {
+                own.push(format!("{} more", there.len() - SHOWN));
+            }
+            let there = match there.is_empty() {
+                true => String::new(),
+                false => format!(", but {}", own.join(", ")),
+            };
             Err(format!(
-                "it has no array `{}`; a model of {} needs one for each input: np.savez(FILE, {})",
+                "it has no array `{}`{there}; a model of {} needs one for each input: np.savez(FILE, {})",
                 input.name,
                 match model.inputs.len() {
                     1 => "1 input".to_owned(),
@@ -259,9 +277,14 @@ mod tests {
     ) -> Result<Dataset, DatasetError> {
         let path = fixture(name);
         let model = model(inputs);
-        let arrays = numpy::open(&path, false, &|name, all| is_asked(name, all, &model));
+        let there = std::cell::RefCell::<Vec<String>>::default();
+        let arrays = numpy::open(&path, false, &|name, all| {
+            there.replace(all.iter().map(|name| (*name).to_owned()).collect());
+            is_asked(name, all, &model)
+        });
         let arrays = arrays.unwrap_or_else(|e| panic!("{name}: {e}"));
-        Dataset::arrays(&path, arrays.expect("NumPy's"), &model, lengths)
+        let arrays = arrays.expect("NumPy's");
+        Dataset::arrays(&path, arrays, &there.take(), &model, lengths)
     }
 
     fn complaint(name: &str, inputs: Vec<TensorSpec>) -> String {
@@ -308,7 +331,10 @@ mod tests {
             "{text}"
         );
         let text = complaint("detect.npz", vec![tensor("x", DType::U8, &[4], false)]);
-        assert!(text.contains("it has no array `x`"), "{text}");
+        assert!(
+            text.contains("it has no array `x`, but `") && text.contains("`pixels`"),
+            "{text}"
+        );
         let text = complaint("fortran.npy", vec![pixels()]);
         assert!(text.contains("Fortran"), "{text}");
         let text = complaint("big_endian.npy", vec![tensor("x", DType::I32, &[4], false)]);

@@ -15,6 +15,7 @@ mod token_file;
 mod tokens;
 
 use std::{
+    cell::RefCell,
     fs::File,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -125,7 +126,9 @@ impl Dataset {
     ) -> Result<Self, DatasetError> {
         // Samples that are bytes of any length and meaning may be images, say, themselves.
         let any = matches!(&model.inputs[..], [t] if t.ragged && t.dtype == DType::U8);
+        let there = RefCell::<Vec<String>>::default();
         let arrays = numpy::open(samples, any, &|name, all| {
+            there.replace(all.iter().map(|name| (*name).to_owned()).collect());
             arrays::is_asked(name, all, model)
         })
         .map_err(|why| DatasetError::Format {
@@ -133,7 +136,7 @@ impl Dataset {
             why,
         })?;
         match (arrays, lengths) {
-            (Some(arrays), lengths) => Self::arrays(samples, arrays, model, lengths),
+            (Some(arrays), lengths) => Self::arrays(samples, arrays, &there.take(), model, lengths),
             (None, Some(lengths)) => Self::ragged(samples, lengths),
             (None, None) => Self::raw(samples, model.max_input_bytes().unwrap_or(usize::MAX)),
         }

@@ -195,6 +195,8 @@ fn write(args: &InitArgs) -> Result<String> {
         loaded: loaded(&args.samples, engine.model().max_input_bytes()),
         slots: yaml::slots(engine.model()),
         // Half of them are LoadGen's and the network's.
+        fixed_batch: engine.fixed_batch(),
+        data: engine::onnx::data_files(&args.model),
         intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
     };
     if places.need_token() {
@@ -228,7 +230,12 @@ fn write(args: &InitArgs) -> Result<String> {
     for at in &places.accelerators {
         text += &format!("         {}\n", shown(&args.output.join(&at.file)));
     }
-    text += &next(args, &places);
+    if let Some(fixed) = plan.fixed_batch {
+        text += &format!(
+            "batch    fixed at {fixed} by the model: export it with a dynamic batch to run more at once\n"
+        );
+    }
+    text += &next(args, &places, &plan.data);
     Ok(text)
 }
 
@@ -298,8 +305,16 @@ fn loaded(samples: &Path, sample: Option<usize>) -> Option<u64> {
     (bytes > half).then(|| (half / each).max(1))
 }
 
+/// The model and its files of weights, as a folder on another machine has to hold them.
+fn copies(model: &Path, data: &[PathBuf]) -> String {
+    let beside = model.parent().unwrap_or(Path::new(""));
+    let name = |path: &Path| shown(path.strip_prefix(beside).unwrap_or(path));
+    let all = std::iter::once(model).chain(data.iter().map(PathBuf::as_path));
+    all.map(name).collect::<Vec<_>>().join(", ")
+}
+
 /// The commands to run next.
-fn next(args: &InitArgs, places: &Places) -> String {
+fn next(args: &InitArgs, places: &Places, data: &[PathBuf]) -> String {
     let program = PathBuf::from(std::env::args_os().next().unwrap_or_default());
     let frontend = program.with_file_name("frontend");
     let accelerator = program.with_file_name("accelerator");
@@ -310,11 +325,11 @@ fn next(args: &InitArgs, places: &Places) -> String {
         if place.is_here {
             text += &format!("  {accelerator} --config {}\n", at(&place.file));
         } else {
-            let model = args.model.file_name().unwrap_or_default().to_string_lossy();
             text += &format!(
-                "  accelerator --config {}    # on {}, beside copies of {model} and {TOKEN}\n",
+                "  accelerator --config {}    # on {}, beside copies of {} and {TOKEN}\n",
                 place.file,
-                place.listen.ip()
+                place.listen.ip(),
+                copies(&args.model, data)
             );
         }
     }
@@ -353,6 +368,14 @@ mod tests {
             chosen,
             "class    largest of scores (5 values), as --class says\n"
         );
+    }
+
+    #[test]
+    fn a_model_is_copied_with_its_files_of_weights() {
+        let data = ["/m/net.onnx.data", "/m/w/1"].map(PathBuf::from);
+        let all = copies(Path::new("/m/net.onnx"), &data);
+        assert_eq!(all, "net.onnx, net.onnx.data, w/1");
+        assert_eq!(copies(Path::new("net.onnx"), &[]), "net.onnx");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use super::{
 
 /// Slots that a file need not speak of: an accelerator's budget without `memory_mib`.
 const BUDGET: usize = 4096 << 20;
+/// Most samples in a batch of a model that takes any.
+const BATCH: usize = 64;
 /// Where comments begin.
 const COMMENT: usize = 32;
 
@@ -36,6 +38,10 @@ pub(super) struct Plan {
     /// Slots of the only connection, where as many as usual would not fit.
     pub slots: Option<usize>,
     pub intra_threads: usize,
+    /// The model's own batch, where it has one.
+    pub fixed_batch: Option<usize>,
+    /// Files of weights that the model names.
+    pub data: Vec<PathBuf>,
 }
 
 /// A model's tensors, each as YAML has it.
@@ -192,6 +198,7 @@ pub(super) fn accelerator(plan: &Plan, at: &Place, places: &Places, folder: &Pat
         ("control", at.listen.to_string()),
         ("token", token(places)),
         ("file", scalar(&model_file)),
+        ("max_batch", plan.fixed_batch.unwrap_or(BATCH).to_string()),
         ("intra_threads", intra_threads.to_string()),
         ("library", library.unwrap_or_default()),
         ("data", at.data.to_string()),
@@ -253,6 +260,8 @@ mod tests {
             loaded: Some(7),
             slots: slots(spec),
             intra_threads: 3,
+            fixed_batch: Some(8),
+            data: Vec::new(),
         }
     }
 
@@ -285,6 +294,7 @@ mod tests {
                 Some(Path::new("/data/a model.onnx"))
             );
             assert_eq!((a.control.listen, a.engine.intra_threads), (at.listen, 3));
+            assert_eq!(a.engine.max_batch, 8, "the model's own");
         }
         assert!(text.lines().all(|l| l.len() <= 100), "{text}");
         let name = qdl::topology::allowed_name;

@@ -22,7 +22,7 @@ use qdl::{
 };
 
 /// The file in a run's folder that holds the page's address with its key.
-const FILE: &str = "live.url";
+pub const FILE: &str = "live.url";
 
 /// What a request has to bring.
 #[derive(Clone, Debug)]

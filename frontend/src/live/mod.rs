@@ -30,6 +30,7 @@ use std::{
 use report::{Over, SoFar, State};
 use tokio::sync::watch;
 
+pub use access::FILE as KEY_FILE;
 pub use gather::{Known, Moment};
 
 /// The address that `--live` alone stands for.

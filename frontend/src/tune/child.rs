@@ -124,7 +124,7 @@ impl Runner<'_> {
                 None if interrupt::requested().is_some() => {
                     let id = libc::pid_t::try_from(child.id())?;
                     // SAFETY: a child that has not been waited for keeps its id. From a terminal
-                    // it has the signal already; a second one ends it at once.
+                    // it may have the signal already; a repeat changes nothing.
                     unsafe { libc::kill(id, libc::SIGTERM) };
                     asked = Some(Instant::now());
                 }

@@ -82,7 +82,11 @@ impl StageTable {
                 s.p999_at_most_us,
                 s.max_at_most_us,
             ];
-            row.extend(bounds.iter().map(|&us| format!("<{}", text::time_us(us))));
+            row.extend(bounds.iter().map(|&us| match us > 0.0 {
+                true => format!("<{}", text::time_us(us)),
+                // Nothing is shorter than that: no bound is known.
+                false => "-".to_owned(),
+            }));
             row.push(text::time_us(s.mean_us));
             row.push(text::grouped(s.count));
             table.row(row);

@@ -29,16 +29,27 @@ impl Draw {
     }
 }
 
+/// Least ticks of a run that is drawn from.
+const LEAST: usize = 8;
+
 /// Ticks in a block: as many as there are blocks.
 fn block(ticks: usize) -> usize {
     ((ticks as f64).sqrt().ceil() as usize).max(1)
+}
+
+/// Why runs that were drawn from nothing have no intervals.
+pub fn why_none(runs: &[&Run]) -> &'static str {
+    match runs.iter().all(|r| r.timeline.is_some()) {
+        true => "not all of these runs have 8 ticks or more on their clock",
+        false => "not all of these runs kept `timeline.json`",
+    }
 }
 
 fn timelines<'a>(runs: &[&'a Run]) -> Option<Vec<&'a Timeline>> {
     let all = runs.iter().map(|r| r.timeline.as_ref());
     let all: Vec<&Timeline> = all.collect::<Option<_>>()?;
     // A few ticks have nothing to be drawn from.
-    all.iter().all(|t| t.ticks.len() >= 8).then_some(all)
+    all.iter().all(|t| t.ticks.len() >= LEAST).then_some(all)
 }
 
 fn once(timelines: &[&Timeline], rng: &mut Rng) -> Draw {
@@ -65,7 +76,7 @@ fn once(timelines: &[&Timeline], rng: &mut Rng) -> Draw {
     draw
 }
 
-/// As many draws of these runs as are made; `None` where one kept no timeline.
+/// As many draws of these runs as are made; `None` where one kept no timeline, or few ticks.
 pub fn draws(runs: &[&Run], which: u64) -> Option<Vec<Draw>> {
     let timelines = timelines(runs)?;
     let mut rng = Rng::with_seed(SEED ^ which.wrapping_mul(0x9e37_79b9));

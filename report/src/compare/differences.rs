@@ -3,7 +3,7 @@
 use qdl::stats::{RunRecord, Stage, text};
 
 use super::{
-    bootstrap::{Draw, draws, interval, means},
+    bootstrap::{Draw, draws, interval, means, why_none},
     groups::Group,
 };
 use crate::run::Run;
@@ -167,6 +167,10 @@ pub struct Found {
     pub class: &'static str,
     /// What differs.
     pub all: Vec<Difference>,
+    /// Why there are no intervals, where there are none.
+    pub without: &'static str,
+    /// What else was asked of this one, so that neither is better.
+    asked_other: Option<&'static str>,
     matter: &'static [Figure],
     /// The least number of runs in either.
     runs: usize,
@@ -225,6 +229,8 @@ fn beside(first: &Group<'_>, other: &Group<'_>, at: usize) -> Found {
     Found {
         names: (first.name.clone(), other.name.clone()),
         class: other.class,
+        without: why_none(&[&first.runs[..], &other.runs[..]].concat()),
+        asked_other: other.asked_other(first),
         all: FIGURES.into_iter().filter_map(one).collect(),
         matter: Figure::that_matter(&first.runs[0].summary.run),
         runs: first.runs.len().min(other.runs.len()),
@@ -269,8 +275,8 @@ impl Found {
                 );
             }
             return format!(
-                "{head}. Whether that is more than noise cannot be said: not all of these runs kept a \
-                 timeline."
+                "{head}. Whether that is more than noise cannot be said: {}.",
+                self.without
             );
         };
         let between = format!(
@@ -278,11 +284,12 @@ impl Found {
             change(low, d.figure),
             change(high, d.figure)
         );
-        let word = match d.is_real() {
-            Some(true) if (d.ratio > 1.0) == d.figure.more_is_better() => {
+        let word = match (d.is_real(), self.asked_other) {
+            (Some(true), Some(asked)) => &format!("That is more than noise, {asked}"),
+            (Some(true), None) if (d.ratio > 1.0) == d.figure.more_is_better() => {
                 "That is more than noise, and better"
             }
-            Some(true) => "That is more than noise, and worse",
+            (Some(true), None) => "That is more than noise, and worse",
             _ => "That is no more than noise",
         };
         let runs = match self.runs {

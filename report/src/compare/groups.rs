@@ -21,6 +21,9 @@ const PER_RUN: &[&str] = &[
     "loadgen.output_dir",
 ];
 
+/// The rate that Server is asked for; idle in the other scenarios.
+const RATE: &str = "server_target_qps";
+
 /// Colours of groups.
 const CLASSES: [&str; 6] = ["r0", "r1", "r2", "r3", "r4", "r5"];
 
@@ -129,6 +132,24 @@ pub fn differing(groups: &[Group<'_>]) -> Vec<(String, Vec<String>)> {
 }
 
 impl Group<'_> {
+    /// How what was asked of this group differs from what was asked of `first`, in words; `None`
+    /// where it does not, so that one may be better than the other.
+    pub fn asked_other(&self, first: &Group<'_>) -> Option<&'static str> {
+        let of = |g: &Group<'_>, key: &str| g.settings.get(key).cloned();
+        let same = |key| of(self, key) == of(first, key);
+        if !same("scenario") {
+            return Some("in another scenario");
+        }
+        let rate = |g: &Group<'_>| of(g, RATE).and_then(|text| text.parse::<f64>().ok());
+        match (rate(self), rate(first)) {
+            _ if same(RATE) => None,
+            (Some(own), Some(was)) if own > was => Some("at a higher load"),
+            (Some(own), Some(was)) if own < was => Some("at a lower load"),
+            (Some(_), Some(_)) => None,
+            _ => Some("at another load"),
+        }
+    }
+
     /// All runs' histograms of `total` as one.
     pub fn total(&self) -> Option<Histogram<u64>> {
         let mut all = self.runs.iter().filter_map(|r| r.histogram(Stage::Total));
@@ -165,6 +186,16 @@ mod tests {
             })
             .collect();
         Run::of(name, &summary, None)
+    }
+
+    #[test]
+    fn a_group_that_was_asked_for_another_rate_is_said_to_have_another_load() {
+        let runs = ["100", "200", "100.0"].map(|qps| run(qps, &[(RATE, qps)]));
+        let groups = of(&runs);
+        let load = |own: usize, first: usize| groups[own].asked_other(&groups[first]);
+        assert_eq!(load(1, 0), Some("at a higher load"));
+        assert_eq!(load(0, 1), Some("at a lower load"));
+        assert_eq!(load(2, 0), None);
     }
 
     #[test]

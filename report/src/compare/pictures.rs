@@ -128,11 +128,12 @@ pub fn differences(found: &[Found]) -> String {
     let kept = found
         .iter()
         .any(|f| f.all.iter().any(|d| d.interval.is_some()));
+    let without = format!("There are no intervals: {}.", found[0].without);
     let note = if kept {
         "Bars are 95 % intervals of a bootstrap over blocks of ticks, and over runs where a setting was \
          repeated. A bar across the upright line is noise."
     } else {
-        "There are no intervals: not all of these runs kept `timeline.json`."
+        &without
     };
     figure(
         "differences",

@@ -11,6 +11,7 @@
 //! its memory, one copy of the output back.
 
 mod cuda;
+mod data;
 mod library;
 mod session;
 mod spec;
@@ -19,6 +20,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use qdl::{config::Provider, fabric::Region, model::ModelSpec, rails::Score, stats::GpuRecord};
 
+pub use data::files as data_files;
 pub use library::find_library;
 
 pub(in crate::engine) use self::{
@@ -59,7 +61,15 @@ impl Onnx {
             path,
             intra_threads: params.engine.intra_threads,
         };
-        let session = settings.open()?;
+        let session = settings
+            .open()
+            .map_err(|error| match data::wrong(&settings.path) {
+                Some(reason) => EngineError::ModelInvalid {
+                    path: settings.path.clone(),
+                    reason,
+                },
+                None => error,
+            })?;
         let (named, ragged) = (params.spec.as_ref(), &params.ragged);
         let spec::Read { model, fixed_batch } =
             spec::read(&session, &params.model, named, ragged, &settings.path)?;
