@@ -249,7 +249,7 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     // A next run that does not even begin leaves it as it is.
     let ended = run(
         &place,
-        place.frontend(&config, "out", &["--scenario", "server"]),
+        place.frontend(&config, "out", &words("--scenario server --connect-ms 100")),
     );
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
     assert_eq!(place.summary("out")["exit"]["code"], 3);

@@ -517,7 +517,9 @@ impl Shared {
             h.arbiter.taken_back(connection.index, sample.len);
         }
         self.push_all(iter::once(sample));
-        self.again.fetch_add(1, Ordering::Relaxed);
-        true
+        // With the run, it has nowhere to go.
+        let goes = !self.aborted.load(Ordering::SeqCst);
+        self.again.fetch_add(u64::from(goes), Ordering::Relaxed);
+        goes
     }
 }

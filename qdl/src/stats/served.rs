@@ -251,8 +251,12 @@ impl ServedReport {
                 Some(_) => "sequences",
                 None => "samples in batches",
             };
+            let answered = match total.refused.saturating_add(total.dropped_late) {
+                0 => "answered = sent",
+                _ => "answered, refused and without an answer",
+            };
             out.push_str(&format!(
-                "reconciled   received = arrived = answered = sent, until each connection was closed; \
+                "reconciled   received = arrived = {answered}, until each connection was closed; \
                  as many {ran}\n"
             ));
         }
