@@ -21,9 +21,9 @@ use qdl::{
         token::SendToken,
         tracker::{InFlight, Tracker},
     },
-    dispatch::{self, Completer, Contradiction, First, Refused, Response, Sample},
+    dispatch::{self, Completer, Contradiction, First, RefusedSample, Response, Sample},
     fabric::{Grants, Imm, Region, RegionError},
-    run::{Refusals, Todo, node_facts},
+    run::{OnRefusal, Refusals, node_facts},
     serve::{Arrival, Finished, Origin, Part, Service},
     stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord, limits::NodeUse},
     wire::{EngineInfo, Stream},
@@ -499,7 +499,7 @@ impl Origin for LocalBackend {
         let nth = usize::from(sample.tries.refusals.clamp(1, 3)) - 1;
         self.refused[nth].fetch_add(1, Ordering::Relaxed);
         self.tracker.release(slot);
-        let told = Refused {
+        let told = RefusedSample {
             connection: 0,
             epoch: 0,
             imm,
@@ -510,9 +510,9 @@ impl Origin for LocalBackend {
         };
         let todo = self.refusals().refused(&self.parts.node, 0, &told);
         match todo {
-            Todo::Nothing => {}
-            Todo::Note(line) => tracing::warn!("{line}"),
-            Todo::End(words) | Todo::EndSoon(words) => {
+            OnRefusal::Count => {}
+            OnRefusal::Note(line) => tracing::warn!("{line}"),
+            OnRefusal::End(words) | OnRefusal::EndSoon(words) => {
                 self.parts.verdict.fail(ExitCode::Lost, words);
                 self.complete_empty(&[sample]);
                 return self.pump(|| None);

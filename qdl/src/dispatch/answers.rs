@@ -97,11 +97,11 @@ pub(super) struct Came {
     pub contradictions: Vec<Contradiction>,
     /// Samples whose answers make no sense, by connection and slot: they go again.
     pub spoilt: Vec<(usize, u16, Sample)>,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedAnswer>,
 }
 
 /// A sample that its accelerator has refused.
-pub(super) struct Refused {
+pub(super) struct RefusedAnswer {
     /// Place of its connection among those that are up.
     pub up: usize,
     pub connection: usize,
@@ -158,9 +158,9 @@ impl Coming {
         if at == 0 {
             let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;
             let residence = header.queue_us.saturating_add(header.compute_us);
-            if let (Some(refusal), more) = (header.refusal, imm.more()) {
+            if let Some(refusal) = header.refusal {
                 let (at, len) = (0, header.len);
-                return (!more).then_some(Write::Refused { refusal, at, len });
+                return (!imm.more()).then_some(Write::Refused { refusal, at, len });
             }
             if !imm.more() {
                 return Some(Write::End {
@@ -294,7 +294,7 @@ impl Shared {
                     first: token.is_some() && sample.first.is_none(),
                 });
             }
-            Write::Refused { refusal, at, len } => came.refused.push(Refused {
+            Write::Refused { refusal, at, len } => came.refused.push(RefusedAnswer {
                 up,
                 connection: connection.index,
                 imm,
@@ -388,10 +388,8 @@ mod tests {
             for (i, len) in sizes.iter().copied().enumerate() {
                 let mut bytes = vec![7; len as usize];
                 if i == 0 {
-                    let header =
-                        ResponseHeader {
-                        len, use_count, refusal: None, queue_us: 5, compute_us: 6,
-                    };
+                    let (queue_us, compute_us, refusal) = (5, 6, None);
+                    let header = ResponseHeader { len, use_count, refusal, queue_us, compute_us };
                     bytes.splice(0..0, header.encode());
                 }
                 let write = coming.read(&bytes, imm.with_more(), at);

@@ -118,7 +118,7 @@ pub enum DispatchEvent {
     },
     /// An accelerator refused a sample, which is tried again; not after the third time, when the
     /// owner is to give the run up, since the sample is never completed otherwise.
-    Refused(Refused),
+    Refused(RefusedSample),
     /// A rail went out of service, or came back. Under a policy by health alone.
     Rail {
         /// Index of the peer it leads to.
@@ -130,7 +130,7 @@ pub enum DispatchEvent {
 
 /// A sample that its accelerator did not answer, by its own word.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedSample {
     /// Index of the connection that brought the refusal, and its epoch.
     pub connection: usize,
     /// See there.

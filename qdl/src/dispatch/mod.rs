@@ -50,7 +50,7 @@ pub use crate::{
 };
 pub use api::{
     Completer, Contradiction, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent,
-    DispatchNic, Owner, Part, Refused, Response,
+    DispatchNic, Owner, Part, RefusedSample, Response,
 };
 pub use end::ConnectionCfgs;
 pub use health::NicDown;

@@ -8,14 +8,14 @@ use std::{
 use super::{
     Connection, DispatchEvent, Sample, Shared, WARM_UP_ID,
     answers::{self, payload},
-    api::Refused,
+    api::RefusedSample,
     posting::Burst,
 };
 use crate::clock::now_ns;
 
 impl Shared {
     /// An accelerator refused a sample: tries it again, by another accelerator where one has room.
-    pub(super) fn refused(&self, epoch: u32, refused: &answers::Refused) {
+    pub(super) fn refused(&self, epoch: u32, refused: &answers::RefusedAnswer) {
         let connection = &self.connections[refused.connection];
         let slot = refused.imm.slot();
         // SAFETY: the receiving half has closed the grant (`Shared::arrived`), and the slot is
@@ -29,7 +29,7 @@ impl Shared {
             .tries
             .refused(now_ns().saturating_sub(sample.issued_ns));
         let warms_up = sample.id == WARM_UP_ID;
-        self.owner.event(DispatchEvent::Refused(Refused {
+        self.owner.event(DispatchEvent::Refused(RefusedSample {
             connection: refused.connection,
             epoch,
             imm: refused.imm,
@@ -49,16 +49,11 @@ impl Shared {
         if let Some(h) = self.health.get() {
             h.arbiter.taken_back(connection.index, sample.len);
         }
+        let peer = connection.cfgs.peer;
         if nth == 2 {
             // It is tried no more: the run's owner gives the run up, which completes it empty.
             self.spent().push(sample);
-            if self.aborted.load(Ordering::SeqCst) {
-                self.empty_backlog();
-            }
-            return;
-        }
-        let peer = connection.cfgs.peer;
-        if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
+        } else if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
             && !self.give_to_one(&sample, |_| true)
         {
             self.push_all(iter::once(sample));

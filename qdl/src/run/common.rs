@@ -15,7 +15,7 @@ use super::{
     health::{ConnectionEnd, RailMap},
     outage::Outages,
     peer::LocalLoss,
-    refusals::{Refusals, Todo},
+    refusals::{OnRefusal, Refusals},
     settings,
     transport::ClientNic,
 };
@@ -169,8 +169,8 @@ impl Common {
     }
 }
 
-/// How long the reason for the run's end may take to come from an accelerator.
-const REASON: Duration = Duration::from_secs(1);
+/// How long an accelerator's reason, for a loss or for the run's end, is waited for.
+pub(super) const REASON: Duration = Duration::from_secs(1);
 
 /// Ends the run once an accelerator has had the time to say why, unless it has ended by then.
 fn abort_soon(common: &Arc<Common>, words: impl Fn(&Common) -> String + Send + Sync + 'static) {
@@ -239,11 +239,11 @@ impl Owner for ClusterOwner {
                     peer.refusals.refused(&node, number, &refused)
                 };
                 return match todo {
-                    Todo::Nothing => {}
-                    Todo::Note(_) if common.is_closing() => {}
-                    Todo::Note(line) => common.listener.note(&line),
-                    Todo::End(words) => common.abort(&words),
-                    Todo::EndSoon(words) => abort_soon(&common, move |_| words.clone()),
+                    OnRefusal::Count => {}
+                    OnRefusal::Note(_) if common.is_closing() => {}
+                    OnRefusal::Note(line) => common.listener.note(&line),
+                    OnRefusal::End(words) => common.abort(&words),
+                    OnRefusal::EndSoon(words) => abort_soon(&common, move |_| words.clone()),
                 };
             }
             DispatchEvent::Rail { peer, change } => {

@@ -45,7 +45,7 @@ pub use describe::{Described, descriptions};
 pub use facts::{node_facts, version};
 pub use needs::{NicNeeds, SlotNeeds};
 pub use node::{Describe, EngineTotals, Node, NodeError, NodeParams, Stop};
-pub use refusals::{Refusals, Todo};
+pub use refusals::{OnRefusal, Refusals};
 pub use settings::pinning_warnings;
 pub use usage::{usage, usage_of};
 

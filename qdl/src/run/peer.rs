@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     api::ClusterError,
-    common::Common,
+    common::{Common, REASON},
     life::dialled::{Dialled, Pace, Todo},
     opening::Done,
 };
@@ -25,8 +25,6 @@ use crate::{
 
 /// What is lost at about one time is told of in one line, so long after the first of it.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// The same where nothing is known but that the peer closed a connection: it may say why.
-const REASON: Duration = Duration::from_secs(1);
 
 /// A connection's local side was destroyed.
 #[derive(Debug)]
@@ -291,6 +289,7 @@ impl PeerTask {
         if peer.outages.is_news() {
             let wait = match cause.says_why() {
                 true => TOGETHER,
+                // Nothing is known but that the peer closed it.
                 false => REASON,
             };
             self.tell_at.get_or_insert_with(|| Instant::now() + wait);

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::{
-    dispatch::Refused,
+    dispatch::RefusedSample,
     stats::{RefusalRecord, kind_of},
 };
 
@@ -14,7 +14,7 @@ const KINDS: usize = 32;
 const WAITING: usize = 256;
 
 /// A use of a slot: connection by its number at the accelerator, epoch, slot, use count.
-pub type Use = (u16, u32, u16, u16);
+pub type SlotUse = (u16, u32, u16, u16);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -22,15 +22,15 @@ pub struct Refusals {
     records: Vec<RefusalRecord>,
     /// Refusals that hold only a part of their reason: whose record it opened, and the sample that
     /// ended the run by it.
-    waiting: VecDeque<(Use, Option<usize>, Option<u64>)>,
-    reasons: VecDeque<(Use, String)>,
+    waiting: VecDeque<(SlotUse, Option<usize>, Option<u64>)>,
+    reasons: VecDeque<(SlotUse, String)>,
 }
 
 /// What is to be done about a refusal.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Todo {
-    /// Nothing: one more of its kind.
-    Nothing,
+pub enum OnRefusal {
+    /// Nothing: one more of its kind is counted.
+    Count,
     /// It is the first of its kind: this is to be said.
     Note(String),
     /// It was the sample's last: the run ends, for this reason.
@@ -41,7 +41,7 @@ pub enum Todo {
 
 impl Refusals {
     /// A refusal came. `number`: the connection's, at the accelerator `node`.
-    pub fn refused(&mut self, node: &str, number: u16, r: &Refused) -> Todo {
+    pub fn refused(&mut self, node: &str, number: u16, r: &RefusedSample) -> OnRefusal {
         let use_of = (number, r.epoch, r.imm.slot(), r.imm.use_count());
         let early = self.reasons.iter().position(|(u, _)| *u == use_of);
         let whole = early.and_then(|i| self.reasons.remove(i));
@@ -49,7 +49,7 @@ impl Refusals {
         let words = whole.map_or_else(|| r.reason.clone(), |(_, words)| words);
         let words = words.replace(char::is_control, " ");
         let Some(sample) = r.index else {
-            return Todo::Nothing;
+            return OnRefusal::Count;
         };
         let kind = kind_of(&words);
         let known = self.records.iter().position(|k| k.kind == kind);
@@ -78,17 +78,17 @@ impl Refusals {
             self.waiting.push_front((use_of, opened, last));
         }
         match (is_last, is_whole, opened) {
-            (true, true, _) => Todo::End(last_words(node, sample, &words)),
-            (true, false, _) => Todo::EndSoon(last_words(node, sample, &words)),
-            (false, _, Some(_)) => Todo::Note(format!(
+            (true, true, _) => OnRefusal::End(last_words(node, sample, &words)),
+            (true, false, _) => OnRefusal::EndSoon(last_words(node, sample, &words)),
+            (false, _, Some(_)) => OnRefusal::Note(format!(
                 "{node} refused sample {sample}, which is tried again: {words}"
             )),
-            _ => Todo::Nothing,
+            _ => OnRefusal::Count,
         }
     }
 
     /// The whole reason of a refusal came. Returns why the run ends, where it was waited for.
-    pub fn reason(&mut self, node: &str, use_of: Use, words: &str) -> Option<String> {
+    pub fn reason(&mut self, node: &str, use_of: SlotUse, words: &str) -> Option<String> {
         let waits = self.waiting.iter().position(|(u, ..)| *u == use_of);
         let Some((_, opened, last)) = waits.and_then(|i| self.waiting.remove(i)) else {
             self.reasons.truncate(WAITING - 1);
@@ -120,8 +120,8 @@ mod tests {
     use super::*;
     use crate::fabric::Imm;
 
-    fn refused(slot: u16, refusals: u8, reason: &str, is_cut: bool) -> Refused {
-        Refused {
+    fn refused(slot: u16, refusals: u8, reason: &str, is_cut: bool) -> RefusedSample {
+        RefusedSample {
             connection: 0,
             epoch: 1,
             imm: Imm::new(slot, 9),
@@ -135,15 +135,15 @@ mod tests {
     #[test]
     fn the_first_of_a_kind_is_said_and_the_third_of_a_sample_ends_the_run() {
         let mut r = Refusals::default();
-        let Todo::Note(line) = r.refused("a", 0, &refused(1, 1, "HTTP 500: x", false)) else {
+        let OnRefusal::Note(line) = r.refused("a", 0, &refused(1, 1, "HTTP 500: x", false)) else {
             panic!("the first of its kind");
         };
         assert!(line.contains("a refused sample 57"), "{line}");
         let again = r.refused("a", 0, &refused(1, 2, "HTTP 500: y", false));
-        assert_eq!(again, Todo::Nothing);
+        assert_eq!(again, OnRefusal::Count);
         let last = r.refused("a", 0, &refused(1, 3, "HTTP 500: z", false));
         let words = "sample 57 was refused three times, at last by a: HTTP 500: z";
-        assert_eq!(last, Todo::End(words.to_owned()));
+        assert_eq!(last, OnRefusal::End(words.to_owned()));
         assert_eq!((r.records().len(), r.records()[0].count), (1, 3));
     }
 
@@ -157,13 +157,13 @@ mod tests {
                 true => {
                     assert_eq!(told(&mut r), None);
                     match r.refused("a", 0, &refused(4, 3, "HTTP 400: to", true)) {
-                        Todo::End(words) => words,
+                        OnRefusal::End(words) => words,
                         other => panic!("{other:?}"),
                     }
                 }
                 false => {
                     let soon = r.refused("a", 0, &refused(4, 3, "HTTP 400: to", true));
-                    assert!(matches!(soon, Todo::EndSoon(_)), "{soon:?}");
+                    assert!(matches!(soon, OnRefusal::EndSoon(_)), "{soon:?}");
                     told(&mut r).expect("waited for")
                 }
             };

@@ -10,7 +10,7 @@
 //! A slot that answers in parts is in the queue once, however many of its parts wait there: what
 //! could not be posted yet leaves with what follows it, so that nothing here grows without bound.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -35,6 +35,9 @@ const LAST: u64 = 1 << 31;
 /// In the same: bytes of the slot that are final, header included.
 const BYTES: u64 = LAST - 1;
 
+/// In [`Growing::reason`]: more of it comes over the control plane.
+const CUT: u32 = LAST as u32;
+
 /// Most bytes of a slot that an answer in parts may take.
 pub(super) const MOST: usize = BYTES as usize;
 
@@ -46,9 +49,8 @@ pub(super) struct Growing {
     /// Where the first part ends.
     first: AtomicU32,
     compute_us: AtomicU32,
-    /// It ends with a reason: one more than [`Refusal`]'s place, or 0; and where that begins.
-    refusal: AtomicU8,
-    reason_at: AtomicU32,
+    /// Where the reason begins that takes the place of its rest, with [`CUT`]; 0 without one.
+    reason: AtomicU32,
     /// Microseconds from the sample's arrival to the newest part (32 bits), [`LAST`], [`BYTES`].
     state: AtomicU64,
     /// The slot is in the queue.
@@ -75,7 +77,7 @@ impl Growing {
     pub fn begin(&self, imm: Imm, first: u32) {
         self.imm.store(imm.bits(), Ordering::Relaxed);
         self.first.store(first, Ordering::Relaxed);
-        self.refusal.store(0, Ordering::Relaxed);
+        self.reason.store(0, Ordering::Relaxed);
     }
 
     /// Bytes of the slot that are final, header included; 0 before its first part.
@@ -85,9 +87,8 @@ impl Growing {
 
     /// The answer ends at `to` with a reason in the place of its rest.
     pub fn refuse(&self, to: u32, refusal: Refusal) {
-        let told = if refusal == Refusal::Whole { 1 } else { 2 };
-        self.reason_at.store(self.grown(), Ordering::Relaxed);
-        self.refusal.store(told, Ordering::Relaxed);
+        let cut = if refusal == Refusal::Cut { CUT } else { 0 };
+        self.reason.store(self.grown() | cut, Ordering::Relaxed);
         self.grow(to, 0, self.compute_us.load(Ordering::Relaxed), true);
     }
 
@@ -112,16 +113,13 @@ impl Growing {
         let state = self.state.load(Ordering::Acquire);
         let (ready, residence) = ((state & BYTES) as u32, state >> 32);
         let from = self.posted.load(Ordering::Relaxed);
-        let (to, last) = match from {
-            0 => (self.first.load(Ordering::Relaxed), false),
+        let ends = state & LAST != 0;
+        let reason = self.reason.load(Ordering::Relaxed);
+        let (to, last) = match (from, reason & !CUT) {
+            (0, _) => (self.first.load(Ordering::Relaxed), false),
             // What is left of the answer goes before the reason, which is a part by itself.
-            _ => match self.refusal.load(Ordering::Relaxed) {
-                0 => (ready, state & LAST != 0),
-                _ => match self.reason_at.load(Ordering::Relaxed) {
-                    at if from < at && state & LAST != 0 => (at, false),
-                    _ => (ready, state & LAST != 0),
-                },
-            },
+            (_, at) if from < at && ends => (at, false),
+            _ => (ready, ends),
         };
         if ready == 0 || (to == from && !last) {
             return None;
@@ -132,10 +130,10 @@ impl Growing {
             ResponseTrailer {
                 len: ready - crate::response::RESPONSE_HEADER_BYTES as u32,
                 parts,
-                refusal: match self.refusal.load(Ordering::Relaxed) {
+                refusal: match reason {
                     0 => None,
-                    1 => Some(Refusal::Whole),
-                    _ => Some(Refusal::Cut),
+                    _ if reason & CUT != 0 => Some(Refusal::Cut),
+                    _ => Some(Refusal::Whole),
                 },
                 compute_us: self.compute_us.load(Ordering::Relaxed),
                 mean_us: u32::try_from(sum_us / u64::from(parts)).unwrap_or(u32::MAX),

@@ -208,7 +208,7 @@ impl Rig {
     }
 
     /// What was told of the nth refusal, nothing else having been told.
-    pub fn refused(&self, n: usize) -> Refused {
+    pub fn refused(&self, n: usize) -> RefusedSample {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.events.0.lock().expect("alive").get(n) {

@@ -50,8 +50,8 @@ fn picky(times: u8) -> Arc<Picky> {
     })
 }
 
-fn refusals(events: &[DispatchEvent]) -> Vec<&Refused> {
-    fn refused(event: &DispatchEvent) -> Option<&Refused> {
+fn refusals(events: &[DispatchEvent]) -> Vec<&RefusedSample> {
+    fn refused(event: &DispatchEvent) -> Option<&RefusedSample> {
         match event {
             DispatchEvent::Refused(r) => Some(r),
             _ => None,
@@ -98,7 +98,7 @@ fn a_refused_sample_is_tried_again_and_nothing_else_is() {
         let events = b.book.events.lock().expect("alive");
         nothing_was_lost(&events);
         // A slot of 8 bytes holds as much of the reason.
-        let of_it = |r: &&Refused| r.reason == "HTTP 500" && r.is_cut;
+        let of_it = |r: &&RefusedSample| r.reason == "HTTP 500" && r.is_cut;
         assert!(refusals(&events).iter().all(of_it));
         drop(events);
         b.check_answers(n);
