@@ -91,8 +91,19 @@ fn now_ns() -> u64 {
         .saturating_add(now.tv_nsec as u64)
 }
 
-/// From now on the first signal marks the run in `folder` INVALID, whatever happens after it.
-pub fn mark(folder: &Path) {
+/// As long as this lives, the first signal marks its run INVALID.
+#[must_use]
+pub struct Mark(());
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        RUN.store(null_mut(), Ordering::Release);
+    }
+}
+
+/// From now on the first signal marks the run in `folder` INVALID, until the mark is dropped: once
+/// the run's end is known, and before the folder is given back.
+pub fn mark(folder: &Path) -> Mark {
     let path = |name| CString::new(folder.join(name).as_os_str().as_bytes());
     // No folder that was made has a 0 in its name.
     if let (Ok(invalid), Ok(key)) = (path(INVALID_FILE), path(live::KEY_FILE)) {
@@ -105,11 +116,7 @@ pub fn mark(folder: &Path) {
             }
         }
     }
-}
-
-/// The run's end is known: what comes now does not change it.
-pub fn unmark() {
-    RUN.store(null_mut(), Ordering::Release);
+    Mark(())
 }
 
 /// Begins to listen. A signal that is ignored, as `nohup` has SIGHUP, stays so.
@@ -186,14 +193,19 @@ mod tests {
         unsafe { libc::raise(libc::SIGINT) };
         assert_eq!(requested(), None);
         let folder = tempfile::tempdir().expect("a folder");
-        mark(folder.path());
+        let marked = mark(folder.path());
         // `timeout` sends two, and a terminal that goes one more.
         for signal in [libc::SIGTERM, libc::SIGTERM, libc::SIGHUP] {
             // SAFETY: the handler for it is installed.
             unsafe { libc::raise(signal) };
             assert_eq!(requested(), Some("SIGTERM"));
         }
-        let mark = std::fs::read(folder.path().join(INVALID_FILE)).expect("marked");
-        assert_eq!(mark, WORDS);
+        let words = std::fs::read(folder.path().join(INVALID_FILE)).expect("marked");
+        assert_eq!(words, WORDS);
+        drop(marked);
+        assert!(
+            RUN.load(Ordering::Relaxed).is_null(),
+            "it marks what is no run's"
+        );
     }
 }

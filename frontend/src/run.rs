@@ -162,7 +162,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .noting(whose.clone())
         .at_rate(settings.target_qps());
     interrupt::listen();
-    interrupt::mark(settings.folder());
+    // Dropped before `place`, which may bring a finished run back.
+    let mark = interrupt::mark(settings.folder());
     let room = ManuallyDrop::new(place.clone());
     let early = Early::look(move |signal| {
         drop(ManuallyDrop::into_inner(room));
@@ -248,7 +249,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let started = SystemTime::now();
     drop(early);
     let outcome = watch.test(&settings, Arc::new(library));
-    interrupt::unmark();
+    drop(mark);
     let outcome = outcome?;
     let live_view = watch.ending();
     let mut ended = watch.end(&config, &settings, outcome, started, verifier.as_deref());

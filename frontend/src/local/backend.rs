@@ -57,20 +57,6 @@ fn token(answer: &[u8]) -> Option<u64> {
     Some(u64::from(u32::from_le_bytes(*token)))
 }
 
-/// Compares it with the one that was reported when the sample was tried before.
-fn contradict(completer: &mut dyn Completer, in_flight: &InFlight, again: Option<u64>) {
-    if let (Some(again), Some(reported)) = (again, in_flight.sample.first)
-        && again != reported.token
-    {
-        completer.contradicted(Contradiction {
-            index: in_flight.sample.index,
-            reported: reported.token,
-            again,
-            connection: 0,
-        });
-    }
-}
-
 /// What a thread needs to complete samples.
 struct Cell {
     completer: Box<dyn Completer>,
@@ -275,9 +261,14 @@ impl LocalBackend {
                 whole: f.sent.parts == 0 && in_flight.sample.first.is_none(),
             }
         };
-        for (in_flight, f) in seen.iter().filter(|(_, f)| f.sent.parts == 0) {
-            let again = response(&(*in_flight, *f)).payload;
-            contradict(completer.as_mut(), in_flight, token(again));
+        let again =
+            |(tried, f): &&(InFlight, Finished)| tried.sample.first.is_some() && f.sent.parts == 0;
+        for seen in seen.iter().filter(again) {
+            let token = token(response(seen).payload);
+            let other = Contradiction::of(&seen.0.sample, token, 0);
+            other
+                .into_iter()
+                .for_each(|what| completer.contradicted(what));
         }
         completer.complete(&mut seen.iter().map(response));
         let done = now_ns();
@@ -307,7 +298,11 @@ impl LocalBackend {
         let payload = payload.unwrap_or_default();
         let first = begins && in_flight.sample.first.is_none();
         let begun_with = token(payload).filter(|_| begins);
-        contradict(cell.completer.as_mut(), &in_flight, begun_with);
+        if let Some(what) =
+            begun_with.and_then(|token| Contradiction::of(&in_flight.sample, Some(token), 0))
+        {
+            cell.completer.contradicted(what);
+        }
         if let Some(token) = begun_with.filter(|_| first) {
             self.tracker.first_came(slot, First::new(token, now_ns()));
         }
@@ -493,18 +488,16 @@ impl Origin for LocalBackend {
             return;
         };
         let mut sample = in_flight.sample;
-        sample
-            .tries
-            .refused(now_ns().saturating_sub(sample.issued_ns));
-        let nth = usize::from(sample.tries.refusals.clamp(1, 3)) - 1;
-        self.refused[nth].fetch_add(1, Ordering::Relaxed);
+        let after_ns = now_ns().saturating_sub(sample.issued_ns);
+        let before = sample.tries.refused(after_ns);
+        self.refused[before].fetch_add(1, Ordering::Relaxed);
         self.tracker.release(slot);
         let told = RefusedSample {
             connection: 0,
             epoch: 0,
             imm,
             index: Some(sample.index),
-            refusals: sample.tries.refusals,
+            tries: sample.tries,
             reason: why.to_owned(),
             is_cut: false,
         };

@@ -33,7 +33,10 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
             expected,
             ..
         } => (
-            format!("found {unexpected}"),
+            match unexpected.as_str() {
+                "unit value" => "a key without a value".to_owned(),
+                _ => format!("found {unexpected}"),
+            },
             Some(format!("it must be {expected}")),
         ),
         YamlError::DuplicateMappingKey { key, .. } => (
@@ -54,6 +57,10 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
             "a value of the wrong type".to_owned(),
             Some("it must be true or false".to_owned()),
         ),
+        YamlError::MultipleDocuments { .. } => (
+            "a second document begins here".to_owned(),
+            Some("a configuration is one document: remove what is below `---`".to_owned()),
+        ),
         YamlError::Eof { .. } => (
             "the file ends too early".to_owned(),
             Some("working examples are in configs/".to_owned()),
@@ -63,17 +70,9 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
             let text = other.to_string();
             let line = text.lines().next().unwrap_or_default();
             let what = line.split_once(" at line ").map_or(line, |(what, _)| what);
-            if what.starts_with("multiple YAML documents") {
-                let help = "a configuration is one document: remove what is below `---`";
-                return (
-                    "a second document begins here".to_owned(),
-                    Some(help.to_owned()),
-                );
-            }
-            let what = what.replace("found unit value", "a key without a value");
             match what.split_once(HELP) {
                 Some((what, help)) => (what.to_owned(), Some(help.to_owned())),
-                None => (what, None),
+                None => (what.to_owned(), None),
             }
         }
     }

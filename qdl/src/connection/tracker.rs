@@ -77,12 +77,15 @@ pub struct Sample {
     pub tries: Tries,
 }
 
+/// Refusals after which a sample is not tried again. Two bits of a record count them.
+pub const MOST_REFUSALS: u8 = 3;
+
 /// Attempts of a sample that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tries {
     /// Connections that were lost while it was in flight on them; at most [`Tries::MOST`] count.
     pub losses: u16,
-    /// Times an accelerator refused it, 3 at most.
+    /// Times an accelerator refused it, [`MOST_REFUSALS`] at most.
     pub refusals: u8,
     /// Microseconds from the sample's issue to the end of the last of them; 0 without one.
     pub failed_us: u32,
@@ -98,10 +101,18 @@ impl Tries {
         self.failed(after_ns);
     }
 
-    /// An accelerator refused it once more, so long after it was issued.
-    pub fn refused(&mut self, after_ns: u64) {
-        self.refusals = (self.refusals + 1).min(3);
+    /// An accelerator refused it once more, so long after it was issued. Returns how many times it
+    /// was refused before.
+    pub fn refused(&mut self, after_ns: u64) -> usize {
+        let before = self.refusals.min(MOST_REFUSALS - 1);
+        self.refusals = before + 1;
         self.failed(after_ns);
+        usize::from(before)
+    }
+
+    /// It is not tried again.
+    pub fn are_over(&self) -> bool {
+        self.refusals >= MOST_REFUSALS
     }
 
     fn failed(&mut self, after_ns: u64) {
@@ -117,7 +128,7 @@ impl Tries {
     }
 
     fn bits(&self) -> u64 {
-        u64::from(self.losses.min(Tries::MOST)) | u64::from(self.refusals.min(3)) << 14
+        u64::from(self.losses.min(Tries::MOST)) | u64::from(self.refusals) << 14
     }
 }
 

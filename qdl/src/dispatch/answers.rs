@@ -281,7 +281,11 @@ impl Shared {
                                 .tracker
                                 .first_came(slot, First::new(token, at_ns));
                         }
-                        Some(_) => contradict(&sample, Some(token), connection.index, came),
+                        Some(_) => came.contradictions.extend(Contradiction::of(
+                            &sample,
+                            Some(token),
+                            connection.index,
+                        )),
                     }
                 }
                 came.pieces.push(Piece {
@@ -313,7 +317,9 @@ impl Shared {
                 mean_us,
             } => {
                 if parts == 1 && sample.first.is_some() {
-                    contradict(&sample, first(header.len), connection.index, came);
+                    let again = first(header.len);
+                    came.contradictions
+                        .extend(Contradiction::of(&sample, again, connection.index));
                 }
                 came.seen.push(Seen {
                     up,
@@ -347,22 +353,6 @@ impl Shared {
         let mut b = [0; 8];
         b.get_mut(..n)?.copy_from_slice(payload.get(..n)?);
         Some(u64::from_le_bytes(b))
-    }
-}
-
-/// Compares the first token of a sample that was sent again with the one that was reported.
-fn contradict(sample: &Sample, again: Option<u64>, connection: usize, came: &mut Came) {
-    if let Some(First {
-        token: reported, ..
-    }) = sample.first
-        && again != Some(reported)
-    {
-        came.contradictions.push(Contradiction {
-            index: sample.index,
-            reported,
-            again: again.unwrap_or_default(),
-            connection,
-        });
     }
 }
 

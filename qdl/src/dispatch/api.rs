@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use super::{ConnectionCfgs, Sample, SampleTimes};
+use super::{ConnectionCfgs, Sample, SampleTimes, Tries};
 use crate::{
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs},
     fabric::{Broken, Imm, Region, RegionError},
@@ -56,6 +56,20 @@ pub struct Contradiction {
     pub again: u64,
     /// Index of the connection that this one came by.
     pub connection: usize,
+}
+
+impl Contradiction {
+    /// A sample's first token, `again`, against the one that was reported; `None` where they are
+    /// the same, or none was.
+    pub fn of(sample: &Sample, again: Option<u64>, connection: usize) -> Option<Self> {
+        let reported = sample.first?.token;
+        (again != Some(reported)).then(|| Contradiction {
+            index: sample.index,
+            reported,
+            again: again.unwrap_or_default(),
+            connection,
+        })
+    }
 }
 
 /// Takes the responses of one NIC. Lives on the NIC's thread.
@@ -139,8 +153,8 @@ pub struct RefusedSample {
     pub imm: Imm,
     /// The sample's index, as issued; `None`: it warmed up.
     pub index: Option<u64>,
-    /// Times it was refused, this one included.
-    pub refusals: u8,
+    /// Its attempts so far, this one included.
+    pub tries: Tries,
     /// The accelerator's words, without what no terminal should be shown.
     pub reason: String,
     /// More of them come over the control plane.

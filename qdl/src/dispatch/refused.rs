@@ -25,16 +25,15 @@ impl Shared {
         let reason = reason.replace(char::is_control, " ");
         connection.tracker.release(slot);
         let mut sample = refused.sample;
-        sample
-            .tries
-            .refused(now_ns().saturating_sub(sample.issued_ns));
+        let after_ns = now_ns().saturating_sub(sample.issued_ns);
+        let before = sample.tries.refused(after_ns);
         let warms_up = sample.id == WARM_UP_ID;
         self.owner.event(DispatchEvent::Refused(RefusedSample {
             connection: refused.connection,
             epoch,
             imm: refused.imm,
             index: (!warms_up).then_some(sample.index),
-            refusals: sample.tries.refusals,
+            tries: sample.tries,
             is_cut: refused.is_cut,
             reason: reason.clone(),
         }));
@@ -44,13 +43,12 @@ impl Shared {
             return self.warm_up.refused(connection.index, words);
         }
         connection.refused.fetch_add(1, Ordering::Relaxed);
-        let nth = usize::from(sample.tries.refusals.clamp(1, 3)) - 1;
-        self.refused[nth].fetch_add(1, Ordering::Relaxed);
+        self.refused[before].fetch_add(1, Ordering::Relaxed);
         if let Some(h) = self.health.get() {
             h.arbiter.taken_back(connection.index, sample.len);
         }
         let peer = connection.cfgs.peer;
-        if nth == 2 {
+        if sample.tries.are_over() {
             // It is tried no more: the run's owner gives the run up, which completes it empty.
             self.spent().push(sample);
         } else if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)

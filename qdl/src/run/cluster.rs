@@ -135,6 +135,7 @@ impl Cluster {
             ending: AtomicBool::new(false),
             losses,
             lost: Mutex::default(),
+            lost_more: AtomicBool::new(false),
             ends: Mutex::new(vec![None; connection_of.len()]),
             rails: std::sync::OnceLock::new(),
             links: config.nics.iter().map(settings::link).collect(),

@@ -104,6 +104,8 @@ pub(super) struct Common {
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
     /// Connections lost so far, and why.
     pub lost: Mutex<Vec<(usize, String)>>,
+    /// Some of them are not kept.
+    pub lost_more: AtomicBool,
     /// Peer and index within the peer of each connection.
     pub connection_of: ConnectionOf,
     pub nics: Vec<ClientNic>,
@@ -263,7 +265,7 @@ impl Owner for ClusterOwner {
             let is_known = lost.iter().any(|(of, _)| *of == connection);
             if lost.len() < MOST_KEPT || !is_known {
                 lost.push((connection, cause.to_string()));
-            } else if lost.len() == MOST_KEPT {
+            } else if !common.lost_more.swap(true, Ordering::Relaxed) {
                 let later = "later losses, of any connection, are counted in `losses` alone";
                 lost.push((connection, later.to_owned()));
             }

@@ -192,23 +192,24 @@ impl Session {
             link,
             grant,
         } = made;
-        let (number, nic_index) = ((grant.connection, grant.epoch), usize::from(grant.nic));
+        let (number, epoch) = (grant.connection, grant.epoch);
+        let nic_index = usize::from(grant.nic);
         let (handle, reasons) = (self.handle.clone(), self.reasons.clone());
-        let (connection_number, epoch) = (grant.connection, grant.epoch);
         connection.on_reason(Box::new(move |imm, why, is_cut| {
             let [logged, sent] = &*reasons;
             if logged.fetch_add(1, Ordering::Relaxed) < LOGGED_REASONS {
                 let slot = imm.slot();
-                tracing::warn!("connection {connection_number}, slot {slot}: refused: {why}");
+                tracing::warn!("connection {number}, slot {slot}: refused: {why}");
             }
             // Of more than a session may send, the refusals themselves are counted.
             if is_cut && sent.fetch_add(1, Ordering::Relaxed) < MAX_REASONS {
-                let use_of = (connection_number, epoch, imm.slot(), imm.use_count());
+                let use_of = (number, epoch, imm.slot(), imm.use_count());
                 handle.refused_sample(use_of, why);
             }
         }));
         let key = link.is_none().then_some(grant.key.0);
-        let wanted = lock(&self.connections).granted(number, connection.clone(), nic_index, key);
+        let wanted =
+            lock(&self.connections).granted((number, epoch), connection.clone(), nic_index, key);
         if let Some(link) = link.filter(|_| wanted) {
             let _ = self.attach(shared, nic_index, connection, link);
         }

@@ -71,7 +71,7 @@ impl Refusals {
                 Some(self.records.len() - 1)
             }
         };
-        let is_last = r.refusals >= 3;
+        let is_last = r.tries.are_over();
         if !is_whole {
             self.waiting.truncate(WAITING - 1);
             let last = is_last.then_some(sample);
@@ -95,7 +95,7 @@ impl Refusals {
             self.reasons.push_front((use_of, words.to_owned()));
             return None;
         };
-        if let Some(at) = opened.filter(|at| *at < self.records.len()) {
+        if let Some(at) = opened {
             words.clone_into(&mut self.records[at].words);
             let kind = kind_of(words);
             if !self.records.iter().any(|r| r.kind == kind) {
@@ -118,7 +118,7 @@ fn last_words(node: &str, sample: u64, words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::Imm;
+    use crate::{dispatch::Tries, fabric::Imm};
 
     fn refused(slot: u16, refusals: u8, reason: &str, is_cut: bool) -> RefusedSample {
         RefusedSample {
@@ -126,7 +126,10 @@ mod tests {
             epoch: 1,
             imm: Imm::new(slot, 9),
             index: Some(57),
-            refusals,
+            tries: Tries {
+                refusals,
+                ..Tries::default()
+            },
             reason: reason.to_owned(),
             is_cut,
         }

@@ -395,7 +395,7 @@ pub struct RunRecord {
     pub accuracy_note: Option<String>,
     /// Where the time went.
     pub stages: StageTable,
-    /// Samples whose stages do not add up exactly, because residence comes in whole microseconds.
+    /// Samples whose stages do not add up: the accelerator's time is longer than the round trip.
     pub uneven: u64,
     /// What comparing responses came to, where they were compared.
     #[serde(skip_serializing_if = "Option::is_none")]

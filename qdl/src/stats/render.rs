@@ -56,7 +56,8 @@ pub(super) fn summary(summary: &Summary, color: bool) -> String {
     if run.uneven > 0 {
         let n = text::grouped(run.uneven);
         page.plain(&format!(
-            "{n} samples do not add up exactly: residence is reported in whole microseconds."
+            "{n} samples: the accelerator's time came out longer than the round trip, so that their \
+             network time counts as 0."
         ));
     }
     if let Some(tokens) = &run.tokens {

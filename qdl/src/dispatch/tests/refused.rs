@@ -128,7 +128,10 @@ fn a_sample_that_is_refused_three_times_is_named_with_the_reason() {
             assert_eq!(rig.next(), Told::Whole(8, vec![5], true));
         }
         let refused = rig.refused(n - 1);
-        assert_eq!((refused.index, refused.refusals), (Some(107), n as u8));
+        assert_eq!(
+            (refused.index, refused.tries.refusals),
+            (Some(107), n as u8)
+        );
         assert_eq!(refused.reason, "HTTP 400: no such token");
         assert!(!refused.is_cut);
     }
