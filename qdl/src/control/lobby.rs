@@ -34,9 +34,6 @@ use tokio::{
 use super::quiet::Quiet;
 use crate::clock::now_ns;
 
-/// Peers that the system keeps until the lobby takes them: a flood's for the time that its thread
-/// may have to wait for a core. The system keeps no more than `net.core.somaxconn`.
-pub(crate) const BACKLOG: u32 = 4_096;
 /// Most peers taken from the listener in one turn. Each is a task or two for the runtime, which
 /// runs 61 of them between two turns: with more of them a flood would fill its queue faster than it
 /// is worked off, and sessions on the same thread would starve.
