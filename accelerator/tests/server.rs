@@ -17,7 +17,8 @@ use common::eventually;
 
 /// Answers as a server of vLLM does; see `tests/command.rs` of the engine.
 const SERVER: &str = include_str!("../src/engine/http/tests/server.py");
-/// Soft limit of open files that the node is started with: the engine needs more, and raises it.
+/// Soft limit of open files that the node is started with: 512 requests at once need more, and the
+/// engine raises it before it starts the server.
 const OPEN_FILES: libc::rlim_t = 600;
 
 /// A running node, and the folder with what its server says of itself. Dropping it kills both.
@@ -54,7 +55,7 @@ impl Node {
              model: {{name: m, inputs: [{{name: p, dtype: i32, shape: [8], ragged: true}}], \
              output: {{name: t, dtype: i32, shape: [8], ragged: true}}}}\n\
              engine: {{kind: http, http: {{url: \"http://127.0.0.1:{port}\", dialect: vllm, \
-             vocab: 100, command: [{}], stop_s: 1}}}}\nnics: [{{listen: 127.0.0.1:0}}]\n",
+             vocab: 100, in_flight: 512, command: [{}], stop_s: 1}}}}\nnics: [{{listen: 127.0.0.1:0}}]\n",
             command.join(", ")
         );
         fs::write(path("a.yaml"), config).expect("written");

@@ -3,7 +3,7 @@
 #![cfg(not(qdl_loom))]
 
 use std::{
-    fs, io,
+    fs,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,6 +14,7 @@ use qdl::{
         Completer, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner, Response, Sample,
         SampleTimes,
     },
+    os::{open_files, set_open_files},
     serve::{Arrival, OnConnectionLost, Server, Service},
 };
 
@@ -67,17 +68,9 @@ fn descriptors_left(n: u64) {
         free += u64::from(!used.contains(fd));
         free == n
     });
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: plain system calls on a live structure.
-    let done = unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        limit.rlim_cur = highest.unwrap_or(0).min(limit.rlim_max);
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)
-    };
-    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    let mut limit = open_files().expect("a limit");
+    limit.rlim_cur = highest.unwrap_or(0).min(limit.rlim_max);
+    set_open_files(limit).expect("set");
 }
 
 fn none_is_left() {

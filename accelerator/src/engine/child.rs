@@ -2,6 +2,8 @@
 
 use std::{io, os::unix::process::CommandExt, process::Command, sync::OnceLock};
 
+use qdl::os::open_files;
+
 /// The limit of open files that this process was started with, before it raised its own.
 static OPEN_FILES: OnceLock<libc::rlimit> = OnceLock::new();
 /// Signal numbers of Linux.
@@ -67,23 +69,9 @@ fn close_on_exec() {
 
 /// Keeps the limit of open files for the children. To be called before this process raises it.
 pub(super) fn remember_open_files() {
-    if let Ok(limit) = open_files_now() {
+    if let Ok(limit) = open_files() {
         OPEN_FILES.get_or_init(|| limit);
     }
-}
-
-/// This process's limit of open files.
-///
-/// # Errors
-/// The system's.
-pub(super) fn open_files_now() -> io::Result<libc::rlimit> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` is writable for the call.
-    checked(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
-    Ok(limit)
 }
 
 fn checked(result: libc::c_int) -> io::Result<()> {

@@ -18,13 +18,7 @@ use qdl::{
     wire::{Content, MAX_CONTENT_NAME},
 };
 
-use super::{EngineError, EngineParams};
-
-/// How ONNX names a file that holds a tensor's data: the entry `location` of its list of external
-/// data, as protobuf writes it, up to the length of the name.
-const LOCATION: &[u8] = b"\x0a\x08location\x12";
-/// Longest name of such a file that is looked at: one byte of length in protobuf.
-const LONGEST: usize = 127;
+use super::{EngineError, EngineParams, onnx::data_names};
 
 /// What is being found out.
 pub struct Hashing {
@@ -122,21 +116,15 @@ fn settings(params: &EngineParams) -> Content {
 /// The hash of a model file; with `named`, and of the files beside it that it names.
 fn of_file(path: &Path, named: bool) -> io::Result<Hashed> {
     let began = Instant::now();
-    let mut names = Names::default();
-    let (own, mut bytes) = sha256_of_file(path, |piece| {
-        if named {
-            names.look(piece);
-        }
-    })?;
-    let folder = path.parent().unwrap_or(Path::new(""));
+    let (own, mut bytes) = sha256_of_file(path)?;
     let mut each = Vec::new();
-    for name in names.found() {
-        let file = folder.join(&name);
-        // What only looks like a name is none of a file.
+    for name in named.then(|| data_names(path)).into_iter().flatten() {
+        let file = path.with_file_name(&name);
+        // The engine says what is missing.
         if !file.is_file() {
             continue;
         }
-        let (hash, more) = sha256_of_file(&file, |_| ())?;
+        let (hash, more) = sha256_of_file(&file)?;
         bytes += more;
         each.push(format!("{hash}  {name}\n"));
     }
@@ -168,77 +156,12 @@ fn short(name: &str) -> String {
     if out.is_empty() { "?".to_owned() } else { out }
 }
 
-/// Finds the names of files in an ONNX model that is read piece by piece.
-#[derive(Default)]
-struct Names {
-    /// The end of the piece before, where a name may have begun.
-    rest: Vec<u8>,
-    found: Vec<String>,
-}
-
-impl Names {
-    fn look(&mut self, piece: &[u8]) {
-        let most = LOCATION.len() + 1 + LONGEST;
-        // What lies across the border of two pieces, by itself; then the piece.
-        let head = piece.len().min(most);
-        self.rest.extend_from_slice(&piece[..head]);
-        let border = std::mem::take(&mut self.rest);
-        self.find(&border);
-        self.find(piece);
-        let tail = piece.len().saturating_sub(most);
-        // A short piece is not all there is to what may have begun before it.
-        self.rest = match piece.len() < most {
-            true => border,
-            false => piece[tail..].to_vec(),
-        };
-    }
-
-    fn find(&mut self, bytes: &[u8]) {
-        let mut at = 0;
-        while let Some(next) = find(&bytes[at..], LOCATION) {
-            at += next + LOCATION.len();
-            let Some((length, rest)) = bytes[at..].split_first() else {
-                return;
-            };
-            let name = rest
-                .get(..usize::from(*length))
-                .filter(|n| n.len() <= LONGEST);
-            if let Some(Ok(name)) = name.map(std::str::from_utf8)
-                && !name.is_empty()
-                && !self.found.iter().any(|n| n == name)
-            {
-                self.found.push(name.to_owned());
-            }
-        }
-    }
-
-    /// All of them, by name.
-    fn found(mut self) -> Vec<String> {
-        self.found.sort();
-        self.found
-    }
-}
-
-/// Where `needle` begins. Looks at one byte in as many as the needle has, most of the time
-/// (Horspool's way): a model of gigabytes is read by this as well.
-fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
-    let last = needle.len().checked_sub(1)?;
-    let mut at = last;
-    while let Some(end) = hay.get(at) {
-        if hay[at - last..=at] == *needle {
-            return Some(at - last);
-        }
-        let back = needle[..last].iter().rev().position(|b| b == end);
-        at += back.map_or(needle.len(), |back| back + 1);
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
+    use crate::engine::onnx::model_with_data;
 
     fn hash_of(path: &Path) -> String {
         let mut params = EngineParams::new(EngineKind::Onnx);
@@ -246,10 +169,6 @@ mod tests {
         let hashed = Hashing::begin(&params).end().expect("readable");
         let content = hashed.content.expect("a file's");
         content.sha256().expect("a hash").to_owned()
-    }
-
-    fn entry(name: &str) -> Vec<u8> {
-        [LOCATION, &[name.len() as u8], name.as_bytes()].concat()
     }
 
     #[test]
@@ -262,9 +181,9 @@ mod tests {
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
         // What it names and is not there is no file of its own.
-        fs::write(&path, entry("m.data")).expect("written");
+        fs::write(&path, model_with_data("m.data")).expect("written");
         let alone = hash_of(&path);
-        assert_eq!(alone, sha256_of(&entry("m.data")));
+        assert_eq!(alone, sha256_of(&model_with_data("m.data")));
         let weights = folder.path().join("m.data");
         fs::write(&weights, [1; 9]).expect("written");
         let with = hash_of(&path);
@@ -273,20 +192,6 @@ mod tests {
         assert_ne!(hash_of(&path), with, "other weights are another model");
         fs::write(&weights, [1; 9]).expect("written");
         assert_eq!(hash_of(&path), with);
-    }
-
-    #[test]
-    fn names_are_found_wherever_pieces_are_cut() {
-        let mut model = vec![10; 700];
-        model.extend(entry("a.data"));
-        model.extend([0; 333]);
-        model.extend(entry("b.data"));
-        model.extend(entry("a.data"));
-        for size in 1..model.len() {
-            let mut names = Names::default();
-            model.chunks(size).for_each(|piece| names.look(piece));
-            assert_eq!(names.found(), ["a.data", "b.data"], "in pieces of {size}");
-        }
     }
 
     #[test]

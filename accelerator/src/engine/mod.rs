@@ -158,9 +158,8 @@ pub trait Worker {
     /// Runs the batch: reads every input, writes every output and its length.
     ///
     /// # Errors
-    /// [`EngineError::fault`] says what follows. A sample's fault costs that sample's connection:
-    /// the batch is run again, sample by sample, and those that fail alone are refused. The
-    /// engine's fault ends the node. Where it may be either's, [`Worker::warm_up`] decides: an
+    /// [`EngineError::fault`] says what follows. A sample's fault: the batch is run again, sample
+    /// by sample, and each sample that fails alone is refused. The engine's fault ends the node. Where it may be either's, [`Worker::warm_up`] decides: an
     /// engine that fails on zeros is broken. Nothing that a frontend sends may make this panic.
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError>;
 

@@ -17,7 +17,7 @@ use super::{
 pub struct Peer(Arc<str>);
 
 impl Peer {
-    /// A peer that has not said who it is.
+    /// A peer that has not given its name.
     pub(crate) fn at(address: &str) -> Self {
         Peer(address.into())
     }
@@ -85,7 +85,7 @@ pub enum ControlError {
         "{peer}: no {waiting_for} within {after:?}; is it running, reachable and not overloaded?"
     )]
     Timeout {
-        /// Who was silent.
+        /// The peer that was silent.
         peer: Peer,
         /// What was waited for.
         waiting_for: &'static str,
@@ -95,7 +95,7 @@ pub enum ControlError {
     /// The peer closed the connection without a word.
     #[error("{peer}: closed the control connection while {waiting_for} was expected; see its log")]
     Closed {
-        /// Who closed it.
+        /// The peer that closed it.
         peer: Peer,
         /// What was waited for.
         waiting_for: &'static str,
@@ -103,7 +103,7 @@ pub enum ControlError {
     /// The peer's end of a session is no more, and it had not said that it would go.
     #[error("{peer}: its program ended or was killed; see its log")]
     Vanished {
-        /// Who is gone.
+        /// The peer that is gone.
         peer: Peer,
     },
     /// The socket failed.
@@ -119,7 +119,7 @@ pub enum ControlError {
     /// A frame that cannot be read.
     #[error("{peer}: {source}")]
     Frame {
-        /// Who sent it.
+        /// The peer that sent it.
         peer: Peer,
         /// What is wrong with it.
         source: FrameError,
@@ -127,7 +127,7 @@ pub enum ControlError {
     /// A frame that does not belong here.
     #[error("{peer}: sent {got} where {expected} was expected")]
     Unexpected {
-        /// Who sent it.
+        /// The peer that sent it.
         peer: Peer,
         /// Type that came.
         got: &'static str,
@@ -137,7 +137,7 @@ pub enum ControlError {
     /// A field whose value makes no sense at this point.
     #[error("{peer}: {kind}.{field}: {problem}")]
     Field {
-        /// Who sent it.
+        /// The peer that sent it.
         peer: Peer,
         /// Type of the frame.
         kind: &'static str,
@@ -170,9 +170,9 @@ pub enum ControlError {
     NameTaken {
         /// The name.
         node: String,
-        /// Who has it.
+        /// The node that has it.
         first: String,
-        /// Who else has it.
+        /// The other node that has it.
         second: Peer,
     },
     /// One side has a token and the other has none.
@@ -207,7 +207,7 @@ pub enum ControlError {
     /// Another frontend is being served.
     #[error("{peer}: came while frontend {served} is served")]
     Busy {
-        /// Who came.
+        /// The peer that came.
         peer: Peer,
         /// Node name of the frontend that is served.
         served: String,
@@ -215,7 +215,7 @@ pub enum ControlError {
     /// A request was not granted; the session goes on.
     #[error("{peer}: refused {asked} ({code}): {text}")]
     Refused {
-        /// Who refused.
+        /// The peer that refused.
         peer: Peer,
         /// Request that was refused.
         asked: &'static str,
@@ -227,7 +227,7 @@ pub enum ControlError {
     /// The peer ended the session and said why.
     #[error("{peer}: ended the session ({code}): {text}")]
     Remote {
-        /// Who ended it.
+        /// The peer that ended it.
         peer: Peer,
         /// Its reason as a code.
         code: ErrorCode,
@@ -240,7 +240,7 @@ pub enum ControlError {
         silent.as_secs_f64()
     )]
     Silent {
-        /// Who fell silent.
+        /// The peer that fell silent.
         peer: Peer,
         /// For how long.
         silent: Duration,
@@ -261,7 +261,7 @@ pub enum ControlError {
         /// Reason the peer was told.
         text: String,
     },
-    /// Whoever should read the events of this session does not.
+    /// The reader of this session's events does not read them.
     #[error("{peer}: {unread} events of its session were left unread")]
     EventsUnread {
         /// The other side.
@@ -288,7 +288,7 @@ impl ControlError {
         matches!(self, ControlError::Bye { .. })
     }
 
-    /// True where nobody listens at the address yet, or the node there is about to leave.
+    /// True where no process listens at the address yet, or the node there is about to leave.
     pub(crate) fn is_of_loading(&self) -> bool {
         match self {
             ControlError::Connect { source, .. } => {

@@ -4,7 +4,7 @@
 //! place: the oldest that has sent nothing, else the oldest that has proved nothing, else the
 //! oldest. A silent peer is a socket and no more, so that there can be many of them.
 //!
-//! A flood of silent peers keeps out nobody who speaks before the flood has filled all places:
+//! A flood of silent peers keeps out no peer that speaks before the flood has filled all places:
 //! 2,048 of them are filled in 0.1 s at 20,000 a second. The oldest goes, not one at random: an
 //! honest peer speaks within a round trip, and each gets the same time to do it. At random one
 //! honest peer in eleven loses one of 2,048 places within the first 10 ms of that flood.
@@ -34,9 +34,6 @@ use tokio::{
 use super::quiet::Quiet;
 use crate::clock::now_ns;
 
-/// Peers that the system keeps until the lobby takes them: a flood's for the time that its thread
-/// may have to wait for a core. The system keeps no more than `net.core.somaxconn`.
-pub(crate) const BACKLOG: u32 = 4_096;
 /// Most peers taken from the listener in one turn. Each is a task or two for the runtime, which
 /// runs 61 of them between two turns: with more of them a flood would fill its queue faster than it
 /// is worked off, and sessions on the same thread would starve.
@@ -128,10 +125,10 @@ impl<T: Send + 'static> Lobby<T> {
     pub async fn next(&mut self) -> T {
         let mut knocks = Vec::new();
         loop {
-            // Those who are through first: behind a flood's they would wait for ever.
+            // Guests that are through first: behind a flood's peers they would wait for ever.
             tokio::select! { biased;
                 Some(done) = self.guests.join_next() => {
-                    // One that gave way was told of.
+                    // An error is a guest that gave way: the log has it.
                     if let Ok((number, end)) = done {
                         self.silent.remove(&number);
                         self.speaking.remove(&number);

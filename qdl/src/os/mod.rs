@@ -11,6 +11,8 @@
 //! | [`Mapping`] | anonymous memory, and the NUMA nodes it lies on |
 //! | [`numa_nodes`] | how many nodes there are |
 //! | [`available_memory`] | bytes that may be had without swapping |
+//! | [`open_files`], [`set_open_files`], [`more_open_files`] | the limit of open files |
+//! | [`listen()`] | sockets that listen |
 //! | [`Host`] | which machine this is |
 //! | [`sha256_of_file`] | a file's hash |
 //! | [`sleep_punctually`] | sleeps that last as long as they were asked to |
@@ -22,6 +24,7 @@ mod cpus;
 mod event;
 mod files;
 mod host;
+mod listen;
 mod memory;
 mod near;
 mod sha256;
@@ -32,8 +35,9 @@ pub use affinity::{affinity, pin, set_affinity};
 pub use congestion::{Congestion, set_congestion};
 pub use cpus::{BadCpuList, CpuList};
 pub use event::EventFd;
-pub use files::more_open_files;
+pub use files::{more_open_files, open_files, set_open_files};
 pub use host::Host;
+pub use listen::listen;
 pub use memory::{HUGE_PAGE, Mapping, available_memory, numa_nodes};
 pub use near::Near;
 pub use sha256::{sha256_of, sha256_of_file};

@@ -1,6 +1,6 @@
 //! A data port: lets connections in that show the key of a connection.
 //!
-//! Whoever connects has a moment to show a key, in a [`Lobby`].
+//! A peer that connects has a moment to show a key, in a [`Lobby`].
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -92,7 +92,7 @@ async fn admit(
         .take(&preamble.key, preamble.connection, preamble.epoch)
         .ok_or("its key is not one that was handed out")?;
     let linked = if expected == nic_index {
-        // A few bytes into an empty socket: nobody waits here for the peer to read.
+        // A few bytes into an empty socket: no wait for the peer to read.
         TcpDevice::welcome(&mut stream)
             .await
             .and_then(|()| stream.into_std())

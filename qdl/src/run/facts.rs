@@ -25,10 +25,9 @@ fn program() -> &'static NodeFacts {
             machine: host.machine,
             boot: host.boot,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            // A build script that asks git would build everything anew with every commit.
             commit: commit.map(str::to_owned),
             dirty,
-            program: sha256_of_file(Path::new("/proc/self/exe"), |_| ())
+            program: sha256_of_file(Path::new("/proc/self/exe"))
                 .ok()
                 .map(|(hash, _)| hash),
             started: started.map_or(0, |d| d.as_secs()),
@@ -38,10 +37,9 @@ fn program() -> &'static NodeFacts {
 }
 
 /// The version of these programs, with the commit that they were built from. `head` is what the
-/// checkout stood at when it was built, where nobody said the commit.
+/// checkout stood at when it was built, where the build was not told the commit.
 pub fn version(head: Option<&str>) -> String {
-    let facts = program_commit();
-    let of = match (facts, head.filter(|h| is_commit(h))) {
+    let of = match (program_commit(), head.filter(|h| is_commit(h))) {
         ((Some(commit), Some(false)), _) => format!("commit {commit}"),
         ((Some(commit), Some(true)), _) => format!("commit {commit}, with changes"),
         ((Some(commit), None), _) => format!("commit {commit}, changes unknown"),
@@ -51,7 +49,8 @@ pub fn version(head: Option<&str>) -> String {
     format!("{} ({of})", env!("CARGO_PKG_VERSION"))
 }
 
-/// The commit that the build was told, and whether there was more than it.
+/// The commit that the build was told, and whether the checkout had changes beyond it. A build
+/// script that asks git would build everything anew with every commit.
 fn program_commit() -> (Option<&'static str>, Option<bool>) {
     let dirty = option_env!("QDL_DIRTY").map(|word| word != "0" && word != "false");
     (option_env!("QDL_COMMIT").filter(|c| is_commit(c)), dirty)

@@ -59,7 +59,7 @@ enum Failed {
     Trouble(Trouble),
 }
 
-/// How long a look whether somebody listens at an address may take.
+/// How long a look whether a process listens at an address may take.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// `host:port` of a `url` without a path.
@@ -73,7 +73,7 @@ fn authority(url: &str) -> Result<String, String> {
     Ok(format!("{}:{port}", authority.host()))
 }
 
-/// Whether somebody accepts connections there; false where that cannot be told.
+/// Whether a process accepts connections there; false where that cannot be told.
 pub(super) fn is_listening(url: &str) -> bool {
     let places = authority(url).ok().and_then(|a| a.to_socket_addrs().ok());
     let listens = |at| net::TcpStream::connect_timeout(&at, LOOK).is_ok();

@@ -1,8 +1,6 @@
 //! As many open files as there are connections.
 
-use std::io;
-
-use crate::engine::child;
+use qdl::os::{open_files, set_open_files};
 
 /// An answer is complete a moment before its connection can be used again, and the next request
 /// does not wait for that.
@@ -16,8 +14,7 @@ const OTHERS: u64 = 256;
 /// In words, where it does not.
 pub(super) fn room_for(connections: usize) -> Result<(), String> {
     let want = connections as u64 * ENDING + OTHERS;
-    child::remember_open_files();
-    let mut limit = child::open_files_now().map_err(|e| e.to_string())?;
+    let mut limit = open_files().map_err(|e| e.to_string())?;
     if limit.rlim_cur >= want {
         return Ok(());
     }
@@ -29,9 +26,5 @@ pub(super) fn room_for(connections: usize) -> Result<(), String> {
         ));
     }
     limit.rlim_cur = want;
-    // SAFETY: `limit` is readable for the call.
-    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error().to_string()),
-    }
+    set_open_files(limit).map_err(|e| e.to_string())
 }

@@ -58,7 +58,7 @@ use self::{
     stream::Server,
     threads::Threads,
 };
-use super::{Engine, EngineError, EngineParams, Sequence, Streaming, streaming::OnFatal};
+use super::{Engine, EngineError, EngineParams, Sequence, Streaming, child, streaming::OnFatal};
 
 /// What the engine is called.
 const NAME: &str = "http";
@@ -120,8 +120,10 @@ impl Http {
             );
             return Err(wrong("http.min_tokens", &reason));
         }
-        let (at_once, _) = start::in_flight(None, &config);
-        limits::room_for(at_once).map_err(|e| wrong("http.in_flight", &e))?;
+        child::remember_open_files();
+        if let Some(n) = config.in_flight {
+            limits::room_for(n).map_err(|e| wrong("http.in_flight", &e))?;
+        }
         let counters: Arc<Counters> = Arc::default();
         Client::new(&config.url, config.connect(), counters.clone())
             .map_err(|e| wrong("http.url", &e))?;

@@ -10,10 +10,42 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The way from a model to its weights' entries: graph, initializer, entry.
-const WAY: [u64; 3] = [7, 5, 13];
 /// Longest key or value that is read of an entry.
 const LONGEST: u64 = 4096;
+/// Messages within messages; protobuf's own readers take no more.
+const DEEPEST: usize = 100;
+
+/// A message of `onnx.proto` that may hold tensors, and the entry that names a tensor's file.
+#[derive(Clone, Copy)]
+enum Message {
+    Model,
+    Training,
+    Function,
+    Graph,
+    Node,
+    Attribute,
+    Sparse,
+    Tensor,
+    Entry,
+}
+
+impl Message {
+    /// The message that this field of it holds.
+    fn field(self, number: u64) -> Option<Message> {
+        use Message::*;
+        Some(match (self, number) {
+            (Model, 7) | (Training, 1 | 2) | (Attribute, 6 | 11) => Graph,
+            (Model, 20) => Training,
+            (Model, 25) => Function,
+            (Graph, 1) | (Function, 7) => Node,
+            (Node, 5) | (Function, 11) => Attribute,
+            (Graph, 15) | (Attribute, 22 | 23) => Sparse,
+            (Graph, 5) | (Attribute, 5 | 10) | (Sparse, 1 | 2) => Tensor,
+            (Tensor, 13) => Entry,
+            _ => return None,
+        })
+    }
+}
 
 /// A model file's cursor.
 struct Fields {
@@ -72,13 +104,16 @@ impl Fields {
         Ok(text)
     }
 
-    /// Reads a message that is `depth` steps on the way, up to `end`.
-    fn message(&mut self, depth: usize, end: u64, ends: &mut Ends) -> io::Result<()> {
+    /// Reads a message that ends at `end`, within `depth` others.
+    fn message(&mut self, of: Message, depth: usize, end: u64, ends: &mut Ends) -> io::Result<()> {
+        if depth > DEEPEST {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         let mut entries = BTreeMap::new();
         while let Some((field, bytes)) = self.next(end)? {
             let inner = self.at.saturating_add(bytes);
-            match WAY.get(depth) {
-                Some(step) if *step == field && depth + 1 == WAY.len() => {
+            match of.field(field) {
+                Some(Message::Entry) => {
                     let mut pair = [String::new(), String::new()];
                     while let Some((field, bytes)) = self.next(inner)? {
                         match field {
@@ -89,8 +124,8 @@ impl Fields {
                     let [key, value] = pair;
                     entries.insert(key, value);
                 }
-                Some(step) if *step == field => self.message(depth + 1, inner, ends)?,
-                _ => self.skip(bytes)?,
+                Some(message) => self.message(message, depth + 1, inner, ends)?,
+                None => self.skip(bytes)?,
             }
         }
         let number = |key: &str| entries.get(key).and_then(|v| v.parse::<u64>().ok());
@@ -112,17 +147,21 @@ fn ends(path: &Path) -> Ends {
         let file = File::open(path)?;
         let end = file.metadata()?.len();
         let from = BufReader::new(file);
-        Fields { from, at: 0 }.message(0, end, &mut ends)
+        Fields { from, at: 0 }.message(Message::Model, 0, end, &mut ends)
     };
     // What is broken has no more of them.
     let _ = read();
     ends
 }
 
+/// The names of a model's files of weights, sorted.
+pub(in crate::engine) fn names(path: &Path) -> impl Iterator<Item = String> {
+    ends(path).into_keys()
+}
+
 /// The files of weights that a model names, as paths beside it.
 pub fn files(path: &Path) -> Vec<PathBuf> {
-    let beside = |name: &String| path.with_file_name(name);
-    ends(path).keys().map(beside).collect()
+    names(path).map(|name| path.with_file_name(name)).collect()
 }
 
 /// What is wrong with a model's files of weights, in words; `None` where that is nothing.
@@ -151,7 +190,7 @@ pub(super) fn wrong(path: &Path) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::engine) mod tests {
     use super::*;
 
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
@@ -160,16 +199,55 @@ mod tests {
         all
     }
 
-    /// A model whose weights are bytes 8 to 24 of `w.data`.
-    fn model() -> Vec<u8> {
-        let pairs = [("location", "w.data"), ("offset", "8"), ("length", "16")];
+    /// A tensor whose bytes are 8 to 24 of this file.
+    fn tensor(file: &str) -> Vec<u8> {
+        let pairs = [("location", file), ("offset", "8"), ("length", "16")];
         let pair = |(k, v): (&str, &str)| {
             let pair = [field(1, k.as_bytes()), field(2, v.as_bytes())].concat();
             field(13, &pair)
         };
-        let tensor = [field(8, b"w"), pairs.map(pair).concat()].concat();
-        let graph = [field(2, b"g"), field(5, &tensor)].concat();
+        [field(8, b"w"), pairs.map(pair).concat()].concat()
+    }
+
+    /// A model whose weights are bytes 8 to 24 of this file.
+    pub(in crate::engine) fn model(file: &str) -> Vec<u8> {
+        let graph = [field(2, b"g"), field(5, &tensor(file))].concat();
         [vec![8, 7], field(7, &graph)].concat()
+    }
+
+    #[test]
+    fn tensors_are_found_wherever_a_model_may_hold_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("m.onnx");
+        for way in [
+            &[7, 5][..],
+            &[7, 15, 1],
+            &[7, 15, 2],
+            &[7, 1, 5, 5],
+            &[7, 1, 5, 10],
+            &[7, 1, 5, 22, 1],
+            &[7, 1, 5, 23, 2],
+            &[7, 1, 5, 6, 5],
+            &[7, 1, 5, 11, 1, 5, 5],
+            &[20, 1, 5],
+            &[20, 2, 1, 5, 5],
+            &[25, 7, 5, 5],
+            &[25, 11, 5],
+        ] {
+            let whole = way.iter().rev().fold(tensor("w"), |inner, number| {
+                // Tags of two bytes from field 16 on.
+                match *number {
+                    number @ ..16 => field(number, &inner),
+                    number => [
+                        vec![(number & 15) << 3 | 0x82, number >> 4, inner.len() as u8],
+                        inner,
+                    ]
+                    .concat(),
+                }
+            });
+            fs::write(&path, whole).expect("written");
+            assert_eq!(names(&path).collect::<Vec<_>>(), ["w"], "{way:?}");
+        }
     }
 
     #[test]
@@ -178,7 +256,7 @@ mod tests {
         let (real, model_at) = (folder.path().join("real"), folder.path().join("m.onnx"));
         fs::create_dir(&real).expect("made");
         let target = real.join("net.onnx");
-        fs::write(&target, model()).expect("written");
+        fs::write(&target, model("w.data")).expect("written");
         assert_eq!(files(&target), [real.join("w.data")]);
         let said = wrong(&target).expect("missing");
         assert!(
@@ -202,7 +280,7 @@ mod tests {
     fn a_file_that_is_no_model_or_ends_early_names_no_more_data() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("m.onnx");
-        let whole = model();
+        let whole = model("w.data");
         for end in 0..whole.len() {
             fs::write(&path, &whole[..end]).expect("written");
             assert!(files(&path).len() <= 1);

@@ -23,7 +23,10 @@ use qdl::{config::Provider, fabric::Region, model::ModelSpec, rails::Score, stat
 pub use data::files as data_files;
 pub use library::find_library;
 
+#[cfg(test)]
+pub(in crate::engine) use self::data::tests::model as model_with_data;
 pub(in crate::engine) use self::{
+    data::names as data_names,
     library::load,
     session::{Settings, one_line},
 };

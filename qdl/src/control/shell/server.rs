@@ -2,15 +2,12 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-use tokio::{
-    net::{TcpListener, TcpSocket},
-    sync::mpsc,
-    task::AbortHandle,
-};
+use tokio::{sync::mpsc, task::AbortHandle};
 
 use crate::{
     clock::now_ns,
     model::ModelSpec,
+    os::listen,
     wire::{EngineInfo, NodeFacts},
 };
 
@@ -25,7 +22,7 @@ use crate::control::{
         accelerator::{Accelerator, Event},
     },
     error::ControlError,
-    lobby::{BACKLOG, Guest, Lobby, canonical},
+    lobby::{Guest, Lobby, canonical},
     message::Hex,
 };
 
@@ -81,7 +78,7 @@ impl Server {
                 problem: "0 handshakes, must be at least 1".to_owned(),
             });
         }
-        let listener = listen(address).map_err(|e| {
+        let listener = listen(address, None).map_err(|e| {
             let address = address.to_string();
             if e.kind() == io::ErrorKind::AddrInUse {
                 ControlError::PortInUse { address }
@@ -151,16 +148,6 @@ impl Server {
                 source: Arc::new(io::Error::other("the task that listens has ended")),
             })
     }
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 /// One handshake, the goodbye included.

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::frame::PREAMBLE_BYTES;
 use crate::{
-    os::set_congestion,
+    os::{listen, set_congestion},
     wire::{DATA_MAGIC, is_control_frame},
 };
 
@@ -150,17 +150,7 @@ impl TcpDevice {
     /// # Errors
     /// [`TcpError::Listen`].
     pub fn listen(address: SocketAddr, congestion: Option<&str>) -> Result<TcpListener, TcpError> {
-        let bind = || {
-            let socket = match address {
-                SocketAddr::V4(_) => TcpSocket::new_v4()?,
-                SocketAddr::V6(_) => TcpSocket::new_v6()?,
-            };
-            socket.set_reuseaddr(true)?;
-            set_congestion(&SockRef::from(&socket), congestion)?;
-            socket.bind(address)?;
-            socket.listen(1024)
-        };
-        bind().map_err(|source| TcpError::Listen { address, source })
+        listen(address, congestion).map_err(|source| TcpError::Listen { address, source })
     }
 
     /// Reads what a peer presents, without welcoming it.

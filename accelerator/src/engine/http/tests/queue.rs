@@ -1,4 +1,5 @@
-//! A server with a queue of its own: who waits there is not lost, and how many wait is limited.
+//! A server with a queue of its own: a waiting request is not lost, and the number
+//! of waiting requests is limited.
 
 use std::time::Duration;
 
