@@ -150,7 +150,8 @@ impl fmt::Display for Kind {
 }
 
 /// Where a result is handed in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Division {
     /// LoadGen and SUT are one system, of one machine or of several.
     Closed,
@@ -216,7 +217,7 @@ impl Tree {
         self.division
     }
 
-    /// `network/ORG`.
+    /// `DIVISION/ORG`.
     pub fn own(&self) -> PathBuf {
         self.root.join(self.division.name()).join(&self.submitter)
     }

@@ -12,11 +12,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use qdl::os;
 use qdl::wire::{MachineIds, NodeFacts, PrefixCache};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::{
+    describe::Role,
     error::{self, Error},
     layout::{self, Name},
 };
@@ -34,6 +35,10 @@ pub const FRONTEND_YAML: &str = "frontend.yaml";
 /// The copy of an accelerator's configuration, as it told it.
 pub fn accelerator_yaml(node: &Name) -> String {
     format!("accelerator-{node}.yaml")
+}
+/// Whether a copy is an accelerator's configuration.
+pub fn is_accelerator_yaml(name: &str) -> bool {
+    name.starts_with("accelerator-") && name.ends_with(".yaml")
 }
 /// The description of a node, [`crate::describe::Node`].
 pub fn node_json(node: &Name) -> String {
@@ -149,6 +154,12 @@ impl NodeNote {
 }
 
 impl Left {
+    /// All nodes, the frontend first.
+    pub fn nodes(&self) -> impl Iterator<Item = (Role, &NodeNote)> {
+        let accelerators = self.accelerators.iter().map(|n| (Role::Accelerator, n));
+        std::iter::once((Role::Frontend, &self.frontend)).chain(accelerators)
+    }
+
     /// Writes what is known before the run into `folder`, with a copy of each file; `files` are
     /// names of copies and where the originals lie, `told` names and texts that nodes have told.
     ///
@@ -170,7 +181,7 @@ impl Left {
             }
         }
         let mut note = |name: &str, from: PathBuf| {
-            let sha256 = sha256_of(&copies.join(name))?;
+            let sha256 = sha256_of_file(&copies.join(name))?;
             self.files
                 .insert(name.to_owned(), FileNote { from, sha256 });
             Ok(())
@@ -199,12 +210,12 @@ impl Left {
         ] {
             let path = folder.join(name);
             if path.is_file() {
-                self.logs.insert(name.to_owned(), sha256_of(&path)?);
+                self.logs.insert(name.to_owned(), sha256_of_file(&path)?);
             }
         }
         let log = folder.join(loadgen_log::ACCURACY);
         if log.is_file() {
-            self.accuracy_cut = Some(hex::encode(Sha256::digest(cut(&log)?)));
+            self.accuracy_cut = Some(os::sha256_of(&cut(&log)?));
         }
         self.exit = Some(exit);
         self.reason = reason.to_owned();
@@ -228,9 +239,7 @@ impl Left {
 pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let copies = folder.join(FOLDER);
     let of_node = |name: &String| {
-        let parts = [("accelerator-", ".yaml"), ("node-", ".json")];
-        let mut parts = parts.iter();
-        parts.any(|(head, tail)| name.starts_with(head) && name.ends_with(tail))
+        is_accelerator_yaml(name) || name.starts_with("node-") && name.ends_with(".json")
     };
     let nodes: Vec<_> = layout::files(&copies).into_iter().filter(of_node).collect();
     let own = [USER_CONF, AUDIT_CONFIG, FRONTEND_YAML].map(str::to_owned);
@@ -269,20 +278,12 @@ pub fn cut(path: &Path) -> Result<Vec<u8>, Error> {
 ///
 /// # Errors
 /// [`Error::Read`].
-pub fn sha256_of(path: &Path) -> Result<String, Error> {
-    let failed = |source: io::Error| Error::Read {
+pub fn sha256_of_file(path: &Path) -> Result<String, Error> {
+    let hashed = os::sha256_of_file(path, |_| ());
+    hashed.map(|(hash, _)| hash).map_err(|source| Error::Read {
         path: path.to_owned(),
         source,
-    };
-    let mut file = File::open(path).map_err(failed)?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut buffer).map_err(failed)? {
-            0 => return Ok(hex::encode(hash.finalize())),
-            n => hash.update(&buffer[..n]),
-        }
-    }
+    })
 }
 
 #[cfg(test)]
@@ -315,9 +316,9 @@ mod tests {
         let note = &left.files[USER_CONF];
         assert_eq!(
             note.sha256,
-            sha256_of(&folder.join(FOLDER).join(USER_CONF)).expect("a hash")
+            sha256_of_file(&folder.join(FOLDER).join(USER_CONF)).expect("a hash")
         );
-        assert_ne!(note.sha256, sha256_of(&source).expect("a hash"));
+        assert_ne!(note.sha256, sha256_of_file(&source).expect("a hash"));
         assert_eq!(
             left.logs[loadgen_log::DETAIL],
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

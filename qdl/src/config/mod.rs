@@ -86,6 +86,7 @@ pub use nic::{
 pub use tokens::TokensConfig;
 pub use values::{Auto, Scalar};
 pub use warm_up::WarmUpConfig;
+pub use words::nearest;
 pub use written::Written;
 
 pub use crate::wire::Policy;

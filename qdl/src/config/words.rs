@@ -11,13 +11,13 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
             field, expected, ..
         } => (
             format!("unknown key `{field}`"),
-            Some(nearest("keys here are", field, expected)),
+            Some(one_of("keys here are", field, expected)),
         ),
         YamlError::SerdeUnknownVariant {
             variant, expected, ..
         } => (
             format!("`{variant}` is not a value of this key"),
-            Some(nearest("it must be", variant, expected)),
+            Some(one_of("it must be", variant, expected)),
         ),
         YamlError::SerdeMissingField { field, .. } => (
             format!("the key `{field}` is missing"),
@@ -104,18 +104,20 @@ fn must_be(ty: &str) -> String {
 }
 
 /// "it must be a, b or c", and which of them was probably meant.
-fn nearest(lead: &str, found: &str, allowed: &[&str]) -> String {
+fn one_of(lead: &str, found: &str, allowed: &[&str]) -> String {
     let list = allowed.join(", ");
-    // A third of the letters may be wrong.
-    let limit = found.chars().count().max(3) / 3;
-    match allowed
-        .iter()
-        .map(|word| (distance(found, word), word))
-        .min()
-    {
-        Some((d, word)) if d <= limit => format!("did you mean `{word}`? {lead}: {list}"),
-        _ => format!("{lead}: {list}"),
+    match nearest(found, allowed) {
+        Some(word) => format!("did you mean `{word}`? {lead}: {list}"),
+        None => format!("{lead}: {list}"),
     }
+}
+
+/// The word that was probably meant: a third of the letters may be wrong.
+pub fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
+    let limit = found.chars().count().max(3) / 3;
+    let near = allowed.iter().map(|word| (distance(found, word), *word));
+    let (wrong, word) = near.min()?;
+    (wrong <= limit).then_some(word)
 }
 
 /// Letters to insert, remove or replace to make one word of the other.

@@ -84,47 +84,50 @@ fn of_address(root: &Path, address: IpAddr) -> (String, LinkLayer) {
     }
 }
 
-/// A network interface's. A bond, a VLAN or a bridge over hardware is what the hardware is.
-pub fn of_interface(root: &Path, name: &str) -> LinkLayer {
+/// A network interface's.
+fn of_interface(root: &Path, name: &str) -> LinkLayer {
+    hardware(root, name).1
+}
+
+/// The interface on hardware that a bond, a VLAN or a bridge lies over, and its link layer: the
+/// first by name whose layer is permitted. Itself, where it is on hardware or over none such.
+pub fn hardware(root: &Path, name: &str) -> (String, LinkLayer) {
     below(&root.join("sys/class/net"), name, 0)
 }
 
-fn below(class: &Path, name: &str, depth: usize) -> LinkLayer {
+fn below(class: &Path, name: &str, depth: usize) -> (String, LinkLayer) {
     let folder = class.join(name);
     let text = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
     let uevent = text("uevent");
     let is = |kind: &str| uevent.lines().any(|l| l == format!("DEVTYPE={kind}"));
     let has = |file: &str| folder.join(file).exists();
-    let Ok(kind) = text("type").trim().parse::<u32>() else {
-        return LinkLayer::Unknown;
-    };
-    match kind {
-        LOOPBACK => LinkLayer::Loopback,
-        INFINIBAND => LinkLayer::InfiniBand,
-        _ if IEEE80211.contains(&kind) => LinkLayer::Wireless,
-        ETHERNET | RAW_IP if is("wwan") => LinkLayer::Cellular,
-        ETHERNET if is("wlan") || has("wireless") || has("phy80211") => LinkLayer::Wireless,
-        ETHERNET if has("device") => {
+    let own = match text("type").trim().parse::<u32>() {
+        Err(_) => LinkLayer::Unknown,
+        Ok(LOOPBACK) => LinkLayer::Loopback,
+        Ok(INFINIBAND) => LinkLayer::InfiniBand,
+        Ok(kind) if IEEE80211.contains(&kind) => LinkLayer::Wireless,
+        Ok(ETHERNET | RAW_IP) if is("wwan") => LinkLayer::Cellular,
+        Ok(ETHERNET) if is("wlan") || has("wireless") || has("phy80211") => LinkLayer::Wireless,
+        Ok(ETHERNET) if has("device") => {
             let driver = fs::read_link(folder.join("device/driver")).unwrap_or_default();
             match NO_ETHERNET.iter().any(|d| driver.ends_with(d)) {
                 true => LinkLayer::Unknown,
                 false => LinkLayer::Ethernet,
             }
         }
-        _ if has("device") => LinkLayer::Unknown,
-        // A bond, a VLAN or a bridge is what it is made of, where that is hardware.
-        _ if depth < DEEPEST => {
-            let lower = fs::read_dir(&folder).into_iter().flatten().flatten();
-            let mut lower = lower.filter_map(|e| {
-                let file = e.file_name().into_string().ok()?;
-                let name = file.strip_prefix("lower_")?;
-                Some(below(class, name, depth + 1))
-            });
-            let permitted = lower.find(|l| l.is_permitted());
-            permitted.unwrap_or(LinkLayer::Virtual)
-        }
-        _ => LinkLayer::Virtual,
+        Ok(_) if has("device") => LinkLayer::Unknown,
+        Ok(_) => LinkLayer::Virtual,
+    };
+    let mut lower = Vec::new();
+    if !has("device") && depth < DEEPEST {
+        let files = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let files = files.filter_map(|e| e.file_name().into_string().ok());
+        lower.extend(files.filter_map(|file| Some(file.strip_prefix("lower_")?.to_owned())));
+        lower.sort();
     }
+    let mut lower = lower.iter().map(|name| below(class, name, depth + 1));
+    let permitted = lower.find(|(_, layer)| layer.is_permitted());
+    permitted.unwrap_or((name.to_owned(), own))
 }
 
 /// The one of an RDMA device's port. What runs over Ethernet is as good as its interface, which a
@@ -183,6 +186,9 @@ mod tests {
         put("net/vlan7/lower_bond0", "");
         net("br0", 1, "DEVTYPE=bridge\n", None);
         put("net/br0/lower_veth1", "");
+        net("br1", 1, "DEVTYPE=bridge\n", None);
+        put("net/br1/lower_a_veth", "");
+        put("net/br1/lower_bond0", "");
         net("loop0", 1, "", None);
         put("net/loop0/lower_loop0", "");
         for (name, layer) in [
@@ -201,6 +207,9 @@ mod tests {
             ("none", LinkLayer::Unknown),
         ] {
             assert_eq!(of_interface(root.path(), name), layer, "{name}");
+        }
+        for (name, on) in [("vlan7", "eth0"), ("br1", "eth0"), ("br0", "br0")] {
+            assert_eq!(hardware(root.path(), name).0, on);
         }
         let port = |device: &str, layer: &str, netdev: &str| {
             put(&format!("infiniband/{device}/ports/1/link_layer"), layer);

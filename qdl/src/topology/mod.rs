@@ -44,7 +44,7 @@ use addresses::parse_addresses;
 pub use addresses::{Addresses, interface_addresses};
 pub use command::{Form, Node, command};
 pub use groups::NicGroup;
-pub use layer::{links, of_interface as link_layer};
+pub use layer::{hardware, links};
 pub use link::LinkWatch;
 pub use matching::{NoSuchNics, spell_out};
 pub use near::device_of;

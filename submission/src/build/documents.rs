@@ -94,7 +94,6 @@ fn of_system<'a>(
             .collect(),
         fabric: run.map(|r| r.left.fabric.clone()).unwrap_or_default(),
         connections: run.map_or(0, |r| r.left.connections),
-        network_type: form.field("network_type").to_owned(),
     };
     let json = system::json(material.round, material.division, form, &system);
     error::write_json(&tree.system_json(name), &json)?;

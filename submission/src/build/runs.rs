@@ -159,8 +159,8 @@ fn one(
         "PerformanceOnly" => vec![Kind::Performance],
         other => return Err(format!("LoadGen's mode {other:?} makes no result")),
     };
-    let nodes = std::iter::once(&left.frontend).chain(&left.accelerators);
-    let nodes = nodes.map(|n| Name::new(&n.node)).collect::<Result<_, _>>();
+    let nodes = left.nodes().map(|(_, n)| Name::new(&n.node));
+    let nodes = nodes.collect::<Result<_, _>>();
     Ok(Run {
         folder: folder.to_owned(),
         model: (*model).clone(),

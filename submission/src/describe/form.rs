@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use qdl::config::nearest;
 use serde::Deserialize;
 
 use crate::{
@@ -173,7 +174,7 @@ impl Form {
     /// Checks the names of models, and of their fields, against a round.
     ///
     /// # Errors
-    /// A name that the round does not have, with the one that is most like it.
+    /// A name that the round does not have, with one like it where there is one.
     pub fn of_round(&self, round: &Round) -> Result<(), String> {
         for (model, fields) in &self.models {
             known("models", model, round.models.keys().map(|m| &**m))?;
@@ -230,15 +231,13 @@ fn known<'a>(key: &str, name: &str, all: impl Iterator<Item = &'a str>) -> Resul
     if all.contains(&name) {
         return Ok(());
     }
-    let distance = |other: &&&str| {
-        let same = name.bytes().zip(other.bytes()).take_while(|(a, b)| a == b);
-        let (before, rest) = (same.count(), name.len().abs_diff(other.len()));
-        (std::cmp::Reverse(before), rest)
-    };
-    let like = all.iter().min_by_key(distance).copied().unwrap_or_default();
-    let all = all.join(", ");
+    // Or the beginning of one.
+    let begun = || all.iter().copied().find(|other| other.starts_with(name));
+    let like = nearest(name, &all).or_else(begun);
+    let like = like.map_or(String::new(), |like| format!("like it: {like}; "));
     Err(format!(
-        "{key}.{name}: there is no such name; like it: {like}; all: {all}"
+        "{key}.{name}: there is no such name; {like}all: {}",
+        all.join(", ")
     ))
 }
 

@@ -33,21 +33,24 @@ fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
         NicKind::Rdma { .. } => nic.netdev.clone(),
         NicKind::Tcp => Some(nic.name.clone()),
     };
-    let of_device = match nic.kind {
-        NicKind::Rdma { .. } => format!("sys/class/infiniband/{}", nic.name),
-        NicKind::Tcp => format!("sys/class/net/{}", hardware(root, &nic.name)),
+    let (of_device, link_layer) = match &nic.kind {
+        NicKind::Rdma { link_layer, .. } => {
+            let device = format!("sys/class/infiniband/{}", nic.name);
+            (device, link_layer.clone())
+        }
+        NicKind::Tcp => {
+            let (netdev, layer) = topology::hardware(root, &nic.name);
+            let layer = match layer {
+                LinkLayer::Virtual => "virtual".to_owned(),
+                LinkLayer::Unknown => "unknown".to_owned(),
+                layer => layer.to_string(),
+            };
+            (format!("sys/class/net/{netdev}"), layer)
+        }
     };
     let device = format!("{of_device}/device");
     let driver = fs::read_link(root.join(&device).join("driver")).ok();
     let driver = driver.and_then(|d| Some(d.file_name()?.to_string_lossy().into_owned()));
-    let link_layer = match &nic.kind {
-        NicKind::Rdma { link_layer, .. } => link_layer.clone(),
-        NicKind::Tcp => match topology::link_layer(root, &nic.name) {
-            LinkLayer::Virtual => "virtual".to_owned(),
-            LinkLayer::Unknown => "unknown".to_owned(),
-            layer => layer.to_string(),
-        },
-    };
     let link = |what: &str| text(root, &format!("{device}/current_link_{what}"));
     let (speed, width) = (link("speed"), link("width"));
     Nic {
@@ -68,29 +71,6 @@ fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
         pcie: (!speed.is_empty() && speed != "Unknown").then(|| format!("{speed} x{width}")),
         netdev,
     }
-}
-
-/// The interface on hardware below a bond, a VLAN or a bridge, four deep at most; itself, where it
-/// is on hardware or there is none.
-fn hardware(root: &Path, name: &str) -> String {
-    let class = root.join("sys/class/net");
-    let mut at = name.to_owned();
-    for _ in 0..4 {
-        if class.join(&at).join("device").exists() {
-            return at;
-        }
-        let below = fs::read_dir(class.join(&at))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let below = below.filter_map(|e| e.file_name().into_string().ok());
-        let below = below.filter_map(|file| Some(file.strip_prefix("lower_")?.to_owned()));
-        match below.min() {
-            Some(below) => at = below,
-            None => break,
-        }
-    }
-    name.to_owned()
 }
 
 /// The card's name: from the list of PCI ids, else the ids themselves.
@@ -129,7 +109,7 @@ pub(super) fn ask(nics: &mut [Nic]) {
         let Some(netdev) = nic.netdev.as_deref() else {
             continue;
         };
-        let netdev = hardware(Path::new("/"), netdev);
+        let (netdev, _) = topology::hardware(Path::new("/"), netdev);
         if nic.firmware.is_empty() {
             nic.firmware = ethtool::firmware(&netdev).unwrap_or_default();
         }

@@ -26,7 +26,7 @@ pub fn network(form: &Form, system: &System<'_>) -> String {
         "" => distinct(system, |n| n.media.clone().unwrap_or_default()),
         said => said.to_owned(),
     };
-    let protocol = protocol(system);
+    let protocol = protocol(form, system);
     let (transport, network) = match system.fabric.as_str() {
         "ib" => (
             "reliable connections (RC)",
@@ -36,7 +36,7 @@ pub fn network(form: &Form, system: &System<'_>) -> String {
     };
     let rates = distinct(system, speed);
     let _ = writeln!(out, "| 1, physical | {media}, {rates} |");
-    let _ = writeln!(out, "| 2, data link | {} |", network_type(system));
+    let _ = writeln!(out, "| 2, data link | {} |", network_type(form, system));
     let _ = writeln!(out, "| 3, network | {network} |");
     let _ = writeln!(out, "| 4, transport | {transport} |");
     let _ = writeln!(
@@ -199,12 +199,7 @@ pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String
         let rate = rate.map_or("not known".to_owned(), |r| format!("{r:.0}"));
         let _ = writeln!(out, "| {} | {what} | {link} | {rate} |", node.node);
     };
-    let own = [(system.frontend, system.frontend_nics.clone())];
-    let nodes = match &system.accelerators[..] {
-        [] => &own[..],
-        all => all,
-    };
-    for (node, names) in nodes {
+    for (node, names) in system.sut() {
         for nic in used(node, names) {
             let name = format!("{} {}", nic.name, nic.model);
             let port = nic.speed_mbps.map(|mbps| mbps as f64 / 8.0);

@@ -19,8 +19,6 @@ pub struct System<'a> {
     pub fabric: String,
     /// Connections over which samples went.
     pub connections: u64,
-    /// What the form calls the link layer; empty: what the NICs say.
-    pub network_type: String,
 }
 
 impl<'a> System<'a> {
@@ -35,11 +33,11 @@ impl<'a> System<'a> {
         all.flat_map(|(node, names)| used(node, names)).collect()
     }
 
-    /// The SUT's nodes: LoadGen's own, where everything ran in one process.
-    pub fn nodes(&self) -> Vec<&'a Node> {
+    /// The SUT's nodes, and the NICs of each: LoadGen's own, where everything ran in one process.
+    pub fn sut(&self) -> Vec<(&'a Node, &BTreeSet<String>)> {
         match &self.accelerators[..] {
-            [] => vec![self.frontend],
-            all => all.iter().map(|(node, _)| *node).collect(),
+            [] => vec![(self.frontend, &self.frontend_nics)],
+            all => all.iter().map(|(node, names)| (*node, names)).collect(),
         }
     }
 }
@@ -66,11 +64,7 @@ pub fn json(
     form: &Form,
     system: &System<'_>,
 ) -> Map<String, Value> {
-    let network = round
-        .system
-        .network
-        .iter()
-        .filter(|_| division == Division::Network);
+    let network = round.system.network_of(division);
     let fields = round.system.fields.iter().chain(network);
     let fields = fields.map(|name| {
         let from_form = form.field(name);
@@ -91,14 +85,14 @@ fn known(
     field: &str,
 ) -> Value {
     let text = |text: String| Value::String(text);
-    let nodes = || system.nodes().into_iter();
+    let nodes = || system.sut().into_iter().map(|(node, _)| node);
     let each = |of: &dyn Fn(&Node) -> String| text(distinct(nodes().map(of)));
     match field {
         "division" => text(division.name().to_owned()),
         "submitter" => text(form.submitter.to_string()),
         "system_type" => text(round.system_type.clone()),
         "status" => text(form.status.clone()),
-        "number_of_nodes" => Value::from(system.nodes().len()),
+        "number_of_nodes" => Value::from(system.sut().len()),
         "host_processor_model_name" => each(&|n| n.processors.model.clone()),
         "host_processors_per_node" => most(nodes().map(|n| u64::from(n.processors.sockets))),
         "host_processor_core_count" => each(&|n| n.processors.cores_per_socket.to_string()),
@@ -122,7 +116,7 @@ fn known(
         "operating_system" => each(&|n| format!("{}, Linux {}", n.operating_system, n.kernel)),
         "other_software_stack" => each(&|n| n.gpu_driver.clone()),
         "is_network" => text("True".to_owned()),
-        "network_type" => text(network_type(system)),
+        "network_type" => text(network_type(form, system)),
         "network_media" => text(distinct(
             nics(system)
                 .iter()
@@ -134,7 +128,7 @@ fn known(
         "net_software_stack_loadgen" => {
             text(stack(system, system.frontend, &system.loadgen_nics()))
         }
-        "network_protocol" => text(protocol(system)),
+        "network_protocol" => text(protocol(form, system)),
         "number_connections" => Value::from(system.connections),
         "nic_sut" => text(distinct(system.sut_nics().iter().map(|n| what(n)))),
         "number_nic_sut" => Value::from(system.sut_nics().len()),
@@ -253,17 +247,17 @@ pub(super) fn speed(nic: &Nic) -> String {
     }
 }
 
-/// The link layers of all NICs that carried samples.
-pub(super) fn network_type(system: &System<'_>) -> String {
-    if !system.network_type.is_empty() {
-        return system.network_type.clone();
+/// What the form calls the link layer, else those of all NICs that carried samples.
+pub(super) fn network_type(form: &Form, system: &System<'_>) -> String {
+    match form.field("network_type") {
+        "" => distinct(nics(system).iter().map(|n| n.link_layer.clone())),
+        said => said.to_owned(),
     }
-    distinct(nics(system).iter().map(|n| n.link_layer.clone()))
 }
 
 /// What runs over what, layers four to two.
-pub(super) fn protocol(system: &System<'_>) -> String {
-    let layer = network_type(system);
+pub(super) fn protocol(form: &Form, system: &System<'_>) -> String {
+    let layer = network_type(form, system);
     let v6 = |n: &&Nic| n.addresses.first().is_some_and(|a| a.contains(':'));
     let ip = match (nics(system).iter().all(v6), nics(system).iter().any(v6)) {
         (true, true) => "IPv6",
@@ -293,7 +287,7 @@ fn stack(system: &System<'_>, node: &Node, nics: &[&Nic]) -> String {
 }
 
 fn topology(form: &Form, system: &System<'_>) -> String {
-    let nodes = system.accelerators.len();
+    let nodes = system.sut().len();
     let nodes = format!("{nodes} SUT node{}", if nodes == 1 { "" } else { "s" });
     if form.switches.is_empty() {
         return format!("LoadGen system connected point to point to {nodes}");

@@ -260,7 +260,6 @@ fn system<'a>(frontend: &'a Node, accelerator: &'a Node, fabric: &str) -> System
         )],
         fabric: fabric.to_owned(),
         connections: 6,
-        network_type: String::new(),
     }
 }
 
@@ -298,10 +297,19 @@ fn the_systems_json_has_every_field_and_tells_loadgens_side_from_the_suts() {
     );
     assert!(round.system.network.iter().all(|f| !closed.contains_key(f)));
     assert_eq!(closed["division"], Value::from("closed"));
-    let mut said = system(&front, &back, "tcp");
-    said.network_type = "InfiniBand".to_owned();
-    let said = system::json(&round, Division::Network, &form, &said);
+    let mut said = form.clone();
+    said.fields
+        .insert("network_type".to_owned(), "InfiniBand".to_owned());
+    let mut local = system(&front, &back, "tcp");
+    local.accelerators.clear();
+    let said = system::json(&round, Division::Network, &said, &local);
     assert_eq!(said["network_type"], Value::from("InfiniBand"));
+    assert_eq!(
+        said["network_protocol"],
+        Value::from("TCP/IPv4 over InfiniBand")
+    );
+    let topology = "LoadGen system connected point to point to 1 SUT node";
+    assert_eq!(said["network_topology"], Value::from(topology));
     let protocol = json["network_protocol"].as_str().unwrap_or_default();
     assert!(protocol.contains("TCP/IPv4 over"), "{protocol}");
     assert!(

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::{
     error::{self, Error},
-    layout::{Below, Name},
+    layout::{Below, Division, Name},
 };
 
 /// The rounds that are built in, by name.
@@ -93,6 +93,16 @@ pub struct SystemFields {
     pub network: Vec<String>,
     /// Those that must be whole numbers.
     pub numbers: Vec<String>,
+}
+
+impl SystemFields {
+    /// The network's, where a division has them: that is the Network division.
+    pub fn network_of(&self, division: Division) -> &[String] {
+        match division {
+            Division::Network => &self.network,
+            Division::Closed | Division::Open => &[],
+        }
+    }
 }
 
 /// A compliance test.

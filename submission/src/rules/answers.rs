@@ -8,7 +8,7 @@ use loadgen_log::{AccuracyLog, AccuracyRecord};
 use super::*;
 use crate::{
     build::{Material, Run},
-    left::sha256_of,
+    left::sha256_of_file,
     round::Answers,
 };
 
@@ -17,7 +17,7 @@ const EOS: u64 = 2;
 
 /// A log in the tree is the one that the run wrote, or what the official script makes of it.
 pub(super) fn kept(look: &mut Look<'_>, ran: &Ran, log: &Path) {
-    let (Some(left), Ok(found)) = (&ran.left, sha256_of(log)) else {
+    let (Some(left), Ok(found)) = (&ran.left, sha256_of_file(log)) else {
         return;
     };
     let written = left.logs.get(loadgen_log::ACCURACY);
@@ -130,7 +130,7 @@ fn accuracy(look: &mut Look<'_>, result: &Result<'_>, run: &Run) {
     let make = command(look, result, &Kind::Accuracy);
     let mut say = |rule, what: String| look.say_make(rule, &at, what, make.clone());
     let written = run.left.logs.get(loadgen_log::ACCURACY);
-    if let (Some(written), Ok(found)) = (written, sha256_of(&log))
+    if let (Some(written), Ok(found)) = (written, sha256_of_file(&log))
         && *written != found
     {
         say(

@@ -15,7 +15,7 @@ pub(super) fn check(look: &mut Look<'_>) {
     let tree = look.tree;
     let own = tree.own();
     if tree.systems().iter().all(|s| tree.places(s).is_empty()) {
-        let make = "qdl submit --runs DIR... --out TREE --form FORM.yaml";
+        let make = "qdl submit --runs DIR... --output TREE --form FORM.yaml";
         look.say_make(TREE_EMPTY, &own.join("results"), "it has no result", make);
     }
     let all = layout::folders(&own).into_iter().chain(layout::files(&own));

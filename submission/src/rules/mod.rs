@@ -33,13 +33,19 @@ pub struct Rule {
     pub id: &'static str,
     /// What it asks for.
     pub says: &'static str,
+    /// The divisions that do not ask for it.
+    pub not_in: &'static [Division],
 }
 
-/// A list of rules: a constant each, and `ALL`.
+/// A list of rules: a constant each, and `ALL`. Divisions behind `not` do not ask for a rule:
+/// `not Closed Open` is the Network division's, `not Open` is left to submitters there.
 macro_rules! rules {
-    ($($name:ident $id:literal $says:literal;)*) => {
-        $(#[doc = $says] pub const $name: &$crate::rules::Rule =
-            &$crate::rules::Rule { id: $id, says: $says };)*
+    ($($name:ident $id:literal $says:literal $(not $($division:ident)+)?;)*) => {
+        $(#[doc = $says] pub const $name: &$crate::rules::Rule = &$crate::rules::Rule {
+            id: $id,
+            says: $says,
+            not_in: &[$($($crate::layout::Division::$division),+)?],
+        };)*
         /// All of them.
         pub const ALL: &[&$crate::rules::Rule] = &[$($name),*];
     };
@@ -50,13 +56,13 @@ rules! {
     TREE_EMPTY "tree.empty" "there are results to hand in";
     TREE_EXTRA "tree.extra" "a submitter's folder holds systems, src or code, documentation and results alone";
     TREE_SOURCE "tree.source" "the source of the QDL is part of the submission";
-    TREE_DIAGRAM "tree.diagram" "a diagram shows how the nodes are connected";
-    TREE_NETWORK "tree.network" "a page names all that data passes through, and OSI layers 1 to 4";
-    TREE_BANDWIDTH "tree.bandwidth" "minimum bandwidths are stated for each result";
-    TREE_PATH "tree.data-path" "a page describes the way from the NICs to the accelerators";
+    TREE_DIAGRAM "tree.diagram" "a diagram shows how the nodes are connected" not Closed Open;
+    TREE_NETWORK "tree.network" "a page names all that data passes through, and OSI layers 1 to 4" not Closed Open;
+    TREE_BANDWIDTH "tree.bandwidth" "minimum bandwidths are stated for each result" not Closed Open;
+    TREE_PATH "tree.data-path" "a page describes the way from the NICs to the accelerators" not Open;
     TREE_QUANTIZATION "tree.quantization" "a page tells how the models were quantized";
     TREE_UPLOAD "tree.upload" "each file can be uploaded: no links, no hidden names, no blanks, at most 50 MB";
-    TREE_SESSION "tree.session-api" "the session API is documented";
+    TREE_SESSION "tree.session-api" "the session API is documented" not Closed Open;
     TREE_SYSTEM "tree.system" "each system has results, and each result a system's JSON";
     SYSTEM_JSON "system.json" "the system's JSON is an object that can be read";
     SYSTEM_FIELD "system.field" "every field of the round is there";
@@ -67,12 +73,12 @@ rules! {
     SYSTEM_SUBMITTER "system.submitter" "the submitter is the folder's";
     SYSTEM_TYPE "system.type" "the system is of the datacenter suite";
     SYSTEM_STATUS "system.status" "the status is one of the round's";
-    SYSTEM_FABRIC "system.fabric" "the fabric is one that the rules permit";
-    SYSTEM_LAYERS "system.layers" "network_protocol tells layers three and four";
+    SYSTEM_FABRIC "system.fabric" "the fabric is one that the rules permit" not Closed Open;
+    SYSTEM_LAYERS "system.layers" "network_protocol tells layers three and four" not Closed Open;
     SYSTEM_ECC "system.ecc" "memory has ECC, and it is on";
     MODEL_KNOWN "model.known" "the model is one of the round's datacenter models";
-    SCENARIO_KNOWN "scenario.known" "the scenario is one of the model's";
-    SCENARIO_REQUIRED "scenario.required" "each model has the scenarios that it must have";
+    SCENARIO_KNOWN "scenario.known" "the scenario is one of the model's" not Open;
+    SCENARIO_REQUIRED "scenario.required" "each model has the scenarios that it must have" not Open;
     RUN_LOG "run.log" "LoadGen's logs are there and can be read";
     RUN_MODE "run.mode" "a performance log is of a performance run, an accuracy log of an accuracy run";
     RUN_SCENARIO "run.scenario" "the scenario that ran is the folder's";
@@ -82,14 +88,14 @@ rules! {
     RUN_DURATION "run.duration" "a run lasts as long as the round says";
     RUN_LOADED "run.loaded" "the QSL keeps as many samples loaded as the round says";
     RUN_QUERY "run.query" "an Offline query has as many samples as the round says";
-    RUN_TRAVERSAL "run.traversal" "samples are drawn by LoadGen, with replacement and evenly where the model asks for it";
+    RUN_TRAVERSAL "run.traversal" "samples are drawn by LoadGen, with replacement and evenly where the model asks for it" not Open;
     RUN_PERCENTILE "run.percentile" "LoadGen judges by the round's percentile";
     RUN_LIMITS "run.limits" "the limits that LoadGen judged by are the scenario's";
     RUN_LATENCY "run.latency" "the latencies measured are within the limits";
     RUN_EARLY "run.early-stopping" "early stopping is met";
     RUN_TOKENS "run.tokens" "LoadGen measures tokens where the model asks for it";
     RUN_SAMPLED "run.sampled" "a performance run logs no answers: it has no audit.config";
-    RUN_NAME "run.name" "the SUT's name says that it is one over a network";
+    RUN_NAME "run.name" "the SUT's name says that it is one over a network" not Closed Open;
     RUN_ANSWER "run.name-answer" "every node answered Name()";
     RUN_UNIQUE "run.name-unique" "nodes have names of their own";
     RUN_SAME "run.name-same" "all runs of a result are of the same nodes";
@@ -101,15 +107,15 @@ rules! {
     RECORD_BUILD "record.build" "all runs and nodes are of one build";
     RECORD_CLEAN "record.clean" "that build is of a commit and nothing else";
     RECORD_EXIT "record.exit" "the program called the run good";
-    RECORD_NETWORK "record.network" "samples went over a network, not within one process or machine";
-    RECORD_MACHINES "record.machines" "LoadGen and SUT run on different machines";
+    RECORD_NETWORK "record.network" "samples went over a network, not within one process or machine" not Closed Open;
+    RECORD_MACHINES "record.machines" "LoadGen and SUT run on different machines" not Closed Open;
     RECORD_OVERRIDE "record.override" "nothing but the target is set beside user.conf";
     RECORD_YAML "record.yaml" "every node's configuration is kept, and an accelerator's is the same in all runs of a result";
     RECORD_CACHE "record.prefix-cache" "no engine kept prompts' beginnings for later prompts";
     RECORD_DESCRIBED "record.described" "every node of a run is described";
     ACCURACY_TEXT "accuracy.text" "accuracy.txt is what the reference's script printed";
-    ACCURACY_LOW "accuracy.low" "the accuracy reaches the target";
-    ACCURACY_HIGH "accuracy.high" "answers are not longer than the reference's allow";
+    ACCURACY_LOW "accuracy.low" "the accuracy reaches the target" not Open;
+    ACCURACY_HIGH "accuracy.high" "answers are not longer than the reference's allow" not Open;
     ACCURACY_HASH "accuracy.hash" "accuracy.txt has the hash of the whole log, once";
     ACCURACY_LOG "accuracy.log" "the accuracy log is there, and cut";
     ACCURACY_SAMPLES "accuracy.samples" "an accuracy run covers the data set";
@@ -117,47 +123,11 @@ rules! {
     MEASURED_FIELD "measured.field" "measurements.json has its fields, and none is empty";
     MEASURED_README "measured.readme" "README.md has the commands that ran";
     MEASURED_CONF "measured.user-conf" "user.conf sets no more than it may";
-    TEST_MISSING "test.missing" "the compliance tests of the model have run";
-    TEST_FILES "test.files" "a test's folder holds what the round asks for";
-    TEST_PASS "test.pass" "the official verifier passed";
-    TEST_ANSWERS "test.answers" "the answers that a test kept are what its verifier asks for";
-    TEST_AUDIT "test.audit" "the test ran with the official audit.config";
-}
-
-/// Rules of the Network division alone.
-const NETWORK: &[&Rule] = &[
-    TREE_DIAGRAM,
-    TREE_NETWORK,
-    TREE_BANDWIDTH,
-    TREE_SESSION,
-    SYSTEM_FABRIC,
-    SYSTEM_LAYERS,
-    RUN_NAME,
-    RECORD_NETWORK,
-    RECORD_MACHINES,
-];
-/// What the Open division leaves to its submitters.
-const NOT_OPEN: &[&Rule] = &[
-    TREE_PATH,
-    SCENARIO_KNOWN,
-    SCENARIO_REQUIRED,
-    RUN_TRAVERSAL,
-    ACCURACY_LOW,
-    ACCURACY_HIGH,
-    TEST_MISSING,
-    TEST_FILES,
-    TEST_PASS,
-    TEST_ANSWERS,
-    TEST_AUDIT,
-];
-
-/// Whether a division asks for what a rule says.
-pub fn holds(rule: &Rule, division: Division) -> bool {
-    match division {
-        Division::Network => true,
-        Division::Closed => !NETWORK.contains(&rule),
-        Division::Open => !NETWORK.contains(&rule) && !NOT_OPEN.contains(&rule),
-    }
+    TEST_MISSING "test.missing" "the compliance tests of the model have run" not Open;
+    TEST_FILES "test.files" "a test's folder holds what the round asks for" not Open;
+    TEST_PASS "test.pass" "the official verifier passed" not Open;
+    TEST_ANSWERS "test.answers" "the answers that a test kept are what its verifier asks for" not Open;
+    TEST_AUDIT "test.audit" "the test ran with the official audit.config" not Open;
 }
 
 /// Something that a tree does not keep to.
@@ -219,7 +189,7 @@ impl Look<'_> {
         what: impl Into<String>,
         make: impl Into<String>,
     ) {
-        if !holds(rule, self.tree.division()) {
+        if rule.not_in.contains(&self.tree.division()) {
             return;
         }
         let place = self.tree.short(at);

@@ -7,7 +7,7 @@ use qdl::wire::CacheState;
 use super::*;
 use crate::{
     describe::Role,
-    left::{self, AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, sha256_of},
+    left::{self, AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, sha256_of_file},
     round::loadgen_scenario,
 };
 
@@ -41,9 +41,11 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
             continue;
         };
         one(look, result, ran, left, &kept);
-        let nodes = std::iter::once(("the frontend", &left.frontend));
-        let others = left.accelerators.iter().map(|n| (n.node.as_str(), n));
-        for (name, node) in nodes.chain(others) {
+        for (role, node) in left.nodes() {
+            let name = match role {
+                Role::Frontend => "the frontend",
+                Role::Accelerator => &node.node,
+            };
             match (&node.commit, node.dirty) {
                 (None, _) => look.say(
                     RECORD_BUILD,
@@ -91,8 +93,7 @@ fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let mut yamls: BTreeMap<&str, (&Kind, &str)> = BTreeMap::new();
     for (ran, left) in runs.iter().filter_map(|r| Some((r, r.left.as_ref()?))) {
         let kept = look.tree.kept(result.place, &ran.run);
-        let others = left.accelerators.iter().map(|n| (Role::Accelerator, n));
-        for (role, node) in std::iter::once((Role::Frontend, &left.frontend)).chain(others) {
+        for (role, node) in left.nodes() {
             let Some(program) = node.program.as_deref() else {
                 let what = format!("{}'s program has no SHA-256", node.node);
                 look.say(RECORD_BUILD, &kept, what);
@@ -108,7 +109,7 @@ fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
         }
         for (name, note) in &left.files {
             let Ok(copy) = Name::new(name) else { continue };
-            if !name.starts_with("accelerator-") {
+            if !left::is_accelerator_yaml(name) {
                 continue;
             }
             let (of, other) = *yamls
@@ -144,7 +145,7 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
         let path = folder.join(name);
         // The accuracy log is cut, see `answers`.
         let is_whole = name != loadgen_log::ACCURACY;
-        if is_whole && path.is_file() && sha256_of(&path).ok().as_ref() != Some(hash) {
+        if is_whole && path.is_file() && sha256_of_file(&path).ok().as_ref() != Some(hash) {
             look.say(RECORD_LOG, &path, "it is not the log that the run wrote");
         }
     }
@@ -164,7 +165,9 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
             let make = command(look, result, &ran.run);
             look.say_make(RECORD_CONF, kept, "the run had no user.conf", make);
         }
-        Some(note) if conf.is_file() && sha256_of(&conf).ok().as_ref() != Some(&note.sha256) => {
+        Some(note)
+            if conf.is_file() && sha256_of_file(&conf).ok().as_ref() != Some(&note.sha256) =>
+        {
             let what = format!("it is not the one that the {} run read", ran.run);
             look.say(RECORD_CONF, &conf, what);
         }
@@ -235,8 +238,8 @@ fn files(look: &mut Look<'_>, left: &Left, kept: &Path) {
         let path = kept.join(&name);
         // What is missing of these has its own rule.
         let own_rule =
-            [FRONTEND_YAML, AUDIT_CONFIG].contains(&&*name) || name.starts_with("accelerator-");
-        match sha256_of(&path) {
+            [FRONTEND_YAML, AUDIT_CONFIG].contains(&&*name) || left::is_accelerator_yaml(&name);
+        match sha256_of_file(&path) {
             Ok(found) if found == note.sha256 => {}
             Ok(_) => look.say(RECORD_FILES, &path, "it is not the file that the run read"),
             Err(_) if own_rule => {}
@@ -292,8 +295,11 @@ fn described(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left) {
         }
         let why = left.undescribed.get(&*node);
         let why = why.map_or(String::new(), |why| format!(" ({why})"));
-        let role = role.name();
-        let make = format!("{role} describe --name {node}; qdl submit ... --node FILE");
+        let program = match role {
+            Role::Frontend => "qdl",
+            Role::Accelerator => "accelerator",
+        };
+        let make = format!("{program} describe --name {node}; qdl submit ... --node FILE");
         let what = format!("{node} is not described{why}");
         look.say_make(RECORD_DESCRIBED, &path, what, make);
     }

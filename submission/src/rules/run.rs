@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sha2::{Digest, Sha256};
-
 use super::*;
 use crate::round::{Loadgen, loadgen_scenario};
 
@@ -234,7 +232,7 @@ fn loadgen(round: &Loadgen, detail: &Detail) -> Vec<String> {
         .iter()
         .map(|(name, sha1)| format!("{sha1} {name}"))
         .collect();
-    if hex::encode(Sha256::digest(lines.join("\n"))) != round.files {
+    if qdl::os::sha256_of(lines.join("\n").as_bytes()) != round.files {
         let release = &round.version;
         found.push(format!(
             "LoadGen's files, by loadgen_file_sha1, are not those of {release}"

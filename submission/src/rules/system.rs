@@ -18,10 +18,7 @@ pub(super) fn check(look: &mut Look<'_>, system: &Name) {
     let round = look.round;
     let make = "fill in the form, then `qdl submit` again";
     let division = look.tree.division();
-    let network: &[String] = match division {
-        Division::Network => &round.system.network,
-        _ => &[],
-    };
+    let network = round.system.network_of(division);
     let all = round.system.fields.iter().chain(network);
     for missing in all.filter(|f| !fields.contains_key(*f)) {
         look.say_make(SYSTEM_FIELD, &path, format!("{missing} is missing"), make);

@@ -175,16 +175,18 @@ impl Rehearsal<'_> {
         command.args(["--form", "form.yaml", "--src"]);
         command.arg(self.root.join("qdl/src"));
         command.arg("--rehearsal").arg(self.root.join(TABLE));
-        for (flag, value) in [("--checker", &asked.checker), ("--python", &asked.python)] {
-            if let Some(value) = value {
-                // It is started in another folder.
-                // A virtual environment's Python is a link, and knows itself by the link.
-                let value = match value.components().count() {
-                    1 => value.clone(),
-                    _ => std::path::absolute(value)?,
-                };
-                command.arg(flag).arg(value);
-            }
+        // `qdl submit` runs in the rehearsal's folder, and starts its Python in the checkout's.
+        if let Some(checker) = &asked.checker {
+            command.arg("--checker").arg(std::path::absolute(checker)?);
+        }
+        if let Some(python) = &asked.python {
+            // A bare name is looked up in PATH. In a path no link is followed: a virtual
+            // environment's Python is one, and finds its packages by it.
+            let python = match python.components().count() {
+                1 => python.clone(),
+                _ => std::path::absolute(python)?,
+            };
+            command.arg("--python").arg(python);
         }
         println!("$ {}\n", shown(&command));
         let status = run("qdl submit", &mut command, RUN)?;

@@ -14,7 +14,7 @@ use crate::{
     describe::form::Form,
     explain, guard,
     layout::{Division, Tree},
-    left::sha256_of,
+    left::sha256_of_file,
     official::{Official, Ran},
     round::{Accuracy, Answers, Round},
 };
@@ -46,7 +46,7 @@ fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
         faults.len()
     );
     let wrong = in_parts(&faults, |fault| {
-        let mut sound = Sound::new(fault.division());
+        let mut sound = Sound::new(fault.division);
         fault.plant(&mut sound);
         let found = rules_of(&sound);
         (found != fault.breaks.iter().map(String::as_str).collect())
@@ -94,7 +94,7 @@ fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut
         std::fs::write(&log, text.replacen(from, to, 1)).expect("written");
         let mut runs = runs.clone();
         for run in &mut runs {
-            let hash = sha256_of(&run.folder.join(loadgen_log::ACCURACY)).expect("a hash");
+            let hash = sha256_of_file(&run.folder.join(loadgen_log::ACCURACY)).expect("a hash");
             run.left.logs.insert(loadgen_log::ACCURACY.to_owned(), hash);
         }
         let material = material(&round, &form, &runs);
@@ -265,7 +265,7 @@ fn no_complaint_of_the_official_checker_is_unexpected_beside_a_finding() {
         return;
     }
     let odd: Vec<_> = in_parts(&faults::all(), |fault| {
-        let mut sound = Sound::new(fault.division());
+        let mut sound = Sound::new(fault.division);
         fault.plant(&mut sound);
         let (found, ran) = (sound.findings(), official(&sound)?);
         let lines = explain::lines(&sound.round, &found, &ran.lines).into_iter();

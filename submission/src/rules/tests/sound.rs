@@ -9,13 +9,12 @@ use std::{
 };
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::{
     build::{self, Built, Material, Run},
     describe::{Node, form::Form},
     layout::{self, Division, Kind, Name, Tree},
-    left::{self, Left, NodeNote, sha256_of},
+    left::{self, Left, NodeNote, sha256_of_file},
     round::Round,
 };
 
@@ -120,8 +119,8 @@ impl Sound {
     }
 
     fn follow(&self, run: &str) {
-        let hash =
-            sha256_of(&self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL))).expect("a hash");
+        let hash = sha256_of_file(&self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL)))
+            .expect("a hash");
         let scenario = run.split('/').next().expect("a scenario");
         let kind = run.split('/').nth(1).expect("a run");
         self.record(&format!("{scenario}/{kind}"), |left| {
@@ -169,7 +168,7 @@ impl Sound {
 fn make(division: Division) -> (tempfile::TempDir, Round) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut round = Round::find("v6.1").expect("built in");
-    round.loadgen.files = hex::encode(Sha256::digest("0a /loadgen.cc"));
+    round.loadgen.files = qdl::os::sha256_of(b"0a /loadgen.cc");
     let found = measured(folder.path(), &round);
     let form = form();
     put(&folder.path().join("source/qdl.rs"), "// the QDL\n");
@@ -382,7 +381,7 @@ fn as_the_scripts_do(built: &Built) {
         let scenario = built.tree.scenario(place);
         let accuracy = layout::run_folder(&scenario, &Kind::Accuracy);
         let log = accuracy.join(loadgen_log::ACCURACY);
-        let hash = sha256_of(&log).expect("a hash");
+        let hash = sha256_of_file(&log).expect("a hash");
         fs::write(&log, left::cut(&log).expect("cut")).expect("written");
         let text = accuracy.join("accuracy.txt");
         let scores = fs::read_to_string(&text).expect("scores");
