@@ -279,7 +279,7 @@ pub fn cut(path: &Path) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// [`Error::Read`].
 pub fn sha256_of_file(path: &Path) -> Result<String, Error> {
-    let hashed = os::sha256_of_file(path, |_| ());
+    let hashed = os::sha256_of_file(path);
     hashed.map(|(hash, _)| hash).map_err(|source| Error::Read {
         path: path.to_owned(),
         source,

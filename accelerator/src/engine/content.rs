@@ -18,7 +18,7 @@ use qdl::{
     wire::{Content, MAX_CONTENT_NAME},
 };
 
-use super::{EngineError, EngineParams, onnx::data_names};
+use super::{EngineError, EngineParams, onnx_data};
 
 /// What is being found out.
 pub struct Hashing {
@@ -118,7 +118,7 @@ fn of_file(path: &Path, named: bool) -> io::Result<Hashed> {
     let began = Instant::now();
     let (own, mut bytes) = sha256_of_file(path)?;
     let mut each = Vec::new();
-    for name in named.then(|| data_names(path)).into_iter().flatten() {
+    for name in named.then(|| onnx_data::names(path)).into_iter().flatten() {
         let file = path.with_file_name(&name);
         // The engine says what is missing.
         if !file.is_file() {
@@ -161,7 +161,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::engine::onnx::model_with_data;
+    use crate::engine::onnx_data::tests::model as model_with_data;
 
     fn hash_of(path: &Path) -> String {
         let mut params = EngineParams::new(EngineKind::Onnx);

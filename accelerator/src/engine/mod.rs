@@ -21,6 +21,7 @@ pub(crate) mod lengths;
 pub mod llm;
 mod null;
 pub mod onnx;
+mod onnx_data;
 mod outputs;
 mod python;
 mod sizes;
@@ -49,6 +50,7 @@ pub(crate) use error::panic_message;
 pub use error::{EngineError, Fault};
 pub(crate) use lengths::Lengths;
 pub use null::Null;
+pub use onnx_data::files as onnx_data_files;
 pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
 pub use tokens::Tokens;
@@ -159,8 +161,9 @@ pub trait Worker {
     ///
     /// # Errors
     /// [`EngineError::fault`] says what follows. A sample's fault: the batch is run again, sample
-    /// by sample, and each sample that fails alone is refused. The engine's fault ends the node. Where it may be either's, [`Worker::warm_up`] decides: an
-    /// engine that fails on zeros is broken. Nothing that a frontend sends may make this panic.
+    /// by sample, and each sample that fails alone is refused. The engine's fault ends the node.
+    /// Where it may be either's, [`Worker::warm_up`] decides: an engine that fails on zeros is
+    /// broken. Nothing that a frontend sends may make this panic.
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError>;
 
     /// Runs `batch` samples of zeros and throws the answers away, so that the first real batch of

@@ -196,7 +196,7 @@ fn write(args: &InitArgs) -> Result<String> {
         slots: yaml::slots(engine.model()),
         // Half of them are LoadGen's and the network's.
         fixed_batch: engine.fixed_batch(),
-        data: engine::onnx::data_files(&args.model),
+        data: engine::onnx_data_files(&args.model),
         intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
     };
     if places.need_token() {

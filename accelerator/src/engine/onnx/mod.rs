@@ -11,7 +11,6 @@
 //! its memory, one copy of the output back.
 
 mod cuda;
-mod data;
 mod library;
 mod session;
 mod spec;
@@ -20,19 +19,15 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use qdl::{config::Provider, fabric::Region, model::ModelSpec, rails::Score, stats::GpuRecord};
 
-pub use data::files as data_files;
 pub use library::find_library;
 
-#[cfg(test)]
-pub(in crate::engine) use self::data::tests::model as model_with_data;
 pub(in crate::engine) use self::{
-    data::names as data_names,
     library::load,
     session::{Settings, one_line},
 };
 
 use self::session::Worker as OnnxWorker;
-use super::{Engine, EngineError, EngineParams, Worker};
+use super::{Engine, EngineError, EngineParams, Worker, onnx_data};
 
 /// An ONNX model that was loaded once and can be loaded again.
 #[derive(Debug)]
@@ -66,7 +61,7 @@ impl Onnx {
         };
         let session = settings
             .open()
-            .map_err(|error| match data::wrong(&settings.path) {
+            .map_err(|error| match onnx_data::wrong(&settings.path) {
                 Some(reason) => EngineError::ModelInvalid {
                     path: settings.path.clone(),
                     reason,

@@ -155,7 +155,7 @@ fn ends(path: &Path) -> Ends {
 }
 
 /// The names of a model's files of weights, sorted.
-pub(in crate::engine) fn names(path: &Path) -> impl Iterator<Item = String> {
+pub(super) fn names(path: &Path) -> impl Iterator<Item = String> {
     ends(path).into_keys()
 }
 
@@ -190,7 +190,7 @@ pub(super) fn wrong(path: &Path) -> Option<String> {
 }
 
 #[cfg(test)]
-pub(in crate::engine) mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
