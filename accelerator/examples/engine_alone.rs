@@ -23,8 +23,8 @@ use accelerator::{
     engine::{self, Batch, Engine},
     node::engine_params,
 };
+use fabric::Region;
 use qdl::{
-    fabric::Region,
     model::ModelSpec,
     serve::{Arrival, Finished, Origin},
 };

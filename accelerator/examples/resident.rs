@@ -23,16 +23,17 @@ use accelerator::{
     pipelines::{self, Pipelines},
 };
 use anyhow::{Context, bail, ensure};
+use fabric::{
+    Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, os::Near, probe,
+    testkit::memory,
+};
 use qdl::{
     connection::{NicThreadCfgs, Spin},
-    fabric::{Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window, probe},
     model::ModelSpec,
-    os::Near,
     response::RESPONSE_HEADER_BYTES,
     run::request_stride,
     serve::{OnConnectionLost, ServeConnection, ServeConnectionCfgs, Server, Service},
     stats::GpuRecord,
-    testkit::memory,
 };
 use serde_json::{Value, json};
 
@@ -179,7 +180,7 @@ impl Connection {
             slots,
             request_stride: size,
             response_stride,
-            stream: qdl::wire::Stream::None,
+            stream: fabric::wire::Stream::None,
         };
         let connection = Arc::new(ServeConnection::on_nodes(cfgs, &[], Some(region))?);
         let memory = Arc::new(Region::new(response_stride * slots)?);
@@ -189,7 +190,7 @@ impl Connection {
             sources: vec![samples.clone()],
             peer_slots: slots,
             peer_stride: size,
-            peer_stream: qdl::wire::Stream::None,
+            peer_stream: fabric::wire::Stream::None,
             send_depth: 2 * slots,
         };
         let (link, theirs, _) = memory::pair(ours, connection.endpoint(2 * slots))?;

@@ -3,11 +3,10 @@
 //! The node has been made when this is reached: the model is loaded and has run once, every port
 //! and device is open. It is not told to serve, so nobody is answered.
 
+use fabric::{ib::locked_memory_limit, os::available_memory};
 use qdl::{
     config::{AcceleratorConfig, Auth, NicAt, NicConfig},
-    fabric::ib::locked_memory_limit,
     model::TensorSpec,
-    os::available_memory,
     run::{accelerator_crew, request_stride, response_stride},
     stats::{Page, memory},
 };

@@ -20,10 +20,8 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use qdl::{
-    clock,
-    connection::{Spin, Wait},
-};
+use fabric::clock;
+use qdl::connection::{Spin, Wait};
 
 /// See the module's words.
 #[derive(Debug, Default)]

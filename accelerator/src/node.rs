@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
+use fabric::os::Near;
 use qdl::{
     config::{AcceleratorConfig, EngineConfig, NicConfig},
     model::{ModelMismatch, ModelSpec},
-    os::Near,
     run::{Describe, Node, NodeError, NodeParams, Stop},
     serve::Service,
     stats::ServedReport,

@@ -12,15 +12,15 @@ use std::{
 };
 
 use accelerator::node::Accelerator;
+use fabric::{
+    Imm,
+    tcp::{HEADER_BYTES, Preamble},
+};
 use qdl::{
     config::load_accelerator,
     control::{
         Auth, ClientEvent, ClientParams, ClientSession, ConnectionRequest, GrantTransport,
         RequestTransport, Timing,
-    },
-    fabric::{
-        Imm,
-        tcp::{HEADER_BYTES, Preamble},
     },
     model::{DType, ModelSpec, TensorSpec},
     response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
@@ -108,7 +108,7 @@ impl Frontend {
             node: "hostile".to_owned(),
             auth: Auth::Unset,
             model: model.clone(),
-            stream: qdl::wire::Stream::None,
+            stream: fabric::wire::Stream::None,
             facts: qdl::wire::NodeFacts::default(),
             timing: Timing::default(),
         };

@@ -16,13 +16,13 @@ use accelerator::engine::{
     onnx::find_library,
     streaming::{OnFatal, Outcome, TOKEN_BYTES},
 };
+use fabric::clock;
+use fabric::wire::Stream;
 use qdl::{
-    clock,
     config::LlmConfig,
     model::{DType, ModelSpec},
     serve::{Arrival, Finished, Origin, Part},
     testkit::assert_has,
-    wire::Stream,
 };
 
 /// Tokens that the tiny model knows, and its context.

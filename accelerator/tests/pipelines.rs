@@ -14,11 +14,8 @@ use accelerator::{
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
-use qdl::{
-    clock,
-    fabric::Region,
-    serve::{Arrival, Finished, Origin, Service},
-};
+use fabric::{Region, clock};
+use qdl::serve::{Arrival, Finished, Origin, Service};
 
 const SAMPLE: usize = 64;
 

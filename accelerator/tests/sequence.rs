@@ -12,7 +12,7 @@ use accelerator::engine::{
     streaming::{Outcome, TooLong},
 };
 use common::prompts::{BLANK, Prompts};
-use qdl::wire::Stream;
+use fabric::wire::Stream;
 
 /// A sequence of the first prompt, and where its end is written down.
 fn sequence(prompts: &Arc<Prompts>, output_bytes: usize) -> (Sequence, Arc<Mutex<Vec<Outcome>>>) {
@@ -127,7 +127,7 @@ fn its_times_are_from_its_arrival_on() {
     let arrival = prompts.arrival(0);
     let arrived = arrival.arrived_ns();
     let wait = |until: u64| {
-        while qdl::clock::now_ns() < until {
+        while fabric::clock::now_ns() < until {
             std::hint::spin_loop();
         }
     };
@@ -138,7 +138,7 @@ fn its_times_are_from_its_arrival_on() {
         counted.fetch_add(1, SeqCst);
     });
     assert_eq!(s.arrived_ns(), arrived);
-    wait(qdl::clock::now_ns() + 1_000_000);
+    wait(fabric::clock::now_ns() + 1_000_000);
     s.push(&[1]).expect("room");
     s.finish(&[2]).expect("room");
     let came = prompts.came(0);

@@ -11,12 +11,12 @@ use std::sync::{
 use accelerator::engine::{EngineKind, EngineParams};
 use alloc_count::{Counting, of_process};
 use common::{eventually, start};
+use fabric::clock;
+use fabric::wire::Stream;
 use qdl::{
-    clock,
     config::TokensConfig,
     model::ModelSpec,
     serve::{Arrival, Finished, Origin, Part, Service},
-    wire::Stream,
 };
 
 #[global_allocator]

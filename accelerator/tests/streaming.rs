@@ -22,8 +22,9 @@ use accelerator::{
     pipeline::{Options, Pipeline},
 };
 use common::{eventually, no_error, prompts::Prompts, start};
+use fabric::wire::Stream;
 use proptest::prelude::*;
-use qdl::{config::TokensConfig, model::ModelSpec, serve::Service, wire::Stream};
+use qdl::{config::TokensConfig, model::ModelSpec, serve::Service};
 
 const STREAMS: [Stream; 3] = [Stream::None, Stream::First, Stream::All];
 /// Any test here is over long before.

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use anyhow::Result;
-use qdl::os::{Congestion, set_congestion};
+use fabric::os::{Congestion, set_congestion};
 use socket2::{Domain, SockRef, Socket, Type};
 
 /// A port of this machine whose connections get it.

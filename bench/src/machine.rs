@@ -2,7 +2,7 @@
 
 use std::io;
 
-use qdl::os::{affinity, set_affinity};
+use fabric::os::{affinity, set_affinity};
 
 /// Pins the calling thread to one CPU.
 ///

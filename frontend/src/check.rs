@@ -4,12 +4,11 @@
 
 use std::io::Write;
 
+use fabric::{ib::locked_memory_limit, os::available_memory};
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::{
     config::{Auth, DatasetKind, EngineConfig, FrontendConfig, Verify},
-    fabric::ib::locked_memory_limit,
     model::{ModelSpec, TensorSpec},
-    os::available_memory,
     run::{SlotNeeds, frontend_crew},
     stats::{Page, memory},
 };

@@ -6,12 +6,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fabric::clock::now_ns;
 use loadgen_bridge::{
     QuerySampleResponse, ResponseId, complete, first_token_complete, log_may_be_outgrown,
     outgrow_log,
 };
 use qdl::{
-    clock::now_ns,
     dispatch::{Completer, Contradiction, Part, Response, Sample, SampleTimes},
     stats::{Live, Recorder},
 };
@@ -40,7 +40,7 @@ pub struct Left {
     pub series_ns: u64,
     /// When the first sample of that series was issued.
     pub first_ns: u64,
-    /// When its last sample was completed, on [`qdl::clock`]; 0 without one.
+    /// When its last sample was completed, on [`fabric::clock`]; 0 without one.
     pub last_ns: u64,
     /// First tokens reported.
     pub first_tokens: u64,

@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use qdl::{os::thread_id, stats::limits::NodeUse};
+use fabric::os::thread_id;
+use qdl::stats::limits::NodeUse;
 
 /// How often it is read in mid-run: some reads of `/proc` for each thread,
 const EVERY: Duration = Duration::from_millis(500);

@@ -1,8 +1,8 @@
 //! This node's own settings, as they are in force, and where each came from.
 
+use fabric::os::Congestion;
 use qdl::{
     config::{Completion, FrontendConfig, NicAt, NicConfig, QslMode, Verify, Written},
-    os::Congestion,
     run::{request_stride, response_stride},
     stats::{DEFAULT, GivenValue, SettingOf, SettingRecord},
 };

@@ -62,7 +62,7 @@ pub struct Share {
     pub series_ns: u64,
     /// Times of its samples.
     pub histograms: Histograms,
-    /// When its first sample was issued, on [`qdl::clock`].
+    /// When its first sample was issued, on [`fabric::clock`].
     pub first_ns: u64,
     /// When its last one was completed.
     pub last_ns: u64,

@@ -16,12 +16,11 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
+use fabric::{Region, RegionError, os::Near};
 use loadgen_bridge::QuerySampleLibrary;
 use qdl::{
     compression,
-    fabric::{Region, RegionError},
     model::{Compression, ModelSpec},
-    os::Near,
 };
 
 use crate::{

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use fabric::wire::Stream;
 use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::config::parse_accelerator;
 use qdl::stats::{
@@ -16,7 +17,6 @@ use qdl::stats::{
     timeline::Timeline,
     with_losses, with_refusals,
 };
-use qdl::wire::Stream;
 use submission::{layout::Name, left};
 
 use crate::{

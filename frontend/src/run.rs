@@ -22,11 +22,13 @@ use accelerator::engine::{
     tokens::{Answers, answer as pretended},
 };
 use anyhow::Context;
+use fabric::{
+    clock::now_ns,
+    os::{Near, available_memory},
+};
 use loadgen_bridge::{Plan, TestMode};
 use qdl::{
-    clock::now_ns,
     config::{self, FrontendConfig, NicConfig, Written},
-    os::{Near, available_memory},
     run::{frontend_crew, pinning_warnings, settle_connections},
     stats::Live,
     topology::{Topology, spell_out},

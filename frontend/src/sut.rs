@@ -9,8 +9,9 @@ use std::{
     time::Duration,
 };
 
+use fabric::{SourceId, clock::now_ns};
 use loadgen_bridge::{QuerySample, SystemUnderTest};
-use qdl::{clock::now_ns, dispatch::Sample, fabric::SourceId, stats::Live};
+use qdl::{dispatch::Sample, stats::Live};
 
 use crate::{
     backend::Backend,
@@ -84,7 +85,7 @@ impl Sut {
         self
     }
 
-    /// When the first query was issued, on [`qdl::clock`].
+    /// When the first query was issued, on [`fabric::clock`].
     pub fn first_query_ns(&self) -> Option<u64> {
         match self.first_ns.load(Relaxed) {
             0 => None,
@@ -216,7 +217,7 @@ mod tests {
             dataset,
             &model,
             None,
-            qdl::os::Near::default(),
+            fabric::os::Near::default(),
             None,
             verdict.clone(),
         )

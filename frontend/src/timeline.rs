@@ -1,16 +1,12 @@
 //! What a run was like along its own clock: gathered while it goes on, from counters that exist
 //! anyway, and put together at its end for `timeline.json`.
 
-use qdl::{
-    os::ThreadTime,
-    stats::{
-        Live, LossRecord, SystemRecord,
-        limits::ISSUE,
-        ticks::{
-            Grown, LatenciesSoFar, LatencyTicks, ThreadReading, ThreadTicks, tick_count, tick_ns,
-        },
-        timeline::{ConnectionReading, ConnectionTick, Event, NodeSide, Tick, Timeline},
-    },
+use fabric::os::ThreadTime;
+use qdl::stats::{
+    Live, LossRecord, SystemRecord,
+    limits::ISSUE,
+    ticks::{Grown, LatenciesSoFar, LatencyTicks, ThreadReading, ThreadTicks, tick_count, tick_ns},
+    timeline::{ConnectionReading, ConnectionTick, Event, NodeSide, Tick, Timeline},
 };
 
 /// With more connections than this they are not told tick by tick.
@@ -35,7 +31,7 @@ pub struct End<'a> {
     pub latencies: &'a [&'a LatencyTicks],
     /// Samples answered.
     pub answered: u64,
-    /// When the first query was issued, on [`qdl::clock`].
+    /// When the first query was issued, on [`fabric::clock`].
     pub first_ns: u64,
     /// When the last sample was completed.
     pub last_ns: u64,

@@ -9,12 +9,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use fabric::wire::Stream;
 use loadgen_bridge::{Scenario, TestSettings};
 use qdl::{
     dispatch::Contradiction,
     model::{DType, ModelSpec, TensorSpec},
     stats::TokenSizes,
-    wire::{EngineInfo, Stream},
+    wire::EngineInfo,
 };
 
 /// Bytes of a token id: `i32`, little-endian.

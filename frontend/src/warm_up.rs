@@ -19,10 +19,10 @@ use std::{
     time::Instant,
 };
 
+use fabric::SourceId;
 use loadgen_bridge::QuerySampleLibrary;
 use qdl::{
     dispatch::{Sample, WARM_UP_ID},
-    fabric::SourceId,
     rails::size_class,
 };
 
@@ -190,7 +190,7 @@ mod tests {
             dataset,
             &model,
             Some(4),
-            qdl::os::Near::default(),
+            fabric::os::Near::default(),
             None,
             verdict.clone(),
         )

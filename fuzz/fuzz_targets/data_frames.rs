@@ -12,13 +12,8 @@ use std::{
 };
 
 use libfuzzer_sys::fuzz_target;
-use qdl::{
-    fabric::{
-        Endpoint, Event, Grants, Region, Window,
-        tcp::{LARGE_STRIDE, TcpCfgs, link},
-    },
-    wire::Stream,
-};
+use fabric::{Endpoint, Event, Grants, Region, Window, tcp::{LARGE_STRIDE, TcpCfgs, link}};
+use fabric::wire::Stream;
 
 const SLOTS: usize = 8;
 const SMALL: usize = 256;

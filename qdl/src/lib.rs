@@ -16,15 +16,12 @@
 //!
 //! The library knows no LoadGen and no GPU runtime.
 
-pub mod clock;
 pub mod compression;
 pub mod config;
 pub mod connection;
 pub mod control;
 pub mod dispatch;
-pub mod fabric;
 pub mod model;
-pub mod os;
 pub mod rails;
 pub mod response;
 pub mod run;
@@ -34,5 +31,3 @@ pub mod stats;
 pub mod testkit;
 pub mod topology;
 pub mod wire;
-
-mod sync;

@@ -14,13 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::tcp::{Preamble, TcpDevice};
 use fake::Fake;
 use harness::*;
 use qdl::testkit::assert_has;
 use qdl::{
     config::NicConfig,
     dispatch::{Completer, Response, Sample, SampleTimes},
-    fabric::tcp::{Preamble, TcpDevice},
     run::{Cluster, ClusterListener, SampleMemory},
     serve::Service,
 };

@@ -14,10 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::wire::Stream;
 use harness::*;
 use qdl::{
     control::{Auth, ClientParams, ClientSession, Timing},
-    wire::{NodeFacts, Stream},
+    wire::NodeFacts,
 };
 use socket2::{Domain, Socket, Type};
 

@@ -9,18 +9,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::wire::Stream;
+use fabric::{
+    Endpoint, Grants, Region, Window,
+    ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes},
+};
 use harness::*;
 use qdl::{
     config::NicConfig,
     control::{Auth, ClientParams, ClientSession, ConnectionRequest, RequestTransport, Timing},
-    fabric::{
-        Endpoint, Grants, Region, Window,
-        ib::{IbCfgs, IbConnection, IbDevice, IbResources},
-    },
     run::{request_stride, response_stride},
     serve::Service,
     testkit::assert_has,
-    wire::{NodeFacts, Stream},
+    wire::NodeFacts,
 };
 
 /// The device of the frontend and the accelerator's, each rail one port of it.
@@ -179,9 +180,8 @@ fn a_frontend_that_leaves_while_connections_are_opened_leaves_nothing_behind() {
     let [one, two] = devices();
     let nics = vec![NicConfig::ib(&two)];
     let node = Running::with("acc-a", "127.0.0.1:0", &m, 200 << 20, nics);
-    let config = NicConfig::ib(&one);
-    let device = IbDevice::open(&config).expect("stub");
-    let cfgs = IbCfgs::resolve(&config, device.limits(), 64).expect("cfgs");
+    let device = IbDevice::open(&IbDeviceCfgs::new(&one)).expect("stub");
+    let cfgs = IbCfgs::resolve(&IbWishes::new(&one), device.limits(), 64).expect("cfgs");
     let resources = IbResources::new(device).expect("pd");
     let params = ClientParams {
         address: node.address.to_string(),

@@ -10,12 +10,14 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::SeqCst},
 };
 
+use fabric::{
+    Region,
+    testkit::device_memory::{Handle, Pretended},
+};
 use harness::*;
 use qdl::{
     config::NicConfig,
-    fabric::Region,
     serve::{Arrival, Finished, Service, respond_all},
-    testkit::device_memory::{Handle, Pretended},
 };
 use xxhash_rust::xxh3::xxh3_64;
 

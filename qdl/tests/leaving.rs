@@ -12,21 +12,22 @@ use std::{
     time::Duration,
 };
 
+use fabric::wire::Stream;
+use fabric::{
+    Imm,
+    tcp::{HEADER_BYTES, Preamble},
+};
 use harness::*;
 use qdl::{
     control::{
         Auth, ClientEvent, ClientParams, ClientSession, ConnectionRequest, GrantTransport,
         RequestTransport, Timing,
     },
-    fabric::{
-        Imm,
-        tcp::{HEADER_BYTES, Preamble},
-    },
     model::ModelSpec,
     run::{request_stride, response_stride},
     serve::Service,
     stats::ServedReport,
-    wire::{NodeFacts, Stream},
+    wire::NodeFacts,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -13,20 +13,18 @@ use std::{
 };
 
 use alloc_count::{Counting, of_process as asked, of_thread};
+use fabric::wire::Stream;
+use fabric::{Region, SourceId, clock::now_ns, os::Near, tcp};
 use qdl::{
-    clock::now_ns,
     connection::{NicThreadCfgs, Spin},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
         Part, Response, Sample, SampleTimes,
     },
-    fabric::{Region, SourceId, tcp},
-    os::Near,
     serve::{
         self, Arrival, Finished, OnConnectionLost, Sent, ServeConnection, ServeConnectionCfgs,
         Server, Service, respond_all,
     },
-    wire::Stream,
 };
 
 #[global_allocator]

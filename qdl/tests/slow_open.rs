@@ -11,6 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::wire::Stream;
+use fabric::{
+    Endpoint, Grants, Region, Window,
+    ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes},
+};
 use harness::*;
 use qdl::{
     config::NicConfig,
@@ -18,14 +23,9 @@ use qdl::{
         Auth, ClientEvent, ClientParams, ClientSession, ConnectionGrant, ConnectionRequest,
         Pending, RequestTransport, Timing,
     },
-    fabric::{
-        Endpoint, Grants, Region, Window,
-        ib::{IbCfgs, IbConnection, IbDevice, IbResources},
-    },
     run::{request_stride, response_stride},
     serve::{Arrival, Service},
     stats::ServedReport,
-    wire::Stream,
 };
 use verbs::stub;
 
@@ -125,7 +125,7 @@ fn half(resources: &Arc<IbResources>) -> IbConnection {
         send_depth: 16,
     };
     let limits = resources.device().limits().clone();
-    let cfgs = IbCfgs::resolve(&NicConfig::ib("stub0"), &limits, SLOTS).expect("fits");
+    let cfgs = IbCfgs::resolve(&IbWishes::new("stub0"), &limits, SLOTS).expect("fits");
     IbConnection::prepare(resources, endpoint, &cfgs).expect("prepared")
 }
 
@@ -153,7 +153,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let device = IbDevice::open(&NicConfig::ib("stub0")).expect("the stub");
+    let device = IbDevice::open(&IbDeviceCfgs::new("stub0")).expect("the stub");
     let resources = IbResources::new(device).expect("a domain");
     let params = ClientParams {
         address: node.address.to_string(),

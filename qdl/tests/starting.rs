@@ -8,13 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::os::{open_files, set_open_files};
 use qdl::{
     connection::{NicThreadCfgs, Spin},
     dispatch::{
         Completer, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner, Response, Sample,
         SampleTimes,
     },
-    os::{open_files, set_open_files},
     serve::{Arrival, OnConnectionLost, Server, Service},
 };
 

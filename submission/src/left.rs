@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use qdl::os;
+use fabric::os;
 use qdl::wire::{MachineIds, NodeFacts, PrefixCache};
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use std::{io, os::unix::process::CommandExt, process::Command, sync::OnceLock};
 
-use qdl::os::open_files;
+use fabric::os::open_files;
 
 /// The limit of open files that this process was started with, before it raised its own.
 static OPEN_FILES: OnceLock<libc::rlimit> = OnceLock::new();

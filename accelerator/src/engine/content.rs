@@ -12,9 +12,9 @@ use std::{
     time::Instant,
 };
 
+use fabric::os::{sha256_of, sha256_of_file};
 use qdl::{
     config::EngineKind,
-    os::{sha256_of, sha256_of_file},
     wire::{Content, MAX_CONTENT_NAME},
 };
 

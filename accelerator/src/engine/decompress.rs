@@ -6,10 +6,9 @@
 
 use std::sync::Arc;
 
+use fabric::{Region, clock};
 use qdl::{
-    clock,
     compression::{self, ALIGN},
-    fabric::Region,
     model::ModelSpec,
     serve::Arrival,
 };

@@ -32,9 +32,9 @@ mod unpack;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use fabric::Region;
 use qdl::{
     config::{EngineConfig, Provider},
-    fabric::Region,
     model::ModelSpec,
     rails::Score,
     serve::Arrival,

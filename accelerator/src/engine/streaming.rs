@@ -8,7 +8,7 @@
 //!
 //! A [`Sequence`] is one sample at work: its prompt where it landed, its answer where it is sent
 //! from. The engine pushes tokens as they come; which of them leave at once as a part of their own
-//! is for whoever sent the sample to say ([`qdl::wire::Stream`]), and the engine need not know.
+//! is for whoever sent the sample to say ([`fabric::wire::Stream`]), and the engine need not know.
 //!
 //! An engine's own threads run in [`guarded`], so that a panic ends the node with its name.
 

@@ -44,13 +44,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::{Region, clock, os::Near};
 use qdl::{
-    clock,
     config::EngineConfig,
     connection::join_all,
-    fabric::Region,
     model::Compression,
-    os::Near,
     serve::{Arrival, Finished, Service, respond_all},
     stats::limits::{DecompressedUse, EngineUse},
 };

@@ -10,8 +10,8 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
+use fabric::clock;
 use qdl::{
-    clock,
     connection::Spin,
     model::Compression,
     serve::{Arrival, Finished, Origin, respond_all},

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use qdl::clock;
+use fabric::clock;
 
 use super::WarmUp;
 use crate::engine::{EngineError, Worker};

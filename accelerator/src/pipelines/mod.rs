@@ -13,9 +13,8 @@ mod share;
 
 use std::{cell::Cell, fmt, sync::Arc, time::Duration};
 
+use fabric::{Region, clock::now_ns};
 use qdl::{
-    clock::now_ns,
-    fabric::Region,
     run::EngineTotals,
     serve::{Arrival, Service},
     stats::{BatchSizes, GpuRecord, SequenceTotals, limits::EngineUse},

@@ -18,10 +18,8 @@ use accelerator::{
     engine::{EngineError, EngineParams, create},
     pipeline::{Options, Pipeline},
 };
-use qdl::{
-    clock,
-    serve::{Arrival, Finished, Origin},
-};
+use fabric::clock;
+use qdl::serve::{Arrival, Finished, Origin};
 
 /// The right response to a sample.
 pub type Answer = fn(&[u8]) -> Vec<u8>;

@@ -9,11 +9,9 @@ use std::{
     },
 };
 
-use qdl::{
-    clock,
-    serve::{Arrival, Finished, Origin, Part},
-    wire::Stream,
-};
+use fabric::clock;
+use fabric::wire::Stream;
+use qdl::serve::{Arrival, Finished, Origin, Part};
 
 /// What is left alone lies there.
 pub const BLANK: u8 = 0xEE;

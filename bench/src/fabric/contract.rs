@@ -10,12 +10,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use qdl::{
+use fabric::{
+    Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window,
     clock::now_ns,
-    fabric::{
-        Endpoint, Event, Flushed, Grants, Imm, Link, Post, Region, SourceId, Window,
-        tcp::{TcpCfgs, link},
-    },
+    tcp::{TcpCfgs, link},
 };
 
 use super::{
@@ -54,7 +52,7 @@ impl Connection {
             sources: vec![source],
             peer_slots: slots,
             peer_stride,
-            peer_stream: qdl::wire::Stream::None,
+            peer_stream: fabric::wire::Stream::None,
             send_depth: slots.max(8),
         };
         Ok(Connection {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
-use qdl::clock::now_ns;
+use fabric::clock::now_ns;
 
 use super::{
     Args, contract,

@@ -1,7 +1,7 @@
 //! What one round measured, and how requests are timed: alike for every contender.
 
+use fabric::clock::now_ns;
 use hdrhistogram::Histogram;
-use qdl::clock::now_ns;
 
 /// Requests of one round: how many, how long they took.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ mod table;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use qdl::os::Congestion;
+use fabric::os::Congestion;
 
 pub use shape::Shape;
 

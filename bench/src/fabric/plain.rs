@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use qdl::clock::now_ns;
+use fabric::clock::now_ns;
 
 use super::{
     meter::{Deadline, Meter},

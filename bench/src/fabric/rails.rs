@@ -12,18 +12,18 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use qdl::{
+use fabric::{
+    Region, SourceId,
     clock::now_ns,
+    os::Near,
+    tcp::{TcpCfgs, link},
+};
+use qdl::{
     connection::{NicThreadCfgs, Spin},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
         Response, Sample,
     },
-    fabric::{
-        Region, SourceId,
-        tcp::{TcpCfgs, link},
-    },
-    os::Near,
     response::RESPONSE_HEADER_BYTES,
     serve::{
         Arrival, Finished, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Server, Service,
@@ -214,7 +214,7 @@ impl Rails {
                 slots,
                 request_stride: connection.request_stride,
                 response_stride: connection.response_stride,
-                stream: qdl::wire::Stream::None,
+                stream: fabric::wire::Stream::None,
             })?);
             let tcp = TcpCfgs::default();
             let far = link(far, serve.endpoint(slots.max(64)), &tcp)?;

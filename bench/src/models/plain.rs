@@ -14,11 +14,9 @@ use std::{
 
 use accelerator::engine::{Digest, DigestAnswers};
 use anyhow::{Context, Result, ensure};
+use fabric::os::Congestion;
 use frontend::dataset::Dataset;
-use qdl::{
-    config::{FrontendConfig, load_frontend},
-    os::Congestion,
-};
+use qdl::config::{FrontendConfig, load_frontend};
 
 use super::Row;
 use crate::loopback;

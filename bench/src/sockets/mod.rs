@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
-use qdl::os::Congestion;
+use fabric::os::Congestion;
 use serde::Serialize;
 
 use crate::{

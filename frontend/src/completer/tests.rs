@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 
+use fabric::SourceId;
 use loadgen_bridge::{Scenario, TestSettings};
-use qdl::{dispatch::First, fabric::SourceId, model::ModelSpec, stats::TokenSizes};
+use qdl::{dispatch::First, model::ModelSpec, stats::TokenSizes};
 
 use super::*;
 

@@ -21,10 +21,10 @@ use std::{
 use accelerator::engine::{self, EngineKind, EngineParams};
 use anyhow::{Context, bail};
 use clap::Parser;
+use fabric::os::available_memory;
 use qdl::{
     config,
     model::{DType, ModelSpec, TensorSpec},
-    os::available_memory,
 };
 
 use crate::{

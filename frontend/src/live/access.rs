@@ -15,11 +15,9 @@ use std::{
     sync::Arc,
 };
 
+use fabric::os::Host;
 use hyper::{HeaderMap, Uri, header};
-use qdl::{
-    control::{Key, Token},
-    os::Host,
-};
+use qdl::control::{Key, Token};
 
 /// The file in a run's folder that holds the page's address with its key.
 pub const FILE: &str = "live.url";

@@ -30,7 +30,7 @@ pub struct Known {
 
 /// A moment of a run that has begun.
 pub struct Moment<'a> {
-    /// The first query, and now, on [`qdl::clock`].
+    /// The first query, and now, on [`fabric::clock`].
     pub at: [u64; 2],
     /// Samples issued and completed.
     pub counts: [u64; 2],

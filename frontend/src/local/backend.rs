@@ -15,18 +15,18 @@ use std::{
 use accelerator::pipelines::Pipelines;
 use crossbeam_queue::{ArrayQueue, SegQueue};
 use crossbeam_utils::CachePadded;
+use fabric::wire::Stream;
+use fabric::{Grants, Imm, Region, RegionError, clock::now_ns};
 use qdl::{
-    clock::now_ns,
     connection::{
         token::SendToken,
         tracker::{InFlight, Tracker},
     },
     dispatch::{self, Completer, Contradiction, First, RefusedSample, Response, Sample},
-    fabric::{Grants, Imm, Region, RegionError},
     run::{OnRefusal, Refusals, node_facts},
     serve::{Arrival, Finished, Origin, Part, Service},
     stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord, limits::NodeUse},
-    wire::{EngineInfo, Stream},
+    wire::EngineInfo,
 };
 
 use super::begun::Begun;
@@ -525,7 +525,8 @@ mod tests {
         engine::{Digest, EngineKind, EngineParams},
         pipeline::Options,
     };
-    use qdl::{fabric::SourceId, stats::Live};
+    use fabric::SourceId;
+    use qdl::stats::Live;
 
     use super::*;
 

@@ -92,7 +92,8 @@ impl Begun {
 
 #[cfg(test)]
 mod tests {
-    use qdl::{dispatch::Sample, fabric::SourceId, serve::Sent};
+    use fabric::SourceId;
+    use qdl::{dispatch::Sample, serve::Sent};
 
     use super::*;
 

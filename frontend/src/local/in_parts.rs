@@ -14,13 +14,13 @@ use accelerator::{
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
+use fabric::wire::Stream;
+use fabric::{Region, SourceId};
 use qdl::{
     config::TokensConfig,
     dispatch::{Completer, Part, Response, Sample, SampleTimes},
-    fabric::{Region, SourceId},
     model::ModelSpec,
     stats::Live,
-    wire::Stream,
 };
 
 use super::backend::{LocalBackend, Parts};
@@ -114,7 +114,7 @@ fn sample(i: usize) -> Sample {
         source: SourceId(0),
         offset: i * 4 * PROMPT,
         len: 4 * prompt(i).len() as u32,
-        issued_ns: qdl::clock::now_ns(),
+        issued_ns: fabric::clock::now_ns(),
         first: None,
         tries: Default::default(),
     }

@@ -23,12 +23,12 @@ use accelerator::{
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
+use fabric::wire::Stream;
+use fabric::{MAX_SLOTS, Region, RegionError};
 use qdl::{
     config::{EngineConfig, FrontendConfig},
-    fabric::{MAX_SLOTS, Region, RegionError},
     model::ModelMismatch,
     serve::Service,
-    wire::Stream,
 };
 
 use crate::{

@@ -10,13 +10,12 @@ use std::{
 };
 
 use ::report::SoFar;
+use fabric::wire::Stream;
+use fabric::{clock::now_ns, os::thread_times};
 use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
 use qdl::{
-    clock::now_ns,
-    os::thread_times,
     run::usage_of,
     stats::{Figures, LossRecord},
-    wire::Stream,
 };
 
 use super::{Result, readings::Readings};
@@ -310,7 +309,7 @@ fn loadgen_ran_ns() -> Option<u64> {
 /// Lets the threads that come from this one sleep punctually: LoadGen charges what its issue thread
 /// oversleeps to the SUT.
 fn quick_timers() {
-    if !qdl::os::sleep_punctually() {
+    if !fabric::os::sleep_punctually() {
         tracing::debug!("PR_SET_TIMERSLACK was refused");
     }
 }

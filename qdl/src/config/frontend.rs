@@ -24,8 +24,9 @@ use super::{
 };
 use crate::{
     model::{DType, ModelSpec},
-    wire::{Policy, Stream},
+    wire::Policy,
 };
+use fabric::wire::Stream;
 
 /// Configuration of a frontend node.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]

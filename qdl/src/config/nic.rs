@@ -14,7 +14,8 @@ use super::{
     rules::{MAX_GPU, auto_within, core_list, within, within_some},
     values::{Auto, HELP, ip_address, never_or_number, some_socket_address, system_or_number},
 };
-use crate::{os::Congestion, wire::MAX_SLOTS};
+use fabric::os::Congestion;
+use fabric::wire::MAX_SLOTS;
 
 /// `post_from_issue_thread_up_to` by default: such a copy takes as long as some system calls.
 const POST_UP_TO: usize = 16 << 10;

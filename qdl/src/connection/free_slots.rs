@@ -2,7 +2,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots that somebody has taken and not used yet, neighbours in one word: they are used in their
 /// order, and what is left is given back.
@@ -242,7 +242,7 @@ fn mask(word: usize, first: usize) -> u64 {
 /// order.
 fn loom_fence() {
     #[cfg(qdl_loom)]
-    crate::sync::fence(Ordering::SeqCst);
+    fabric::sync::fence(Ordering::SeqCst);
 }
 
 #[cfg(all(test, not(qdl_loom)))]

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use super::SendHalf;
-use crate::fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
+use fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
 
 /// Fewest events taken from one connection before the next has its turn, where there are more,
 const BUDGET: usize = 128;
@@ -108,7 +108,7 @@ impl Receiving {
 #[cfg(all(test, not(qdl_loom)))]
 mod tests {
     use super::*;
-    use crate::fabric::Armed;
+    use fabric::Armed;
 
     /// Reports so many events in each poll, and has carried so many bytes after it; the last first.
     #[derive(Debug)]

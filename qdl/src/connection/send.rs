@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 use super::token::SendToken;
-use crate::fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
+use fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
 
 /// What a connection has to send.
 pub(crate) trait Outgoing {

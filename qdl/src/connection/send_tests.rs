@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::fabric::Imm;
+use fabric::Imm;
 
 /// What a [`Wire`] was asked for, and how its next flushes end.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 //! it leaves. So work that was made known before a call to `drive` is done by the
 //! time that every call has returned, and a waker is never needed to hand it over.
 
-use crate::sync::{AtomicBool, Mutex, Ordering, fence};
+use fabric::sync::{AtomicBool, Mutex, Ordering, fence};
 
 /// A value that is driven by whoever comes by.
 #[derive(Debug)]

@@ -26,8 +26,8 @@ use std::{num::NonZeroU64, sync::Arc};
 use crossbeam_utils::CachePadded;
 
 use super::free_slots::FreeSlots;
-use crate::{
-    fabric::{Grants, Imm, SourceId},
+use fabric::{
+    Grants, Imm, SourceId,
     sync::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
@@ -38,7 +38,7 @@ pub use super::free_slots::Reserved;
 pub struct First {
     /// Its bytes, little-endian.
     pub token: u64,
-    /// When it came, on [`crate::clock`]; never 0, so that a sample is one cache line.
+    /// When it came, on [`fabric::clock`]; never 0, so that a sample is one cache line.
     pub at_ns: NonZeroU64,
 }
 
@@ -68,7 +68,7 @@ pub struct Sample {
     pub offset: usize,
     /// How many bytes.
     pub len: u32,
-    /// When it was issued, on [`crate::clock`].
+    /// When it was issued, on [`fabric::clock`].
     pub issued_ns: u64,
     /// The first token of its answer, where that was reported before the connection that brought
     /// it was lost: it is not reported again.

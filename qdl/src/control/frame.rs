@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use serde_json::Value;
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
-use crate::wire::DATA_MAGIC;
+use fabric::wire::DATA_MAGIC;
 
 use super::{
     limits::check,

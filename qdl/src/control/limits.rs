@@ -12,9 +12,10 @@ use crate::{
     },
     wire::{
         Content, EngineInfo, LinkFact, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME,
-        MAX_HOST, MAX_RAILS, MAX_SLOTS, NodeFacts, OfiEnd, PrefixCache,
+        MAX_HOST, MAX_RAILS, NodeFacts, PrefixCache,
     },
 };
+use fabric::wire::{MAX_SLOTS, OfiEnd};
 
 use super::message::{
     ConnectionGrant, ConnectionRequest, Counters, GrantTransport, MAX_REFUSAL, MAX_TEXT, Message,

@@ -32,7 +32,7 @@ use tokio::{
 };
 
 use super::quiet::Quiet;
-use crate::clock::now_ns;
+use fabric::clock::now_ns;
 
 /// Most peers taken from the listener in one turn. Each is a task or two for the runtime, which
 /// runs 61 of them between two turns: with more of them a flood would fill its queue faster than it

@@ -8,8 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::{
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{Description, EngineInfo, IbEnd, NodeFacts, OfiEnd, Score, Stream},
+    wire::{Description, EngineInfo, NodeFacts, Score},
 };
+use fabric::wire::{IbEnd, OfiEnd, Stream};
 
 /// Version of the protocol, both planes.
 pub const VERSION: u64 = 8;
@@ -250,7 +251,7 @@ pub struct ConnectionRequest {
     pub gpu_turn: u16,
     /// From 1; higher each time the connection is opened.
     pub epoch: u32,
-    /// Slots in each direction, at most [`MAX_SLOTS`](crate::fabric::MAX_SLOTS).
+    /// Slots in each direction, at most [`MAX_SLOTS`](fabric::MAX_SLOTS).
     pub slots: u32,
     /// Bytes of one slot on the accelerator.
     pub request_stride: u32,

@@ -8,7 +8,7 @@ use std::{future::pending, time::Duration};
 
 use tokio::time::sleep;
 
-use crate::clock::now_ns;
+use fabric::clock::now_ns;
 
 /// How long events are counted before they are written.
 const PERIOD: Duration = Duration::from_secs(10);

@@ -26,8 +26,9 @@ use super::*;
 use crate::{
     control::message::VERSION,
     model::ModelSpec,
-    wire::{Description, EngineInfo, NodeFacts, Stream},
+    wire::{Description, EngineInfo, NodeFacts},
 };
+use fabric::wire::Stream;
 
 /// Nothing in these tests should take this long.
 const LONG: Duration = Duration::from_secs(20);

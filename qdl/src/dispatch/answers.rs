@@ -11,14 +11,13 @@
 
 use super::{Connection, Contradiction, First, Sample, Shared, WARM_UP_ID};
 use crate::{
-    clock::now_ns,
     connection::tracker::InFlight,
-    fabric::{Broken, Imm, Window},
     response::{
         MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
         ResponseTrailer,
     },
 };
+use fabric::{Broken, Imm, Window, clock::now_ns};
 
 /// In [`Coming::parts`]: one of them made no sense, and none that follows does.
 const SPOILT: u32 = u32::MAX;

@@ -5,11 +5,11 @@ use std::{io, sync::Arc};
 use super::{ConnectionCfgs, Sample, SampleTimes, Tries};
 use crate::{
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs},
-    fabric::{Broken, Imm, Region, RegionError},
     model::Lengths,
     rails::{Change, Policy},
-    wire::Stream,
 };
+use fabric::wire::Stream;
+use fabric::{Broken, Imm, Region, RegionError};
 
 /// One response, good for the length of the call it is handed to.
 #[derive(Clone, Copy, Debug)]

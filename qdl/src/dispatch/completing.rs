@@ -8,7 +8,7 @@ use super::{
     answers::{Piece, Seen, payload},
     nic::FrontendNic,
 };
-use crate::clock::now_ns;
+use fabric::clock::now_ns;
 
 /// When the answers of a turn were handed over.
 #[derive(Clone, Copy, Debug, Default)]

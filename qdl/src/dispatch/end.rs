@@ -14,11 +14,11 @@ use crate::{
         SendHalf,
         tracker::{Sample, Tracker},
     },
-    fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
     rails::Load,
     stats::{ConnectionRecord, timeline::ConnectionReading},
-    wire::Stream,
 };
+use fabric::wire::Stream;
+use fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window};
 
 /// Most samples of a burst: enough for one system call, few enough that connections share evenly
 /// what comes.

@@ -23,10 +23,10 @@ use std::{
 
 use super::{Connection, DispatchEvent, Sample, Shared, posting::Burst};
 use crate::{
-    clock::now_ns,
     connection::token::SendToken,
     rails::{Change, RailArbiter, RailState},
 };
+use fabric::clock::now_ns;
 
 thread_local! {
     /// What a call gave to each connection, and whether that was idle before.

@@ -57,12 +57,11 @@ pub use health::NicDown;
 pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport};
 
 use crate::{
-    clock::now_ns,
     connection::{self, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Posted},
-    fabric::{Broken, Endpoint, Link, Region},
     model::Lengths,
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
+use fabric::{Broken, Endpoint, Link, Region, clock::now_ns};
 
 use end::Connection;
 use health::Health;

@@ -20,15 +20,14 @@ use super::{
     end::Connection,
 };
 use crate::{
-    clock::now_ns,
     connection::{
         Echo, EchoAction, NicThreadHandle, NicWork, PollOrder, Polled, Receiving, Turn, arm_all,
         burst,
         tracker::{InFlight, Sample},
     },
     dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
-    fabric::{Armed, Broken, Link, PathReading},
 };
+use fabric::{Armed, Broken, Link, PathReading, clock::now_ns};
 
 /// So many connections may be lost with a sample in flight on them before it is said to be
 /// [`DispatchEvent::WornOut`]: a sample that an accelerator dies of takes its connections along

@@ -20,7 +20,8 @@ use std::{
 };
 
 use super::{Connection, Dispatcher, Sample, Shared, end::BURST};
-use crate::{clock::now_ns, connection::NicThreadHandle};
+use crate::connection::NicThreadHandle;
+use fabric::clock::now_ns;
 
 /// Most payload bytes of a burst: what one `sendmsg` carries well, and what one core copies while
 /// another wakes up.
@@ -295,7 +296,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fabric::SourceId;
+    use fabric::SourceId;
 
     fn samples(lengths: &[u32]) -> Vec<Sample> {
         let sample = |(id, len): (usize, &u32)| Sample {

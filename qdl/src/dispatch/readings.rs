@@ -40,7 +40,7 @@ impl Dispatcher {
         self.shared.connections.iter().filter(up).count()
     }
 
-    /// When the first sample was issued, on [`crate::clock`]; those that warm up are none.
+    /// When the first sample was issued, on [`fabric::clock`]; those that warm up are none.
     pub fn first_issued_ns(&self) -> Option<u64> {
         match self.shared.first_ns.load(Ordering::Relaxed) {
             0 => None,

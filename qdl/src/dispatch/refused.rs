@@ -11,7 +11,7 @@ use super::{
     api::RefusedSample,
     posting::Burst,
 };
-use crate::clock::now_ns;
+use fabric::clock::now_ns;
 
 impl Shared {
     /// An accelerator refused a sample: tries it again, by another accelerator where one has room.

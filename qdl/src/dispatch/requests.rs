@@ -3,11 +3,8 @@
 use std::{cell::Cell, sync::atomic::Ordering};
 
 use super::{Connection, Sample, Shared, WARM_UP_ID};
-use crate::{
-    clock::now_ns,
-    connection::{Next, Outgoing, SendCounts, burst, tracker::Reserved},
-    fabric::{PostError, Tx},
-};
+use crate::connection::{Next, Outgoing, SendCounts, burst, tracker::Reserved};
+use fabric::{PostError, Tx, clock::now_ns};
 
 thread_local! {
     /// Where a thread puts samples of the backlog, while it posts them.

@@ -140,7 +140,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fabric::SourceId;
+    use fabric::SourceId;
 
     fn samples(ids: std::ops::Range<u64>) -> Vec<Sample> {
         ids.map(|id| Sample {

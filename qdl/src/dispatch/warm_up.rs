@@ -22,9 +22,8 @@ use std::{
 };
 
 use super::{Connection, Dispatcher, Sample, Shared};
-use crate::{
-    clock::now_ns, connection::tracker::InFlight, fabric::Broken, response::ResponseHeader,
-};
+use crate::{connection::tracker::InFlight, response::ResponseHeader};
+use fabric::{Broken, clock::now_ns};
 
 /// Id of the samples that warm up; a caller's own may not have it.
 pub const WARM_UP_ID: u64 = u64::MAX;

@@ -8,14 +8,14 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{lock, node::Shared, settings::SEND_DEPTH};
 use crate::{
-    clock::now_ns,
     control::{frame::refusal, lobby::Lobby},
-    fabric::{
-        Broken,
-        tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
-    },
     serve::ConnectionLost,
-    wire::is_control_frame,
+};
+use fabric::wire::is_control_frame;
+use fabric::{
+    Broken,
+    clock::now_ns,
+    tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
 };
 
 /// What a guest showed, or what is wrong with it.

@@ -5,9 +5,9 @@ use std::{error::Error, sync::Arc, time::Duration};
 use crate::{
     control::{AuthError, ControlError},
     dispatch::{DispatchError, Sample, WarmUpError},
-    fabric::{Region, tcp::TcpError},
     rails::RailsError,
 };
+use fabric::{Region, tcp::TcpError};
 
 /// Memory the samples lie in.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,6 @@ use super::{
     permitted, side,
 };
 use crate::{
-    clock::now_ns,
     control::{ClientHandle, ControlError},
     stats::{
         LossRecord,
@@ -17,6 +16,7 @@ use crate::{
     },
     wire::{EngineInfo, NodeFacts},
 };
+use fabric::clock::now_ns;
 
 /// How long they may take in all to tell their side of the run at its end.
 const SIDES: Duration = Duration::from_secs(2);

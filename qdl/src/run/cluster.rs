@@ -25,7 +25,6 @@ use super::{
     transport::ClientNic,
 };
 use crate::{
-    clock::now_ns,
     config::{Auto, FrontendConfig, NicConfig},
     connection::join_all,
     control::ClientHandle,
@@ -33,12 +32,11 @@ use crate::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Sample, WarmUpCfgs,
         WarmUpReport,
     },
-    fabric::MAX_SLOTS,
     model::Lengths,
-    os::Near,
     stats::{Places, SystemRecord, limits::NicUse},
     topology::LinkWatch,
 };
+use fabric::{MAX_SLOTS, clock::now_ns, os::Near};
 
 /// How long the control thread may take to end once it was told to.
 const LEAVING: Duration = Duration::from_secs(10);

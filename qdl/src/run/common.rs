@@ -20,7 +20,6 @@ use super::{
     transport::ClientNic,
 };
 use crate::{
-    clock::now_ns,
     config::FrontendConfig,
     control::{Auth, ClientHandle, ClientParams, Counters},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
@@ -28,6 +27,7 @@ use crate::{
     topology::LinkWatch,
     wire::{EngineInfo, NodeFacts},
 };
+use fabric::clock::now_ns;
 
 /// Most losses of connections, and most sessions of one accelerator, that are kept apart.
 const MOST_KEPT: usize = 256;

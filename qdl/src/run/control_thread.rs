@@ -17,9 +17,9 @@ use super::{
 use crate::{
     config::ModelFiles,
     control::{ClientSession, ControlError, check_unique_names},
-    fabric::Broken,
     wire::Content,
 };
+use fabric::Broken;
 
 /// How often the monitor looks.
 const MONITOR: Duration = Duration::from_millis(50);

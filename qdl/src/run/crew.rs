@@ -12,9 +12,9 @@ use std::thread::available_parallelism;
 use crate::{
     config::{AcceleratorConfig, Auto, CompletionMode, FrontendConfig, NicAt, NicConfig},
     connection::CrewPlan,
-    os::Near,
     topology::Topology,
 };
+use fabric::os::Near;
 
 /// Cores for one NIC thread: as many again are left to LoadGen or the engine, and to the kernel.
 const CORES: usize = 2;

@@ -8,10 +8,10 @@ use std::{
 
 use crate::{
     config::NicConfig,
-    os::{Host, sha256_of_file},
     topology,
     wire::{MAX_RAILS, NodeFacts},
 };
+use fabric::os::{Host, sha256_of_file};
 
 /// What does not change while the program runs.
 fn program() -> &'static NodeFacts {

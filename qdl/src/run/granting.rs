@@ -14,9 +14,9 @@ use crate::{
         ConnectionGrant, ConnectionRequest, ErrorCode, GrantTransport, Refusal, RequestTransport,
         message::Hex,
     },
-    fabric::{Link, MAX_SLOTS, ib::check_memory},
     serve::{ServeConnection, ServeConnectionCfgs},
 };
+use fabric::{Link, MAX_SLOTS, ib::check_memory};
 
 /// A connection that was made for a request.
 pub(super) struct Made {

@@ -5,13 +5,13 @@ use std::sync::Mutex;
 
 use super::common::Common;
 use crate::{
-    clock::now_ns,
     rails::{
         Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy,
         RailState, RailsError,
     },
     stats::{RailChange, RailRecord},
 };
+use fabric::clock::now_ns;
 
 /// Most changes of rails that are kept: an accelerator's scores may make one in each tick.
 const MOST_CHANGES: usize = 4_096;

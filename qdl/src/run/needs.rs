@@ -3,12 +3,10 @@
 use std::net::UdpSocket;
 
 use super::{ClusterError, NicError, cluster::plan, request_stride, response_stride, settings};
-use crate::{
-    config::{FrontendConfig, NicAt},
-    fabric::{
-        ib::{IbDevice, check_memory},
-        ofi::OfiDevice,
-    },
+use crate::config::{FrontendConfig, NicAt};
+use fabric::{
+    ib::{IbDevice, check_memory},
+    ofi::OfiDevice,
 };
 
 /// Connections and slots of one entry of `nics`.
@@ -96,12 +94,12 @@ impl SlotNeeds {
                 }
                 NicAt::Ib(device) => {
                     check_memory(device, self.frontend_bytes())
-                        .and_then(|()| IbDevice::open(nic).map(drop))
+                        .and_then(|()| IbDevice::open(&settings::ib_device(nic)).map(drop))
                         .map_err(NicError::of(index))?;
                 }
                 NicAt::Ofi { .. } => {
-                    OfiDevice::open(nic)
-                        .map(drop)
+                    settings::ofi_device(nic)
+                        .and_then(|cfgs| OfiDevice::open(&cfgs).map(drop))
                         .map_err(NicError::of(index))?;
                 }
             }

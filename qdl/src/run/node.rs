@@ -28,14 +28,16 @@ use super::{
 use crate::{
     config::{AcceleratorConfig, NicAt},
     control::{self, AuthError, ControlError, ErrorCode, ServerParams},
-    fabric::tcp::{TcpCfgs, TcpDevice, TcpError},
     model::ModelSpec,
-    os::{Near, more_open_files},
     rails::Score,
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
     stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport, limits::EngineUse},
     topology::LinkWatch,
     wire::{Description, EngineInfo},
+};
+use fabric::{
+    os::{Near, more_open_files},
+    tcp::{TcpCfgs, TcpDevice, TcpError},
 };
 
 /// Most places in the lobby of the control port, and in those of all data ports together. The limit

@@ -9,14 +9,12 @@ use std::{
 
 use tokio::task::spawn_blocking;
 
-use super::lock;
-use crate::{
-    config::NicConfig,
-    fabric::{
-        Endpoint, Link, Region,
-        ib::check_memory,
-        ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiError, OfiResources},
-    },
+use super::{lock, settings};
+use crate::config::NicConfig;
+use fabric::{
+    Endpoint, Link, Region,
+    ib::check_memory,
+    ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiError, OfiResources},
 };
 
 /// Looks at a first message that come one after the other; then there are pauses, each twice as
@@ -32,13 +30,13 @@ const MOST: u32 = 3;
 #[derive(Debug)]
 pub(super) struct OfiNic {
     resources: Arc<OfiResources>,
-    config: Box<NicConfig>,
+    inline_bytes: u32,
 }
 
 impl OfiNic {
     /// Opens the NIC, for at least so many connections.
     pub fn open(config: &NicConfig, connections: usize) -> Result<Self, OfiError> {
-        let device = OfiDevice::open(config)?;
+        let device = OfiDevice::open(&settings::ofi_device(config)?)?;
         device.check(connections)?;
         let info = device.info();
         tracing::info!(
@@ -55,7 +53,7 @@ impl OfiNic {
         );
         Ok(OfiNic {
             resources: OfiResources::new(device)?,
-            config: Box::new(config.clone()),
+            inline_bytes: config.inline_bytes(),
         })
     }
 
@@ -75,7 +73,7 @@ impl OfiNic {
 
     /// Half a connection, which does not know its peer yet.
     pub fn prepare(&self, endpoint: Endpoint) -> Result<OfiConnection, OfiError> {
-        let cfgs = OfiCfgs::resolve(&self.config, self.resources.device(), &endpoint)?;
+        let cfgs = OfiCfgs::resolve(self.resources.device(), &endpoint, self.inline_bytes)?;
         OfiConnection::prepare(&self.resources, endpoint, &cfgs)
     }
 

@@ -13,10 +13,10 @@ use super::{
     peer::{PeerConnection, PeerTask},
     transport::Prepared,
 };
-use crate::{
-    control::{ClientHandle, ClientSession, ConnectionGrant, ConnectionRequest, ControlError},
-    fabric::Link,
+use crate::control::{
+    ClientHandle, ClientSession, ConnectionGrant, ConnectionRequest, ControlError,
 };
+use fabric::Link;
 
 /// How often it is looked whether the session has ended while its connections are opened.
 const SESSION_LOOK: Duration = Duration::from_millis(50);

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
-    fabric::Broken,
-    stats::{LossRecord, SilentOn},
-};
+use crate::stats::{LossRecord, SilentOn};
+use fabric::Broken;
 
 /// Most outages that are kept apart; later ones are counted in with the last.
 const MOST: usize = 256;

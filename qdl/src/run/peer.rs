@@ -16,12 +16,11 @@ use super::{
     opening::Done,
 };
 use crate::{
-    clock::now_ns,
     config::{Gpus, ModelFiles},
     control::{ClientEvent, ClientHandle, ClientSession, ControlError, Scores},
-    fabric::Broken,
     wire::EngineInfo,
 };
+use fabric::{Broken, clock::now_ns};
 
 /// What is lost at about one time is told of in one line, so long after the first of it.
 const TOGETHER: Duration = Duration::from_millis(250);

@@ -2,9 +2,9 @@
 
 use crate::{
     connection::Placed,
-    os::{Near, numa_nodes},
     stats::{NicPlace, Places},
 };
+use fabric::os::{Near, numa_nodes};
 
 /// Of NICs with these labels, where they were to be, and where they are.
 pub(super) fn places<'a>(

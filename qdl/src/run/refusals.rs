@@ -118,7 +118,8 @@ fn last_words(node: &str, sample: u64, words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dispatch::Tries, fabric::Imm};
+    use crate::dispatch::Tries;
+    use fabric::Imm;
 
     fn refused(slot: u16, refusals: u8, reason: &str, is_cut: bool) -> RefusedSample {
         RefusedSample {

@@ -28,14 +28,14 @@ use crate::{
         ConnectionGrant, ConnectionRequest, ControlError, Counters, ErrorCode, RailScore, Refusal,
         Scores, ServerHandle, SessionHandler,
     },
-    fabric::{Broken, Link},
-    os::Near,
     rails::{MAX_RAILS, Score},
     serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs},
     stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport, limits::NodeUse},
     topology::LinkWatch,
-    wire::{Description, Stream},
+    wire::Description,
 };
+use fabric::wire::Stream;
+use fabric::{Broken, Link, os::Near};
 
 /// How often quarantined connections are looked at, while there are some.
 pub(super) const LOOK: Duration = Duration::from_millis(5);

@@ -8,9 +8,7 @@ use std::{
 
 use super::{lock, node::EngineTotals, served::Session};
 use crate::{
-    clock::now_ns,
     control::{Counters, limits::MAX_SIDE_PART},
-    os::thread_times,
     stats::{
         ticks::{
             EngineReading, EngineTicks, FIRST_TICK_NS, MOST_SIZES, MOST_TICKS, ThreadReading,
@@ -19,6 +17,7 @@ use crate::{
         timeline::NodeSide,
     },
 };
+use fabric::{clock::now_ns, os::thread_times};
 
 /// How often counts are read: a tick of them each.
 const EVERY: Duration = Duration::from_nanos(FIRST_TICK_NS);

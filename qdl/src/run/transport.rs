@@ -22,13 +22,14 @@ use super::{
 use crate::{
     config::{Deadlines, NicAt, NicConfig},
     control::{ConnectionGrant, GrantTransport, RequestTransport},
-    fabric::{
-        Endpoint, Link, Region,
-        ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, Traffic, check_memory},
-        ofi::{OfiConnection, OfiError},
-        probe,
-        tcp::{self, Preamble, TcpCfgs, TcpDevice},
-    },
+    topology::{Topology, nearest_gpus},
+};
+use fabric::{
+    Endpoint, Link, Region,
+    ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, Traffic, check_memory},
+    ofi::{OfiConnection, OfiError},
+    probe,
+    tcp::{self, Preamble, TcpCfgs, TcpDevice},
 };
 
 /// A GPU's memory that writes are tried on: as much as a driver
@@ -49,8 +50,11 @@ pub(super) struct IbNic {
 impl IbNic {
     /// Opens the device.
     pub fn open(config: &NicConfig) -> Result<Self, IbError> {
-        let device = IbDevice::open(config)?;
-        let gpus = device.gpus();
+        let device = IbDevice::open(&settings::ib_device(config))?;
+        let gpus = nearest_gpus(
+            &Topology::of_this_machine().unwrap_or_default(),
+            device.name(),
+        );
         let names = gpus.iter().map(ToString::to_string).collect::<Vec<_>>();
         let names = names.join(", ");
         tracing::info!(
@@ -147,7 +151,7 @@ impl IbNic {
     /// Half a connection, which does not know its peer yet.
     pub fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, IbError> {
         let limits = self.resources.device().limits();
-        let cfgs = IbCfgs::resolve(&self.config, limits, Traffic::of(&endpoint))?;
+        let cfgs = IbCfgs::resolve(&settings::ib(&self.config), limits, Traffic::of(&endpoint))?;
         endpoint.send_depth = cfgs.writes as usize;
         IbConnection::prepare(&self.resources, endpoint, &cfgs)
     }

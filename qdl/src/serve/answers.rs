@@ -15,11 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
-use crate::{
-    fabric::Imm,
-    response::{Refusal, ResponseTrailer},
-    wire::Stream,
-};
+use crate::response::{Refusal, ResponseTrailer};
+use fabric::Imm;
+use fabric::wire::Stream;
 
 /// Something to post.
 #[derive(Clone, Copy, Debug)]

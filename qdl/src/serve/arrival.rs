@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{fabric::Region, wire::Stream};
+use fabric::Region;
+use fabric::wire::Stream;
 
 /// What became of an [`Arrival`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +141,7 @@ impl Arrival {
     }
 
     /// The same sample; where `on_device`, its input lies in memory of a device
-    /// ([`Region::of_device`](crate::fabric::Region::of_device)): what [`Arrival::new`] asks of the
+    /// ([`Region::of_device`](fabric::Region::of_device)): what [`Arrival::new`] asks of the
     /// input holds for the device, and this process does not follow its address.
     #[must_use]
     pub fn on_device(mut self, on_device: bool) -> Self {
@@ -198,7 +199,7 @@ impl Arrival {
         self.ticket
     }
 
-    /// When it arrived, on this process's [`crate::clock`].
+    /// When it arrived, on this process's [`fabric::clock`].
     pub fn arrived_ns(&self) -> u64 {
         self.arrived_ns
     }

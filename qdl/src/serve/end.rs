@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{
     connection::{NicThreadHandle, SendHalf},
-    fabric::{Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window},
     response::{
         MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
     },
     stats::ServedConnection,
-    wire::Stream,
 };
+use fabric::wire::Stream;
+use fabric::{Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window};
 
 /// More parts than this in a connection's queue mean that its NIC thread has no core: the engine's
 /// thread posts.

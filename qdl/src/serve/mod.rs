@@ -35,9 +35,9 @@ pub use end::{ServeConnection, ServeConnectionCfgs};
 
 use crate::{
     connection::{self, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed},
-    fabric::{Broken, FabricCounts, Link},
     stats::limits::NicUse,
 };
+use fabric::{Broken, FabricCounts, Link};
 
 use nic::{Command, ServeNic};
 use prepare::Preparer;

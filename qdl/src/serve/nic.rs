@@ -13,11 +13,8 @@ use super::{
     ConnectionLost, NicCounts, OnConnectionLost, ServeConnection, Which, arrival::Arrival,
     arrival::Service, end::Received,
 };
-use crate::{
-    clock::now_ns,
-    connection::{NicWork, PollOrder, Polled, Receiving, Turn, arm_all, burst},
-    fabric::{Armed, Broken, Link},
-};
+use crate::connection::{NicWork, PollOrder, Polled, Receiving, Turn, arm_all, burst};
+use fabric::{Armed, Broken, Link, clock::now_ns};
 
 /// What the NIC thread is told.
 pub(super) enum Command {

@@ -5,9 +5,9 @@ use std::{slice, sync::atomic::Ordering};
 use super::{ServeConnection, answers::Ready, arrival::Finished};
 use crate::{
     connection::{Next, Outgoing, SendCounts},
-    fabric::{Post, PostError, SourceId, Tx},
     response::RESPONSE_TRAILER_BYTES,
 };
+use fabric::{Post, PostError, SourceId, Tx};
 
 /// Responses on their way to the frontend: those that were queued, then the caller's own.
 pub(super) struct Responses<'a> {

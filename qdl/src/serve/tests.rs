@@ -7,10 +7,8 @@ use std::{
 };
 
 use super::*;
-use crate::{
-    fabric::{Flushed, Imm, Post, PostError, Tx},
-    wire::Stream,
-};
+use fabric::wire::Stream;
+use fabric::{Flushed, Imm, Post, PostError, Tx};
 
 const SLOTS: usize = 8;
 

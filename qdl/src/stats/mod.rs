@@ -65,5 +65,4 @@ pub use table::{StageRow, StageTable};
 pub use throughput::{Throughput, ThroughputReport};
 pub use ticks::Recorder;
 pub use tokens::{CountRow, TokenHistograms, TokenRecord, TokenSizes, TokenTime};
-pub use traffic::FabricCounts;
 pub use verified::Verified;

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::FabricCounts;
 use super::{
     Accuracy, BatchSizes, GpuRecord, Ledger, LoadgenRecord, LossRecord, Mismatch, PhaseRecord,
     Places, RefusalRecord, SettingRecord, StageTable, ThroughputReport, TokenRecord, Verified,
@@ -12,6 +11,7 @@ use super::{
     timeline::{ConnectionReading, Event, NodeSide},
 };
 use crate::wire::{Content, NodeFacts};
+use fabric::FabricCounts;
 
 /// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the
 /// Network division do not permit that for a submission.

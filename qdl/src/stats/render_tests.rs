@@ -8,12 +8,13 @@ use super::{
     *,
 };
 use crate::stats::{
-    Accuracy, FabricCounts,
+    Accuracy,
     limits::{Evidence, LoadgenView, PathUse},
 };
 use crate::stats::{
     GivenValue, LossRecord, LostSession, SettingOf, SystemRecord, Verified, WarmUpRecord,
 };
+use fabric::FabricCounts;
 
 fn example() -> Summary {
     let mut histograms = Histograms::new();

@@ -3,7 +3,6 @@
 
 use serde::Serialize;
 
-use super::FabricCounts;
 use super::{
     BatchSizes, Mismatch, Places,
     ledger::Check,
@@ -11,6 +10,7 @@ use super::{
     text::{self, Table},
     traffic,
 };
+use fabric::FabricCounts;
 
 /// Names in the table are cut to this.
 const NAME: usize = 17;

@@ -10,7 +10,7 @@ use super::{
     histograms::{quantiles, timer},
     text::{self, Table},
 };
-use crate::wire::Stream;
+use fabric::wire::Stream;
 
 /// Longest prompt or answer told apart, in tokens, and most parts.
 const LONGEST: u64 = 1 << 28;

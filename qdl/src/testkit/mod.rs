@@ -3,17 +3,11 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`conformance`] | the fabric contract as tests, for any fabric |
-//! | [`memory`] | a fabric inside the process, which can be cut |
 //! | [`machine`] | sysfs trees of machines: a DGX, a P5, two sockets, a laptop |
-//! | [`device_memory`] | a GPU's memory without a GPU |
 //!
 //! RDMA devices without a NIC are `verbs`' own: its feature `stub`.
 
-pub mod conformance;
-pub mod device_memory;
 pub mod machine;
-pub mod memory;
 
 /// Panics with `text` if it lacks one of `words`.
 #[track_caller]

@@ -27,6 +27,7 @@ mod link;
 mod matching;
 mod matrix;
 mod near;
+mod near_gpus;
 mod place;
 mod read;
 mod template;
@@ -39,15 +40,16 @@ use std::{net::IpAddr, path::PathBuf};
 
 use serde::Serialize;
 
-pub use crate::os::{BadCpuList, CpuList};
 use addresses::parse_addresses;
 pub use addresses::{Addresses, interface_addresses};
 pub use command::{Form, Node, command};
+pub use fabric::os::{BadCpuList, CpuList};
 pub use groups::NicGroup;
 pub use layer::{hardware, links};
 pub use link::LinkWatch;
 pub use matching::{NoSuchNics, spell_out};
 pub use near::device_of;
+pub use near_gpus::{NearGpu, nearest_gpus};
 pub use place::{Nearness, PciAddress, Place};
 pub use template::{FIRST_RUN, fill_template};
 pub use yaml::{Fabric, allowed_name};

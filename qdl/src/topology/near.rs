@@ -5,10 +5,8 @@
 use std::net::IpAddr;
 
 use super::{CpuList, Topology};
-use crate::{
-    config::{NicAt, NicConfig},
-    os::{Near, affinity},
-};
+use crate::config::{NicAt, NicConfig};
+use fabric::os::{Near, affinity};
 
 /// The device that a provider's domain is on: EFA calls `rdmap0s6` `rdmap0s6-rdm`.
 pub fn device_of(domain: &str) -> &str {

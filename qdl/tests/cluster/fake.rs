@@ -12,17 +12,17 @@ use std::{
     time::Duration,
 };
 
+use fabric::{
+    Broken,
+    os::Near,
+    tcp::{self, PREAMBLE_BYTES, TcpCfgs},
+};
 use qdl::{
     connection::{NicThreadCfgs, Spin},
     control::{
         Auth, ConnectionGrant, ConnectionRequest, ControlError, Counters, GrantTransport, Key,
         Refusal, Server, ServerHandle, ServerParams, SessionHandler, Timing,
     },
-    fabric::{
-        Broken,
-        tcp::{self, PREAMBLE_BYTES, TcpCfgs},
-    },
-    os::Near,
     serve::{self, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Service},
     wire::EngineInfo,
 };
@@ -67,7 +67,7 @@ impl SessionHandler for Inner {
                 slots: r.slots as usize,
                 request_stride: r.request_stride as usize,
                 response_stride: r.response_stride as usize,
-                stream: qdl::wire::Stream::None,
+                stream: fabric::wire::Stream::None,
             };
             let connection = Arc::new(ServeConnection::new(cfgs).expect("memory"));
             self.connections

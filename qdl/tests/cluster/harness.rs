@@ -14,11 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::{Region, SourceId, clock::now_ns};
 use qdl::{
-    clock::now_ns,
     config::{self, FrontendConfig, NicConfig},
     dispatch::{Completer, Response, Sample, SampleTimes},
-    fabric::{Region, SourceId},
     model::ModelSpec,
     run::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
     serve::{Arrival, Finished, Service, respond_all},

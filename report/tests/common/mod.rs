@@ -5,11 +5,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use fabric::FabricCounts;
 use fastrand::Rng;
 use qdl::stats::{
-    AcceleratorRecord, BatchSizes, ConnectionRecord, EarlyStopping, Exit, FabricCounts, GivenValue,
-    GpuRecord, Histograms, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, RailChange,
-    RailRecord, SampleTimes, SettingRecord, Summary,
+    AcceleratorRecord, BatchSizes, ConnectionRecord, EarlyStopping, Exit, GivenValue, GpuRecord,
+    Histograms, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, RailChange, RailRecord,
+    SampleTimes, SettingRecord, Summary,
     limits::{Cause, Evidence, Finding, Limits, LoadgenView},
     timeline::{
         ConnectionTick, EngineTick, Event, NodeSide, SlowSample, ThreadSide, Tick, Timeline,

@@ -228,6 +228,6 @@ fn loadgens_version_and_files_are_those_of_the_pinned_archive() {
     let files = of("LoadgenSha1OfFiles()");
     let mut files: Vec<_> = files.lines().collect();
     files.sort_by_key(|line| line.split_once(' ').map(|(_, name)| name));
-    let hash = qdl::os::sha256_of(files.join("\n").as_bytes());
+    let hash = fabric::os::sha256_of(files.join("\n").as_bytes());
     assert_eq!(round.loadgen.files, hash);
 }

@@ -232,7 +232,7 @@ fn loadgen(round: &Loadgen, detail: &Detail) -> Vec<String> {
         .iter()
         .map(|(name, sha1)| format!("{sha1} {name}"))
         .collect();
-    if qdl::os::sha256_of(lines.join("\n").as_bytes()) != round.files {
+    if fabric::os::sha256_of(lines.join("\n").as_bytes()) != round.files {
         let release = &round.version;
         found.push(format!(
             "LoadGen's files, by loadgen_file_sha1, are not those of {release}"

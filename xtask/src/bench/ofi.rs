@@ -15,7 +15,7 @@ use super::{example, pair::write, table::Table};
 /// # Errors
 /// The program cannot be built or run: among others where there is no libfabric.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
-    let text = example(root, "qdl", "ofi_bench", args)?;
+    let text = example(root, "fabric", "ofi_bench", args)?;
     let rows = serde_json::Deserializer::from_slice(&text).into_iter();
     let rows: Vec<Value> = rows
         .collect::<Result<_, _>>()

@@ -16,7 +16,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
         "the verbs layer: a chain of 64, one doorbell",
     ),
     (
-        "qdl",
+        "fabric",
         "ib_posting_cost",
         "the fabric: post, flush, and the peer's poll",
     ),

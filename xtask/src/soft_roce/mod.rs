@@ -32,9 +32,9 @@ pub use machine::Machine;
 /// The tests that run when no command is given: crate and test binary.
 const TESTS: &[(&str, &str)] = &[
     ("verbs", "soft_roce"),
-    ("qdl", "ib_soft_roce"),
+    ("fabric", "ib_soft_roce"),
     ("qdl", "ib_cluster"),
-    ("qdl", "ofi_soft_roce"),
+    ("fabric", "ofi_soft_roce"),
 ];
 
 /// What an error begins with where this machine cannot run a guest at all, as opposed to a command

@@ -196,8 +196,8 @@ fn fenced(device: &Device) -> Result<bool, EngineError> {
 #[cfg(test)]
 mod tests {
     use cudarc::driver::sys;
+    use fabric::Region;
     use qdl::{
-        fabric::Region,
         model::{DType, TensorSpec},
         serve::{Arrival, Finished, Origin},
     };

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
+use fabric::clock::now_ns;
 use qdl::{
-    clock::now_ns,
     rails::{Interior, Score},
     stats::{BatchSizes, GpuRecord},
 };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cudarc::driver::sys::{self, CUresult};
-use qdl::fabric::Region;
+use fabric::Region;
 
 use super::Device;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use cudarc::driver::sys::{self, CUdeviceptr};
-use qdl::fabric::{DeviceMemory, Region};
+use fabric::{DeviceMemory, Region};
 
 use super::{Device, Fence, Registry, stream::Stream};
 use crate::engine::EngineError;

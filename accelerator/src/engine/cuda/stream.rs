@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
-use qdl::clock;
+use fabric::clock;
 
 use super::Device;
 use crate::engine::EngineError;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use qdl::clock;
+use fabric::clock;
 
 /// Counted by the threads that speak with the server, a few times for each answer.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ pub(super) struct Counters {
     pub firsts: AtomicU64,
     pub first_us: AtomicU64,
     pub first_most_us: AtomicU64,
-    /// When the newest token of any stream came, on [`qdl::clock`].
+    /// When the newest token of any stream came, on [`fabric::clock`].
     pub newest_ns: AtomicU64,
     /// Answers of several tokens that came in one event.
     pub whole: AtomicU64,

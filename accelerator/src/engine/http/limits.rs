@@ -1,6 +1,6 @@
 //! As many open files as there are connections.
 
-use qdl::os::{open_files, set_open_files};
+use fabric::os::{open_files, set_open_files};
 
 /// An answer is complete a moment before its connection can be used again, and the next request
 /// does not wait for that.

@@ -3,6 +3,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use fabric::Region;
 use ort::{
     ep::{self, ExecutionProvider, cuda::ConvAlgorithmSearch},
     memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType},
@@ -10,7 +11,6 @@ use ort::{
     value::{DynTensor, DynTensorRef, Shape, TensorElementType},
 };
 use qdl::{
-    fabric::Region,
     model::{DType, ModelSpec, TensorSpec},
     rails::Score,
     stats::GpuRecord,

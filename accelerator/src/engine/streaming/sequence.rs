@@ -2,11 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use qdl::{
-    clock,
-    serve::{Arrival, Finished, Part, Sent},
-    wire::Stream,
-};
+use fabric::clock;
+use fabric::wire::Stream;
+use qdl::serve::{Arrival, Finished, Part, Sent};
 
 use super::TOKEN_BYTES;
 
@@ -119,7 +117,7 @@ impl Sequence {
         self.arrival.as_ref().is_some_and(|a| !a.origin().is_gone())
     }
 
-    /// When it was taken from its connection, on [`qdl::clock`].
+    /// When it was taken from its connection, on [`fabric::clock`].
     pub fn arrived_ns(&self) -> u64 {
         self.arrival.as_ref().map_or(0, Arrival::arrived_ns)
     }

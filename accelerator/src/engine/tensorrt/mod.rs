@@ -28,9 +28,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use fabric::Region;
 pub use qdl::config::Precision;
 use qdl::{
-    fabric::Region,
     model::{DType, ModelSpec},
     rails::Score,
     stats::GpuRecord,

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use crossbeam_queue::ArrayQueue;
-use qdl::{clock, config::TokensConfig, connection::Spin};
+use fabric::clock;
+use qdl::{config::TokensConfig, connection::Spin};
 
 use super::Answers;
 use crate::{

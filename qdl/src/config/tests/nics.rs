@@ -1,7 +1,7 @@
 //! The keys of a NIC, over TCP and over queue pairs.
 
 use super::*;
-use crate::os::Congestion;
+use fabric::os::Congestion;
 
 #[test]
 fn an_ib_nic_takes_every_key_and_no_tcp_key() {

@@ -1,7 +1,8 @@
 //! Keys that are good by themselves and must agree with one another.
 
 use super::*;
-use crate::wire::{Score, Stream};
+use crate::wire::Score;
+use fabric::wire::Stream;
 
 #[test]
 fn an_engine_on_a_gpu() {

@@ -14,7 +14,8 @@ use crossbeam_utils::CachePadded;
 use mio::{Poll, Token, Waker};
 
 use super::{Placed, crew::CrewPlan};
-use crate::{fabric::Region, os::CpuList, stats::limits::NicUse};
+use crate::stats::limits::NicUse;
+use fabric::{Region, os::CpuList};
 
 /// Of what wakes a thread, among the descriptors that it sleeps on.
 pub(super) const WAKER: Token = Token(usize::MAX);

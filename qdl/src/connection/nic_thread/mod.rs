@@ -32,8 +32,8 @@ use self::{
     handle::{Thread, lock},
     turning::run,
 };
-use crate::{
-    fabric::Armed,
+use fabric::{
+    Armed,
     os::{CpuList, Near, affinity},
 };
 

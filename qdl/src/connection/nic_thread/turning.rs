@@ -13,7 +13,7 @@ use super::{
     handle::{ASLEEP, AWAKE, Thread, WAKER},
     spin::Wait,
 };
-use crate::{clock::now_ns, fabric::Armed};
+use fabric::{Armed, clock::now_ns};
 
 /// Turns the works of a thread until each of them has stopped.
 pub(super) fn run<W: NicWork>(

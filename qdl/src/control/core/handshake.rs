@@ -10,8 +10,9 @@ use crate::{
         message::{AuthKind, Hex, Message, Role, VERSION},
     },
     model::ModelSpec,
-    wire::{EngineInfo, NodeFacts, Stream},
+    wire::{EngineInfo, NodeFacts},
 };
+use fabric::wire::Stream;
 
 use super::heartbeat::HeartbeatCfgs;
 

@@ -9,11 +9,12 @@ use tokio::{
 };
 
 use crate::{
-    clock::now_ns,
     model::ModelSpec,
     stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{Description, EngineInfo, NodeFacts, Stream},
+    wire::{Description, EngineInfo, NodeFacts},
 };
+use fabric::clock::now_ns;
+use fabric::wire::Stream;
 
 use super::{
     io::Wire,

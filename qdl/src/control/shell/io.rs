@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::codec::{Decoder, Encoder};
 
-use crate::clock::now_ns;
+use fabric::clock::now_ns;
 
 use crate::control::{
     core::{Core, Link},

@@ -5,11 +5,10 @@ use std::{io, net::SocketAddr, sync::Arc};
 use tokio::{sync::mpsc, task::AbortHandle};
 
 use crate::{
-    clock::now_ns,
     model::ModelSpec,
-    os::listen,
     wire::{EngineInfo, NodeFacts},
 };
+use fabric::{clock::now_ns, os::listen};
 
 use super::{
     io::Wire,

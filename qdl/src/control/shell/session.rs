@@ -8,10 +8,11 @@ use std::{
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
-    clock::now_ns,
     stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{Description, NodeFacts, Stream},
+    wire::{Description, NodeFacts},
 };
+use fabric::clock::now_ns;
+use fabric::wire::Stream;
 
 use super::io::Wire;
 use crate::control::{

@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock::now_ns;
 use crate::control::{
     core::{Local, Own},
     lobby::{Guest, Proof},
@@ -11,6 +10,7 @@ use crate::control::{
     shell::{Served, greet},
 };
 use crate::testkit::assert_has;
+use fabric::clock::now_ns;
 
 fn open_server() -> ServerParams {
     ServerParams {

@@ -420,11 +420,11 @@ fn names_that_a_terminal_obeys_are_refused_before_and_behind_the_proof() {
     let escape = "\u{1b}[2J";
     let mut spec = model();
     spec.inputs[0].name = escape.to_owned();
-    let end = crate::wire::OfiEnd {
+    let end = fabric::wire::OfiEnd {
         provider: escape.to_owned(),
         address: String::new(),
-        form: crate::wire::OfiForm::Data,
-        slots: crate::wire::OfiRegion {
+        form: fabric::wire::OfiForm::Data,
+        slots: fabric::wire::OfiRegion {
             address: 0,
             length: 1,
             key: 0,

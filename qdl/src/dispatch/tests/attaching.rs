@@ -47,7 +47,8 @@ fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_connection() {
     // be written to at once, and answers once it is ready.
     let serve = b.serve_connection(2, 1);
     let (_near, far, _faults) =
-        crate::testkit::memory::pair(b.dispatcher.endpoint(2), serve.endpoint(64)).expect("joined");
+        fabric::testkit::memory::pair(b.dispatcher.endpoint(2), serve.endpoint(64))
+            .expect("joined");
     b.server.attach(0, serve, far);
     let samples: Vec<_> = (0..100).map(|i| b.sample(i)).collect();
     b.dispatcher.issue(&samples);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{rig::*, tampered::*, *};
-use crate::{fabric::Tx, testkit::memory};
+use fabric::{Tx, testkit::memory};
 
 /// Takes its time to say goodbye: until it may stop.
 #[derive(Clone, Default)]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{rig::*, tampered::*, *};
-use crate::fabric::{Flushed, Tx};
+use fabric::{Flushed, Tx};
 
 #[test]
 fn a_poll_takes_half_of_what_is_in_flight_not_of_what_may_be() {

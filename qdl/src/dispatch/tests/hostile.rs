@@ -10,11 +10,8 @@ use std::{
 };
 
 use super::{rig::*, tampered::*, *};
-use crate::{
-    fabric::{Flushed, Imm, Post, SourceId, Tx},
-    serve::{Arrival, Service},
-    testkit::memory,
-};
+use crate::serve::{Arrival, Service};
+use fabric::{Flushed, Imm, Post, SourceId, Tx, testkit::memory};
 
 /// Answers at once, and counts.
 #[derive(Default)]

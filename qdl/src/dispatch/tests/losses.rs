@@ -9,7 +9,8 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{rig::*, *};
-use crate::{serve::Service, testkit::memory};
+use crate::serve::Service;
+use fabric::testkit::memory;
 
 /// Cuts each of three connections twenty times and makes it again, while samples go.
 pub fn cut_and_make_again(b: &Bench) {

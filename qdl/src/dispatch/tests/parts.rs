@@ -9,11 +9,13 @@ use std::{
 use super::{rig::Wait, *};
 use crate::{
     connection::Spin,
-    fabric::{Event, Grants, Imm, Post, SourceId, Window},
-    os::Near,
     response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader, ResponseTrailer},
+};
+use fabric::wire::Stream;
+use fabric::{
+    Event, Grants, Imm, Post, SourceId, Window,
+    os::Near,
     testkit::{memory, memory::MemoryFaults},
-    wire::Stream,
 };
 
 const SLOTS: usize = 8;

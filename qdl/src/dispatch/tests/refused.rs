@@ -9,10 +9,10 @@ use super::{
     *,
 };
 use crate::{
-    fabric::Imm,
     rails::Policy,
     serve::{Arrival, Service},
 };
+use fabric::Imm;
 
 /// Refuses samples whose bytes say so, the first time or every time; answers the others.
 struct Picky {

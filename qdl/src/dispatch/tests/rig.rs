@@ -12,15 +12,13 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::*;
 use crate::{
     connection::Spin,
-    fabric::{Endpoint, Link, SourceId, tcp},
-    os::Near,
     rails::{ConnectionRail, FailbackCfgs, HealthCfgs, PeerCfgs, RailArbiterCfgs},
     response::RESPONSE_HEADER_BYTES,
     serve::{
         Arrival, Finished, ServeConnection, ServeConnectionCfgs, Server, Service, respond_all,
     },
-    testkit::memory,
 };
+use fabric::{Endpoint, Link, SourceId, os::Near, tcp, testkit::memory};
 
 /// Largest burst that the thread that issues posts, as by default.
 pub const DEFAULT: usize = 16 << 10;
@@ -344,7 +342,7 @@ impl Bench {
             slots: l.slots,
             request_stride: l.request_stride,
             response_stride: l.response_stride,
-            stream: crate::wire::Stream::None,
+            stream: fabric::wire::Stream::None,
         };
         Arc::new(ServeConnection::new(cfgs).expect("memory"))
     }

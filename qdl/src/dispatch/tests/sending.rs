@@ -7,11 +7,8 @@ use std::{
 };
 
 use super::{rig::*, tampered::*, *};
-use crate::{
-    fabric::{Flushed, Grants, Post, PostError, SourceId, Tx, Window},
-    response::ResponseHeader,
-    testkit::memory,
-};
+use crate::response::ResponseHeader;
+use fabric::{Flushed, Grants, Post, PostError, SourceId, Tx, Window, testkit::memory};
 
 /// NIC threads that sleep at once, and nothing that wakes them by and by.
 fn asleep(connections: usize, policy: Policy) -> Bench {
@@ -204,7 +201,7 @@ fn a_sample_that_is_answered_while_its_post_fails_is_completed_once() {
         sources: vec![region],
         peer_slots: 8,
         peer_stride: RESPONSE,
-        peer_stream: crate::wire::Stream::None,
+        peer_stream: fabric::wire::Stream::None,
         send_depth: 64,
     };
     let (near, peer, _faults) = memory::pair(b.dispatcher.endpoint(0), far).expect("joined");

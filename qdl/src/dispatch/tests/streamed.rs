@@ -17,16 +17,14 @@ use super::{
 };
 use crate::{
     connection::Spin,
-    fabric::{Event, Flushed, Imm, Post, SourceId, Tx},
-    os::Near,
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
     serve::{
         self, Arrival, Finished, OnConnectionLost, Sent, ServeConnection, ServeConnectionCfgs,
         Server, Service, respond_all,
     },
-    testkit::memory,
-    wire::Stream,
 };
+use fabric::wire::Stream;
+use fabric::{Event, Flushed, Imm, Post, SourceId, Tx, os::Near, testkit::memory};
 
 const SLOTS: usize = 16;
 const REQUEST: usize = 64;

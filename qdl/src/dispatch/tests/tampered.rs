@@ -3,8 +3,8 @@
 use std::{fmt, os::fd::RawFd, sync::Arc};
 
 use super::{rig::Bench, *};
-use crate::{
-    fabric::{Armed, Event, FabricCounts, Flushed, Post, PostError, Rx, Tx},
+use fabric::{
+    Armed, Event, FabricCounts, Flushed, Post, PostError, Rx, Tx,
     testkit::{memory, memory::MemoryFaults},
 };
 

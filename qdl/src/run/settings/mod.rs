@@ -8,14 +8,19 @@ use crate::{
     connection::{EchoCfgs, NicThreadCfgs, Spin},
     control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
     dispatch::DispatchCfgs,
-    fabric::tcp::{TcpCfgs, TcpError},
-    os::Near,
     rails::{FailbackCfgs, HealthCfgs},
     topology::{LinkWatch, Topology, device_of},
 };
+use fabric::{
+    os::Near,
+    tcp::{TcpCfgs, TcpError},
+};
 
+mod devices;
 #[cfg(test)]
 mod tests;
+
+pub(super) use devices::{ib, ib_device, ofi_device};
 
 /// NIC threads look after their connections so often.
 const TICK_NS: u64 = 25_000_000;

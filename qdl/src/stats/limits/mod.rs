@@ -7,7 +7,7 @@ mod usage;
 use serde::{Deserialize, Serialize};
 
 pub use causes::Cause;
-pub use usage::{DecompressedUse, EngineUse, NicUse, NodeUse, PathReading, PathUse, ThreadGroup};
+pub use usage::{DecompressedUse, EngineUse, NicUse, NodeUse, PathUse, ThreadGroup};
 
 /// The name of the group of threads that LoadGen issues queries on.
 pub const ISSUE: &str = "issue";

@@ -1,6 +1,7 @@
 //! What a node, its engine and its connections were used for during a run: what the judge goes by.
 //! Counts only grow; what a run used is the difference of two readings.
 
+use fabric::PathReading;
 use serde::{Deserialize, Serialize};
 
 /// Threads of one kind, together.
@@ -120,21 +121,6 @@ pub struct PathUse {
     /// Round trips of packets, in microseconds: the sum over the looks.
     pub rtt_us: u64,
     /// The shortest round trip of a packet, in microseconds; 0 before any was seen.
-    pub min_rtt_us: u64,
-    /// Packets sent again.
-    pub retransmits: u64,
-}
-
-/// What a fabric says of a connection at one moment; counts since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathReading {
-    /// Microseconds in which there was something to send or to be acknowledged.
-    pub busy_us: u64,
-    /// Of those, with the peer's window full.
-    pub rwnd_limited_us: u64,
-    /// The round trip of a packet, smoothed, in microseconds.
-    pub rtt_us: u64,
-    /// The shortest of the last minutes, in microseconds.
     pub min_rtt_us: u64,
     /// Packets sent again.
     pub retransmits: u64,

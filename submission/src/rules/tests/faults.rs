@@ -247,7 +247,7 @@ pub fn all() -> Vec<Fault> {
                 s.write("RUNS/Offline/accuracy/accelerator-acc-a.yaml", yaml);
                 s.record("Offline/accuracy", |left| {
                     let note = left.files.get_mut("accelerator-acc-a.yaml").expect("it");
-                    note.sha256 = qdl::os::sha256_of(yaml.as_bytes());
+                    note.sha256 = fabric::os::sha256_of(yaml.as_bytes());
                 });
             },
         ),

@@ -168,7 +168,7 @@ impl Sound {
 fn make(division: Division) -> (tempfile::TempDir, Round) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut round = Round::find("v6.1").expect("built in");
-    round.loadgen.files = qdl::os::sha256_of(b"0a /loadgen.cc");
+    round.loadgen.files = fabric::os::sha256_of(b"0a /loadgen.cc");
     let found = measured(folder.path(), &round);
     let form = form();
     put(&folder.path().join("source/qdl.rs"), "// the QDL\n");

@@ -1,6 +1,7 @@
 //! Right answers, in every dialect: their tokens, parts and requests.
 
-use qdl::{config::Dialect, wire::Stream};
+use fabric::wire::Stream;
+use qdl::config::Dialect;
 use serde_json::{Value, json};
 
 use super::{

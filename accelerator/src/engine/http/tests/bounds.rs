@@ -10,10 +10,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use fabric::wire::Stream;
 use futures_util::stream;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
-use qdl::{config::Dialect, wire::Stream};
+use qdl::config::Dialect;
 use serde_json::json;
 use tokio::runtime::Builder;
 

@@ -2,7 +2,8 @@
 
 use std::{path::Path, time::Duration};
 
-use qdl::{config::Dialect, wire::Stream};
+use fabric::wire::Stream;
+use qdl::config::Dialect;
 
 use super::rig::{Samples, eventually, params, prompts, start};
 use crate::engine::{EngineParams, http::command::Program};

@@ -2,10 +2,8 @@
 
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
-use qdl::{
-    config::{Deadlines, Dialect, HttpConfig},
-    wire::Stream,
-};
+use fabric::wire::Stream;
+use qdl::config::{Deadlines, Dialect, HttpConfig};
 use serde_json::{Value, json};
 
 use super::super::{

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use qdl::{config::Dialect, wire::Stream};
+use fabric::wire::Stream;
+use qdl::config::Dialect;
 
 use super::{
     rig::{ROOM, Samples, params, prompts, start},

@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use qdl::{
-    config::{Dialect, HttpConfig, MAX_IN_FLIGHT},
-    wire::Stream,
-};
+use fabric::wire::Stream;
+use qdl::config::{Dialect, HttpConfig, MAX_IN_FLIGHT};
 use tokio::sync::Semaphore;
 
 use super::{

@@ -9,11 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use qdl::{
-    clock,
-    serve::{Arrival, Finished, Origin, Part},
-    wire::Stream,
-};
+use fabric::clock;
+use fabric::wire::Stream;
+use qdl::serve::{Arrival, Finished, Origin, Part};
 
 use crate::engine::{
     Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, http::Http,

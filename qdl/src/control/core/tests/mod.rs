@@ -22,8 +22,9 @@ use crate::{
         },
     },
     model::ModelSpec,
-    wire::{EngineInfo, NodeFacts, Stream},
+    wire::{EngineInfo, NodeFacts},
 };
+use fabric::wire::Stream;
 
 const MS: u64 = 1_000_000;
 

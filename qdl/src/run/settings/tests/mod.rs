@@ -42,7 +42,7 @@ fn how_a_nic_thread_spins() {
 #[test]
 fn a_congestion_control_that_cannot_be_had_is_refused_by_name() {
     let nic = NicConfig {
-        congestion: crate::os::Congestion::Named("no_such_one".to_owned()),
+        congestion: fabric::os::Congestion::Named("no_such_one".to_owned()),
         ..NicConfig::default()
     };
     let told = congestion(&nic).expect_err("there is none").to_string();

@@ -193,8 +193,7 @@ fn every_key_of_a_frontend_has_an_effect() {
 
 /// Keys of the frontend's two NICs.
 fn nic_keys() -> Vec<Key> {
-    let device = "qdl/src/fabric/ib";
-    let ofi = "qdl/src/fabric/ofi";
+    let opened = "qdl/src/run/settings";
     let topology = "qdl/src/topology";
     let peer = "qdl/src/run";
     vec![
@@ -218,9 +217,9 @@ fn nic_keys() -> Vec<Key> {
         maps("nics[0].numa", json!(1), "NIC thread"),
         read("nics[0].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
         maps("nics[0].cpus", json!([7]), "NIC thread"),
-        read("nics[1].device", json!("mlx5_1"), device, "nic.device()"),
-        read("nics[1].port", json!(2), device, "nic.port"),
-        read("nics[1].gid_index", json!(2), device, "nic.gid_index"),
+        read("nics[1].device", json!("mlx5_1"), opened, "nic.device()"),
+        read("nics[1].port", json!(2), opened, "nic.port"),
+        read("nics[1].gid_index", json!(2), opened, "nic.gid_index"),
         maps("nics[1].mtu", json!(512), "ib"),
         maps("nics[1].queue_pairs", json!(7), "connections"),
         maps("nics[1].slots", json!(7), "connections"),
@@ -246,12 +245,17 @@ fn nic_keys() -> Vec<Key> {
         maps("nics[1].numa", json!(1), "NIC thread"),
         read("nics[1].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
         maps("nics[1].cpus", json!([7]), "NIC thread"),
-        read("nics[2].ofi", json!("cxi"), ofi, "nic.ofi()"),
-        read("nics[2].domain", json!("cxi1"), ofi, "nic.domain"),
-        read("nics[2].address", json!("10.0.0.2"), ofi, "nic.address"),
+        read("nics[2].ofi", json!("cxi"), opened, "nic.ofi()"),
+        read("nics[2].domain", json!("cxi1"), opened, "nic.domain"),
+        read("nics[2].address", json!("10.0.0.2"), opened, "nic.address"),
         maps("nics[2].connections", json!(7), "connections"),
-        read("nics[2].inline_bytes", json!(7), ofi, "nic.inline_bytes()"),
-        read("nics[3].ofi", json!("cxi"), ofi, "nic.ofi()"),
+        read(
+            "nics[2].inline_bytes",
+            json!(7),
+            peer,
+            "config.inline_bytes()",
+        ),
+        read("nics[3].ofi", json!("cxi"), opened, "nic.ofi()"),
         read("nics[3].match", json!("x*"), topology, "entry.matching"),
         read("nics[3].group_by", json!(null), topology, "entry.group_by"),
     ]

@@ -12,13 +12,13 @@ use verbs::DeviceLimits;
 use super::{super::*, source::code};
 use crate::{
     config::{AcceleratorConfig, Auto, EngineConfig, parse_accelerator, parse_frontend},
-    fabric::ib::IbCfgs,
     run::{
         crew::{Connections, crew},
         request_stride, response_stride,
     },
     testkit::machine,
 };
+use fabric::ib::IbCfgs;
 
 mod accelerator;
 mod frontend;
@@ -158,7 +158,9 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
         ..DeviceLimits::default()
     };
     let ib = nics.iter().filter(|n| n.device.is_some());
-    let ib = ib.map(|n| IbCfgs::resolve(n, &limits, n.resolve_slots(64)).expect("within limits"));
+    let ib = ib.map(|n| {
+        IbCfgs::resolve(&super::super::ib(n), &limits, n.resolve_slots(64)).expect("within limits")
+    });
     let each = nics.iter();
     let machine = two_sockets();
     vec![

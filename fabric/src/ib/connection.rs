@@ -1,0 +1,354 @@
+//! The life of a queue pair: made with its receives posted, introduced to its peer, taken apart.
+//!
+//! ```text
+//!   frontend                                    accelerator
+//!   IbConnection::prepare   RESET -> INIT
+//!   open   { qp_num, psn, gid, regions } ---->  prepare    RESET -> INIT
+//!                                               connect    INIT -> RTR -> RTS
+//!   connect INIT -> RTR -> RTS  <-------------- opened { qp_num, psn, gid, regions }
+//!   start ----------------------------------->
+//! ```
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use verbs::{
+    Access, CompChannel, Cq, Gid, Init, InitAttr, Mr, Mtu, Notify, Path, Qp, QpCaps, RecvChain,
+    RemoteRegion, RtrAttr, RtsAttr,
+};
+
+use super::{
+    CELL_BYTES, IbCfgs, IbEnd, IbError, IbRegion, IbResources,
+    device::PortNow,
+    rx::IbRx,
+    shared::Shared,
+    tx::{IbTx, Target, TxCfgs},
+};
+use crate::{Endpoint, Link, Region};
+
+/// Work requests beyond those for writes: the goodbye, and the write that retires what idles.
+pub(super) const SPARE: u32 = 2;
+
+/// Completion queues are told apart by tokens; a connection has two.
+static TOKENS: AtomicU64 = AtomicU64::new(0);
+
+/// A queue pair that receives and knows no peer yet.
+pub struct IbConnection {
+    // Before what it refers to.
+    qp: Qp<Init>,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    channel: Arc<CompChannel>,
+    token: u64,
+    window: Arc<Mr>,
+    cells: Arc<Mr>,
+    cell_memory: Arc<Region>,
+    sources: Vec<Arc<Mr>>,
+    endpoint: Endpoint,
+    cfgs: IbCfgs,
+    work_requests: u32,
+    psn: u32,
+    port: PortNow,
+    resources: Arc<IbResources>,
+}
+
+impl IbConnection {
+    /// Registers the endpoint's memory, makes the queue pair and posts its receives.
+    ///
+    /// # Errors
+    /// [`IbError`]; nothing is left behind.
+    pub fn prepare(
+        resources: &Arc<IbResources>,
+        endpoint: Endpoint,
+        cfgs: &IbCfgs,
+    ) -> Result<Self, IbError> {
+        let device = resources.device();
+        let port = device.port_now()?;
+        let context = device.context();
+        let window = resources.window(&endpoint.window)?;
+        let (cell_memory, cells) = resources.cells(endpoint.window.slots())?;
+        let sources = endpoint
+            .sources
+            .iter()
+            .map(|r| resources.source(r))
+            .collect::<Result<Vec<_>, _>>()?;
+        let depth = u32::try_from(endpoint.send_depth)
+            .unwrap_or(u32::MAX)
+            .max(1);
+        let work_requests = cfgs.send_depth.min(depth.saturating_mul(cfgs.each()));
+        let token = 2 * TOKENS.fetch_add(1, Ordering::Relaxed);
+        let channel = CompChannel::create(context)?;
+        let vector = (token / 2) as u32 % context.num_comp_vectors().max(1);
+        let recv_cq = Cq::create(context, cfgs.receive_depth, Some(&channel), token, vector)?;
+        // Every send comes back when the queue pair fails, signaled or not.
+        let sends = work_requests + SPARE;
+        let send_cq = Cq::create(context, sends, Some(&channel), token + 1, vector)?;
+        let caps = QpCaps {
+            max_send_wr: sends,
+            max_recv_wr: cfgs.receive_depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: cfgs.inline_bytes.max(CELL_BYTES as u32),
+        };
+        let qp = Qp::create(resources.pd(), &send_cq, &recv_cq, caps)?;
+        let qp = qp.into_init(&InitAttr {
+            port: port.port,
+            pkey_index: 0,
+            access: Access::REMOTE_WRITE,
+        })?;
+        let mut receives = RecvChain::new(cfgs.receive_depth as usize);
+        while receives.push(0).is_ok() {}
+        qp.post_recv(&mut receives).map_err(|e| IbError::Setting {
+            device: device.name().to_owned(),
+            key: "receive_depth",
+            problem: e.to_string(),
+        })?;
+        Ok(IbConnection {
+            qp,
+            send_cq,
+            recv_cq,
+            channel,
+            token,
+            window,
+            cells,
+            cell_memory,
+            sources,
+            endpoint,
+            cfgs: cfgs.clone(),
+            work_requests,
+            psn: random_psn()?,
+            port,
+            resources: resources.clone(),
+        })
+    }
+
+    /// What the peer has to know of this end.
+    pub fn end(&self) -> IbEnd {
+        let region = |mr: &Mr| {
+            let r = mr.remote();
+            IbRegion {
+                address: r.addr,
+                length: r.len,
+                rkey: r.rkey,
+            }
+        };
+        IbEnd {
+            qp_num: self.qp.qp_num(),
+            psn: self.psn,
+            lid: self.port.attr.lid,
+            gid: self.port.gid_text(),
+            mtu: self.mtu().bytes(),
+            solicited: self.cfgs.solicited,
+            slots: region(&self.window),
+            cells: region(&self.cells),
+        }
+    }
+
+    fn mtu(&self) -> Mtu {
+        let active = self.port.attr.active_mtu;
+        self.cfgs.mtu.map_or(active, |m| m.min(active))
+    }
+
+    /// Introduces the queue pair to its peer: from here on both directions work.
+    ///
+    /// # Errors
+    /// [`IbError::Peer`] names the field; or a verb's. Nothing is left behind.
+    pub fn connect(self, peer: &IbEnd) -> Result<Link, IbError> {
+        let e = &self.endpoint;
+        covers("slots.length", &peer.slots, e.peer_slots, e.peer_stride)?;
+        covers("cells.length", &peer.cells, e.peer_slots, CELL_BYTES)?;
+        let mtu = Mtu::from_bytes(peer.mtu)?.min(self.mtu());
+        let path = Path::new(
+            self.port.port,
+            &self.port.attr,
+            &self.port.gid,
+            peer.lid,
+            Gid(peer.gid.octets()),
+            self.cfgs.service_level,
+            self.cfgs.traffic_class,
+        )?;
+        let qp = self.qp.into_rtr(&RtrAttr {
+            path,
+            mtu,
+            dest_qp_num: peer.qp_num,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: self.cfgs.min_rnr_timer,
+        })?;
+        let qp = qp.into_rts(&RtsAttr {
+            sq_psn: self.psn,
+            timeout: self.cfgs.timeout,
+            retry_cnt: self.cfgs.retry_count,
+            rnr_retry: self.cfgs.rnr_retry,
+            max_rd_atomic: 0,
+        })?;
+        let mut registered = vec![self.window, self.cells];
+        registered.extend(self.sources.iter().cloned());
+        let shared = Shared::new(
+            qp,
+            self.send_cq,
+            self.recv_cq,
+            self.channel,
+            self.token,
+            registered,
+            self.resources,
+        );
+        let notify = if self.cfgs.solicited && peer.solicited {
+            Notify::Solicited
+        } else {
+            Notify::Any
+        };
+        let each = u64::from(self.cfgs.each());
+        let tx = TxCfgs {
+            writes: u64::from(self.work_requests) / each,
+            work_requests: u64::from(self.work_requests),
+            each,
+            inline_bytes: self.cfgs.inline_bytes as usize,
+            signal_every: u64::from(self.cfgs.signal_every.min(self.work_requests / 2).max(1)),
+            split_above: self.cfgs.split_above,
+            solicited: self.cfgs.solicited,
+            linger: self.cfgs.linger,
+        };
+        let target = Target {
+            slots: remote(&peer.slots),
+            cells: remote(&peer.cells),
+        };
+        let rx = IbRx::new(
+            shared.clone(),
+            self.endpoint.window.clone(),
+            self.cell_memory,
+            self.cfgs.receive_depth,
+            self.cfgs.receive_batch,
+            notify,
+        );
+        Ok(Link {
+            tx: Box::new(IbTx::new(shared, self.endpoint, self.sources, target, tx)),
+            rx: Box::new(rx),
+        })
+    }
+}
+
+fn remote(r: &IbRegion) -> RemoteRegion {
+    RemoteRegion {
+        addr: r.address,
+        len: r.length,
+        rkey: r.rkey,
+    }
+}
+
+fn covers(field: &'static str, r: &IbRegion, slots: usize, stride: usize) -> Result<(), IbError> {
+    let needed = (slots as u64).checked_mul(stride as u64);
+    let end = r.address.checked_add(r.length);
+    match needed {
+        Some(needed) if needed <= r.length && end.is_some() => Ok(()),
+        _ => Err(IbError::Peer {
+            field,
+            value: r.length,
+            wanted: format!("{slots} slots of {stride} bytes must lie in it"),
+        }),
+    }
+}
+
+/// Where packet numbers begin: a queue pair that is made
+/// again must not take packets of the last one for its own.
+fn random_psn() -> Result<u32, IbError> {
+    let mut b = [0; 4];
+    getrandom::fill(&mut b).map_err(|e| IbError::System {
+        what: "random packet number",
+        source: io::Error::other(e.to_string()),
+    })?;
+    Ok(u32::from_le_bytes(b) & 0xff_ffff)
+}
+
+impl std::fmt::Debug for IbConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "IbConnection(queue pair {} of {:?})",
+            self.qp.qp_num(),
+            self.resources.device()
+        )
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{
+        super::{IbDevice, IbDeviceCfgs, IbWishes},
+        *,
+    };
+    use crate::{Broken, Event, Grants, Imm, Post, SourceId, Window};
+
+    /// Four slots, of which the first may be written.
+    fn endpoint() -> Endpoint {
+        let grants = Arc::new(Grants::new(4));
+        grants.open(0);
+        let region = || Arc::new(Region::new(4 * 64).expect("memory"));
+        Endpoint {
+            window: Window::new(region(), 0, 64, grants).expect("fits"),
+            sources: vec![region()],
+            peer_slots: 4,
+            peer_stride: 64,
+            peer_stream: crate::wire::Stream::None,
+            send_depth: 8,
+        }
+    }
+
+    /// Both ends, of which the first is changed before it is introduced.
+    fn link(linger: Duration, change: impl Fn(&Qp<Init>)) -> (Link, Link) {
+        let [a, b] = ["stub0", "stub1"].map(|name| {
+            let device = IbDevice::open(&IbDeviceCfgs::new(name)).expect("a stub device");
+            let mut cfgs =
+                IbCfgs::resolve(&IbWishes::new(name), device.limits(), 4).expect("within limits");
+            cfgs.linger = linger;
+            let resources = IbResources::new(device).expect("a domain");
+            IbConnection::prepare(&resources, endpoint(), &cfgs).expect("prepared")
+        });
+        change(&a.qp);
+        let (at_a, at_b) = (a.end(), b.end());
+        let a = a.connect(&at_b).expect("connected");
+        (a, b.connect(&at_a).expect("connected"))
+    }
+
+    #[test]
+    fn a_goodbye_to_a_peer_that_is_gone_is_said_once_and_waited_for_by_nobody() {
+        let (mut a, _b) = link(Duration::from_secs(3), verbs::stub::swallow);
+        assert!(!a.tx.finish(), "it has retired, or was waited for");
+        let end = Instant::now() + Duration::from_secs(30);
+        while !a.tx.finish() {
+            assert!(Instant::now() < end, "it lingers for ever");
+        }
+        let counts = a.tx.counts();
+        assert_eq!(
+            (counts.work_requests, counts.doorbells, counts.retired),
+            (1, 1, 0)
+        );
+    }
+
+    #[test]
+    fn a_goodbye_that_the_peer_has_heard_is_over_at_once() {
+        let (mut a, mut b) = link(Duration::from_secs(3600), |_| {});
+        let imm = Imm::new(0, 1);
+        let post = Post {
+            source: SourceId(0),
+            offset: 0,
+            len: 8,
+            at: 0,
+            imm,
+        };
+        a.tx.post(&post).expect("room");
+        assert!(a.tx.finish(), "{:?}", a.tx);
+        assert_eq!(a.tx.counts().retired, 2);
+        let mut events = Vec::new();
+        while b.rx.poll(8, &mut |e| events.push(e)) > 0 {}
+        let arrived = Event::Arrived { imm, at: 0, len: 8 };
+        assert_eq!(events, [arrived, Event::Broken(Broken::Closed)]);
+    }
+}

@@ -1,0 +1,95 @@
+//! The InfiniBand and RoCE fabric: queue pairs of libibverbs,
+//! which is found at run time (the `verbs` crate).
+//!
+//! | role | here |
+//! | --- | --- |
+//! | device | [`IbDevice`]: one port of one NIC, opened near it, and its asynchronous events |
+//! | configuration | [`IbCfgs`]: what a connection is made with, within the device's limits |
+//! | resources | [`IbResources`]: the protection domain and the registered memory in it |
+//! | connection | [`IbConnection`]: one queue pair, first without a peer, then two halves |
+//!
+//! ```text
+//!   Tx: post .. post, flush                                   Rx: poll
+//!   [WRITE_WITH_IMM | WRITE_WITH_IMM | ...] one doorbell ==>  slot i    <- payload
+//!   one in `signal_every` completes here,                     CQ entry  <- immediate, byte_len
+//!   and retires all before it                                 receives go back in bulk
+//!
+//!   a payload above `split_above`:
+//!   [WRITE payload | WRITE_WITH_IMM of 16 bytes, inline]  ==> slot i    <- payload, in any order
+//!                                                             cell i    <- length, use count
+//!                                                             CQ entry  <- immediate
+//! ```
+//!
+//! How the contract is kept here, beyond what RC queue pairs do by themselves:
+//!
+//! * **Windows.** Exactly the slots are registered, so a write that strays outside all of them is
+//!   refused by the NIC; one that strays into a neighbour's slot is found out by its length when it
+//!   has landed. The region's key is the connection's own and dies with it.
+//! * **Lengths** are the completion's `byte_len`, or the descriptor's in the cell
+//!   beside the slot. A split write that fills its slot needs no descriptor. Bit
+//!   15 of the immediate, which no slot number reaches, says which it is.
+//! * **Receives**: one for each slot, one batch more, and some for control messages, are posted at
+//!   all times, because they go back before what consumed them is reported. Where a slot is written
+//!   in parts there is one for each of two, or for four of any number: then the sender's NIC waits
+//!   for a receive, for ever if need be, and the echo finds out whom it waits for in vain.
+//! * **Parts** go whole, one work request each, and lie behind one another: a queue pair's writes
+//!   arrive in order, so that the lengths so far say where each begins.
+//! * **Closing.** Queue pairs do not tell each other when they go: the last message of a half that
+//!   is dropped in good order says so (an immediate of control kind 2). Dropping both halves moves
+//!   the queue pair to ERR before anything else.
+//! * **Sleeping.** One completion channel for both queues. The receive queue is armed for solicited
+//!   completions; the send queue only while a full one is waited for.
+
+mod cfgs;
+mod connection;
+mod device;
+mod error;
+mod resources;
+mod rx;
+mod shared;
+mod tx;
+
+pub use crate::wire::{IbEnd, IbRegion};
+pub use cfgs::{CONTROL_RECEIVES, IbCfgs, IbWishes, RECEIVE_BATCH, Traffic};
+pub use connection::IbConnection;
+pub use device::{IbDevice, IbDeviceCfgs};
+pub use error::IbError;
+pub use resources::{IbResources, check_memory, locked_memory_limit};
+
+/// Set in an immediate's slot half where the payload came by an earlier WRITE. Slots end at 8,192.
+const SPLIT: u32 = 1 << 15;
+
+/// The immediate of the last message: control kind 2.
+const CLOSE: u32 = 1 << 31 | 2 << 28;
+
+/// Bytes of a descriptor cell.
+const CELL_BYTES: usize = 16;
+
+/// What a split write says about itself, in the cell beside its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Descriptor {
+    /// Bytes of the payload.
+    len: u32,
+    /// Use count of the slot, as in the immediate.
+    use_count: u16,
+    /// Offset of the payload within the slot.
+    at: u32,
+}
+
+impl Descriptor {
+    fn encode(self) -> [u8; CELL_BYTES] {
+        let mut b = [0; CELL_BYTES];
+        b[..4].copy_from_slice(&self.len.to_le_bytes());
+        b[4..6].copy_from_slice(&self.use_count.to_le_bytes());
+        b[8..12].copy_from_slice(&self.at.to_le_bytes());
+        b
+    }
+
+    fn decode(b: &[u8; CELL_BYTES]) -> Self {
+        Descriptor {
+            len: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+            use_count: u16::from_le_bytes([b[4], b[5]]),
+            at: u32::from_le_bytes([b[8], b[9], b[10], b[11]]),
+        }
+    }
+}

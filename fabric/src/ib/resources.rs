@@ -1,0 +1,232 @@
+//! The protection domain of a device and the memory registered in it.
+//!
+//! Memory that is only sent from (the QSL's samples, an accelerator's outputs) is registered once
+//! and shared by all connections. A connection's window is registered for it alone, since the key
+//! is what lets a peer write: it is gone with the connection.
+
+use std::sync::Arc;
+
+use verbs::{Access, Mr, Pd};
+
+use super::{CELL_BYTES, IbDevice, IbError};
+use crate::{
+    DeviceMemory, Region, Window,
+    os::available_memory,
+    sources::{Part, Sources},
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct IbResources {
+    device: Arc<IbDevice>,
+    pd: Arc<Pd>,
+    sources: Sources<Mr>,
+}
+
+impl IbResources {
+    /// Those of a device.
+    ///
+    /// # Errors
+    /// [`IbError::Verbs`].
+    pub fn new(device: Arc<IbDevice>) -> Result<Arc<Self>, IbError> {
+        let pd = Pd::alloc(device.context())?;
+        Ok(Arc::new(IbResources {
+            device,
+            pd,
+            sources: Sources::default(),
+        }))
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<IbDevice> {
+        &self.device
+    }
+
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Registers memory to be sent from, or finds its registration. Only this device may read it.
+    ///
+    /// # Errors
+    /// [`IbError::Verbs`].
+    pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, IbError> {
+        let access = Access::LOCAL_READ | Access::RELAXED_ORDERING;
+        let register = |part| self.register(&part, access);
+        self.sources.get(region, register)
+    }
+
+    /// Keeps these sources registered whether a connection is
+    /// up or not, so that one which is made again finds them.
+    ///
+    /// # Errors
+    /// [`IbError::Verbs`].
+    pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), IbError> {
+        for region in regions {
+            self.sources.keep(self.source(region)?);
+        }
+        Ok(())
+    }
+
+    /// Registers exactly the slots of a window, for the peer to write.
+    pub(super) fn window(&self, window: &Window) -> Result<Arc<Mr>, IbError> {
+        let bytes = window.slots() * window.stride();
+        tracing::debug!(
+            "{}: {} slots of {} bytes in {} pages",
+            self.device.name(),
+            window.slots(),
+            window.stride(),
+            if window.region().is_huge() {
+                "huge"
+            } else {
+                "ordinary"
+            }
+        );
+        if let Some(device) = window.region().device() {
+            return self.on_device(window, device, bytes);
+        }
+        let part = Part::new(window.region(), window.slot_offset(0), bytes)?;
+        self.writable(&part)
+    }
+
+    /// Slots in the memory of a GPU: the NIC gets them
+    /// as a dma-buf, and addresses them as the GPU does.
+    fn on_device(
+        &self,
+        window: &Window,
+        device: &dyn DeviceMemory,
+        bytes: usize,
+    ) -> Result<Arc<Mr>, IbError> {
+        let offset = window.slot_offset(0);
+        let at = window.region().at(offset, bytes)?;
+        let (dma_buf, begins) = device.dma_buf().map_err(|what| IbError::Setting {
+            device: self.device.name().to_owned(),
+            key: "gpudirect",
+            problem: format!("{} gives no dma-buf of its memory: {what}", device.device()),
+        })?;
+        let mr = Mr::register_dmabuf(
+            &self.pd,
+            dma_buf,
+            begins + offset as u64,
+            bytes,
+            at as u64,
+            Access::REMOTE_WRITE | Access::RELAXED_ORDERING,
+            window.region().clone(),
+        );
+        Ok(mr?)
+    }
+
+    /// Descriptor cells beside the slots, registered for the peer to write.
+    pub(super) fn cells(&self, slots: usize) -> Result<(Arc<Region>, Arc<Mr>), IbError> {
+        let nodes = &self.device.near().nodes;
+        let region = Arc::new(Region::on_nodes(slots * CELL_BYTES, nodes)?);
+        let part = Part::new(&region, 0, region.len())?;
+        let mr = self.writable(&part)?;
+        Ok((region, mr))
+    }
+
+    fn writable(&self, part: &Arc<Part>) -> Result<Arc<Mr>, IbError> {
+        let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
+        self.register(part, access)
+    }
+
+    /// From cores near the device: pages that are not there yet come with the registration.
+    fn register(&self, part: &Arc<Part>, access: Access) -> Result<Arc<Mr>, IbError> {
+        let near = self.device.near();
+        Ok(near.run(|| Mr::register(&self.pd, part, access))?)
+    }
+}
+
+/// Refuses to pin more than this machine has, before anything is
+/// allocated: `bytes` are the slots of all connections on this node.
+///
+/// # Errors
+/// [`IbError::Setting`] names what there is.
+pub fn check_memory(device: &str, bytes: usize) -> Result<(), IbError> {
+    let refuse = |limit: u64, what: &str, remedy: &str| {
+        Err(IbError::Setting {
+            device: device.to_owned(),
+            key: "slots",
+            problem: format!(
+                "the slots of all connections take {}, and {what} is {}: lower `slots` or the number of connections{remedy}",
+                size(bytes as u64),
+                size(limit)
+            ),
+        })
+    };
+    if let Some(available) = available_memory().filter(|a| bytes as u64 > *a) {
+        return refuse(available, "available memory", "");
+    }
+    match locked_memory_limit() {
+        Some(limit) if bytes as u64 > limit => refuse(
+            limit,
+            "the limit on locked memory",
+            ", or raise `ulimit -l`",
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        b if b < 10 << 20 => format!("{} KiB", b >> 10),
+        b => format!("{} MiB", b >> 20),
+    }
+}
+
+/// The limit on locked memory in bytes, where there is one for this user (`ulimit -l`).
+pub fn locked_memory_limit() -> Option<u64> {
+    // SAFETY: plain system calls; the structure lives through the second.
+    let limit = unsafe {
+        if libc::geteuid() == 0 {
+            return None;
+        }
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        if libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) != 0 {
+            return None;
+        }
+        limit.rlim_cur
+    };
+    (limit != libc::RLIM_INFINITY).then_some(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ib::IbDeviceCfgs;
+
+    #[test]
+    fn a_source_is_registered_once_and_let_go() {
+        let device = IbDevice::open(&IbDeviceCfgs::new("stub0")).expect("a stub device");
+        let resources = IbResources::new(device).expect("a domain");
+        let region = Arc::new(Region::new(4096).expect("memory"));
+        let (one, two) = (resources.source(&region), resources.source(&region));
+        let (one, two) = (one.expect("registered"), two.expect("registered"));
+        assert!(Arc::ptr_eq(&one, &two));
+        drop((one, two));
+        assert_eq!(Arc::strong_count(&region), 1, "no longer pinned");
+        resources
+            .keep(std::slice::from_ref(&region))
+            .expect("registered");
+        assert_eq!(Arc::strong_count(&region), 2, "kept");
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused_in_words() {
+        let text = check_memory("mlx5_0", usize::MAX)
+            .expect_err("no machine has that")
+            .to_string();
+        assert!(
+            text.contains("mlx5_0") && text.contains("slots") && text.contains("MiB"),
+            "{text}"
+        );
+        assert_eq!(
+            (size(65_536), size(1 << 30)),
+            ("64 KiB".to_owned(), "1024 MiB".to_owned())
+        );
+        check_memory("mlx5_0", 1 << 12).expect("a page");
+    }
+}

@@ -1,0 +1,287 @@
+//! The receiving half: completions become events, receives
+//! go back in bulk before what consumed them is reported.
+
+use std::{
+    fmt,
+    os::fd::{AsRawFd, RawFd},
+    sync::Arc,
+};
+
+use verbs::{Notify, RecvChain, Wc, WcOpcode};
+
+use super::{CELL_BYTES, CLOSE, Descriptor, SPLIT, shared::Shared};
+use crate::{Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window, parts::Parts};
+
+/// Completions taken at a time.
+const TAKE: usize = 32;
+
+pub(super) struct IbRx {
+    shared: Arc<Shared>,
+    parts: Parts,
+    cells: Arc<Region>,
+    receives: RecvChain,
+    /// Receives consumed and not yet put back.
+    consumed: u32,
+    batch: u32,
+    /// What wakes a sleeper.
+    notify: Notify,
+    armed: bool,
+    wcs: Box<[Wc; TAKE]>,
+    /// Completions taken and not yet reported: `next..taken`.
+    next: usize,
+    taken: usize,
+    done: bool,
+    counts: FabricCounts,
+}
+
+impl IbRx {
+    pub fn new(
+        shared: Arc<Shared>,
+        window: Window,
+        cells: Arc<Region>,
+        posted: u32,
+        batch: u32,
+        notify: Notify,
+    ) -> Self {
+        IbRx {
+            shared,
+            parts: Parts::new(window),
+            cells,
+            receives: RecvChain::new(batch as usize + TAKE),
+            consumed: 0,
+            batch: batch.max(1),
+            notify,
+            armed: false,
+            wcs: Box::new([Wc::default(); TAKE]),
+            next: 0,
+            taken: 0,
+            done: false,
+            counts: FabricCounts {
+                receives: u64::from(posted),
+                ..FabricCounts::default()
+            },
+        }
+    }
+
+    /// Takes completions from the queue and puts their receives back. Returns how many there are.
+    fn take(&mut self) -> Result<usize, Broken> {
+        let taken = self
+            .shared
+            .recv_cq
+            .poll(&mut self.wcs[..])
+            .map_err(|e| Broken::Io {
+                verb: e.verb,
+                errno: e.errno,
+            })?;
+        (self.next, self.taken) = (0, taken);
+        self.counts.cqes += taken as u64;
+        let good = self.wcs[..taken].iter().filter(|w| w.is_success()).count();
+        self.consumed += good as u32;
+        if self.consumed >= self.batch && good == taken {
+            self.put_back()?;
+        }
+        Ok(taken)
+    }
+
+    fn put_back(&mut self) -> Result<(), Broken> {
+        while self.consumed > 0 && self.receives.push(0).is_ok() {
+            self.consumed -= 1;
+        }
+        self.counts.receives += self.receives.len() as u64;
+        self.shared
+            .qp
+            .post_recv(&mut self.receives)
+            .map(|_| ())
+            .map_err(|e| Broken::Io {
+                verb: e.verb,
+                errno: e.errno,
+            })
+    }
+
+    /// What one completion means.
+    fn event(&mut self, wc: &Wc) -> Result<Event, Broken> {
+        if !wc.is_success() {
+            return Err(self.shared.failed(wc));
+        }
+        let bits = match (wc.opcode(), wc.imm()) {
+            (WcOpcode::RecvRdmaWithImm, Some(bits)) => bits,
+            (other, _) => {
+                return Err(Broken::BadFrame {
+                    what: "completion",
+                    value: match other {
+                        WcOpcode::Other(code) => u64::from(code),
+                        _ => 0,
+                    },
+                });
+            }
+        };
+        if bits == CLOSE {
+            return Err(Broken::Closed);
+        }
+        let imm = Imm::from_bits(bits);
+        if imm.is_control() {
+            self.counts.control += 1;
+            return imm.message().map(Event::Control).ok_or(Broken::BadFrame {
+                what: "control message",
+                value: u64::from(bits),
+            });
+        }
+        let (imm, at, len) = if bits & SPLIT == 0 {
+            (imm, None, wc.byte_len())
+        } else {
+            self.split(Imm::from_bits(bits & !SPLIT), wc.byte_len())?
+        };
+        let at = self.parts.landing(imm, at, len)?.at;
+        self.parts.landed(imm, at, len, &mut self.counts)
+    }
+
+    /// The offset and length of a payload that came before its immediate.
+    fn split(&self, imm: Imm, described: u32) -> Result<(Imm, Option<u32>, u32), Broken> {
+        let window = self.parts.window();
+        window.landing(imm, 0, 0)?;
+        if imm.more() {
+            return Err(Broken::BadFrame {
+                what: "split part",
+                value: u64::from(imm.bits()),
+            });
+        }
+        match described as usize {
+            0 => Ok((imm, Some(0), window.stride() as u32)),
+            CELL_BYTES => {
+                let offset = usize::from(imm.slot()) * CELL_BYTES;
+                // SAFETY: the cell goes with its slot: it has been written, and is not written
+                // again until the slot's grant is opened again.
+                let cell = unsafe { self.cells.bytes(offset, CELL_BYTES) };
+                let cell = cell.ok().and_then(<[u8]>::first_chunk);
+                match cell.map(Descriptor::decode) {
+                    Some(d) if d.use_count == imm.use_count() => Ok((imm, Some(d.at), d.len)),
+                    d => Err(Broken::BadFrame {
+                        what: "use count in a descriptor cell",
+                        value: d.map_or(0, |d| u64::from(d.use_count)),
+                    }),
+                }
+            }
+            other => Err(Broken::BadFrame {
+                what: "length of a descriptor",
+                value: other as u64,
+            }),
+        }
+    }
+
+    fn next_event(&mut self) -> Result<Option<Event>, Broken> {
+        if self.next == self.taken {
+            // Read before the queue: what came before the end is reported before the end.
+            let broken = self.shared.broken().cloned();
+            if self.take()? == 0 {
+                return broken.map_or(Ok(None), Err);
+            }
+        }
+        let wc = self.wcs[self.next];
+        self.next += 1;
+        self.event(&wc).map(Some)
+    }
+
+    /// Takes the channel's events. True where the send queue had one.
+    fn take_events(&mut self) -> Result<bool, Broken> {
+        let (shared, token) = (&self.shared, self.shared.token);
+        let (mut received, mut sent) = (false, false);
+        let n = shared
+            .channel
+            .take_events(|t| {
+                if t == token {
+                    received = true;
+                } else {
+                    sent = true;
+                    shared.send_event();
+                }
+            })
+            .map_err(|e| Broken::Io {
+                verb: e.verb,
+                errno: e.errno,
+            })?;
+        self.armed &= !received;
+        self.counts.cq_events += n as u64;
+        Ok(sent)
+    }
+
+    fn try_arm(&mut self) -> Result<Armed, Broken> {
+        if self.next < self.taken || self.shared.broken().is_some() {
+            return Ok(Armed::Ready);
+        }
+        if self.take_events()? {
+            // There may be room to send: whoever waits for it must look, and arm again.
+            return Ok(Armed::Ready);
+        }
+        if !self.armed {
+            self.shared
+                .recv_cq
+                .arm(self.notify)
+                .map_err(|e| Broken::Io {
+                    verb: e.verb,
+                    errno: e.errno,
+                })?;
+            self.armed = true;
+        }
+        // What came before the queue was armed raises no event.
+        Ok(if self.take()? == 0 {
+            Armed::Sleep
+        } else {
+            Armed::Ready
+        })
+    }
+}
+
+impl Rx for IbRx {
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut events = 0;
+        while events < budget && !self.done {
+            let event = match self.next_event() {
+                Ok(Some(e)) => e,
+                Ok(None) => break,
+                Err(b) => {
+                    // The first cause stands, for both halves.
+                    self.shared.fail(b.clone());
+                    self.done = true;
+                    Event::Broken(self.shared.broken().cloned().unwrap_or(b))
+                }
+            };
+            sink(event);
+            events += 1;
+        }
+        events
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.done {
+            return Armed::Sleep;
+        }
+        self.try_arm().unwrap_or_else(|b| {
+            self.shared.fail(b);
+            Armed::Ready
+        })
+    }
+
+    fn fd(&self) -> RawFd {
+        self.shared.channel.as_raw_fd()
+    }
+
+    fn counts(&self) -> FabricCounts {
+        self.counts
+    }
+}
+
+impl Drop for IbRx {
+    fn drop(&mut self) {
+        self.shared.half_gone();
+    }
+}
+
+impl fmt::Debug for IbRx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "IbRx({:?}: {} arrived of {} completions, {} receives posted)",
+            self.shared, self.counts.writes, self.counts.cqes, self.counts.receives
+        )
+    }
+}

@@ -1,0 +1,247 @@
+//! What the two halves of a connection have in common: the queue
+//! pair, its queues, how far sends have retired, and why it broke.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+};
+
+use verbs::{CompChannel, Cq, Mr, Notify, Qp, Rts, Wc, WcStatus};
+
+use super::{IbResources, device::Watched};
+use crate::Broken;
+
+/// Completions taken from the send queue at a time.
+const TAKE: usize = 16;
+
+pub(super) struct Shared {
+    // The queue pair goes first, then what it works with, then what that lies in.
+    pub qp: Qp<Rts>,
+    pub send_cq: Arc<Cq>,
+    pub recv_cq: Arc<Cq>,
+    pub channel: Arc<CompChannel>,
+    /// Tokens of the receive and send queue: `token` and `token + 1`.
+    pub token: u64,
+    pub watched: Arc<Watched>,
+    /// Work requests and writes retired since the connection was made.
+    retired_wrs: AtomicU64,
+    retired_writes: AtomicU64,
+    send_cqes: AtomicU64,
+    /// The send queue is armed and its event has not been taken yet.
+    send_armed: AtomicBool,
+    is_broken: AtomicBool,
+    cause: OnceLock<Broken>,
+    halves: AtomicU8,
+    /// Keep what the peer and this device may still reach.
+    _registered: Vec<Arc<Mr>>,
+    _resources: Arc<IbResources>,
+}
+
+/// Comes back in a send's completion: how many work requests
+/// and how many writes had been posted with it, modulo 2^32.
+pub(super) fn wr_id(work_requests: u64, writes: u64) -> u64 {
+    (work_requests & 0xffff_ffff) << 32 | (writes & 0xffff_ffff)
+}
+
+impl Shared {
+    #[allow(clippy::too_many_arguments, reason = "a constructor of plain parts")]
+    pub fn new(
+        qp: Qp<Rts>,
+        send_cq: Arc<Cq>,
+        recv_cq: Arc<Cq>,
+        channel: Arc<CompChannel>,
+        token: u64,
+        registered: Vec<Arc<Mr>>,
+        resources: Arc<IbResources>,
+    ) -> Arc<Self> {
+        let shared = Arc::new(Shared {
+            qp,
+            send_cq,
+            recv_cq,
+            channel,
+            token,
+            watched: resources.device().watched().clone(),
+            retired_wrs: AtomicU64::new(0),
+            retired_writes: AtomicU64::new(0),
+            send_cqes: AtomicU64::new(0),
+            send_armed: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+            cause: OnceLock::new(),
+            halves: AtomicU8::new(2),
+            _registered: registered,
+            _resources: resources,
+        });
+        shared.watched.add(&shared);
+        shared
+    }
+
+    pub fn qp_num(&self) -> u32 {
+        self.qp.qp_num()
+    }
+
+    pub fn owns(&self, token: u64) -> bool {
+        token & !1 == self.token
+    }
+
+    /// Breaks the connection: the first cause stands. Whatever is posted comes back undone. When
+    /// this returns, and when [`Shared::broken`] says so, the queue pair is in ERR and nothing
+    /// lands through it any more, whichever thread was first.
+    pub fn fail(&self, cause: Broken) {
+        // Before the queue pair is in ERR: a flushed completion is no cause of its own.
+        let _ = self.cause.set(cause);
+        if !self.is_broken.load(Ordering::Acquire) {
+            // Twice is harmless, and waiting for another thread that does it is not.
+            if let Err(e) = self.qp.set_error() {
+                tracing::debug!("{e}");
+            }
+            self.is_broken.store(true, Ordering::Release);
+        }
+    }
+
+    /// Why it broke, if it did. One load while it is alive.
+    pub fn broken(&self) -> Option<&Broken> {
+        if self.is_broken.load(Ordering::Acquire) {
+            self.cause.get()
+        } else {
+            None
+        }
+    }
+
+    /// A completion with an error status: finds out the
+    /// cause, which another queue or event may know better.
+    pub fn failed(&self, wc: &Wc) -> Broken {
+        if wc.status() == WcStatus::WR_FLUSH_ERR {
+            // The queue pair was in ERR already: why?
+            self.retire();
+            self.watched.pump();
+        }
+        self.fail(Broken::WorkCompletion(self.words(wc)));
+        self.cause.get().cloned().unwrap_or(Broken::Closed)
+    }
+
+    fn words(&self, wc: &Wc) -> String {
+        let device = self.watched.context.name();
+        let (status, qp) = (wc.status(), wc.qp_num());
+        match wc.vendor_err() {
+            0 => format!("{status} (queue pair {qp} of {device})"),
+            v => format!("{status} (queue pair {qp} of {device}, vendor error {v:#x})"),
+        }
+    }
+
+    /// Takes what has completed from the send queue. Any thread may: the counters only ever grow.
+    pub fn retire(&self) -> usize {
+        let mut wcs = [Wc::default(); TAKE];
+        let mut total = 0;
+        let mut flushed = None;
+        loop {
+            let taken = match self.send_cq.poll(&mut wcs) {
+                Ok(n) => n,
+                Err(e) => {
+                    self.fail(Broken::Io {
+                        verb: e.verb,
+                        errno: e.errno,
+                    });
+                    return total;
+                }
+            };
+            for wc in &wcs[..taken] {
+                if wc.is_success() {
+                    advance(&self.retired_writes, wc.wr_id() as u32);
+                    advance(&self.retired_wrs, (wc.wr_id() >> 32) as u32);
+                } else if wc.status() == WcStatus::WR_FLUSH_ERR {
+                    flushed = Some(*wc);
+                } else {
+                    self.fail(Broken::WorkCompletion(self.words(wc)));
+                }
+            }
+            self.send_cqes.fetch_add(taken as u64, Ordering::Relaxed);
+            total += taken;
+            if taken < TAKE {
+                break;
+            }
+        }
+        if let (Some(wc), None) = (flushed, self.broken()) {
+            self.watched.pump();
+            self.fail(Broken::WorkCompletion(self.words(&wc)));
+        }
+        total
+    }
+
+    pub fn retired_wrs(&self) -> u64 {
+        self.retired_wrs.load(Ordering::Acquire)
+    }
+
+    pub fn retired_writes(&self) -> u64 {
+        self.retired_writes.load(Ordering::Acquire)
+    }
+
+    pub fn send_cqes(&self) -> u64 {
+        self.send_cqes.load(Ordering::Relaxed)
+    }
+
+    /// Makes sure that the next send to complete raises an event, then looks once more.
+    pub fn arm_send(&self) {
+        if !self.send_armed.swap(true, Ordering::SeqCst)
+            && let Err(e) = self.send_cq.arm(Notify::Any)
+        {
+            self.fail(Broken::Io {
+                verb: e.verb,
+                errno: e.errno,
+            });
+        }
+        self.retire();
+    }
+
+    /// The send queue's event was taken: it is armed no more.
+    pub fn send_event(&self) {
+        self.send_armed.store(false, Ordering::SeqCst);
+    }
+
+    /// One half is gone; with the last, nothing can land any more.
+    pub fn half_gone(&self) {
+        if self.halves.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.fail(Broken::Closed);
+        }
+    }
+}
+
+/// Moves a counter on to the value whose lower half this is, unless it is there already.
+fn advance(counter: &AtomicU64, low: u32) {
+    let now = counter.load(Ordering::Relaxed);
+    let step = low.wrapping_sub(now as u32) as i32;
+    if step > 0 {
+        counter.fetch_max(now + step as u64, Ordering::AcqRel);
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "queue pair {} of {}",
+            self.qp_num(),
+            self.watched.context.name()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_go_on_past_32_bits_and_never_back() {
+        let c = AtomicU64::new(0xffff_fff0);
+        advance(&c, 5);
+        assert_eq!(c.load(Ordering::Relaxed), 0x1_0000_0005);
+        advance(&c, 0xffff_fff8);
+        assert_eq!(
+            c.load(Ordering::Relaxed),
+            0x1_0000_0005,
+            "an older completion"
+        );
+    }
+}

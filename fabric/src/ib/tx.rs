@@ -1,0 +1,359 @@
+//! The sending half: a chain of work requests, one doorbell, and counters that retire them in bulk.
+
+use std::{
+    fmt,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use verbs::{Mr, Payload, RemoteRegion, RemoteSlice, SendChain, Write};
+
+use super::{CELL_BYTES, CLOSE, Descriptor, SPLIT, shared::Shared, shared::wr_id};
+use crate::{Broken, Endpoint, FabricCounts, Flushed, Imm, Post, PostError, Tx};
+
+/// Where the peer's slots and cells are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub slots: RemoteRegion,
+    pub cells: RemoteRegion,
+}
+
+/// How this half sends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TxCfgs {
+    /// Writes under way at most, and the work requests they take.
+    pub writes: u64,
+    pub work_requests: u64,
+    /// Work requests that one write takes at most.
+    pub each: u64,
+    pub inline_bytes: usize,
+    pub signal_every: u64,
+    pub split_above: Option<u32>,
+    pub solicited: bool,
+    pub linger: Duration,
+}
+
+pub(super) struct IbTx {
+    shared: Arc<Shared>,
+    endpoint: Endpoint,
+    sources: Vec<Arc<Mr>>,
+    target: Target,
+    cfgs: TxCfgs,
+    chain: SendChain,
+    /// Writes and work requests pushed since the connection was made.
+    writes: u64,
+    work_requests: u64,
+    /// Of those, the last signaled one.
+    last_signaled: u64,
+    /// The last one pushed carries an immediate, so that it can wake the peer.
+    ends_in_imm: bool,
+    said_goodbye: bool,
+    /// When the goodbye is over at the latest.
+    until: Option<Instant>,
+    counts: FabricCounts,
+}
+
+impl IbTx {
+    pub fn new(
+        shared: Arc<Shared>,
+        endpoint: Endpoint,
+        sources: Vec<Arc<Mr>>,
+        target: Target,
+        cfgs: TxCfgs,
+    ) -> Self {
+        let inline = shared.qp.caps().max_inline_data as usize;
+        let room = cfgs.work_requests as usize + super::connection::SPARE as usize;
+        IbTx {
+            chain: SendChain::new(room, inline.min(cfgs.inline_bytes.max(CELL_BYTES))),
+            shared,
+            endpoint,
+            sources,
+            target,
+            cfgs,
+            writes: 0,
+            work_requests: 0,
+            last_signaled: 0,
+            ends_in_imm: false,
+            said_goodbye: false,
+            until: None,
+            counts: FabricCounts::default(),
+        }
+    }
+
+    fn alive(&self) -> Result<(), Broken> {
+        self.shared.broken().map_or(Ok(()), |b| Err(b.clone()))
+    }
+
+    /// Appends one work request; `ends_write` where it is the last of its write.
+    fn push(
+        &mut self,
+        payload: Payload<'_>,
+        remote: RemoteSlice,
+        imm: Option<u32>,
+        ends_write: bool,
+        signal: bool,
+    ) -> bool {
+        let work_requests = self.work_requests + 1;
+        let writes = self.writes + u64::from(ends_write);
+        // Never within a split write: its first half is no write that could retire.
+        let due = work_requests - self.last_signaled >= self.cfgs.signal_every;
+        let signaled = signal || (ends_write && due);
+        let write = Write {
+            wr_id: wr_id(work_requests, writes),
+            payload,
+            remote,
+            imm,
+            signaled,
+            solicited: false,
+        };
+        if self.chain.push(&write).is_err() {
+            return false;
+        }
+        self.work_requests = work_requests;
+        self.writes = writes;
+        self.ends_in_imm = imm.is_some();
+        self.counts.work_requests += 1;
+        if signaled {
+            self.last_signaled = work_requests;
+            self.counts.signaled += 1;
+        }
+        true
+    }
+
+    /// Gives the chain to the device. What the device does not take stays.
+    fn ring(&mut self) -> Result<(), Broken> {
+        if self.cfgs.solicited && self.ends_in_imm {
+            self.chain.solicit_last();
+        }
+        for _ in 0..2 {
+            if self.chain.is_empty() {
+                return Ok(());
+            }
+            self.counts.doorbells += 1;
+            self.counts.syscalls += 1;
+            match self.shared.qp.post_send(&mut self.chain) {
+                Ok(_) => return Ok(()),
+                Err(e) if e.is_full() => {
+                    self.counts.partial += 1;
+                    self.shared.retire();
+                }
+                Err(e) => {
+                    // A queue pair in ERR may refuse: then the cause is known elsewhere.
+                    self.shared.retire();
+                    self.shared.fail(Broken::Io {
+                        verb: e.verb,
+                        errno: e.errno,
+                    });
+                }
+            }
+            self.alive()?;
+        }
+        Ok(())
+    }
+
+    fn under_way(&self) -> u64 {
+        self.work_requests - self.shared.retired_wrs()
+    }
+
+    /// Something is under way and nothing that will retire it is: a signaled write of nothing does.
+    fn retire_what_idles(&mut self) {
+        let retired = self.shared.retired_wrs();
+        if self.work_requests > self.last_signaled && retired >= self.last_signaled {
+            let remote = base(self.target.slots);
+            self.push(Payload::Empty, remote, None, false, true);
+        }
+    }
+
+    fn slice(&self, post: &Post) -> Result<verbs::LocalSlice, PostError> {
+        let outside = PostError::OutOfBounds {
+            source_id: post.source.0,
+            offset: post.offset,
+            len: post.len,
+            at: post.at,
+        };
+        self.sources
+            .get(usize::from(post.source.0))
+            .and_then(|mr| mr.slice(post.offset, post.len as usize).ok())
+            .ok_or(outside)
+    }
+
+    /// A payload by one work request or two.
+    fn push_payload(&mut self, post: &Post) -> Result<bool, PostError> {
+        let imm = post.imm.bits();
+        let slot = u64::from(post.imm.slot());
+        let at = slot * self.endpoint.peer_stride as u64 + u64::from(post.at);
+        let remote = RemoteSlice {
+            addr: self.target.slots.addr.wrapping_add(at),
+            rkey: self.target.slots.rkey,
+        };
+        let len = post.len as usize;
+        if len <= self.cfgs.inline_bytes {
+            let source = &self.endpoint.sources[usize::from(post.source.0)].clone();
+            // SAFETY: the poster leaves these bytes alone until `post`
+            // returns (the contract); `check` found them inside.
+            let bytes = unsafe { source.bytes(post.offset, len) }.unwrap_or_default();
+            self.counts.inline += 1;
+            return Ok(self.push(Payload::Inline(&[bytes]), remote, Some(imm), true, false));
+        }
+        let local = Payload::Region(self.slice(post)?);
+        // The parts of a slot are told apart by their order, and arrive in it whole alone.
+        let part = post.imm.more() || post.at > 0;
+        if part || self.cfgs.split_above.is_none_or(|limit| post.len <= limit) {
+            return Ok(self.push(local, remote, Some(imm), true, false));
+        }
+        if !self.push(local, remote, None, false, false) {
+            return Ok(false);
+        }
+        let imm = imm | SPLIT;
+        if len == self.endpoint.peer_stride {
+            let remote = base(self.target.slots);
+            return Ok(self.push(Payload::Empty, remote, Some(imm), true, false));
+        }
+        let descriptor = Descriptor {
+            len: post.len,
+            use_count: post.imm.use_count(),
+            at: post.at,
+        };
+        let cell = RemoteSlice {
+            addr: self
+                .target
+                .cells
+                .addr
+                .wrapping_add(slot * CELL_BYTES as u64),
+            rkey: self.target.cells.rkey,
+        };
+        self.counts.inline += 1;
+        let bytes: &[&[u8]] = &[&descriptor.encode()];
+        Ok(self.push(Payload::Inline(bytes), cell, Some(imm), true, false))
+    }
+}
+
+fn base(region: RemoteRegion) -> RemoteSlice {
+    RemoteSlice {
+        addr: region.addr,
+        rkey: region.rkey,
+    }
+}
+
+impl Tx for IbTx {
+    fn post(&mut self, post: &Post) -> Result<(), PostError> {
+        self.alive()?;
+        self.endpoint.check(post)?;
+        if self.room() == 0 {
+            return Err(PostError::Full);
+        }
+        let pushed = if post.len == 0 {
+            let (remote, imm) = (base(self.target.slots), post.imm.bits());
+            self.push(Payload::Empty, remote, Some(imm), true, false)
+        } else {
+            self.push_payload(post)?
+        };
+        // `room` has counted the places, so that the chain takes what it is given.
+        if !pushed {
+            return Err(PostError::Full);
+        }
+        post.count(&mut self.counts);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<Flushed, Broken> {
+        self.alive()?;
+        if self.chain.is_empty() {
+            self.shared.retire();
+            self.retire_what_idles();
+        }
+        self.ring()?;
+        if self.room() as u64 * 2 <= self.cfgs.writes {
+            self.shared.retire();
+        }
+        if self.room() == 0 || !self.chain.is_empty() {
+            self.shared.arm_send();
+            if !self.chain.is_empty() {
+                self.ring()?;
+            }
+        }
+        self.alive()?;
+        Ok(if self.room() == 0 || !self.chain.is_empty() {
+            Flushed::Blocked
+        } else {
+            Flushed::Done
+        })
+    }
+
+    fn room(&self) -> usize {
+        let wrs = self.cfgs.work_requests.saturating_sub(self.under_way()) / self.cfgs.each;
+        let writes = self.writes - self.shared.retired_writes();
+        let chain = self.chain.room() as u64 / self.cfgs.each;
+        self.cfgs.writes.saturating_sub(writes).min(wrs).min(chain) as usize
+    }
+
+    fn posted(&self) -> u64 {
+        self.writes
+    }
+
+    fn retired(&self) -> u64 {
+        self.shared.retired_writes()
+    }
+
+    fn inline_limit(&self) -> usize {
+        self.cfgs.inline_bytes
+    }
+
+    fn finish(&mut self) -> bool {
+        if self.shared.broken().is_some() {
+            return true;
+        }
+        let until = *self
+            .until
+            .get_or_insert_with(|| Instant::now() + self.cfgs.linger);
+        if !self.said_goodbye {
+            let remote = base(self.target.slots);
+            let imm = Some(Imm::from_bits(CLOSE).bits());
+            self.said_goodbye = self.push(Payload::Empty, remote, imm, false, true);
+            if self.said_goodbye {
+                // Whatever it ends, it is the last: the peer's sleeper must hear it.
+                self.chain.solicit_last();
+            }
+        }
+        if self.ring().is_err() {
+            return true;
+        }
+        self.shared.retire();
+        (self.said_goodbye && self.under_way() == 0) || Instant::now() >= until
+    }
+
+    fn counts(&self) -> FabricCounts {
+        FabricCounts {
+            retired: self.shared.retired_wrs(),
+            cqes: self.shared.send_cqes(),
+            ..self.counts
+        }
+    }
+}
+
+impl Drop for IbTx {
+    fn drop(&mut self) {
+        // Over already, but where a connection is dropped that never came up.
+        while !self.finish() {
+            thread::yield_now();
+        }
+        self.shared.half_gone();
+    }
+}
+
+impl fmt::Debug for IbTx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "IbTx({:?}: {} posted, {} retired; {} of {} work requests retired, signaled up to {}, {} waiting)",
+            self.shared,
+            self.writes,
+            self.retired(),
+            self.shared.retired_wrs(),
+            self.work_requests,
+            self.last_signaled,
+            self.chain.len()
+        )
+    }
+}

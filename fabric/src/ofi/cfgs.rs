@@ -1,0 +1,112 @@
+//! Sizes of a connection, within the provider's limits.
+
+use std::time::Duration;
+
+use super::{OfiDevice, OfiError, OfiForm};
+use crate::{Endpoint, wire::Stream};
+
+/// How long the last goodbye may take.
+const LINGER: Duration = Duration::from_millis(20);
+
+/// Sends beyond those for writes: the goodbye, the first message and its answer.
+pub(super) const SPARE: usize = 3;
+
+/// Control messages that can arrive between two looks.
+const CONTROL: usize = 16;
+
+/// Sends that one write takes at most.
+pub(super) const EACH: usize = 2;
+
+/// Sizes and settings of one connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfiCfgs {
+    /// Writes that can be under way.
+    pub writes: usize,
+    /// Payloads up to this many bytes are copied when they are posted.
+    pub inline_bytes: usize,
+    /// Receives posted, where writes use them up.
+    pub receives: usize,
+    /// Entries of the completion queue.
+    pub completions: usize,
+    /// How long the last goodbye may take.
+    pub linger: Duration,
+}
+
+impl OfiCfgs {
+    /// Derives queue sizes for one endpoint and checks them against the provider's limits. Payloads
+    /// of up to `inline_bytes` are copied when they are posted.
+    ///
+    /// # Errors
+    /// [`OfiError::Setting`] names the key and the limit.
+    pub fn resolve(
+        device: &OfiDevice,
+        endpoint: &Endpoint,
+        inline_bytes: u32,
+    ) -> Result<OfiCfgs, OfiError> {
+        let info = device.info();
+        let refuse = |key, problem| {
+            Err(OfiError::Setting {
+                nic: device.name(),
+                key,
+                problem,
+            })
+        };
+        let streams = [endpoint.window.stream(), endpoint.peer_stream];
+        if !device.keeps_order() && streams.iter().any(|s| *s != Stream::None) {
+            return refuse(
+                "stream",
+                "answers in parts need a provider that keeps the order of writes, and this one \
+                 keeps none: set `stream: none` on the frontend"
+                    .to_owned(),
+            );
+        }
+        if device.form() == OfiForm::Cell && streams.iter().any(|s| *s != Stream::None) {
+            return refuse(
+                "stream",
+                "answers in parts need 8 bytes of data with each write, and this provider has 4: \
+                 set `stream: none` on the frontend, or use the NIC by its `device`"
+                    .to_owned(),
+            );
+        }
+        let longest = endpoint.peer_stride.max(endpoint.window.stride());
+        if longest > info.longest() {
+            let most = info.longest();
+            return refuse(
+                "model",
+                format!("a slot has {longest} bytes, and the provider's longest write {most}"),
+            );
+        }
+        let depth = info.send_depth();
+        if depth < EACH + SPARE {
+            return refuse("ofi", format!("the provider takes {depth} sends at a time"));
+        }
+        let writes = endpoint.send_depth.clamp(1, (depth - SPARE) / EACH);
+        let slots = endpoint.window.slots();
+        let arrivals = slots.saturating_mul(parts(endpoint.window.stream())) + CONTROL;
+        let receives = if info.wants_receives() { arrivals } else { 0 };
+        if receives > info.receive_depth() {
+            return refuse(
+                "slots",
+                format!(
+                    "{slots} slots need {receives} receives, and the provider takes {}",
+                    info.receive_depth()
+                ),
+            );
+        }
+        Ok(OfiCfgs {
+            writes,
+            inline_bytes: inline_bytes as usize,
+            receives,
+            completions: arrivals + writes * EACH + SPARE,
+            linger: LINGER,
+        })
+    }
+}
+
+/// Writes to one slot that queues are made for.
+fn parts(stream: Stream) -> usize {
+    match stream.writes() {
+        0 => 4,
+        n => n,
+    }
+}

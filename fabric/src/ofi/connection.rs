@@ -1,0 +1,300 @@
+//! The life of an endpoint: made with its window, introduced to its peer, warm, taken apart.
+//!
+//! ```text
+//!   frontend                                       accelerator
+//!   OfiConnection::prepare
+//!   open   { provider, address, form, slots } ---> prepare, accept: knows the peer
+//!   dial: knows the peer <------------------------ opened { provider, address, form, slots }
+//!   hello ------------------------- over the NIC ->
+//!                                  <- over the NIC answer
+//!   start ---------------------------------------> samples
+//! ```
+
+use std::{fmt, sync::Arc};
+
+use ofi::{Depths, Endpoint as Raw, RemoteRegion, Target};
+
+use super::{
+    CELL_BYTES, OfiCfgs, OfiEnd, OfiError, OfiForm, OfiRegion, OfiResources,
+    cfgs::{EACH, SPARE},
+    resources::random_key,
+    rx::OfiRx,
+    shared::Shared,
+    tx::{OfiTx, Staging},
+};
+use crate::{Broken, Endpoint, Link, Region, sources::Part};
+
+/// Bytes of an address at most, in any provider's format.
+const MAX_ADDRESS: usize = 256;
+
+/// Bytes of the first message, where its length matters.
+const HELLO: usize = 12;
+
+/// How often a key is drawn that somebody else has already.
+const DRAWS: usize = 8;
+
+/// `FI_ENOKEY`: such a key is in use.
+const NO_KEY: i32 = libc::ENOKEY;
+
+/// An endpoint that knows no peer yet.
+pub struct OfiConnection {
+    raw: Raw,
+    end: OfiEnd,
+    cells: Option<Arc<Region>>,
+    staging: Staging,
+    endpoint: Endpoint,
+    cfgs: OfiCfgs,
+    resources: Arc<OfiResources>,
+}
+
+impl OfiConnection {
+    /// Opens an endpoint, lets the peer write the window, and posts receives where they are needed.
+    ///
+    /// # Errors
+    /// [`OfiError`]; nothing is left behind.
+    pub fn prepare(
+        resources: &Arc<OfiResources>,
+        endpoint: Endpoint,
+        cfgs: &OfiCfgs,
+    ) -> Result<Self, OfiError> {
+        let device = resources.device();
+        let form = device.form();
+        let staging = Staging::new(cfgs.writes, cfgs.inline_bytes, &device.near().nodes)?;
+        let mut sources = vec![resources.source(staging.region())?];
+        for region in &endpoint.sources {
+            sources.push(resources.source(region)?);
+        }
+        let depths = Depths {
+            sends: EACH * cfgs.writes + SPARE,
+            receives: cfgs.receives,
+            completions: cfgs.completions,
+        };
+        let mut raw = device
+            .near()
+            .run(|| Raw::open(resources.domain(), sources, depths))?;
+        let window = &endpoint.window;
+        let slots = (window.slot_offset(0), window.slots() * window.stride());
+        let slots = expose(&mut raw, window.region(), slots)?;
+        let cells = match form {
+            OfiForm::Cell => {
+                let bytes = window.slots() * CELL_BYTES;
+                let region = Arc::new(Region::on_nodes(bytes, &device.near().nodes)?);
+                let cells = expose(&mut raw, &region, (0, bytes))?;
+                Some((region, cells))
+            }
+            _ => None,
+        };
+        for receive in 0..cfgs.receives {
+            raw.receive(receive).map_err(|e| OfiError::Setting {
+                nic: device.name(),
+                key: "slots",
+                problem: format!("posting {} receives: {e}", cfgs.receives),
+            })?;
+        }
+        let end = OfiEnd {
+            provider: device.info().provider().to_owned(),
+            address: hex::encode(raw.address()?),
+            form,
+            slots: region(slots),
+            cells: cells.as_ref().map(|(_, r)| region(*r)),
+        };
+        Ok(OfiConnection {
+            raw,
+            end,
+            cells: cells.map(|(region, _)| region),
+            staging,
+            endpoint,
+            cfgs: cfgs.clone(),
+            resources: resources.clone(),
+        })
+    }
+
+    /// What the peer has to know of this end.
+    pub fn end(&self) -> &OfiEnd {
+        &self.end
+    }
+
+    /// Lets the peer in, which is to send the first message: until it has, nothing must be posted.
+    ///
+    /// # Errors
+    /// [`OfiError::Peer`] names the field.
+    pub fn accept(self, peer: &OfiEnd) -> Result<Link, OfiError> {
+        Ok(self.introduce(peer)?.link)
+    }
+
+    /// Introduces the peer, which has accepted this end already.
+    ///
+    /// # Errors
+    /// As [`OfiConnection::accept`].
+    pub fn dial(self, peer: &OfiEnd) -> Result<Dialling, OfiError> {
+        self.introduce(peer)
+    }
+
+    fn introduce(self, peer: &OfiEnd) -> Result<Dialling, OfiError> {
+        let e = &self.endpoint;
+        let wrong = |field, value: &dyn fmt::Display, wanted: &dyn fmt::Display| OfiError::Peer {
+            field,
+            value: value.to_string(),
+            wanted: wanted.to_string(),
+        };
+        let mine = &self.end;
+        if peer.provider != mine.provider {
+            let wanted = format!(
+                "and `ofi: {}` is this end's: both must be the same",
+                mine.provider
+            );
+            return Err(wrong("provider", &peer.provider, &wanted));
+        }
+        if peer.form != mine.form {
+            let wanted = format!("this end's is {}: the same libfabric is needed", mine.form);
+            return Err(wrong("form", &peer.form, &wanted));
+        }
+        let address = hex::decode(&peer.address).unwrap_or_default();
+        if address.is_empty() || address.len() > MAX_ADDRESS {
+            let wanted = format!("1 to {MAX_ADDRESS} bytes in hexadecimal are an address");
+            return Err(wrong("address", &peer.address, &wanted));
+        }
+        let slots = covers("slots.length", &peer.slots, e.peer_slots, e.peer_stride)?;
+        let cells = match (mine.form, &peer.cells) {
+            (OfiForm::Cell, Some(c)) => Some(covers("cells.length", c, e.peer_slots, CELL_BYTES)?),
+            (OfiForm::Cell, None) => {
+                return Err(wrong("cells", &"missing", &"this form needs them"));
+            }
+            _ => None,
+        };
+        self.raw.introduce(&address)?;
+        let hello = match mine.form {
+            OfiForm::Completion => HELLO.min(e.peer_stride),
+            _ => 0,
+        };
+        let words = self.raw.words(&address);
+        let shared = Shared::new(
+            self.raw,
+            slots,
+            cells,
+            self.cfgs.writes,
+            hello as u32,
+            self.cfgs.receives,
+            self.resources,
+        );
+        let rx = OfiRx::new(shared.clone(), self.endpoint.window.clone(), self.cells)?;
+        let tx = OfiTx::new(
+            shared.clone(),
+            self.endpoint,
+            self.staging,
+            self.cfgs.linger,
+        );
+        Ok(Dialling {
+            link: Link {
+                tx: Box::new(tx),
+                rx: Box::new(rx),
+            },
+            shared,
+            peer: words,
+            said: false,
+        })
+    }
+}
+
+/// A connection whose peer is known, before anything has crossed.
+#[derive(Debug)]
+pub struct Dialling {
+    link: Link,
+    shared: Arc<Shared>,
+    peer: String,
+    said: bool,
+}
+
+impl Dialling {
+    /// Goes on with the first message. True once it has crossed and the answer has come. It never
+    /// waits: call it again, until a deadline.
+    ///
+    /// # Errors
+    /// [`OfiError::NotWarm`].
+    pub fn step(&mut self) -> Result<bool, OfiError> {
+        self.said = self.said || self.shared.say_hello();
+        let mut queue = self.shared.queue();
+        self.shared.progress(&mut queue);
+        drop(queue);
+        match self.shared.broken() {
+            Some(cause) => Err(self.not_warm(cause.clone())),
+            None => Ok(self.shared.is_warm()),
+        }
+    }
+
+    /// Whether it has crossed.
+    pub fn is_up(&self) -> bool {
+        self.shared.is_warm() && self.shared.broken().is_none()
+    }
+
+    /// That a deadline has passed.
+    pub fn too_late(&self, after: std::time::Duration) -> OfiError {
+        let ms = after.as_millis();
+        self.not_warm(Broken::Silent(format!("no answer within {ms} ms")))
+    }
+
+    fn not_warm(&self, cause: Broken) -> OfiError {
+        OfiError::NotWarm {
+            provider: self.shared.resources.device().info().provider().to_owned(),
+            peer: self.peer.clone(),
+            cause,
+        }
+    }
+
+    /// The connection, which is up once [`Dialling::step`] says so.
+    pub fn link(self) -> Link {
+        self.link
+    }
+}
+
+/// Registers `len` bytes at `offset` for the peer, with a key that nobody has.
+fn expose(
+    raw: &mut Raw,
+    region: &Arc<Region>,
+    (offset, len): (usize, usize),
+) -> Result<RemoteRegion, OfiError> {
+    for draw in 1.. {
+        let part = Part::new(region, offset, len)?;
+        match raw.expose(part, random_key()?) {
+            Err(ofi::Error::Call { errno: NO_KEY, .. }) if draw < DRAWS => {}
+            other => return Ok(other?),
+        }
+    }
+    unreachable!("the last draw returns")
+}
+
+fn region(r: RemoteRegion) -> OfiRegion {
+    OfiRegion {
+        address: r.addr,
+        length: r.len,
+        key: r.key,
+    }
+}
+
+fn covers(
+    field: &'static str,
+    r: &OfiRegion,
+    slots: usize,
+    stride: usize,
+) -> Result<Target, OfiError> {
+    let needed = (slots as u64).checked_mul(stride as u64);
+    match needed {
+        Some(needed) if needed <= r.length && r.address.checked_add(r.length).is_some() => {
+            Ok(Target {
+                addr: r.address,
+                key: r.key,
+            })
+        }
+        _ => Err(OfiError::Peer {
+            field,
+            value: r.length.to_string(),
+            wanted: format!("{slots} slots of {stride} bytes must lie in it"),
+        }),
+    }
+}
+
+impl fmt::Debug for OfiConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OfiConnection(of {:?})", self.resources.device())
+    }
+}

@@ -1,0 +1,271 @@
+//! The receiving half: what has arrived becomes events.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    os::fd::{AsRawFd, RawFd},
+    sync::Arc,
+};
+
+use super::{
+    CELL_BYTES, IN_CELL, OfiError, OfiForm, Own, VALUE_MASK,
+    nap::Nap,
+    shared::{Arrival, Queue, Shared},
+};
+use crate::{Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window, parts::Parts};
+
+/// Arrivals taken from under the lock at a time.
+const TAKE: usize = 32;
+
+pub(super) struct OfiRx {
+    shared: Arc<Shared>,
+    parts: Parts,
+    cells: Option<Arc<Region>>,
+    taken: VecDeque<Arrival>,
+    /// There where the provider has no descriptor.
+    nap: Option<Nap>,
+    fd: RawFd,
+    keeps_order: bool,
+    /// Writes so many must have come before the goodbye holds.
+    closes_at: Option<u32>,
+    arrived: u64,
+    done: bool,
+    counts: FabricCounts,
+}
+
+impl OfiRx {
+    pub fn new(
+        shared: Arc<Shared>,
+        window: Window,
+        cells: Option<Arc<Region>>,
+    ) -> Result<Self, OfiError> {
+        let nap = match shared.endpoint.wait_fd() {
+            Some(_) => None,
+            None => Some(Nap::new().map_err(|source| OfiError::System {
+                what: "timerfd",
+                source,
+            })?),
+        };
+        let fd = match (&nap, shared.endpoint.wait_fd()) {
+            (Some(nap), _) => nap.as_raw_fd(),
+            (None, fd) => fd.unwrap_or(-1),
+        };
+        let keeps_order = shared.resources.device().keeps_order();
+        Ok(OfiRx {
+            shared,
+            parts: Parts::new(window),
+            cells,
+            taken: VecDeque::with_capacity(TAKE),
+            nap,
+            fd,
+            keeps_order,
+            closes_at: None,
+            arrived: 0,
+            done: false,
+            counts: FabricCounts::default(),
+        })
+    }
+
+    /// Takes what has arrived; looks once where nothing has.
+    fn take(&mut self) {
+        let mut queue = self.shared.queue();
+        if queue.inbox.is_empty() {
+            self.shared.progress(&mut queue);
+        }
+        while self.taken.len() < TAKE
+            && let Some(arrival) = queue.inbox.pop_front()
+        {
+            self.taken.push_back(arrival);
+        }
+    }
+
+    /// What one arrival means, if it means anything to those above.
+    fn event(&mut self, arrival: Arrival) -> Result<Option<Event>, Broken> {
+        let bits = arrival.data as u32;
+        match Own::of(bits) {
+            Some(Own::Close(writes)) => {
+                self.closes_at = Some(writes);
+                return self.closing();
+            }
+            Some(Own::Count(writes)) => return self.all_came(writes),
+            // Those were seen to where they arrived.
+            Some(Own::Hello(_) | Own::Answer(_)) => return Ok(None),
+            None => {}
+        }
+        let imm = Imm::from_bits(bits);
+        if imm.is_control() {
+            self.counts.control += 1;
+            let bad = Broken::BadFrame {
+                what: "control message",
+                value: u64::from(bits),
+            };
+            return imm.message().map(Event::Control).ok_or(bad).map(Some);
+        }
+        self.arrived += 1;
+        let (imm, len) = self.length(bits, arrival)?;
+        let at = self.parts.landing(imm, None, len)?.at;
+        let event = self.parts.landed(imm, at, len, &mut self.counts)?;
+        Ok(Some(event))
+    }
+
+    /// How long the write was.
+    fn length(&self, bits: u32, arrival: Arrival) -> Result<(Imm, u32), Broken> {
+        let imm = Imm::from_bits(bits & !IN_CELL);
+        let long = |len: usize| Broken::BadFrame {
+            what: "length of a write",
+            value: len as u64,
+        };
+        let len = match self.shared.form {
+            OfiForm::Completion => u32::try_from(arrival.len).map_err(|_| long(arrival.len))?,
+            OfiForm::Data | OfiForm::After => (arrival.data >> 32) as u32,
+            OfiForm::Cell if bits & IN_CELL == 0 => self.parts.window().stride() as u32,
+            OfiForm::Cell => return Ok((imm, self.in_cell(imm)?)),
+        };
+        Ok((imm, len))
+    }
+
+    fn in_cell(&self, imm: Imm) -> Result<u32, Broken> {
+        self.parts.window().landing(imm, 0, 0)?;
+        let offset = usize::from(imm.slot()) * CELL_BYTES;
+        let cell = self.cells.as_ref().and_then(|cells| {
+            // SAFETY: the cell goes with its slot: it has been written, and is not written again
+            // until the slot's grant is opened again, or the next part is on its way.
+            let bytes = unsafe { cells.bytes(offset, CELL_BYTES) };
+            bytes.ok()?.first_chunk::<CELL_BYTES>().copied()
+        });
+        match cell {
+            Some([a, b, c, d, e, f, ..]) if u16::from_le_bytes([e, f]) == imm.use_count() => {
+                Ok(u32::from_le_bytes([a, b, c, d]))
+            }
+            other => Err(Broken::BadFrame {
+                what: "use count in a cell",
+                value: other.map_or(0, |b| u64::from(u16::from_le_bytes([b[4], b[5]]))),
+            }),
+        }
+    }
+
+    /// A goodbye holds once everything before it has come.
+    fn closing(&self) -> Result<Option<Event>, Broken> {
+        match self.closes_at {
+            Some(writes) if self.keeps_order || self.arrived as u32 & VALUE_MASK == writes => {
+                Err(Broken::Closed)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The peer says how many writes it has posted before this message.
+    fn all_came(&self, writes: u32) -> Result<Option<Event>, Broken> {
+        let came = self.arrived as u32 & VALUE_MASK;
+        if !self.keeps_order || came == writes {
+            return Ok(None);
+        }
+        let name = self.shared.resources.device().name();
+        Err(Broken::Device(format!(
+            "{name} has lost writes on their way: the peer posted {writes}, and {came} arrived"
+        )))
+    }
+
+    fn next_event(&mut self) -> Result<Option<Event>, Broken> {
+        loop {
+            if self.taken.is_empty() {
+                // Read before the queue: what came before the end is reported before the end.
+                let broken = self.shared.broken().cloned();
+                self.take();
+                if self.taken.is_empty() {
+                    return broken.map_or(Ok(None), Err);
+                }
+            }
+            let Some(arrival) = self.taken.pop_front() else {
+                return Ok(None);
+            };
+            if let Some(nap) = &mut self.nap {
+                nap.found_something();
+            }
+            let event = self.event(arrival)?;
+            if event.is_some() {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn try_arm(&mut self) -> Armed {
+        if !self.taken.is_empty() || self.shared.broken().is_some() {
+            return Armed::Ready;
+        }
+        let mut queue = self.shared.queue();
+        if queue.waits() {
+            return Armed::Ready;
+        }
+        let Some(nap) = &mut self.nap else {
+            // A layer that has heard of the peer's socket refuses to sleep until it looks at it,
+            // which it does every 10 ms alone. Whoever spins that long for each step of each
+            // connection has no time left on a busy machine: the next tick looks, and this thread
+            // sleeps until then.
+            let waits_for_a_tick = |queue: &mut Queue| {
+                !self.shared.is_warm() && self.shared.progress(queue) == 0 && !queue.waits()
+            };
+            let sleep = self.shared.endpoint.may_sleep() || waits_for_a_tick(&mut queue);
+            return if sleep { Armed::Sleep } else { Armed::Ready };
+        };
+        if self.shared.progress(&mut queue) > 0 || queue.waits() {
+            return Armed::Ready;
+        }
+        nap.begin();
+        Armed::Sleep
+    }
+}
+
+impl Rx for OfiRx {
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut events = 0;
+        while events < budget && !self.done {
+            let event = match self.next_event() {
+                Ok(Some(e)) => {
+                    let closing = self.closing();
+                    if let Err(b) = closing {
+                        self.shared.fail(b);
+                    }
+                    e
+                }
+                Ok(None) => break,
+                Err(b) => {
+                    // The first cause stands, for both halves.
+                    self.shared.fail(b.clone());
+                    self.done = true;
+                    Event::Broken(self.shared.broken().cloned().unwrap_or(b))
+                }
+            };
+            sink(event);
+            events += 1;
+        }
+        events
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.done {
+            return Armed::Sleep;
+        }
+        self.try_arm()
+    }
+
+    fn fd(&self) -> RawFd {
+        self.fd
+    }
+
+    fn counts(&self) -> FabricCounts {
+        let queue = self.shared.queue();
+        FabricCounts {
+            progress: queue.progress,
+            cqes: queue.cqes,
+            receives: queue.receives,
+            ..self.counts
+        }
+    }
+}
+
+impl fmt::Debug for OfiRx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OfiRx({:?}: {} arrived)", self.shared, self.arrived)
+    }
+}

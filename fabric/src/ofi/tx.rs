@@ -1,0 +1,366 @@
+//! The sending half: writes become sends, which go to the provider in one burst.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ofi::{Target, Write};
+
+use super::{CELL_BYTES, IN_CELL, OfiError, OfiForm, Own, cfgs::EACH, shared::Shared, shared::io};
+use crate::{Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Region, Tx};
+
+/// Memory of the fabric's own that is sent from: small payloads, and what goes into cells.
+///
+/// ```text
+///   place of a write:  [ small payload, padded to 16 | 16 bytes for the cell ]
+/// ```
+#[derive(Debug)]
+pub(super) struct Staging {
+    region: Arc<Region>,
+    inline_bytes: usize,
+}
+
+impl Staging {
+    pub fn new(writes: usize, inline_bytes: usize, nodes: &[u32]) -> Result<Self, OfiError> {
+        let inline_bytes = inline_bytes.next_multiple_of(CELL_BYTES);
+        let bytes = writes.max(1) * (inline_bytes + CELL_BYTES);
+        Ok(Staging {
+            region: Arc::new(Region::on_nodes(bytes, nodes)?),
+            inline_bytes,
+        })
+    }
+
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    fn payload(&self, place: usize) -> usize {
+        place * (self.inline_bytes + CELL_BYTES)
+    }
+
+    fn cell(&self, place: usize) -> usize {
+        self.payload(place) + self.inline_bytes
+    }
+}
+
+pub(super) struct OfiTx {
+    shared: Arc<Shared>,
+    endpoint: Endpoint,
+    staging: Staging,
+    /// Sends that the provider has not been given yet.
+    waiting: VecDeque<Write>,
+    linger: Duration,
+    /// Whether bytes move only in calls, and whether the provider makes connections again.
+    moves_in_calls: bool,
+    remakes: bool,
+    counts_writes: bool,
+    said_goodbye: bool,
+    until: Option<Instant>,
+    counts: FabricCounts,
+}
+
+impl OfiTx {
+    pub fn new(
+        shared: Arc<Shared>,
+        endpoint: Endpoint,
+        staging: Staging,
+        linger: Duration,
+    ) -> Self {
+        let device = shared.resources.device().clone();
+        OfiTx {
+            waiting: VecDeque::with_capacity(EACH * shared.sends.depth()),
+            shared,
+            endpoint,
+            staging,
+            linger,
+            moves_in_calls: device.moves_in_calls(),
+            remakes: device.remakes(),
+            counts_writes: device.keeps_order(),
+            said_goodbye: false,
+            until: None,
+            counts: FabricCounts::default(),
+        }
+    }
+
+    fn alive(&self) -> Result<(), Broken> {
+        self.shared.broken().map_or(Ok(()), |b| Err(b.clone()))
+    }
+
+    /// A send that carries nothing but its data.
+    fn bare(&self, send: usize, data: u64) -> Write {
+        Write {
+            send,
+            source: 0,
+            offset: 0,
+            len: 0,
+            target: self.shared.slots,
+            data: Some(data),
+            delivered: false,
+        }
+    }
+
+    /// Where a payload is sent from: its source, or a copy where it is small.
+    fn local(&mut self, post: &Post, place: usize) -> (usize, usize) {
+        let len = post.len as usize;
+        if len > self.staging.inline_bytes {
+            return (usize::from(post.source.0) + 1, post.offset);
+        }
+        let source = &self.endpoint.sources[usize::from(post.source.0)];
+        let offset = self.staging.payload(place);
+        // SAFETY: the poster leaves its bytes alone until `post` returns (the contract), and
+        // `check` found them inside; this place of the staging memory is free until its write has
+        // retired.
+        unsafe {
+            if let Ok(bytes) = source.bytes(post.offset, len) {
+                let _ = self.staging.region.store(offset, bytes);
+            }
+        }
+        self.counts.inline += 1;
+        (0, offset)
+    }
+
+    /// Queues the sends of a write of `post.len` bytes, and says how many they are.
+    fn push(&mut self, post: &Post, place: usize) -> u8 {
+        let (imm, len) = (post.imm.bits(), post.len as usize);
+        let (first, second) = (EACH * place, EACH * place + 1);
+        let with_length = u64::from(post.len) << 32 | u64::from(imm);
+        if len == 0 && self.shared.form != OfiForm::Cell {
+            self.waiting.push_back(self.bare(first, with_length));
+            return 1;
+        }
+        let slot = u64::from(post.imm.slot());
+        let at = slot * self.endpoint.peer_stride as u64 + u64::from(post.at);
+        let (source, offset) = self.local(post, place);
+        let payload = Write {
+            send: first,
+            source,
+            offset,
+            len,
+            target: Target {
+                addr: self.shared.slots.addr.wrapping_add(at),
+                ..self.shared.slots
+            },
+            data: None,
+            delivered: false,
+        };
+        let whole = len == self.endpoint.peer_stride && post.at == 0;
+        let data = match self.shared.form {
+            OfiForm::Completion => Some(u64::from(imm)),
+            OfiForm::Data => Some(with_length),
+            OfiForm::Cell if whole => Some(u64::from(imm)),
+            OfiForm::After | OfiForm::Cell => None,
+        };
+        self.waiting.push_back(Write { data, ..payload });
+        if data.is_some() {
+            return 1;
+        }
+        let note = match (self.shared.form, self.shared.cells) {
+            (OfiForm::Cell, Some(cells)) => self.cell(post, place, cells),
+            _ => self.bare(second, with_length),
+        };
+        self.waiting.push_back(note);
+        EACH as u8
+    }
+
+    /// What goes into the cell beside a slot: length and use count.
+    fn cell(&self, post: &Post, place: usize, cells: Target) -> Write {
+        let mut bytes = [0; CELL_BYTES];
+        bytes[..4].copy_from_slice(&post.len.to_le_bytes());
+        bytes[4..6].copy_from_slice(&post.imm.use_count().to_le_bytes());
+        let offset = self.staging.cell(place);
+        // SAFETY: as in `local`.
+        let _ = unsafe { self.staging.region.store(offset, &bytes) };
+        let at = u64::from(post.imm.slot()) * CELL_BYTES as u64;
+        Write {
+            send: EACH * place + 1,
+            source: 0,
+            offset,
+            len: CELL_BYTES,
+            target: Target {
+                addr: cells.addr.wrapping_add(at),
+                ..cells
+            },
+            data: Some(u64::from(post.imm.bits() | IN_CELL)),
+            delivered: false,
+        }
+    }
+
+    /// Lets the provider work, unless the other half is at it.
+    fn progress(&self) {
+        if let Some(mut queue) = self.shared.queue_if_free() {
+            self.shared.progress(&mut queue);
+        }
+    }
+
+    /// Gives the provider what waits, for as long as it takes it.
+    fn hand_over(&mut self) -> Result<(), Broken> {
+        let before = self.counts.work_requests;
+        let mut again = false;
+        while let Some(write) = self.waiting.front() {
+            match self.shared.endpoint.write(write) {
+                Ok(()) => {
+                    self.shared.sends.handed();
+                    self.waiting.pop_front();
+                    self.counts.work_requests += 1;
+                    again = false;
+                }
+                Err(e) if e.is_again() && !again => {
+                    // Nothing is under way and there is no room: the way to the peer is gone, and
+                    // is being made again with nobody asking what was on it.
+                    let idle = self.shared.sends.under_way() == 0;
+                    if idle && self.remakes && self.shared.is_warm() {
+                        let name = self.shared.resources.device().name();
+                        let lost = format!("{name} has lost its connection to the peer");
+                        self.shared.fail(Broken::Device(lost));
+                        break;
+                    }
+                    again = true;
+                    self.counts.partial += 1;
+                    self.progress();
+                }
+                Err(e) if e.is_again() => break,
+                Err(e) => {
+                    self.shared.fail(io(&e));
+                    break;
+                }
+            }
+            self.alive()?;
+        }
+        self.counts.doorbells += u64::from(self.counts.work_requests > before);
+        self.alive()
+    }
+}
+
+impl Tx for OfiTx {
+    fn post(&mut self, post: &Post) -> Result<(), PostError> {
+        self.alive()?;
+        self.endpoint.check(post)?;
+        if self.room() == 0 {
+            return Err(PostError::Full);
+        }
+        let place = self.shared.sends.place();
+        let sends = if post.imm.is_control() {
+            let mut sends = 0;
+            if self.counts_writes {
+                let count = Own::Count(self.counts.writes as u32).bits();
+                self.waiting
+                    .push_back(self.bare(EACH * place, count.into()));
+                sends += 1;
+            }
+            let bits = post.imm.bits().into();
+            let send = EACH * place + usize::from(sends);
+            self.waiting.push_back(self.bare(send, bits));
+            sends + 1
+        } else {
+            self.push(post, place)
+        };
+        post.count(&mut self.counts);
+        self.shared.sends.begin(sends);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<Flushed, Broken> {
+        self.alive()?;
+        self.hand_over()?;
+        let under_way = self.shared.sends.under_way() > 0;
+        if (under_way && self.moves_in_calls) || self.room() * 2 <= self.shared.sends.depth() {
+            self.progress();
+        }
+        self.alive()?;
+        let stuck = !self.waiting.is_empty() || self.room() == 0;
+        let moving = self.moves_in_calls && self.shared.sends.under_way() > 0;
+        Ok(if stuck || moving {
+            Flushed::Blocked
+        } else {
+            Flushed::Done
+        })
+    }
+
+    fn room(&self) -> usize {
+        let sends = &self.shared.sends;
+        sends.depth() - (sends.posted() - sends.retired()) as usize
+    }
+
+    fn posted(&self) -> u64 {
+        self.shared.sends.posted()
+    }
+
+    fn retired(&self) -> u64 {
+        self.shared.sends.retired()
+    }
+
+    fn inline_limit(&self) -> usize {
+        self.staging.inline_bytes
+    }
+
+    fn finish(&mut self) -> bool {
+        if self.shared.broken().is_some() || !self.shared.is_warm() {
+            return true;
+        }
+        let until = *self
+            .until
+            .get_or_insert_with(|| Instant::now() + self.linger);
+        if self.hand_over().is_err() {
+            return true;
+        }
+        if self.waiting.is_empty() && !self.said_goodbye {
+            self.said_goodbye = self.shared.say_goodbye(self.counts.writes);
+            self.counts.work_requests += u64::from(self.said_goodbye);
+        }
+        self.progress();
+        let gone = self.said_goodbye && self.shared.sends.under_way() == 0;
+        gone || self.shared.broken().is_some() || Instant::now() >= until
+    }
+
+    fn counts(&self) -> FabricCounts {
+        FabricCounts {
+            retired: self.shared.sends.over(),
+            signaled: self.counts.work_requests,
+            ..self.counts
+        }
+    }
+}
+
+impl Drop for OfiTx {
+    fn drop(&mut self) {
+        // Over already, but where a connection is dropped that never came up.
+        while !self.finish() {
+            thread::yield_now();
+        }
+    }
+}
+
+impl fmt::Debug for OfiTx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "OfiTx({:?}: {} posted, {} retired; {} sends under way, {} waiting)",
+            self.shared,
+            self.posted(),
+            self.retired(),
+            self.shared.sends.under_way(),
+            self.waiting.len()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_the_staging_memory_do_not_overlap() {
+        let s = Staging::new(3, 20, &[]).expect("memory");
+        let mut at = 0;
+        for place in 0..3 {
+            assert_eq!(s.payload(place), at);
+            assert_eq!(s.cell(place), at + 32);
+            at += 48;
+        }
+        assert!(s.region().len() >= at);
+    }
+}

@@ -1,0 +1,291 @@
+//! A local address that data connections leave from or arrive at, and the preamble that opens one.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::timeout,
+};
+
+use super::frame::PREAMBLE_BYTES;
+use crate::{
+    os::{listen, set_congestion},
+    wire::{DATA_MAGIC, is_control_frame},
+};
+
+const WELCOME: &[u8; 8] = b"QDLOK\0\0\0";
+
+/// How long a peer may take for its preamble, and the system for the welcome.
+pub const PREAMBLE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long a peer that is sent away has to read why.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// What opens a data connection: which connection it is,
+/// and the key that the control session handed out for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Preamble {
+    /// Index of the connection within the session.
+    pub connection: u16,
+    /// Its epoch.
+    pub epoch: u32,
+    /// Random key, good for this connection and epoch alone.
+    pub key: [u8; 16],
+}
+
+impl fmt::Debug for Preamble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Preamble(connection {}, epoch {})",
+            self.connection, self.epoch
+        )
+    }
+}
+
+impl Preamble {
+    /// To the wire.
+    pub fn encode(&self) -> [u8; PREAMBLE_BYTES] {
+        let mut b = [0; PREAMBLE_BYTES];
+        b[..8].copy_from_slice(DATA_MAGIC);
+        b[8..10].copy_from_slice(&self.connection.to_le_bytes());
+        b[12..16].copy_from_slice(&self.epoch.to_le_bytes());
+        b[16..].copy_from_slice(&self.key);
+        b
+    }
+
+    /// From the wire; `None` for bytes that are no preamble.
+    pub fn decode(b: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
+        if &b[..8] != DATA_MAGIC || b[10..12] != [0, 0] {
+            return None;
+        }
+        Some(Preamble {
+            connection: u16::from_le_bytes([b[8], b[9]]),
+            epoch: u32::from_le_bytes([b[12], b[13], b[14], b[15]]),
+            key: b[16..].try_into().ok()?,
+        })
+    }
+}
+
+/// A data connection that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TcpError {
+    /// The address cannot be listened on.
+    #[error(
+        "cannot listen for data connections on {address}: {source}; is another accelerator using the port? (`nics[].listen`)"
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The address cannot be left from.
+    #[error(
+        "cannot use {address} as the local address of data connections: {source} (`nics[].address`)"
+    )]
+    Local {
+        /// The address.
+        address: IpAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The system does not let us have a congestion control.
+    #[error(
+        "cannot have congestion control `{name}`: {source}; \
+         `sysctl net.ipv4.tcp_available_congestion_control` lists what there is, and \
+         `net.ipv4.tcp_allowed_congestion_control` what everybody may have (`nics[].congestion`)"
+    )]
+    Congestion {
+        /// Its name.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// IPv4 and IPv6 do not meet.
+    #[error(
+        "cannot open a data connection from {local} to {peer}: one is IPv4, the other IPv6; name the \
+         accelerator (`accelerators[].control`) by an address of the family of `nics[].address`"
+    )]
+    Families {
+        /// Local address.
+        local: IpAddr,
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// The peer cannot be reached.
+    #[error("cannot open a data connection to {peer}: {source}")]
+    Connect {
+        /// The peer.
+        peer: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// It can be reached and does not want us.
+    #[error("{peer} did not welcome data connection {connection}: {what}")]
+    Refused {
+        /// The peer.
+        peer: SocketAddr,
+        /// Index of the connection.
+        connection: u16,
+        /// What it said instead.
+        what: String,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct TcpDevice;
+
+impl TcpDevice {
+    /// Listens for data connections, which get this congestion control; the system's own with
+    /// `None`.
+    ///
+    /// # Errors
+    /// [`TcpError::Listen`].
+    pub fn listen(address: SocketAddr, congestion: Option<&str>) -> Result<TcpListener, TcpError> {
+        listen(address, congestion).map_err(|source| TcpError::Listen { address, source })
+    }
+
+    /// Reads what a peer presents, without welcoming it.
+    ///
+    /// # Errors
+    /// A stranger's first bytes, which are no preamble; none where they did not come in time.
+    pub async fn read_preamble(stream: &mut TcpStream) -> Result<Preamble, Vec<u8>> {
+        let mut b = [0; PREAMBLE_BYTES];
+        match timeout(PREAMBLE_DEADLINE, stream.read_exact(&mut b)).await {
+            Ok(Ok(_)) => Preamble::decode(&b).ok_or_else(|| b.to_vec()),
+            _ => Err(Vec::new()),
+        }
+    }
+
+    /// Sends a peer away with these bytes, which it can still read: what it sends is read away for
+    /// a moment, since the system answers unread bytes with a reset.
+    pub async fn send_away(mut stream: TcpStream, with: &[u8]) {
+        let _ = timeout(LAST_WORDS, async {
+            stream.write_all(with).await?;
+            stream.shutdown().await?;
+            tokio::io::copy(&mut stream.take(64 << 10), &mut tokio::io::sink()).await
+        })
+        .await;
+    }
+
+    /// Tells the peer that its connection is in place.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub async fn welcome(stream: &mut TcpStream) -> io::Result<()> {
+        timeout(PREAMBLE_DEADLINE, stream.write_all(WELCOME))
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    /// Opens a data connection from `local` to `peer`, under this congestion control (the system's
+    /// own with `None`), and presents the preamble.
+    ///
+    /// # Errors
+    /// [`TcpError`] names the address at fault.
+    pub async fn connect(
+        local: IpAddr,
+        peer: SocketAddr,
+        preamble: &Preamble,
+        congestion: Option<&str>,
+        deadline: Duration,
+    ) -> Result<std::net::TcpStream, TcpError> {
+        if local.is_ipv4() != peer.is_ipv4() {
+            return Err(TcpError::Families { local, peer });
+        }
+        let failed = |source| TcpError::Connect { peer, source };
+        let timed_out = || failed(io::Error::from(io::ErrorKind::TimedOut));
+        let socket = match peer {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }
+        .map_err(failed)?;
+        socket
+            .bind(SocketAddr::new(local, 0))
+            .map_err(|source| TcpError::Local {
+                address: local,
+                source,
+            })?;
+        set_congestion(&SockRef::from(&socket), congestion).map_err(failed)?;
+        let exchange = async {
+            let mut stream = socket.connect(peer).await.map_err(failed)?;
+            stream.set_nodelay(true).map_err(failed)?;
+            stream.write_all(&preamble.encode()).await.map_err(failed)?;
+            let mut answer = [0; 8];
+            let refused = |what: String| TcpError::Refused {
+                peer,
+                connection: preamble.connection,
+                what,
+            };
+            match stream.read_exact(&mut answer).await {
+                Ok(_) if &answer == WELCOME => Ok(stream),
+                Ok(_) if is_control_frame(&answer) => Err(refused(
+                    "it is a control port (`control.listen`), and not the data port that was granted \
+                     (`nics[].listen`): look at what forwards to them"
+                        .to_owned(),
+                )),
+                Ok(_) => Err(refused(format!("it answered {answer:02x?}"))),
+                Err(e) => Err(refused(format!("it closed the connection ({e})"))),
+            }
+        };
+        let stream = timeout(deadline, exchange)
+            .await
+            .map_err(|_| timed_out())??;
+        stream.into_std().map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn both_ends_have_the_congestion_control_that_was_asked_for() {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listener = TcpDevice::listen(any, Some("reno")).expect("a free port");
+        let to = listener.local_addr().expect("bound");
+        let far = async {
+            let (mut far, _) = listener.accept().await.expect("it comes");
+            TcpDevice::read_preamble(&mut far).await.expect("ours");
+            TcpDevice::welcome(&mut far).await.expect("it is there");
+            far
+        };
+        let preamble = Preamble {
+            connection: 0,
+            epoch: 0,
+            key: [7; 16],
+        };
+        let patience = Duration::from_secs(10);
+        let near = TcpDevice::connect(to.ip(), to, &preamble, Some("reno"), patience);
+        let (near, far) = tokio::join!(near, far);
+        let near = near.expect("connected");
+        for socket in [SockRef::from(&near), SockRef::from(&far)] {
+            let has = socket.tcp_congestion().expect("asked");
+            assert!(has.starts_with(b"reno\0"), "{has:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn preambles_survive(connection: u16, epoch: u32, key: [u8; 16]) {
+            let p = Preamble { connection, epoch, key };
+            prop_assert_eq!(Preamble::decode(&p.encode()), Some(p));
+        }
+
+        #[test]
+        fn strangers_are_recognised(mut b: [u8; PREAMBLE_BYTES]) {
+            b[0] = b[0].wrapping_add(u8::from(b[0] == b'Q'));
+            prop_assert_eq!(Preamble::decode(&b), None);
+        }
+    }
+}

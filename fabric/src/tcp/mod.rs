@@ -1,0 +1,459 @@
+//! The TCP fabric, the default: the same four roles as `ib`, over sockets.
+//!
+//! | role | here |
+//! | --- | --- |
+//! | device | [`TcpDevice`]: a local address that connections leave from or arrive at |
+//! | configuration | [`TcpCfgs`]: buffer sizes and depths |
+//! | resources | the [`Endpoint`]'s regions, which need no registration |
+//! | connection | one socket, split into `TcpTx` and `TcpRx` |
+//!
+//! A write is a header ([`frame`]; 16 bytes, or a cache line on the way to large
+//! slots) and its payload. Payloads leave straight from the source region with
+//! one `sendmsg` for everything queued; they arrive in their slot, by one `recvmsg`
+//! that fills what is left of the current payload and a staging buffer behind it.
+
+mod device;
+mod frame;
+mod rx;
+mod tx;
+
+pub use device::PREAMBLE_DEADLINE;
+pub use device::{Preamble, TcpDevice, TcpError};
+pub use frame::{ALIGNED_HEADER_BYTES, HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
+
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    sync::Arc,
+};
+
+use super::{Endpoint, Link, PathReading};
+
+/// Sizes of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpCfgs {
+    /// `SO_SNDBUF` in bytes, where the system allows as much (`net.core.wmem_max`); else, and with
+    /// `None`, the system grows it by itself. Where it holds less than the peer's receive buffer
+    /// and the peer lags, loopback sends each window of the peer's from its own CPU, out of order
+    /// with ours, and takes that for loss: a third of the rate.
+    pub send_buffer: Option<usize>,
+    /// `SO_RCVBUF` in bytes, where the system allows as much
+    /// (`net.core.rmem_max`); else, and with `None`, the system grows it by
+    /// itself, from a window too small for one large payload, and by guesses.
+    pub recv_buffer: Option<usize>,
+    /// Payloads up to this many bytes are copied behind their header at `post`.
+    pub inline_bytes: usize,
+    /// Bytes of the receive staging buffer.
+    pub staging_bytes: usize,
+    /// `TCP_USER_TIMEOUT` in milliseconds: how long the kernel tries with data unacknowledged.
+    pub user_timeout_ms: u32,
+}
+
+impl Default for TcpCfgs {
+    fn default() -> Self {
+        TcpCfgs {
+            send_buffer: Some(1 << 20),
+            recv_buffer: Some(1 << 20),
+            inline_bytes: 512,
+            staging_bytes: 256 << 10,
+            user_timeout_ms: 2000,
+        }
+    }
+}
+
+/// The socket, shared by the two halves; closed when both are gone.
+#[derive(Debug)]
+struct Socket(OwnedFd);
+
+impl Socket {
+    fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Bytes that the peer's system has acknowledged so far.
+    fn confirmed(&self) -> Option<u64> {
+        // `tcpi_bytes_acked`, in every kernel since 4.1.
+        let info = self.tcp_info::<128>()?;
+        Some(u64::from_ne_bytes(info[120..].try_into().ok()?))
+    }
+
+    /// The first bytes of the kernel's `struct tcp_info`.
+    fn tcp_info<const BYTES: usize>(&self) -> Option<[u8; BYTES]> {
+        let mut info = [0u8; BYTES];
+        let mut len = BYTES as libc::socklen_t;
+        // SAFETY: the descriptor is open, and the kernel writes
+        // at most `len` bytes, which is what `info` has.
+        let got = unsafe {
+            libc::getsockopt(
+                self.fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        (got == 0 && len as usize == BYTES).then_some(info)
+    }
+
+    /// What the system knows of the way there and back.
+    fn path(&self) -> Option<PathReading> {
+        // Up to `tcpi_sndbuf_limited`, in every kernel since 4.10.
+        let info = self.tcp_info::<192>()?;
+        let short = |at: usize| Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
+        let long = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
+        // The kernel's word for "none seen yet".
+        let min_rtt_us = short(148).filter(|us| *us != u32::MAX).unwrap_or(0);
+        Some(PathReading {
+            rtt_us: u64::from(short(68)?),
+            retransmits: u64::from(short(100)?),
+            min_rtt_us: u64::from(min_rtt_us),
+            busy_us: long(168)?,
+            rwnd_limited_us: long(176)?,
+        })
+    }
+}
+
+/// Sets a buffer's size and says what it is then.
+type Resize = fn(&socket2::Socket, usize) -> io::Result<usize>;
+
+const SEND: Resize = |socket, bytes| {
+    socket.set_send_buffer_size(bytes)?;
+    socket.send_buffer_size()
+};
+const RECEIVE: Resize = |socket, bytes| {
+    socket.set_recv_buffer_size(bytes)?;
+    socket.recv_buffer_size()
+};
+
+/// Gives a socket a buffer of this size, if it can have one. A smaller one
+/// than was asked for is worse than the system's own choice, and cannot be
+/// taken back, so that a socket made for the purpose is asked first.
+fn resize(socket: &socket2::Socket, bytes: Option<usize>, to: Resize) -> io::Result<()> {
+    let Some(bytes) = bytes else {
+        return Ok(());
+    };
+    let probe = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+    if to(&probe, bytes).is_ok_and(|given| given >= bytes) {
+        to(socket, bytes)?;
+    }
+    Ok(())
+}
+
+/// Makes a connection of a connected, non-blocking stream.
+///
+/// # Errors
+/// A socket option was refused.
+pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> io::Result<Link> {
+    if let Some(device) = endpoint.window.region().device() {
+        // A socket's bytes come by way of the CPU.
+        let text = format!("a socket cannot write the memory of {}", device.device());
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let s = socket2::SockRef::from(&stream);
+    resize(&s, cfgs.send_buffer, SEND)?;
+    resize(&s, cfgs.recv_buffer, RECEIVE)?;
+    s.set_tcp_user_timeout(Some(std::time::Duration::from_millis(
+        cfgs.user_timeout_ms.into(),
+    )))?;
+    let socket = Arc::new(Socket(stream.into()));
+    Ok(Link {
+        rx: Box::new(rx::TcpRx::new(
+            socket.clone(),
+            endpoint.window.clone(),
+            cfgs.staging_bytes,
+        )),
+        tx: Box::new(tx::TcpTx::new(socket, endpoint, cfgs.inline_bytes)),
+    })
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+        sync::Arc,
+    };
+
+    use super::*;
+    use crate::{Broken, Event, Flushed, Grants, Region, Window, testkit::conformance};
+
+    fn sockets() -> (TcpStream, TcpStream) {
+        let l = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let a = TcpStream::connect(l.local_addr().expect("bound")).expect("connected");
+        (a, l.accept().expect("accepted").0)
+    }
+
+    /// With the staging buffer so small that payloads cross it in every way.
+    struct Tcp(TcpCfgs);
+
+    impl conformance::Fabric for Tcp {
+        fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link) {
+            let (sa, sb) = sockets();
+            (
+                link(sa, a, &self.0).expect("linked"),
+                link(sb, b, &self.0).expect("linked"),
+            )
+        }
+    }
+
+    #[test]
+    fn a_system_confirms_what_it_took() {
+        let (a, mut b) = sockets();
+        let near = Socket(a.try_clone().expect("cloned").into());
+        let before = near.confirmed().expect("Linux says");
+        (&a).write_all(&[7; 5000]).expect("written");
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while near.confirmed() != Some(before + 5000) {
+            assert!(std::time::Instant::now() < end, "{:?}", near.confirmed());
+            std::thread::yield_now();
+        }
+        b.write_all(&[1]).expect("written");
+        assert_eq!(near.confirmed(), Some(before + 5000));
+    }
+
+    #[test]
+    fn a_buffer_is_as_large_as_asked_or_the_systems_own() {
+        let (a, _b) = sockets();
+        let socket = socket2::SockRef::from(&a);
+        let own = socket.send_buffer_size().expect("asked");
+        // More than systems allow, and then less.
+        resize(&socket, Some(1 << 30), SEND).expect("asked");
+        assert_eq!(socket.send_buffer_size().expect("asked"), own);
+        resize(&socket, None, SEND).expect("nothing to do");
+        assert_eq!(socket.send_buffer_size().expect("asked"), own);
+        let wanted = 100_000;
+        assert_ne!(own, 2 * wanted);
+        resize(&socket, Some(wanted), SEND).expect("granted");
+        assert_eq!(socket.send_buffer_size().expect("asked"), 2 * wanted);
+    }
+
+    crate::fabric_conformance!(super::Tcp(super::TcpCfgs::default()));
+
+    mod small_buffers {
+        crate::fabric_conformance!(super::super::Tcp(super::super::TcpCfgs {
+            send_buffer: Some(4096),
+            recv_buffer: None,
+            inline_bytes: 64,
+            staging_bytes: 100,
+            user_timeout_ms: 2000,
+        }));
+    }
+
+    fn receiver() -> (TcpStream, Link) {
+        receiver_of(128)
+    }
+
+    /// Of four slots at either end, all of them open here.
+    fn endpoint(stride: usize) -> Endpoint {
+        let region = Arc::new(Region::new(4 * stride).expect("memory"));
+        let grants = Arc::new(Grants::new(4));
+        (0..4).for_each(|s| {
+            grants.open(s);
+        });
+        Endpoint {
+            window: Window::new(region, 0, stride, grants).expect("fits"),
+            sources: vec![],
+            peer_slots: 4,
+            peer_stride: stride,
+            peer_stream: crate::wire::Stream::None,
+            send_depth: 4,
+        }
+    }
+
+    fn receiver_of(stride: usize) -> (TcpStream, Link) {
+        let (a, b) = sockets();
+        let link = link(b, endpoint(stride), &TcpCfgs::default());
+        (a, link.expect("linked"))
+    }
+
+    fn first_event(link: &mut Link) -> Event {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            let mut got = None;
+            link.rx.poll(1, &mut |e| got = Some(e));
+            if let Some(e) = got {
+                return e;
+            }
+            assert!(std::time::Instant::now() < end, "nothing came");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_frame_break_the_connection_with_the_field() {
+        for (bytes, what) in [
+            ([0u8; 16], "kind"),
+            ([1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "reserved"),
+            (
+                [1, 0, 0, 0, 0, 0, 0, 0xff, 0, 0, 0, 0, 0, 0, 0, 0],
+                "control message",
+            ),
+            (
+                [1, 0, 0, 0, 1, 0, 0, 0x80, 0, 0, 0, 0, 9, 0, 0, 0],
+                "control length",
+            ),
+        ] {
+            let (mut a, mut b) = receiver();
+            a.write_all(&bytes).expect("written");
+            match first_event(&mut b) {
+                Event::Broken(Broken::BadFrame { what: w, .. }) => assert_eq!(w, what),
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn on_the_way_to_large_slots_payloads_begin_on_a_cache_line() {
+        let frame = |padding: u8, bytes: usize| {
+            let mut frame = frame::encode(crate::Imm::new(1, 1), 0, 5).to_vec();
+            frame.resize(frame.len() + bytes, padding);
+            frame.extend(b"bytes");
+            frame
+        };
+        for (stride, zeros) in [(LARGE_STRIDE - 1, 0), (LARGE_STRIDE, 48)] {
+            let (mut a, mut b) = receiver_of(stride);
+            a.write_all(&frame(0, zeros)).expect("written");
+            let arrived = first_event(&mut b);
+            assert!(
+                matches!(arrived, Event::Arrived { len: 5, .. }),
+                "{arrived:?}"
+            );
+        }
+        let (mut a, mut b) = receiver_of(LARGE_STRIDE);
+        a.write_all(&frame(9, 48)).expect("written");
+        let broken = Event::Broken(Broken::BadFrame {
+            what: "padding",
+            value: 9,
+        });
+        assert_eq!(first_event(&mut b), broken);
+    }
+
+    #[test]
+    fn large_payloads_that_come_one_by_one_are_read_in_place() {
+        const LEN: usize = 32 << 10;
+        let frame = |slot: u16, len: usize| {
+            let mut frame = frame::encode(crate::Imm::new(slot, 1), 0, len as u32).to_vec();
+            frame.resize(frame::header_bytes(LEN), 0);
+            frame.resize(frame.len() + len, slot as u8);
+            frame
+        };
+        let (mut a, mut b) = receiver_of(LEN);
+        let mut copied = |slot: u16, len: usize| {
+            let before = b.rx.counts().copied_bytes;
+            a.write_all(&frame(slot, len)).expect("written");
+            let arrived = first_event(&mut b);
+            assert!(
+                matches!(arrived, Event::Arrived { imm, .. } if imm.slot() == slot),
+                "{arrived:?}"
+            );
+            b.rx.counts().copied_bytes - before
+        };
+        // Nobody knows of the first. Of what follows no more than what came with its header.
+        copied(0, LEN);
+        assert!(copied(1, LEN) < 256);
+        assert!(copied(2, 1000) < 256);
+        // And small ones are read with what is behind them again.
+        assert_eq!(copied(3, 1000), 1000);
+    }
+
+    #[test]
+    fn what_is_carried_of_a_payload_under_way_is_told_before_it_has_arrived() {
+        let (mut a, mut b) = receiver();
+        let half = [&frame::encode(crate::Imm::new(1, 1), 0, 100)[..], &[7; 50]].concat();
+        let carried = |b: &mut Link, bytes: u64| {
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            while b.rx.carried() != bytes {
+                assert_eq!(b.rx.poll(8, &mut |e| panic!("{e:?}")), 0);
+                assert!(std::time::Instant::now() < end, "{}", b.rx.carried());
+            }
+        };
+        a.write_all(&half).expect("written");
+        carried(&mut b, half.len() as u64);
+        a.write_all(&[7; 49]).expect("written");
+        carried(&mut b, half.len() as u64 + 49);
+        a.write_all(&[7]).expect("written");
+        assert!(matches!(
+            first_event(&mut b),
+            Event::Arrived { len: 100, .. }
+        ));
+        assert_eq!(b.rx.carried(), half.len() as u64 + 50);
+        // Nothing came: nothing was carried.
+        b.rx.poll(8, &mut |e| panic!("{e:?}"));
+        assert_eq!(b.rx.carried(), half.len() as u64 + 50);
+    }
+
+    #[test]
+    fn what_a_full_socket_took_is_told_though_it_is_blocked() {
+        const LEN: usize = 64 << 20;
+        let (a, mut b) = sockets();
+        let patience = std::time::Duration::from_secs(10);
+        b.set_read_timeout(Some(patience)).expect("set");
+        let endpoint = Endpoint {
+            sources: vec![Arc::new(Region::new(LEN).expect("memory"))],
+            peer_stride: LEN,
+            ..endpoint(128)
+        };
+        let mut a = link(a, endpoint, &TcpCfgs::default()).expect("linked");
+        assert_eq!(a.tx.flush(), Ok(Flushed::Done));
+        assert_eq!(a.tx.carried(), 0);
+        a.tx.post(&crate::Post {
+            source: crate::SourceId(0),
+            offset: 0,
+            len: LEN as u32,
+            at: 0,
+            imm: crate::Imm::new(0, 1),
+        })
+        .expect("posted");
+        // Until neither end takes any more.
+        let end = std::time::Instant::now() + patience;
+        loop {
+            let before = a.tx.carried();
+            assert_eq!(a.tx.flush(), Ok(Flushed::Blocked));
+            if before > 0 && a.tx.carried() == before {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "{before}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let before = a.tx.carried();
+        assert!(before < LEN as u64);
+        let mut some = vec![0; 64 << 10];
+        while a.tx.carried() == before {
+            assert!(b.read(&mut some).expect("read") > 0);
+            assert_eq!(a.tx.flush(), Ok(Flushed::Blocked));
+            assert!(std::time::Instant::now() < end, "{before}");
+        }
+    }
+
+    #[test]
+    fn a_frame_cut_short_is_a_closed_connection() {
+        let (mut a, mut b) = receiver();
+        a.write_all(&frame::encode(crate::Imm::new(1, 1), 0, 100))
+            .expect("written");
+        a.write_all(&[7; 50]).expect("written");
+        drop(a);
+        assert_eq!(first_event(&mut b), Event::Broken(Broken::Closed));
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        #[test]
+        fn random_bytes_never_reach_past_the_window(
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
+        ) {
+            let (mut a, mut b) = receiver();
+            a.write_all(&bytes).expect("written");
+            drop(a);
+            loop {
+                match first_event(&mut b) {
+                    Event::Broken(_) => break,
+                    Event::Arrived { imm, len, .. } => {
+                        proptest::prop_assert!(imm.slot() < 4 && len <= 128);
+                    }
+                    Event::Control(_) => {}
+                }
+            }
+        }
+    }
+}

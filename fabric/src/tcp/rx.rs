@@ -1,0 +1,313 @@
+//! The receiving half of a socket.
+//!
+//! ```text
+//!   socket --recv---> [ rest of the current payload, in its slot ][ staging buffer ]
+//!                                                                   |
+//!                    headers are read here; a payload that lies here whole is copied to its
+//!                    slot, of a longer one the beginning is, and the next recvmsg fetches the rest
+//!                    in place
+//! ```
+//!
+//! So a burst of small writes costs one system call and one copy each, and a large payload is
+//! copied only as far as it shared a read with what came before it.
+
+use std::{fmt, io, os::fd::RawFd, sync::Arc};
+
+use super::{
+    HEADER_BYTES, Socket,
+    frame::{self, ALIGNED_HEADER_BYTES},
+};
+use crate::{Armed, Broken, Event, FabricCounts, Imm, PathReading, Rx, Window, parts::Parts};
+
+/// Payloads at least this long are large.
+const LARGE: usize = 16 << 10;
+/// Behind a large payload the staging buffer takes a few headers at most: the next payload is
+/// probably as long, and bytes that land in the staging buffer are copied.
+const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
+
+/// A payload under way.
+#[derive(Clone, Copy, Debug)]
+struct Landing {
+    imm: Imm,
+    len: u32,
+    /// Where in its slot it begins.
+    begins: u32,
+    /// Offset in the window's region of the next byte.
+    at: usize,
+    left: usize,
+}
+
+pub(super) struct TcpRx {
+    socket: Arc<Socket>,
+    parts: Parts,
+    /// Bytes in front of each payload.
+    header_bytes: usize,
+    staging: Box<[u8]>,
+    /// What of the staging buffer has been read from the socket and not used yet.
+    start: usize,
+    end: usize,
+    landing: Option<Landing>,
+    /// The last payload was [`LARGE`].
+    large: bool,
+    /// Bytes read.
+    carried: u64,
+    /// The last read found the socket empty.
+    drained: bool,
+    broken: bool,
+    counts: FabricCounts,
+}
+
+impl TcpRx {
+    pub(super) fn new(socket: Arc<Socket>, window: Window, staging_bytes: usize) -> Self {
+        TcpRx {
+            header_bytes: frame::header_bytes(window.stride()),
+            socket,
+            parts: Parts::new(window),
+            staging: vec![0; staging_bytes.max(2 * ALIGNED_HEADER_BYTES)].into(),
+            start: 0,
+            end: 0,
+            landing: None,
+            large: false,
+            carried: 0,
+            drained: false,
+            broken: false,
+            counts: FabricCounts::default(),
+        }
+    }
+
+    /// The next event that lies in what has been read, or `None` when more must be read.
+    fn parse(&mut self) -> Result<Option<Event>, Broken> {
+        if let Some(mut l) = self.landing {
+            let n = l.left.min(self.end - self.start);
+            self.copy(l.at, n);
+            l.at += n;
+            l.left -= n;
+            if l.left > 0 {
+                self.landing = Some(l);
+                return Ok(None);
+            }
+            self.landing = None;
+            let arrived = self.parts.landed(l.imm, l.begins, l.len, &mut self.counts);
+            return arrived.map(Some);
+        }
+        let ahead = &self.staging[self.start..self.end];
+        let Some((header, padding)) = ahead
+            .get(..self.header_bytes)
+            .and_then(|bytes| bytes.split_first_chunk::<HEADER_BYTES>())
+        else {
+            return Ok(None);
+        };
+        let h = frame::decode(header)?;
+        frame::check_padding(padding)?;
+        self.start += self.header_bytes;
+        if let Some(message) = h.imm.message() {
+            self.counts.control += 1;
+            return Ok(Some(Event::Control(message)));
+        }
+        let to = self.parts.landing(h.imm, Some(h.at), h.len)?;
+        let (len, here) = (h.len as usize, self.end - self.start);
+        self.large = len >= LARGE;
+        self.copy(to.offset, len.min(here));
+        if len > here {
+            self.landing = Some(Landing {
+                imm: h.imm,
+                len: h.len,
+                begins: to.at,
+                at: to.offset + here,
+                left: len - here,
+            });
+            return Ok(None);
+        }
+        let arrived = self.parts.landed(h.imm, to.at, h.len, &mut self.counts);
+        arrived.map(Some)
+    }
+
+    /// Moves the next bytes of the staging buffer to where they belong, in the window's region.
+    fn copy(&mut self, to: usize, n: usize) {
+        if n == 0 {
+            return;
+        }
+        let from = &self.staging[self.start..self.start + n];
+        if let Some(to) = self.parts.window().region().reach(to, n) {
+            // SAFETY: `reach` checked the bounds. `Parts::landing` checked that the payload lies in
+            // a slot whose grant is open, behind the parts that have arrived: these bytes are the
+            // sender's, for whom we write, and nobody reads them before their arrival.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, n) };
+        }
+        self.start += n;
+        self.counts.copied_bytes += n as u64;
+        self.counts.copies += 1;
+    }
+
+    /// One read. Returns false when the socket is empty.
+    fn read(&mut self) -> Result<bool, Broken> {
+        if self.start > 0 {
+            // What is left is less than a header.
+            self.staging.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let room = self.staging.len() - self.end;
+        let room = match self.large {
+            true => room.min(READ_PAST_LARGE),
+            false => room,
+        };
+        let mut iov = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; 2];
+        let mut in_place = 0;
+        if let Some(l) = &self.landing
+            && let Ok(at) = self.parts.window().region().at(l.at, l.left)
+        {
+            in_place = l.left;
+            iov[0] = libc::iovec {
+                iov_base: at.cast(),
+                iov_len: in_place,
+            };
+        }
+        iov[1] = libc::iovec {
+            iov_base: self.staging[self.end..].as_mut_ptr().cast(),
+            iov_len: room,
+        };
+        loop {
+            // One buffer is handed over at less cost than a list of two.
+            let n = if in_place == 0 {
+                let [_, to] = iov;
+                // SAFETY: it is the unused end of the staging buffer; the socket is open.
+                unsafe {
+                    libc::recv(
+                        self.socket.fd(),
+                        to.iov_base,
+                        to.iov_len,
+                        libc::MSG_DONTWAIT,
+                    )
+                }
+            } else {
+                // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+                let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+                msg.msg_iov = iov.as_mut_ptr();
+                msg.msg_iovlen = iov.len();
+                // SAFETY: the first entry is the checked rest of a payload whose bytes of the slot
+                // the sender owns, which `self.parts` keeps mapped; the second is the unused end
+                // of the staging buffer.
+                unsafe { libc::recvmsg(self.socket.fd(), &mut msg, libc::MSG_DONTWAIT) }
+            };
+            self.counts.syscalls += 1;
+            match n {
+                0 => return Err(Broken::Closed),
+                n if n > 0 => {
+                    let n = n as usize;
+                    self.carried += n as u64;
+                    let direct = n.min(in_place);
+                    if let Some(l) = &mut self.landing {
+                        l.at += direct;
+                        l.left -= direct;
+                    }
+                    self.end += n - direct;
+                    self.counts.partial += u64::from(n < in_place);
+                    return Ok(true);
+                }
+                _ => {
+                    let e = io::Error::last_os_error();
+                    match e.kind() {
+                        io::ErrorKind::WouldBlock => {
+                            self.counts.empty_syscalls += 1;
+                            return Ok(false);
+                        }
+                        io::ErrorKind::Interrupted => {}
+                        io::ErrorKind::ConnectionReset => return Err(Broken::Closed),
+                        _ => return Err(Broken::io("recv", &e)),
+                    }
+                }
+            }
+        }
+    }
+
+    fn broke(&mut self, broken: Broken, sink: &mut dyn FnMut(Event)) {
+        self.broken = true;
+        sink(Event::Broken(broken));
+    }
+}
+
+impl Rx for TcpRx {
+    fn confirmed(&self) -> Option<u64> {
+        self.socket.confirmed()
+    }
+
+    fn path(&self) -> Option<PathReading> {
+        self.socket.path()
+    }
+
+    /// Reads until there is something to report, and reports all that
+    /// came with it. It does not read again to find the socket empty:
+    /// whoever polls answers first, and the next poll will find out.
+    fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
+        let mut events = 0;
+        while !self.broken {
+            while events < budget {
+                match self.parse() {
+                    Ok(Some(event)) => {
+                        sink(event);
+                        events += 1;
+                    }
+                    Ok(None) => break,
+                    Err(b) => {
+                        self.broke(b, sink);
+                        return events + 1;
+                    }
+                }
+            }
+            if events > 0 || budget == 0 {
+                break;
+            }
+            match self.read() {
+                Ok(true) => self.drained = false,
+                Ok(false) => {
+                    self.drained = true;
+                    break;
+                }
+                Err(b) => {
+                    self.broke(b, sink);
+                    return 1;
+                }
+            }
+        }
+        events
+    }
+
+    fn carried(&self) -> u64 {
+        self.carried
+    }
+
+    fn arm(&mut self) -> Armed {
+        // Edge-triggered: an edge comes for whatever follows the read that found the socket empty.
+        // Until then there may be something, in the socket or in the staging buffer.
+        if self.drained || self.broken {
+            Armed::Sleep
+        } else {
+            Armed::Ready
+        }
+    }
+
+    fn fd(&self) -> RawFd {
+        self.socket.fd()
+    }
+
+    fn counts(&self) -> FabricCounts {
+        self.counts
+    }
+}
+
+impl Drop for TcpRx {
+    fn drop(&mut self) {
+        // SAFETY: the socket is open: `self.socket` lives. A failure means that it is down already.
+        unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
+    }
+}
+
+impl fmt::Debug for TcpRx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TcpRx({} arrived)", self.counts.writes)
+    }
+}

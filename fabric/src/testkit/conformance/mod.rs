@@ -1,0 +1,152 @@
+//! One suite for every fabric: each clause of the contract as a function that joins two endpoints
+//! and panics where the fabric breaks its word.
+//!
+//! A fabric implements [`Fabric`] and calls [`fabric_conformance!`](crate::fabric_conformance),
+//! which makes one test of each case. The cases are in modules by what they ask of it:
+//!
+//! * `delivery`: what is sent arrives, in order, and wakes who sleeps.
+//! * `refusals`: what is outside its bounds or was not granted does not.
+//! * `parts`: slots that are written in parts.
+//! * `queue`: the send queue, and when the memory behind it is free.
+//! * `breaking`: the end of a connection.
+
+mod breaking;
+mod delivery;
+mod parts;
+mod queue;
+mod refusals;
+mod rig;
+
+use std::time::Duration;
+
+use crate::{Endpoint, Link};
+
+pub use breaking::{
+    a_dead_peer_breaks_the_connection_after_what_it_sent,
+    nothing_lands_after_a_connection_is_torn_down,
+};
+pub use delivery::{
+    a_sleeper_is_woken, bytes_arrive_whole_and_in_order, control_messages_keep_their_place,
+    slots_are_used_again_and_again_in_both_directions,
+};
+pub use parts::{
+    a_grant_is_closed_by_the_last_part, a_part_after_the_last_breaks_the_connection,
+    a_part_at_another_offset_breaks_the_connection, a_part_past_its_slot_breaks_the_connection,
+    a_part_to_a_window_that_takes_none_breaks_the_connection,
+    a_part_with_a_wrong_use_count_breaks_the_connection, an_empty_part_breaks_the_connection,
+    parts_land_behind_one_another, parts_of_any_size_and_mixture_arrive_as_sent,
+};
+pub use queue::{
+    a_full_send_queue_is_an_answer_and_not_a_wait, inline_memory_is_free_at_once,
+    retired_memory_is_free,
+};
+pub use refusals::{
+    a_post_outside_its_bounds_is_refused, a_second_write_to_a_slot_breaks_the_connection,
+    a_write_past_its_slot_breaks_the_connection,
+    a_write_that_begins_inside_its_slot_breaks_the_connection,
+    a_write_to_a_slot_outside_the_window_breaks_the_connection,
+    a_write_with_a_wrong_use_count_breaks_the_connection,
+    a_write_without_a_grant_breaks_the_connection,
+};
+
+/// What the suite needs of a fabric.
+pub trait Fabric: Sync {
+    /// Joins two endpoints.
+    fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link);
+
+    /// True where a refused write leaves the slot untouched. A NIC writes first and is found out
+    /// after.
+    fn looks_before_bytes_land(&self) -> bool {
+        true
+    }
+
+    /// Why it cannot be tried on this machine, if it cannot: each case says so and passes.
+    fn absent(&self) -> Option<String> {
+        None
+    }
+
+    /// True where writes arrive in the order they were posted.
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
+    /// True where slots can be written in parts.
+    fn takes_parts(&self) -> bool {
+        self.keeps_order()
+    }
+
+    /// True where writes stay in the sender's queue until the peer's software reads. A NIC takes
+    /// them all by itself, since every one has its slot.
+    fn fills_up_unread(&self) -> bool {
+        true
+    }
+
+    /// How many requests the long exchange makes.
+    fn exchanges(&self) -> usize {
+        4000
+    }
+
+    /// How long to wait for the next thing that must come. Never for all of them: how long those
+    /// take together is the machine's speed.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+}
+
+/// Makes one test of each case for the fabric that the expression names (seen from a module inside
+/// the caller's). An attribute before the expression goes to each test:
+/// `fabric_conformance!(#[ignore = "needs a device"] super::MyFabric)`.
+#[macro_export]
+macro_rules! fabric_conformance {
+    (@cases $attribute:tt $fabric:expr; $($case:ident,)*) => {
+        mod conformance_suite {
+            $($crate::fabric_conformance!(@case $attribute $fabric; $case);)*
+        }
+    };
+    (@case [$(#[$attribute:meta])?] $fabric:expr; $case:ident) => {
+        #[test]
+        $(#[$attribute])?
+        fn $case() {
+            use $crate::testkit::conformance::Fabric as _;
+            if let Some(why) = $fabric.absent() {
+                return println!("skipped: {why}");
+            }
+            $crate::testkit::conformance::$case(&$fabric);
+        }
+    };
+    (@suite $attribute:tt $fabric:expr) => {
+        $crate::fabric_conformance!(@cases $attribute $fabric;
+            bytes_arrive_whole_and_in_order,
+            a_post_outside_its_bounds_is_refused,
+            a_write_past_its_slot_breaks_the_connection,
+            a_write_that_begins_inside_its_slot_breaks_the_connection,
+            a_write_to_a_slot_outside_the_window_breaks_the_connection,
+            a_write_without_a_grant_breaks_the_connection,
+            a_second_write_to_a_slot_breaks_the_connection,
+            a_write_with_a_wrong_use_count_breaks_the_connection,
+            a_full_send_queue_is_an_answer_and_not_a_wait,
+            inline_memory_is_free_at_once,
+            retired_memory_is_free,
+            control_messages_keep_their_place,
+            a_sleeper_is_woken,
+            a_dead_peer_breaks_the_connection_after_what_it_sent,
+            nothing_lands_after_a_connection_is_torn_down,
+            slots_are_used_again_and_again_in_both_directions,
+            parts_land_behind_one_another,
+            parts_of_any_size_and_mixture_arrive_as_sent,
+            a_grant_is_closed_by_the_last_part,
+            a_part_past_its_slot_breaks_the_connection,
+            a_part_at_another_offset_breaks_the_connection,
+            an_empty_part_breaks_the_connection,
+            a_part_to_a_window_that_takes_none_breaks_the_connection,
+            a_part_after_the_last_breaks_the_connection,
+            a_part_with_a_wrong_use_count_breaks_the_connection,
+        );
+    };
+    (#[$attribute:meta] $fabric:expr) => {
+        $crate::fabric_conformance!(@suite [#[$attribute]] $fabric);
+    };
+    ($fabric:expr) => {
+        $crate::fabric_conformance!(@suite [] $fabric);
+    };
+}

@@ -1,0 +1,316 @@
+//! Slots that are written in parts: behind one another, each told as it comes, and nothing else.
+
+use super::{
+    Fabric,
+    refusals::refused,
+    rig::{End, GUARD, Progress, Shape, join, pattern},
+};
+use crate::{Broken, Event, Imm};
+
+/// What the next event has to be.
+fn arrives(b: &mut End, imm: Imm, at: usize, len: usize) {
+    let (at, len) = (at as u32, len as u32);
+    assert_eq!(b.next(), Event::Arrived { imm, at, len });
+}
+
+/// The connection is broken by a frame that cannot be; returns what of it.
+fn bad_frame(b: &mut End) -> (&'static str, u64) {
+    match b.next_broken() {
+        Broken::BadFrame { what, value } => (what, value),
+        other => panic!("{other}"),
+    }
+}
+
+/// Order: each part begins where the one before it ended, whatever their sizes, and is there when
+/// it is told.
+pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
+    let sizes = [1, 16, 4, 700, 65_000, 1, 511, 512, 513, 9];
+    let stride = 70_000;
+    let (mut a, mut b) = join(fabric, Shape::in_parts(4, stride));
+    b.grant_all();
+    let bytes = pattern(3, sizes.iter().sum());
+    a.fill(0, &bytes);
+    let mut at = 0;
+    for (i, len) in sizes.iter().copied().enumerate() {
+        let imm = Imm::new(2, 1);
+        let last = i + 1 == sizes.len();
+        let imm = if last { imm } else { imm.with_more() };
+        a.post_at(at, len, at, imm).expect("posted");
+        at += len;
+    }
+    // What waits is longer than some buffers: both ends have to go on.
+    let (mut came, mut progress) = (Vec::new(), Progress::new(fabric.patience()));
+    while came.len() < sizes.len() {
+        assert!(progress.goes_on(came.len()), "{came:?}");
+        a.link.tx.flush().expect("alive");
+        b.link.rx.poll(1, &mut |e| came.push(e));
+    }
+    let mut at = 0;
+    for (i, (event, len)) in came.into_iter().zip(sizes).enumerate() {
+        let imm = Imm::new(2, 1);
+        let last = i + 1 == sizes.len();
+        let imm = if last { imm } else { imm.with_more() };
+        let part = Event::Arrived {
+            imm,
+            at: at as u32,
+            len: len as u32,
+        };
+        assert_eq!(event, part);
+        at += len;
+        assert_eq!(b.slot(2, at), bytes[..at], "up to part {i}");
+    }
+    assert!(b.guards_untouched());
+    let parts = sizes.len() as u64;
+    for counts in [a.link.tx.counts(), b.link.rx.counts()] {
+        assert_eq!((counts.writes, counts.parts), (parts, parts - 1));
+        assert_eq!(counts.bytes, at as u64);
+    }
+}
+
+/// Ownership: between the parts the slot is the sender's, and afterwards the receiver's; its next
+/// use begins at its beginning.
+pub fn a_grant_is_closed_by_the_last_part(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
+    let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
+    for use_count in 1..4 {
+        assert_eq!(b.window.grants().open(1), Some(use_count));
+        let imm = Imm::new(1, use_count);
+        let bytes = pattern(usize::from(use_count), 20);
+        a.fill(0, &bytes);
+        a.send_at(0, 16, 0, imm.with_more());
+        arrives(&mut b, imm.with_more(), 0, 16);
+        assert!(b.window.grants().is_open(1), "more is to come");
+        a.send_at(16, 4, 16, imm);
+        arrives(&mut b, imm, 16, 4);
+        assert!(!b.window.grants().is_open(1), "that was all");
+        assert_eq!(b.slot(1, 20), bytes);
+    }
+    // And one in one piece.
+    assert_eq!(b.window.grants().open(1), Some(4));
+    a.send(0, 20, Imm::new(1, 4));
+    arrives(&mut b, Imm::new(1, 4), 0, 20);
+    assert!(!b.window.grants().is_open(1));
+}
+
+/// A generator that needs no crate: the next number below `n`.
+fn below(state: &mut u64, n: usize) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as usize % n
+}
+
+/// Against a model: what has been sent to each slot. Parts of many slots in any mixture, of any
+/// size, over many uses.
+pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
+    let (slots, stride, total) = (8, 1500, fabric.exchanges());
+    let (mut a, mut b) = join(fabric, Shape::in_parts(slots, stride));
+    b.grant_all();
+    let mut random = 0x9e37_79b9_7f4a_7c15;
+    // Of the use that each slot is in: its length, what was sent, what came.
+    let mut uses = vec![(1u16, 0, 0, 0); slots];
+    let (mut posted, mut came, mut answers) = (0, 0, 0);
+    let mut progress = Progress::new(fabric.patience());
+    while came < total {
+        assert!(progress.goes_on(posted + came), "{posted} {came}");
+        // As many as have a receive for sure.
+        while posted < total && posted - came < 2 * slots && a.link.tx.room() > 0 {
+            let slot = below(&mut random, slots);
+            let (use_count, len, sent, _) = &mut uses[slot];
+            if *len == 0 {
+                *len = 1 + below(&mut random, stride);
+                *sent = 0;
+                a.fill(
+                    slot * stride,
+                    &pattern(slot + usize::from(*use_count), *len),
+                );
+            }
+            if *sent == *len {
+                // All of it is on its way.
+                break;
+            }
+            let part = 1 + below(&mut random, *len - *sent);
+            let imm = Imm::new(slot as u16, *use_count);
+            let imm = if *sent + part < *len {
+                imm.with_more()
+            } else {
+                imm
+            };
+            a.post_at(slot * stride + *sent, part, *sent, imm)
+                .expect("room");
+            *sent += part;
+            posted += 1;
+        }
+        a.link.tx.flush().expect("alive");
+        let mut events = Vec::new();
+        b.link.rx.poll(8, &mut |e| events.push(e));
+        for event in events {
+            let Event::Arrived { imm, at, len } = event else {
+                panic!("{event:?}")
+            };
+            let slot = usize::from(imm.slot());
+            let (use_count, whole, _, got) = &mut uses[slot];
+            assert_eq!((imm.use_count(), at as usize), (*use_count, *got));
+            *got += len as usize;
+            let expected = pattern(slot + usize::from(*use_count), *whole);
+            assert_eq!(b.slot(imm.slot(), *got), expected[..*got], "slot {slot}");
+            assert_eq!(imm.more(), *got < *whole);
+            came += 1;
+            if !imm.more() {
+                // Nothing of it is sent any more when its last part is there.
+                answers += 1;
+                let next = b.window.grants().open(imm.slot()).expect("closed");
+                uses[slot] = (next, 0, 0, 0);
+            }
+        }
+    }
+    let counts = b.link.rx.counts();
+    assert_eq!(
+        (counts.writes, counts.parts),
+        (total as u64, (total - answers) as u64)
+    );
+    assert!(answers > 0 && answers < total && b.guards_untouched());
+}
+
+/// Bounds: a slot is as long as it is, however its bytes come.
+pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
+    let lie = Shape {
+        claimed_stride: 256,
+        ..Shape::in_parts(4, 128)
+    };
+    let (mut a, mut b) = join(fabric, lie);
+    b.grant_all();
+    a.fill(0, &pattern(1, 200));
+    let imm = Imm::new(0, 1);
+    a.send_at(0, 100, 0, imm.with_more());
+    arrives(&mut b, imm.with_more(), 0, 100);
+    a.send_at(100, 29, 100, imm);
+    let broken = b.next_broken();
+    let outside = Broken::OutOfBounds {
+        slot: 0,
+        slots: 4,
+        at: 100,
+        len: 29,
+        stride: 128,
+    };
+    assert_eq!(broken, outside);
+    assert!(b.window.grants().is_open(0));
+    if fabric.looks_before_bytes_land() {
+        assert_eq!(b.slot(0, 128)[100..], [GUARD; 28]);
+        assert_eq!(b.slot(1, 128), [GUARD; 128]);
+    }
+}
+
+/// Order: what a frame says of its offset has to be what came before it.
+pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
+    if !fabric.looks_before_bytes_land() {
+        return;
+    }
+    for at in [0, 8, 17, 64] {
+        let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
+        b.grant_all();
+        a.fill(0, &pattern(1, 128));
+        let imm = Imm::new(3, 1).with_more();
+        a.send_at(0, 16, 0, imm);
+        arrives(&mut b, imm, 0, 16);
+        a.send_at(100, 8, at, imm);
+        assert_eq!(bad_frame(&mut b), ("offset within the slot", at as u64));
+        assert_eq!(b.slot(3, 16), pattern(1, 16), "what came stands");
+        assert_eq!(b.slot(3, 128)[16..], [GUARD; 112]);
+    }
+}
+
+/// A part is at least one byte, the last too.
+pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
+    let imm = Imm::new(3, 1);
+    let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
+    b.grant_all();
+    a.send_at(0, 0, 0, imm.with_more());
+    assert_eq!(bad_frame(&mut b), ("length of a part", 0));
+
+    let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
+    b.grant_all();
+    a.send_at(0, 16, 0, imm.with_more());
+    arrives(&mut b, imm.with_more(), 0, 16);
+    a.send_at(0, 0, 16, imm);
+    assert_eq!(bad_frame(&mut b), ("length of a part", 0));
+    assert!(b.window.grants().is_open(3));
+}
+
+/// Requests come in one piece.
+pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
+    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
+    b.grant_all();
+    a.fill(0, &pattern(1, 16));
+    let imm = Imm::new(3, 1).with_more();
+    a.send_at(0, 16, 0, imm);
+    let part = ("part of what comes in one piece", u64::from(imm.bits()));
+    assert_eq!(bad_frame(&mut b), part);
+    assert!(b.window.grants().is_open(3));
+    if fabric.looks_before_bytes_land() {
+        assert!(b.untouched());
+    }
+}
+
+/// Ownership: the last part was the last.
+pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
+    for more in [false, true] {
+        let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
+        b.grant_all();
+        a.fill(0, &pattern(1, 128));
+        let imm = Imm::new(3, 1);
+        a.send_at(0, 16, 0, imm.with_more());
+        a.send_at(16, 4, 16, imm);
+        arrives(&mut b, imm.with_more(), 0, 16);
+        arrives(&mut b, imm, 16, 4);
+        // As a write of its own: the slot begins anew, and is not granted.
+        let again = if more { imm.with_more() } else { imm };
+        a.send_at(20, 4, 0, again);
+        refused(&mut b);
+        if fabric.looks_before_bytes_land() {
+            assert_eq!(b.slot(3, 20), pattern(1, 20), "what came stands");
+        }
+    }
+}
+
+/// Ownership: every part is of the use that was granted.
+pub fn a_part_with_a_wrong_use_count_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.takes_parts() {
+        return;
+    }
+    for (first, second) in [(1, 2), (2, 2)] {
+        let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
+        b.grant_all();
+        if first == 1 {
+            let imm = Imm::new(3, first).with_more();
+            a.send_at(0, 16, 0, imm);
+            arrives(&mut b, imm, 0, 16);
+        }
+        a.send_at(16, 4, 0, Imm::new(3, second).with_more());
+        refused(&mut b);
+        assert!(b.window.grants().is_open(3), "the grant of use 1 stands");
+    }
+}

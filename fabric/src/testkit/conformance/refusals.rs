@@ -1,0 +1,191 @@
+//! What is outside its bounds or was not granted is refused: at the sender, and by a receiver whose
+//! sender lies.
+
+use std::time::Instant;
+
+use super::{
+    Fabric,
+    rig::{End, Shape, join, pattern},
+};
+use crate::{Broken, Control, Event, Imm, Post, PostError, SourceId};
+
+/// Bounds, at the sender.
+pub fn a_post_outside_its_bounds_is_refused(fabric: &dyn Fabric) {
+    let (mut a, b) = join(fabric, Shape::honest(4, 128));
+    b.grant_all();
+    let source = a.source.len();
+    let cases = [
+        (source, 1, Imm::new(0, 1)),
+        (source - 1, 2, Imm::new(0, 1)),
+        (usize::MAX, 2, Imm::new(0, 1)),
+        (0, 129, Imm::new(0, 1)),
+        (0, 1, Imm::new(4, 1)),
+    ];
+    for (offset, len, imm) in cases {
+        assert!(
+            matches!(a.post(offset, len, imm), Err(PostError::OutOfBounds { .. })),
+            "{offset} {len} {imm:?}"
+        );
+    }
+    let stray = Post {
+        source: SourceId(1),
+        offset: 0,
+        len: 1,
+        at: 0,
+        imm: Imm::new(0, 1),
+    };
+    assert!(a.link.tx.post(&stray).is_err(), "no such source");
+    let late = Post {
+        source: SourceId(0),
+        at: 128,
+        ..stray
+    };
+    assert!(a.link.tx.post(&late).is_err(), "past the end of the slot");
+    assert_eq!(a.link.tx.posted(), 0);
+}
+
+/// Whoever takes an arrival reads from the beginning of its slot.
+pub fn a_write_that_begins_inside_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
+    if !fabric.looks_before_bytes_land() {
+        return;
+    }
+    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
+    b.grant_all();
+    a.fill(0, &pattern(1, 8));
+    let post = Post {
+        source: SourceId(0),
+        offset: 0,
+        len: 8,
+        at: 64,
+        imm: Imm::new(3, 1),
+    };
+    a.link.tx.post(&post).expect("inside the slot");
+    a.flush();
+    let broken = b.next_broken();
+    assert!(
+        matches!(broken, Broken::BadFrame { value: 64, .. }),
+        "{broken}"
+    );
+    assert!(b.untouched());
+}
+
+/// A NIC may refuse a write without telling its own side: then the sender hears of it, with what it
+/// sends next. A receiver that looks by itself must know.
+fn either_breaks(fabric: &dyn Fabric, a: &mut End, b: &mut End) -> Broken {
+    if fabric.looks_before_bytes_land() {
+        a.flush();
+        return b.next_broken();
+    }
+    let end = Instant::now() + fabric.patience();
+    loop {
+        let _ = a.link.tx.post(&Post::control(Control::Echo(0)));
+        let _ = a.link.tx.flush();
+        for link in [&mut a.link, &mut b.link] {
+            let mut broken = None;
+            link.rx.poll(1, &mut |e| match e {
+                Event::Broken(b) => broken = Some(b),
+                Event::Control(_) => {}
+                Event::Arrived { .. } => panic!("reported: {e:?}"),
+            });
+            if let Some(broken) = broken {
+                return broken;
+            }
+        }
+        assert!(Instant::now() < end, "nobody hears of it");
+    }
+}
+
+/// Bounds, at the receiver: a sender that believes slots to be larger.
+pub fn a_write_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
+    let lie = Shape {
+        claimed_stride: 256,
+        ..Shape::honest(4, 128)
+    };
+    let (mut a, mut b) = join(fabric, lie);
+    b.grant_all();
+    a.fill(0, &pattern(1, 256));
+    a.post(0, 129, Imm::new(3, 1)).expect("posted");
+    let broken = either_breaks(fabric, &mut a, &mut b);
+    if fabric.looks_before_bytes_land() {
+        assert!(
+            matches!(
+                broken,
+                Broken::OutOfBounds {
+                    slot: 3,
+                    len: 129,
+                    ..
+                }
+            ),
+            "{broken}"
+        );
+        assert!(b.untouched());
+    }
+    assert!(b.guards_untouched());
+}
+
+/// Bounds, at the receiver: a sender that believes in more slots.
+pub fn a_write_to_a_slot_outside_the_window_breaks_the_connection(fabric: &dyn Fabric) {
+    let lie = Shape {
+        claimed_slots: 100,
+        ..Shape::honest(4, 128)
+    };
+    let (mut a, mut b) = join(fabric, lie);
+    b.grant_all();
+    a.post(0, 8, Imm::new(4, 1)).expect("posted");
+    let broken = either_breaks(fabric, &mut a, &mut b);
+    if fabric.looks_before_bytes_land() {
+        assert!(
+            matches!(broken, Broken::OutOfBounds { slot: 4, .. }),
+            "{broken}"
+        );
+        assert!(b.untouched());
+    }
+    assert!(b.guards_untouched());
+}
+
+/// What came was against a grant, and it is the last of that connection.
+pub(super) fn refused(b: &mut End) {
+    let broken = b.next_broken();
+    assert!(matches!(broken, Broken::Grant(_)), "{broken}");
+    let mut more = 0;
+    b.link.rx.poll(16, &mut |_| more += 1);
+    assert_eq!(more, 0, "nothing follows a break");
+}
+
+/// Ownership: the receiver has granted nothing.
+pub fn a_write_without_a_grant_breaks_the_connection(fabric: &dyn Fabric) {
+    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
+    a.send(0, 100, Imm::new(2, 1));
+    refused(&mut b);
+    if fabric.looks_before_bytes_land() {
+        assert!(b.untouched());
+    }
+}
+
+/// Ownership: a duplicate.
+pub fn a_second_write_to_a_slot_breaks_the_connection(fabric: &dyn Fabric) {
+    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
+    b.grant_all();
+    a.fill(0, &pattern(1, 100));
+    a.fill(100, &pattern(2, 100));
+    a.post(0, 100, Imm::new(2, 1)).expect("posted");
+    a.post(100, 100, Imm::new(2, 1)).expect("posted");
+    a.flush();
+    assert!(matches!(b.next(), Event::Arrived { len: 100, .. }));
+    refused(&mut b);
+    if fabric.looks_before_bytes_land() {
+        assert_eq!(b.slot(2, 100), pattern(1, 100), "the first write stands");
+    }
+}
+
+/// Ownership: a late completion of an earlier use.
+pub fn a_write_with_a_wrong_use_count_breaks_the_connection(fabric: &dyn Fabric) {
+    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
+    b.grant_all();
+    a.send(0, 1, Imm::new(2, 1));
+    assert!(matches!(b.next(), Event::Arrived { .. }));
+    assert_eq!(b.window.grants().open(2), Some(2));
+    a.send(0, 1, Imm::new(2, 1));
+    refused(&mut b);
+    assert!(b.window.grants().is_open(2), "the grant of use 2 stands");
+}

@@ -1,0 +1,227 @@
+//! Two joined ends, and the waits of the cases.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::Fabric;
+use crate::wire::Stream;
+use crate::{
+    Broken, Endpoint, Event, Flushed, Grants, Imm, Link, Post, PostError, Region, SourceId, Window,
+};
+
+/// One end under test: its link, its window and the region it sends from.
+pub(super) struct End {
+    pub(super) link: Link,
+    pub(super) window: Window,
+    pub(super) source: Arc<Region>,
+    patience: Duration,
+}
+
+/// What an end claims; a liar's sender claims a window that is not there.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) slots: usize,
+    pub(super) stride: usize,
+    pub(super) claimed_slots: usize,
+    pub(super) claimed_stride: usize,
+    pub(super) send_depth: usize,
+    /// Which parts slots may be written in.
+    pub(super) stream: Stream,
+}
+
+impl Shape {
+    pub(super) fn honest(slots: usize, stride: usize) -> Self {
+        Shape {
+            slots,
+            stride,
+            claimed_slots: slots,
+            claimed_stride: stride,
+            send_depth: 64,
+            stream: Stream::None,
+        }
+    }
+
+    /// The same, where slots may be written in parts.
+    pub(super) fn in_parts(slots: usize, stride: usize) -> Self {
+        Shape {
+            stream: Stream::All,
+            ..Shape::honest(slots, stride)
+        }
+    }
+}
+
+pub(super) const GUARD: u8 = 0xee;
+
+fn endpoint(shape: Shape) -> Endpoint {
+    // A guard page's worth on both sides of the slots shows a write that strays.
+    let bytes = shape.slots * shape.stride;
+    let region = Arc::new(Region::new(bytes + 8192).expect("memory"));
+    // SAFETY: nobody else knows the region yet.
+    unsafe { region.bytes_mut(0, bytes + 8192) }
+        .expect("in bounds")
+        .fill(GUARD);
+    let source_len = (shape.claimed_slots * shape.claimed_stride).max(4096);
+    Endpoint {
+        window: Window::new(
+            region,
+            4096,
+            shape.stride,
+            Arc::new(Grants::new(shape.slots)),
+        )
+        .expect("fits")
+        .in_parts(shape.stream),
+        sources: vec![Arc::new(Region::new(source_len).expect("memory"))],
+        peer_slots: shape.claimed_slots,
+        peer_stride: shape.claimed_stride,
+        peer_stream: shape.stream,
+        send_depth: shape.send_depth,
+    }
+}
+
+pub(super) fn join(fabric: &dyn Fabric, shape: Shape) -> (End, End) {
+    let (a, b) = (endpoint(shape), endpoint(shape));
+    let end = |e: &Endpoint, link| End {
+        link,
+        window: e.window.clone(),
+        source: e.sources[0].clone(),
+        patience: fabric.patience(),
+    };
+    let (la, lb) = fabric.pair(a.clone(), b.clone());
+    (end(&a, la), end(&b, lb))
+}
+
+impl End {
+    pub(super) fn grant_all(&self) {
+        for slot in 0..self.window.slots() as u16 {
+            self.window.grants().open(slot).expect("closed");
+        }
+    }
+
+    pub(super) fn fill(&self, offset: usize, bytes: &[u8]) {
+        // SAFETY: these bytes are not being sent: each case fills before it posts or after a
+        // retirement.
+        unsafe { self.source.bytes_mut(offset, bytes.len()) }
+            .expect("in bounds")
+            .copy_from_slice(bytes);
+    }
+
+    pub(super) fn slot(&self, slot: u16, len: usize) -> Vec<u8> {
+        let offset = self.window.slot_offset(slot);
+        // SAFETY: read after its arrival or after the connection broke: nobody writes it.
+        unsafe { self.window.region().bytes(offset, len) }
+            .expect("in bounds")
+            .to_vec()
+    }
+
+    pub(super) fn untouched(&self) -> bool {
+        let r = self.window.region();
+        // SAFETY: as in `slot`.
+        let all = unsafe { r.bytes(0, r.len()) }.expect("in bounds");
+        all.iter().all(|b| *b == GUARD)
+    }
+
+    pub(super) fn guards_untouched(&self) -> bool {
+        let r = self.window.region();
+        // SAFETY: nobody has any business in the guards.
+        let (before, after) = unsafe { (r.bytes(0, 4096), r.bytes(r.len() - 4096, 4096)) };
+        before.expect("in bounds").iter().all(|b| *b == GUARD)
+            && after.expect("in bounds").iter().all(|b| *b == GUARD)
+    }
+
+    pub(super) fn post(&mut self, offset: usize, len: usize, imm: Imm) -> Result<(), PostError> {
+        self.post_at(offset, len, 0, imm)
+    }
+
+    /// A part: `at` is where in its slot it lands.
+    pub(super) fn post_at(
+        &mut self,
+        offset: usize,
+        len: usize,
+        at: usize,
+        imm: Imm,
+    ) -> Result<(), PostError> {
+        self.link.tx.post(&Post {
+            source: SourceId(0),
+            offset,
+            len: len as u32,
+            at: at as u32,
+            imm,
+        })
+    }
+
+    /// Posts a part and flushes, whatever it takes.
+    pub(super) fn send_at(&mut self, offset: usize, len: usize, at: usize, imm: Imm) {
+        self.post_at(offset, len, at, imm).expect("posted");
+        self.flush();
+    }
+
+    /// Posts and flushes, whatever it takes.
+    pub(super) fn send(&mut self, offset: usize, len: usize, imm: Imm) {
+        self.post(offset, len, imm).expect("posted");
+        self.flush();
+    }
+
+    pub(super) fn flush(&mut self) {
+        let end = Instant::now() + self.patience;
+        while self.link.tx.flush().expect("flushed") == Flushed::Blocked {
+            assert!(Instant::now() < end, "blocked for ever");
+            thread::yield_now();
+        }
+    }
+
+    /// The next event.
+    pub(super) fn next(&mut self) -> Event {
+        let end = Instant::now() + self.patience;
+        loop {
+            let mut got = None;
+            self.link.rx.poll(1, &mut |e| got = Some(e));
+            if let Some(e) = got {
+                return e;
+            }
+            assert!(Instant::now() < end, "nothing came");
+            thread::yield_now();
+        }
+    }
+
+    pub(super) fn next_broken(&mut self) -> Broken {
+        match self.next() {
+            Event::Broken(b) => b,
+            other => panic!("expected a broken connection, got {other:?}"),
+        }
+    }
+}
+
+/// Tells what is stuck from what is slow: counts the time since the last step, not since the first.
+pub(super) struct Progress {
+    patience: Duration,
+    at: usize,
+    end: Instant,
+}
+
+impl Progress {
+    pub(super) fn new(patience: Duration) -> Self {
+        Progress {
+            patience,
+            at: 0,
+            end: Instant::now() + patience,
+        }
+    }
+
+    /// False once `at` has been the same for as long as the patience lasts.
+    pub(super) fn goes_on(&mut self, at: usize) -> bool {
+        let now = Instant::now();
+        if at != self.at {
+            (self.at, self.end) = (at, now + self.patience);
+        }
+        now < self.end
+    }
+}
+
+pub(super) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (seed * 31 + i * 7 + i / 251) as u8)
+        .collect()
+}

@@ -1,0 +1,85 @@
+//! The guest's cable, disturbed or pulled, and as it was again on drop.
+
+use std::{process::Command, sync::Mutex, time::Duration};
+
+use fabric::{Endpoint, Link, testkit::conformance};
+
+use super::rig::{Change, Ib};
+
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status();
+    assert!(status.is_ok_and(|s| s.success()), "{program} {arguments:?}");
+}
+
+/// The cable is out until this is dropped.
+pub struct Pulled;
+
+impl Pulled {
+    pub fn pull() -> Self {
+        run("ip", &["link", "set", "va", "down"]);
+        Pulled
+    }
+}
+
+impl Drop for Pulled {
+    fn drop(&mut self) {
+        run("ip", &["link", "set", "va", "up"]);
+        // The interface's route went with it.
+        let route = "route replace 10.9.1.2/32 dev va src 10.9.1.1 table 101";
+        run("ip", &route.split(' ').collect::<Vec<_>>());
+    }
+}
+
+/// The fabric over a link that netem disturbs, both ways.
+pub struct Disturbed(pub &'static [&'static str], pub Change);
+
+/// What netem does to the link now.
+static NOW: Mutex<&[&str]> = Mutex::new(&[]);
+
+impl Disturbed {
+    /// Nothing disturbs the link, whatever the test before this one left.
+    pub fn no_more() {
+        Disturbed(&[], |_| {}).disturb();
+    }
+
+    fn disturb(&self) {
+        let mut now = NOW.lock().expect("no test panics here");
+        if *now != self.0 {
+            for interface in ["va", "vb"] {
+                let replace = ["qdisc", "replace", "dev", interface, "root"];
+                let kind: &[&str] = if self.0.is_empty() {
+                    &["noqueue"]
+                } else {
+                    &["netem", "limit", "100000"]
+                };
+                run("tc", &[&replace[..], kind, self.0].concat());
+            }
+            *now = self.0;
+        }
+    }
+}
+
+impl conformance::Fabric for Disturbed {
+    fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link) {
+        self.disturb();
+        Ib(self.1).pair(a, b)
+    }
+
+    fn looks_before_bytes_land(&self) -> bool {
+        false
+    }
+
+    fn fills_up_unread(&self) -> bool {
+        false
+    }
+
+    fn exchanges(&self) -> usize {
+        let many = std::env::var("QDL_EXCHANGES").ok();
+        let few = if self.0.is_empty() { 4000 } else { 100 };
+        many.and_then(|n| n.parse().ok()).unwrap_or(few)
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+}

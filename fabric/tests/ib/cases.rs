@@ -1,0 +1,349 @@
+//! What is counted and what breaks, on real devices and on the in-process provider alike.
+
+use std::sync::Arc;
+
+use fabric::wire::Stream;
+use fabric::{
+    Armed, Control, Event, FabricCounts, Flushed, Imm, Post, Region,
+    ib::{IbEnd, IbWishes},
+};
+
+use super::rig::{Pair, alone, endpoint, next_broken, post, until};
+
+/// What `offline` sends: about 150 MB.
+const SAMPLES: usize = 1024;
+
+/// Offline: bursts of 64 samples of 150,528 bytes, drawn from what is free, answered with 24 bytes
+/// each.
+fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
+    const STRIDE: usize = 150_528;
+    let (slots, samples) = (128, SAMPLES);
+    let pair = Pair::open(|wishes| {
+        wishes.split_above = split_above;
+        // An emulated machine may stand still for longer than retries last by default.
+        wishes.timeout = 18;
+    });
+    let mut requests = endpoint(slots, 64, 4096);
+    requests.peer_stride = STRIDE;
+    requests.sources = vec![Arc::new(Region::new(STRIDE).expect("memory"))];
+    let mut responses = endpoint(slots, STRIDE, 4096);
+    responses.peer_stride = 64;
+    let (mut a, mut b) = pair.link(&requests, &responses);
+    let (at_a, at_b) = (requests.window.grants(), responses.window.grants());
+    (0..slots as u16).for_each(|s| {
+        at_b.open(s);
+    });
+    let mut free: Vec<u16> = (0..slots as u16).collect();
+    let (mut sent, mut done) = (0, 0);
+    while done < samples {
+        let burst = (samples - sent).min(64);
+        if free.len() >= burst && burst > 0 {
+            for slot in free.drain(..burst) {
+                let use_count = at_a.open(slot).expect("free");
+                a.tx.post(&post(0, STRIDE as u32, Imm::new(slot, use_count)))
+                    .expect("room");
+                sent += 1;
+            }
+            assert_eq!(a.tx.flush(), Ok(Flushed::Done));
+        }
+        let mut arrived = Vec::new();
+        b.rx.poll(256, &mut |e| match e {
+            Event::Arrived { imm, len, .. } => {
+                assert_eq!(len as usize, STRIDE);
+                arrived.push(imm);
+            }
+            other => panic!("{other:?}"),
+        });
+        for imm in &arrived {
+            at_b.open(imm.slot()).expect("ours");
+            b.tx.post(&post(0, 24, *imm)).expect("room");
+        }
+        if !arrived.is_empty() {
+            assert_eq!(b.tx.flush(), Ok(Flushed::Done));
+        }
+        a.rx.poll(256, &mut |e| match e {
+            Event::Arrived { imm, len: 24, .. } => {
+                free.push(imm.slot());
+                done += 1;
+            }
+            other => panic!("{other:?}"),
+        });
+    }
+    a.tx.finish();
+    let (out, back) = (a.tx.counts(), b.tx.counts());
+    let (got, answered) = (b.rx.counts(), a.rx.counts());
+    let samples = samples as u64;
+    assert_eq!((out.writes, out.copies, got.copies), (samples, 0, 0));
+    assert_eq!(
+        (back.inline, back.work_requests),
+        (samples, samples),
+        "answers ride inline"
+    );
+    // Work requests, completions, sends and slots reconcile: the goodbye is the one request more.
+    let each = if split_above.is_some() { 2 } else { 1 };
+    assert_eq!(out.work_requests, each * samples + 1);
+    assert_eq!(out.retired, out.work_requests);
+    assert_eq!(
+        out.cqes, out.signaled,
+        "every completion but the last flushed ones is a signaled one"
+    );
+    assert_eq!((got.cqes, got.writes), (samples, samples));
+    assert_eq!((answered.cqes, answered.writes), (samples, samples));
+    assert!(
+        got.receives - got.cqes >= slots as u64,
+        "a receive for every slot at all times"
+    );
+    (out, got)
+}
+
+pub fn one_work_request_carries_a_sample_and_few_are_signaled() {
+    let _alone = alone();
+    let (out, _) = offline(None);
+    assert!(out.signaled * 64 <= out.work_requests + 64, "{out:?}");
+    assert!(out.work_requests >= 16 * out.doorbells, "{out:?}");
+}
+
+pub fn two_work_requests_carry_a_split_sample() {
+    let _alone = alone();
+    let (out, got) = offline(Some(8192));
+    assert!(out.signaled * 64 <= out.work_requests + 64, "{out:?}");
+    assert!(out.work_requests >= 16 * out.doorbells, "{out:?}");
+    assert_eq!(got.bytes, SAMPLES as u64 * 150_528);
+}
+
+/// The rail sleeps and is woken, many times; under load an event stands for many completions.
+pub fn one_event_stands_for_a_burst() {
+    let _alone = alone();
+    let (slots, bursts) = (64u16, 50u64);
+    let e = [
+        endpoint(slots.into(), 64, 256),
+        endpoint(slots.into(), 64, 256),
+    ];
+    let pair = Pair::open(|_| {});
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    let grants = e[1].window.grants();
+    for _ in 0..bursts {
+        while b.rx.arm() == Armed::Ready {
+            b.rx.poll(1, &mut |e| panic!("{e:?}"));
+        }
+        for slot in 0..slots {
+            let use_count = grants.open(slot).expect("closed");
+            a.tx.post(&post(0, 64, Imm::new(slot, use_count)))
+                .expect("room");
+        }
+        a.tx.flush().expect("alive");
+        let mut got = 0;
+        until("a burst is stuck", || {
+            b.rx.poll(1000, &mut |_| got += 1);
+            got == slots
+        });
+    }
+    let counts = b.rx.counts();
+    // A poll may be quicker than the event of what it finds.
+    assert!(counts.cq_events >= bursts / 2, "it did sleep: {counts:?}");
+    assert!(counts.cq_events * 16 <= counts.cqes, "{counts:?}");
+}
+
+/// Uses every slot so often; with more than 32,768 rounds the use counts begin again.
+pub fn use_every_slot(pair: &Pair, rounds: u64) {
+    const SLOTS: usize = 8192;
+    let (ea, eb) = (endpoint(SLOTS, 64, SLOTS), endpoint(SLOTS, 64, SLOTS));
+    let (mut a, mut b) = pair.link(&ea, &eb);
+    let [at_a, at_b] = [&ea, &eb].map(|e| e.window.grants().clone());
+    (0..SLOTS as u16).for_each(|s| {
+        at_b.open(s);
+    });
+    let mut answers = Vec::with_capacity(SLOTS);
+    for _ in 0..rounds {
+        for slot in 0..SLOTS as u16 {
+            let use_count = at_a.open(slot).expect("answered");
+            until("no room to send", || {
+                a.tx.room() > 0 || a.tx.flush().is_err()
+            });
+            a.tx.post(&post(0, 8, Imm::new(slot, use_count)))
+                .expect("room");
+        }
+        until("requests are stuck", || {
+            a.tx.flush().expect("alive");
+            b.rx.poll(SLOTS, &mut |e| match e {
+                Event::Arrived { imm, .. } => answers.push(imm),
+                other => panic!("{other:?}"),
+            });
+            answers.len() == SLOTS
+        });
+        for imm in answers.drain(..) {
+            at_b.open(imm.slot()).expect("ours");
+            until("no room to answer", || {
+                b.tx.room() > 0 || b.tx.flush().is_err()
+            });
+            b.tx.post(&post(0, 24, imm)).expect("room");
+        }
+        let (mut slots, mut answered) = (0, 0);
+        until("answers are stuck", || {
+            b.tx.flush().expect("alive");
+            a.rx.poll(SLOTS, &mut |e| match e {
+                Event::Arrived { imm, .. } => {
+                    slots += u64::from(imm.slot());
+                    answered += 1;
+                }
+                other => panic!("{other:?}"),
+            });
+            answered == SLOTS
+        });
+        assert_eq!(slots, (0..SLOTS as u64).sum::<u64>(), "each slot once");
+    }
+    a.tx.finish();
+    let total = rounds * SLOTS as u64;
+    let (out, got) = (a.tx.counts(), b.rx.counts());
+    assert_eq!((out.writes, out.retired), (total, out.work_requests));
+    assert_eq!((got.writes, got.cqes), (total, total));
+}
+
+pub fn a_wrong_rkey_is_told_at_both_ends() {
+    let _alone = alone();
+    let pair = Pair::open(|_| {});
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (ha, hb) = (pair.prepare(0, &e[0], 4), pair.prepare(1, &e[1], 4));
+    let (ea, mut eb) = (ha.end(), hb.end());
+    eb.slots.rkey ^= 0x100;
+    let mut a = ha.connect(&eb).expect("connected");
+    let mut b = hb.connect(&ea).expect("connected");
+    e[1].window.grants().open(0).expect("closed");
+    a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let at_a = next_broken(&mut a).to_string();
+    assert!(
+        at_a.contains("IBV_WC_REM_ACCESS_ERR") && at_a.contains(&*pair.wishes[0].device),
+        "{at_a}"
+    );
+    let at_b = next_broken(&mut b).to_string();
+    assert!(
+        [
+            "QP_ACCESS_ERR",
+            "IBV_WC_WR_FLUSH_ERR",
+            "IBV_WC_REM_ACCESS_ERR"
+        ]
+        .iter()
+        .any(|e| at_b.contains(e)),
+        "{at_b}"
+    );
+    assert!(e[1].window.grants().is_open(0), "nothing arrived");
+}
+
+pub fn a_peer_that_announces_too_little_is_refused() {
+    let _alone = alone();
+    let pair = Pair::open(|_| {});
+    let e = endpoint(4, 64, 8);
+    for (field, change) in [
+        ("slots.length", (|e| e.slots.length = 255) as fn(&mut IbEnd)),
+        ("cells.length", |e| e.cells.length = 63),
+        ("slots.length", |e| e.slots.address = u64::MAX - 9),
+        ("mtu", |e| e.mtu = 1500),
+        ("rq_psn", |e| e.psn = 1 << 24),
+        ("dest_qp_num", |e| e.qp_num = 1 << 24),
+    ] {
+        let (ha, hb) = (pair.prepare(0, &e, 4), pair.prepare(1, &e, 4));
+        let mut end = hb.end();
+        change(&mut end);
+        let text = ha.connect(&end).expect_err("refused").to_string();
+        assert!(text.contains(field), "{field}: {text}");
+    }
+}
+
+pub fn control_messages_have_receives_of_their_own() {
+    let _alone = alone();
+    let e = [endpoint(4, 64, 64), endpoint(4, 64, 64)];
+    let few = |wishes: &mut IbWishes| {
+        (wishes.receive_depth, wishes.send_depth) = (Some(21), Some(64));
+    };
+    let pair = Pair::open(few);
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    for round in 0..100u32 {
+        (0..4u16).for_each(|s| {
+            let use_count = e[1].window.grants().open(s).expect("closed");
+            a.tx.post(&post(0, 64, Imm::new(s, use_count)))
+                .expect("room");
+        });
+        (0..16).for_each(|_| {
+            a.tx.post(&Post::control(Control::Echo(round)))
+                .expect("room")
+        });
+        a.tx.flush().expect("alive");
+        let mut seen = 0;
+        until("messages are stuck", || {
+            b.rx.poll(100, &mut |e| {
+                assert!(!matches!(e, Event::Broken(_)), "{e:?}");
+                seen += 1;
+            });
+            seen == 20
+        });
+        until("the send queue stays full", || {
+            a.tx.flush().expect("alive");
+            a.tx.retired() == a.tx.posted()
+        });
+    }
+}
+
+/// As many receives as a configuration allows at least, ten times as many parts, and a receiver
+/// that does not look for a while: nothing is lost, and nothing breaks.
+pub fn parts_that_find_no_receive_wait_for_one() {
+    const LEN: usize = 16;
+    let _alone = alone();
+    let (slots, parts) = (4, 210);
+    let stride = parts * LEN;
+    let pair = Pair::open(|wishes| wishes.receive_depth = Some(21));
+    let mut e = [endpoint(slots, stride, 64), endpoint(slots, stride, 64)];
+    e[0].peer_stream = Stream::All;
+    e[1].window = e[1].window.clone().in_parts(Stream::All);
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    e[1].window.grants().open(2);
+    let imm = Imm::new(2, 1);
+    let (mut posted, mut came) = (0, 0);
+    let mut post_on = |a: &mut fabric::Link| {
+        while posted < parts && a.tx.room() > 0 {
+            let last = posted + 1 == parts;
+            let at = (posted * LEN) as u32;
+            let part = Post {
+                at,
+                ..post(
+                    at as usize,
+                    LEN as u32,
+                    if last { imm } else { imm.with_more() },
+                )
+            };
+            a.tx.post(&part).expect("room");
+            posted += 1;
+        }
+        a.tx.flush().expect("alive");
+    };
+    post_on(&mut a);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    until("parts were lost", || {
+        post_on(&mut a);
+        b.rx.poll(8, &mut |event| {
+            let (more, at) = (came + 1 < parts, (came * LEN) as u32);
+            let imm = if more { imm.with_more() } else { imm };
+            let len = LEN as u32;
+            assert_eq!(event, Event::Arrived { imm, at, len });
+            came += 1;
+        });
+        came == parts
+    });
+    assert!(!e[1].window.grants().is_open(2));
+}
+
+/// Makes a test of each case; attributes go to each.
+macro_rules! common_cases {
+    ($($attributes:tt)*) => {
+        cases!([$($attributes)*]
+            cases:
+                one_work_request_carries_a_sample_and_few_are_signaled
+                two_work_requests_carry_a_split_sample
+                one_event_stands_for_a_burst
+                a_wrong_rkey_is_told_at_both_ends
+                a_peer_that_announces_too_little_is_refused
+                control_messages_have_receives_of_their_own
+                parts_that_find_no_receive_wait_for_one;
+        );
+    };
+}

@@ -1,0 +1,142 @@
+//! Two devices, which the test binary above names, and links between them.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::devices;
+use fabric::{
+    Broken, Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window,
+    ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes, Traffic},
+    testkit::conformance,
+};
+
+/// Longer than anything here takes, even in an emulated machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a test changes in the configuration of both NICs.
+pub type Change = fn(&mut IbWishes);
+
+/// Two devices, opened for this test alone, so that tests share neither events nor counts.
+pub struct Pair {
+    pub wishes: [IbWishes; 2],
+    pub resources: [Arc<IbResources>; 2],
+}
+
+impl Pair {
+    pub fn open(change: impl Fn(&mut IbWishes)) -> Self {
+        let (verbs, one, two) = devices();
+        let wishes = [one, two].map(|d| {
+            let mut wishes = IbWishes::new(&d);
+            change(&mut wishes);
+            wishes
+        });
+        let resources = [0, 1].map(|i| {
+            let device = IbDevice::open_with(&verbs, &IbDeviceCfgs::new(&wishes[i].device))
+                .expect("the device");
+            IbResources::new(device).expect("a domain")
+        });
+        Pair { wishes, resources }
+    }
+
+    pub fn prepare(&self, i: usize, endpoint: &Endpoint, slots: usize) -> IbConnection {
+        let limits = self.resources[i].device().limits().clone();
+        let traffic = Traffic {
+            slots,
+            ..Traffic::of(endpoint)
+        };
+        let mut cfgs = IbCfgs::resolve(&self.wishes[i], &limits, traffic).expect("within limits");
+        cfgs.linger = Duration::from_secs(2);
+        IbConnection::prepare(&self.resources[i], endpoint.clone(), &cfgs).expect("prepared")
+    }
+
+    pub fn link(&self, a: &Endpoint, b: &Endpoint) -> (Link, Link) {
+        let slots = a.window.slots().max(b.window.slots());
+        let (ha, hb) = (self.prepare(0, a, slots), self.prepare(1, b, slots));
+        let (mut ea, mut eb) = (ha.end(), hb.end());
+        // Some cases have a sender that believes in more than there is.
+        for e in [&mut ea, &mut eb] {
+            e.slots.length = 1 << 30;
+            e.cells.length = 1 << 30;
+        }
+        let la = ha.connect(&eb).expect("connected");
+        (la, hb.connect(&ea).expect("connected"))
+    }
+}
+
+/// The fabric, for the conformance suite.
+pub struct Ib(pub Change);
+
+impl conformance::Fabric for Ib {
+    fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link) {
+        Pair::open(self.0).link(&a, &b)
+    }
+
+    fn looks_before_bytes_land(&self) -> bool {
+        false
+    }
+
+    fn fills_up_unread(&self) -> bool {
+        false
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+/// One test at a time: some count what a shared device does, some pull its cable.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    super::settle();
+    alone
+}
+
+pub fn endpoint(slots: usize, stride: usize, send_depth: usize) -> Endpoint {
+    let region = Arc::new(Region::new(slots * stride).expect("memory"));
+    Endpoint {
+        window: Window::new(region, 0, stride, Arc::new(Grants::new(slots))).expect("fits"),
+        sources: vec![Arc::new(Region::new(slots * stride).expect("memory"))],
+        peer_slots: slots,
+        peer_stride: stride,
+        peer_stream: fabric::wire::Stream::None,
+        send_depth,
+    }
+}
+
+pub fn post(offset: usize, len: u32, imm: Imm) -> Post {
+    Post {
+        source: SourceId(0),
+        offset,
+        len,
+        at: 0,
+        imm,
+    }
+}
+
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+pub fn next(link: &mut Link) -> Event {
+    let mut got = None;
+    until("nothing came", || {
+        link.rx.poll(1, &mut |e| got = Some(e));
+        got.is_some()
+    });
+    got.expect("just seen")
+}
+
+pub fn next_broken(link: &mut Link) -> Broken {
+    loop {
+        if let Event::Broken(b) = next(link) {
+            return b;
+        }
+    }
+}

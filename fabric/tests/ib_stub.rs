@@ -1,0 +1,99 @@
+//! The `ib` fabric over the in-process provider: the conformance suite, counts and faults, without
+//! a NIC.
+#![cfg(not(qdl_loom))]
+
+#[macro_use]
+#[path = "../../verbs/tests/soft_roce/cases.rs"]
+mod listed;
+#[macro_use]
+#[path = "ib/cases.rs"]
+mod cases;
+
+#[path = "ib/rig.rs"]
+mod rig;
+
+use std::sync::Arc;
+
+use fabric::{
+    Broken, Imm, PostError,
+    ib::{IbCfgs, IbConnection},
+};
+use rig::{Ib, Pair, endpoint, next_broken, post};
+use verbs::{Verbs, stub};
+
+fn devices() -> (Arc<Verbs>, String, String) {
+    (stub::verbs(), "stub0".to_owned(), "stub1".to_owned())
+}
+
+/// Nothing disturbs a wire within the process.
+fn settle() {}
+
+common_cases!();
+
+fabric::fabric_conformance!(super::Ib(|_| {}));
+
+mod split {
+    fabric::fabric_conformance!(super::super::Ib(|wishes| {
+        wishes.split_above = Some(100);
+    }));
+}
+
+mod small_queues {
+    fabric::fabric_conformance!(super::super::Ib(|wishes| {
+        wishes.send_depth = Some(17);
+        wishes.signal_every = 3;
+        wishes.inline_bytes = 16;
+        wishes.solicited = false;
+    }));
+}
+
+#[test]
+fn a_port_that_goes_down_is_a_cause_in_words() {
+    let pair = Pair::open(|_| {});
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (mut a, _b) = pair.link(&e[0], &e[1]);
+    stub::set_port(pair.resources[0].device().context(), false);
+    let broken = next_broken(&mut a);
+    assert_eq!(broken, Broken::Device("port 1 of stub0 is down".to_owned()));
+    assert_eq!(
+        a.tx.post(&post(0, 1, Imm::new(0, 1))),
+        Err(PostError::Broken(broken))
+    );
+    let cfgs = IbCfgs::resolve(&pair.wishes[0], pair.resources[0].device().limits(), 4);
+    let again = IbConnection::prepare(&pair.resources[0], e[0].clone(), &cfgs.expect("fits"));
+    let text = again.expect_err("the port is down").to_string();
+    assert!(text.contains("stub0 port 1 is not active"), "{text}");
+}
+
+#[test]
+fn a_failed_device_is_a_cause_in_words() {
+    let pair = Pair::open(|_| {});
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (mut a, _b) = pair.link(&e[0], &e[1]);
+    stub::fail_device(pair.resources[0].device().context());
+    assert_eq!(
+        next_broken(&mut a),
+        Broken::Device("stub0 has failed".to_owned())
+    );
+}
+
+#[test]
+fn slots_beyond_the_device_are_refused_in_words() {
+    let pair = Pair::open(|_| {});
+    let mut limits = pair.resources[0].device().limits().clone();
+    limits.max_qp_wr = 1000;
+    let text = IbCfgs::resolve(&pair.wishes[0], &limits, 8192)
+        .expect_err("refused")
+        .to_string();
+    assert!(
+        text.contains("8192 slots") && text.contains("max_qp_wr 1000"),
+        "{text}"
+    );
+}
+
+/// The tracker's 8,192 slots on one queue pair: filled, answered, drained, wrapped.
+#[test]
+fn eight_thousand_slots_wrap_a_thousand_times() {
+    let pair = Pair::open(|wishes| wishes.send_depth = Some(8192));
+    cases::use_every_slot(&pair, 1000);
+}

@@ -1,0 +1,231 @@
+//! Two ends of a libfabric provider on this machine, and links between them.
+
+// Each test file uses another part of this.
+#![allow(dead_code)]
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use fabric::wire::Stream;
+use fabric::{
+    Broken, Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window,
+    ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiForm, OfiResources},
+    testkit::conformance,
+};
+use ofi::{Error, Ofi};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A provider, a seed for arrivals in any order, and the addresses of the two ends.
+#[derive(Clone, Copy)]
+pub struct Provider {
+    pub name: &'static str,
+    pub shuffle: Option<u64>,
+    pub ends: [&'static str; 2],
+}
+
+const LOOPBACK: [&str; 2] = ["127.0.0.1"; 2];
+
+impl Provider {
+    pub const fn new(name: &'static str) -> Self {
+        Provider {
+            name,
+            shuffle: None,
+            ends: LOOPBACK,
+        }
+    }
+
+    pub const fn shuffled(name: &'static str, seed: u64) -> Self {
+        Provider {
+            name,
+            shuffle: Some(seed),
+            ends: LOOPBACK,
+        }
+    }
+
+    /// Between two NICs.
+    pub const fn between(name: &'static str, ends: [&'static str; 2]) -> Self {
+        Provider {
+            name,
+            shuffle: None,
+            ends,
+        }
+    }
+
+    fn nic_at(&self, end: usize) -> OfiDeviceCfgs {
+        OfiDeviceCfgs {
+            label: self.name.to_owned(),
+            provider: self.name.to_owned(),
+            address: Some(self.ends[end].to_owned()),
+            ..OfiDeviceCfgs::default()
+        }
+    }
+
+    /// The device, or why it is not to be had: no library, or none of its providers.
+    pub fn device(&self) -> Result<Arc<OfiDevice>, Error> {
+        self.device_at(0)
+    }
+
+    fn device_at(&self, end: usize) -> Result<Arc<OfiDevice>, Error> {
+        let ofi = Ofi::load()?;
+        match OfiDevice::open_with(&ofi, &self.nic_at(end), self.shuffle) {
+            Ok(device) => Ok(device),
+            Err(fabric::ofi::OfiError::Ofi(e)) => Err(e),
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    pub fn is_absent(&self) -> Option<String> {
+        match self.device() {
+            Ok(_) => None,
+            Err(e @ (Error::NoLibrary { .. } | Error::NoProvider { .. })) => Some(e.to_string()),
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    /// Two NICs, opened for this test alone.
+    pub fn open(&self) -> Pair {
+        Pair {
+            resources: [0, 1].map(|end| {
+                let device = self.device_at(end).expect("the provider");
+                OfiResources::new(device).expect("a domain")
+            }),
+        }
+    }
+}
+
+/// Payloads up to this length are copied when they are posted, as a NIC's entry has it by default.
+pub const INLINE_BYTES: u32 = 64;
+
+/// Both sides.
+pub struct Pair {
+    pub resources: [Arc<OfiResources>; 2],
+}
+
+impl Pair {
+    pub fn prepare(&self, i: usize, endpoint: &Endpoint) -> OfiConnection {
+        let device = self.resources[i].device();
+        let mut cfgs = OfiCfgs::resolve(device, endpoint, INLINE_BYTES).expect("within limits");
+        cfgs.linger = Duration::from_secs(2);
+        OfiConnection::prepare(&self.resources[i], endpoint.clone(), &cfgs).expect("prepared")
+    }
+
+    pub fn link(&self, a: &Endpoint, b: &Endpoint) -> (Link, Link) {
+        let (ha, hb) = (self.prepare(0, a), self.prepare(1, b));
+        let (mut ea, mut eb) = (ha.end().clone(), hb.end().clone());
+        // Some cases have a sender that believes in more than there is.
+        for e in [&mut ea, &mut eb] {
+            e.slots.length = 1 << 30;
+            if let Some(cells) = &mut e.cells {
+                cells.length = 1 << 30;
+            }
+        }
+        let mut lb = hb.accept(&ea).expect("accepted");
+        let dialling = ha.dial(&eb).expect("introduced");
+        (warm(dialling, &mut lb), lb)
+    }
+}
+
+/// Sees the first message through.
+pub fn warm(mut dialling: Dialling, other: &mut Link) -> Link {
+    let end = Instant::now() + PATIENCE;
+    while !dialling.step().expect("on its way") {
+        other.rx.poll(1, &mut |e| panic!("{e:?}"));
+        assert!(Instant::now() < end, "nothing crosses");
+    }
+    dialling.link()
+}
+
+impl conformance::Fabric for Provider {
+    fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link) {
+        self.open().link(&a, &b)
+    }
+
+    fn absent(&self) -> Option<String> {
+        self.is_absent()
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.device().expect("the provider").keeps_order()
+    }
+
+    fn takes_parts(&self) -> bool {
+        let device = self.device().expect("the provider");
+        device.keeps_order() && device.form() != OfiForm::Cell
+    }
+
+    fn looks_before_bytes_land(&self) -> bool {
+        false
+    }
+
+    fn fills_up_unread(&self) -> bool {
+        false
+    }
+
+    /// The provider `sockets` is a thread of its own, which takes its time, and `verbs` runs in an
+    /// emulated machine.
+    fn exchanges(&self) -> usize {
+        match self.name {
+            "sockets" => 100,
+            "verbs;ofi_rxm" => 300,
+            _ => 4000,
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+pub fn endpoint(slots: usize, stride: usize, send_depth: usize) -> Endpoint {
+    let region = Arc::new(Region::new(slots * stride).expect("memory"));
+    Endpoint {
+        window: Window::new(region, 0, stride, Arc::new(Grants::new(slots))).expect("fits"),
+        sources: vec![Arc::new(Region::new(slots * stride).expect("memory"))],
+        peer_slots: slots,
+        peer_stride: stride,
+        peer_stream: Stream::None,
+        send_depth,
+    }
+}
+
+pub fn post(offset: usize, len: u32, imm: Imm) -> Post {
+    Post {
+        source: SourceId(0),
+        offset,
+        len,
+        at: 0,
+        imm,
+    }
+}
+
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The next event at `link`, while `other` works too.
+pub fn next(link: &mut Link, other: &mut Link) -> Event {
+    let mut got = None;
+    until("nothing came", || {
+        let _ = other.tx.flush();
+        other.rx.poll(0, &mut |_| {});
+        link.rx.poll(1, &mut |e| got = Some(e));
+        got.is_some()
+    });
+    got.expect("just seen")
+}
+
+pub fn next_broken(link: &mut Link, other: &mut Link) -> Broken {
+    loop {
+        if let Event::Broken(b) = next(link, other) {
+            return b;
+        }
+    }
+}

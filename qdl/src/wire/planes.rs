@@ -1,9 +1,0 @@
-//! The first bytes of the two planes: a peer at the wrong port is told by name.
-
-/// The first bytes of a data connection.
-pub(crate) const DATA_MAGIC: &[u8; 8] = b"QDLDATA1";
-
-/// Do a stranger's first bytes begin a frame of the control plane?
-pub(crate) fn is_control_frame(bytes: &[u8]) -> bool {
-    matches!(bytes, [0, _, _, _, b'{', ..])
-}
