@@ -122,7 +122,8 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         programs: Option<PathBuf>,
     },
-    /// The checks that read sources alone: circles and arrows between rooms, and too wide lines.
+    /// The checks that read sources alone: circles of files, crates that must not know each other,
+    /// names on a sample's way, and too wide lines.
     Rooms,
     /// Run a command in a guest that has an RDMA device in software.
     SoftRoce {

@@ -9,7 +9,6 @@ mod counts;
 pub mod namespaces;
 mod rooms;
 mod sanitize;
-mod source;
 mod steps;
 mod walk;
 
