@@ -9,13 +9,13 @@ use std::sync::{
 };
 
 use accelerator::engine::{EngineKind, EngineParams};
-use alloc_count::{Counting, of_process};
 use common::{eventually, start};
 use qdl::{
     clock,
     config::TokensConfig,
     model::ModelSpec,
     serve::{Arrival, Finished, Origin, Part, Service},
+    testkit::counting::{Counting, of_process},
     wire::Stream,
 };
 

@@ -12,7 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloc_count::{Counting, of_process as asked, of_thread};
 use qdl::{
     clock::now_ns,
     connection::{NicThreadCfgs, Spin},
@@ -26,6 +25,7 @@ use qdl::{
         self, Arrival, Finished, OnConnectionLost, Sent, ServeConnection, ServeConnectionCfgs,
         Server, Service, respond_all,
     },
+    testkit::counting::{Counting, of_process as asked, of_thread},
     wire::Stream,
 };
 

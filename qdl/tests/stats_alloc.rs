@@ -3,8 +3,8 @@
 
 use std::{hint::black_box, sync::Arc};
 
-use alloc_count::{Counting, of_thread as asked};
 use qdl::stats::{BatchSizes, Live, Recorder, SampleTimes};
+use qdl::testkit::counting::{Counting, of_thread as asked};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

@@ -4,6 +4,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`conformance`] | the fabric contract as tests, for any fabric |
+//! | [`counting`] | an allocator that counts what is asked of it |
 //! | [`memory`] | a fabric inside the process, which can be cut |
 //! | [`machine`] | sysfs trees of machines: a DGX, a P5, two sockets, a laptop |
 //! | [`device_memory`] | a GPU's memory without a GPU |
@@ -11,6 +12,7 @@
 //! RDMA devices without a NIC are `verbs`' own: its feature `stub`.
 
 pub mod conformance;
+pub mod counting;
 pub mod device_memory;
 pub mod machine;
 pub mod memory;
