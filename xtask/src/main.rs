@@ -15,6 +15,7 @@
 mod bench;
 mod demo;
 mod fuzz;
+mod namespaces;
 mod process;
 mod setup;
 mod soft_roce;
@@ -69,8 +70,8 @@ enum Task {
         #[arg(long)]
         llm: bool,
     },
-    /// Measure: defaults, fabric, failover, idle, limits, loadgen, local, models, ofi, rails,
-    /// verbs. Prints a table, writes target/bench/NAME.json.
+    /// Measure: defaults, fabric, failover, loadgen, ofi, rails, verbs. Prints a table, writes
+    /// target/bench/NAME.json.
     // Whatever stands behind the name belongs to the measurement, `--help` too.
     #[command(disable_help_flag = true)]
     Bench {

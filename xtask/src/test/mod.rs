@@ -6,7 +6,6 @@
 
 mod columns;
 mod counts;
-pub mod namespaces;
 mod rooms;
 mod sanitize;
 mod steps;
@@ -21,6 +20,7 @@ use anyhow::Result;
 
 pub use self::sanitize::Sanitizer;
 use self::steps::{Excuses, Steps, Wants};
+use crate::namespaces::Namespaces;
 use crate::process::{cargo, on_path};
 use crate::setup::{self, Models};
 use crate::soft_roce;
@@ -102,9 +102,9 @@ pub fn run(
         steps.leave("libfabric", why);
     }
     if filters.is_empty() {
-        match namespaces::refused() {
-            None => steps.run("namespaces", Wants::Tests, namespaces::tests(root)),
-            Some(why) => steps.leave("namespaces", &why),
+        match Namespaces::new("try", 1) {
+            Ok(_) => steps.run("namespaces", Wants::Tests, in_namespaces(root)),
+            Err(why) => steps.leave("namespaces", &format!("{why:#}").replace('\n', " ")),
         }
     }
     if filters.is_empty() && !quick {
@@ -197,6 +197,34 @@ fn tests(root: &Path, filters: &[String]) -> Command {
         );
         command.arg("--").args(filters);
     }
+    command
+}
+
+/// The frontend's tests that cut a path, or want a machine of their own: they are marked
+/// `#[ignore]`, and run in the build of all others.
+fn in_namespaces(root: &Path) -> Command {
+    if on_path("cargo-nextest") {
+        let nextest = [
+            "nextest",
+            "run",
+            "--workspace",
+            "--locked",
+            "--no-fail-fast",
+        ];
+        let which = ["--run-ignored", "only", "-E", "package(frontend)"];
+        return with(root, &[&nextest[..], &which].concat());
+    }
+    let mut command = with(root, &["test", "--workspace", "--locked", "--no-fail-fast"]);
+    for test in [
+        "faults",
+        "token_faults",
+        "topology",
+        "own_model",
+        "submission",
+    ] {
+        command.args(["--test", test]);
+    }
+    command.args(["--", "--ignored"]);
     command
 }
 

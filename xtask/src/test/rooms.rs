@@ -65,7 +65,10 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
 /// Dependencies that a crate must not have; its tests may.
 fn unwanted(member: &str, manifest: &str) -> Vec<String> {
     let has = |list: &str, name: &str| list.split(' ').any(|word| word == name);
-    let name = manifest.split("name = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let name = manifest
+        .split("name = \"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
     let name = name.unwrap_or(member);
     let rules = MUST_NOT_KNOW
         .lines()
