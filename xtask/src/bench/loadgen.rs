@@ -6,25 +6,18 @@
 //! step of its search in turn; for Offline, the best of three turns.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
 use serde_json::json;
 use tune::highest::{Highest, Rule};
 
 use super::{
     defaults::{self, trial::configs},
-    pair::{Pair, write},
+    pair::{Pair, null_run, null_sut, write},
     table::Table,
 };
 use crate::demo::programs::{Profile, build};
-use crate::process;
 
-/// For one run of the null SUT.
-const RUN: Duration = Duration::from_secs(300);
-/// For building it.
-const BUILD: Duration = Duration::from_secs(3600);
 /// Rate at which searches begin, and below which none goes on.
 const FIRST: f64 = 100_000.0;
 const LEAST: f64 = 500.0;
@@ -179,30 +172,4 @@ impl Bench {
         arguments.extend(kind);
         Ok(null_run(&self.null, &arguments, &self.out)?.1)
     }
-}
-
-/// Builds the null SUT; where it lies.
-pub(super) fn null_sut(root: &Path) -> Result<PathBuf> {
-    let mut build = process::cargo(root);
-    build.args(["build", "--release", "--locked"]);
-    build.args(["--package", "loadgen-bridge", "--example", "null_sut"]);
-    build.args(["--features", "bench"]);
-    let status = process::run("cargo build", &mut build, BUILD)?;
-    ensure!(status.success(), "cargo build: {status}");
-    Ok(process::target(root).join("release/examples/null_sut"))
-}
-
-/// Runs the null SUT; whether LoadGen calls it valid, and its figure.
-pub(super) fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool, f64)> {
-    let mut command = Command::new(program);
-    command.args(arguments).arg("--outdir").arg(out);
-    let (status, text) = process::run_copying("null_sut", &mut command, RUN, false)?;
-    if !matches!(status.code(), Some(0 | 1)) {
-        bail!("{}: {status}\n{text}", process::shown(&command));
-    }
-    let line = text.lines().next().unwrap_or_default();
-    let figure = line.split(": ").nth(1).and_then(|l| l.split(' ').next());
-    let rate = figure.and_then(|f| f.parse().ok());
-    let rate = rate.with_context(|| format!("null_sut: no figure in {text:?}"))?;
-    Ok((status.code() == Some(0), rate))
 }

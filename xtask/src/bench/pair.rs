@@ -1,5 +1,5 @@
-//! An accelerator and frontends for measurements: release
-//! builds, configurations of their own under `target/bench`.
+//! An accelerator and frontends for measurements, configurations of their own under `target/bench`;
+//! the null SUT beside them; and what measurements write.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -116,6 +116,32 @@ impl Pair {
             summary: read(&self.out.join("summary.json"))?,
         })
     }
+}
+
+/// Builds the null SUT; where it lies.
+pub fn null_sut(root: &Path) -> Result<PathBuf> {
+    let mut build = process::cargo(root);
+    build.args(["build", "--release", "--locked"]);
+    build.args(["--package", "loadgen-bridge", "--example", "null_sut"]);
+    build.args(["--features", "bench"]);
+    let status = process::run("cargo build", &mut build, super::BUILD)?;
+    ensure!(status.success(), "cargo build: {status}");
+    Ok(process::target(root).join("release/examples/null_sut"))
+}
+
+/// Runs the null SUT; whether LoadGen calls it valid, and its figure.
+pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool, f64)> {
+    let mut command = Command::new(program);
+    command.args(arguments).arg("--outdir").arg(out);
+    let (status, text) = process::run_copying("null_sut", &mut command, RUN, false)?;
+    if !matches!(status.code(), Some(0 | 1)) {
+        bail!("{}: {status}\n{text}", process::shown(&command));
+    }
+    let line = text.lines().next().unwrap_or_default();
+    let figure = line.split(": ").nth(1).and_then(|l| l.split(' ').next());
+    let rate = figure.and_then(|f| f.parse().ok());
+    let rate = rate.with_context(|| format!("null_sut: no figure in {text:?}"))?;
+    Ok((status.code() == Some(0), rate))
 }
 
 /// Reads a file of JSON.

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use crate::demo::programs::{self, Accelerator};
 use crate::namespaces::{Namespaces, Side};
 use crate::process::{run, run_quietly, shown, target};
+use crate::setup::clear;
 
 /// What a rehearsal is shortened by, and what it cannot have.
 const TABLE: &str = "configs/rounds/rehearsal.yaml";
@@ -51,10 +52,7 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
         None => programs::build(root, programs::Profile::Release)?,
     };
     let folder = target(root).join("submission");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    }
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    clear(&folder)?;
     let machines = Namespaces::new("sub", 1);
     match &machines {
         Err(why) => println!("{why:#}\nthe rehearsal goes over loopback instead"),

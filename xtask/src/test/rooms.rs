@@ -20,7 +20,7 @@ xtask: fabric qdl submission loadgen-bridge accelerator frontend";
 
 /// What is left of circles, and to be taken apart: of a folder, the files that are in one.
 const LEFT: &str = "
-accelerator/src/engine/http: command start
+accelerator/src/engine/http: command judge
 bench/src/rails: model queues
 ofi/src/safe: info library
 qdl/src/dispatch: completing nic
@@ -29,7 +29,6 @@ qdl/src/fabric/ib: connection device resources rx shared tx
 qdl/src/run: accept common health node opening peer served side
 qdl/src/serve: end responses
 qdl/src/stats: histograms judge ledger loadgen phases record render served table tokens
-submission/src/: build rules
 verbs/src/safe: chain context entries library mr
 verbs/src/stub: fabric objects queues table";
 
@@ -141,11 +140,13 @@ fn circles(krate: &str, modules: &BTreeMap<Name, Vec<Name>>) -> Vec<String> {
         else {
             continue;
         };
+        let is_file = |word| modules.contains_key(&[folder, std::slice::from_ref(word)].concat());
         // What the folder's own module passes on of a file is that file's.
         let of_file = |p: &&Name| p.starts_with(folder) && p.get(depth + 1) == Some(word);
-        let passed_on = modules.get(folder).into_iter().flatten().find(of_file);
+        let mut imports = modules.get(folder).into_iter().flatten();
+        let passed_on = imports.find(|p| !is_file(word) && of_file(p));
         let used = passed_on.map_or(word, |p| &p[depth]);
-        if used != file && modules.contains_key(&[folder, std::slice::from_ref(used)].concat()) {
+        if used != file && is_file(used) {
             arrows.entry(folder).or_default().insert([file, used]);
         }
     }

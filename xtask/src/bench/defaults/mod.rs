@@ -25,8 +25,7 @@ use serde_json::{Value, json};
 use tune::highest::{Highest, Rule};
 
 use super::{
-    loadgen::{null_run, null_sut},
-    pair::{median, read, write},
+    pair::{median, null_run, null_sut, read, write},
     table::Table,
 };
 use crate::{demo::programs, process};
