@@ -164,7 +164,7 @@ pub struct Found {
     /// The first group's name, and this one's.
     pub names: (String, String),
     /// This one's colour.
-    pub class: &'static str,
+    pub colour: &'static str,
     /// What differs.
     pub all: Vec<Difference>,
     /// Why there are no intervals, where there are none.
@@ -228,7 +228,7 @@ fn beside(first: &Group<'_>, other: &Group<'_>, at: usize) -> Found {
     };
     Found {
         names: (first.name.clone(), other.name.clone()),
-        class: other.class,
+        colour: other.colour,
         without: why_none(&[&first.runs[..], &other.runs[..]].concat()),
         asked_other: other.asked_other(first),
         all: FIGURES.into_iter().filter_map(one).collect(),

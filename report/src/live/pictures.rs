@@ -10,7 +10,6 @@ use qdl::stats::{
 
 use super::{SoFar, State};
 use crate::{
-    draw::{Size, both},
     html::{Cell, absent, escape, figure, table},
     page::{section, two},
     pictures::{connections, course, limits, percentiles, threads},
@@ -110,13 +109,11 @@ fn latency(of: &SoFar) -> String {
     let Some(all) = histogram(of) else {
         return absent("No tick of the run is over yet.");
     };
-    let bound = of.bound_us();
-    let bound = bound.map(|us| (us, format!("LoadGen's bound, {}", text::time_us(us))));
-    let curves = [("k-all", "issue to completion".to_owned(), &all)];
+    let curves = [("all", "issue to completion".to_owned(), &all)];
     figure(
         "percentiles",
         "Latency at each percentile, so far",
-        &percentiles::both_parts(&curves, bound.as_ref()),
+        &percentiles::chart(&curves, of.bound_us()),
         "From `issue_query` to the completion, within 6 %. LoadGen counts from when a query was \
          scheduled, which is a little more where it issues late; stages and its own word come with \
          the run's end.",
@@ -127,12 +124,7 @@ fn distance(of: &SoFar) -> String {
     if of.limits.is_empty() {
         return absent("LoadGen has no limit for this run.");
     }
-    figure(
-        "limits",
-        "Distance to each of LoadGen's limits, so far",
-        &both(Size::HALF, |size| limits::draw(&of.limits, size)),
-        "The upright line is the limit; a bar is as long as what the run has come to.",
-    )
+    limits::of(&of.limits, "Distance to each of LoadGen's limits, so far")
 }
 
 fn network(of: &SoFar, run: &Run) -> String {
@@ -195,7 +187,7 @@ fn network(of: &SoFar, run: &Run) -> String {
         "p99 round trip",
     ];
     html.push_str(&table(&heading, &rows));
-    let note = "Curves of a column share one scale. Rates are means since the first query.";
+    let note = "Rates are means since the first query.";
     figure("connections", "Connections and NIC threads", &html, note)
 }
 
