@@ -32,7 +32,7 @@ pub fn differences(found: &[Found]) -> String {
         };
         vec![
             key(f.colour, &f.names.1),
-            Cell::words(d.figure.name()),
+            Cell::words(d.figure.name),
             Cell::figure(d.figure.said(d.values.0)),
             Cell::figure(d.figure.said(d.values.1)),
             Cell::figure(said(d.ratio)),

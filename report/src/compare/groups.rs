@@ -159,11 +159,6 @@ impl Group<'_> {
         }
         Some(sum)
     }
-
-    /// Mean of a figure over its runs.
-    pub fn mean(&self, of: impl Fn(&Run) -> f64) -> f64 {
-        self.runs.iter().map(|r| of(r)).sum::<f64>() / self.runs.len().max(1) as f64
-    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,10 @@ const drawCharts = (() => {
   // One step of the golden angle apart, so that neighbours differ.
   const hue = (i) => `hsl(${Math.round(210 + i * 137.5) % 360} 60% 48%)`;
 
+  // A value between two gaps is on no line: it gets a point.
+  const alone = (u, of) => u.data[0].flatMap((_, i) =>
+    (u.data[of][i] != null && u.data[of][i - 1] == null && u.data[of][i + 1] == null ? [i] : []));
+
   function options(chart, width) {
     const [x, y] = chart.units, dark = css("muted"), faint = { stroke: css("grid"), width: 1 };
     const axis = (unit, more) => ({ stroke: dark, grid: faint, ticks: faint, font: "12px system-ui",
@@ -28,7 +32,7 @@ const drawCharts = (() => {
     const series = chart.lines.map((line, i) => {
       const colour = line.colour ? css(line.colour) : hue(i);
       return { label: line.name, stroke: colour, width: bars ? 0 : 1.5, dash: line.dash ? [6, 4] : undefined,
-        fill: bars ? colour : undefined, points: { show: false },
+        fill: bars ? colour : undefined, points: { show: false, size: 4, fill: colour, filter: alone },
         paths: bars ? uPlot.paths.bars({ size: [0.9, 60] }) : undefined,
         value: (_, v, of, at) => (at == null || line.values[at] == null ? "-" : units[y](line.values[at])) };
     });
@@ -46,11 +50,11 @@ const drawCharts = (() => {
       ctx.fillText(mark.text, at + 3, top + (1 + (i % 3)) * 13 * devicePixelRatio);
       ctx.restore();
     });
-    return { width, height: HEIGHT, padding: [10, 26, 0, 0],
+    return { width, height: HEIGHT, padding: [10, 34, 0, 0],
       cursor: { sync: x === "seconds" ? { key: "seconds" } : undefined, drag: { x: true, y: false } },
       scales: { x: { time: false, range: bars ? (_, a, b) => [a - 0.5, b + 0.5] : undefined },
         y: chart.style === "log" ? { distr: 3 } : { range: (_, low, high) => [Math.min(0, low), high > 0 ? 1.05 * high : 1] } },
-      axes: [axis(x, { size: 32, splits: x === "nines" ? () => [0, Math.log10(2), 1, 2, 3, 4, 5, 6, 7] : undefined }), axis(y, { size: 74 })],
+      axes: [axis(x, { size: 32, incrs: bars ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] : undefined, splits: x === "nines" ? () => [0, Math.log10(2), 1, 2, 3, 4, 5, 6, 7] : undefined }), axis(y, { size: 74 })],
       series: [{ label: "at", value: (_, v) => (v == null ? "-" : units[x](v)) }, ...series],
       hooks: { draw: [marks] } };
   }

@@ -53,7 +53,39 @@ fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
     }
 }
 
-fn tiles(r: &RunRecord) -> Vec<(String, String)> {
+/// A name and a figure.
+pub type Tile = (String, String);
+
+/// Title, node, the verdict with its class, its word and why, and the figures that matter.
+pub fn banner(title: &str, sub: &str, verdict: (&str, &str, &str), tiles: &[Tile]) -> String {
+    let (class, word, why) = verdict;
+    let tiles: String = tiles
+        .iter()
+        .map(|(name, value)| {
+            let (name, value) = (escape(name), escape(value));
+            format!("<li><small>{name}</small><strong>{value}</strong></li>")
+        })
+        .collect();
+    format!(
+        "<h1>{}</h1><p class=\"sub\">{}</p><div class=\"verdict {class}\"><b>{}</b>\
+         <span>{}</span></div><ul class=\"tiles\">{tiles}</ul>",
+        escape(title),
+        escape(sub),
+        escape(word),
+        escape(why),
+    )
+}
+
+/// What carries the samples.
+pub fn over(fabric: &str) -> String {
+    match fabric {
+        "" => String::new(),
+        "local" => "in one process, without a network".to_owned(),
+        fabric => format!("over {fabric}"),
+    }
+}
+
+fn tiles(r: &RunRecord) -> Vec<Tile> {
     let loadgen = r.loadgen.as_ref();
     let mut tiles = Vec::new();
     let mut put = |name: &str, value: String| tiles.push((name.to_owned(), value));
@@ -108,39 +140,18 @@ pub fn html(run: &Run) -> String {
         few if few.len() <= 3 => format!(" to {}", few.join(", ")),
         many => format!(" to {} accelerators", many.len()),
     };
-    let over = match r.fabric.as_str() {
-        "" => String::new(),
-        "local" => "in one process, without a network".to_owned(),
-        fabric => format!("over {fabric}"),
-    };
     let began = run
         .began
         .map_or_else(String::new, |s| format!(" - {}", date(s)));
     let loadgen = r.loadgen.as_ref().and_then(|l| l.version.as_deref());
     let loadgen = loadgen.map_or_else(String::new, |v| format!(" - LoadGen {v}"));
-    let sub = format!("{}{to} {over}{began}{loadgen}", s.node);
-    let tiles: String = tiles(r)
-        .into_iter()
-        .map(|(name, value)| {
-            format!(
-                "<li><small>{}</small><strong>{}</strong></li>",
-                escape(&name),
-                escape(&value)
-            )
-        })
-        .collect();
-    format!(
-        "<h1>{}</h1><p class=\"sub\">{} - {}</p><div class=\"verdict {class}\"><b>{word}</b>\
-         <span>{}</span></div><ul class=\"tiles\">{tiles}</ul>",
-        escape(&title(run)),
-        escape(&run.name),
-        escape(&sub),
-        escape(if r.exit.reason == "valid" {
-            ""
-        } else {
-            &r.exit.reason
-        }),
-    )
+    let over = over(&r.fabric);
+    let sub = format!("{} - {}{to} {over}{began}{loadgen}", run.name, s.node);
+    let why = match r.exit.reason.as_str() {
+        "valid" => "",
+        why => why,
+    };
+    banner(&title(run), &sub, (class, word, why), &tiles(r))
 }
 
 #[cfg(test)]

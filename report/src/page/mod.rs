@@ -3,7 +3,7 @@
 //! One file: style sheet, tables, data and script are in it, and its policy lets it load nothing
 //! else. Without the script everything is there but the charts.
 
-mod head;
+pub mod head;
 
 use qdl::stats::DEFAULT;
 

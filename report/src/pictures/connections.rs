@@ -47,7 +47,7 @@ fn chart(
 }
 
 /// Charts over time, each with a line a connection, where there is a timeline.
-pub fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
+fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
     let Some(timeline) = &run.timeline else {
         return String::new();
     };
@@ -95,6 +95,10 @@ fn in_total(run: &Run, connections: &[ConnectionRecord]) -> String {
             0 => "-".to_owned(),
             us => percent(c.path.rwnd_limited_us as f64 / us as f64),
         };
+        let slots = match c.slots {
+            0 => "-".to_owned(),
+            n => text::grouped(n),
+        };
         let lost = match c.lost.len() {
             0 => "-".to_owned(),
             n => format!("{n} x"),
@@ -105,7 +109,7 @@ fn in_total(run: &Run, connections: &[ConnectionRecord]) -> String {
             text::bytes(c.rx.bytes),
             text::bit_rate(c.tx.bytes as f64 * 8.0 / seconds / 1e9),
             text::grouped(c.in_flight_max),
-            text::grouped(c.slots),
+            slots,
             rtt,
             text::grouped(c.path.retransmits),
             held,

@@ -51,21 +51,19 @@ fn row(limit: &LimitRecord) -> Vec<Cell> {
     ]
 }
 
-/// The picture of some limits.
-pub fn of(limits: &[LimitRecord], title: &str) -> String {
-    let rows: Vec<_> = limits.iter().map(row).collect();
-    let heading = ["limit", "came to", "asked", "", "distance"];
-    let note = "A full bar is the limit.";
-    figure("limits", title, &table(&heading, &rows), note)
-}
-
 /// The picture.
 pub fn picture(run: &Run) -> String {
-    let limits = run.summary.run.loadgen.as_ref().map(|l| &l.limits[..]);
-    match limits {
-        Some(limits) if !limits.is_empty() => of(limits, "Distance to each of LoadGen's limits"),
-        _ => absent(
+    let limits = run.summary.run.loadgen.iter().flat_map(|l| &l.limits);
+    let rows: Vec<_> = limits.map(row).collect();
+    if rows.is_empty() {
+        return absent(
             "LoadGen came to no result, or judged nothing: there is no limit to compare with.",
-        ),
+        );
     }
+    let heading = ["limit", "came to", "asked", "", "distance"];
+    let (title, note) = (
+        "Distance to each of LoadGen's limits",
+        "A full bar is the limit.",
+    );
+    figure("limits", title, &table(&heading, &rows), note)
 }

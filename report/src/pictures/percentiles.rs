@@ -39,7 +39,10 @@ pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
             nines if nines > last => f64::NAN,
             nines => us(histogram, 1.0 - 10f64.powf(-nines)).max(LEAST_US),
         };
-        chart.line(name, Some(colour), x.iter().map(value));
+        // A stage that nothing went through would stretch the axis.
+        if histogram.max() > 0 {
+            chart.line(name, Some(colour), x.iter().map(value));
+        }
         let figures = quantiles.map(|q| Cell::figure(text::time_us(us(histogram, q))));
         rows.push([key(colour, name)].into_iter().chain(figures).collect());
     }
