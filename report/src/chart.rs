@@ -70,17 +70,8 @@ pub struct Chart {
 
 /// Four digits are more than a chart shows; what is no number becomes `null`, a gap.
 fn rounded<S: Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(values.iter().map(|v| match v {
-        v if *v == 0.0 || !v.is_finite() => *v,
-        v => {
-            let digits = 3 - v.abs().log10().floor() as i32;
-            let scale = 10f64.powi(digits.abs());
-            match digits {
-                0.. => (v * scale).round() / scale,
-                _ => (v / scale).round() * scale,
-            }
-        }
-    }))
+    let round = |v: &f64| format!("{v:.3e}").parse::<f64>().unwrap_or(f64::NAN);
+    to.collect_seq(values.iter().map(round))
 }
 
 impl Chart {

@@ -121,7 +121,7 @@ pub fn latency(groups: &[Group<'_>]) -> String {
     let curves: Vec<Curve<'_>> = groups
         .iter()
         .zip(&totals)
-        .filter_map(|(g, t)| Some((g.colour, g.name.clone(), t.as_ref()?)))
+        .filter_map(|(g, t)| Some(Curve::of(g.colour, &g.name, t.as_ref()?)))
         .collect();
     let left = match curves.is_empty() {
         true => absent("There are no histograms: `latency.hlog` is in none of the folders."),

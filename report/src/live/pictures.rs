@@ -1,11 +1,10 @@
 //! The pictures of a run that goes on, in an element of HTML.
 
-use hdrhistogram::Histogram;
 use qdl::stats::{
     ConnectionRecord, FabricCounts, Figures, LoadgenRecord, RunRecord, Summary,
     limits::{Evidence, LoadgenView, PathUse},
     text,
-    timeline::{ConnectionReading, bucket_begins},
+    timeline::ConnectionReading,
 };
 
 use super::{SoFar, State};
@@ -15,7 +14,11 @@ use crate::{
         head::{Tile, banner, over},
         section,
     },
-    pictures::{connections, course, limits, percentiles, threads},
+    pictures::{
+        connections, course, limits,
+        percentiles::{self, Curve},
+        threads,
+    },
     run::Run,
 };
 
@@ -77,26 +80,9 @@ fn page(of: &SoFar) -> String {
     }
 }
 
-/// All latencies as one histogram: those of a bucket as if they lay evenly in it.
-fn histogram(of: &SoFar) -> Option<Histogram<u64>> {
-    const PARTS: u64 = 8;
-    let mut all = Histogram::new(2).ok()?;
-    for (bucket, n) in of.latencies().filled() {
-        let (from, to) = (bucket_begins(bucket), bucket_begins(bucket + 1));
-        for part in 0..PARTS {
-            let share = n * (part + 1) / PARTS - n * part / PARTS;
-            let ns = from + (to - from) * (2 * part + 1) / (2 * PARTS);
-            all.record_n(ns, share).ok()?;
-        }
-    }
-    (!all.is_empty()).then_some(all)
-}
-
 fn latency(of: &SoFar) -> String {
-    let Some(all) = histogram(of) else {
-        return absent("No tick of the run is over yet.");
-    };
-    let curves = [("all", "issue to completion".to_owned(), &all)];
+    let all = of.latencies();
+    let curves = [Curve::of_buckets("all", "issue to completion", &all)];
     figure(
         "percentiles",
         "Latency at each percentile, so far",

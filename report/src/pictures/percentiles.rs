@@ -7,7 +7,7 @@ use super::{colour, percent};
 use crate::{
     chart::{Chart, Style, Unit},
     html::{Cell, absent, figure, key, table},
-    run::Run,
+    run::{Latencies, Run},
 };
 
 /// Values of a line for each nine.
@@ -15,16 +15,41 @@ const PER_NINE: u32 = 24;
 /// The least time that is drawn, in microseconds: a logarithmic axis has no 0.
 const LEAST_US: f64 = 0.1;
 
-/// A line: its colour, its name, its histogram.
-pub type Curve<'a> = (&'static str, String, &'a Histogram<u64>);
+/// A line: its colour, its name, how many samples it is of, and microseconds at a quantile.
+pub struct Curve<'a> {
+    colour: &'static str,
+    name: String,
+    samples: u64,
+    us: Box<dyn Fn(f64) -> f64 + 'a>,
+}
 
-fn us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
-    histogram.value_at_quantile(quantile) as f64 / 1000.0
+impl<'a> Curve<'a> {
+    /// The curve of a histogram in nanoseconds.
+    pub fn of(colour: &'static str, name: &str, histogram: &'a Histogram<u64>) -> Curve<'a> {
+        let us = |q| histogram.value_at_quantile(q) as f64 / 1000.0;
+        Curve {
+            colour,
+            name: name.to_owned(),
+            samples: histogram.len(),
+            us: Box::new(us),
+        }
+    }
+
+    /// The curve of latencies in a timeline's buckets.
+    pub fn of_buckets(colour: &'static str, name: &str, latencies: &'a Latencies) -> Curve<'a> {
+        let us = |q| latencies.quantile_us(q).unwrap_or(0.0);
+        Curve {
+            colour,
+            name: name.to_owned(),
+            samples: latencies.total(),
+            us: Box::new(us),
+        }
+    }
 }
 
 /// The lines up to where one sample is left, and a table of what is read off them.
 pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
-    let most = curves.iter().map(|c| c.2.len()).max().unwrap_or(0).max(20);
+    let most = curves.iter().map(|c| c.samples).max().unwrap_or(0).max(20);
     let last = (most as f64).log10();
     let steps = (last * f64::from(PER_NINE)).ceil() as u32;
     let x: Vec<f64> = (0..=steps)
@@ -33,17 +58,23 @@ pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
     let mut chart = Chart::new("", Style::Log, (Unit::Nines, Unit::Us), x.clone());
     let quantiles = [0.5, 0.9, 0.99, 0.999];
     let mut rows = Vec::new();
-    for (colour, name, histogram) in curves {
-        let last = (histogram.len().max(1) as f64).log10();
+    for Curve {
+        colour,
+        name,
+        samples,
+        us,
+    } in curves
+    {
+        let last = (*samples.max(&1) as f64).log10();
         let value = |nines: &f64| match *nines {
             nines if nines > last => f64::NAN,
-            nines => us(histogram, 1.0 - 10f64.powf(-nines)).max(LEAST_US),
+            nines => us(1.0 - 10f64.powf(-nines)).max(LEAST_US),
         };
-        // A stage that nothing went through would stretch the axis.
-        if histogram.max() > 0 {
+        // A stage that no sample went through would stretch the axis.
+        if us(1.0) > 0.0 {
             chart.line(name, Some(colour), x.iter().map(value));
         }
-        let figures = quantiles.map(|q| Cell::figure(text::time_us(us(histogram, q))));
+        let figures = quantiles.map(|q| Cell::figure(text::time_us(us(q))));
         rows.push([key(colour, name)].into_iter().chain(figures).collect());
     }
     chart.bound(bound_us, "LoadGen's bound");
@@ -55,7 +86,7 @@ pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
 pub fn picture(run: &Run) -> String {
     let stages = [Stage::Total].into_iter().chain(Stage::PARTS);
     let curves: Vec<Curve<'_>> = stages
-        .filter_map(|s| Some((colour(s), s.label().to_owned(), run.histogram(s)?)))
+        .filter_map(|s| Some(Curve::of(colour(s), s.label(), run.histogram(s)?)))
         .collect();
     if curves.is_empty() {
         return absent("There are no histograms: `latency.hlog` is not in the folder.");
@@ -77,7 +108,7 @@ pub fn tokens(run: &Run) -> String {
         .zip(colours)
         .filter_map(|(t, colour)| {
             let histogram = run.histograms.get(t.key()).filter(|h| !h.is_empty())?;
-            Some((colour, t.label().to_owned(), histogram))
+            Some(Curve::of(colour, t.label(), histogram))
         })
         .collect();
     if curves.is_empty() {

@@ -6,10 +6,8 @@
 //! | `hlog` | histograms from HdrHistogram's log |
 //! | [`Latencies`] | counts in a timeline's buckets, and their quantiles |
 //! | `configurations` | the keys of the nodes' configurations |
-//! | `columns` | arrays of objects as columns, which is how a page embeds them |
 //! | `embedded` | a run into its page, and back out of it |
 
-mod columns;
 mod configurations;
 mod embedded;
 mod hlog;
