@@ -248,8 +248,8 @@ impl Found {
         let Some((low, high)) = d.interval else {
             if let Source::Loadgen(_) = d.figure.source {
                 return format!(
-                    "{head}. LoadGen's figure alone counts, and there is one for each run: repeat both \
-                     settings to know whether that is more than noise."
+                    "{head}. LoadGen's figure alone counts, and there is one for each run: repeat \
+                     both settings to know whether that is more than noise."
                 );
             }
             return format!(

@@ -18,7 +18,7 @@ use qdl::stats::{Stage, text};
 use self::groups::Group;
 use crate::{
     html::{Cell, absent, escape, key, list, table},
-    page,
+    page::{self, section},
     run::{Run, record},
 };
 
@@ -106,8 +106,8 @@ fn warnings(runs: &[Run]) -> Vec<String> {
     if let (Some(other), "Server") = (other, first.scenario.as_str()) {
         let said_rate = |r: &Run| rate(r).map_or_else(|| "?".to_owned(), text::rate);
         said.push(format!(
-            "`{}` was asked for {} queries a second and `{}` for {}: latencies are those of different \
-             loads.",
+            "`{}` was asked for {} queries a second and `{}` for {}: latencies are those of \
+             different loads.",
             runs[0].name,
             said_rate(&runs[0]),
             other.name,
@@ -153,16 +153,18 @@ pub fn page(runs: &[Run]) -> String {
         text::counted(runs.len() as u64, "run"),
         text::counted(groups.len() as u64, "setting")
     );
-    let main = format!(
-        "{warnings}<section><h2>Is there a difference?</h2><div class=\"box\">{says}</div>{}</section>\
-         <section><h2>Latency</h2>{}</section><section><h2>Over time</h2>{}</section>\
-         <section><h2>How they were made</h2>{}{}</section>{}",
-        charts::differences(&found),
-        charts::latency(&groups),
-        charts::over_time(&groups),
-        settings_table(&groups),
-        runs_table(&groups),
-        runs.iter().map(record).collect::<String>()
+    let differ = format!(
+        "<div class=\"box\">{says}</div>{}",
+        charts::differences(&found)
     );
-    page::document(&title, &header, &main)
+    let made = settings_table(&groups) + &runs_table(&groups);
+    let main = [
+        warnings,
+        section("Is there a difference?", &differ),
+        section("Latency", &charts::latency(&groups)),
+        section("Over time", &charts::over_time(&groups)),
+        section("How they were made", &made),
+        runs.iter().map(record).collect(),
+    ];
+    page::document(&title, &header, &main.concat())
 }

@@ -61,7 +61,7 @@ fn head(of: &SoFar) -> String {
         Some(false) => "bad",
         None => "",
     };
-    let sub = format!("{} {}", of.node, over(&of.fabric));
+    let sub = escape(&format!("{} {}", of.node, over(&of.fabric)));
     let banner = banner(&of.title, &sub, (class, &word, &why), &tiles(of));
     format!("{banner}{}", page(of))
 }

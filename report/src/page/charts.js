@@ -78,3 +78,4 @@ const drawCharts = (() => {
   };
 })();
 drawCharts();
+document.querySelectorAll("time").forEach((time) => (time.textContent = new Date(1000 * time.dataset.at).toLocaleString()));

@@ -43,7 +43,8 @@ pub fn document(title: &str, header: &str, main: &str) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{}</title><style>{STYLE}</style></head>\n<body>\
          <header class=\"top\">{header}</header>\n\
-         <noscript><p class=\"absent\">Scripts are off: tables are here, charts are not.</p></noscript>\n\
+         <noscript><p class=\"absent\">Scripts are off: tables are here, charts are not.</p>\
+         </noscript>\n\
          <main>{main}</main>\n\
          <footer><p>Made by <code>qdl report</code>. Times are the frontend's; two nodes' clocks \
          are never compared.</p></footer>{}</body></html>\n",
@@ -124,7 +125,8 @@ fn settings(run: &Run) -> String {
         let rows: Vec<_> = defaults.into_iter().map(row).collect();
         let n = rows.len();
         html.push_str(&format!(
-            "<details class=\"noprint\"><summary>{n} settings left at their default</summary>{}</details>",
+            "<details class=\"noprint\"><summary>{n} settings left at their default</summary>\
+             {}</details>",
             table(&heading, &rows)
         ));
     }

@@ -170,29 +170,10 @@ fn charts(run: &Run, timeline: &Timeline) -> [Chart; 3] {
     [latency, rate, in_flight]
 }
 
-/// Throughput alone, of a run without a timeline.
-fn seconds_alone(run: &Run) -> String {
-    let per_second = &run.summary.run.throughput.per_second;
-    let x = (0..per_second.len()).map(|i| i as f64 + 0.5).collect();
-    let title = "Samples per second";
-    let mut rate = Chart::new(title, Style::Lines, (Unit::Seconds, Unit::Count), x);
-    rate.line(
-        "completed",
-        Some("net"),
-        per_second.iter().map(|n| *n as f64),
-    );
-    let chart = rate.html();
-    if chart.is_empty() {
-        return absent("The run kept nothing over time, and was too short for its throughput.");
-    }
-    let note = "`timeline.json` is not there: nothing else is known over time.";
-    figure("course", "Throughput over time", &chart, note)
-}
-
 /// The picture.
 pub fn picture(run: &Run) -> String {
     let Some(timeline) = run.timeline.as_ref().filter(|t| !t.ticks.is_empty()) else {
-        return seconds_alone(run);
+        return absent("The run kept nothing over time.");
     };
     let charts: String = charts(run, timeline).iter().map(Chart::html).collect();
     let note = "Drag to zoom all charts over time, double-click to go back; a name in the legend \
