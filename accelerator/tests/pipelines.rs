@@ -14,6 +14,7 @@ use accelerator::{
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
+use qdl::testkit::eventually;
 use qdl::{
     clock,
     fabric::Region,
@@ -117,15 +118,12 @@ fn start(gpus: &[usize], delay_us: u64) -> Pipelines {
 }
 
 fn wait(pipelines: &Pipelines, connections: &[(&Arc<Connection>, u64)]) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while connections
-        .iter()
-        .any(|(c, n)| c.answered.load(SeqCst) < *n)
-        || pipelines.in_flight() > 0
-    {
-        assert!(Instant::now() < end, "not all are answered");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("not all are answered", || {
+        !(connections
+            .iter()
+            .any(|(c, n)| c.answered.load(SeqCst) < *n)
+            || pipelines.in_flight() > 0)
+    });
 }
 
 /// Samples of each GPU, by the records.

@@ -15,10 +15,33 @@ pub mod device_memory;
 pub mod machine;
 pub mod memory;
 
+use std::time::{Duration, Instant};
+
 /// Panics with `text` if it lacks one of `words`.
 #[track_caller]
 pub fn assert_has(text: &str, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "no `{word}` in {text}");
+    }
+}
+
+/// Waits until `holds`; panics with `what` after two minutes, so that a test fails and does not hang.
+#[track_caller]
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    eventually_or(|| what.to_owned(), holds);
+}
+
+/// [`eventually`] with words that are made when it is too late.
+#[track_caller]
+pub fn eventually_or(what: impl Fn() -> String, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        let waited = began.elapsed();
+        assert!(waited < Duration::from_secs(120), "in vain: {}", what());
+        if waited < Duration::from_millis(2) {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 }

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use qdl::testkit::eventually_or;
 use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, NicConfig},
@@ -379,15 +380,10 @@ impl Front {
     }
 
     pub fn wait_done(&self) {
-        let end = Instant::now() + Duration::from_secs(120);
-        while self.cluster.outstanding() > 0 {
-            assert!(
-                Instant::now() < end,
-                "{} outstanding",
-                self.cluster.outstanding()
-            );
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually_or(
+            || format!("{} outstanding", self.cluster.outstanding()),
+            || self.cluster.outstanding() == 0,
+        );
     }
 
     /// Waits until a line that holds `text` was noted.

@@ -17,11 +17,9 @@ struct Lingers {
 
 impl Lingers {
     fn wait_begun(&self) {
-        let end = Instant::now() + Duration::from_secs(10);
-        while !self.began.load(Ordering::SeqCst) {
-            assert!(Instant::now() < end, "it never said goodbye");
-            std::thread::yield_now();
-        }
+        eventually("it never said goodbye", || {
+            self.began.load(Ordering::SeqCst)
+        });
     }
 }
 

@@ -1,10 +1,7 @@
 //! Connections that are cut, fall silent or are given up: what was
 //! in flight goes again, and memory is let go with its last reader.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -29,14 +26,10 @@ pub fn cut_and_make_again(b: &Bench) {
                     matches!(e, DispatchEvent::ConnectionLost { connection: l, epoch, .. }
                         if (*l, *epoch) == (connection, epochs[connection]))
                 };
-                let end = Instant::now() + Duration::from_secs(10);
-                while !b.book.events.lock().expect("alive").iter().any(seen) {
-                    assert!(
-                        Instant::now() < end,
-                        "the loss of connection {connection} was never told"
-                    );
-                    std::thread::yield_now();
-                }
+                eventually_or(
+                    || format!("the loss of connection {connection} was never told"),
+                    || b.book.events.lock().expect("alive").iter().any(seen),
+                );
                 epochs[connection] += 1;
                 faults[connection] = b.connect(connection, epochs[connection], &Over::Memory);
             }
@@ -128,10 +121,9 @@ fn a_connection_is_quiet_when_no_arrival_reads_it() {
     let fault = b.connect(0, 1, &Over::Memory).expect("memory");
     b.wait_up(1);
     b.dispatcher.issue(&[b.sample(0), b.sample(1)]);
-    let end = Instant::now() + Duration::from_secs(10);
-    while hoard.0.lock().expect("alive").len() < 2 {
-        assert!(Instant::now() < end, "nothing arrived");
-    }
+    eventually("nothing arrived", || {
+        hoard.0.lock().expect("alive").len() >= 2
+    });
     fault.cut();
     let lost = b
         .lost

@@ -44,4 +44,5 @@ use crate::{
     connection::{CrewPlan, NicThreadCfgs},
     rails::Policy,
     stats::ConnectionRecord,
+    testkit::{eventually, eventually_or},
 };

@@ -393,24 +393,17 @@ impl Bench {
     }
 
     pub fn wait_up(&self, n: usize) {
-        let end = Instant::now() + Duration::from_secs(10);
-        while self.dispatcher.connections_up() != n {
-            assert!(
-                Instant::now() < end,
-                "{} connections up",
-                self.dispatcher.connections_up()
-            );
-            std::thread::yield_now();
-        }
+        eventually_or(
+            || format!("{} connections up", self.dispatcher.connections_up()),
+            || self.dispatcher.connections_up() == n,
+        );
     }
 
     /// A connection is down a moment before its loss is told.
     pub fn wait_events(&self, n: usize) {
-        let end = Instant::now() + Duration::from_secs(10);
-        while self.book.events.lock().expect("alive").len() < n {
-            assert!(Instant::now() < end, "nothing was told");
-            std::thread::yield_now();
-        }
+        eventually("nothing was told", || {
+            self.book.events.lock().expect("alive").len() >= n
+        });
     }
 
     pub fn first_byte(&self, id: u64) -> u8 {

@@ -175,11 +175,9 @@ impl Tamper for Early {
         };
         self.peer.tx.post(&answer)?;
         self.peer.tx.flush()?;
-        let end = Instant::now() + Duration::from_secs(10);
-        while self.book.answers.lock().expect("alive").is_empty() {
-            assert!(Instant::now() < end, "the answer was not taken");
-            std::thread::yield_now();
-        }
+        eventually("the answer was not taken", || {
+            !self.book.answers.lock().expect("alive").is_empty()
+        });
         Err(Broken::Device("its port is down".to_owned()).into())
     }
 }

@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     sync::{Arc, Mutex, mpsc},
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -291,11 +291,7 @@ impl Rig {
     }
 
     fn wait_up(&self, n: usize) {
-        let end = Instant::now() + Duration::from_secs(10);
-        while self.dispatcher.connections_up() != n {
-            assert!(Instant::now() < end, "not up");
-            std::thread::yield_now();
-        }
+        eventually("not up", || self.dispatcher.connections_up() == n);
     }
 
     fn sample(&self, id: u64) -> Sample {
@@ -411,11 +407,9 @@ fn first_tokens_are_told_once_whenever_connections_are_cut() {
                 let c = (id / 100) as usize % 3;
                 faults[c].take().expect("memory").cut();
                 lost += 1;
-                let end = Instant::now() + Duration::from_secs(10);
-                while rig.book.lost.load(Ordering::SeqCst) < lost {
-                    assert!(Instant::now() < end, "a loss was never told");
-                    std::thread::yield_now();
-                }
+                eventually("a loss was never told", || {
+                    rig.book.lost.load(Ordering::SeqCst) >= lost
+                });
                 epochs[c] += 1;
                 faults[c] = rig.connect(c, epochs[c], &Over::Memory, 64);
             }
@@ -492,11 +486,10 @@ fn parts_that_wait_for_room_leave_together_and_the_first_by_itself() {
         );
         open.store(true, Ordering::SeqCst);
         let mut came = Vec::new();
-        let end = Instant::now() + patience;
-        while came.len() < 2 {
-            assert!(Instant::now() < end, "{came:?}");
+        eventually("both come", || {
             near.rx.poll(4, &mut |e| came.push(e));
-        }
+            came.len() >= 2
+        });
         let at = RESPONSE_HEADER_BYTES as u32 + 8;
         let first = Event::Arrived {
             imm: imm.with_more(),
@@ -520,10 +513,9 @@ fn parts_that_wait_for_room_leave_together_and_the_first_by_itself() {
         let trailer = bytes[56..].first_chunk().expect("16 bytes");
         let trailer = ResponseTrailer::decode(trailer, 40, 2).expect("two parts");
         assert_eq!((trailer.compute_us, trailer.mean_us), (2, 3));
-        let end = Instant::now() + patience;
-        while !serve.window().grants().is_open(3) || serve.responded() < 1 {
-            assert!(Instant::now() < end, "it is granted again");
-        }
+        eventually("it is granted again", || {
+            serve.window().grants().is_open(3) && serve.responded() == 1
+        });
         assert_eq!((serve.responded(), serve.parts()), (1, 1));
     }
 }
