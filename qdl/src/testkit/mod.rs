@@ -7,6 +7,7 @@
 //! | [`memory`] | a fabric inside the process, which can be cut |
 //! | [`machine`] | sysfs trees of machines: a DGX, a P5, two sockets, a laptop |
 //! | [`device_memory`] | a GPU's memory without a GPU |
+//! | [`rig`] | a dispatcher and a server in one process, and links between them |
 //!
 //! RDMA devices without a NIC are `verbs`' own: its feature `stub`.
 
@@ -14,6 +15,7 @@ pub mod conformance;
 pub mod device_memory;
 pub mod machine;
 pub mod memory;
+pub mod rig;
 
 use std::time::{Duration, Instant};
 

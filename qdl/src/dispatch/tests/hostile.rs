@@ -43,7 +43,7 @@ impl Tamper for NoRoom {
 #[test]
 fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connection() {
     let counted = Arc::new(Counted::default());
-    let b = Bench::new(1, 8, counted.clone(), false, 1 << 20);
+    let b = Bench::new(RigCfgs::new(1, 8), counted.clone());
     let serve = b.serve_connection(0, 1);
     let (mut near, far, _faults) =
         memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
@@ -64,7 +64,7 @@ fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connec
     // The engine has given the slot's output back, and it waits to be sent. An engine that got it
     // again would write into it.
     write(2);
-    let lost = b.lost.lock().expect("alive");
+    let lost = b.lost();
     let lost = match lost.recv_timeout(Duration::from_secs(10)) {
         Ok(lost) => lost,
         Err(mpsc::RecvTimeoutError::Timeout | mpsc::RecvTimeoutError::Disconnected) => {
