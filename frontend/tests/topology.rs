@@ -4,11 +4,7 @@
 mod common;
 
 use qdl::testkit::eventually;
-use std::{
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{path::Path, process::Command};
 
 use common::{Place, Running, accelerator_in, accelerator_program, netns::Star};
 
