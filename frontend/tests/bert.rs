@@ -8,7 +8,7 @@ use std::{
 };
 
 use common::{
-    Place, Running, accelerator, assert_has, fetched, free_ports, repository, run, wire_and_local,
+    Place, Running, accelerator, assert_has, fetched, free_ports, repository, wire_and_local,
 };
 
 const LENGTH: usize = 48;
@@ -176,8 +176,7 @@ fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
         ),
     );
     let arguments = ["--local", "--scenario", "offline", "--mode", "accuracy"];
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+    let ended = place.run(&config, "out", &arguments).with_code(3);
     assert_has(
         &ended.stderr,
         &["error: sample ", "was refused three times", "engine onnx"],

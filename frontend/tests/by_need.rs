@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, accelerator, assert_has, free_ports, offline, run};
+use common::{Place, accelerator, assert_has, free_ports, offline};
 use serde_json::Value;
 
 /// Runs so many samples against an accelerator; both with more YAML of their own.
@@ -11,8 +11,7 @@ fn summary(there: &str, here: &str, samples: &str) -> (Value, String) {
     let [port] = free_ports();
     let _acc = accelerator(&place, &place.digest_accelerator("acc-01", port, there));
     let config = place.digest_frontend(&[port], here);
-    let ended = run(&place, place.frontend(&config, "out", &offline(samples)));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let ended = place.run(&config, "out", &offline(samples)).with_code(0);
     (place.summary("out"), ended.stdout)
 }
 

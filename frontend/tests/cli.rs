@@ -5,19 +5,13 @@ mod common;
 use std::process::Command;
 
 use assert_cmd::assert::OutputAssertExt;
-use common::{Place, Running};
+use common::{Place, Running, assert_has};
 
 /// Runs, expects code 2, and returns what it said.
 fn refused(mut command: Command) -> String {
     let output = command.assert().code(2).get_output().clone();
     assert!(output.stdout.is_empty(), "a summary of nothing");
     String::from_utf8(output.stderr).expect("text")
-}
-
-fn contains(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "`{part}` is not in:\n{text}");
-    }
 }
 
 #[test]
@@ -30,7 +24,7 @@ fn help_explains_every_flag_and_the_exit_codes() {
         .get_output()
         .clone();
     let text = String::from_utf8(output.stdout).expect("text");
-    contains(
+    assert_has(
         &text,
         &[
             "--config",
@@ -45,45 +39,44 @@ fn help_explains_every_flag_and_the_exit_codes() {
 }
 
 #[test]
-fn an_unknown_scenario_and_no_config() {
+fn wrong_usage_is_named_with_what_would_be_right() {
     let place = Place::new();
-    let config = place.digest_frontend(&[], "");
-    let text = refused(place.frontend(&config, "out", &["--scenario", "sever"]));
-    contains(&text, &["sever", "server", "offline"]);
-    let text = refused(Command::new(env!("CARGO_BIN_EXE_frontend")));
-    contains(&text, &["--config"]);
-}
-
-#[test]
-fn a_missing_configuration_and_a_wrong_key_in_it() {
-    let place = Place::new();
-    let text = refused(place.frontend(&place.path("none.yaml"), "out", &["--scenario", "server"]));
-    contains(&text, &["none.yaml", "No such file"]);
-    let config = place.digest_frontend(&[], "acelerators: 3\n");
-    let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
-    contains(&text, &["frontend.yaml:", "acelerators", "accelerators"]);
-}
-
-#[test]
-fn nobody_names_a_scenario() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], "");
-    contains(
-        &refused(place.frontend(&config, "out", &[])),
-        &["--scenario"],
+    let good = place.digest_frontend(&[], "");
+    let none = place.path("none.yaml");
+    let more = "acelerators: 3\n";
+    let wrong = place.write(
+        "wrong.yaml",
+        std::fs::read_to_string(&good).expect("read") + more,
     );
-}
-
-#[test]
-fn a_setting_that_loadgen_does_not_have() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], "");
-    let arguments = ["--scenario", "server", "--set", "min_qery_count=3"];
-    let text = refused(place.frontend(&config, "out", &arguments));
-    contains(&text, &["--set", "min_qery_count", "min_query_count"]);
-    let arguments = ["--scenario", "server", "--local", "--target-qps", "0"];
-    let text = refused(place.frontend(&config, "out", &arguments));
-    contains(&text, &["server_target_qps"]);
+    for (config, arguments, parts) in [
+        (
+            &good,
+            "--scenario sever",
+            &["sever", "server", "offline"][..],
+        ),
+        (&good, "", &["--scenario"]),
+        (&none, "--scenario server", &["none.yaml", "No such file"]),
+        (
+            &wrong,
+            "--scenario server",
+            &["wrong.yaml:", "acelerators", "accelerators"],
+        ),
+        (
+            &good,
+            "--scenario server --set min_qery_count=3",
+            &["--set", "min_qery_count", "min_query_count"],
+        ),
+        (
+            &good,
+            "--scenario server --local --target-qps 0",
+            &["server_target_qps"],
+        ),
+    ] {
+        let command = place.frontend(config, "out", &common::words(arguments));
+        assert_has(&refused(command), parts);
+    }
+    let text = refused(Command::new(env!("CARGO_BIN_EXE_frontend")));
+    assert_has(&text, &["--config"]);
 }
 
 #[test]
@@ -103,7 +96,7 @@ fn a_tab_in_front_of_a_key_is_named_with_its_own_line() {
         let line = text[..text.find(more).expect("there")].lines().count() + line;
         let said = refused(place.frontend(&config, "out", &["--check"]));
         let at = format!("frontend.yaml:{line}:");
-        contains(
+        assert_has(
             &said,
             &[
                 &at,
@@ -131,14 +124,14 @@ fn a_setting_in_a_file_is_refused_at_its_line_in_words() {
             .expect("there")
             + 1;
         let said = refused(place.frontend(&config, "out", &["--check"]));
-        contains(&said, &[&format!("frontend.yaml:{line}:"), words, "^"]);
+        assert_has(&said, &[&format!("frontend.yaml:{line}:"), words, "^"]);
         assert!(!said.contains("invalid type"), "{said}");
     }
     let config = place.digest_frontend(&[1], "");
     for rate in ["nan", "inf", "-5", "1e12"] {
         let arguments = ["--check", "--scenario", "server", "--target-qps", rate];
         let said = refused(place.frontend(&config, "out", &arguments));
-        contains(&said, &["--target-qps"]);
+        assert_has(&said, &["--target-qps"]);
         assert!(
             !said.contains("invalid type") && !said.contains("f64"),
             "{said}"
@@ -160,7 +153,7 @@ fn more_threads_than_cores_is_a_warning_of_a_check() {
             .success();
         String::from_utf8_lossy(&output.get_output().stdout).into_owned()
     };
-    contains(
+    assert_has(
         &check("kind: digest, threads: 512"),
         &["WARNING: threads 512 x"],
     );
@@ -191,14 +184,14 @@ fn an_empty_data_set_and_one_of_another_model() {
     place.write("uneven.u8", [7; 100]);
     let arguments = ["--scenario", "offline", "--local"];
     let text = refused(place.frontend(&config("empty.u8"), "out", &arguments));
-    contains(&text, &["empty.u8", "no samples"]);
+    assert_has(&text, &["empty.u8", "no samples"]);
     let text = refused(place.frontend(&config("uneven.u8"), "out", &arguments));
-    contains(
+    assert_has(
         &text,
         &["uneven.u8", "100 bytes", "64 bytes", "36 bytes more"],
     );
     let text = refused(place.frontend(&config("absent.u8"), "out", &arguments));
-    contains(&text, &["absent.u8", "raw.yaml"]);
+    assert_has(&text, &["absent.u8", "raw.yaml"]);
 }
 
 #[test]
@@ -209,7 +202,7 @@ fn a_user_conf_with_an_unknown_model() {
     let config = place.digest_frontend(&[], "loadgen: {model: resnet50}\n");
     let arguments = ["--scenario", "server", "--user-conf", conf];
     let text = refused(place.frontend(&config, "out", &arguments));
-    contains(&text, &["user.conf", "resnot50", "resnet50"]);
+    assert_has(&text, &["user.conf", "resnot50", "resnet50"]);
     let conf = place.write("user.conf", "bert.Server.target_qps = 10\n");
     let arguments = [
         "--scenario",
@@ -219,7 +212,7 @@ fn a_user_conf_with_an_unknown_model() {
     ];
     let text = refused(place.frontend(&config, "out", &arguments));
     let advice = "add `resnet50.Server.target_qps = RATE` or `*.Server.target_qps = RATE`";
-    contains(&text, &["user.conf", "bert", advice]);
+    assert_has(&text, &["user.conf", "bert", advice]);
 }
 
 #[test]
@@ -232,7 +225,7 @@ fn local_without_an_engine_without_a_runtime_and_without_a_model() {
         nics: [{address: 127.0.0.1}]\n";
     let arguments = ["--scenario", "offline", "--local"];
     let none = place.write("none.yaml", base);
-    contains(
+    assert_has(
         &refused(place.frontend(&none, "out", &arguments)),
         &["--local", "engine:"],
     );
@@ -241,7 +234,7 @@ fn local_without_an_engine_without_a_runtime_and_without_a_model() {
     let onnx = format!("{base}engine: {{kind: onnx, library: absent.so}}\nmodel_file: m.onnx\n");
     let onnx = place.write("onnx.yaml", onnx);
     let text = refused(place.frontend(&onnx, "out", &arguments));
-    contains(&text, &["absent.so", "cargo xtask setup"]);
+    assert_has(&text, &["absent.so", "cargo xtask setup"]);
 
     let digest = place.write(
         "digest.yaml",
@@ -265,7 +258,7 @@ fn an_accelerator_that_is_not_there() {
         "takes no connections yet",
         "tried for 0.3 s (deadlines.connect_ms)",
     ];
-    contains(&text, &[&format!("127.0.0.1:{port}"), parts[0], parts[1]]);
+    assert_has(&text, &[&format!("127.0.0.1:{port}"), parts[0], parts[1]]);
 }
 
 #[test]
@@ -287,7 +280,7 @@ fn an_accelerator_that_is_still_loading_is_waited_for() {
     waiting.signal(libc::SIGINT);
     let ended = waiting.end();
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
-    contains(&ended.stderr, &["for 600 s more", "nothing was measured"]);
+    assert_has(&ended.stderr, &["for 600 s more", "nothing was measured"]);
     let mut waiting = run(&[]);
     waiting.wait_until_it_says("takes no connections yet");
     let _late = common::accelerator(&place, &place.digest_accelerator("late", late, ""));
@@ -304,7 +297,7 @@ fn a_peer_that_never_answers_ends_a_start_however_long_one_that_loads_is_waited_
     let [absent] = common::free_ports();
     let config = place.digest_frontend(&[absent, port], "");
     let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
-    contains(&text, &[&format!("127.0.0.1:{port}"), "within 5s"]);
+    assert_has(&text, &[&format!("127.0.0.1:{port}"), "within 5s"]);
 }
 
 #[test]
@@ -314,7 +307,7 @@ fn a_folder_that_cannot_be_written() {
     place.write("file", "");
     let arguments = ["--scenario", "offline", "--local"];
     let text = refused(place.frontend(&config, "file/out", &arguments));
-    contains(&text, &["file/out"]);
+    assert_has(&text, &["file/out"]);
 }
 
 /// What a program says, and its exit code.
@@ -346,17 +339,17 @@ fn the_short_help_lists_the_commands_and_a_slip_is_told_the_nearest() {
             "man",
             "help",
         ];
-        contains(&help, &commands);
-        contains(
+        assert_has(&help, &commands);
+        assert_has(
             &help,
             &["-q, --quiet", "-v, --verbose", "--color <WHEN>", "--json"],
         );
         let (code, _, error) = said(program, &["topolgy"]);
         assert_eq!(code, Some(2));
-        contains(&error, &["'topolgy'", "similar", "'topology'"]);
+        assert_has(&error, &["'topolgy'", "similar", "'topology'"]);
         let (code, of, _) = said(program, &["help", "topology"]);
         assert_eq!(code, Some(0));
-        contains(&of, &["--yaml", "--root", "-q, --quiet"]);
+        assert_has(&of, &["--yaml", "--root", "-q, --quiet"]);
         let (_, version, _) = said(program, &["--version"]);
         assert!(
             version.contains("0.1.0 (") && version.contains("commit") || version.contains(" at "),
@@ -369,11 +362,11 @@ fn the_short_help_lists_the_commands_and_a_slip_is_told_the_nearest() {
 fn one_thing_has_one_name_in_each_command() {
     let [frontend, _] = programs();
     let (_, all, _) = said(frontend, &["-h"]);
-    contains(&all, &["-o, --output", "-c, --config"]);
+    assert_has(&all, &["-o, --output", "-c, --config"]);
     for command in ["init", "describe", "tune", "report", "submit"] {
         let (code, help, error) = said(frontend, &[command, "--help"]);
         assert_eq!((code, error.as_str()), (Some(0), ""), "{command}");
-        contains(
+        assert_has(
             &help,
             &["-o, --output", "-q, --quiet", "-v, --verbose", "--color"],
         );
@@ -390,10 +383,10 @@ fn a_flag_of_a_run_in_front_of_a_command_is_named() {
     let [frontend, accelerator] = programs();
     let (code, _, error) = said(frontend, &["--target-qps", "3", "topology"]);
     assert_eq!(code, Some(2));
-    contains(&error, &["--target-qps", "`topology`"]);
+    assert_has(&error, &["--target-qps", "`topology`"]);
     let (code, _, error) = said(accelerator, &["--once", "topology"]);
     assert_eq!(code, Some(2));
-    contains(&error, &["--once", "`topology`"]);
+    assert_has(&error, &["--once", "`topology`"]);
     // Flags of all commands stand wherever one likes.
     let (code, _, error) = said(frontend, &["-q", "report", "none"]);
     assert_eq!(code, Some(2));
@@ -402,7 +395,7 @@ fn a_flag_of_a_run_in_front_of_a_command_is_named() {
         "{error}"
     );
     let (_, _, error) = said(frontend, &["report", "none"]);
-    contains(&error, &["note: `frontend report` is `qdl report` now"]);
+    assert_has(&error, &["note: `frontend report` is `qdl report` now"]);
 }
 
 #[test]
@@ -479,10 +472,10 @@ fn completions_and_manual_pages_know_each_command() {
         for shell in ["bash", "zsh", "fish"] {
             let (code, text, _) = said(program, &["completions", shell]);
             assert_eq!(code, Some(0), "{shell}");
-            contains(&text, &["topology", "output", "yaml"]);
+            assert_has(&text, &["topology", "output", "yaml"]);
         }
         let (_, page, _) = said(program, &["man"]);
-        contains(&page, &[".TH ", "topology", "check"]);
+        assert_has(&page, &[".TH ", "topology", "check"]);
         let folder = place.path("man");
         let words = ["man", "-o", folder.to_str().expect("a path")];
         assert_eq!(said(program, &words).0, Some(0));

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Place, Running, accelerator, assert_has, free_ports, offline, run};
+use common::{Place, Running, accelerator, assert_has, free_ports, offline};
 use serde_json::Value;
 
 /// Volumes with much in them that is alike, as scans have, each of another size; one of noise.
@@ -85,7 +85,7 @@ fn compressed_volumes_arrive_whole_and_smaller() {
         let config = front(&place, port, compression, "");
         let samples = (3 * VOLUMES).to_string();
         let out = format!("out{}", compression.len());
-        let ended = run(&place, place.frontend(&config, &out, &offline(&samples)));
+        let ended = place.run(&config, &out, &offline(&samples));
         assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
         let summary = place.summary(&out);
         // Every byte of every answer follows from the sample as it was, its length too.
@@ -128,8 +128,7 @@ fn nodes_that_compress_differently_do_not_begin() {
     let [port] = free_ports();
     let _serving = accelerator(&place, &node(&place, port, ""));
     let config = front(&place, port, ", compression: lz4", "");
-    let ended = run(&place, place.frontend(&config, "out", &offline("40")));
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = place.run(&config, "out", &offline("40")).with_code(2);
     assert_has(&ended.stderr, &["compression", "lz4"]);
 }
 
@@ -140,7 +139,7 @@ fn one_process_decompresses_as_well() {
     let engine = "engine: {kind: digest, max_batch: 2}\n";
     let config = front(&place, 1, ", compression: lz4", engine);
     let flags = [&offline("80")[..], &["--local"]].concat();
-    let ended = run(&place, place.frontend(&config, "out", &flags));
+    let ended = place.run(&config, "out", &flags);
     assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
     let verified = &place.summary("out")["verified"];
     assert_eq!(

@@ -1,16 +1,16 @@
 //! Both programs over a libfabric provider, `tcp;ofi_rxm` or the one that `QDL_TEST_OFI` names;
-//! several NICs from one line; and a machine without libfabric. Any other test of this folder runs
+//! several NICs from one line. Any other test of this folder runs
 //! over a provider with that variable too.
 //!
-//! Without libfabric, all but the last say so and pass.
+//! Without libfabric they say so and pass; `devices.rs` has what a NIC of it then says.
 
 mod common;
 
 use std::{path::Path, process::Command};
 
 use common::{
-    Ended, Place, Running, accelerator, accelerator_in, accelerator_program, assert_has,
-    free_ports, netns::Namespace, offline, run,
+    Ended, Place, Running, accelerator, accelerator_in, accelerator_program, free_ports,
+    netns::Namespace, offline, run,
 };
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ fn place() -> Option<Place> {
 }
 
 fn ended(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> Ended {
-    run(place, place.frontend(config, out, arguments))
+    place.run(config, out, arguments)
 }
 
 /// Every sample was answered once, with its own digest, whatever LoadGen says of the time.
@@ -160,52 +160,4 @@ fn a_line_for_four_nics_is_spelled_out_in_the_summary_and_by_check() {
     for k in 0..4 {
         assert!(settings.contains(&format!("nics[{k}].slots")), "{settings}");
     }
-}
-
-fn refused(place: &Place, mut program: Command, config: &Path, library: &str) -> String {
-    program.arg("--config").arg(config);
-    program.env("QDL_LIBFABRIC", library);
-    let ended = Running::start(place, "refused", program).end();
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    let errors: Vec<_> = ended
-        .stderr
-        .lines()
-        .filter(|l| l.starts_with("error: "))
-        .collect();
-    assert_eq!(errors.len(), 1, "{}", ended.stderr);
-    errors[0].to_owned()
-}
-
-#[test]
-fn without_libfabric_sockets_do_as_ever_and_ofi_is_refused_in_one_line() {
-    // Where no machine has it.
-    let none = "/nowhere/libfabric.so.1";
-    let place = Place::over("tcp;ofi_rxm");
-    let mut frontend = Command::new(env!("CARGO_BIN_EXE_frontend"));
-    frontend.args(["--scenario", "offline"]);
-    let [port] = free_ports();
-    for (program, config) in [
-        (
-            Command::new(accelerator_program()),
-            place.digest_accelerator("a", port, ""),
-        ),
-        (frontend, place.digest_frontend(&[1], "")),
-    ] {
-        let line = refused(&place, program, &config, none);
-        assert_has(&line, &["no libfabric on this machine", "libfabric1"]);
-    }
-    let place = Place::new();
-    let [port] = free_ports();
-    let acc = place.digest_accelerator("acc", port, "");
-    let mut program = Command::new(accelerator_program());
-    program.arg("--config").arg(&acc).env("QDL_LIBFABRIC", none);
-    let mut running = Running::start(&place, "acc", program);
-    let ready = place.path("acc.stdout");
-    running.wait_until("it is ready", || {
-        std::fs::read_to_string(&ready).is_ok_and(|said| said.contains("ready:"))
-    });
-    let config = place.digest_frontend(&[port], "");
-    let mut command = place.frontend(&config, "out", &offline("2000"));
-    command.env("QDL_LIBFABRIC", none);
-    once(&place, "out", &run(&place, command));
 }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, Running, accelerator, free_ports, run};
+use common::{Place, Running, accelerator, free_ports};
 use serde_json::Value;
 
 /// A run of some seconds, that a slow machine does not lose.
@@ -213,8 +213,7 @@ fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
     let all = [&SERVER[..], &["--local", "--live", &address]].concat();
-    let ended = run(&place, place.frontend(&config, "out", &all));
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = place.run(&config, "out", &all).with_code(2);
     let lines: Vec<_> = ended.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(

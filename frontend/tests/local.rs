@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use common::{Place, Running, assert_has, fetched, offline, repository, run, words};
+use common::{Place, Running, assert_has, offline, run, words};
 
 /// Runs that end after so little are not what LoadGen calls long enough.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
@@ -50,14 +50,7 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
         ),
     ];
     for case in cases {
-        let ended = run(&place, place.frontend(&config, "out", &local(case)));
-        assert_eq!(
-            ended.code,
-            Some(0),
-            "{case:?}: {}{}",
-            ended.stdout,
-            ended.stderr
-        );
+        let ended = place.run(&config, "out", &local(case)).with_code(0);
         let s = place.summary("out");
         assert_eq!(s["valid"], true, "{case:?}");
         assert_eq!(
@@ -77,8 +70,7 @@ fn engine_threads_and_a_slow_engine_answer_right_too() {
         "engine: {kind: digest, threads: 3, max_batch: 7, max_delay_us: 100, delay_us: 200}\n";
     let config = place.digest_frontend(&[], engine);
     let arguments = local(&offline("20000"));
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    place.run(&config, "out", &arguments).with_code(0);
     let s = place.summary("out");
     assert_eq!(s["samples"], 20_000);
     // More than one slot's worth of samples waited, and batches were made.
@@ -92,8 +84,7 @@ fn a_response_that_is_not_its_samples_is_found() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "engine: {kind: \"null\"}\n");
     let arguments = local(&["--scenario", "offline"]);
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    assert_eq!(ended.code, Some(4), "{}", ended.stderr);
+    let ended = place.run(&config, "out", &arguments).with_code(4);
     assert_has(&ended.stderr, &["error: verification: of "]);
     assert!(place.path("out").join("INVALID").is_file());
     assert_eq!(place.summary("out")["valid"], false);
@@ -101,42 +92,8 @@ fn a_response_that_is_not_its_samples_is_found() {
     let arguments = local(&words(
         "--scenario offline --set min_duration=0 --verify none",
     ));
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    place.run(&config, "out", &arguments).with_code(0);
     assert!(!place.path("out").join("INVALID").exists());
-}
-
-#[test]
-fn digits_are_recognised() {
-    fetched("models/digits.onnx");
-    let place = Place::new();
-    let config = repository().join("configs/demo/frontend.yaml");
-    let arguments = ["--local", "--scenario", "offline", "--mode", "accuracy"];
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let s = place.summary("out");
-    assert!(s["accuracy"].as_f64() > Some(0.97), "{}", s["accuracy"]);
-    assert_eq!(
-        (&s["mode"], &s["valid"]),
-        (&"accuracy".into(), &serde_json::Value::Null)
-    );
-    assert_eq!(place.answers("out").len(), 540);
-}
-
-#[test]
-fn digits_in_server() {
-    fetched("models/digits.onnx");
-    let place = Place::new();
-    let config = repository().join("configs/demo/frontend.yaml");
-    let arguments = words(
-        "--local --scenario server --target-qps 1500 --duration-s 1 --set \
-         target_latency=2000",
-    );
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-    let s = place.summary("out");
-    assert!(s["name"].as_str().expect("a name").contains("Local SUT"));
-    assert_eq!(s["target_qps"], 1500.0);
 }
 
 #[test]
@@ -147,8 +104,7 @@ fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
         heartbeat_interval_ms: 100, heartbeat_timeout_ms: 300}\n";
     let config = place.digest_frontend(&[], more);
     let arguments = ["--local", "--scenario", "server", "--target-qps", "100"];
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    let ended = place.run(&config, "out", &arguments).with_code(3);
     assert_has(&ended.stderr, &["no sample came back for 1 s"]);
     let s = place.summary("out");
     assert_eq!((&s["valid"], &s["samples"]), (&false.into(), &0.into()));
@@ -205,11 +161,9 @@ fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
 fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "");
-    let ended = run(
-        &place,
-        place.frontend(&config, "out", &local(&offline("500"))),
-    );
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    place
+        .run(&config, "out", &local(&offline("500")))
+        .with_code(0);
     let arguments = "--local --scenario server --target-qps 1000 --duration-s 50";
     let command = place.frontend(&config, "out", &words(arguments));
     let mut running = Running::start(&place, "frontend", command);
@@ -247,52 +201,11 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     assert!(place.path("out").join("INVALID").is_file());
 
     // A next run that does not even begin leaves it as it is.
-    let ended = run(
-        &place,
-        place.frontend(&config, "out", &words("--scenario server --connect-ms 100")),
-    );
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    place
+        .run(&config, "out", &words("--scenario server --connect-ms 100"))
+        .with_code(2);
     assert_eq!(place.summary("out")["exit"]["code"], 3);
     assert!(!place.path("out/replaced-run").exists());
-}
-
-#[test]
-fn an_accuracy_run_answers_every_sample_once() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], "performance_sample_count: 64\n");
-    let arguments = words("--local --scenario server --mode accuracy --target-qps 5000");
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let indices: Vec<u64> = place.answers("out").iter().map(|a| a.0).collect();
-    assert_eq!(indices, (0..500).collect::<Vec<_>>());
-}
-
-#[test]
-fn find_peak_finds_a_rate() {
-    let place = Place::new();
-    // One sample every 2 ms.
-    let config = place.digest_frontend(
-        &[],
-        "engine: {kind: digest, max_batch: 1, delay_us: 2000}\n",
-    );
-    let arguments = words(
-        "--local --samples 20 --scenario server --mode find-peak --target-qps 100 \
-         --duration-s 0.2 --set target_latency=200 --set \
-         server_find_peak_qps_decimals_of_precision=0 --set \
-         server_find_peak_qps_boundary_step_size=4",
-    );
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    // So few queries may not be enough for LoadGen to call the rate valid.
-    assert!(
-        matches!(ended.code, Some(0 | 1)),
-        "{}{}",
-        ended.stdout,
-        ended.stderr
-    );
-    let s = place.summary("out");
-    assert_eq!(s["mode"], "find_peak");
-    let rate = s["per_s"].as_f64().expect("a rate");
-    assert!(rate > 50.0 && rate < 2500.0, "{rate}");
 }
 
 #[test]
@@ -300,8 +213,7 @@ fn a_flag_that_is_gone_names_its_replacement_in_one_line() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "");
     let arguments = local(&["--scenario", "server", "--record", "4"]);
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = place.run(&config, "out", &arguments).with_code(2);
     let lines: Vec<_> = ended.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(

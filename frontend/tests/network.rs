@@ -5,8 +5,7 @@ mod common;
 use std::{path::Path, thread::sleep, time::Duration};
 
 use common::{
-    Place, Running, accelerator, accelerator_with, assert_has, fetched, free_ports, offline, run,
-    wire_and_local,
+    Place, Running, accelerator, accelerator_with, assert_has, fetched, free_ports, offline,
 };
 
 /// Quick to notice a loss, so that the test need not wait.
@@ -51,8 +50,7 @@ fn a_hundred_thousand_digests_over_six_connections() {
         let more = format!("{qsl}warm_up: {{budget_ms: 20000}}\n");
         let config = place.digest_frontend(&[a, b], &more);
         let arguments = offline("100000");
-        let ended = run(&place, place.frontend(&config, out, &arguments));
-        assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+        place.run(&config, out, &arguments).with_code(0);
         let s = place.summary(out);
         assert_eq!(
             (&s["samples"], &s["valid"]),
@@ -131,8 +129,7 @@ fn one_accelerator_with_two_gpus_has_a_pipeline_and_a_record_for_each() {
     let arguments = offline("20000");
     for (out, more) in [("wire", None), ("local", Some("--local"))] {
         let arguments = [&arguments[..], more.as_slice()].concat();
-        let ended = run(&place, place.frontend(&config, out, &arguments));
-        assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+        let ended = place.run(&config, out, &arguments).with_code(0);
         let s = place.summary(out);
         assert_eq!((&s["samples"], &s["valid"]), (&20_000.into(), &true.into()));
         let each = by_gpu(&s);
@@ -159,16 +156,8 @@ fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
     let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, slow));
     let arguments = offline("10");
     let config = place.digest_frontend(&[a], "warm_up: {deadline_ms: 100}\n");
-    let ended = run(&place, place.frontend(&config, "impatient", &arguments));
-    assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
-    let errors: Vec<_> = ended
-        .stderr
-        .lines()
-        .filter(|l| l.starts_with("error: "))
-        .collect();
-    let [error] = errors[..] else {
-        panic!("{}", ended.stderr)
-    };
+    let ended = place.run(&config, "impatient", &arguments).with_code(3);
+    let error = ended.error();
     for part in [
         "connection acc-a/0 (nics[0], accelerator at 127.0.0.1:",
         "failed its warm-up: no answer within 100ms, nor from any other connection (warm_up.deadline_ms)",
@@ -183,49 +172,12 @@ fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
     );
     // The next does without.
     let config = place.digest_frontend(&[a], "warm_up: {budget_ms: 0}\n");
-    let ended = run(&place, place.frontend(&config, "cold", &arguments));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    place.run(&config, "cold", &arguments).with_code(0);
     let s = place.summary("cold");
     assert_eq!(
         (&s["samples"], &s["warm_up"]),
         (&10.into(), &serde_json::Value::Null)
     );
-}
-
-#[test]
-fn digits_over_the_wire_are_the_digits_of_one_process() {
-    let model = fetched("models/digits.onnx");
-    let place = Place::new();
-    let [port] = free_ports();
-    let acc = place.write(
-        "digits-acc.yaml",
-        format!(
-            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
-             model: {{name: digits, file: {}}}\nengine: {{kind: onnx}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
-            model.display()
-        ),
-    );
-    let config = place.write(
-        "digits.yaml",
-        format!(
-            "node: front\n\
-             model: {{name: digits, inputs: [{{name: pixels, dtype: u8, shape: [64]}}], \
-             output: {{name: class, dtype: i64, shape: [1]}}}}\n\
-             dataset: {{kind: raw, samples: {}, labels: {}}}\n\
-             accelerators: [{{control: \"127.0.0.1:{port}\"}}]\n\
-             nics: [{{address: 127.0.0.1, connections: 2}}]\n\
-             engine: {{kind: onnx}}\nmodel_file: {}\n",
-            fetched("models/digits.samples.u8").display(),
-            fetched("models/digits.labels.i64").display(),
-            model.display()
-        ),
-    );
-    let _acc = accelerator(&place, &acc);
-    wire_and_local(&place, &config);
-    let accuracy = |out| place.summary(out)["accuracy"].as_f64();
-    assert_eq!(accuracy("wire"), accuracy("local"));
-    assert!(accuracy("wire") > Some(0.97));
 }
 
 #[test]
@@ -299,16 +251,11 @@ fn the_last_accelerator_is_killed_or_stopped_and_the_frontend_says_which() {
         victim.signal(signal);
         let ended = frontend.end();
         assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
-        let errors: Vec<_> = ended
-            .stderr
-            .lines()
-            .filter(|l| l.starts_with("error: "))
-            .collect();
-        assert_eq!(errors.len(), 1, "{}", ended.stderr);
+        let error = ended.error();
         assert!(
-            errors[0].contains("acc-01") && errors[0].contains("into the run"),
+            error.contains("acc-01") && error.contains("into the run"),
             "{}",
-            errors[0]
+            error
         );
         let s = place.summary("out");
         assert_eq!(
@@ -331,28 +278,8 @@ fn a_frontend_is_killed_and_the_next_is_served_right() {
         assert_eq!(frontend.end().code, None);
         // The accelerator may take a moment to notice.
         sleep(Duration::from_millis(300));
-        let ended = run(&place, place.frontend(&config, "next", &server("0.5")));
-        assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+        place.run(&config, "next", &server("0.5")).with_code(0);
     }
-}
-
-#[test]
-fn a_second_frontend_is_told_that_one_is_served() {
-    let place = Place::new();
-    let [port] = free_ports();
-    let _acc = accelerator(&place, &place.digest_accelerator("acc-01", port, ""));
-    let config = place.digest_frontend(&[port], QUICK);
-    let first = start(&place, &config, "first", &server("2"));
-    let second = Running::start(
-        &place,
-        "second",
-        place.frontend(&config, "second", &server("1")),
-    )
-    .end();
-    assert_eq!(second.code, Some(2), "{}", second.stderr);
-    assert_has(&second.stderr, &["one frontend at a time"]);
-    let first = first.end();
-    assert_eq!(first.code, Some(0), "{}", first.stderr);
 }
 
 /// What a signal in mid-run leaves is an interrupted run: nobody was lost by it.
@@ -416,14 +343,12 @@ fn nodes_of_one_name_and_another_model_are_refused() {
     let _a = accelerator(&place, &first);
     let _b = accelerator(&place, &place.digest_accelerator("twin", b, ""));
     let config = place.digest_frontend(&[a, b], QUICK);
-    let ended = run(&place, place.frontend(&config, "out", &server("1")));
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = place.run(&config, "out", &server("1")).with_code(2);
     assert!(ended.stderr.contains("twin"), "{}", ended.stderr);
 
     let yaml = std::fs::read_to_string(place.digest_frontend(&[a], QUICK)).expect("written");
     let other = place.write("other.yaml", yaml.replace("20000", "30000"));
-    let ended = run(&place, place.frontend(&other, "out", &server("1")));
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = place.run(&other, "out", &server("1")).with_code(2);
     assert_has(&ended.stderr, &["30000", "20000"]);
 }
 
@@ -434,8 +359,7 @@ fn wrong_answers_over_the_wire_are_found() {
     let acc = place.digest_accelerator("acc-01", port, "engine: {kind: \"null\"}\n");
     let _acc = accelerator(&place, &acc);
     let config = place.digest_frontend(&[port], "");
-    let ended = run(&place, place.frontend(&config, "out", &server("0.3")));
-    assert_eq!(ended.code, Some(4), "{}{}", ended.stdout, ended.stderr);
+    let ended = place.run(&config, "out", &server("0.3")).with_code(4);
     assert_has(
         &ended.stderr,
         &["does the accelerator run the engine `digest`?"],
@@ -450,16 +374,14 @@ fn samples_that_a_nic_thread_posts_do_not_wait_for_a_slot() {
     let nics = "nics: [{address: 127.0.0.1, connections: 1, slots: 2048}]\n";
     let config = place.digest_frontend(&[port], nics);
     // One query of more samples than the issuing thread posts by itself.
-    let ended = run(&place, place.frontend(&config, "out", &offline("100")));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    place.run(&config, "out", &offline("100")).with_code(0);
     let s = place.summary("out");
     let counts = ["backlogged", "backlog_max", "handed_over"].map(|k| s[k].as_u64());
     assert_eq!(counts, [Some(0), Some(0), Some(100)]);
     // With two slots they do.
     let nics = nics.replace("2048", "2");
     let config = place.digest_frontend(&[port], &nics);
-    let ended = run(&place, place.frontend(&config, "few", &offline("100")));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    place.run(&config, "few", &offline("100")).with_code(0);
     let s = place.summary("few");
     assert_eq!(
         (&s["backlogged"], &s["handed_over"]),
@@ -475,8 +397,7 @@ fn an_accelerator_compares_its_counts_when_its_frontend_has_left() {
     let config = place.digest_accelerator("acc-01", port, "");
     let acc = accelerator_with(&place, &config, &["--once"]);
     let config = place.digest_frontend(&[port], "");
-    let ended = run(&place, place.frontend(&config, "out", &offline("20000")));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    place.run(&config, "out", &offline("20000")).with_code(0);
     let told = acc.told();
     let said = acc.end();
     assert_eq!(said.code, Some(0), "{}", said.stderr);
@@ -529,8 +450,7 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     let arguments = offline("200");
     // What a file is called is no difference.
     let config = front("same.yaml", &[a, b], "");
-    let ended = run(&place, place.frontend(&config, "same", &arguments));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let ended = place.run(&config, "same", &arguments).with_code(0);
     let hash = |out: &str, i: usize| {
         let content = &place.summary(out)["accelerators"][i]["content"];
         content["sha256"].as_str().expect("a hash").to_owned()
@@ -541,16 +461,8 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     assert!(ended.stdout.lines().any(|l| l == line), "{}", ended.stdout);
 
     let config = front("differ.yaml", &[a, b, c], "");
-    let ended = run(&place, place.frontend(&config, "differ", &arguments));
-    assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
-    let errors: Vec<_> = ended
-        .stderr
-        .lines()
-        .filter(|l| l.starts_with("error: "))
-        .collect();
-    let [error] = errors[..] else {
-        panic!("{}", ended.stderr)
-    };
+    let ended = place.run(&config, "differ", &arguments).with_code(2);
+    let error = ended.error();
     for part in [
         "acc-a",
         "acc-b",
@@ -564,8 +476,7 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     assert!(!place.path("differ").join("summary.json").exists());
 
     let config = front("any.yaml", &[a, c], "model_files: any\n");
-    let ended = run(&place, place.frontend(&config, "any", &arguments));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let ended = place.run(&config, "any", &arguments).with_code(0);
     let theirs = hash("any", 1);
     assert_ne!(theirs, own);
     let line = format!("acc-c: other.onnx, SHA-256 {theirs}");
@@ -573,7 +484,6 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
 
     // And what runs in one process is shown as well.
     let local = [&arguments[..], &["--local"]].concat();
-    let ended = run(&place, place.frontend(&config, "local", &local));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    place.run(&config, "local", &local).with_code(0);
     assert_eq!(hash("local", 0), theirs);
 }

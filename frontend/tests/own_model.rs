@@ -167,8 +167,7 @@ fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
         ] {
             let config = folder.join("frontend.yaml");
             let arguments = ["--mode", mode, "--duration-s", "1"];
-            let ended = run(&place, place.frontend(&config, "out", &arguments));
-            assert_eq!(ended.code, Some(0), "{data}, {mode}: {}", ended.stderr);
+            let ended = place.run(&config, "out", &arguments).with_code(0);
             assert!(ended.stdout.contains(word), "{data}: {}", ended.stdout);
         }
     }

@@ -9,9 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{
-    Ended, Place, Running, accelerator, assert_has, fetched, free_ports, repository, run,
-};
+use common::{Ended, Place, Running, accelerator, assert_has, fetched, free_ports, repository};
 use serde_json::Value;
 
 const ACCURACY: [&str; 4] = ["--scenario", "offline", "--mode", "accuracy"];
@@ -118,16 +116,13 @@ fn detector(place: &Place, node: &str, file: &str, tensors: &str, port: u16) -> 
 
 fn local(place: &Place, config: &Path) -> Ended {
     let arguments = [&ACCURACY[..], &["--local"]].concat();
-    run(place, place.frontend(config, "out", &arguments))
+    place.run(config, "out", &arguments)
 }
 
 /// The one line of a run that did not begin.
 fn refused(ended: &Ended) -> &str {
     assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
-    let mut errors = ended.stderr.lines().filter(|l| l.starts_with("error"));
-    let line = errors.next().expect("an error");
-    assert_eq!(errors.next(), None, "{}", ended.stderr);
-    line
+    ended.error()
 }
 
 #[test]
@@ -144,8 +139,7 @@ fn several_outputs_of_two_accelerators_are_scored_for_each() {
     let _a = detector(&place, "acc-a", "detect.onnx", CLASS_FIRST, a);
     let _b = detector(&place, "acc-b", "detect_of_4.onnx", CLASS_FIRST, b);
     let config = frontend(&place, "detect.onnx", CLASS_FIRST, &data, &[a, b]);
-    let ended = run(&place, place.frontend(&config, "wire", &ACCURACY));
-    assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+    let ended = place.run(&config, "wire", &ACCURACY).with_code(0);
     let s = place.summary("wire");
     assert_eq!(s["accuracy"], 0.9);
     assert_eq!(
@@ -258,27 +252,5 @@ fn a_npy_is_its_array_and_no_raw_bytes() {
         refused(&ended).contains("image.raw: it is a PNG image"),
         "{}",
         ended.stderr
-    );
-}
-
-#[test]
-fn a_model_of_a_fixed_batch_answers_every_sample() {
-    let place = Place::new();
-    let [port] = free_ports();
-    let samples = place.write("detect.npz", npz());
-    let data = format!("samples: {}", samples.display());
-    let config = frontend(&place, "detect_of_4.onnx", CLASS_FIRST, &data, &[port]);
-    let _acc = detector(&place, "acc", "detect_of_4.onnx", CLASS_FIRST, port);
-    let answers = common::wire_and_local(&place, &config);
-    assert_eq!(answers.len(), SAMPLES);
-    for (i, answer) in answers {
-        let class = i64::from(sample(i as usize).1);
-        let hex = class.to_le_bytes().map(|b| format!("{b:02X}")).concat();
-        assert_eq!(answer[..16], hex, "sample {i}");
-    }
-    let batches = &place.summary("wire")["accelerators"][0]["batches"];
-    assert!(
-        batches["max"].as_u64().is_none_or(|max| max <= 4),
-        "{batches}"
     );
 }

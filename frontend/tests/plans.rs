@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{Place, run};
+use common::Place;
 use loadgen_bridge::Detail;
 use submission::round::Round;
 
@@ -44,11 +44,8 @@ fn as_promised(scenario: &str, flag: &str) {
         let user_conf = user_conf.to_str().expect("text");
         let flags = ["--local", "--scenario", flag, "--user-conf", user_conf];
         let flags = [&flags[..], &["--set", "use_token_latencies=0"]].concat();
-        let promised = run(
-            &place,
-            place.frontend(&config, "out", &[&flags[..], &["--check"]].concat()),
-        );
-        let ended = run(&place, place.frontend(&config, "out", &flags));
+        let promised = place.run(&config, "out", &[&flags[..], &["--check"]].concat());
+        let ended = place.run(&config, "out", &flags);
         assert!(
             matches!(ended.code, Some(0 | 1)),
             "{name}: {}",

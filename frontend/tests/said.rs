@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, path::Path};
 
-use common::{Ended, Place, accelerator, assert_has, fetched, free_ports, repository, run, words};
+use common::{Ended, Place, accelerator, assert_has, fetched, free_ports, repository, words};
 use serde_json::Value;
 
 /// An engine of one sample every 2 ms.
@@ -13,7 +13,7 @@ const SLOW: &str = "engine: {kind: digest, max_batch: 1, delay_us: 2000}\n";
 
 fn local(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> (Ended, Value) {
     let all = [&["--local"], arguments].concat();
-    let ended = run(place, place.frontend(config, out, &all));
+    let ended = place.run(config, out, &all);
     let code = ended.code.expect("an exit code");
     assert!(code <= 1, "{}{}", ended.stdout, ended.stderr);
     let summary = place.summary(out);
@@ -125,7 +125,7 @@ fn find_peak_over_several_connections_adds_up_too() {
     let _accelerator = accelerator(&place, &place.digest_accelerator("acc", port, SLOW));
     let nics = "nics: [{address: 127.0.0.1, connections: 2}, {address: 127.0.0.1}]\n";
     let config = place.digest_frontend(&[port], nics);
-    let ended = run(&place, place.frontend(&config, "out", &FIND_PEAK));
+    let ended = place.run(&config, "out", &FIND_PEAK);
     assert!(ended.code.is_some_and(|c| c <= 1), "{}", ended.stderr);
     let s = place.summary("out");
     assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0), "{s:#}");
@@ -268,8 +268,7 @@ fn compliance_tests_run_with_their_files_as_they_are() {
         assert_eq!(seed["value"], wanted, "{test}");
     }
     let arguments = ["--scenario", "offline", "--compliance", "test02"];
-    let ended = run(&place, place.frontend(&config, "none", &arguments));
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = place.run(&config, "none", &arguments).with_code(2);
     assert_has(&ended.stderr, &["with --checker DIR"]);
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Place, Running, accelerator, free_ports, run, words};
+use common::{Place, Running, accelerator, free_ports, words};
 use qdl::stats::timeline::{NodeSide, Timeline};
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ fn rig() -> Rig {
 }
 
 fn ran(rig: &Rig, out: &str, arguments: &[&str]) -> (Value, Timeline) {
-    let ended = run(&rig.place, rig.place.frontend(&rig.config, out, arguments));
+    let ended = rig.place.run(&rig.config, out, arguments);
     // A machine that is busy may make a run INVALID: nothing here is about that.
     assert!(
         ended.code.is_some_and(|code| code <= 1),

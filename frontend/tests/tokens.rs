@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, path::PathBuf, thread::sleep, time::Duration};
 
-use common::{Ended, Place, Running, accelerator, assert_has, free_ports, offline, run};
+use common::{Ended, Place, Running, accelerator, assert_has, free_ports, offline};
 use serde_json::Value;
 
 /// What has LoadGen measure tokens, with bounds that are far from what these machines need: no test
@@ -37,14 +37,9 @@ const SERVER: [&str; 6] = [
 /// Refused before anything is measured, in one line with these words.
 fn refused(place: &Place, ended: &Ended, words: &[&str]) {
     assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
-    let errors: Vec<_> = ended
-        .stderr
-        .lines()
-        .filter(|l| l.starts_with("error:"))
-        .collect();
-    assert_eq!(errors.len(), 1, "{}", ended.stderr);
+    let error = ended.error();
     for word in words {
-        assert!(errors[0].contains(word), "{} lacks {word:?}", errors[0]);
+        assert!(error.contains(word), "{} lacks {word:?}", error);
     }
     let log = place.path("out").join("mlperf_log_detail.txt");
     assert!(!log.exists(), "LoadGen has begun");
@@ -61,13 +56,12 @@ fn tokens_that_an_accelerator_does_not_count_are_refused() {
     ];
     let config = place.digest_frontend(&[a, b], "verify: none\n");
     for scenario in [&SERVER[..], &offline("300")] {
-        let ended = run(&place, place.frontend(&config, "out", &measured(scenario)));
+        let ended = place.run(&config, "out", &measured(scenario));
         let words = ["`null`", "acc-a", "`digest`", "use_token_latencies"];
         refused(&place, &ended, &words);
     }
     // The same accelerators take a run without tokens.
-    let ended = run(&place, place.frontend(&config, "out", &offline("300")));
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    place.run(&config, "out", &offline("300")).with_code(0);
     let summary = place.summary("out");
     assert_eq!(summary["accelerators"][0]["engine"], "null");
     assert!(summary.get("tokens").is_none());
@@ -80,7 +74,7 @@ fn tokens_that_the_engine_of_this_process_does_not_count_are_refused() {
     let config = place.digest_frontend(&[], more);
     let mut arguments = measured(&SERVER);
     arguments.push("--local");
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    let ended = place.run(&config, "out", &arguments);
     let words = ["`digest`", "front", "use_token_latencies"];
     refused(&place, &ended, &words);
     // A model of tokens does not make an engine count them.
@@ -93,7 +87,7 @@ fn tokens_that_the_engine_of_this_process_does_not_count_are_refused() {
         .replace("kind: digest,", "kind: \"null\",")
         .replace("kind: digest}", "kind: \"null\"}");
     let config = place.write("tokens.yaml", yaml);
-    let ended = run(&place, place.frontend(&config, "out", &arguments));
+    let ended = place.run(&config, "out", &arguments);
     refused(&place, &ended, &["`null`", "front", "use_token_latencies"]);
 }
 
@@ -138,10 +132,7 @@ impl Rig {
     }
 
     fn run(&self, out: &str, arguments: &[&str]) -> Ended {
-        run(
-            &self.place,
-            self.place.frontend(&self.config, out, arguments),
-        )
+        self.place.run(&self.config, out, arguments)
     }
 
     /// A run in which every answer, first token and number was right, and all counts agree.

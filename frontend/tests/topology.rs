@@ -3,11 +3,8 @@
 
 mod common;
 
-use std::{
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use qdl::testkit::eventually;
+use std::{path::Path, process::Command};
 
 use common::{Place, Running, accelerator_in, accelerator_program, netns::Star};
 
@@ -30,11 +27,9 @@ fn what_topology_prints_is_a_valid_run_unchanged() {
     let machine = &star.leaves[0];
     let frontend = Path::new(env!("CARGO_BIN_EXE_frontend"));
     // A link takes a moment to be up.
-    let end = Instant::now() + Duration::from_secs(10);
-    while !printed(machine.command(frontend)).contains("10.97.0.2") {
-        assert!(Instant::now() < end, "the interface does not come up");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("the interface does not come up", || {
+        printed(machine.command(frontend)).contains("10.97.0.2")
+    });
     let near = printed(machine.command(frontend));
     let far = printed(machine.command(accelerator_program()));
     assert!(

@@ -18,6 +18,7 @@ use fabric::tcp::{Preamble, TcpDevice};
 use fake::Fake;
 use harness::*;
 use qdl::testkit::assert_has;
+use qdl::testkit::eventually;
 use qdl::{
     config::NicConfig,
     dispatch::{Completer, Response, Sample, SampleTimes},
@@ -79,11 +80,9 @@ fn with_no_accelerator_left_the_run_is_aborted_within_the_deadline_and_names_the
     let front = Front::connect(&config(&[&a], &m, 2, extra), 64, 1000);
     front.issue(0..500);
     drop(a);
-    let end = Instant::now() + Duration::from_secs(20);
-    while front.book.aborted.lock().expect("alive").is_none() {
-        assert!(Instant::now() < end, "never aborted");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("never aborted", || {
+        front.book.aborted.lock().expect("alive").is_some()
+    });
     front.issue(500..1000);
     front.wait_done();
     let cause = front
@@ -149,11 +148,9 @@ fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
     let held = gate.lock().expect("alive");
     waits.store(false, Ordering::SeqCst);
     front.issue(1000..2000);
-    let end = Instant::now() + Duration::from_secs(20);
-    while !waits.load(Ordering::SeqCst) {
-        assert!(Instant::now() < end, "nothing came back over the second");
-        std::thread::yield_now();
-    }
+    eventually("nothing came back over the second", || {
+        waits.load(Ordering::SeqCst)
+    });
     drop(a);
     let again = Running::with("acc-a", &address, &m, 1 << 30, nics());
     // The second connection is not taken down, and not waited for for ever.
@@ -161,11 +158,9 @@ fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
     front.wait_noted("is back");
     front.issue(2000..3000);
     let last = || front.book.seen[2000..].iter();
-    let end = Instant::now() + Duration::from_secs(20);
-    while !last().all(|s| s.load(Ordering::Relaxed) == 1) {
-        assert!(Instant::now() < end, "the first connection carries nothing");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("the first connection carries nothing", || {
+        last().all(|s| s.load(Ordering::Relaxed) == 1)
+    });
     drop(held);
     // Then it is taken down after all, and made again.
     front.wait_noted("is up again");
@@ -184,11 +179,7 @@ fn a_path_that_swallows_everything_holds_up_no_other_connection() {
     front.issue(0..1000);
     front.wait_done();
     let wait = |what: &str, holds: &dyn Fn() -> bool| {
-        let end = Instant::now() + Duration::from_secs(20);
-        while !holds() {
-            assert!(Instant::now() < end, "{what}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually(what, holds);
     };
     fake.swallow(1);
     fake.cut(1);
@@ -216,17 +207,9 @@ fn a_session_that_ends_during_a_start_is_what_the_start_says() {
     let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
     let c = config_at(&[fake.control], &model(), nics, extra);
     let starting = std::thread::spawn(move || Front::try_connect(&c, 64, 10).err());
-    let end = Instant::now() + Duration::from_secs(20);
-    while fake.swallowed() == 0 {
-        assert!(Instant::now() < end, "the second was never opened");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("the second was never opened", || fake.swallowed() != 0);
     fake.end_session();
-    let end = Instant::now() + Duration::from_secs(30);
-    while !starting.is_finished() {
-        assert!(Instant::now() < end, "it waits for a minute");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("it waits for a minute", || starting.is_finished());
     let text = starting.join().expect("no panic").expect("no start");
     assert!(text.contains("its program ended or was killed"), "{text}");
     assert!(!text.contains("fake/1"), "{text}");
@@ -257,11 +240,7 @@ fn a_slow_open_costs_no_other_connection() {
     let held = fake.hold();
     fake.cut(1);
     front.wait_noted("connection fake/1 lost");
-    let end = Instant::now() + Duration::from_secs(20);
-    while !fake.was_asked(1, 2) {
-        assert!(Instant::now() < end, "it is not asked for again");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("it is not asked for again", || fake.was_asked(1, 2));
     // Longer than the frontend waits for it; the other connection carries samples meanwhile.
     let end = Instant::now() + Duration::from_millis(1500);
     let mut hundreds = (0..10).map(|i| 100 * i);
@@ -277,11 +256,7 @@ fn a_slow_open_costs_no_other_connection() {
     hundreds.for_each(|i| front.issue(i..i + 100));
     front.wait_done();
     // What was opened too late is let go.
-    let end = Instant::now() + Duration::from_secs(20);
-    while !fake.has_let_go(1, 2) {
-        assert!(Instant::now() < end, "it is kept");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("it is kept", || fake.has_let_go(1, 2));
     front.wait_noted("connection fake/1 is up again");
     let notes = front.book.notes.lock().expect("alive").join("\n");
     assert!(!notes.contains("fake/0"), "{notes}");

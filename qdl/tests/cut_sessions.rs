@@ -19,6 +19,7 @@ use std::{
 };
 
 use harness::*;
+use qdl::testkit::eventually_or;
 use qdl::{
     config::NicConfig,
     run::{request_stride, response_stride},
@@ -159,11 +160,7 @@ fn held() -> (usize, usize) {
 
 /// Waits for what must come to hold, and says what there is where it does not.
 fn wait_for<T: std::fmt::Debug>(what: &str, now: impl Fn() -> T, holds: impl Fn(&T) -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds(&now()) {
-        assert!(Instant::now() < end, "{what}: {:?} are left", now());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually_or(|| format!("{what}: {:?} are left", now()), || holds(&now()));
 }
 
 fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {

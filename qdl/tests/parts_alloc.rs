@@ -9,17 +9,12 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use fabric::wire::Stream;
-use fabric::{
-    Region, SourceId,
-    clock::now_ns,
-    os::Near,
-    tcp,
-    testkit::counting::{Counting, of_process as asked, of_thread},
-};
+use fabric::testkit::counting::{Counting, of_process as asked, of_thread};
+use fabric::{Region, SourceId, clock::now_ns, os::Near, tcp, wire::Stream};
+use qdl::testkit::eventually;
 use qdl::{
     connection::{NicThreadCfgs, Spin},
     dispatch::{
@@ -177,11 +172,7 @@ fn a_part_allocates_nothing() {
     server.attach(0, serve, far);
     dispatcher.attach(0, 1, near);
     let patience = Duration::from_secs(20);
-    let end = Instant::now() + patience;
-    while dispatcher.connections_up() < 1 {
-        assert!(Instant::now() < end, "it does not come up");
-        std::thread::yield_now();
-    }
+    eventually("it does not come up", || dispatcher.connections_up() >= 1);
 
     let mut scratch = Vec::with_capacity(1);
     let mut round = |n: u64| {

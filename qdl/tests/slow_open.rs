@@ -17,6 +17,7 @@ use fabric::{
     ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes},
 };
 use harness::*;
+use qdl::testkit::eventually_or;
 use qdl::{
     config::NicConfig,
     control::{
@@ -74,15 +75,15 @@ fn node(service: &Arc<Gated>) -> (Running, mpsc::Receiver<ServedReport>) {
 }
 
 fn wait_for_queue_pairs(expected: usize) {
-    let end = Instant::now() + PATIENCE;
-    while stub::live().queue_pairs != expected {
-        assert!(
-            Instant::now() < end,
-            "{} queue pairs are left, {expected} expected",
-            stub::live().queue_pairs
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually_or(
+        || {
+            format!(
+                "{} queue pairs are left, {expected} expected",
+                stub::live().queue_pairs
+            )
+        },
+        || stub::live().queue_pairs == expected,
+    );
 }
 
 #[test]

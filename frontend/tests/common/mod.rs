@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod chance;
+pub mod faults;
 pub mod netns;
 pub mod sockets;
 pub mod submission;
@@ -188,6 +189,11 @@ impl Place {
         command
     }
 
+    /// Runs the frontend to its end.
+    pub fn run(&self, config: &Path, out: &str, arguments: &[&str]) -> Ended {
+        run(self, self.frontend(config, out, arguments))
+    }
+
     /// Over libfabric: `ofi_rxm` opens an endpoint in milliseconds instead of 0.3 s. Both programs
     /// have to have the same.
     pub fn sparing(&self, command: &mut Command) {
@@ -235,6 +241,25 @@ pub struct Ended {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
+}
+
+impl Ended {
+    /// Itself, if it ended with this code; else all that it said is shown.
+    #[track_caller]
+    pub fn with_code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// The one line that says what went wrong.
+    #[track_caller]
+    pub fn error(&self) -> &str {
+        let lines = self.stderr.lines().filter(|l| l.starts_with("error"));
+        let [error] = lines.collect::<Vec<_>>()[..] else {
+            panic!("not one error: {}{}", self.stdout, self.stderr);
+        };
+        error
+    }
 }
 
 impl Running {
@@ -350,8 +375,7 @@ pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
     let accuracy = ["--scenario", "offline", "--mode", "accuracy"];
     let local = [&accuracy[..], &["--local"]].concat();
     for (out, arguments) in [("wire", &accuracy[..]), ("local", &local)] {
-        let ended = run(place, place.frontend(config, out, arguments));
-        assert_eq!(ended.code, Some(0), "{out}: {}", ended.stderr);
+        place.run(config, out, arguments).with_code(0);
     }
     let answers = place.answers("wire");
     assert_eq!(answers, place.answers("local"));
@@ -378,7 +402,8 @@ pub fn accelerator_in(namespace: &netns::Namespace, place: &Place, config: &Path
     accelerator_by(place, config, &[], namespace.command(accelerator_program()))
 }
 
-fn accelerator_by(
+/// The same by this command.
+pub fn accelerator_by(
     place: &Place,
     config: &Path,
     arguments: &[&str],

@@ -144,7 +144,7 @@ impl Rig {
 
     pub fn run(&self, model: &str, out: &str, arguments: &[&str]) -> Ended {
         let config = self.config(model, "");
-        run(&self.place, self.place.frontend(&config, out, arguments))
+        self.place.run(&config, out, arguments)
     }
 
     /// `frontend` with words of its own.

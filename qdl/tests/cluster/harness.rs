@@ -15,6 +15,7 @@ use std::{
 };
 
 use fabric::{Region, SourceId, clock::now_ns};
+use qdl::testkit::eventually_or;
 use qdl::{
     config::{self, FrontendConfig, NicConfig},
     dispatch::{Completer, Response, Sample, SampleTimes},
@@ -378,15 +379,10 @@ impl Front {
     }
 
     pub fn wait_done(&self) {
-        let end = Instant::now() + Duration::from_secs(120);
-        while self.cluster.outstanding() > 0 {
-            assert!(
-                Instant::now() < end,
-                "{} outstanding",
-                self.cluster.outstanding()
-            );
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually_or(
+            || format!("{} outstanding", self.cluster.outstanding()),
+            || self.cluster.outstanding() == 0,
+        );
     }
 
     /// Waits until a line that holds `text` was noted.

@@ -1,7 +1,8 @@
 //! The pictures of a run that goes on, in an element of HTML.
 
+use fabric::FabricCounts;
 use qdl::stats::{
-    ConnectionRecord, FabricCounts, Figures, LoadgenRecord, RunRecord, Summary,
+    ConnectionRecord, Figures, LoadgenRecord, RunRecord, Summary,
     limits::{Evidence, LoadgenView, PathUse},
     text,
     timeline::ConnectionReading,

@@ -5,7 +5,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use fabric::FabricCounts;
 use fastrand::Rng;
 use qdl::stats::{
     Histograms, SampleTimes, Summary,

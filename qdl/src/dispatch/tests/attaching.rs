@@ -40,8 +40,8 @@ impl Service for Slow {
 #[test]
 fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_connection() {
     let slow = Arc::new(Slow::default());
-    let b = Bench::new(3, 8, slow.clone(), false, 1 << 20);
-    b.connect(0, 1, &Over::Memory);
+    let b = Bench::new(RigCfgs::new(3, 8), slow.clone());
+    b.connect(0, 1, Over::Memory);
     b.wait_up(1);
     // Connections 0 and 2 are of one rail. Its other end may
     // be written to at once, and answers once it is ready.
@@ -50,14 +50,13 @@ fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_connection() {
         fabric::testkit::memory::pair(b.dispatcher.endpoint(2), serve.endpoint(64))
             .expect("joined");
     b.server.attach(0, serve, far);
-    let samples: Vec<_> = (0..100).map(|i| b.sample(i)).collect();
-    b.dispatcher.issue(&samples);
+    b.issue(0..100);
     let carried = b.dispatcher.drain(Duration::from_secs(10));
     // Given up before it is ready: it is lost all the same, once it is.
     b.server.give_up(|c| c.connection == 2, &Broken::Closed);
     slow.go();
     assert!(carried, "{:?}", b.dispatcher.counts());
-    let lost = b.lost.lock().expect("alive");
+    let lost = b.lost();
     let lost = lost.recv_timeout(Duration::from_secs(10)).expect("told");
     assert_eq!((lost.connection, lost.cause), (2, Broken::Closed));
     b.check(100);

@@ -6,16 +6,10 @@ use super::{rig::*, *};
 
 /// Eight slots that nobody answers from, and payloads that NIC threads post where they are larger
 /// than `up_to`.
-fn eight_slots(up_to: usize) -> Bench {
-    let b = Bench::new(1, 8, Arc::new(Hoard::default()), false, up_to);
-    b.connect(0, 1, &Over::Memory);
-    b.wait_up(1);
+fn eight_slots(up_to: u64) -> Bench {
+    let b = Bench::new(RigCfgs::new(1, 8).up_to(up_to), Arc::new(Hoard::default()));
+    b.connect_all(Over::Memory);
     b
-}
-
-fn issue(b: &Bench, ids: std::ops::Range<u64>) {
-    let samples: Vec<_> = ids.map(|id| b.sample(id)).collect();
-    b.dispatcher.issue(&samples);
 }
 
 /// Samples that found no slot, most of them at once, and those that NIC threads were to post.
@@ -31,22 +25,21 @@ fn waiting(b: &Bench) -> (u64, u64) {
 }
 
 fn wait_posted(b: &Bench, n: u64) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while b.dispatcher.counts().posted < n {
-        assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
-        std::thread::yield_now();
-    }
+    eventually_or(
+        || format!("{:?}", b.dispatcher.counts()),
+        || b.dispatcher.counts().posted >= n,
+    );
 }
 
 #[test]
 fn samples_that_have_a_slot_are_in_neither_count() {
     let b = eight_slots(1 << 20);
-    issue(&b, 0..5);
+    b.issue(0..5);
     assert_eq!(backlog(&b), (0, 0, 0));
-    issue(&b, 5..20);
+    b.issue(5..20);
     // Three had one.
     assert_eq!(waiting(&b), (12, 12));
-    issue(&b, 20..21);
+    b.issue(20..21);
     assert_eq!(waiting(&b), (13, 13));
     b.dispatcher.abort("the test is over");
 }
@@ -54,14 +47,14 @@ fn samples_that_have_a_slot_are_in_neither_count() {
 #[test]
 fn large_samples_are_handed_over_as_long_as_slots_are_free() {
     let b = eight_slots(0);
-    issue(&b, 0..5);
+    b.issue(0..5);
     assert_eq!(backlog(&b), (0, 0, 5));
     wait_posted(&b, 5);
     // All at once: for three there is a slot, the others wait for one.
-    issue(&b, 5..25);
+    b.issue(5..25);
     assert_eq!(backlog(&b), (17, 17, 8));
     wait_posted(&b, 8);
-    issue(&b, 25..26);
+    b.issue(25..26);
     assert_eq!(backlog(&b), (18, 18, 8));
     b.dispatcher.abort("the test is over");
 }
@@ -69,33 +62,30 @@ fn large_samples_are_handed_over_as_long_as_slots_are_free() {
 #[test]
 fn what_goes_again_is_in_neither_count() {
     let b = eight_slots(1 << 20);
-    issue(&b, 0..6);
+    b.issue(0..6);
     b.dispatcher.give_up(0, 1, Broken::Closed);
     b.wait_events(1);
     let c = b.dispatcher.counts();
     assert_eq!((backlog(&b), c.again), ((0, 0, 0), 6));
     // Without a connection there is no slot.
-    issue(&b, 6..8);
+    b.issue(6..8);
     assert_eq!(backlog(&b), (2, 8, 0));
     b.dispatcher.abort("the test is over");
 }
 
 #[test]
 fn by_health_large_samples_are_handed_over_too() {
-    let b = Bench::by_health(2, 8, 0, Policy::Best);
-    (0..2).for_each(|connection| {
-        b.connect(connection, 1, &Over::Memory);
-    });
-    b.wait_up(2);
+    let b = Bench::digests(RigCfgs::new(2, 8).up_to(0).policy(Policy::Best));
+    b.connect_all(Over::Memory);
     let end = Instant::now() + Duration::from_secs(10);
     // A rail takes samples once those who choose know that it is up.
     let mut id = 0;
     while b.dispatcher.counts().handed_over == 0 {
         assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
-        issue(&b, id..id + 1);
+        b.issue(id..id + 1);
         id += 1;
     }
-    assert!(b.dispatcher.drain(Duration::from_secs(10)));
+    b.drain();
     let (none, _, handed_over) = backlog(&b);
     assert_eq!(none + handed_over, id);
 }
@@ -104,17 +94,9 @@ fn by_health_large_samples_are_handed_over_too() {
 fn no_sample_waits_while_a_connection_has_room() {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(3) {
-        let b = Bench::with(
-            4,
-            16,
-            Arc::new(Hoard::default()),
-            false,
-            1 << 20,
-            Policy::default(),
-            Wait::asleep(),
-        );
-        (0..4).for_each(|c| drop(b.connect(c, 1, &Over::Tcp)));
-        b.wait_up(4);
+        let cfgs = RigCfgs::new(4, 16).wait(Wait::asleep());
+        let b = Bench::new(cfgs, Arc::new(Hoard::default()));
+        b.connect_all(Over::Tcp);
         let gate = std::sync::Barrier::new(3);
         std::thread::scope(|s| {
             for t in 0..3u64 {
@@ -123,16 +105,15 @@ fn no_sample_waits_while_a_connection_has_room() {
                     gate.wait();
                     for i in 0..4 {
                         let first = t * 100 + i * 5;
-                        issue(b, first..first + 5);
+                        b.issue(first..first + 5);
                     }
                 });
             }
         });
         // 60 samples, 64 slots, and nobody answers.
-        let end = Instant::now() + Duration::from_secs(5);
-        while b.dispatcher.shared.waiting() > 0 {
-            assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually_or(
+            || format!("{:?}", b.dispatcher.counts()),
+            || b.dispatcher.shared.waiting() == 0,
+        );
     }
 }

@@ -1,9 +1,7 @@
 //! Rails chosen by health: every policy keeps what holds
 //! for the others, and every pick comes to an end.
 
-use std::time::Duration;
-
-use super::{losses::cut_and_make_again, rig::*, *};
+use super::{everything::all_come_back, losses::cut_and_make_again, rig::*, *};
 
 /// Every policy by health, with samples posted by the issuer or by the NIC threads.
 fn by_health(then: impl Fn(&Bench)) {
@@ -15,7 +13,7 @@ fn by_health(then: impl Fn(&Bench)) {
         (spray(false), 1 << 20),
         (spray(true), 0),
     ] {
-        let b = Bench::by_health(3, 8, up_to, policy);
+        let b = Bench::digests(RigCfgs::new(3, 8).up_to(up_to).policy(policy));
         then(&b);
         // What was completed last may not have been told to the rails yet.
         b.dispatcher.stop();
@@ -39,31 +37,22 @@ fn by_health_samples_of_a_lost_connection_go_again_over_another() {
 
 #[test]
 fn by_health_everything_comes_back_in_bursts_of_any_size() {
-    by_health(|b| {
-        (0..3).for_each(|connection| {
-            b.connect(connection, 1, &Over::Tcp);
-        });
-        b.wait_up(3);
-        let n = 6_000;
-        b.issue_in_bursts(n);
-        let drained = b.dispatcher.drain(Duration::from_secs(30));
-        assert!(drained, "{:?}", b.dispatcher.counts());
-        b.check(n);
-    });
+    by_health(|b| all_come_back(b, Over::Tcp));
 }
 
 #[test]
 fn by_health_a_call_rings_once_for_what_it_gives_to_a_connection() {
     // Its NIC thread sleeps: the issuing thread posts.
-    let b = Bench::by_health_waiting(1, 64, 1 << 20, Policy::Best, Wait::asleep());
-    b.connect(0, 1, &Over::Tcp);
-    b.wait_up(1);
+    let cfgs = RigCfgs::new(1, 64)
+        .policy(Policy::Best)
+        .wait(Wait::asleep());
+    let b = Bench::digests(cfgs);
+    b.connect_all(Over::Tcp);
     let (calls, size) = (50, 16);
     for call in 0..calls {
         let of_call = call * size..(call + 1) * size;
-        let samples: Vec<_> = of_call.map(|id| b.sample(id)).collect();
-        b.dispatcher.issue(&samples);
-        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+        b.issue(of_call);
+        b.drain();
     }
     b.dispatcher.stop();
     b.check(calls * size);
@@ -77,12 +66,11 @@ fn by_health_a_call_rings_once_for_what_it_gives_to_a_connection() {
 fn by_health_an_abort_completes_what_waits() {
     by_health(|b| {
         // No connection ever comes up.
-        let samples: Vec<_> = (0..50).map(|i| b.sample(i)).collect();
-        b.dispatcher.issue(&samples);
+        b.issue(0..50);
         assert_eq!(b.dispatcher.outstanding(), 50);
         b.dispatcher.abort("test");
         b.dispatcher.issue(&[b.sample(50)]);
-        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+        b.drain();
         let answers = b.book.answers.lock().expect("alive");
         assert!(answers.len() == 51 && answers.values().all(|a| *a == (1, None)));
     });
@@ -90,7 +78,7 @@ fn by_health_an_abort_completes_what_waits() {
 
 #[test]
 fn a_look_that_is_too_early_does_not_put_the_next_fold_off() {
-    let b = Bench::by_health(2, 8, 1 << 20, Policy::Best);
+    let b = Bench::digests(RigCfgs::new(2, 8).policy(Policy::Best));
     let shared = &b.dispatcher.shared;
     let health = shared.health.get().expect("by health");
     let due = || health.next_tick_ns.load(Ordering::Relaxed);

@@ -17,11 +17,9 @@ struct Lingers {
 
 impl Lingers {
     fn wait_begun(&self) {
-        let end = Instant::now() + Duration::from_secs(10);
-        while !self.began.load(Ordering::SeqCst) {
-            assert!(Instant::now() < end, "it never said goodbye");
-            std::thread::yield_now();
-        }
+        eventually("it never said goodbye", || {
+            self.began.load(Ordering::SeqCst)
+        });
     }
 }
 
@@ -35,8 +33,7 @@ impl Tamper for Lingers {
 /// Whether samples go by connection 2 while connection 0, of the same NIC, takes its leave.
 fn neighbours_go_on(b: &Bench, lingers: &Lingers) {
     lingers.wait_begun();
-    let samples: Vec<_> = (0..100).map(|i| b.sample(i)).collect();
-    b.dispatcher.issue(&samples);
+    b.issue(0..100);
     let end = Instant::now() + Duration::from_secs(5);
     while b.dispatcher.outstanding() > 0 && Instant::now() < end {
         std::thread::yield_now();
@@ -54,10 +51,10 @@ fn neighbours_go_on(b: &Bench, lingers: &Lingers) {
 
 #[test]
 fn a_frontends_goodbye_holds_up_no_other_connection() {
-    let b = Bench::new(3, 8, Arc::new(Digest), false, 1 << 20);
+    let b = Bench::of(3, 8);
     let lingers = Lingers::default();
     let _faults = b.connect_tampered(0, lingers.clone());
-    b.connect(2, 1, &Over::Memory);
+    b.connect(2, 1, Over::Memory);
     b.wait_up(2);
     b.dispatcher.give_up(0, 1, Broken::Closed);
     neighbours_go_on(&b, &lingers);
@@ -66,18 +63,18 @@ fn a_frontends_goodbye_holds_up_no_other_connection() {
 
 #[test]
 fn an_accelerators_goodbye_holds_up_no_other_connection() {
-    let b = Bench::new(3, 8, Arc::new(Digest), false, 1 << 20);
+    let b = Bench::of(3, 8);
     let lingers = Lingers::default();
     // The frontend's end of connection 0 is nobody's: only its neighbour carries samples.
     let serve = b.serve_connection(0, 1);
     let (_near, far, _faults) =
         memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
     b.server.attach(0, serve, tampered(far, lingers.clone()));
-    b.connect(2, 1, &Over::Memory);
+    b.connect(2, 1, Over::Memory);
     b.wait_up(1);
     b.server.give_up(|c| c.connection == 0, &Broken::Closed);
     neighbours_go_on(&b, &lingers);
-    let lost = b.lost.lock().expect("alive");
+    let lost = b.lost();
     let lost = lost.recv_timeout(Duration::from_secs(10)).expect("told");
     assert_eq!((lost.connection, lost.cause), (0, Broken::Closed));
 }

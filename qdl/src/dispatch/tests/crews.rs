@@ -1,8 +1,6 @@
 //! Two NICs that share a thread, and one NIC whose connections are on two threads.
 
-use std::time::Instant;
-
-use super::{losses::cut_and_make_again, rig::*, *};
+use super::{everything::all_come_back, losses::cut_and_make_again, rig::*, *};
 
 fn shared() -> CrewPlan {
     CrewPlan {
@@ -20,73 +18,42 @@ fn parted() -> CrewPlan {
 }
 
 /// Threads that wait so; no connection is lost for being slow.
-fn bench(connections: usize, crew: CrewPlan, up_to: usize, mut wait: Wait) -> Bench {
-    wait.crew = crew;
-    wait.echo = Wait::asleep().echo;
-    let policy = Policy::default();
-    Bench::with(
-        connections,
-        16,
-        Arc::new(Digest),
-        false,
-        up_to,
-        policy,
-        wait,
-    )
+fn bench(connections: usize, crew: CrewPlan, up_to: u64, wait: Wait) -> Bench {
+    let wait = Wait {
+        echo: Wait::asleep().echo,
+        ..wait
+    };
+    let mut cfgs = RigCfgs::new(connections, 16).up_to(up_to).wait(wait);
+    cfgs.crew = Some(crew);
+    Bench::digests(cfgs)
 }
 
-fn everything_comes_back(crew: &CrewPlan) {
-    for (over, up_to) in [
-        (Over::Memory, 1 << 20),
-        (Over::Tcp, 1 << 20),
-        (Over::Tcp, 0),
-    ] {
-        all_come_back(crew.clone(), &over, up_to);
+#[test]
+fn everything_comes_back_by_one_thread_and_where_one_nic_is_on_two() {
+    for crew in [shared(), parted()] {
+        for (over, up_to) in [
+            (Over::Memory, 1 << 20),
+            (Over::Tcp, 1 << 20),
+            (Over::Tcp, 0),
+        ] {
+            all_come_back(&bench(4, crew.clone(), up_to, Wait::default()), over);
+        }
     }
-}
-
-fn all_come_back(crew: CrewPlan, over: &Over, up_to: usize) {
-    let b = bench(4, crew, up_to, Wait::default());
-    (0..4).for_each(|connection| {
-        b.connect(connection, 1, over);
-    });
-    b.wait_up(4);
-    let n = 20_000;
-    b.issue_in_bursts(n);
-    let all = b.dispatcher.drain(Duration::from_secs(60));
-    assert!(all, "{:?}", b.dispatcher.counts());
-    b.dispatcher.stop();
-    b.check(n);
-    assert_eq!(b.dispatcher.counts().connections_lost, 0);
-}
-
-#[test]
-fn everything_comes_back_by_one_thread() {
-    everything_comes_back(&shared());
-}
-
-#[test]
-fn everything_comes_back_where_one_nic_is_on_two_threads() {
-    everything_comes_back(&parted());
 }
 
 #[test]
 fn a_nics_connections_are_shared_out_and_go_with_its_link() {
     let b = bench(4, parted(), 1 << 20, Wait::default());
-    (0..4).for_each(|connection| {
-        b.connect(connection, 1, &Over::Memory);
-    });
-    b.wait_up(4);
+    b.connect_all(Over::Memory);
     let share = |connection: usize| b.dispatcher.shared.connections[connection].share;
     assert_eq!([0, 1, 2, 3].map(share), [0, 2, 1, 2]);
     assert_eq!(b.dispatcher.placed().len(), 2, "one place a NIC");
     let cause = Broken::GivenUp("its link is down".to_owned());
     b.dispatcher.give_up_nic(0, &cause);
-    let end = Instant::now() + Duration::from_secs(20);
-    while b.dispatcher.connections_up() != 2 {
-        assert!(Instant::now() < end, "{}", b.dispatcher.connections_up());
-        std::thread::yield_now();
-    }
+    eventually_or(
+        || format!("{}", b.dispatcher.connections_up()),
+        || b.dispatcher.connections_up() == 2,
+    );
     let up = |connection: &usize| {
         let c = &b.dispatcher.shared.connections[*connection];
         c.up.load(Ordering::SeqCst)
@@ -99,13 +66,10 @@ fn a_nics_connections_are_shared_out_and_go_with_its_link() {
 #[test]
 fn a_sample_alone_wakes_the_thread_that_its_nics_share() {
     let b = bench(2, shared(), 0, Wait::asleep());
-    (0..2).for_each(|connection| {
-        b.connect(connection, 1, &Over::Tcp);
-    });
-    b.wait_up(2);
+    b.connect_all(Over::Tcp);
     for id in 0..1_000 {
         b.dispatcher.issue(&[b.sample(id)]);
-        assert!(b.dispatcher.drain(Duration::from_secs(30)), "sample {id}");
+        b.drain();
     }
     b.check(1_000);
 }

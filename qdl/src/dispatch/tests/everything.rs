@@ -1,61 +1,45 @@
 //! What is issued comes back, by whatever way and in
 //! whatever bursts, and what was done for it is counted.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{rig::*, *};
 use crate::serve::{Arrival, Service};
 
-fn everything_comes_back(over: &Over, staged: bool, up_to: usize) {
-    let b = Bench::new(4, 16, Arc::new(Digest), staged, up_to);
-    (0..4).for_each(|connection| {
-        b.connect(connection, 1, over);
-    });
-    b.wait_up(4);
-    let n = 20_000u64;
-    b.issue_in_bursts(n);
-    assert!(
-        b.dispatcher.drain(Duration::from_secs(30)),
-        "{:?}",
-        b.dispatcher.counts()
-    );
+/// Over this, staged or not, posted by the issuer up to a burst of so many bytes.
+#[test]
+fn everything_comes_back_by_whatever_way() {
+    for (over, staged, up_to) in [
+        (Over::Memory, false, 1 << 20),
+        (Over::Tcp, false, 1 << 20),
+        (Over::Tcp, false, 0),
+        (Over::Tcp, true, 1 << 20),
+    ] {
+        let b = Bench::digests(RigCfgs::new(4, 16).staged(staged).up_to(up_to));
+        all_come_back(&b, over);
+        let (copies, bytes) = b.dispatcher.staged();
+        assert_eq!(copies, if staged { ALL } else { 0 });
+        assert_eq!(bytes > 0, staged);
+    }
+}
+
+/// Samples of [`all_come_back`].
+const ALL: u64 = 20_000;
+
+/// Every sample of many is answered once, over all connections of a rig.
+pub fn all_come_back(b: &Bench, over: Over) {
+    b.connect_all(over);
+    b.issue_in_bursts(ALL);
+    b.drain();
     b.dispatcher.stop();
-    b.check(n);
-    let (copies, bytes) = b.dispatcher.staged();
-    assert_eq!(copies, if staged { n } else { 0 });
-    assert_eq!(bytes > 0, staged);
-}
-
-#[test]
-fn everything_comes_back_over_memory() {
-    everything_comes_back(&Over::Memory, false, 1 << 20);
-}
-
-#[test]
-fn everything_comes_back_over_tcp_posted_by_the_issuer() {
-    everything_comes_back(&Over::Tcp, false, 1 << 20);
-}
-
-#[test]
-fn everything_comes_back_over_tcp_posted_by_nic_threads() {
-    everything_comes_back(&Over::Tcp, false, 0);
-}
-
-#[test]
-fn staged_samples_are_copied_once_each() {
-    everything_comes_back(&Over::Tcp, true, 1 << 20);
+    b.check(ALL);
+    assert_eq!(b.dispatcher.counts().connections_lost, 0);
 }
 
 #[test]
 fn samples_alike_are_recorded_together_and_each_once() {
-    let b = Bench::new(2, 64, Arc::new(Digest), false, 1 << 20);
-    (0..2).for_each(|connection| {
-        b.connect(connection, 1, &Over::Tcp);
-    });
-    b.wait_up(2);
+    let b = Bench::of(2, 64);
+    b.connect_all(Over::Tcp);
     let (bursts, size) = (300, 20);
     for burst in 0..bursts {
         let alike = b.sample(burst);
@@ -64,7 +48,7 @@ fn samples_alike_are_recorded_together_and_each_once() {
             ..alike
         });
         b.dispatcher.issue(&samples.collect::<Vec<_>>());
-        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+        b.drain();
     }
     b.dispatcher.stop();
     let n = bursts * size;
@@ -76,17 +60,14 @@ fn samples_alike_are_recorded_together_and_each_once() {
 
 #[test]
 fn a_connection_counts_what_it_did_and_the_counts_agree() {
-    let b = Bench::new(2, 8, Arc::new(Digest), false, 1 << 20);
-    (0..2).for_each(|connection| {
-        b.connect(connection, 1, &Over::Tcp);
-    });
-    b.wait_up(2);
+    let b = Bench::of(2, 8);
+    b.connect_all(Over::Tcp);
     let n = 20;
     for id in 0..n {
         // Longer than the NIC threads spin, so that what comes finds them asleep.
         std::thread::sleep(Duration::from_millis(2));
         b.dispatcher.issue(&[b.sample(id)]);
-        assert!(b.dispatcher.drain(Duration::from_secs(10)));
+        b.drain();
     }
     b.dispatcher.stop();
     let connections = b.dispatcher.connection_records();
@@ -137,23 +118,15 @@ fn a_doorbell_that_waits_is_rung_though_nobody_comes_by() {
 }
 
 /// Samples with company, to connections whose NIC threads sleep at once.
-pub fn rung_though_nobody_comes_by(up_to: usize) {
+pub fn rung_though_nobody_comes_by(up_to: u64) {
     let company = Arc::new(Company {
         kept: Hoard::default(),
         wanted: 20,
         came: AtomicU64::new(0),
     });
-    let b = Bench::with(
-        1,
-        64,
-        company.clone(),
-        false,
-        up_to,
-        Policy::default(),
-        Wait::asleep(),
-    );
-    b.connect(0, 1, &Over::Tcp);
-    b.wait_up(1);
+    let cfgs = RigCfgs::new(1, 64).up_to(up_to).wait(Wait::asleep());
+    let b = Bench::new(cfgs, company.clone());
+    b.connect_all(Over::Tcp);
     let mut id = 0;
     for round in 0..3_000u64 {
         // One rings; those right behind it may wait.
@@ -161,15 +134,13 @@ pub fn rung_though_nobody_comes_by(up_to: usize) {
             b.dispatcher.issue(&[b.sample(id)]);
             id += 1;
         }
-        let end = Instant::now() + Duration::from_secs(20);
-        while company.came.load(Ordering::SeqCst) < id {
-            assert!(Instant::now() < end, "a sample was posted and never left");
-            std::thread::yield_now();
-        }
+        eventually("a sample was posted and never left", || {
+            company.came.load(Ordering::SeqCst) >= id
+        });
     }
     let mut kept = std::mem::take(&mut *company.kept.0.lock().expect("alive"));
     Digest.arrived(&mut kept);
-    assert!(b.dispatcher.drain(Duration::from_secs(20)));
+    b.drain();
     b.dispatcher.stop();
     b.check(id);
 }

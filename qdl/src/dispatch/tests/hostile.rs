@@ -6,7 +6,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{rig::*, tampered::*, *};
@@ -40,7 +40,7 @@ impl Tamper for NoRoom {
 #[test]
 fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connection() {
     let counted = Arc::new(Counted::default());
-    let b = Bench::new(1, 8, counted.clone(), false, 1 << 20);
+    let b = Bench::new(RigCfgs::new(1, 8), counted.clone());
     let serve = b.serve_connection(0, 1);
     let (mut near, far, _faults) =
         memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
@@ -57,15 +57,11 @@ fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connec
         near.tx.flush().expect("alive");
     };
     write(1);
-    let end = Instant::now() + Duration::from_secs(10);
-    while counted.0.load(Ordering::SeqCst) == 0 {
-        assert!(Instant::now() < end, "nothing arrived");
-        std::thread::yield_now();
-    }
+    eventually("nothing arrived", || counted.0.load(Ordering::SeqCst) != 0);
     // The engine has given the slot's output back, and it waits to be sent. An engine that got it
     // again would write into it.
     write(2);
-    let lost = b.lost.lock().expect("alive");
+    let lost = b.lost();
     let lost = match lost.recv_timeout(Duration::from_secs(10)) {
         Ok(lost) => lost,
         Err(mpsc::RecvTimeoutError::Timeout | mpsc::RecvTimeoutError::Disconnected) => {

@@ -1,12 +1,7 @@
 //! Connections that are cut, fall silent or are given up: what was
 //! in flight goes again, and memory is let go with its last reader.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use xxhash_rust::xxh3::xxh3_64;
+use std::{sync::Arc, time::Duration};
 
 use super::{rig::*, *};
 use crate::serve::Service;
@@ -14,8 +9,7 @@ use fabric::testkit::memory;
 
 /// Cuts each of three connections twenty times and makes it again, while samples go.
 pub fn cut_and_make_again(b: &Bench) {
-    let mut faults: Vec<_> = (0..3).map(|l| b.connect(l, 1, &Over::Memory)).collect();
-    b.wait_up(3);
+    let mut faults = b.connect_all(Over::Memory);
     let n = 6000u64;
     let mut epochs = [1u32; 3];
     for id in 0..n {
@@ -30,57 +24,44 @@ pub fn cut_and_make_again(b: &Bench) {
                     matches!(e, DispatchEvent::ConnectionLost { connection: l, epoch, .. }
                         if (*l, *epoch) == (connection, epochs[connection]))
                 };
-                let end = Instant::now() + Duration::from_secs(10);
-                while !b.book.events.lock().expect("alive").iter().any(seen) {
-                    assert!(
-                        Instant::now() < end,
-                        "the loss of connection {connection} was never told"
-                    );
-                    std::thread::yield_now();
-                }
+                eventually_or(
+                    || format!("the loss of connection {connection} was never told"),
+                    || b.book.events.lock().expect("alive").iter().any(seen),
+                );
                 epochs[connection] += 1;
-                faults[connection] = b.connect(connection, epochs[connection], &Over::Memory);
+                faults[connection] = b.connect(connection, epochs[connection], Over::Memory);
             }
         }
     }
-    assert!(
-        b.dispatcher.drain(Duration::from_secs(30)),
-        "{:?}",
-        b.dispatcher.counts()
-    );
+    b.drain();
     b.check(n);
     assert_eq!(b.dispatcher.counts().connections_lost, 60);
 }
 
 #[test]
 fn samples_of_a_lost_connection_go_again_over_another() {
-    cut_and_make_again(&Bench::new(3, 8, Arc::new(Digest), false, 1 << 20));
+    cut_and_make_again(&Bench::of(3, 8));
 }
 
 #[test]
 fn re_dispatch_sends_what_was_in_flight_again() {
     // The first service answers nothing, so everything
     // sent is in flight when its connection is cut.
-    let b = Bench::new(2, 32, Arc::new(Hoard::default()), false, 1 << 20);
-    let fault = b.connect(0, 1, &Over::Memory);
+    let b = Bench::new(RigCfgs::new(2, 32), Arc::new(Hoard::default()));
+    let fault = b.connect(0, 1, Over::Memory);
     b.wait_up(1);
-    let samples: Vec<_> = (0..40).map(|i| b.sample(i)).collect();
-    b.dispatcher.issue(&samples);
+    b.issue(0..40);
     std::thread::sleep(Duration::from_millis(20));
     fault.expect("memory").cut();
     b.wait_up(0);
-    let back = Bench::new(2, 32, Arc::new(Digest), false, 1 << 20);
+    let back = Bench::of(2, 32);
     // Connection 1 leads to a server that answers.
     let serve = b.serve_connection(1, 1);
     let (near, far, _) =
         memory::pair(b.dispatcher.endpoint(1), serve.endpoint(64)).expect("joined");
     back.server.attach(0, serve, far);
     b.dispatcher.attach(1, 1, near);
-    assert!(
-        b.dispatcher.drain(Duration::from_secs(10)),
-        "{:?}",
-        b.dispatcher.counts()
-    );
+    b.drain();
     b.check(40);
     assert_eq!(
         b.dispatcher.counts().again,
@@ -91,15 +72,14 @@ fn re_dispatch_sends_what_was_in_flight_again() {
 
 #[test]
 fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
-    let b = Bench::new(1, 8, Arc::new(Digest), false, 1 << 20);
+    let b = Bench::of(1, 8);
     // A link whose far end nobody polls: the peer is stopped, its memory still there.
     let serve = b.serve_connection(0, 1);
     let (near, _far, _) =
         memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
     b.dispatcher.attach(0, 1, near);
     b.wait_up(1);
-    let samples: Vec<_> = (0..100).map(|i| b.sample(i)).collect();
-    b.dispatcher.issue(&samples);
+    b.issue(0..100);
     b.wait_up(0);
     b.wait_events(1);
     {
@@ -113,7 +93,7 @@ fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     assert_eq!(b.dispatcher.outstanding(), 100);
     b.dispatcher.abort("test");
     b.dispatcher.issue(&[b.sample(100)]);
-    assert!(b.dispatcher.drain(Duration::from_secs(10)));
+    b.drain();
     let answers = b.book.answers.lock().expect("alive");
     assert_eq!(answers.len(), 101);
     assert!(
@@ -125,28 +105,19 @@ fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
 #[test]
 fn a_connection_is_quiet_when_no_arrival_reads_it() {
     let hoard = Arc::new(Hoard::default());
-    let b = Bench::new(1, 8, hoard.clone(), false, 1 << 20);
-    let fault = b.connect(0, 1, &Over::Memory).expect("memory");
+    let b = Bench::new(RigCfgs::new(1, 8), hoard.clone());
+    let fault = b.connect(0, 1, Over::Memory).expect("memory");
     b.wait_up(1);
     b.dispatcher.issue(&[b.sample(0), b.sample(1)]);
-    let end = Instant::now() + Duration::from_secs(10);
-    while hoard.0.lock().expect("alive").len() < 2 {
-        assert!(Instant::now() < end, "nothing arrived");
-    }
+    eventually("nothing arrived", || {
+        hoard.0.lock().expect("alive").len() >= 2
+    });
     fault.cut();
-    let lost = b
-        .lost
-        .lock()
-        .expect("alive")
-        .recv_timeout(Duration::from_secs(10));
+    let lost = b.lost().recv_timeout(Duration::from_secs(10));
     assert_eq!(lost.expect("told").epoch, 1);
     let arrivals = std::mem::take(&mut *hoard.0.lock().expect("alive"));
     // The batch may go on reading; its answers go nowhere.
-    assert_eq!(xxh3_64(arrivals[0].input()), {
-        let s = b.sample(0);
-        // SAFETY: the source is never changed.
-        xxh3_64(unsafe { b.source.bytes(s.offset, s.len as usize) }.expect("in"))
-    });
+    assert_eq!(arrivals[0].input(), b.input(0));
     let origin = Arc::downgrade(arrivals[0].origin());
     let mut arrivals = arrivals;
     Digest.arrived(&mut arrivals);

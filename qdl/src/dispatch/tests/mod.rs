@@ -41,7 +41,8 @@ mod warm_up;
 
 use super::*;
 use crate::{
-    connection::{CrewPlan, NicThreadCfgs},
+    connection::CrewPlan,
     rails::Policy,
     stats::ConnectionRecord,
+    testkit::{eventually, eventually_or},
 };

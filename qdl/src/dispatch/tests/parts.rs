@@ -2,20 +2,23 @@
 //! once, in order, and compared where the sample was sent again.
 
 use std::{
+    ops::Deref,
     sync::{Arc, Mutex, mpsc},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use super::{rig::Wait, *};
-use crate::{
-    connection::Spin,
-    response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader, ResponseTrailer},
+use super::{
+    rig::{Hoard, Rig, RigCfgs, Wait},
+    *,
 };
-use fabric::wire::Stream;
+use crate::{
+    response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader, ResponseTrailer},
+    serve::Service,
+};
 use fabric::{
     Event, Grants, Imm, Post, SourceId, Window,
-    os::Near,
     testkit::{memory, memory::MemoryFaults},
+    wire::Stream,
 };
 
 const SLOTS: usize = 8;
@@ -74,10 +77,18 @@ impl Owner for Events {
     }
 }
 
-pub(super) struct Rig {
-    pub dispatcher: Dispatcher,
+/// A dispatcher whose completer tells what it hears. What the test does itself is the server's.
+pub(super) struct Parts {
+    rig: Rig,
     told: mpsc::Receiver<Told>,
     events: Arc<Events>,
+}
+
+impl Deref for Parts {
+    type Target = Rig;
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
 }
 
 /// The accelerator's end of a connection.
@@ -90,46 +101,33 @@ pub(super) struct Far {
     faults: MemoryFaults,
 }
 
-impl Rig {
+impl Parts {
     fn new(connections: usize) -> Self {
-        Rig::made(connections, |_| 0)
+        Parts::made(connections, false)
     }
 
     /// One connection to each of so many accelerators.
     pub fn of_peers(peers: usize) -> Self {
-        Rig::made(peers, |i| i)
+        Parts::made(peers, true)
     }
 
-    fn made(connections: usize, peer: fn(usize) -> usize) -> Self {
+    fn made(connections: usize, peers: bool) -> Self {
         let (tell, told) = mpsc::channel();
         let events = Arc::new(Events::default());
-        let connection = |i| ConnectionCfgs {
-            peer: peer(i),
-            nic_index: 0,
-            slots: SLOTS,
-            response_stride: RESPONSE,
-            request_stride: REQUEST,
-        };
-        let cfgs = DispatchCfgs {
-            policy: Policy::RoundRobin,
-            sources: vec![Arc::new(Region::new(REQUEST).expect("memory"))],
-            connections: (0..connections).map(connection).collect(),
-            echo: Wait::asleep().echo,
+        let cfgs = RigCfgs {
+            nics: 1,
+            peers,
+            request: REQUEST,
+            response: RESPONSE,
             stream: Stream::All,
-            ..DispatchCfgs::default()
+            policy: Policy::RoundRobin,
+            wait: Wait::asleep(),
+            ..RigCfgs::new(connections, SLOTS)
         };
-        let nic = DispatchNic {
-            cfgs: NicThreadCfgs {
-                name: "front".to_owned(),
-                spin: Spin::new(0),
-                tick_ns: 1_000_000_000,
-                near: Near::default(),
-                begin: None,
-            },
-            completer: Box::new(Teller(tell)),
-        };
-        Rig {
-            dispatcher: Dispatcher::new(cfgs, vec![nic], events.clone()).expect("made"),
+        let teller = || -> Box<dyn Completer> { Box::new(Teller(tell.clone())) };
+        let nobody: Arc<dyn Service> = Arc::new(Hoard::default());
+        Parts {
+            rig: Rig::new(cfgs, &nobody, teller, events.clone()),
             told,
             events,
         }
@@ -154,11 +152,9 @@ impl Rig {
         let (near, link, faults) = memory::pair(near, far).expect("joined");
         let up = self.dispatcher.connections_up();
         self.dispatcher.attach(connection, epoch, near);
-        let end = Instant::now() + PATIENCE;
-        while self.dispatcher.connections_up() == up {
-            assert!(Instant::now() < end, "it does not come up");
-            std::thread::yield_now();
-        }
+        eventually("it does not come up", || {
+            self.dispatcher.connections_up() != up
+        });
         let at = [0; SLOTS];
         Far {
             link,
@@ -167,19 +163,6 @@ impl Rig {
             at,
             faults,
         }
-    }
-
-    pub fn issue(&self, id: u64) {
-        self.dispatcher.issue(&[Sample {
-            id,
-            index: 100 + id,
-            source: SourceId(0),
-            offset: 0,
-            len: 16,
-            issued_ns: now_ns(),
-            first: None,
-            tries: Default::default(),
-        }]);
     }
 
     /// The next thing that is told, times left out.
@@ -211,42 +194,36 @@ impl Rig {
 
     /// What was told of the nth refusal, nothing else having been told.
     pub fn refused(&self, n: usize) -> RefusedSample {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match self.events.0.lock().expect("alive").get(n) {
-                Some(DispatchEvent::Refused(r)) => return r.clone(),
-                Some(other) => panic!("{other:?}"),
-                None => assert!(Instant::now() < end, "no refusal"),
-            }
-            std::thread::yield_now();
+        match self.event(n) {
+            DispatchEvent::Refused(r) => r,
+            other => panic!("{other:?}"),
         }
     }
 
+    /// Why a connection was lost, nothing else having been told at the nth time.
     fn broken(&self, n: usize) -> Broken {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let events = self.events.0.lock().expect("alive");
-            if let Some(DispatchEvent::ConnectionLost { cause, .. }) = events.get(n) {
-                return cause.clone();
-            }
-            assert!(Instant::now() < end, "it is not lost");
-            drop(events);
-            std::thread::yield_now();
+        match self.event(n) {
+            DispatchEvent::ConnectionLost { cause, .. } => cause,
+            other => panic!("{other:?}"),
         }
+    }
+
+    fn event(&self, n: usize) -> DispatchEvent {
+        let events = || self.events.0.lock().expect("alive");
+        eventually("an event is told", || events().len() > n);
+        events()[n].clone()
     }
 }
 
 impl Far {
     /// The immediate of the next request.
     pub fn request(&mut self) -> Imm {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            if let Some(imm) = self.try_request() {
-                return imm;
-            }
-            assert!(Instant::now() < end, "no request");
-            std::thread::yield_now();
-        }
+        let mut next = None;
+        eventually("a request comes", || {
+            next = self.try_request();
+            next.is_some()
+        });
+        next.expect("just seen")
     }
 
     /// The same where one is there.
@@ -354,10 +331,10 @@ impl Far {
 
 #[test]
 fn parts_of_one_poll_are_told_in_order_and_before_their_end() {
-    let rig = Rig::new(1);
+    let rig = Parts::new(1);
     let mut far = rig.connect(0, 1);
-    rig.issue(0);
-    rig.issue(1);
+    rig.issue(0..1);
+    rig.issue(1..2);
     let (a, b) = (far.request(), far.request());
     // All of it in one doorbell, so that one poll brings it.
     far.first(a, &[10]);
@@ -390,10 +367,10 @@ fn parts_of_one_poll_are_told_in_order_and_before_their_end() {
 
 #[test]
 fn an_answer_in_one_piece_is_whole_and_a_slot_begins_anew() {
-    let rig = Rig::new(1);
+    let rig = Parts::new(1);
     let mut far = rig.connect(0, 1);
     for id in 0..3 * SLOTS as u64 {
-        rig.issue(id);
+        rig.issue(id..id + 1);
         let imm = far.request();
         let t = id as u32;
         if id % 2 == 0 {
@@ -419,10 +396,10 @@ fn an_answer_in_one_piece_is_whole_and_a_slot_begins_anew() {
 
 /// A sample whose first token is 10, told, whose connection is then lost; and the accelerator that
 /// it goes to again.
-fn lost_after_its_first_token() -> (Rig, Far, Imm) {
-    let rig = Rig::new(2);
+fn lost_after_its_first_token() -> (Parts, Far, Imm) {
+    let rig = Parts::new(2);
     let mut far = rig.connect(0, 1);
-    rig.issue(7);
+    rig.issue(7..8);
     let imm = far.request();
     far.first(imm, &[10]);
     far.more(imm, &[11]);
@@ -585,9 +562,9 @@ fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again
         }),
     ];
     for (i, (field, nonsense)) in cases.into_iter().enumerate() {
-        let rig = Rig::new(2);
+        let rig = Parts::new(2);
         let mut far = rig.connect(0, 1);
-        rig.issue(7);
+        rig.issue(7..8);
         let imm = far.request();
         nonsense(&mut far, imm);
         far.flush();
@@ -610,7 +587,7 @@ fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again
 }
 
 /// Whether a sample was said to be worn out: its index, its losses, the last connection.
-fn worn_out(rig: &Rig) -> Option<(u64, u16, usize, Broken)> {
+fn worn_out(rig: &Parts) -> Option<(u64, u16, usize, Broken)> {
     let events = rig.events.0.lock().expect("alive");
     events.iter().find_map(|e| match e {
         DispatchEvent::WornOut {
@@ -624,7 +601,7 @@ fn worn_out(rig: &Rig) -> Option<(u64, u16, usize, Broken)> {
 }
 
 /// Its connection is lost so many times, each time after its first token.
-fn lose(rig: &Rig, times: usize, how: impl Fn(&mut Far, Imm)) {
+fn lose(rig: &Parts, times: usize, how: impl Fn(&mut Far, Imm)) {
     for n in 0..times {
         assert_eq!(worn_out(rig), None, "after {n} losses");
         let mut far = rig.connect(0, n as u32 + 1);
@@ -637,8 +614,8 @@ fn lose(rig: &Rig, times: usize, how: impl Fn(&mut Far, Imm)) {
 #[test]
 fn a_sample_that_every_connection_is_lost_with_is_named() {
     for nonsense in [true, false] {
-        let rig = Rig::new(2);
-        rig.issue(7);
+        let rig = Parts::new(2);
+        rig.issue(7..8);
         lose(&rig, 64, |far, imm| {
             far.first(imm, &[10]);
             if nonsense {
@@ -650,10 +627,7 @@ fn a_sample_that_every_connection_is_lost_with_is_named() {
                 far.faults.cut();
             }
         });
-        let end = Instant::now() + PATIENCE;
-        while worn_out(&rig).is_none() {
-            assert!(Instant::now() < end, "it goes on for ever");
-        }
+        eventually("it goes on for ever", || worn_out(&rig).is_some());
         let (index, losses, connection, cause) = worn_out(&rig).expect("told");
         assert_eq!((index, losses, connection), (107, 64, 0));
         assert_eq!(matches!(cause, Broken::BadFrame { .. }), nonsense);
@@ -668,8 +642,8 @@ fn a_sample_that_every_connection_is_lost_with_is_named() {
 
 #[test]
 fn losses_without_the_sample_in_flight_do_not_count() {
-    let rig = Rig::new(2);
-    rig.issue(7);
+    let rig = Parts::new(2);
+    rig.issue(7..8);
     lose(&rig, 63, |far, _| far.faults.cut());
     let mut far = rig.connect(1, 1);
     let imm = far.request();
@@ -682,7 +656,7 @@ fn losses_without_the_sample_in_flight_do_not_count() {
     far.flush();
     assert_eq!(rig.next(), Told::Whole(7, vec![10, 11], true));
     // The next sample begins anew.
-    rig.issue(8);
+    rig.issue(8..9);
     let _ = far.request();
     far.faults.cut();
     rig.broken(70);
@@ -691,26 +665,17 @@ fn losses_without_the_sample_in_flight_do_not_count() {
 
 #[test]
 fn parts_of_a_warm_up_are_told_to_nobody() {
-    let rig = Rig::new(1);
+    let rig = Parts::new(1);
     let mut far = rig.connect(0, 1);
-    let sample = Sample {
-        id: 0,
-        index: 0,
-        source: SourceId(0),
-        offset: 0,
-        len: 16,
-        issued_ns: 0,
-        first: None,
-        tries: Default::default(),
-    };
     let cfgs = WarmUpCfgs {
-        samples: vec![sample],
+        samples: vec![rig.sample(0)],
         budget: Duration::ZERO,
         deadline: PATIENCE,
         again: false,
     };
     let report = std::thread::scope(|scope| {
-        let warm = scope.spawn(|| rig.dispatcher.warm_up(&cfgs));
+        let dispatcher = &rig.rig.dispatcher;
+        let warm = scope.spawn(|| dispatcher.warm_up(&cfgs));
         let imm = far.request();
         far.first(imm, &[1]);
         far.flush();

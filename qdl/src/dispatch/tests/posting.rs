@@ -8,54 +8,34 @@ use std::{
 
 use super::{everything::rung_though_nobody_comes_by, losses::cut_and_make_again, rig::*, *};
 
-fn drained(b: &Bench) {
-    let drained = b.dispatcher.drain(Duration::from_secs(30));
-    assert!(drained, "{:?}", b.dispatcher.counts());
-}
-
 fn one_by_one(b: &Bench, ids: std::ops::Range<u64>) {
     ids.for_each(|id| b.dispatcher.issue(&[b.sample(id)]));
 }
 
-fn many_samples(over: &Over) {
-    let b = Bench::new(4, 16, Arc::new(Digest), false, DEFAULT);
-    (0..4).for_each(|connection| {
-        b.connect(connection, 1, over);
-    });
-    b.wait_up(4);
-    let n = 20_000;
-    one_by_one(&b, 0..n);
-    drained(&b);
-    b.check(n);
-    let c = b.dispatcher.counts();
-    assert!(c.handed_over + c.backlogged > 0, "{c:?}");
-}
-
 #[test]
-fn samples_on_busy_connections_are_left_to_nic_threads_over_tcp() {
-    many_samples(&Over::Tcp);
-}
-
-#[test]
-fn samples_on_busy_connections_are_left_to_nic_threads_over_memory() {
-    many_samples(&Over::Memory);
+fn samples_on_busy_connections_are_left_to_nic_threads() {
+    for over in [Over::Tcp, Over::Memory] {
+        let b = Bench::digests(RigCfgs::new(4, 16).up_to(DEFAULT));
+        b.connect_all(over);
+        one_by_one(&b, 0..20_000);
+        b.drain();
+        b.check(20_000);
+        let c = b.dispatcher.counts();
+        assert!(c.handed_over + c.backlogged > 0, "{over:?}: {c:?}");
+    }
 }
 
 #[test]
 fn the_issuing_thread_posts_a_sample_on_an_idle_connection() {
-    let b = Bench::new(2, 16, Arc::new(Digest), false, DEFAULT);
-    (0..2).for_each(|connection| {
-        b.connect(connection, 1, &Over::Memory);
-    });
-    b.wait_up(2);
+    let b = Bench::digests(RigCfgs::new(2, 16).up_to(DEFAULT));
+    b.connect_all(Over::Memory);
     let n = 500;
     for id in 0..n {
         one_by_one(&b, id..id + 1);
-        let end = Instant::now() + Duration::from_secs(10);
-        while b.dispatcher.outstanding() > 0 {
-            assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
-            std::hint::spin_loop();
-        }
+        eventually_or(
+            || format!("{:?}", b.dispatcher.counts()),
+            || b.dispatcher.outstanding() == 0,
+        );
     }
     b.check(n);
     // A slot is free a moment after its sample is completed: the next sample may meet it taken.
@@ -65,13 +45,10 @@ fn the_issuing_thread_posts_a_sample_on_an_idle_connection() {
 
 #[test]
 fn nic_threads_post_all_samples_where_the_issuing_thread_may_post_none() {
-    let b = Bench::new(2, 16, Arc::new(Digest), false, 0);
-    (0..2).for_each(|connection| {
-        b.connect(connection, 1, &Over::Memory);
-    });
-    b.wait_up(2);
+    let b = Bench::digests(RigCfgs::new(2, 16).up_to(0));
+    b.connect_all(Over::Memory);
     one_by_one(&b, 0..500);
-    drained(&b);
+    b.drain();
     b.check(500);
     let c = b.dispatcher.counts();
     assert_eq!(c.handed_over + c.backlogged, 500, "{c:?}");
@@ -80,11 +57,8 @@ fn nic_threads_post_all_samples_where_the_issuing_thread_may_post_none() {
 #[test]
 fn samples_close_together_go_to_one_connection_and_bursts_to_the_least_loaded() {
     let kept = Arc::new(Hoard::default());
-    let b = Bench::new(2, 1024, kept, false, DEFAULT);
-    (0..2).for_each(|connection| {
-        b.connect(connection, 1, &Over::Memory);
-    });
-    b.wait_up(2);
+    let b = Bench::new(RigCfgs::new(2, 1024).up_to(DEFAULT), kept);
+    b.connect_all(Over::Memory);
     // 64 at one moment, 64 later, and 64 in one call.
     for (ids, issued_ns) in [(0..64, 1_000_000), (64..128, 2_000_000)] {
         for id in ids {
@@ -103,11 +77,10 @@ fn samples_close_together_go_to_one_connection_and_bursts_to_the_least_loaded() 
         })
         .collect();
     b.dispatcher.issue(&one_call);
-    let end = Instant::now() + Duration::from_secs(10);
-    while b.dispatcher.counts().posted < 192 {
-        assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
-        std::thread::yield_now();
-    }
+    eventually_or(
+        || format!("{:?}", b.dispatcher.counts()),
+        || b.dispatcher.counts().posted >= 192,
+    );
     let records = b.dispatcher.connection_records();
     let mut posted: Vec<_> = records.iter().map(|c| c.posted).collect();
     posted.sort_unstable();
@@ -122,15 +95,15 @@ fn samples_left_to_a_nic_thread_that_sleeps_are_posted() {
 
 #[test]
 fn samples_left_to_a_connection_that_is_lost_go_by_another() {
-    cut_and_make_again(&Bench::new(3, 8, Arc::new(Digest), false, DEFAULT));
+    cut_and_make_again(&Bench::digests(RigCfgs::new(3, 8).up_to(DEFAULT)));
 }
 
 #[test]
 fn the_issuing_thread_posts_for_a_nic_thread_that_has_no_core() {
-    let b = Bench::new(3, 1024, Arc::new(Digest), false, DEFAULT);
+    let b = Bench::digests(RigCfgs::new(3, 1024).up_to(DEFAULT));
     // Both are of the first NIC thread, which completes, or waits for the book.
     for connection in [0, 2] {
-        b.connect(connection, 1, &Over::Memory);
+        b.connect(connection, 1, Over::Memory);
     }
     b.wait_up(2);
     let book = b.book.answers.lock().expect("alive");
@@ -144,6 +117,6 @@ fn the_issuing_thread_posts_for_a_nic_thread_that_has_no_core() {
     let c = b.dispatcher.counts();
     drop(book);
     assert!(c.posted >= 200 && c.handed_over > 0, "{c:?}");
-    drained(&b);
+    b.drain();
     b.check(id);
 }

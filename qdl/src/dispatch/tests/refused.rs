@@ -1,10 +1,10 @@
 //! Samples that an accelerator refuses: the reason lands in their own slot, and nothing else is
 //! touched.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{
-    parts::{Far, PATIENCE, Rig, Told},
+    parts::{Far, Parts, Told},
     rig::*,
     *,
 };
@@ -78,19 +78,13 @@ fn a_refused_sample_is_tried_again_and_nothing_else_is() {
         .zip([Over::Memory, Over::Tcp, Over::Tcp])
     {
         let (n, service) = (3_000, picky(2));
-        let b = match policy.by_health() {
-            None => {
-                let wait = Wait::default();
-                Bench::with(4, 64, service.clone(), false, DEFAULT, policy, wait)
-            }
-            Some(_) => Bench::by_health_of(service.clone(), 4, 64, policy),
-        };
-        (0..4).for_each(|c| drop(b.connect(c, 1, &over)));
-        b.wait_up(4);
+        let cfgs = RigCfgs::new(4, 64).up_to(DEFAULT).policy(policy);
+        let b = Bench::new(cfgs, service.clone());
+        b.connect_all(over);
         b.issue_in_bursts(n);
-        assert!(b.dispatcher.drain(PATIENCE), "{:?}", b.dispatcher.counts());
+        b.drain();
         let c = b.dispatcher.counts();
-        let once = (0..n).filter(|id| b.first_byte(*id).is_multiple_of(40));
+        let once = (0..n).filter(|id| b.input(*id)[0].is_multiple_of(40));
         let once = once.count() as u64;
         assert_eq!(c.refused, [once, once, 0], "{policy:?}");
         assert_eq!((c.again, c.connections_lost), (0, 0), "{policy:?}");
@@ -107,10 +101,10 @@ fn a_refused_sample_is_tried_again_and_nothing_else_is() {
 
 #[test]
 fn a_sample_that_is_refused_three_times_is_named_with_the_reason() {
-    let rig = Rig::of_peers(1);
+    let rig = Parts::of_peers(1);
     let mut far = rig.connect(0, 1);
-    rig.issue(7);
-    rig.issue(8);
+    rig.issue(7..8);
+    rig.issue(8..9);
     for n in 1..=3 {
         let (a, b) = match n {
             1 => {
@@ -145,10 +139,10 @@ fn a_sample_that_is_refused_three_times_is_named_with_the_reason() {
 
 #[test]
 fn the_next_try_goes_to_another_accelerator() {
-    let rig = Rig::of_peers(2);
+    let rig = Parts::of_peers(2);
     let (mut one, mut two) = (rig.connect(0, 1), rig.connect(1, 1));
     for id in 0..20 {
-        rig.issue(id);
+        rig.issue(id..id + 1);
         let (imm, at_one) = either(&mut one, &mut two);
         let (from, to) = match at_one {
             true => (&mut one, &mut two),
@@ -166,25 +160,21 @@ fn the_next_try_goes_to_another_accelerator() {
 
 /// The next request, and whether it came to the first.
 fn either(one: &mut Far, two: &mut Far) -> (Imm, bool) {
-    let end = std::time::Instant::now() + PATIENCE;
-    loop {
-        if let Some(imm) = one.try_request() {
-            return (imm, true);
-        }
-        if let Some(imm) = two.try_request() {
-            return (imm, false);
-        }
-        assert!(std::time::Instant::now() < end, "no request");
-        std::thread::sleep(Duration::from_micros(50));
-    }
+    let mut next = None;
+    eventually("a request comes to either", || {
+        let at_one = one.try_request().map(|imm| (imm, true));
+        next = at_one.or_else(|| two.try_request().map(|imm| (imm, false)));
+        next.is_some()
+    });
+    next.expect("just seen")
 }
 
 #[test]
 fn an_answer_that_is_refused_in_the_middle_keeps_its_first_token() {
     for same in [true, false] {
-        let rig = Rig::of_peers(1);
+        let rig = Parts::of_peers(1);
         let mut far = rig.connect(0, 1);
-        rig.issue(3);
+        rig.issue(3..4);
         let imm = far.request();
         far.first(imm, &[10]);
         far.more(imm, &[11]);

@@ -12,21 +12,11 @@ use fabric::{Flushed, Grants, Post, PostError, SourceId, Tx, Window, testkit::me
 
 /// NIC threads that sleep at once, and nothing that wakes them by and by.
 fn asleep(connections: usize, policy: Policy) -> Bench {
-    let service = Arc::new(Digest);
-    Bench::with(
-        connections,
-        8,
-        service,
-        false,
-        1 << 20,
-        policy,
-        Wait::asleep(),
+    Bench::digests(
+        RigCfgs::new(connections, 8)
+            .policy(policy)
+            .wait(Wait::asleep()),
     )
-}
-
-fn drained(b: &Bench) {
-    let drained = b.dispatcher.drain(Duration::from_secs(10));
-    assert!(drained, "{:?}", b.dispatcher.counts());
 }
 
 #[test]
@@ -44,8 +34,8 @@ fn a_link_that_fails_whoever_posts_is_lost_though_nothing_comes_over_it() {
         };
         assert_eq!((cause, *again), (&failed(), 1));
     }
-    b.connect(1, 1, &Over::Memory);
-    drained(&b);
+    b.connect(1, 1, Over::Memory);
+    b.drain();
     b.check(1);
 }
 
@@ -68,11 +58,11 @@ impl Tamper for Tires {
 fn samples_that_a_failing_link_refuses_go_by_another_nic_at_once() {
     let b = asleep(2, Policy::RoundRobin);
     let _faults = b.connect_tampered(0, Tires(0));
-    b.connect(1, 1, &Over::Memory);
+    b.connect(1, 1, Over::Memory);
     b.wait_up(2);
     // The first finds out; the thread of the other NIC sleeps.
     b.dispatcher.issue(&[b.sample(0)]);
-    drained(&b);
+    b.drain();
     b.check(1);
     b.wait_events(1);
 }
@@ -83,11 +73,10 @@ fn samples_that_were_taken_when_their_link_failed_go_by_another() {
     let _faults = b.connect_tampered(0, Tires(3));
     b.wait_up(1);
     // More than a burst: a NIC thread takes as many as there are slots.
-    b.dispatcher
-        .issue(&(0..70).map(|i| b.sample(i)).collect::<Vec<_>>());
+    b.issue(0..70);
     b.wait_events(1);
-    b.connect(1, 1, &Over::Memory);
-    drained(&b);
+    b.connect(1, 1, Over::Memory);
+    b.drain();
     b.check(70);
 }
 
@@ -104,7 +93,7 @@ fn samples_of_a_connection_whose_token_is_taken_go_by_another_that_has_room() {
         }
         tx.flush()
     });
-    b.connect(1, 1, &Over::Memory);
+    b.connect(1, 1, Over::Memory);
     b.wait_up(2);
     std::thread::scope(|scope| {
         // It has the token of connection 0, and keeps it.
@@ -123,7 +112,7 @@ fn samples_of_a_connection_whose_token_is_taken_go_by_another_that_has_room() {
         let _ = go_on.send(());
         assert_eq!(waiting, 0, "samples waited for connection 0 alone");
     });
-    drained(&b);
+    b.drain();
     b.check(3);
 }
 
@@ -151,7 +140,7 @@ fn room_that_comes_while_a_flush_ends_is_not_overlooked() {
     let _faults = b.connect_noting(0, flush, &asked);
     b.wait_up(1);
     b.dispatcher.issue(&[b.sample(0)]);
-    drained(&b);
+    b.drain();
     b.check(1);
 }
 
@@ -172,18 +161,16 @@ impl Tamper for Early {
         };
         self.peer.tx.post(&answer)?;
         self.peer.tx.flush()?;
-        let end = Instant::now() + Duration::from_secs(10);
-        while self.book.answers.lock().expect("alive").is_empty() {
-            assert!(Instant::now() < end, "the answer was not taken");
-            std::thread::yield_now();
-        }
+        eventually("the answer was not taken", || {
+            !self.book.answers.lock().expect("alive").is_empty()
+        });
         Err(Broken::Device("its port is down".to_owned()).into())
     }
 }
 
 #[test]
 fn a_sample_that_is_answered_while_its_post_fails_is_completed_once() {
-    let b = Bench::new(2, 8, Arc::new(Digest), false, 1 << 20);
+    let b = Bench::of(2, 8);
     let region = Arc::new(Region::new(RESPONSE).expect("memory"));
     let header = ResponseHeader {
         len: 8,
@@ -210,11 +197,11 @@ fn a_sample_that_is_answered_while_its_post_fails_is_completed_once() {
         .attach(0, 1, tampered(near, Early { peer, book }));
     b.wait_up(1);
     b.dispatcher.issue(&[b.sample(0)]);
-    b.connect(1, 1, &Over::Memory);
+    b.connect(1, 1, Over::Memory);
     // A second sample, answered by the sound connection after the first was posted there, if it
     // was.
     b.dispatcher.issue(&[b.sample(1)]);
-    drained(&b);
+    b.drain();
     let answers = b.book.answers.lock().expect("alive");
     assert_eq!(answers.get(&0).map(|a| a.0), Some(1), "completed so often");
     assert_eq!(b.dispatcher.counts().completed, 2);

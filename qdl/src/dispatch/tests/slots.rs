@@ -1,9 +1,6 @@
 //! How many slots are in use where the configuration leaves them open.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 use super::{rig::*, *};
 use crate::serve::Service;
@@ -16,37 +13,24 @@ const LEAST: u64 = 512;
 
 /// Connections that are not lost however slow this machine is, and large samples alone.
 fn patient(connections: usize, service: Arc<dyn Service>) -> Bench {
-    let wait = Wait {
-        echo: Wait::asleep().echo,
-        ..Wait::default()
-    };
-    let policy = Policy::default();
-    Bench::with(connections, SLOTS, service, false, 0, policy, wait)
+    let cfgs = RigCfgs::new(connections, SLOTS).up_to(0);
+    Bench::new(cfgs.wait(Wait::patient()), service)
 }
 
 /// Connections to an engine that answers nothing, with more to do than they have slots for.
 fn stuck(connections: usize) -> Bench {
     let b = patient(connections, Arc::new(Hoard::default()));
-    (0..connections).for_each(|i| {
-        b.connect(i, 1, &Over::Memory);
-    });
-    b.wait_up(connections);
+    b.connect_all(Over::Memory);
     b.dispatcher.limit_slots(&vec![true; connections]);
     b
 }
 
-fn issue(b: &Bench, n: u64) {
-    let samples: Vec<_> = (0..n).map(|id| b.sample(id)).collect();
-    b.dispatcher.issue(&samples);
-}
-
 /// So many were posted, and no more.
 fn posts(b: &Bench, n: u64) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while b.dispatcher.counts().posted < n {
-        assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
-        thread::yield_now();
-    }
+    eventually_or(
+        || format!("{:?}", b.dispatcher.counts()),
+        || b.dispatcher.counts().posted >= n,
+    );
     thread::sleep(Duration::from_millis(20));
     assert_eq!(b.dispatcher.counts().posted, n);
 }
@@ -60,7 +44,7 @@ fn allowed(b: &Bench) -> Vec<u64> {
 fn an_engine_has_some_batches_and_one_that_does_not_say_all_slots() {
     let b = stuck(1);
     b.dispatcher.engine_works_on(0, 1);
-    issue(&b, 5000);
+    b.issue(0..5000);
     posts(&b, LEAST);
     // Three times what it works on.
     b.dispatcher.engine_works_on(0, 300);
@@ -75,26 +59,19 @@ fn an_engine_has_some_batches_and_one_that_does_not_say_all_slots() {
 fn what_a_lost_connection_had_the_others_have() {
     let b = stuck(2);
     b.dispatcher.engine_works_on(0, 400);
-    issue(&b, 5000);
+    b.issue(0..5000);
     posts(&b, 1200);
     assert_eq!(allowed(&b), [600, 600]);
     b.dispatcher.give_up(0, 1, Broken::Closed);
     b.wait_events(1);
-    let end = Instant::now() + Duration::from_secs(20);
-    while allowed(&b)[1] != 1200 {
-        assert!(Instant::now() < end, "{:?}", allowed(&b));
-        thread::yield_now();
-    }
+    eventually_or(|| format!("{:?}", allowed(&b)), || allowed(&b)[1] == 1200);
     b.dispatcher.abort("the test is over");
 }
 
 #[test]
 fn slots_that_somebody_has_set_are_all_in_use() {
     let b = patient(2, Arc::new(Hoard::default()));
-    (0..2).for_each(|i| {
-        b.connect(i, 1, &Over::Memory);
-    });
-    b.wait_up(2);
+    b.connect_all(Over::Memory);
     b.dispatcher.limit_slots(&[false, true]);
     b.dispatcher.engine_works_on(0, 1);
     assert_eq!(allowed(&b), [SLOTS as u64, LEAST]);

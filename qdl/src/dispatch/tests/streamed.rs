@@ -3,28 +3,24 @@
 
 use std::{
     collections::HashMap,
+    ops::Deref,
     sync::{Arc, Mutex, mpsc},
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    rig::{Over, Wait},
+    rig::{Over, Rig, RigCfgs, Wait, finished},
     tampered::{Tamper, tampered},
     *,
 };
 use crate::{
-    connection::Spin,
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
-    serve::{
-        self, Arrival, Finished, OnConnectionLost, Sent, ServeConnection, ServeConnectionCfgs,
-        Server, Service, respond_all,
-    },
+    serve::{self, Arrival, Sent, Service, respond_all},
 };
-use fabric::wire::Stream;
-use fabric::{Event, Flushed, Imm, Post, SourceId, Tx, os::Near, testkit::memory};
+use fabric::{Event, Flushed, Imm, Post, SourceId, Tx, testkit::memory, wire::Stream};
 
 const SLOTS: usize = 16;
 const REQUEST: usize = 64;
@@ -88,13 +84,8 @@ impl Sequence {
     }
 
     fn finish(self) {
-        let finished = Finished {
-            ticket: self.arrival.ticket(),
-            len: 4 * self.answer.len() as u32,
-            queue_us: 1,
-            compute_us: 2,
-            sent: self.sent,
-        };
+        let len = 4 * self.answer.len() as u32;
+        let finished = finished(&self.arrival, len, self.sent);
         respond_all([(self.arrival, finished)], &mut Vec::new());
     }
 }
@@ -199,121 +190,51 @@ impl Owner for Book {
     }
 }
 
-struct Rig {
-    dispatcher: Dispatcher,
-    server: Server,
+/// A [`Rig`] with an engine that answers in parts, and a book of what came.
+struct Streamed {
+    rig: Rig,
     book: Arc<Book>,
-    source: Arc<Region>,
-    stream: Stream,
     engine: Option<JoinHandle<()>>,
 }
 
-fn thread(name: &str) -> NicThreadCfgs {
-    NicThreadCfgs {
-        name: name.to_owned(),
-        spin: Spin::new(20_000),
-        tick_ns: 5_000_000,
-        near: Near::default(),
-        begin: None,
+impl Deref for Streamed {
+    type Target = Rig;
+    fn deref(&self) -> &Rig {
+        &self.rig
     }
 }
 
-impl Rig {
+impl Streamed {
     fn new(connections: usize, stream: Stream) -> Self {
         let (service, engine) = engine();
-        let book = Arc::new(Book::default());
-        let source = Arc::new(Region::new(1 << 16).expect("memory"));
-        // SAFETY: nobody else knows the region yet.
-        let bytes = unsafe { source.bytes_mut(0, 1 << 16) }.expect("inside");
-        for (i, b) in bytes.iter_mut().enumerate() {
-            *b = (i * 7 + i / 253) as u8;
-        }
-        let connection = |i| ConnectionCfgs {
-            peer: 0,
-            nic_index: i % 2,
-            slots: SLOTS,
-            response_stride: RESPONSE,
-            request_stride: REQUEST,
-        };
-        let cfgs = DispatchCfgs {
-            sources: vec![source.clone()],
-            connections: (0..connections).map(connection).collect(),
-            echo: Wait::asleep().echo,
-            stream,
-            ..DispatchCfgs::default()
-        };
-        let nics = ["front-0", "front-1"].map(|name| DispatchNic {
-            cfgs: thread(name),
-            completer: Box::new(Keeper(book.clone())),
-        });
         let service: Arc<dyn Service> = Arc::new(service);
-        let lost: Arc<OnConnectionLost> = Arc::new(|_| {});
-        let server = Server::new(vec![thread("back-0"), thread("back-1")], &service, &lost);
-        Rig {
-            dispatcher: Dispatcher::new(cfgs, nics.into(), book.clone()).expect("made"),
-            server: server.expect("made"),
-            book,
-            source,
-            stream,
+        Streamed {
             engine: Some(engine),
+            ..Streamed::serving(connections, stream, &service)
         }
     }
 
-    fn serve(&self, connection: usize, epoch: u32) -> Arc<ServeConnection> {
-        let cfgs = ServeConnectionCfgs {
-            gpu: None,
-            session: 1,
-            connection: connection as u16,
-            epoch,
-            slots: SLOTS,
-            request_stride: REQUEST,
-            response_stride: RESPONSE,
-            stream: self.stream,
+    fn serving(connections: usize, stream: Stream, service: &Arc<dyn Service>) -> Self {
+        let book = Arc::new(Book::default());
+        let cfgs = RigCfgs {
+            request: REQUEST,
+            response: RESPONSE,
+            stream,
+            wait: Wait::patient(),
+            ..RigCfgs::new(connections, SLOTS)
         };
-        Arc::new(ServeConnection::new(cfgs).expect("memory"))
-    }
-
-    fn connect(
-        &self,
-        connection: usize,
-        epoch: u32,
-        over: &Over,
-        depth: usize,
-    ) -> Option<memory::MemoryFaults> {
-        let serve = self.serve(connection, epoch);
-        let ends = (self.dispatcher.endpoint(connection), serve.endpoint(depth));
-        let (near, far, faults) = over.join(ends.0, ends.1);
-        self.server.attach(connection % 2, serve, far);
-        self.dispatcher.attach(connection, epoch, near);
-        faults
-    }
-
-    fn wait_up(&self, n: usize) {
-        let end = Instant::now() + Duration::from_secs(10);
-        while self.dispatcher.connections_up() != n {
-            assert!(Instant::now() < end, "not up");
-            std::thread::yield_now();
-        }
-    }
-
-    fn sample(&self, id: u64) -> Sample {
-        Sample {
-            id,
-            index: id,
-            source: SourceId(0),
-            offset: (id * 977) as usize % (self.source.len() - REQUEST),
-            len: 1 + (id * 131) as u32 % REQUEST as u32,
-            issued_ns: now_ns(),
-            first: None,
-            tries: Default::default(),
+        let keeper = || -> Box<dyn Completer> { Box::new(Keeper(book.clone())) };
+        Streamed {
+            rig: Rig::new(cfgs, service, keeper, book.clone()),
+            book,
+            engine: None,
         }
     }
 
     /// Every one of `n` samples was answered once, right, and its first token told once. Returns
     /// how many came in one piece.
     fn check(mut self, n: u64) -> usize {
-        let drained = self.dispatcher.drain(Duration::from_secs(60));
-        assert!(drained, "{:?}", self.dispatcher.counts());
+        self.drain();
         self.dispatcher.stop();
         let parts = self.dispatcher.parts();
         let records = self.dispatcher.connection_records();
@@ -324,10 +245,10 @@ impl Rig {
         let entries = std::mem::take(&mut *self.book.entries.lock().expect("alive"));
         assert_eq!(entries.len() as u64, n);
         for (id, e) in &entries {
-            let s = self.sample(*id);
-            // SAFETY: the source is never changed.
-            let input = unsafe { self.source.bytes(s.offset, s.len as usize) }.expect("inside");
-            let expected: Vec<_> = answer(input).iter().flat_map(|t| t.to_le_bytes()).collect();
+            let expected: Vec<_> = answer(self.input(*id))
+                .iter()
+                .flat_map(|t| t.to_le_bytes())
+                .collect();
             assert_eq!(e.answer, expected, "sample {id}");
             assert_eq!(
                 (e.ends, e.firsts),
@@ -335,7 +256,7 @@ impl Rig {
                 "sample {id}: {e:?}"
             );
         }
-        drop(self.server);
+        drop(self.rig);
         let engine = self.engine.take().expect("started");
         engine.join().expect("it ends with its service");
         entries.values().filter(|e| e.whole).count()
@@ -345,20 +266,15 @@ impl Rig {
 /// Every sample comes back; `all` where parts but the first must have left before the end.
 fn everything_comes_back(stream: Stream, depth: usize) {
     for over in [Over::Memory, Over::Tcp] {
-        let rig = Rig::new(3, stream);
-        (0..3).for_each(|c| drop(rig.connect(c, 1, &over, depth)));
+        let rig = Streamed::new(3, stream);
+        (0..3).for_each(|c| drop(rig.connect_with_depth(c, 1, over, depth)));
         rig.wait_up(3);
         let n = 5_000;
         for id in 0..n {
             rig.dispatcher.issue(&[rig.sample(id)]);
         }
-        let dispatcher = &rig.dispatcher;
-        assert!(
-            dispatcher.drain(Duration::from_secs(60)),
-            "{:?}",
-            dispatcher.counts()
-        );
-        let parts = dispatcher.parts();
+        rig.drain();
+        let parts = rig.dispatcher.parts();
         let whole = rig.check(n) as u64;
         match stream {
             Stream::None => assert_eq!((whole, parts), (n, 0)),
@@ -373,35 +289,21 @@ fn everything_comes_back(stream: Stream, depth: usize) {
     }
 }
 
+/// With room to send, and with hardly any.
 #[test]
-fn everything_comes_back_whole() {
+fn everything_comes_back_whole_with_its_first_token_ahead_and_token_by_token() {
     everything_comes_back(Stream::None, 64);
-}
-
-#[test]
-fn everything_comes_back_with_its_first_token_ahead() {
-    everything_comes_back(Stream::First, 64);
-}
-
-#[test]
-fn everything_comes_back_token_by_token() {
-    everything_comes_back(Stream::All, 64);
-}
-
-#[test]
-fn everything_comes_back_in_parts_though_there_is_hardly_room_to_send() {
-    everything_comes_back(Stream::First, 1);
-    everything_comes_back(Stream::All, 1);
+    for depth in [64, 1] {
+        everything_comes_back(Stream::First, depth);
+        everything_comes_back(Stream::All, depth);
+    }
 }
 
 #[test]
 fn first_tokens_are_told_once_whenever_connections_are_cut() {
     for stream in [Stream::First, Stream::All] {
-        let rig = Rig::new(3, stream);
-        let mut faults: Vec<_> = (0..3)
-            .map(|c| rig.connect(c, 1, &Over::Memory, 64))
-            .collect();
-        rig.wait_up(3);
+        let rig = Streamed::new(3, stream);
+        let mut faults = rig.connect_all(Over::Memory);
         let (n, mut epochs, mut lost) = (6_000, [1; 3], 0);
         for id in 0..n {
             rig.dispatcher.issue(&[rig.sample(id)]);
@@ -409,16 +311,14 @@ fn first_tokens_are_told_once_whenever_connections_are_cut() {
                 let c = (id / 100) as usize % 3;
                 faults[c].take().expect("memory").cut();
                 lost += 1;
-                let end = Instant::now() + Duration::from_secs(10);
-                while rig.book.lost.load(Ordering::SeqCst) < lost {
-                    assert!(Instant::now() < end, "a loss was never told");
-                    std::thread::yield_now();
-                }
+                eventually("a loss was never told", || {
+                    rig.book.lost.load(Ordering::SeqCst) >= lost
+                });
                 epochs[c] += 1;
-                faults[c] = rig.connect(c, epochs[c], &Over::Memory, 64);
+                faults[c] = rig.connect(c, epochs[c], Over::Memory);
             }
         }
-        assert!(rig.dispatcher.drain(Duration::from_secs(60)));
+        rig.drain();
         assert!(rig.dispatcher.counts().again > 0);
         rig.check(n);
     }
@@ -457,17 +357,16 @@ impl Service for Hoard {
 
 #[test]
 fn parts_that_wait_for_room_leave_together_and_the_first_by_itself() {
-    let (give, take) = mpsc::channel();
-    let service: Arc<dyn Service> = Arc::new(Hoard(Mutex::new(give)));
-    let lost: Arc<OnConnectionLost> = Arc::new(|_| {});
-    let server = Server::new(vec![thread("back-0")], &service, &lost).expect("made");
     for stream in [Stream::First, Stream::All] {
-        let rig = Rig::new(1, stream);
-        let serve = rig.serve(0, 1);
+        let (give, take) = mpsc::channel();
+        let service: Arc<dyn Service> = Arc::new(Hoard(Mutex::new(give)));
+        let rig = Streamed::serving(1, stream, &service);
+        let serve = rig.serve_connection(0, 1);
         let (mut near, far, _faults) =
             memory::pair(rig.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
         let open = Arc::new(AtomicBool::new(false));
-        server.attach(0, serve.clone(), tampered(far, Gate(open.clone())));
+        rig.server
+            .attach(0, serve.clone(), tampered(far, Gate(open.clone())));
         rig.dispatcher.shared.connections[0].window.grants().open(3);
         let imm = Imm::new(3, 1);
         let request = Post {
@@ -490,11 +389,10 @@ fn parts_that_wait_for_room_leave_together_and_the_first_by_itself() {
         );
         open.store(true, Ordering::SeqCst);
         let mut came = Vec::new();
-        let end = Instant::now() + patience;
-        while came.len() < 2 {
-            assert!(Instant::now() < end, "{came:?}");
+        eventually("both come", || {
             near.rx.poll(4, &mut |e| came.push(e));
-        }
+            came.len() >= 2
+        });
         let at = RESPONSE_HEADER_BYTES as u32 + 8;
         let first = Event::Arrived {
             imm: imm.with_more(),
@@ -518,10 +416,9 @@ fn parts_that_wait_for_room_leave_together_and_the_first_by_itself() {
         let trailer = bytes[56..].first_chunk().expect("16 bytes");
         let trailer = ResponseTrailer::decode(trailer, 40, 2).expect("two parts");
         assert_eq!((trailer.compute_us, trailer.mean_us), (2, 3));
-        let end = Instant::now() + patience;
-        while !serve.window().grants().is_open(3) || serve.responded() < 1 {
-            assert!(Instant::now() < end, "it is granted again");
-        }
+        eventually("it is granted again", || {
+            serve.window().grants().is_open(3) && serve.responded() == 1
+        });
         assert_eq!((serve.responded(), serve.parts()), (1, 1));
     }
 }

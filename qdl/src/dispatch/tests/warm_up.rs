@@ -1,10 +1,7 @@
 //! Samples before the first: they go over every connection,
 //! count apart, and fail by the connection's name.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{rig::*, *};
 
@@ -22,20 +19,18 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
     let health = Policy::HealthBestFit;
     for over in [Over::Memory, Over::Tcp] {
         for b in [
-            Bench::new(3, 8, Arc::new(Digest), true, 1 << 20),
-            Bench::by_health(3, 8, 1 << 20, health),
+            Bench::digests(RigCfgs::new(3, 8).staged(true)),
+            Bench::digests(RigCfgs::new(3, 8).policy(health)),
         ] {
-            (0..3).for_each(|i| drop(b.connect(i, 1, &over)));
-            b.wait_up(3);
+            b.connect_all(over);
             let r = warm_up(&b, 4, Duration::from_secs(60)).expect("warm");
             assert_eq!((r.connections.len(), r.sizes, r.at_once), (3, (4, 4), 8));
             assert!(r.connections.iter().all(|l| l.warm_ns.is_some()));
             // One cold, three other sizes, five warm; 2, 4 and 8 at once.
             assert_eq!(r.samples, 3 * (1 + 3 + 5 + 14));
             assert_eq!(b.dispatcher.counts().posted, 0);
-            let samples: Vec<_> = (0..50).map(|i| b.sample(i)).collect();
-            b.dispatcher.issue(&samples);
-            assert!(b.dispatcher.drain(Duration::from_secs(20)));
+            b.issue(0..50);
+            b.drain();
             b.dispatcher.stop();
             // No completer saw any of it.
             b.check(50);
@@ -59,9 +54,8 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
 
 #[test]
 fn a_budget_that_is_gone_still_sends_one_over_every_connection() {
-    let b = Bench::new(4, 8, Arc::new(Digest), false, 1 << 20);
-    (0..4).for_each(|i| drop(b.connect(i, 1, &Over::Memory)));
-    b.wait_up(4);
+    let b = Bench::of(4, 8);
+    b.connect_all(Over::Memory);
     let r = warm_up(&b, 3, Duration::ZERO).expect("warm");
     assert_eq!((r.samples, r.sizes, r.at_once), (4, (1, 3), 1));
     assert!(r.connections.iter().all(|l| l.warm_ns.is_none()));
@@ -71,25 +65,23 @@ fn a_budget_that_is_gone_still_sends_one_over_every_connection() {
 fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     let minute = Duration::from_secs(60);
     // Nobody answers.
-    let b = Bench::new(2, 8, Arc::new(Hoard::default()), false, 1 << 20);
-    (0..2).for_each(|i| drop(b.connect(i, 1, &Over::Tcp)));
-    b.wait_up(2);
+    let b = Bench::new(RigCfgs::new(2, 8), Arc::new(Hoard::default()));
+    b.connect_all(Over::Tcp);
     let failed = warm_up(&b, 1, minute).expect_err("no answer");
     assert!(
         matches!(failed, WarmUpError::Silent { connection: 0, .. }),
         "{failed:?}"
     );
     // The second is lost while the first owes an answer.
-    let b = Arc::new(Bench::new(2, 8, Arc::new(Hoard::default()), false, 1 << 20));
-    b.connect(0, 1, &Over::Memory);
-    let fault = b.connect(1, 1, &Over::Memory).expect("memory");
+    let b = Arc::new(Bench::new(RigCfgs::new(2, 8), Arc::new(Hoard::default())));
+    b.connect(0, 1, Over::Memory);
+    let fault = b.connect(1, 1, Over::Memory).expect("memory");
     b.wait_up(2);
     let own = b.clone();
     let warm = std::thread::spawn(move || warm_up(&own, 1, minute));
-    let end = Instant::now() + Duration::from_secs(10);
-    while b.dispatcher.shared.connections[0].tracker.in_flight() == 0 {
-        assert!(Instant::now() < end, "never sent");
-    }
+    eventually("never sent", || {
+        b.dispatcher.shared.connections[0].tracker.in_flight() != 0
+    });
     fault.cut();
     let failed = warm.join().expect("returns").expect_err("lost");
     assert!(
@@ -99,7 +91,7 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     b.wait_events(1);
     b.dispatcher.give_up(0, 1, Broken::Closed);
     b.wait_events(2);
-    b.connect(0, 2, &Over::Memory);
+    b.connect(0, 2, Over::Memory);
     b.wait_up(1);
     // And down it stays.
     let failed = warm_up(&b, 1, Duration::ZERO).expect_err("down");
@@ -110,13 +102,11 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
 
 #[test]
 fn warming_up_again_leaves_out_what_is_down_and_forgets_nothing() {
-    let b = Bench::new(3, 8, Arc::new(Digest), true, 1 << 20);
-    let mut faults: Vec<_> = (0..3).map(|i| b.connect(i, 1, &Over::Memory)).collect();
-    b.wait_up(3);
+    let b = Bench::digests(RigCfgs::new(3, 8).staged(true));
+    let mut faults = b.connect_all(Over::Memory);
     let first = warm_up(&b, 2, Duration::from_secs(60)).expect("warm");
-    let samples: Vec<_> = (0..40).map(|i| b.sample(i)).collect();
-    b.dispatcher.issue(&samples);
-    assert!(b.dispatcher.drain(Duration::from_secs(20)));
+    b.issue(0..40);
+    b.drain();
     faults[1].take().expect("memory").cut();
     b.wait_events(1);
     let again = b.dispatcher.warm_up(&WarmUpCfgs {

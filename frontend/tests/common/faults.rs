@@ -1,0 +1,223 @@
+//! Accelerators that are killed, stopped and cut off in a run, and connections that are broken.
+
+use std::{
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::Duration,
+};
+
+use super::{
+    Ended, Place, Running, accelerator, accelerator_in, free_ports, netns::Star, offline, sockets,
+    words,
+};
+
+/// Quick to notice a loss, so that two hundred of them take minutes.
+pub const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, \
+    echo_timeout_ms: 600, heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1200}\n";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The accelerator's process is gone.
+    Kill,
+    /// It is there and says nothing.
+    Stop,
+    /// The path to it is.
+    Cut,
+    /// One of its connections ends.
+    End,
+    /// One of its connections brings what is no frame.
+    Garble,
+}
+
+impl Fault {
+    /// Of one connection: its accelerator stays.
+    pub fn of_connection(self) -> bool {
+        matches!(self, Fault::End | Fault::Garble)
+    }
+}
+
+/// What both programs run.
+pub struct Workload {
+    /// YAML of an accelerator: its model and engine.
+    pub there: String,
+    /// YAML of the frontend: model, engine, data set, verification.
+    pub here: String,
+    /// Arguments of a Server run.
+    pub server: &'static str,
+    /// Samples of an Offline run: enough to be at it when the fault comes.
+    pub offline: &'static str,
+    /// Arguments of both.
+    pub always: &'static [&'static str],
+    /// Waits for the moment from which faults may strike.
+    pub begun: fn(&Place, &mut Running),
+}
+
+/// Where an accelerator is to be found, and what proves who asks.
+pub struct Address<'a> {
+    pub control: &'a str,
+    pub data: &'a str,
+    pub token: &'a str,
+}
+
+impl Workload {
+    pub fn accelerator(&self, place: &Place, node: &str, at: &Address<'_>) -> PathBuf {
+        let (control, data, token) = (at.control, at.data, at.token);
+        let yaml = format!(
+            "node: {node}\ncontrol: {{listen: \"{control}\"}}\n{token}{}\
+             nics: [{{listen: \"{data}\"}}]\n",
+            self.there
+        );
+        place.write(&format!("{node}.yaml"), yaml)
+    }
+
+    /// `more` is YAML of its own.
+    pub fn frontend(&self, place: &Place, controls: &[&str], more: &str) -> PathBuf {
+        let accelerators = controls.iter().map(|c| format!("  - control: \"{c}\"\n"));
+        let accelerators = accelerators.collect::<String>();
+        let yaml = format!(
+            "node: front\n{}accelerators:\n{accelerators}{more}",
+            self.here
+        );
+        place.write("frontend.yaml", yaml)
+    }
+}
+
+#[derive(Debug)]
+pub struct Trial {
+    pub fault: Fault,
+    /// A second accelerator is left.
+    pub second: bool,
+    pub offline: bool,
+    /// Milliseconds from the first sample to the fault.
+    pub at: u64,
+    pub connections: u64,
+    /// YAML of the frontend's own.
+    pub more: String,
+}
+
+impl Trial {
+    /// The `i`th of a seed: each kind of fault in turn, everything else at random.
+    pub fn nth(i: u64, seed: u64, kinds: &[Fault]) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(1_000_003) + i);
+        let turns = kinds.len() as u64;
+        Trial {
+            fault: kinds[(i % turns) as usize],
+            second: i / turns % 3 != 1,
+            offline: random.u64(..3) == 0,
+            at: random.u64(..1200),
+            connections: 1 + random.u64(..4),
+            more: QUICK.to_owned(),
+        }
+    }
+
+    /// Whether nothing may be left once the fault has struck.
+    pub fn takes_all(&self) -> bool {
+        !self.second && !self.fault.of_connection()
+    }
+
+    /// Runs to its end: over a cable where it is cut, else over loopback.
+    pub fn run(&self, of: &Workload) -> (Place, Ended) {
+        match self.fault {
+            Fault::Cut => self.over_a_cable(of),
+            _ => self.on_loopback(of),
+        }
+    }
+
+    /// Starts the frontend, and waits for the moment of the fault.
+    pub fn start(
+        &self,
+        of: &Workload,
+        place: &Place,
+        mut command: std::process::Command,
+    ) -> Running {
+        command.args(match self.offline {
+            true => offline(of.offline).to_vec(),
+            false => words(of.server),
+        });
+        command.args(of.always);
+        let mut running = Running::start(place, "frontend", command);
+        (of.begun)(place, &mut running);
+        sleep(Duration::from_millis(self.at));
+        running
+    }
+
+    fn nics(&self, address: &str) -> String {
+        let (n, more) = (self.connections, &self.more);
+        format!("nics: [{{address: {address}, connections: {n}}}]\n{more}")
+    }
+
+    fn on_loopback(&self, of: &Workload) -> (Place, Ended) {
+        let place = Place::new();
+        let [a, b, port, other] = free_ports();
+        let controls = [a, b].map(|p| format!("127.0.0.1:{p}"));
+        let data = [port, other].map(|p| format!("127.0.0.1:{p}"));
+        let start = |node: &str, k: usize| {
+            let at = Address {
+                control: &controls[k],
+                data: &data[k],
+                token: "",
+            };
+            accelerator(&place, &of.accelerator(&place, node, &at))
+        };
+        let victim = start("acc-a", 0);
+        let _second = self.second.then(|| start("acc-b", 1));
+        let known: Vec<_> = controls.iter().map(String::as_str).collect();
+        let known = &known[..1 + usize::from(self.second)];
+        let config = of.frontend(&place, known, &self.nics("127.0.0.1"));
+        let frontend = self.start(of, &place, place.frontend(&config, "out", &[]));
+        match self.fault {
+            Fault::Kill => victim.signal(libc::SIGKILL),
+            Fault::Stop => victim.signal(libc::SIGSTOP),
+            _ => {
+                let own = sockets::accepted(victim.id(), port).expect("its sockets");
+                if let Some(stream) = own.get(self.at as usize % own.len().max(1)) {
+                    match self.fault {
+                        Fault::End => sockets::end(stream),
+                        _ => sockets::garble(stream),
+                    }
+                }
+            }
+        }
+        let ended = frontend.end();
+        (place, ended)
+    }
+
+    fn over_a_cable(&self, of: &Workload) -> (Place, Ended) {
+        let place = Place::new();
+        let star = Star::new();
+        let token = place.write("token", "a token for this test alone");
+        let token = format!("token_file: {}\n", token.display());
+        let start = |node: &str, k: usize| {
+            let at = Address {
+                control: &format!("10.97.{k}.2:7400"),
+                data: &format!("10.97.{k}.2:7410"),
+                token: &token,
+            };
+            accelerator_in(&star.leaves[k], &place, &of.accelerator(&place, node, &at))
+        };
+        let _victim = start("acc-a", 0);
+        let _second = self.second.then(|| start("acc-b", 1));
+        let known = &["10.97.0.2:7400", "10.97.1.2:7400"][..1 + usize::from(self.second)];
+        let more = self.nics("10.97.0.1") + &token;
+        let config = of.frontend(&place, known, &more);
+        let mut command = star.hub.command(Path::new(env!("CARGO_BIN_EXE_frontend")));
+        command.arg("--config").arg(config);
+        command.arg("--output").arg(place.path("out"));
+        let frontend = self.start(of, &place, command);
+        star.cut(0);
+        let ended = frontend.end();
+        (place, ended)
+    }
+}
+
+/// A run that lost its last accelerator names it, and leaves the mark of a run that is not valid.
+pub fn must_say_who(place: &Place, ended: Ended) -> Ended {
+    let ended = ended.with_code(3);
+    assert!(ended.error().contains("acc-a"), "{}", ended.stderr);
+    assert!(
+        place.path("out").join("INVALID").is_file(),
+        "{}",
+        ended.stderr
+    );
+    ended
+}

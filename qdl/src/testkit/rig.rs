@@ -1,0 +1,400 @@
+//! A dispatcher and a server in one process, and links between them.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, mpsc},
+};
+
+use super::eventually_or;
+use crate::{
+    connection::{CrewPlan, EchoCfgs, NicThreadCfgs, Spin},
+    dispatch::{Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Owner, Sample},
+    rails::{
+        ConnectionRail, FailbackCfgs, HealthCfgs, PeerCfgs, Policy, RailArbiter, RailArbiterCfgs,
+        RailId,
+    },
+    serve::{
+        Arrival, ConnectionLost, Finished, OnConnectionLost, Sent, ServeConnection,
+        ServeConnectionCfgs, Server, Service,
+    },
+};
+use fabric::{
+    Endpoint, Link, Region, SourceId, clock::now_ns, os::Near, tcp, testkit::memory, wire::Stream,
+};
+
+/// The end of a sample whose answer of `len` bytes is written: 1 us of queue, 2 us of compute.
+pub fn finished(arrival: &Arrival, len: u32, sent: Sent) -> Finished {
+    Finished {
+        ticket: arrival.ticket(),
+        len,
+        queue_us: 1,
+        compute_us: 2,
+        sent,
+    }
+}
+
+/// How NIC threads wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// They spin for so long before they sleep.
+    pub spin_ns: u64,
+    /// They wake by themselves after so long.
+    pub tick_ns: u64,
+    /// Echoes to the peer.
+    pub echo: EchoCfgs,
+}
+
+const HOUR: u64 = 3_600_000_000_000;
+const NO_ECHO: EchoCfgs = EchoCfgs {
+    interval_ns: HOUR,
+    timeout_ns: HOUR,
+};
+
+impl Wait {
+    /// Threads that sleep at once, and nothing that wakes them by and by.
+    pub fn asleep() -> Self {
+        Wait {
+            spin_ns: 0,
+            tick_ns: HOUR,
+            echo: NO_ECHO,
+        }
+    }
+
+    /// Connections that are not lost however slow this machine is.
+    pub fn patient() -> Self {
+        Wait {
+            echo: NO_ECHO,
+            ..Wait::default()
+        }
+    }
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Wait {
+            spin_ns: 20_000,
+            tick_ns: 5_000_000,
+            echo: EchoCfgs {
+                interval_ns: 10_000_000,
+                timeout_ns: 200_000_000,
+            },
+        }
+    }
+}
+
+/// What a [`Rig`] is made of. Connection `i` is of NIC `i % nics`.
+#[derive(Clone, Debug)]
+pub struct RigCfgs {
+    /// Connections.
+    pub connections: usize,
+    /// Slots of each connection.
+    pub slots: usize,
+    /// NICs of each end.
+    pub nics: usize,
+    /// Each connection is to a peer of its own.
+    pub peers: bool,
+    /// Bytes of a request slot.
+    pub request: usize,
+    /// Bytes of a response slot.
+    pub response: usize,
+    /// Parts that are wanted of answers.
+    pub stream: Stream,
+    /// Samples are copied before they are sent.
+    pub staged: bool,
+    /// Largest burst, in bytes, that the issuing thread posts by itself.
+    pub up_to: u64,
+    /// Who chooses a connection.
+    pub policy: Policy,
+    /// How NIC threads wait.
+    pub wait: Wait,
+    /// Which thread polls which NIC, where it is not one each.
+    pub crew: Option<CrewPlan>,
+}
+
+impl RigCfgs {
+    /// Samples of up to 4 KiB, answers of 8 bytes in one piece, posted by the issuing thread.
+    pub fn new(connections: usize, slots: usize) -> Self {
+        RigCfgs {
+            connections,
+            slots,
+            nics: 2,
+            peers: false,
+            request: 4096,
+            response: 24,
+            stream: Stream::None,
+            staged: false,
+            up_to: 1 << 20,
+            policy: Policy::default(),
+            wait: Wait::default(),
+            crew: None,
+        }
+    }
+
+    /// With this largest burst of the issuing thread.
+    pub fn up_to(self, up_to: u64) -> Self {
+        RigCfgs { up_to, ..self }
+    }
+
+    /// With NIC threads that wait so.
+    pub fn wait(self, wait: Wait) -> Self {
+        RigCfgs { wait, ..self }
+    }
+
+    /// With connections chosen so.
+    pub fn policy(self, policy: Policy) -> Self {
+        RigCfgs { policy, ..self }
+    }
+
+    /// With samples that are copied before they are sent.
+    pub fn staged(self, staged: bool) -> Self {
+        RigCfgs { staged, ..self }
+    }
+
+    fn plan(&self) -> CrewPlan {
+        let each = || CrewPlan::each(self.nics);
+        self.crew.clone().unwrap_or_else(each)
+    }
+
+    fn threads(&self, name: &str) -> Vec<NicThreadCfgs> {
+        let thread = |i| NicThreadCfgs {
+            name: format!("{name}-{i}"),
+            spin: Spin::new(self.wait.spin_ns),
+            tick_ns: self.wait.tick_ns,
+            near: Near::default(),
+            begin: None,
+        };
+        (0..self.plan().shares()).map(thread).collect()
+    }
+
+    fn connection(&self, i: usize) -> ConnectionCfgs {
+        ConnectionCfgs {
+            peer: if self.peers { i } else { 0 },
+            nic_index: i % self.nics,
+            slots: self.slots,
+            response_stride: self.response,
+            request_stride: self.request,
+        }
+    }
+
+    /// One peer with a rail for each NIC, whose failures are held for a millisecond or two.
+    fn arbiter(&self) -> Option<RailArbiter> {
+        let rails = self.nics as u8;
+        let failed = FailbackCfgs {
+            first_ns: 1_000_000,
+            most_ns: 2_000_000,
+        };
+        let rail = |i: usize| ConnectionRail {
+            peer: 0,
+            rail: RailId((i % self.nics) as u8),
+            target: 0,
+            nic: i % self.nics,
+        };
+        let arbiter = RailArbiter::new(&RailArbiterCfgs {
+            peers: vec![PeerCfgs {
+                policy: self.policy.by_health()?,
+                health: HealthCfgs {
+                    failed,
+                    ..HealthCfgs::default()
+                },
+                rails: self.nics,
+                targets: vec![(0..rails).map(RailId).collect()],
+            }],
+            connections: (0..self.connections).map(rail).collect(),
+        });
+        Some(arbiter.expect("sound"))
+    }
+}
+
+/// What lies between the ends of a connection.
+#[derive(Clone, Copy, Debug)]
+pub enum Over {
+    /// The process's own memory.
+    Memory,
+    /// Sockets on loopback.
+    Tcp,
+}
+
+impl Over {
+    /// Links for both ends, and what can be done to them.
+    pub fn join(self, a: Endpoint, b: Endpoint) -> (Link, Link, Option<memory::MemoryFaults>) {
+        match self {
+            Over::Memory => {
+                let (near, far, faults) = memory::pair(a, b).expect("joined");
+                (near, far, Some(faults))
+            }
+            Over::Tcp => {
+                let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+                let to = listener.local_addr().expect("bound");
+                let near = TcpStream::connect(to).expect("connected");
+                let far = listener.accept().expect("accepted").0;
+                let cfgs = tcp::TcpCfgs::default();
+                let link = |s, e| tcp::link(s, e, &cfgs).expect("linked");
+                (link(near, a), link(far, b), None)
+            }
+        }
+    }
+}
+
+/// Both ends; connections are made by the test.
+pub struct Rig {
+    /// The frontend's end.
+    pub dispatcher: Dispatcher,
+    /// The accelerator's end.
+    pub server: Server,
+    /// Where samples lie.
+    pub source: Arc<Region>,
+    cfgs: RigCfgs,
+    lost: Mutex<mpsc::Receiver<ConnectionLost>>,
+}
+
+impl Rig {
+    /// Both ends, with a completer for each of the dispatcher's NIC threads.
+    pub fn new(
+        cfgs: RigCfgs,
+        service: &Arc<dyn Service>,
+        completer: impl Fn() -> Box<dyn Completer>,
+        owner: Arc<dyn Owner>,
+    ) -> Self {
+        let source = Arc::new(Region::new(1 << 20).expect("memory"));
+        // SAFETY: nobody else knows the region yet.
+        let bytes = unsafe { source.bytes_mut(0, 1 << 20) }.expect("inside");
+        for (i, b) in bytes.iter_mut().enumerate() {
+            *b = (i * 7 + i / 253) as u8;
+        }
+        let dispatch = DispatchCfgs {
+            policy: cfgs.policy,
+            sources: if cfgs.staged {
+                vec![]
+            } else {
+                vec![source.clone()]
+            },
+            staged_from: cfgs.staged.then(|| source.clone()),
+            connections: (0..cfgs.connections).map(|i| cfgs.connection(i)).collect(),
+            post_up_to: cfgs.up_to,
+            echo: cfgs.wait.echo,
+            crew: Some(cfgs.plan()),
+            stream: cfgs.stream,
+            ..DispatchCfgs::default()
+        };
+        let nic = |cfgs| DispatchNic {
+            cfgs,
+            completer: completer(),
+        };
+        let nics = cfgs.threads("front").into_iter().map(nic).collect();
+        let dispatcher = Dispatcher::new(dispatch, nics, owner).expect("made");
+        if let Some(arbiter) = cfgs.arbiter() {
+            dispatcher.choose_by_health(arbiter, 1_000_000, Box::new(|_| None));
+        }
+        let (tell, lost) = mpsc::channel();
+        let tell = Mutex::new(tell);
+        let on_lost: Arc<OnConnectionLost> = Arc::new(move |l| {
+            let _ = tell.lock().expect("alive").send(l);
+        });
+        let server = Server::with_crew(cfgs.threads("back"), &cfgs.plan(), service, &on_lost);
+        Rig {
+            dispatcher,
+            server: server.expect("made"),
+            source,
+            cfgs,
+            lost: Mutex::new(lost),
+        }
+    }
+
+    /// Connections that the server has lost.
+    pub fn lost(&self) -> MutexGuard<'_, mpsc::Receiver<ConnectionLost>> {
+        self.lost.lock().expect("alive")
+    }
+
+    /// The server's end of a connection.
+    pub fn serve_connection(&self, connection: usize, epoch: u32) -> Arc<ServeConnection> {
+        let cfgs = ServeConnectionCfgs {
+            gpu: None,
+            session: 1,
+            connection: connection as u16,
+            epoch,
+            slots: self.cfgs.slots,
+            request_stride: self.cfgs.request,
+            response_stride: self.cfgs.response,
+            stream: self.cfgs.stream,
+        };
+        Arc::new(ServeConnection::new(cfgs).expect("memory"))
+    }
+
+    /// Joins both ends of a connection.
+    pub fn connect(
+        &self,
+        connection: usize,
+        epoch: u32,
+        over: Over,
+    ) -> Option<memory::MemoryFaults> {
+        self.connect_with_depth(connection, epoch, over, 64)
+    }
+
+    /// The same with an accelerator that may have so many writes on their way.
+    pub fn connect_with_depth(
+        &self,
+        connection: usize,
+        epoch: u32,
+        over: Over,
+        depth: usize,
+    ) -> Option<memory::MemoryFaults> {
+        let serve = self.serve_connection(connection, epoch);
+        let ends = (self.dispatcher.endpoint(connection), serve.endpoint(depth));
+        let (near, far, faults) = over.join(ends.0, ends.1);
+        let nic = connection % self.cfgs.nics;
+        self.server.attach(nic, serve, far);
+        self.dispatcher.attach(connection, epoch, near);
+        faults
+    }
+
+    /// Makes every connection for the first time, and waits until all are up.
+    pub fn connect_all(&self, over: Over) -> Vec<Option<memory::MemoryFaults>> {
+        let all = 0..self.cfgs.connections;
+        let faults = all.map(|c| self.connect(c, 1, over)).collect();
+        self.wait_up(self.cfgs.connections);
+        faults
+    }
+
+    /// Waits until so many connections are up.
+    #[track_caller]
+    pub fn wait_up(&self, n: usize) {
+        let up = || self.dispatcher.connections_up();
+        eventually_or(|| format!("{} connections up", up()), || up() == n);
+    }
+
+    /// Sample `id`, whose index is 100 more.
+    pub fn sample(&self, id: u64) -> Sample {
+        let request = self.cfgs.request;
+        Sample {
+            id,
+            index: 100 + id,
+            source: SourceId(0),
+            offset: (id * 977) as usize % (self.source.len() - request),
+            len: 1 + (id * 131 % request as u64) as u32,
+            issued_ns: now_ns(),
+            first: None,
+            tries: Default::default(),
+        }
+    }
+
+    /// The bytes of sample `id`.
+    pub fn input(&self, id: u64) -> &[u8] {
+        let s = self.sample(id);
+        // SAFETY: the source is never changed.
+        unsafe { self.source.bytes(s.offset, s.len as usize) }.expect("inside")
+    }
+
+    /// Issues these samples in one call.
+    pub fn issue(&self, ids: Range<u64>) {
+        let samples: Vec<_> = ids.map(|id| self.sample(id)).collect();
+        self.dispatcher.issue(&samples);
+    }
+
+    /// Waits until all that was issued is completed.
+    #[track_caller]
+    pub fn drain(&self) {
+        let drained = self.dispatcher.drain(std::time::Duration::from_secs(60));
+        assert!(drained, "{:?}", self.dispatcher.counts());
+    }
+}
