@@ -15,13 +15,8 @@ use crate::{
 
 /// How many batches had how many samples.
 fn sizes(batches: &BatchSizes) -> String {
-    let mut counts = vec![0.0; batches.max()];
-    for (size, n) in batches.iter() {
-        if let Some(count) = size.checked_sub(1).and_then(|i| counts.get_mut(i)) {
-            *count = n as f64;
-        }
-    }
-    let x = (1..=counts.len()).map(|size| size as f64).collect();
+    let each = batches.iter().map(|(size, n)| (size as f64, n as f64));
+    let (x, counts): (Vec<f64>, Vec<f64>) = each.unzip();
     let title = "Batches, by samples in them";
     let mut chart = Chart::new(title, Style::Bars, (Unit::Count, Unit::Count), x);
     chart.line("batches", Some("inf"), counts);
