@@ -9,10 +9,12 @@ use std::sync::{
 };
 
 use accelerator::engine::{EngineKind, EngineParams};
-use alloc_count::{Counting, of_process};
 use common::{eventually, start};
-use fabric::clock;
 use fabric::wire::Stream;
+use fabric::{
+    clock,
+    testkit::counting::{Counting, of_process},
+};
 use qdl::{
     config::TokensConfig,
     model::ModelSpec,

@@ -3,15 +3,11 @@
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `rails`: the policies that choose rails, in a model.
 //! * `sockets`: plain sockets alone, over several rails.
-//! * `models`: the round's models with the engine `digest`, both programs beside plain sockets
-//!   (with the feature of that name).
 
 mod fabric;
 mod json;
 mod loopback;
 mod machine;
-#[cfg(feature = "models")]
-mod models;
 mod rails;
 mod sockets;
 mod table;
@@ -33,13 +29,6 @@ enum Bench {
     Rails(rails::Args),
     /// Plain sockets alone, over several rails with a thread each.
     Sockets(sockets::Args),
-    /// The round's models with the engine `digest`, both programs beside plain sockets.
-    #[cfg(feature = "models")]
-    Models(models::Args),
-    /// The far end of the plain sockets of `models`.
-    #[cfg(feature = "models")]
-    #[command(hide = true)]
-    ModelsPeer(models::PeerArgs),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -47,9 +36,5 @@ fn main() -> anyhow::Result<()> {
         Bench::Fabric(args) => fabric::run(&args),
         Bench::Rails(args) => rails::run(&args),
         Bench::Sockets(args) => sockets::run(&args),
-        #[cfg(feature = "models")]
-        Bench::Models(args) => models::run(&args),
-        #[cfg(feature = "models")]
-        Bench::ModelsPeer(args) => models::peer(&args),
     }
 }

@@ -13,8 +13,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use alloc_count::Counting;
 use fabric::ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes};
+use fabric::testkit::counting::{self, Counting};
 use fabric::{Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window};
 
 #[global_allocator]
@@ -69,7 +69,7 @@ fn measure(len: u32, split_above: Option<u32>) -> Measured {
         if burst == 1000 {
             // Warm: queues have their size.
             (posting, flushing, receiving) = (0, 0, 0);
-            before = alloc_count::of_process();
+            before = counting::of_process();
         }
         let mut imms = [Imm::new(0, 0); BURST];
         for imm in &mut imms {
@@ -100,7 +100,7 @@ fn measure(len: u32, split_above: Option<u32>) -> Measured {
         posting += (posted - start).as_nanos();
         assert_eq!(arrived, BURST);
     }
-    let allocations = alloc_count::of_process() - before;
+    let allocations = counting::of_process() - before;
     let counts = a.tx.counts();
     let each = |nanos: u128| nanos as f64 / (BURSTS * BURST as u64) as f64;
     Measured {

@@ -8,8 +8,8 @@ use std::{
 /// What `--help` says of the exit codes: the words of the README's table, as a test makes sure.
 pub const HELP: &str = "\
 Exit codes:
-  0    LoadGen says VALID, an accuracy run came to its end, a compliance test whose audit.config sets
-       its length has its own data whole, or --check found nothing wrong
+  0    LoadGen says VALID, an accuracy run came to its end, a compliance test whose audit.config
+       sets its length has its own data whole, or --check found nothing wrong
   1    LoadGen says INVALID, or an answer was not two tokens or more where it measures tokens
   2    usage, configuration, data set, model, engine, or a peer that could not be reached at the
        start: nothing was measured

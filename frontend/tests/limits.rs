@@ -1,5 +1,4 @@
 //! The last line of a run names what limited it: causes that show on any machine, however busy.
-//! `cargo xtask bench limits` plants the others too, each several times.
 
 mod common;
 

@@ -108,7 +108,7 @@ fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
     let going = going.expect("a picture of the run");
     for words in [
         "id=\"course\"",
-        "class=\"h7\"",
+        "data-chart=",
         "acc-a/0",
         "id=\"threads\"",
         "nic",

@@ -12,9 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloc_count::{Counting, of_process as asked, of_thread};
 use fabric::wire::Stream;
-use fabric::{Region, SourceId, clock::now_ns, os::Near, tcp};
+use fabric::{
+    Region, SourceId,
+    clock::now_ns,
+    os::Near,
+    tcp,
+    testkit::counting::{Counting, of_process as asked, of_thread},
+};
 use qdl::{
     connection::{NicThreadCfgs, Spin},
     dispatch::{

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use alloc_count::{Counting, of_thread as asked};
+use fabric::testkit::counting::{Counting, of_thread as asked};
 use qdl::rails::{
     ConnectionRail, Fault, HealthCfgs, Load, MAX_RAILS, PeerCfgs, PeerRails, RailArbiter,
     RailArbiterCfgs, RailId, RailPolicy, Score, Want,

@@ -3,7 +3,7 @@
 
 use std::{hint::black_box, sync::Arc};
 
-use alloc_count::{Counting, of_thread as asked};
+use fabric::testkit::counting::{Counting, of_thread as asked};
 use qdl::stats::{BatchSizes, Live, Recorder, SampleTimes};
 
 #[global_allocator]

@@ -92,14 +92,23 @@ pub fn figure(id: &str, title: &str, picture: &str, note: &str) -> String {
     )
 }
 
-/// What each colour of a picture stands for.
-pub fn legend(entries: &[(&str, &str)]) -> String {
-    let mut out = "<ul class=\"legend\">".to_owned();
-    for (class, name) in entries {
-        let _ = write!(out, "<li><i class=\"{class}\"></i>{}</li>", escape(name));
-    }
-    out.push_str("</ul>");
-    out
+/// A name after a field of its colour, a variable of the style sheet.
+pub fn key(colour: &str, name: &str) -> Cell {
+    let name = escape(name);
+    Cell::Raw(format!(
+        "<i style=\"background:var(--{colour})\"></i>{name}"
+    ))
+}
+
+/// A bar of parts: the colour, the share of the whole bar, and what it says when pointed at.
+pub fn bar(parts: &[(&str, f64, String)]) -> String {
+    let parts = parts.iter().map(|(colour, share, title)| {
+        let (percent, title) = (100.0 * share.clamp(0.0, 1.0), escape(title));
+        format!(
+            "<i style=\"background:var(--{colour});width:{percent:.2}%\" title=\"{title}\"></i>"
+        )
+    });
+    format!("<div class=\"bar\">{}</div>", parts.collect::<String>())
 }
 
 /// Lines of a list.

@@ -1,14 +1,15 @@
-//! The page of a run: one file that opens from a disk, prints, and is complete without a script;
-//! and runs beside each other. `docs/report.md` says what each picture shows.
+//! The page of a run, one file that opens from a disk and prints; and runs beside each other.
+//! `docs/report.md` says what each picture shows.
 //!
-//! Everything is drawn when the page is made, from what lies in a run's folder; what is not there
-//! is said. The page holds the run's own files, and is read back as the run.
+//! Tables and bars are HTML; lines over time and percentiles are JSON in the page, which its script
+//! draws. All of it is made from a run's folder; the page says what is missing there. The page
+//! holds the run's own files, and is read back as the run.
 //!
 //! | module | purpose |
 //! | --- | --- |
 //! | [`run`] | a run as its folder, or its page, has it |
-//! | [`draw`] | SVG: scales, axes, shapes |
-//! | [`mod@html`] | escaping, tables, headings |
+//! | [`chart`] | charts as data |
+//! | [`mod@html`] | escaping, tables, bars, headings |
 //! | [`pictures`] | what each picture shows |
 //! | [`advice`] | what limited the run, and what to turn |
 //! | [`page`] | the whole page of one run |
@@ -17,9 +18,9 @@
 //! | [`command()`] | `qdl report` |
 
 mod advice;
+mod chart;
 mod command;
 mod compare;
-mod draw;
 mod html;
 mod live;
 mod page;
@@ -83,4 +84,10 @@ fn put(path: &Path, page: &str) -> Result<(), Error> {
 /// The style sheet of every page.
 pub fn style() -> &'static str {
     page::STYLE
+}
+
+/// The script of every page, as elements: it draws the charts of the document, and defines
+/// `drawCharts()`, which draws those that were added since.
+pub fn script() -> String {
+    page::script()
 }

@@ -286,6 +286,18 @@ pub fn sha256_of_file(path: &Path) -> Result<String, Error> {
     })
 }
 
+/// The official audit.config files of a test: its own, and those of single models.
+pub fn audit_configs(checker: &Path, test: &Name) -> Vec<PathBuf> {
+    let folder = checker.join("compliance").join(test);
+    let own = folder.join(AUDIT_CONFIG);
+    let models = layout::folders(&folder);
+    let models = models.iter().map(|m| folder.join(m).join(AUDIT_CONFIG));
+    std::iter::once(own)
+        .chain(models)
+        .filter(|p| p.is_file())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

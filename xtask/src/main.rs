@@ -15,6 +15,7 @@
 mod bench;
 mod demo;
 mod fuzz;
+mod namespaces;
 mod process;
 mod setup;
 mod soft_roce;
@@ -69,8 +70,8 @@ enum Task {
         #[arg(long)]
         llm: bool,
     },
-    /// Measure: defaults, fabric, failover, idle, limits, loadgen, local, models, ofi, rails,
-    /// verbs. Prints a table, writes target/bench/NAME.json.
+    /// Measure: defaults, fabric, failover, loadgen, ofi, rails, verbs. Prints a table, writes
+    /// target/bench/NAME.json.
     // Whatever stands behind the name belongs to the measurement, `--help` too.
     #[command(disable_help_flag = true)]
     Bench {
@@ -122,7 +123,8 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         programs: Option<PathBuf>,
     },
-    /// The checks that read sources alone: circles and arrows between rooms, and too wide lines.
+    /// The checks that read sources alone: circles of files, crates that must not know each other,
+    /// names on a sample's way, and too wide lines.
     Rooms,
     /// Run a command in a guest that has an RDMA device in software.
     SoftRoce {

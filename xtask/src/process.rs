@@ -1,7 +1,6 @@
 //! Other programs: started without standard input,
 //! waited for with a deadline, and never left behind.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -17,8 +16,6 @@ use sha2::{Digest, Sha256};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a child may take to end after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// For so long it is watched what one that is not done is at.
-const WATCHED: Duration = Duration::from_millis(200);
 /// How long the output of a child that has ended may still be held open by one of its own children.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
@@ -62,11 +59,6 @@ impl Running {
         })
     }
 
-    /// The child's process id.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// The child's standard output, once, when it is piped.
     pub fn stdout(&mut self) -> Option<std::process::ChildStdout> {
         self.child.stdout.take()
@@ -89,13 +81,9 @@ impl Running {
         match self.wait_until(Instant::now() + deadline)? {
             Some(status) => Ok(status),
             None => {
-                let threads = threads(self.child.id());
                 self.end();
-                bail!(
-                    "{}: not done after {} s; it was ended. {threads}",
-                    self.name,
-                    deadline.as_secs()
-                )
+                let seconds = deadline.as_secs();
+                bail!("{}: not done after {seconds} s; it was ended", self.name)
             }
         }
     }
@@ -130,35 +118,6 @@ impl Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// What the threads of a program are at: names, states as in proc(5), and the hundredths of a
-/// second of CPU time that each takes within [`WATCHED`].
-fn threads(pid: u32) -> String {
-    // Name, state, and CPU time in ticks; nothing of what has ended, or is written in other ways.
-    let read = || -> BTreeMap<PathBuf, (String, String, u64)> {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
-        let tasks = tasks.into_iter().flatten().flatten();
-        let of = |task: std::fs::DirEntry| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
-            let (before, after) = stat.rsplit_once(')')?;
-            let words: Vec<_> = after.split_whitespace().collect();
-            let ticks = |at: usize| words.get(at)?.parse::<u64>().ok();
-            let name = before.split_once('(')?.1.to_owned();
-            let state = (*words.first()?).to_owned();
-            Some((task.path(), (name, state, ticks(11)? + ticks(12)?)))
-        };
-        tasks.filter_map(of).collect()
-    };
-    let before = read();
-    std::thread::sleep(WATCHED);
-    let now = read();
-    let each = now.iter().map(|(task, (name, state, ticks))| {
-        let more = ticks - before.get(task).map_or(0, |b| b.2.min(*ticks));
-        format!("{name} {state} +{more}")
-    });
-    let each = each.collect::<Vec<_>>().join(", ");
-    format!("Its threads in {} ms: {each}", WATCHED.as_millis())
 }
 
 impl Drop for Running {
@@ -319,7 +278,6 @@ mod tests {
         .unwrap_err();
         let error = error.to_string();
         assert!(error.contains("sleep: not done"), "{error}");
-        assert!(error.contains("ms: sleep S +0"), "{error}");
     }
 
     #[test]

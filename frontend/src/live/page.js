@@ -13,9 +13,11 @@
   function put(parent, fresh) {
     const old = [...parent.children], now = [...fresh.children];
     now.forEach((element, i) => {
+      // As it came: a chart that is drawn has more in it.
+      element.sent = element.outerHTML;
       if (!old[i]) parent.append(element);
       else if (old[i].tagName === "MAIN" && element.tagName === "MAIN") put(old[i], element);
-      else if (old[i].outerHTML !== element.outerHTML) {
+      else if (old[i].sent !== element.sent) {
         const scrolled = [...old[i].querySelectorAll(".scroll")].map((s) => s.scrollLeft);
         old[i].replaceWith(element);
         element.querySelectorAll(".scroll").forEach((s, k) => { s.scrollLeft = scrolled[k] || 0; });
@@ -29,6 +31,7 @@
     const template = document.createElement("template");
     template.innerHTML = waiting.html;
     put(run, template.content);
+    drawCharts();
     document.title = waiting.title;
     waiting = null;
   }

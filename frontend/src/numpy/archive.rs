@@ -36,44 +36,23 @@ pub(super) fn arrays(file: &File, asked: Asked<'_>) -> Result<Option<Vec<Array>>
     let wanted: Vec<bool> = wanted.collect();
     let mut found = Vec::new();
     for ((i, name), _) in names.into_iter().zip(wanted).filter(|(_, wanted)| *wanted) {
-        // Not unpacked yet: only its place is asked for.
-        let entry = archive.by_index_raw(i).map_err(odd)?;
         let refuse = |why: String| format!("array `{}`: {why}", name.escape_debug());
         if name.contains(char::is_control) {
             // It is shown in lines and chosen by its name in a configuration.
             return Err(refuse("its name has control characters".to_owned()));
         }
-        if entry.encrypted() {
-            return Err(refuse("it is encrypted".to_owned()));
-        }
-        let (method, at, size) = (entry.compression(), entry.data_start(), entry.size());
-        drop(entry);
-        let (header, bytes) = match (method, at) {
-            (CompressionMethod::Stored, Some(at)) => {
-                let mut from = At(file, at).take(size);
-                let (header, own) = Header::read(&mut from).map_err(refuse)?;
-                header
-                    .check_size(size.saturating_sub(own))
-                    .map_err(refuse)?;
-                (header, Bytes::File(again()?, at + own))
-            }
-            (CompressionMethod::Deflated, _) => {
-                let mut from = archive.by_index(i).map_err(|e| refuse(e.to_string()))?;
-                let (header, own) = Header::read(&mut from).map_err(refuse)?;
-                header
-                    .check_size(size.saturating_sub(own))
-                    .map_err(refuse)?;
+        let mut entry = archive.by_index(i).map_err(|e| refuse(e.to_string()))?;
+        let size = entry.size();
+        let (header, own) = Header::read(&mut entry, size).map_err(refuse)?;
+        let bytes = match (entry.compression(), entry.data_start()) {
+            (CompressionMethod::Stored, Some(at)) => Bytes::File(again()?, at + own),
+            _ => {
                 // It grows as it comes: what the archive says of its size may be a lie.
                 let mut bytes = Vec::new();
-                let read = from.take(size).read_to_end(&mut bytes);
+                let read = entry.take(size).read_to_end(&mut bytes);
                 read.map_err(|e| refuse(format!("it cannot be unpacked: {e}")))?;
                 header.check_size(bytes.len() as u64).map_err(refuse)?;
-                (header, Bytes::Memory(bytes.into()))
-            }
-            (other, _) => {
-                return Err(refuse(format!(
-                    "it is compressed by {other}: np.savez and np.savez_compressed are read"
-                )));
+                Bytes::Memory(bytes.into())
             }
         };
         found.push(Array {
@@ -83,15 +62,4 @@ pub(super) fn arrays(file: &File, asked: Asked<'_>) -> Result<Option<Vec<Array>>
         });
     }
     Ok(Some(found))
-}
-
-/// A file from a byte on, whatever else reads it.
-struct At<'f>(&'f File, u64);
-
-impl Read for At<'_> {
-    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
-        let n = std::os::unix::fs::FileExt::read_at(self.0, to, self.1)?;
-        self.1 += n as u64;
-        Ok(n)
-    }
 }

@@ -46,35 +46,34 @@ impl Element {
     /// # Errors
     /// In words, where it is no number.
     pub(super) fn of_code(code: &str) -> Result<Self, String> {
-        let none = |what: &str| Err(format!("its elements are {what} ('{code}'), not numbers"));
+        let none = || {
+            format!(
+                "its elements are '{code}' and no numbers that are read here, as pickled Python \
+                 objects, texts, times, complex numbers and bfloat16 are not"
+            )
+        };
         let mut letters = code.chars();
         let (Some(order), Some(letter)) = (letters.next(), letters.next()) else {
-            return none("of no type that is known here");
+            return Err(none());
         };
-        let kind = match letter {
-            'b' => Kind::Bool,
-            'i' => Kind::Int,
-            'u' => Kind::Uint,
-            'f' => Kind::Float,
-            'O' => return none("pickled Python objects"),
-            'S' | 'U' => return none("texts"),
-            'M' | 'm' => return none("times"),
-            'c' => return none("complex"),
-            'V' => return none("bytes without a type, as bfloat16 is to NumPy"),
-            _ => return none("of no type that is known here"),
-        };
-        let bytes = match (kind, letters.as_str()) {
-            (Kind::Bool | Kind::Int | Kind::Uint, "1") => 1,
-            (Kind::Int | Kind::Uint | Kind::Float, "2") => 2,
-            (Kind::Int | Kind::Uint | Kind::Float, "4") => 4,
-            (Kind::Int | Kind::Uint | Kind::Float, "8") => 8,
-            _ => return none("of a width that is not known here"),
+        let kinds = [
+            ('b', Kind::Bool),
+            ('i', Kind::Int),
+            ('u', Kind::Uint),
+            ('f', Kind::Float),
+        ];
+        let kind = kinds.into_iter().find(|(own, _)| *own == letter);
+        let (kind, bytes) = match (kind, letters.as_str().parse()) {
+            (Some((_, kind @ Kind::Bool)), Ok(1)) => (kind, 1),
+            (Some((_, kind @ (Kind::Int | Kind::Uint))), Ok(n @ (1 | 2 | 4 | 8))) => (kind, n),
+            (Some((_, kind @ Kind::Float)), Ok(n @ (2 | 4 | 8))) => (kind, n),
+            _ => return Err(none()),
         };
         let big_endian = match order {
             '<' | '=' => false,
             '>' => bytes > 1,
             '|' if bytes == 1 => false,
-            _ => return none("of no type that is known here"),
+            _ => return Err(none()),
         };
         Ok(Element {
             kind,
@@ -258,19 +257,11 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_named() {
-        for (code, what) in [
-            ("|O", "pickled Python objects"),
-            ("<U7", "texts"),
-            ("<M8[ns]", "times"),
-            ("<c8", "complex"),
-            ("|V2", "bfloat16"),
-            ("<f16", "width"),
-            ("|i4", "no type"),
-            ("", "no type"),
-            ("f4", "no type"),
+        for code in [
+            "|O", "<U7", "<M8[ns]", "<c8", "|V2", "<f16", "|i4", "", "f4",
         ] {
             let text = Element::of_code(code).expect_err(code);
-            assert!(text.contains(what), "{code}: {text}");
+            assert!(text.contains(&format!("'{code}'")), "{text}");
         }
         assert!(of("<f4").is(DType::F32) && of(">f4").is(DType::F32));
         assert!(!of("<f2").is(DType::Bf16) && !of("<i4").is(DType::F32));

@@ -4,10 +4,11 @@
 //! \x93NUMPY | major | minor | length, u16 or u32 | {'descr': '<f4', 'fortran_order': False, ...}
 //! ```
 //!
-//! The format is NumPy's `numpy/lib/format.py`, versions 1.0 to 3.0. The dictionary is read as the
-//! three keys that it has, in any order, and as nothing else.
+//! The format is NumPy's `numpy/lib/format.py`, versions 1.0 to 3.0.
 
 use std::io::Read;
+
+use serde::Deserialize;
 
 use super::element::Element;
 
@@ -25,8 +26,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads it; the array's bytes lie behind as many as it took.
-    pub fn read(from: &mut impl Read) -> Result<(Self, u64), String> {
+    /// Reads it, at the beginning of `size` bytes; those behind as many as it took are the array's.
+    pub fn read(from: &mut impl Read, size: u64) -> Result<(Self, u64), String> {
         let cut = |e: std::io::Error| format!("its header cannot be read: {e}");
         let mut begin = [0; 8];
         from.read_exact(&mut begin).map_err(cut)?;
@@ -52,7 +53,9 @@ impl Header {
         let mut text = vec![0; length];
         from.read_exact(&mut text).map_err(cut)?;
         let text = std::str::from_utf8(&text).map_err(|_| "its header is no text".to_owned())?;
-        Ok((dictionary(text)?, own + length as u64))
+        let (header, own) = (dictionary(text)?, own + length as u64);
+        header.check_size(size.saturating_sub(own))?;
+        Ok((header, own))
     }
 
     /// Type and shape in words.
@@ -87,90 +90,39 @@ impl Header {
     }
 }
 
-/// The three keys, each once.
-fn dictionary(text: &str) -> Result<Header, String> {
-    let odd = || "its header is not what NumPy writes".to_owned();
-    let mut text = Text(text);
-    let (mut element, mut fortran, mut shape) = (None, None, None);
-    text.take('{').ok_or_else(odd)?;
-    while text.take('}').is_none() {
-        let key = text.string().ok_or_else(odd)?;
-        text.take(':').ok_or_else(odd)?;
-        let again = match key {
-            "descr" if text.peek() == Some('[') => {
-                return Err(
-                    "its elements are records of several fields: save each field by itself"
-                        .to_owned(),
-                );
-            }
-            "descr" => {
-                let code = text.string().ok_or_else(odd)?;
-                element.replace(Element::of_code(code)?).is_some()
-            }
-            "fortran_order" => fortran.replace(text.truth().ok_or_else(odd)?).is_some(),
-            "shape" => shape.replace(text.tuple().ok_or_else(odd)?).is_some(),
-            _ => return Err(odd()),
-        };
-        let more = text.take(',').is_some();
-        if again || !(more || text.peek() == Some('}')) {
-            return Err(odd());
-        }
-    }
-    match (element, fortran, shape, text.peek()) {
-        (Some(element), Some(fortran), Some(shape), None) => Ok(Header {
-            element,
-            shape,
-            fortran,
-        }),
-        _ => Err(odd()),
-    }
+/// The dictionary as Python writes it, with the three keys that there are.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Dictionary {
+    descr: serde_json::Value,
+    fortran_order: bool,
+    shape: Vec<usize>,
 }
 
-/// What is left of a dictionary; blanks count nowhere but in strings.
-struct Text<'t>(&'t str);
-
-impl<'t> Text<'t> {
-    fn peek(&mut self) -> Option<char> {
-        self.0 = self.0.trim_start();
-        self.0.chars().next()
+/// Reads it as JSON, from which it differs in quotes, tuples, words and commas at an end.
+fn dictionary(text: &str) -> Result<Header, String> {
+    let mut json = text.replace('\'', "\"");
+    for (python, own) in [
+        ("(", "["),
+        (")", "]"),
+        ("True", "true"),
+        ("False", "false"),
+        (", }", "}"),
+        (",}", "}"),
+        (", ]", "]"),
+        (",]", "]"),
+    ] {
+        json = json.replace(python, own);
     }
-
-    fn take(&mut self, wanted: char) -> Option<()> {
-        (self.peek()? == wanted).then(|| self.0 = &self.0[wanted.len_utf8()..])
-    }
-
-    fn string(&mut self) -> Option<&'t str> {
-        let quote = self.peek().filter(|c| matches!(c, '\'' | '"'))?;
-        let (string, rest) = self.0[1..].split_once(quote)?;
-        self.0 = rest;
-        (!string.contains('\\')).then_some(string)
-    }
-
-    fn truth(&mut self) -> Option<bool> {
-        self.peek()?;
-        for (word, value) in [("True", true), ("False", false)] {
-            if let Some(rest) = self.0.strip_prefix(word) {
-                self.0 = rest;
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn tuple(&mut self) -> Option<Vec<usize>> {
-        let mut numbers = Vec::new();
-        self.take('(')?;
-        while self.take(')').is_none() {
-            self.peek()?;
-            let end = self.0.find(|c: char| !c.is_ascii_digit())?;
-            numbers.push(self.0[..end].parse().ok()?);
-            self.0 = &self.0[end..];
-            // Python 2 wrote its long numbers so.
-            let _ = self.take('L');
-            if self.take(',').is_none() && self.peek()? != ')' {
-                return None;
-            }
-        }
-        Some(numbers)
-    }
+    let read = serde_json::from_str::<Dictionary>(&json);
+    let read = read.map_err(|_| "its header is not what NumPy writes".to_owned())?;
+    let Some(code) = read.descr.as_str() else {
+        let why = "its elements are records of several fields: save each field by itself";
+        return Err(why.to_owned());
+    };
+    Ok(Header {
+        element: Element::of_code(code)?,
+        shape: read.shape,
+        fortran: read.fortran_order,
+    })
 }

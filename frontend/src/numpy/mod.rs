@@ -4,19 +4,17 @@
 //! * `header` - what an array says of itself: type, order, shape
 //! * `archive` - the arrays of a `.npz`
 //! * `element` - numbers out of bytes, these files' and raw ones'
-//! * `known` - formats that are neither NumPy's nor raw, by how they begin
 //!
 //! No file here is a program: an array of Python objects is a pickle, and is refused unread.
 
 mod archive;
 mod element;
 mod header;
-mod known;
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
 pub use self::element::Element;
-use self::{header::Header, known::Format};
+use self::header::Header;
 
 /// Where the elements of an array lie.
 #[derive(Debug)]
@@ -41,8 +39,7 @@ impl Array {
     /// The array of a `.npy` that is all of `file`.
     fn of_file(file: File) -> Result<Self, String> {
         let size = file.metadata().map_err(|e| e.to_string())?.len();
-        let (header, at) = Header::read(&mut io::BufReader::new(&file))?;
-        header.check_size(size.saturating_sub(at))?;
+        let (header, at) = Header::read(&mut io::BufReader::new(&file), size)?;
         Ok(Array {
             name: String::new(),
             header,
@@ -133,27 +130,49 @@ pub type Asked<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
 /// In words: which other format it has and what to do, or what is wrong with it as NumPy's.
 pub fn open(path: &Path, any: bool, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
-    let format = known::format(&file).map_err(|e| format!("cannot read it: {e}"))?;
+    let mut begin = [0; 8];
+    let len = file.read_at(&mut begin, 0);
+    let begin = &begin[..len.map_err(|e| format!("cannot read it: {e}"))?];
     let named = |end: &str| {
         path.extension()
             .is_some_and(|e| e.eq_ignore_ascii_case(end))
     };
-    match format {
-        Format::Npy => Ok(Some(vec![Array::of_file(file)?])),
-        Format::Zip => match archive::arrays(&file, asked)? {
+    if begin.starts_with(header::MAGIC) {
+        return Ok(Some(vec![Array::of_file(file)?]));
+    }
+    if begin.starts_with(b"PK\x03\x04") || begin.starts_with(b"PK\x05\x06") {
+        return match archive::arrays(&file, asked)? {
             Some(arrays) => Ok(Some(arrays)),
             None if any && !named("npz") => Ok(None),
             None => Err("it is a zip archive, and no .npz: none of its files is a .npy".to_owned()),
-        },
-        _ if named("npy") || named("npz") => Err(
+        };
+    }
+    if named("npy") || named("npz") {
+        return Err(
             "by its name it is NumPy's, and it does not begin as NumPy's files do: is it cut \
              short, or raw bytes under a wrong name?"
                 .to_owned(),
-        ),
-        Format::Other(what, advice) if !any => Err(format!("it is {what}: {advice}")),
-        Format::Other(..) | Format::Raw => Ok(None),
+        );
+    }
+    match OTHERS.iter().find(|(magic, _)| begin.starts_with(magic)) {
+        Some((_, what)) if !any => Err(format!(
+            "it is {what}: decode it, and write its numbers with np.save, or its bytes alone"
+        )),
+        _ => Ok(None),
     }
 }
+
+/// How other formats begin that might be taken for raw bytes.
+const OTHERS: [(&[u8], &str); 8] = [
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"\x1f\x8b\x08", "compressed by gzip"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
+    (b"PAR1", "a Parquet table"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x80\x04\x95", "a Python pickle"),
+    (b"QDLTOKEN", "a file of token ids, for `kind: tokens`"),
+];
 
 #[cfg(test)]
 mod tests;

@@ -89,7 +89,7 @@ fn what_cannot_be_read_as_it_lies_says_what_to_save() {
 fn a_file_of_another_format_is_named() {
     let named = |content: &[u8], end: &str, any| open(file(content, end).path(), any, &|_, _| true);
     let text = named(b"\x89PNG\r\n\x1a\n....", ".raw", false).expect_err("an image");
-    assert!(text.starts_with("it is a PNG image: decode"), "{text}");
+    assert!(text.starts_with("it is a PNG image: decode it"), "{text}");
     assert!(named(b"\x89PNG\r\n\x1a\n....", ".raw", true).is_ok());
     let text = named(b"no magic", ".npy", true).expect_err("a wrong name");
     assert!(text.contains("by its name it is NumPy's"), "{text}");
@@ -132,9 +132,7 @@ fn sizes_are_those_of_the_header() {
         with(&good.replace("(2,)", "()"), 4),
         Ok(Some("float32 ()".to_owned()))
     );
-    assert!(with(&good.replace("(2,)", "(2L,)"), 8).is_ok(), "Python 2");
     for odd in [
-        good.replace("(2,)", "[2]"),
         good.replace("(2,)", "(-2,)"),
         good.replace("(2,)", "(2 2)"),
         good.replace("'shape'", "'form'"),

@@ -1,6 +1,6 @@
 //! Each figure of a group beside the first group's, and whether they differ by more than noise.
 
-use qdl::stats::{RunRecord, Stage, text};
+use qdl::stats::{LoadgenRecord, RunRecord, Stage, text};
 
 use super::{
     bootstrap::{Draw, draws, interval, means, why_none},
@@ -8,132 +8,112 @@ use super::{
 };
 use crate::run::Run;
 
-/// A figure that is compared.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Figure {
+/// A figure that is compared, in samples per second or microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Its name.
+    pub name: &'static str,
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
     /// Samples per second.
     Rate,
-    /// LoadGen's own, which alone counts.
-    Theirs(Theirs),
+    /// LoadGen's own figure, which alone counts: from the time for which a query was scheduled.
+    Loadgen(fn(&LoadgenRecord) -> Option<f64>),
     /// A quantile of the time from issue to completion.
     Quantile(f64),
 }
 
-/// A figure of LoadGen's, from the time for which a query was scheduled.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Theirs {
-    /// The 90th percentile of latency, SingleStream's result.
-    P90,
-    /// The 99th percentile of latency.
-    P99,
-    /// The 99th percentile of the time to the first token.
-    Ttft,
-    /// The 99th percentile of the time of each further token.
-    Tpot,
+const fn figure(name: &'static str, source: Source) -> Figure {
+    Figure { name, source }
 }
 
-impl Theirs {
-    fn of(self, run: &Run) -> Option<f64> {
-        let r = run.summary.run.loadgen.as_ref()?;
-        let us = match self {
-            Theirs::P90 => r.latency?.p90_us,
-            Theirs::P99 => r.latency?.p99_us,
-            Theirs::Ttft => r.ttft?.p99_us,
-            Theirs::Tpot => r.tpot?.p99_us,
-        };
-        (us > 0.0).then_some(us)
-    }
-
-    /// Of each run of a group, where all have it.
-    fn of_all(self, group: &Group<'_>) -> Option<Vec<f64>> {
-        group.runs.iter().map(|r| self.of(r)).collect()
-    }
-}
-
-/// What is compared, in the order of the picture.
-pub const FIGURES: [Figure; 9] = [
-    Figure::Rate,
-    Figure::Theirs(Theirs::P90),
-    Figure::Theirs(Theirs::P99),
-    Figure::Theirs(Theirs::Ttft),
-    Figure::Theirs(Theirs::Tpot),
-    Figure::Quantile(0.5),
-    Figure::Quantile(0.9),
-    Figure::Quantile(0.99),
-    Figure::Quantile(0.999),
+/// The figures, in the order of the table.
+const FIGURES: [Figure; 9] = [
+    figure("samples/s", Source::Rate),
+    figure(
+        "LoadGen's p90",
+        Source::Loadgen(|l| Some(l.latency?.p90_us)),
+    ),
+    figure(
+        "LoadGen's p99",
+        Source::Loadgen(|l| Some(l.latency?.p99_us)),
+    ),
+    figure("p99 TTFT", Source::Loadgen(|l| Some(l.ttft?.p99_us))),
+    figure("p99 TPOT", Source::Loadgen(|l| Some(l.tpot?.p99_us))),
+    figure("p50", Source::Quantile(0.5)),
+    figure("p90", Source::Quantile(0.9)),
+    figure("p99", Source::Quantile(0.99)),
+    figure("p99.9", Source::Quantile(0.999)),
 ];
 
-impl Figure {
-    /// What it is called.
-    pub fn name(self) -> String {
-        match self {
-            Figure::Rate => "samples/s".to_owned(),
-            Figure::Theirs(Theirs::P90) => "LoadGen's p90".to_owned(),
-            Figure::Theirs(Theirs::P99) => "LoadGen's p99".to_owned(),
-            Figure::Theirs(Theirs::Ttft) => "p99 TTFT".to_owned(),
-            Figure::Theirs(Theirs::Tpot) => "p99 TPOT".to_owned(),
-            Figure::Quantile(q) => format!("p{}", (q * 1e5).round() / 1e3),
-        }
-    }
-
-    fn drawn(self, draw: &Draw) -> f64 {
-        match self {
-            Figure::Rate => draw.per_s,
-            Figure::Quantile(q) => draw.quantile_us(q),
-            Figure::Theirs(_) => f64::NAN,
-        }
-    }
-
-    /// The figure of a group, in samples per second or microseconds.
-    fn of(self, group: &Group<'_>) -> Option<f64> {
-        match self {
-            Figure::Rate => Some(group.mean(|r| r.summary.run.per_s)),
-            Figure::Theirs(theirs) => {
-                let all = theirs.of_all(group)?;
-                Some(all.iter().sum::<f64>() / all.len().max(1) as f64)
-            }
-            Figure::Quantile(q) => match group.total() {
-                Some(all) => Some(all.value_at_quantile(q) as f64 / 1000.0),
-                None => Some(group.mean(|r| of_table(r, q))),
-            },
-        }
-        .filter(|v| *v > 0.0)
-    }
-
-    /// In words.
-    pub fn said(self, value: f64) -> String {
-        match self {
-            Figure::Rate => format!("{} samples/s", text::rate(value)),
-            Figure::Theirs(_) | Figure::Quantile(_) => text::time_us(value),
-        }
-    }
-
-    /// More of it is better.
-    fn more_is_better(self) -> bool {
-        self == Figure::Rate
-    }
-
-    /// Those that a scenario is about: LoadGen's, by which it judges, then ours, whose noise is
-    /// known. Offline has the rate alone.
-    fn that_matter(run: &RunRecord) -> &'static [Figure] {
-        let tokens = run.loadgen.as_ref().is_some_and(|l| l.ttft.is_some());
-        match run.scenario.as_str() {
-            "Offline" => &[Figure::Rate],
-            "SingleStream" => &[Figure::Theirs(Theirs::P90), Figure::Quantile(0.9)],
-            _ if tokens => &[Figure::Theirs(Theirs::Ttft), Figure::Theirs(Theirs::Tpot)],
-            _ => &[Figure::Theirs(Theirs::P99), Figure::Quantile(0.99)],
-        }
+/// Names of the figures that a scenario is about: LoadGen's, by which it judges, then ours, whose
+/// noise is known. Offline has the rate alone.
+fn that_matter(run: &RunRecord) -> &'static [&'static str] {
+    let tokens = run.loadgen.as_ref().is_some_and(|l| l.ttft.is_some());
+    match run.scenario.as_str() {
+        "Offline" => &["samples/s"],
+        "SingleStream" => &["LoadGen's p90", "p90"],
+        _ if tokens => &["p99 TTFT", "p99 TPOT"],
+        _ => &["LoadGen's p99", "p99"],
     }
 }
 
-fn of_table(run: &Run, q: f64) -> f64 {
-    let row = run.summary.run.stages.get(Stage::Total).copied();
-    let row = row.unwrap_or_default();
-    match q {
-        q if q <= 0.5 => row.p50_us,
-        q if q <= 0.9 => row.p90_us,
-        q if q <= 0.99 => row.p99_us,
-        _ => row.p999_us,
+impl Figure {
+    fn is_rate(self) -> bool {
+        matches!(self.source, Source::Rate)
+    }
+
+    /// The figure of a run.
+    fn of(self, run: &Run) -> Option<f64> {
+        let r = &run.summary.run;
+        let value = match self.source {
+            Source::Rate => r.per_s,
+            Source::Loadgen(of) => of(r.loadgen.as_ref()?)?,
+            Source::Quantile(q) => {
+                let row = r.stages.get(Stage::Total)?;
+                match q {
+                    q if q <= 0.5 => row.p50_us,
+                    q if q <= 0.9 => row.p90_us,
+                    q if q <= 0.99 => row.p99_us,
+                    _ => row.p999_us,
+                }
+            }
+        };
+        (value > 0.0).then_some(value)
+    }
+
+    /// The figure of each run of a group, where all have it.
+    fn of_each(self, group: &Group<'_>) -> Option<Vec<f64>> {
+        group.runs.iter().map(|r| self.of(r)).collect()
+    }
+
+    /// The figure of a group: of its histograms together, or the mean of its runs.
+    fn of_group(self, group: &Group<'_>) -> Option<f64> {
+        if let (Source::Quantile(q), Some(all)) = (self.source, group.total()) {
+            return Some(all.value_at_quantile(q) as f64 / 1000.0).filter(|us| *us > 0.0);
+        }
+        let each = self.of_each(group)?;
+        Some(each.iter().sum::<f64>() / each.len().max(1) as f64)
+    }
+
+    /// The figure of a bootstrap's draw, which has none of LoadGen's.
+    fn of_draw(self, draw: &Draw) -> f64 {
+        match self.source {
+            Source::Rate => draw.per_s,
+            Source::Quantile(q) => draw.quantile_us(q),
+            Source::Loadgen(_) => f64::NAN,
+        }
+    }
+
+    /// A value in words.
+    pub fn said(self, value: f64) -> String {
+        match self.is_rate() {
+            true => format!("{} samples/s", text::rate(value)),
+            false => text::time_us(value),
+        }
     }
 }
 
@@ -164,31 +144,27 @@ pub struct Found {
     /// The first group's name, and this one's.
     pub names: (String, String),
     /// This one's colour.
-    pub class: &'static str,
+    pub colour: &'static str,
     /// What differs.
     pub all: Vec<Difference>,
     /// Why there are no intervals, where there are none.
     pub without: &'static str,
     /// What else was asked of this one, so that neither is better.
     asked_other: Option<&'static str>,
-    matter: &'static [Figure],
+    matter: &'static [&'static str],
     /// The least number of runs in either.
     runs: usize,
 }
 
 /// A ratio as a change: `12 % more`.
 pub fn change(ratio: f64, figure: Figure) -> String {
-    let (more, less) = match figure {
-        Figure::Rate => ("more", "less"),
-        Figure::Theirs(_) | Figure::Quantile(_) => ("longer", "shorter"),
+    let (more, less, times) = match figure.is_rate() {
+        true => ("more", "less", "many"),
+        false => ("longer", "shorter", "long"),
     };
     match ratio {
         r if (r - 1.0).abs() < 0.0005 => "the same".to_owned(),
-        r if r >= 2.0 => format!(
-            "{} times as {}",
-            text::three(r),
-            if more == "more" { "many" } else { "long" }
-        ),
+        r if r >= 2.0 => format!("{} times as {times}", text::three(r)),
         r => {
             let percent = (r - 1.0) * 100.0;
             let decimals = if percent.abs() < 9.95 { 1 } else { 0 };
@@ -199,18 +175,20 @@ pub fn change(ratio: f64, figure: Figure) -> String {
 }
 
 fn beside(first: &Group<'_>, other: &Group<'_>, at: usize) -> Found {
-    let drawn = draws(&first.runs, 0).zip(draws(&other.runs, at as u64 + 1));
+    let seeds = (0, at as u64 + 1);
+    let drawn = draws(&first.runs, seeds.0).zip(draws(&other.runs, seeds.1));
     let one = |figure: Figure| {
-        let values = (figure.of(first)?, figure.of(other)?);
+        let values = (figure.of_group(first)?, figure.of_group(other)?);
         let ratio = values.1 / values.0;
-        let ratios: Option<Vec<f64>> = match figure {
-            Figure::Theirs(theirs) => {
-                let drawn = means(&theirs.of_all(first)?, 0);
-                let drawn = drawn.zip(means(&theirs.of_all(other)?, at as u64 + 1));
-                drawn.map(|(a, b)| a.iter().zip(b).map(|(a, b)| b / a).collect())
+        let ratios: Option<Vec<f64>> = match figure.source {
+            Source::Loadgen(_) => {
+                let was = means(&figure.of_each(first)?, seeds.0);
+                let is = means(&figure.of_each(other)?, seeds.1);
+                was.zip(is)
+                    .map(|(a, b)| a.iter().zip(b).map(|(a, b)| b / a).collect())
             }
             _ => drawn.as_ref().map(|(a, b)| {
-                let ratio = |(a, b)| figure.drawn(b) / figure.drawn(a);
+                let ratio = |(a, b)| figure.of_draw(b) / figure.of_draw(a);
                 a.iter().zip(b).map(ratio).collect()
             }),
         };
@@ -228,11 +206,11 @@ fn beside(first: &Group<'_>, other: &Group<'_>, at: usize) -> Found {
     };
     Found {
         names: (first.name.clone(), other.name.clone()),
-        class: other.class,
+        colour: other.colour,
         without: why_none(&[&first.runs[..], &other.runs[..]].concat()),
         asked_other: other.asked_other(first),
         all: FIGURES.into_iter().filter_map(one).collect(),
-        matter: Figure::that_matter(&first.runs[0].summary.run),
+        matter: that_matter(&first.runs[0].summary.run),
         runs: first.runs.len().min(other.runs.len()),
     }
 }
@@ -249,7 +227,7 @@ impl Found {
     /// A few plain sentences.
     pub fn sentence(&self) -> String {
         let (first, other) = &self.names;
-        let found = |figure: &Figure| self.all.iter().find(|d| d.figure == *figure);
+        let found = |name: &&str| self.all.iter().find(|d| d.figure.name == *name);
         let said = self.matter.iter().filter_map(found);
         let said: Vec<String> = said.map(|d| self.of(d)).collect();
         match said.is_empty() {
@@ -260,18 +238,18 @@ impl Found {
 
     fn of(&self, d: &Difference) -> String {
         let (first, other) = &self.names;
-        let (name, change_) = (d.figure.name(), change(d.ratio, d.figure));
+        let (name, change_) = (d.figure.name, change(d.ratio, d.figure));
         let (was, is) = (d.figure.said(d.values.0), d.figure.said(d.values.1));
         let head = format!("{other}: {name} is {is}, against {was} of {first}: {change_}");
-        let head = match (d.figure, self.matter) {
-            (Figure::Quantile(_), [_, ..]) => format!("From issue to completion, {head}"),
+        let head = match d.figure.source {
+            Source::Quantile(_) => format!("From issue to completion, {head}"),
             _ => head,
         };
         let Some((low, high)) = d.interval else {
-            if let Figure::Theirs(_) = d.figure {
+            if let Source::Loadgen(_) = d.figure.source {
                 return format!(
-                    "{head}. LoadGen's figure alone counts, and there is one for each run: repeat both \
-                     settings to know whether that is more than noise."
+                    "{head}. LoadGen's figure alone counts, and there is one for each run: repeat \
+                     both settings to know whether that is more than noise."
                 );
             }
             return format!(
@@ -286,7 +264,7 @@ impl Found {
         );
         let word = match (d.is_real(), self.asked_other) {
             (Some(true), Some(asked)) => &format!("That is more than noise, {asked}"),
-            (Some(true), None) if (d.ratio > 1.0) == d.figure.more_is_better() => {
+            (Some(true), None) if (d.ratio > 1.0) == d.figure.is_rate() => {
                 "That is more than noise, and better"
             }
             (Some(true), None) => "That is more than noise, and worse",
@@ -306,18 +284,13 @@ impl Found {
 /// Of repetitions of one setting: how far they lie from each other.
 pub fn spread(group: &Group<'_>) -> Vec<String> {
     let figures = FIGURES.into_iter().filter_map(|figure| {
-        let of = |run: &&Run| match figure {
-            Figure::Rate => run.summary.run.per_s,
-            Figure::Theirs(theirs) => theirs.of(run).unwrap_or(0.0),
-            Figure::Quantile(q) => of_table(run, q),
-        };
-        let values: Vec<f64> = group.runs.iter().map(of).filter(|v| *v > 0.0).collect();
+        let values: Vec<f64> = group.runs.iter().filter_map(|r| figure.of(r)).collect();
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(0.0, f64::max);
         (values.len() > 1).then(|| {
             format!(
                 "{}: from {} to {}, {}",
-                figure.name(),
+                figure.name,
                 figure.said(low),
                 figure.said(high),
                 change(high / low, figure)
@@ -338,11 +311,10 @@ mod tests {
 
     #[test]
     fn a_change_in_words() {
-        let q = Figure::Quantile(0.99);
-        assert_eq!(q.name(), "p99");
-        assert_eq!(Figure::Quantile(0.999).name(), "p99.9");
+        let q = figure("p99", Source::Quantile(0.99));
+        let rate = figure("samples/s", Source::Rate);
         assert_eq!(change(1.123, q), "12 % longer");
-        assert_eq!(change(0.98, Figure::Rate), "2.0 % less");
+        assert_eq!(change(0.98, rate), "2.0 % less");
         assert_eq!(change(1.0, q), "the same");
         assert_eq!(change(3.4, q), "3.40 times as long");
     }
@@ -350,7 +322,7 @@ mod tests {
     #[test]
     fn an_interval_that_holds_one_is_noise() {
         let d = |interval| Difference {
-            figure: Figure::Rate,
+            figure: FIGURES[0],
             values: (1.0, 1.1),
             ratio: 1.1,
             interval,

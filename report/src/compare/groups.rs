@@ -25,14 +25,14 @@ const PER_RUN: &[&str] = &[
 const RATE: &str = "server_target_qps";
 
 /// Colours of groups.
-const CLASSES: [&str; 6] = ["r0", "r1", "r2", "r3", "r4", "r5"];
+const COLOURS: [&str; 6] = ["r0", "r1", "r2", "r3", "r4", "r5"];
 
 /// Runs of one setting.
 pub struct Group<'a> {
     /// Its letter, and the name of its first run: `A server`.
     pub name: String,
     /// Its colour.
-    pub class: &'static str,
+    pub colour: &'static str,
     /// The runs.
     pub runs: Vec<&'a Run>,
     settings: BTreeMap<String, String>,
@@ -103,7 +103,7 @@ pub fn of(runs: &[Run]) -> Vec<Group<'_>> {
         let letter = char::from(b'A' + u8::try_from(at % 26).unwrap_or(0));
         groups.push(Group {
             name: format!("{letter} {}", run.name),
-            class: CLASSES[at % CLASSES.len()],
+            colour: COLOURS[at % COLOURS.len()],
             runs: vec![run],
             settings,
         });
@@ -158,11 +158,6 @@ impl Group<'_> {
             sum.add(more).ok()?;
         }
         Some(sum)
-    }
-
-    /// Mean of a figure over its runs.
-    pub fn mean(&self, of: impl Fn(&Run) -> f64) -> f64 {
-        self.runs.iter().map(|r| of(r)).sum::<f64>() / self.runs.len().max(1) as f64
     }
 }
 

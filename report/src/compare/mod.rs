@@ -6,19 +6,19 @@
 //! | [`groups`] | repetitions of one setting together; settings that differ |
 //! | [`bootstrap`] | intervals, from blocks of ticks drawn again and again |
 //! | [`differences`] | each figure of a group beside the first's, and the sentence on it |
-//! | [`pictures`] | curves over one another |
+//! | [`charts`] | tables and charts of groups beside each other |
 
 mod bootstrap;
+mod charts;
 mod differences;
 mod groups;
-mod pictures;
 
 use qdl::stats::{Stage, text};
 
 use self::groups::Group;
 use crate::{
-    html::{Cell, absent, escape, list, table},
-    page,
+    html::{Cell, absent, escape, key, list, table},
+    page::{self, section},
     run::{Run, record},
 };
 
@@ -37,11 +37,7 @@ fn runs_table(groups: &[Group<'_>]) -> String {
             };
             let limit = r.limits.findings.first().map_or("-", |f| f.cause.name());
             rows.push(vec![
-                Cell::Raw(format!(
-                    "<i class=\"{}\"></i>{}",
-                    group.class,
-                    escape(&group.name)
-                )),
+                key(group.colour, &group.name),
                 Cell::words(&run.name),
                 Cell::words(word),
                 Cell::figure(text::rate(r.per_s)),
@@ -110,8 +106,8 @@ fn warnings(runs: &[Run]) -> Vec<String> {
     if let (Some(other), "Server") = (other, first.scenario.as_str()) {
         let said_rate = |r: &Run| rate(r).map_or_else(|| "?".to_owned(), text::rate);
         said.push(format!(
-            "`{}` was asked for {} queries a second and `{}` for {}: latencies are those of different \
-             loads.",
+            "`{}` was asked for {} queries a second and `{}` for {}: latencies are those of \
+             different loads.",
             runs[0].name,
             said_rate(&runs[0]),
             other.name,
@@ -133,7 +129,7 @@ fn warnings(runs: &[Run]) -> Vec<String> {
 /// The page of several runs.
 pub fn page(runs: &[Run]) -> String {
     if runs.is_empty() {
-        return page::document("No runs", "<h1>No runs</h1>", "", false);
+        return page::document("No runs", "<h1>No runs</h1>", "");
     }
     let groups = groups::of(runs);
     let found = differences::all(&groups);
@@ -157,16 +153,18 @@ pub fn page(runs: &[Run]) -> String {
         text::counted(runs.len() as u64, "run"),
         text::counted(groups.len() as u64, "setting")
     );
-    let main = format!(
-        "{warnings}<section><h2>Is there a difference?</h2><div class=\"box\">{says}</div>{}</section>\
-         <section><h2>Latency</h2>{}</section><section><h2>Over time</h2>{}</section>\
-         <section><h2>How they were made</h2>{}{}</section>{}",
-        pictures::differences(&found),
-        pictures::latency(&groups),
-        pictures::over_time(&groups),
-        settings_table(&groups),
-        runs_table(&groups),
-        runs.iter().map(record).collect::<String>()
+    let differ = format!(
+        "<div class=\"box\">{says}</div>{}",
+        charts::differences(&found)
     );
-    page::document(&title, &header, &main, false)
+    let made = settings_table(&groups) + &runs_table(&groups);
+    let main = [
+        warnings,
+        section("Is there a difference?", &differ),
+        section("Latency", &charts::latency(&groups)),
+        section("Over time", &charts::over_time(&groups)),
+        section("How they were made", &made),
+        runs.iter().map(record).collect(),
+    ];
+    page::document(&title, &header, &main.concat())
 }

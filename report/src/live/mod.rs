@@ -121,7 +121,8 @@ impl SoFar {
                 None,
                 word("NOT BEGUN"),
                 word(
-                    "LoadGen has not issued its first query: samples are loaded, connections made and warmed up.",
+                    "LoadGen has not issued its first query: samples are loaded, connections made and \
+                     warmed up.",
                 ),
             ),
             State::Over(over) => {

@@ -21,27 +21,6 @@ pub fn title(run: &Run) -> String {
     format!("{scenario}{mode}")
 }
 
-/// A day and a time of UTC, from seconds since 1970.
-pub fn date(seconds: f64) -> String {
-    let whole = seconds.max(0.0) as i64;
-    let (days, rest) = (whole.div_euclid(86_400), whole.rem_euclid(86_400));
-    // Days since 0000-03-01, in eras of 400 years.
-    let z = days + 719_468;
-    let (era, day) = (z.div_euclid(146_097), z.rem_euclid(146_097));
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, more) = if month < 10 {
-        (month + 3, 0)
-    } else {
-        (month - 9, 1)
-    };
-    let year = era * 400 + year + more;
-    let (hours, minutes, seconds) = (rest / 3_600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02} {hours:02}:{minutes:02}:{seconds:02} UTC")
-}
-
 /// LoadGen's word, or ours.
 fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
     match (r.valid, r.exit.code) {
@@ -53,7 +32,38 @@ fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
     }
 }
 
-fn tiles(r: &RunRecord) -> Vec<(String, String)> {
+/// A name and a figure.
+pub type Tile = (String, String);
+
+/// Title, a line of HTML, the verdict with its class, its word and why, and the main figures.
+pub fn banner(title: &str, sub: &str, verdict: (&str, &str, &str), tiles: &[Tile]) -> String {
+    let (class, word, why) = verdict;
+    let tiles: String = tiles
+        .iter()
+        .map(|(name, value)| {
+            let (name, value) = (escape(name), escape(value));
+            format!("<li><small>{name}</small><strong>{value}</strong></li>")
+        })
+        .collect();
+    format!(
+        "<h1>{}</h1><p class=\"sub\">{sub}</p><div class=\"verdict {class}\"><b>{}</b>\
+         <span>{}</span></div><ul class=\"tiles\">{tiles}</ul>",
+        escape(title),
+        escape(word),
+        escape(why),
+    )
+}
+
+/// What carries the samples.
+pub fn over(fabric: &str) -> String {
+    match fabric {
+        "" => String::new(),
+        "local" => "in one process, without a network".to_owned(),
+        fabric => format!("over {fabric}"),
+    }
+}
+
+fn tiles(r: &RunRecord) -> Vec<Tile> {
     let loadgen = r.loadgen.as_ref();
     let mut tiles = Vec::new();
     let mut put = |name: &str, value: String| tiles.push((name.to_owned(), value));
@@ -108,55 +118,17 @@ pub fn html(run: &Run) -> String {
         few if few.len() <= 3 => format!(" to {}", few.join(", ")),
         many => format!(" to {} accelerators", many.len()),
     };
-    let over = match r.fabric.as_str() {
-        "" => String::new(),
-        "local" => "in one process, without a network".to_owned(),
-        fabric => format!("over {fabric}"),
-    };
-    let began = run
-        .began
-        .map_or_else(String::new, |s| format!(" - {}", date(s)));
+    // The script turns it into the reader's own time.
+    let began = run.began.map_or_else(String::new, |s| {
+        format!(" - <time data-at=\"{s}\">{s:.0} s since 1970</time>")
+    });
     let loadgen = r.loadgen.as_ref().and_then(|l| l.version.as_deref());
     let loadgen = loadgen.map_or_else(String::new, |v| format!(" - LoadGen {v}"));
-    let sub = format!("{}{to} {over}{began}{loadgen}", s.node);
-    let tiles: String = tiles(r)
-        .into_iter()
-        .map(|(name, value)| {
-            format!(
-                "<li><small>{}</small><strong>{}</strong></li>",
-                escape(&name),
-                escape(&value)
-            )
-        })
-        .collect();
-    format!(
-        "<h1>{}</h1><p class=\"sub\">{} - {}</p><div class=\"verdict {class}\"><b>{word}</b>\
-         <span>{}</span></div><ul class=\"tiles\">{tiles}</ul>",
-        escape(&title(run)),
-        escape(&run.name),
-        escape(&sub),
-        escape(if r.exit.reason == "valid" {
-            ""
-        } else {
-            &r.exit.reason
-        }),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (seconds, said) in [
-            (0.0, "1970-01-01 00:00:00 UTC"),
-            (951_782_400.0, "2000-02-29 00:00:00 UTC"),
-            (1_700_000_000.5, "2023-11-14 22:13:20 UTC"),
-            (4_107_542_399.0, "2100-02-28 23:59:59 UTC"),
-            (4_107_542_400.0, "2100-03-01 00:00:00 UTC"),
-        ] {
-            assert_eq!(date(seconds), said);
-        }
-    }
+    let over = over(&r.fabric);
+    let sub = escape(&format!("{} - {}{to} {over}{loadgen}", run.name, s.node)) + &began;
+    let why = match r.exit.reason.as_str() {
+        "valid" => "",
+        why => why,
+    };
+    banner(&title(run), &sub, (class, word, why), &tiles(r))
 }

@@ -1,9 +1,9 @@
 //! The whole page of one run.
 //!
-//! One file: style sheet, pictures, data and script are in it, and its policy lets it load nothing
-//! else. Without the script everything is there but zoom and read-out.
+//! One file: style sheet, tables, data and script are in it, and its policy lets it load nothing
+//! else. Without the script everything is there but the charts.
 
-mod head;
+pub mod head;
 
 use qdl::stats::DEFAULT;
 
@@ -11,41 +11,45 @@ use crate::{
     advice,
     html::{Cell, escape, list, paragraph, table},
     pictures::{
-        connections, course, diagram, engines, ledger, limits, percentiles, slowest, stages,
-        threads,
+        connections, course, engines, ledger, limits, nodes, percentiles, slowest, stages, threads,
     },
     run::{Run, record},
 };
 
-/// The style sheet.
-pub const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = include_str!("zoom.js");
-/// uPlot, as its makers publish it; `vendor/README.md` says which.
+const SCRIPT: &str = include_str!("charts.js");
+/// uPlot as its authors publish it; `vendor/README.md` names the version.
 const UPLOT: &str = include_str!("../../vendor/uPlot.iife.min.js");
-const UPLOT_STYLE: &str = include_str!("../../vendor/uPlot.min.css");
 const UPLOT_LICENCE: &str = include_str!("../../vendor/uPlot.LICENSE");
 
-/// What a page may load: nothing but what is in it.
+/// The policy: a page loads nothing but what is in it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
+/// The style sheet of every page.
+pub const STYLE: &str = concat!(
+    include_str!("../../vendor/uPlot.min.css"),
+    include_str!("style.css")
+);
+
+/// uPlot and the script that draws with it.
+pub fn script() -> String {
+    format!("<script>/*\n{UPLOT_LICENCE}\n*/\n{UPLOT}</script><script>{SCRIPT}</script>")
+}
+
 /// A page of this title.
-pub fn document(title: &str, header: &str, main: &str, script: bool) -> String {
-    let (more, script) = match script {
-        true => (
-            UPLOT_STYLE,
-            format!("<script>/*\n{UPLOT_LICENCE}\n*/\n{UPLOT}</script><script>{SCRIPT}</script>"),
-        ),
-        false => ("", String::new()),
-    };
+pub fn document(title: &str, header: &str, main: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <title>{}</title><style>{STYLE}{more}</style></head>\n<body>\
-         <header class=\"top\">{header}</header>\n<main>{main}</main>\n\
+         <title>{}</title><style>{STYLE}</style></head>\n<body>\
+         <header class=\"top\">{header}</header>\n\
+         <noscript><p class=\"absent\">Scripts are off: tables are here, charts are not.</p>\
+         </noscript>\n\
+         <main>{main}</main>\n\
          <footer><p>Made by <code>qdl report</code>. Times are the frontend's; two nodes' clocks \
-         are never compared.</p></footer>{script}</body></html>\n",
-        escape(title)
+         are never compared.</p></footer>{}</body></html>\n",
+        escape(title),
+        script()
     )
 }
 
@@ -121,7 +125,8 @@ fn settings(run: &Run) -> String {
         let rows: Vec<_> = defaults.into_iter().map(row).collect();
         let n = rows.len();
         html.push_str(&format!(
-            "<details class=\"noprint\"><summary>{n} settings left at their default</summary>{}</details>",
+            "<details class=\"noprint\"><summary>{n} settings left at their default</summary>\
+             {}</details>",
             table(&heading, &rows)
         ));
     }
@@ -167,24 +172,6 @@ fn programs(run: &Run) -> String {
     format!("<div class=\"box\">{html}</div>")
 }
 
-fn zoom(run: &Run) -> String {
-    let names: Vec<&str> = run
-        .summary
-        .run
-        .system
-        .connections
-        .iter()
-        .map(|c| c.name.as_str())
-        .collect();
-    let names = serde_json::to_string(&names).unwrap_or_default();
-    format!(
-        "<figure id=\"zoom\" hidden data-connections=\"{}\"><h3>Zoom and read-out</h3>\
-         <p class=\"absent\">Drag to zoom, double-click to go back; a name in the legend hides its \
-         curve.</p></figure>",
-        escape(&names)
-    )
-}
-
 /// What is drawn of time.
 fn where_time_goes(run: &Run) -> String {
     let left = format!("{}{}", percentiles::picture(run), percentiles::tokens(run));
@@ -193,7 +180,7 @@ fn where_time_goes(run: &Run) -> String {
 }
 
 fn network(run: &Run) -> String {
-    format!("{}{}", diagram::picture(run), connections::picture(run))
+    format!("{}{}", nodes::picture(run), connections::picture(run))
 }
 
 fn missing(run: &Run) -> String {
@@ -211,18 +198,11 @@ pub fn of(run: &Run) -> String {
     let main = [
         section(
             "The verdict",
-            &format!(
-                "{}{}",
-                two(&limits::picture(run), &counts(run)),
-                missing(run)
-            ),
+            &[limits::picture(run), counts(run), missing(run)].concat(),
         ),
         section("What limited it, and what to turn", &advice::html(run)),
         section("Where the time goes", &where_time_goes(run)),
-        section(
-            "Over time",
-            &format!("{}{}", course::picture(run), zoom(run)),
-        ),
+        section("Over time", &course::picture(run)),
         section("The network", &network(run)),
         section("The accelerators", &engines::picture(run)),
         section("The processors", &threads::picture(run)),
@@ -234,5 +214,5 @@ pub fn of(run: &Run) -> String {
         record(run),
     ];
     let title = format!("{}: {}", run.name, head::title(run));
-    document(&title, &head::html(run), &main.concat(), true)
+    document(&title, &head::html(run), &main.concat())
 }

@@ -5,107 +5,69 @@ use qdl::stats::{
     timeline::{ConnectionTick, Timeline},
 };
 
-use super::percent;
+use super::{
+    course::{Axis, tick_s},
+    percent,
+};
 use crate::{
-    draw::{rates, spark},
+    chart::{Chart, Style, Unit, beside},
     html::{Cell, figure, paragraph, table},
     run::Run,
 };
 
-/// Most connections that have a row with curves; a larger run's others are in the data.
+/// Maximum number of connections with lines and rows; a larger run's others are in the data.
 const MOST: usize = 64;
 
-/// A connection over time.
-fn ticks(timeline: Option<&Timeline>, at: usize) -> Vec<ConnectionTick> {
-    let ticks = timeline.iter().flat_map(|t| &t.ticks);
-    ticks
-        .map(|t| t.connections.get(at).copied().unwrap_or_default())
-        .collect()
-}
-
-/// One quantity of all connections over time, with a common top.
-struct Curves {
-    name: &'static str,
-    class: &'static str,
-    all: Vec<Vec<f64>>,
-    top: f64,
-}
-
-impl Curves {
-    /// `None` where there is nothing to be seen on any of them.
-    fn new(
-        name: &'static str,
-        class: &'static str,
-        all: &[Vec<ConnectionTick>],
-        of: impl Fn(&ConnectionTick) -> f64,
-    ) -> Option<Curves> {
-        let all: Vec<Vec<f64>> = all.iter().map(|c| c.iter().map(&of).collect()).collect();
-        let top = all.iter().flatten().copied().fold(0.0, f64::max);
-        (top > 0.0).then_some(Curves {
-            name,
-            class,
-            all,
-            top,
-        })
+/// A chart of one quantity: a line a connection, its mean in each column of ticks.
+fn chart(
+    title: &str,
+    unit: Unit,
+    (timeline, connections): (&Timeline, &[ConnectionRecord]),
+    of: impl Fn(&ConnectionTick) -> Option<f64>,
+) -> String {
+    let axis = Axis::of(timeline);
+    let columns = timeline.ticks.chunks(axis.each);
+    let mut chart = Chart::new(title, Style::Lines, (Unit::Seconds, unit), axis.x);
+    for (i, c) in connections.iter().take(MOST).enumerate() {
+        let values: Vec<f64> = columns
+            .clone()
+            .map(|ticks| {
+                let values = ticks.iter().filter_map(|t| of(t.connections.get(i)?));
+                let (n, sum) = values.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + v));
+                // 0 / 0 is no number: a gap.
+                sum / n
+            })
+            .collect();
+        chart.line(&c.name, None, values);
     }
-
-    fn cell(&self, at: usize) -> Cell {
-        let label = format!("{} over time", self.name);
-        Cell::Raw(spark(
-            &self.all[at],
-            self.top,
-            &format!("ln {}", self.class),
-            &label,
-        ))
+    match chart.is_zero() {
+        true => String::new(),
+        false => chart.html(),
     }
 }
 
-fn curves(timeline: Option<&Timeline>, connections: usize) -> Vec<Curves> {
-    let Some(tick_ms) = timeline.filter(|t| t.ticks.len() > 1).map(|t| t.tick_ms) else {
-        return Vec::new();
-    };
-    let all: Vec<_> = (0..connections).map(|i| ticks(timeline, i)).collect();
-    let per_s = 1000.0 / tick_ms.max(1) as f64;
-    [
-        Curves::new("samples/s", "k-net", &all, |c| c.samples as f64 * per_s),
-        Curves::new("in flight", "k-wait", &all, |c| c.in_flight as f64),
-        Curves::new("score", "k-inf", &all, |c| c.score.unwrap_or(0.0)),
-        Curves::new("round trip", "k-post", &all, |c| {
-            c.rtt_us.unwrap_or(0) as f64
-        }),
-        Curves::new("sent again", "k-comp", &all, |c| c.retransmits as f64),
-        Curves::new("window full", "k-sched", &all, |c| {
-            c.window_limited_us as f64
-        }),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
-}
-
-/// Curves of each connection, where there is a timeline.
-pub fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
-    let curves = curves(run.timeline.as_ref(), connections.len());
-    if curves.is_empty() {
+/// Charts over time, each with a line a connection, where there is a timeline.
+fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
+    let Some(timeline) = &run.timeline else {
         return String::new();
-    }
-    let heads: Vec<String> = curves
-        .iter()
-        .map(|c| match c.name {
-            "score" => "score, to 1".to_owned(),
-            "round trip" | "window full" => format!("{}, to {}", c.name, text::time_us(c.top)),
-            _ => format!("{}, to {}", c.name, rates(c.top)),
-        })
-        .collect();
-    let mut heading = vec!["over time"];
-    heading.extend(heads.iter().map(String::as_str));
-    let row = |(i, c): (usize, &ConnectionRecord)| {
-        let name = Cell::words(format!("`{}`", c.name));
-        let cells = curves.iter().map(|k| k.cell(i));
-        [name].into_iter().chain(cells).collect()
     };
-    let rows: Vec<Vec<Cell>> = connections.iter().take(MOST).enumerate().map(row).collect();
-    table(&heading, &rows)
+    let per_s = 1.0 / tick_s(timeline);
+    let of = (timeline, connections);
+    let us = |us: u64| us as f64;
+    beside(&[
+        chart("Samples per second", Unit::Count, of, |c| {
+            Some(c.samples as f64 * per_s)
+        }),
+        chart("In flight", Unit::Count, of, |c| Some(c.in_flight as f64)),
+        chart("Score of the rail", Unit::Share, of, |c| c.score),
+        chart("Round trip", Unit::Us, of, |c| c.rtt_us.map(us)),
+        chart("Segments sent again, each second", Unit::Count, of, |c| {
+            Some(c.retransmits as f64 * per_s)
+        }),
+        chart("Window full", Unit::Share, of, |c| {
+            Some(us(c.window_limited_us) * per_s / 1e6)
+        }),
+    ])
 }
 
 /// Figures of each connection over the whole run.
@@ -133,6 +95,10 @@ fn in_total(run: &Run, connections: &[ConnectionRecord]) -> String {
             0 => "-".to_owned(),
             us => percent(c.path.rwnd_limited_us as f64 / us as f64),
         };
+        let slots = match c.slots {
+            0 => "-".to_owned(),
+            n => text::grouped(n),
+        };
         let lost = match c.lost.len() {
             0 => "-".to_owned(),
             n => format!("{n} x"),
@@ -143,7 +109,7 @@ fn in_total(run: &Run, connections: &[ConnectionRecord]) -> String {
             text::bytes(c.rx.bytes),
             text::bit_rate(c.tx.bytes as f64 * 8.0 / seconds / 1e9),
             text::grouped(c.in_flight_max),
-            text::grouped(c.slots),
+            slots,
             rtt,
             text::grouped(c.path.retransmits),
             held,
@@ -214,8 +180,7 @@ pub fn picture(run: &Run) -> String {
         html.push_str("<h4>Rails, chosen by health</h4>");
         html.push_str(&rails(&system.rails));
     }
-    let note = "Curves of a column share one scale, so that connections compare by eye. Round trip, \
-        segments sent again and a full window are the fabric's own word of the way, the batcher and the \
-        engine are in none of them: where they are large it is the network.";
+    let note = "A line is a connection. Round trip, segments sent again and a full window are the \
+        fabric's own figures, without batcher and engine: where they are large it is the network.";
     figure("connections", "Connections and rails", &html, note)
 }

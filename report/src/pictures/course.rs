@@ -1,270 +1,111 @@
-//! A run over time: latency as a heat map with what happened on it, throughput, samples in flight.
-
-use std::collections::BTreeMap;
+//! A run over time: latency, throughput and samples in flight, with what happened.
 
 use qdl::stats::{
     text,
-    timeline::{Event, Timeline, bucket_begins},
+    timeline::{Event, NodeSide, Timeline},
 };
 
 use crate::{
-    draw::{At, Axis, Plot, Scale, Size, Strip, Svg, both, rates, seconds, times},
-    html::{Cell, absent, figure, legend, table},
+    chart::{Chart, POINTS, Style, Unit},
+    html::{Cell, absent, figure, table},
     run::{Latencies, Run},
 };
 
-/// Shades of the heat map.
-const SHADES: usize = 7;
-/// Most events that have a number of their own; more are dots.
-const NUMBERED: usize = 40;
-/// Most events in the table below.
+/// Maximum number of events with a mark; more would hide the lines.
+const MARKED: usize = 40;
+/// Maximum number of rows in the table of events.
 const LISTED: usize = 60;
 
-/// Some ticks together: what one column of a picture shows.
+/// Neighbouring ticks together: one value of a line.
 #[derive(Clone, Debug, Default)]
-pub struct Bin {
-    pub issued: u64,
-    pub completed: u64,
-    pub in_flight: u64,
-    pub latency: Latencies,
+pub struct Column {
+    ticks: f64,
+    issued: u64,
+    completed: u64,
+    in_flight: u64,
+    latency: Latencies,
 }
 
-/// A timeline in at most so many columns, and the seconds of each.
-pub fn bins(timeline: &Timeline, most: usize) -> (f64, Vec<Bin>) {
-    let each = timeline.ticks.len().div_ceil(most.max(1)).max(1);
-    let groups = timeline.ticks.chunks(each).map(|ticks| {
-        let mut bin = Bin::default();
-        for t in ticks {
-            bin.issued += t.issued;
-            bin.completed += t.completed;
-            bin.in_flight = bin.in_flight.max(t.in_flight);
-            bin.latency.add(&t.latency);
-        }
-        bin
-    });
-    (
-        timeline.tick_ms as f64 * each as f64 / 1000.0,
-        groups.collect(),
-    )
-}
+impl Column {
+    /// Samples completed in a tick of this column, on average.
+    pub fn completed(&self) -> f64 {
+        self.completed as f64 / self.ticks
+    }
 
-/// The ends of the time axis.
-fn span(timeline: &Timeline) -> Scale {
-    let end = timeline.ticks.len() as f64 * timeline.tick_ms as f64 / 1000.0;
-    Scale::up_to(end)
-}
-
-fn time_axis(timeline: &Timeline, name: &'static str) -> Axis {
-    Axis {
-        scale: span(timeline),
-        label: seconds,
-        name,
+    /// A quantile of latency in microseconds; no number where nothing was completed.
+    pub fn quantile_us(&self, quantile: f64) -> f64 {
+        self.latency.quantile_us(quantile).unwrap_or(f64::NAN)
     }
 }
 
-/// The shade of a cell: each about three times as many samples as the one before, over all that
-/// occur.
-fn shade(count: u64, most: u64) -> usize {
-    if most <= 1 {
-        return SHADES;
-    }
-    let share = (count as f64).ln() / (most as f64).ln();
-    1 + (share * (SHADES - 1) as f64).round() as usize
+/// The columns of an x axis over time.
+pub struct Axis {
+    /// Ticks in a column.
+    pub each: usize,
+    /// Seconds of a column.
+    pub each_s: f64,
+    /// The middle of each column, in seconds since the first query.
+    pub x: Vec<f64>,
 }
 
-fn heat(timeline: &Timeline, bound: Option<f64>, size: Size) -> Svg {
-    let room = ((size.width - 80.0) / if size.narrow { 3.0 } else { 3.6 }) as usize;
-    let (bin_s, bins) = bins(timeline, room);
-    let mut ends = (u16::MAX, 0);
-    for (bucket, _) in bins.iter().flat_map(|b| b.latency.filled()) {
-        ends = (ends.0.min(bucket), ends.1.max(bucket));
-    }
-    let ends = if ends.0 > ends.1 { (64, 128) } else { ends };
-    let us = |bucket: u16| bucket_begins(bucket) as f64 / 1000.0;
-    let height = if size.narrow { 220.0 } else { 280.0 };
-    let values = [us(ends.0), us(ends.1 + 1)].into_iter().chain(bound);
-    let mut plot = Plot::new(
-        size,
-        height,
-        "latency over time",
-        time_axis(timeline, ""),
+impl Axis {
+    fn new(ticks: usize, tick_ms: u64, begins_s: f64) -> Axis {
+        let each = ticks.div_ceil(POINTS).max(1);
+        let each_s = each as f64 * tick_ms.max(1) as f64 / 1000.0;
+        let columns = ticks.div_ceil(each);
+        let x = (0..columns).map(|i| begins_s + (i as f64 + 0.5) * each_s);
         Axis {
-            scale: Scale::over(values),
-            label: times,
-            name: "latency, issue to completion",
-        },
-    );
-    // Rows of several buckets, where one would be thinner than can be seen.
-    let rows = f64::from(ends.1 - ends.0 + 1);
-    let (_, top, _, bottom) = plot.area;
-    let each = (2.6 * rows / (bottom - top)).ceil().max(1.0) as u16;
-    let cells: Vec<BTreeMap<u16, u64>> = bins
-        .iter()
-        .map(|bin| {
-            let mut column = BTreeMap::new();
-            for (bucket, n) in bin.latency.filled() {
-                *column.entry((bucket - ends.0) / each).or_default() += n;
-            }
-            column
-        })
-        .collect();
-    let most = cells.iter().flat_map(|c| c.values()).copied().max();
-    let most = most.unwrap_or(1);
-    let mut strips: BTreeMap<(usize, u64), Vec<Strip>> = BTreeMap::new();
-    let last = cells.iter().filter_map(|c| c.keys().next_back()).max();
-    for row in 0..=last.copied().unwrap_or(0) {
-        let low = plot.y(us(ends.0 + row * each));
-        let high = plot.y(us((ends.0 + (row + 1) * each).min(ends.1 + 1)));
-        let mut begun: Option<(usize, usize)> = None;
-        for i in 0..=cells.len() {
-            let here = cells.get(i).and_then(|c| c.get(&row));
-            let here = here.map(|n| shade(*n, most));
-            if begun.map(|(_, s)| s) == here {
-                continue;
-            }
-            if let Some((from, shade)) = begun {
-                let (x, to) = (plot.x(from as f64 * bin_s), plot.x(i as f64 * bin_s));
-                // A hair more than its width: no seams between columns.
-                let strip = (x, (low + high) / 2.0, to - x + 0.3);
-                let thick = ((low - high + 0.3) * 10.0).round() as u64;
-                strips.entry((shade, thick)).or_default().push(strip);
-            }
-            begun = here.map(|s| (i, s));
+            each,
+            each_s,
+            x: x.collect(),
         }
     }
-    for ((shade, thick), strips) in strips {
-        let class = format!("h{shade}");
-        plot.svg.strips(&strips, thick as f64 / 10.0, &class);
+
+    /// The columns of a timeline.
+    pub fn of(timeline: &Timeline) -> Axis {
+        Axis::new(timeline.ticks.len(), timeline.tick_ms, 0.0)
     }
-    let middle = |i: usize| (i as f64 + 0.5) * bin_s;
-    for (q, class) in [(0.5, "ln q50"), (0.99, "ln q99")] {
-        let curve: Vec<_> = bins
-            .iter()
-            .enumerate()
-            .map(|(i, b)| (middle(i), b.latency.quantile_us(q).unwrap_or(f64::NAN)))
-            .collect();
-        plot.curve(curve, class);
+
+    /// The columns of so many ticks of a node's own side.
+    pub fn of_node(side: &NodeSide, timeline: &Timeline, ticks: usize) -> Axis {
+        let tick_ms = match side.tick_ms {
+            0 => timeline.tick_ms,
+            own => own,
+        };
+        Axis::new(ticks, tick_ms, side.begins_s)
     }
-    if let Some(us) = bound {
-        plot.bound(us, &format!("LoadGen's bound, {}", text::time_us(us)));
-    }
-    plot.svg
 }
 
-fn throughput(timeline: &Timeline, size: Size) -> Svg {
-    let room = if size.narrow { 150 } else { 300 };
-    let (bin_s, bins) = bins(timeline, room);
-    let rate = |n: u64| n as f64 / bin_s.max(1e-9);
-    let end = timeline.ticks.len() as f64 * timeline.tick_ms as f64 / 1000.0;
-    let top = bins.iter().map(|b| rate(b.completed.max(b.issued)));
-    let top = top.fold(0.0, f64::max);
-    let mut plot = Plot::new(
-        size,
-        150.0,
-        "throughput over time",
-        time_axis(timeline, ""),
-        Axis {
-            scale: Scale::up_to(top * 1.08),
-            label: rates,
-            name: "samples per second",
-        },
-    );
-    let middle = |i: usize| ((i as f64 + 0.5) * bin_s).min(end);
-    let of = |value: fn(&Bin) -> u64| -> Vec<(f64, f64)> {
-        let bins = bins.iter().enumerate();
-        bins.map(|(i, b)| (middle(i), rate(value(b)))).collect()
-    };
-    plot.filled(&of(|b| b.completed), "fill k-net soft");
-    plot.curve(of(|b| b.completed), "ln k-net");
-    plot.curve(of(|b| b.issued), "ln thin k-all dash");
-    plot.svg
+/// Seconds of a tick.
+pub fn tick_s(timeline: &Timeline) -> f64 {
+    timeline.tick_ms.max(1) as f64 / 1000.0
 }
 
-fn in_flight(timeline: &Timeline, slots: u64, size: Size) -> Svg {
-    let room = if size.narrow { 150 } else { 300 };
-    let (bin_s, bins) = bins(timeline, room);
-    let top = bins.iter().map(|b| b.in_flight).max().unwrap_or(0);
-    let near = slots > 0 && slots <= top.saturating_mul(2);
-    let top = if near { top.max(slots) } else { top };
-    let mut plot = Plot::new(
-        size,
-        130.0,
-        "samples in flight over time",
-        time_axis(timeline, "time since the first query"),
-        Axis {
-            scale: Scale::up_to(top as f64 * 1.15),
-            label: rates,
-            name: "samples in flight",
-        },
-    );
-    let bins = bins.iter().enumerate();
-    let end = timeline.ticks.len() as f64 * timeline.tick_ms as f64 / 1000.0;
-    let points: Vec<_> = bins
-        .map(|(i, b)| (((i as f64 + 0.5) * bin_s).min(end), b.in_flight as f64))
-        .collect();
-    plot.filled(&points, "fill k-wait soft");
-    plot.curve(points, "ln k-wait");
-    if near {
-        plot.bound(slots as f64, &format!("all {} slots", text::grouped(slots)));
+/// A timeline in columns of so many seconds, each at least as long as a tick.
+pub fn columns(timeline: &Timeline, each_s: f64) -> Vec<Column> {
+    let mut columns: Vec<Column> = Vec::new();
+    for (i, tick) in timeline.ticks.iter().enumerate() {
+        let at = ((i as f64 + 0.5) * tick_s(timeline) / each_s) as usize;
+        columns.resize_with(columns.len().max(at + 1), Column::default);
+        let column = &mut columns[at];
+        column.ticks += 1.0;
+        column.issued += tick.issued;
+        column.completed += tick.completed;
+        column.in_flight = column.in_flight.max(tick.in_flight);
+        column.latency.add(&tick.latency);
     }
-    plot.svg
+    columns
 }
 
-/// The class of a kind of event.
-fn class(kind: &str) -> &'static str {
+/// The colour of a kind of event.
+fn colour(kind: &str) -> &'static str {
     match kind {
         "lost" | "watchdog" => "bad",
         "back" => "good",
-        "sent_again" => "k-post",
-        "rail" | "probe" => "k-wait",
-        _ => "k-all",
+        "sent_again" => "post",
+        "rail" | "probe" => "wait",
+        _ => "all",
     }
-}
-
-/// A lane of marks above the areas, and a line down through them.
-fn events(svg: &mut Svg, timeline: &Timeline, area: (f64, f64), lane: f64, bottom: f64) {
-    let numbered = timeline.events.len() <= NUMBERED;
-    let scale = span(timeline);
-    // The last end of what stands in each of three rows.
-    let mut rows = [f64::NEG_INFINITY; 3];
-    for (i, event) in timeline.events.iter().enumerate() {
-        let x = area.0 + scale.at(event.at_s).clamp(0.0, 1.0) * (area.1 - area.0);
-        let row = (0..3).find(|r| rows[*r] + 1.0 < x - 8.0).unwrap_or(2);
-        rows[row] = x + 8.0;
-        let y = lane + 9.0 + row as f64 * 18.0;
-        let class = class(&event.kind);
-        svg.line((x, y), (x, bottom), &format!("event {class}"));
-        if numbered {
-            svg.dot((x, y), 8.5, &format!("fill {class}"));
-            svg.words((x, y + 3.8), At::Middle, "n on", &(i + 1).to_string());
-        } else {
-            svg.dot((x, y), 3.5, &format!("fill {class}"));
-        }
-    }
-}
-
-fn draw(run: &Run, timeline: &Timeline, size: Size) -> Svg {
-    let heat = heat(timeline, run.bound_us(), size);
-    let slots = run.summary.run.total().slots;
-    let (rate, flight) = (throughput(timeline, size), in_flight(timeline, slots, size));
-    let lane = if timeline.events.is_empty() {
-        0.0
-    } else {
-        58.0
-    };
-    let heights = [lane, heat.height, rate.height - 12.0, flight.height];
-    let mut svg = Svg::new(
-        size.width,
-        heights.iter().sum(),
-        "latency, throughput and samples in flight over time, with what happened",
-    );
-    svg.put((0.0, lane), &heat);
-    svg.put((0.0, lane + heights[1]), &rate);
-    svg.put((0.0, lane + heights[1] + heights[2]), &flight);
-    let area = (crate::draw::margin(size), size.width - 12.0);
-    let bottom = svg.height - 36.0;
-    events(&mut svg, timeline, area, 0.0, bottom);
-    svg
 }
 
 fn listed(events: &[Event]) -> String {
@@ -273,15 +114,14 @@ fn listed(events: &[Event]) -> String {
     }
     let row = |(i, e): (usize, &Event)| {
         vec![
-            Cell::Raw(format!("<b class=\"no {}\">{}</b>", class(&e.kind), i + 1)),
+            Cell::words((i + 1).to_string()),
             Cell::figure(format!("{:.2} s", e.at_s)),
             Cell::words(e.kind.replace('_', " ")),
             Cell::words(&e.text),
         ]
     };
     let rows: Vec<_> = events.iter().enumerate().take(LISTED).map(row).collect();
-    let more = events.len().saturating_sub(LISTED);
-    let more = match more {
+    let more = match events.len().saturating_sub(LISTED) {
         0 => String::new(),
         n => format!(
             "<p>and {} more, in the data below.</p>",
@@ -291,88 +131,87 @@ fn listed(events: &[Event]) -> String {
     format!("{}{more}", table(&["", "when", "what", "in words"], &rows))
 }
 
-/// Throughput alone, of a run that kept no more.
-fn seconds_alone(run: &Run) -> String {
-    let per_second = &run.summary.run.throughput.per_second;
-    if per_second.len() < 2 {
-        return absent("The run kept nothing over time, and was too short for its throughput.");
-    }
-    let ticks = per_second.iter().map(|n| qdl::stats::timeline::Tick {
-        completed: *n,
-        issued: *n,
-        ..Default::default()
-    });
-    let timeline = Timeline {
-        tick_ms: 1000,
-        ticks: ticks.collect(),
-        ..Timeline::default()
+fn charts(run: &Run, timeline: &Timeline) -> [Chart; 3] {
+    let axis = Axis::of(timeline);
+    let columns = columns(timeline, axis.each_s);
+    let chart = |title, style, unit| {
+        let mut chart = Chart::new(title, style, (Unit::Seconds, unit), axis.x.clone());
+        for (i, e) in timeline.events.iter().enumerate().take(MARKED) {
+            chart.mark(e.at_s, (i + 1).to_string(), colour(&e.kind));
+        }
+        chart
     };
-    let picture = both(Size::FULL, |size| throughput(&timeline, size));
-    figure(
-        "course",
-        "Throughput over time",
-        &picture,
-        "Samples completed in each second. `timeline.json` is not there: nothing else is known over time.",
-    )
+    let title = "Latency, issue to completion";
+    let mut latency = chart(title, Style::Log, Unit::Us);
+    for (name, q, colour) in [
+        ("p50", 0.5, "net"),
+        ("p90", 0.9, "inf"),
+        ("p99", 0.99, "comp"),
+        ("longest", 1.0, "all"),
+    ] {
+        latency.line(name, Some(colour), columns.iter().map(|c| c.quantile_us(q)));
+    }
+    latency.bound(run.bound_us(), "LoadGen's bound");
+    let mut rate = chart("Samples per second", Style::Lines, Unit::Count);
+    let per_s = |n: u64, c: &Column| n as f64 / c.ticks / tick_s(timeline);
+    let completed = columns.iter().map(|c| per_s(c.completed, c));
+    rate.line("completed", Some("net"), completed);
+    rate.line(
+        "issued",
+        Some("all"),
+        columns.iter().map(|c| per_s(c.issued, c)),
+    );
+    let mut in_flight = chart("Samples in flight", Style::Lines, Unit::Count);
+    let values: Vec<f64> = columns.iter().map(|c| c.in_flight as f64).collect();
+    let slots = run.summary.run.total().slots as f64;
+    let is_near = slots > 0.0 && slots <= 2.0 * values.iter().copied().fold(0.0, f64::max);
+    in_flight.line("in flight", Some("wait"), values);
+    in_flight.bound(is_near.then_some(slots), "all slots");
+    [latency, rate, in_flight]
 }
 
 /// The picture.
 pub fn picture(run: &Run) -> String {
     let Some(timeline) = run.timeline.as_ref().filter(|t| !t.ticks.is_empty()) else {
-        return seconds_alone(run);
+        return absent("The run kept nothing over time.");
     };
-    let picture = both(Size::FULL, |size| draw(run, timeline, size));
-    let keys = legend(&[
-        ("h1", "few samples"),
-        ("h3", ""),
-        ("h5", ""),
-        ("h7", "many"),
-        ("q50", "p50"),
-        ("q99", "p99"),
-        ("k-net", "completed"),
-        ("k-all", "issued"),
-    ]);
-    let list = listed(&timeline.events);
-    figure(
-        "course",
-        "The run over time",
-        &format!("{keys}{picture}{list}"),
-        "A cell is darker the more samples took that long at that time; its buckets are an eighth of \
-         a factor of two wide. Numbers are what happened.",
-    )
+    let charts: String = charts(run, timeline).iter().map(Chart::html).collect();
+    let note = "Drag to zoom all charts over time, double-click to go back; a name in the legend \
+         hides its line. Numbers are the events in the table.";
+    let html = format!("{charts}{}", listed(&timeline.events));
+    figure("course", "The run over time", &html, note)
 }
 
 #[cfg(test)]
 mod tests {
+    use qdl::stats::timeline::Tick;
+
     use super::*;
 
     #[test]
-    fn shades_go_from_one_sample_to_the_most() {
-        assert_eq!((shade(1, 1000), shade(1000, 1000)), (1, SHADES));
-        assert_eq!(shade(1, 1), SHADES);
-        let all: Vec<usize> = [1, 3, 10, 30, 100, 300, 1000]
-            .iter()
-            .map(|n| shade(*n, 1000))
-            .collect();
-        assert!(all.windows(2).all(|w| w[0] <= w[1]), "{all:?}");
-    }
-
-    #[test]
-    fn columns_hold_every_tick() {
-        let tick = qdl::stats::timeline::Tick {
+    fn columns_hold_every_tick_of_timelines_with_different_ticks() {
+        let tick = Tick {
             issued: 2,
             completed: 1,
             latency: vec![(100, 1)],
-            ..Default::default()
+            ..Tick::default()
         };
-        let timeline = Timeline {
-            tick_ms: 100,
-            ticks: vec![tick; 601],
+        let made = |tick_ms, n| Timeline {
+            tick_ms,
+            ticks: vec![tick.clone(); n],
             ..Timeline::default()
         };
-        let (seconds, bins) = bins(&timeline, 200);
-        assert!(bins.len() <= 200 && (seconds - 0.4).abs() < 1e-9);
-        assert_eq!(bins.iter().map(|b| b.completed).sum::<u64>(), 601);
-        assert_eq!(bins.iter().map(|b| b.latency.total()).sum::<u64>(), 601);
+        let timeline = made(100, 601);
+        let each_s = Axis::of(&timeline).each_s;
+        assert!((each_s - 0.3).abs() < 1e-9, "{each_s}");
+        for timeline in [timeline, made(250, 17)] {
+            let columns = columns(&timeline, each_s);
+            assert!(columns.len() <= POINTS);
+            let completed: u64 = columns.iter().map(|c| c.completed).sum();
+            assert_eq!(completed as usize, timeline.ticks.len());
+            let latencies: u64 = columns.iter().map(|c| c.latency.total()).sum();
+            assert_eq!(latencies, completed);
+            assert!(columns.iter().all(|c| c.completed() == 1.0));
+        }
     }
 }

@@ -6,138 +6,60 @@ use qdl::stats::{
     timeline::{EngineTick, NodeSide, Timeline},
 };
 
-use super::percent;
+use super::{course::Axis, percent};
 use crate::{
-    draw::{At, Axis, Plot, Scale, Size, Svg, both, rates, seconds},
-    html::{Cell, absent, escape, figure, legend, table},
+    chart::{Chart, Style, Unit, beside},
+    html::{Cell, absent, escape, figure, table},
     run::Run,
 };
 
-/// Sizes that have a bar each; more are put together by factors of two.
-const SIZES: usize = 24;
-/// Columns over time.
-const COLUMNS: usize = 240;
-
-/// Names of groups of sizes, and batches in them.
-fn groups(batches: &BatchSizes) -> Vec<(String, u64)> {
-    if batches.max() <= SIZES {
-        let mut all: Vec<(String, u64)> = (1..=batches.max()).map(|n| (n.to_string(), 0)).collect();
-        for (size, n) in batches.iter() {
-            if let Some(group) = size.checked_sub(1).and_then(|i| all.get_mut(i)) {
-                group.1 += n;
-            }
-        }
-        return all;
-    }
-    let octaves = batches.max().ilog2() as usize + 1;
-    let mut all = vec![0u64; octaves];
+/// How many batches had how many samples.
+fn sizes(batches: &BatchSizes) -> String {
+    let mut counts = vec![0.0; batches.max()];
     for (size, n) in batches.iter() {
-        all[size.max(1).ilog2() as usize] += n;
-    }
-    let name = |o: usize| match (1usize << o, ((2usize << o) - 1).min(batches.max())) {
-        (a, b) if a == b => a.to_string(),
-        (a, b) => format!("{a}-{b}"),
-    };
-    all.into_iter()
-        .enumerate()
-        .map(|(o, n)| (name(o), n))
-        .collect()
-}
-
-fn sizes(batches: &BatchSizes, size: Size) -> Svg {
-    let groups = groups(batches);
-    let mut svg = Svg::new(size.width, 168.0, "batches by size");
-    let (top, base) = (34.0, 144.0);
-    let most = groups.iter().map(|g| g.1).max().unwrap_or(0).max(1) as f64;
-    let wide = size.width / groups.len().max(1) as f64;
-    svg.words((0.0, 13.0), At::Start, "t m", "batches, by samples in them");
-    let every = (26.0 / wide).ceil().max(1.0) as usize;
-    for (i, (name, n)) in groups.iter().enumerate() {
-        let x = i as f64 * wide;
-        let high = *n as f64 / most * (base - top);
-        let title = format!("{name}: {} batches", text::grouped(*n));
-        if *n > 0 {
-            let place = (x + 1.5, base - high.max(1.0));
-            let room = (wide - 3.0).min(64.0);
-            let place = (place.0 + (wide - 3.0 - room) / 2.0, place.1);
-            svg.titled(place, (room, high.max(1.0)), "fill k-inf", &title);
-            if wide > 44.0 {
-                let said = text::short(*n);
-                let above = (x + wide / 2.0, base - high.max(1.0) - 4.0);
-                svg.words(above, At::Middle, "t", &said);
-            }
-        }
-        if i % every == 0 {
-            svg.words((x + wide / 2.0, base + 16.0), At::Middle, "t", name);
+        if let Some(count) = size.checked_sub(1).and_then(|i| counts.get_mut(i)) {
+            *count = n as f64;
         }
     }
-    svg.line((0.0, base), (size.width, base), "ax");
-    svg
+    let x = (1..=counts.len()).map(|size| size as f64).collect();
+    let title = "Batches, by samples in them";
+    let mut chart = Chart::new(title, Style::Bars, (Unit::Count, Unit::Count), x);
+    chart.line("batches", Some("inf"), counts);
+    chart.html()
 }
 
-fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32, size: Size) -> Svg {
-    let of_run_s = timeline.tick_ms as f64 / 1000.0;
-    let tick_s = match side.tick_ms {
-        0 => of_run_s,
-        own => own as f64 / 1000.0,
-    };
-    let each = side.engines.len().div_ceil(COLUMNS).max(1);
-    let columns = EngineTicks::longer(&side.engines, each);
-    let seconds_each = each as f64 * tick_s;
-    let own_end = side.begins_s + side.engines.len() as f64 * tick_s;
-    let end = (timeline.ticks.len() as f64 * of_run_s).max(own_end);
-    let at = |i: usize| side.begins_s + (i as f64 + 0.5) * seconds_each;
-    let x = |name| Axis {
-        scale: Scale::up_to(end),
-        label: seconds,
-        name,
-    };
-    let of = |value: &dyn Fn(&EngineTick) -> f64| -> Vec<(f64, f64)> {
-        let columns = columns.iter().enumerate();
-        columns.map(|(i, c)| (at(i), value(c))).collect()
-    };
-    let busy = of(&|c| c.computed_us as f64 / 1e6 / seconds_each);
-    let copied = of(&|c| c.copied_us as f64 / 1e6 / seconds_each);
-    let top = busy.iter().map(|b| b.1).fold(f64::from(workers), f64::max);
-    let y = Axis {
-        scale: Scale::up_to(top * 1.12),
-        label: rates,
-        name: "engine threads computing",
-    };
-    let mut upper = Plot::new(size, 140.0, "engine threads computing", x(""), y);
-    upper.filled(&busy, "fill k-inf soft");
-    upper.curve(busy, "ln k-inf");
-    if copied.iter().any(|c| c.1 > 0.0) {
-        upper.curve(copied, "ln k-post");
+/// Engine threads at work, and samples in a batch.
+fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> [String; 2] {
+    let axis = Axis::of_node(side, timeline, side.engines.len());
+    let columns = EngineTicks::longer(&side.engines, axis.each);
+    let units = (Unit::Seconds, Unit::Count);
+    let at_work = |us: u64| us as f64 / 1e6 / axis.each_s;
+    let mut threads = Chart::new(
+        "Engine threads computing",
+        Style::Lines,
+        units,
+        axis.x.clone(),
+    );
+    threads.line(
+        "computing",
+        Some("inf"),
+        columns.iter().map(|c| at_work(c.computed_us)),
+    );
+    if columns.iter().any(|c| c.copied_us > 0) {
+        let copied = columns.iter().map(|c| at_work(c.copied_us));
+        threads.line("of that, copying", Some("post"), copied);
     }
-    if workers > 0 {
-        upper.bound(f64::from(workers), &format!("all {workers}"));
-    }
+    threads.bound((workers > 0).then_some(f64::from(workers)), "all of them");
     let mean = |c: &EngineTick| {
         let n: f64 = c.batches.iter().map(|b| b.1 as f64).sum();
         let samples: f64 = c.batches.iter().map(|b| f64::from(b.0) * b.1 as f64).sum();
-        // No batch: 0 / 0, which is no number and has no point.
+        // Without a batch it is 0 / 0, which is no number: a gap.
         samples / n
     };
-    let means = of(&mean);
-    let top = means.iter().map(|m| m.1).filter(|m| m.is_finite());
-    let y = Axis {
-        scale: Scale::up_to(top.fold(1.0, f64::max) * 1.12),
-        label: rates,
-        name: "samples in a batch, on average",
-    };
-    let mut lower = Plot::new(
-        size,
-        140.0,
-        "samples in a batch",
-        x("time since the first query"),
-        y,
-    );
-    lower.curve(means, "ln k-wait");
-    let mut svg = Svg::new(size.width, 272.0, "computing and batches over time");
-    svg.put((0.0, 0.0), &upper.svg);
-    svg.put((0.0, 130.0), &lower.svg);
-    svg
+    let title = "Samples in a batch, on average";
+    let mut batches = Chart::new(title, Style::Lines, units, axis.x.clone());
+    batches.line("samples", Some("wait"), columns.iter().map(mean));
+    [threads.html(), batches.html()]
 }
 
 fn gpus(gpus: &[GpuRecord], seconds: f64) -> String {
@@ -213,28 +135,13 @@ fn one(run: &Run, a: &AcceleratorRecord) -> String {
         escape(&a.node),
         crate::html::paragraph(&words(a))
     );
-    let mut parts = Vec::new();
-    if a.batches.batches() > 0 {
-        parts.push(both(Size::HALF, |size| sizes(&a.batches, size)));
-    }
+    let mut charts = vec![sizes(&a.batches)];
     let timeline = run.timeline.as_ref();
     let side = timeline.and_then(|t| t.nodes.iter().find(|n| n.node == a.node));
-    if let (Some(t), Some(side)) = (timeline, side.filter(|s| s.engines.len() > 1)) {
-        let workers = a.used.engine.workers;
-        let mut over_time = both(Size::HALF, |size| over_time(side, t, workers, size));
-        if side.engines.iter().any(|e| e.copied_us > 0) {
-            over_time.push_str(&legend(&[
-                ("k-inf", "computing"),
-                ("k-post", "of that, copying"),
-            ]));
-        }
-        parts.push(over_time);
+    if let (Some(t), Some(side)) = (timeline, side) {
+        charts.extend(over_time(side, t, a.used.engine.workers));
     }
-    let parts = parts
-        .iter()
-        .map(|p| format!("<div class=\"part\">{p}</div>"));
-    let parts: String = parts.collect();
-    html.push_str(&format!("<div class=\"parts\">{parts}</div>"));
+    html.push_str(&beside(&charts));
     html.push_str(&gpus(&a.gpus, run.summary.run.duration_s));
     html
 }
@@ -253,30 +160,4 @@ pub fn picture(run: &Run) -> String {
         "As each accelerator told it over the control connection at the run's end. An engine that \
          computes all the time is the limit; one that does not waits for samples.",
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn few_sizes_have_a_bar_each_and_many_are_put_together() {
-        let mut few = BatchSizes::new(64);
-        [1, 1, 4].iter().for_each(|n| few.record(*n));
-        let named: Vec<_> = groups(&few);
-        let expected = [("1", 2), ("2", 0), ("3", 0), ("4", 1)].map(|(n, c)| (n.to_owned(), c));
-        assert_eq!(named, expected);
-        let mut many = BatchSizes::new(64);
-        [1, 3, 40, 50].iter().for_each(|n| many.record(*n));
-        let names: Vec<String> = groups(&many)
-            .into_iter()
-            .map(|g| format!("{} x{}", g.0, g.1))
-            .collect();
-        assert_eq!(
-            names,
-            [
-                "1 x1", "2-3 x1", "4-7 x0", "8-15 x0", "16-31 x0", "32-50 x2"
-            ]
-        );
-    }
 }

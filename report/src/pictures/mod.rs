@@ -7,18 +7,18 @@
 //! | [`stages`] | means of the stages, and that they add up to LoadGen's |
 //! | [`slowest`] | where the time of the slowest thousandth went |
 //! | [`course`] | latency, throughput and samples in flight over time, and what happened |
-//! | [`diagram`] | nodes, NICs and what went between them |
+//! | [`nodes`] | the nodes, their NICs, and the traffic with each |
 //! | [`connections`] | each connection, each rail |
 //! | [`engines`] | batches, computing and copying of each accelerator |
-//! | [`threads`] | what each thread ran and waited for a core |
+//! | [`threads`] | what each thread ran, and waited for a core |
 //! | [`ledger`] | samples issued, posted, arrived, answered, completed |
 
 pub mod connections;
 pub mod course;
-pub mod diagram;
 pub mod engines;
 pub mod ledger;
 pub mod limits;
+pub mod nodes;
 pub mod percentiles;
 pub mod slowest;
 pub mod stages;
@@ -26,19 +26,19 @@ pub mod threads;
 
 use qdl::stats::Stage;
 
-/// The class of what comes before `issue_query`.
-pub const SCHEDULED: &str = "k-sched";
+/// The colour of what comes before `issue_query`.
+pub const SCHEDULED: &str = "sched";
 
-/// The class of a stage's colour.
+/// A stage's colour: a variable of the style sheet.
 pub fn colour(stage: Stage) -> &'static str {
     match stage {
-        Stage::Failed => "k-fail",
-        Stage::IssueToPost => "k-post",
-        Stage::Network => "k-net",
-        Stage::Queue => "k-wait",
-        Stage::Compute => "k-inf",
-        Stage::Completion => "k-comp",
-        Stage::RoundTrip | Stage::Total => "k-all",
+        Stage::Failed => "bad",
+        Stage::IssueToPost => "post",
+        Stage::Network => "net",
+        Stage::Queue => "wait",
+        Stage::Compute => "inf",
+        Stage::Completion => "comp",
+        Stage::RoundTrip | Stage::Total => "all",
     }
 }
 

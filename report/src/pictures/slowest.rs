@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use qdl::stats::{Stage, text, timeline::SlowSample};
 
-use super::{colour, percent, percentiles::stage_legend, stages::bar};
+use super::{
+    colour, percent,
+    stages::{self, named},
+};
 use crate::{
-    draw::{At, Axis, Box4, Plot, Scale, Size, Svg, both, margin, rates, times},
-    html::{absent, figure},
+    chart::{Chart, Style, Unit},
+    html::{Cell, absent, figure, key, table},
     run::Run,
 };
 
@@ -24,7 +27,7 @@ fn parts(s: &SlowSample) -> [u64; 6] {
 }
 
 /// Mean microseconds of each stage of these samples.
-pub fn means(samples: &[SlowSample]) -> [f64; 6] {
+fn means(samples: &[SlowSample]) -> [f64; 6] {
     let mut sums = [0.0; 6];
     for s in samples {
         for (sum, ns) in sums.iter_mut().zip(parts(s)) {
@@ -34,78 +37,16 @@ pub fn means(samples: &[SlowSample]) -> [f64; 6] {
     sums.map(|us| us / samples.len().max(1) as f64)
 }
 
-fn named(means: [f64; 6]) -> Vec<(&'static str, &'static str, f64)> {
-    let stages = Stage::PARTS.iter().zip(means);
-    stages.map(|(s, us)| (colour(*s), s.label(), us)).collect()
-}
-
-/// Each sample a column, the slowest first.
-fn columns(samples: &[SlowSample], size: Size) -> Svg {
-    let top = samples.iter().map(|s| s.total_ns).max().unwrap_or(1) as f64 / 1000.0;
-    let mut plot = Plot::new(
-        size,
-        230.0,
-        "the slowest samples, stage by stage",
-        Axis {
-            scale: Scale::Linear(0.0, samples.len() as f64),
-            label: rates,
-            name: "samples, the slowest first",
-        },
-        Axis {
-            scale: Scale::up_to(top),
-            label: times,
-            name: "time of a sample",
-        },
-    );
-    let (left, _, right, bottom) = plot.area;
-    let wide = (right - left) / samples.len() as f64;
-    let gap = if wide > 5.0 { 1.0 } else { 0.0 };
-    let mut boxes: BTreeMap<usize, Vec<Box4>> = BTreeMap::new();
-    for (i, sample) in samples.iter().enumerate() {
-        let x = left + i as f64 * wide;
-        let mut below = 0.0;
-        for (stage, ns) in parts(sample).into_iter().enumerate() {
-            let (from, to) = (plot.y(below), plot.y(below + ns as f64 / 1000.0));
-            below += ns as f64 / 1000.0;
-            if from - to > 0.15 {
-                let place = ((x, to.min(bottom)), (wide - gap, from - to));
-                boxes.entry(stage).or_default().push(place);
-            }
-        }
+/// The samples as areas of their stages, the slowest first.
+fn chart(samples: &[SlowSample]) -> Chart {
+    let x = (1..=samples.len()).map(|i| i as f64).collect();
+    let title = "Time of each of them, the slowest first";
+    let mut chart = Chart::new(title, Style::Bars, (Unit::Count, Unit::Us), x);
+    for (i, stage) in Stage::PARTS.into_iter().enumerate() {
+        let us = samples.iter().map(|s| parts(s)[i] as f64 / 1000.0);
+        chart.line(stage.label(), Some(colour(stage)), us);
     }
-    for (stage, boxes) in boxes {
-        let class = colour(Stage::PARTS[stage]);
-        plot.svg.boxes(&boxes, &format!("fill {class}"));
-    }
-    plot.svg
-}
-
-/// The mean of these beside the mean of all samples, each as a bar of its own length.
-fn beside(slow: [f64; 6], all: [f64; 6], size: Size) -> Svg {
-    let sum = |m: &[f64; 6]| m.iter().sum::<f64>();
-    let mut svg = Svg::new(
-        size.width,
-        84.0,
-        "mean of the slowest beside the mean of all",
-    );
-    let left = if size.narrow { 0.0 } else { margin(size) };
-    let right = size.width - if size.narrow { 0.0 } else { 12.0 };
-    for (i, (name, means)) in [("the slowest", slow), ("all samples", all)]
-        .iter()
-        .enumerate()
-    {
-        let y = i as f64 * 42.0;
-        let said = format!("{name}, on average {}", text::time_us(sum(means)));
-        svg.words((left, y + 12.0), At::Start, "t", &said);
-        bar(
-            &mut svg,
-            (left, y + 17.0),
-            (right - left, 18.0),
-            &named(*means),
-            sum(means),
-        );
-    }
-    svg
+    chart
 }
 
 /// What most of them have in common, in words.
@@ -179,12 +120,16 @@ pub fn picture(run: &Run) -> String {
             "The slowest samples were not kept in this run: where their time went is not known.",
         );
     };
-    let all = Stage::PARTS.map(|s| run.summary.run.stages.get(s).map_or(0.0, |r| r.mean_us));
-    let bars = both(Size::FULL, |size| beside(means(slow), all, size));
-    let columns = both(Size::FULL, |size| columns(slow, size));
+    let rows: Vec<Vec<Cell>> = named(means(slow))
+        .zip(named(stages::parts(run)))
+        .map(|((colour, name, slow), (.., all))| {
+            let figures = [slow, all].map(|us| Cell::figure(text::time_us(us)));
+            [key(colour, name)].into_iter().chain(figures).collect()
+        })
+        .collect();
+    let heading = ["on average", "the slowest", "all samples"];
+    let html = format!("{}{}", table(&heading, &rows), chart(slow).html());
     let said = common(run, slow).join(" ");
-    let note = format!("{said} Each column is one sample, kept whole while the run went on.");
-    let picture = format!("{}{bars}{columns}", stage_legend(false));
     let title = format!("Where the time of the slowest {} samples went", slow.len());
-    figure("slowest", &title, &picture, &note)
+    figure("slowest", &title, &html, &said)
 }

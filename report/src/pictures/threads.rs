@@ -1,176 +1,72 @@
 //! What each thread of each node ran, and how long it waited for a core.
 
-use qdl::stats::{
-    limits::ThreadGroup,
-    timeline::{NodeSide, ThreadSide},
-};
+use qdl::stats::timeline::{NodeSide, ThreadSide, Timeline};
 
-use super::percent;
+use super::{course::Axis, percent};
 use crate::{
-    draw::{At, Size, Svg, both},
-    html::{absent, escape, figure, legend},
+    chart::{Chart, Style, Unit, beside},
+    html::{Cell, absent, escape, figure, table},
     run::Run,
 };
 
-/// Most threads of a node that are drawn: the busiest.
+/// Maximum number of threads of a node that are drawn: the busiest.
 const MOST: usize = 14;
-const EACH: f64 = 34.0;
 
 fn mean(permille: &[u16]) -> f64 {
     let sum: u64 = permille.iter().map(|p| u64::from(*p)).sum();
     sum as f64 / permille.len().max(1) as f64 / 1000.0
 }
 
-/// Means of neighbours, at most so many.
-fn fewer(permille: &[u16], most: usize) -> Vec<f64> {
-    let each = permille.len().div_ceil(most).max(1);
-    permille.chunks(each).map(mean).collect()
+/// Charts of a node's threads over time.
+fn over_time(node: &NodeSide, threads: &[ThreadSide], timeline: &Timeline) -> String {
+    let ticks = threads.iter().map(|t| t.on_core.len()).max().unwrap_or(0);
+    let axis = Axis::of_node(node, timeline, ticks);
+    let chart = |title, of: fn(&ThreadSide) -> &[u16]| {
+        let units = (Unit::Seconds, Unit::Share);
+        let mut chart = Chart::new(title, Style::Lines, units, axis.x.clone());
+        for thread in threads {
+            chart.line(&thread.name, None, of(thread).chunks(axis.each).map(mean));
+        }
+        chart.html()
+    };
+    let on_core = chart("On a core", |t| &t.on_core);
+    beside(&[on_core, chart("Wanted a core and waited", |t| &t.waited)])
 }
 
-/// One row: name, what it came to, and the strip.
-fn strip(svg: &mut Svg, size: Size, y: f64, name: &str, shares: (f64, f64), of: &ThreadSide) {
-    let (left, right) = if size.narrow {
-        (0.0, size.width)
-    } else {
-        (130.0, size.width - 8.0)
-    };
-    let (top, high) = if size.narrow {
-        (y + 16.0, 14.0)
-    } else {
-        (y + 16.0, 15.0)
-    };
-    let name_at = if size.narrow {
-        (0.0, y + 12.0)
-    } else {
-        (0.0, y + 27.0)
-    };
-    svg.words(name_at, At::Start, "t b", name);
-    let (ran, waited) = shares;
-    let said = format!("on a core {}, waited {}", percent(ran), percent(waited));
-    svg.words((right, y + 12.0), At::End, "t m", &said);
-    svg.rect((left, top), (right - left, high), "track");
-    let ran = fewer(&of.on_core, 240);
-    let waited = fewer(&of.waited, 240);
-    let n = ran.len().max(waited.len());
-    if n == 0 {
-        return;
-    }
-    let wide = (right - left) / n as f64;
-    let base = top + high;
-    let mut boxes = (Vec::new(), Vec::new());
-    for i in 0..n {
-        let x = left + i as f64 * wide;
-        let on = ran.get(i).copied().unwrap_or(0.0).clamp(0.0, 1.0);
-        let off = waited.get(i).copied().unwrap_or(0.0).clamp(0.0, 1.0 - on);
-        if on > 0.01 {
-            boxes.0.push(((x, base - on * high), (wide, on * high)));
-        }
-        if off > 0.01 {
-            boxes
-                .1
-                .push(((x, base - (on + off) * high), (wide, off * high)));
-        }
-    }
-    svg.boxes(&boxes.0, "fill k-net");
-    svg.boxes(&boxes.1, "fill k-comp");
-}
-
-fn draw(node: &NodeSide, size: Size) -> Svg {
+/// A node's threads: what they came to, and over time.
+fn one(node: &NodeSide, timeline: &Timeline) -> String {
     let threads = &node.threads[..node.threads.len().min(MOST)];
-    let height = threads.len() as f64 * EACH + 4.0;
-    let label = format!("threads of {} over time", node.node);
-    let mut svg = Svg::new(size.width, height, label);
-    for (i, thread) in threads.iter().enumerate() {
-        let shares = (mean(&thread.on_core), mean(&thread.waited));
-        strip(
-            &mut svg,
-            size,
-            i as f64 * EACH,
-            &thread.name,
-            shares,
-            thread,
-        );
-    }
-    svg
-}
-
-/// Threads by kind, of a run that kept them in total alone.
-fn groups(node: &str, clock_us: u64, groups: &[ThreadGroup]) -> NodeSide {
-    let share = |us: u64, threads: u32| {
-        let of = (clock_us.max(1) as f64) * f64::from(threads.max(1));
-        (us as f64 / of * 1000.0).clamp(0.0, 1000.0) as u16
+    let row = |t: &ThreadSide| {
+        let (ran, waited) = (mean(&t.on_core), mean(&t.waited));
+        let shares = [ran, waited, (1.0 - ran - waited).max(0.0)];
+        let shares = shares.map(|share| Cell::figure(percent(share)));
+        [Cell::words(&t.name)].into_iter().chain(shares).collect()
     };
-    let mut threads: Vec<ThreadSide> = groups
-        .iter()
-        .filter(|g| g.ran_us + g.waited_us > 0)
-        .map(|g| ThreadSide {
-            name: match g.threads {
-                1 => g.name.clone(),
-                n => format!("{} x {n}", g.name),
-            },
-            on_core: vec![share(g.ran_us, g.threads)],
-            waited: vec![share(g.waited_us, g.threads)],
-        })
-        .collect();
-    threads.sort_by_key(|t| std::cmp::Reverse(t.on_core[0] + t.waited[0]));
-    NodeSide {
-        node: node.to_owned(),
-        threads,
-        ..NodeSide::default()
-    }
-}
-
-/// The nodes and their threads: over time, or in total.
-fn nodes(run: &Run) -> (Vec<NodeSide>, bool) {
-    let kept = run.timeline.iter().flat_map(|t| &t.nodes);
-    let kept: Vec<NodeSide> = kept.filter(|n| !n.threads.is_empty()).cloned().collect();
-    if !kept.is_empty() {
-        return (kept, true);
-    }
-    let r = &run.summary.run;
-    let own = &r.evidence.node;
-    let own = groups(&run.summary.node, own.clock_us, &own.threads);
-    let others = r.system.accelerators.iter();
-    let others = others.map(|a| groups(&a.node, a.used.clock_us, &a.used.threads));
-    let all = [own].into_iter().chain(others);
-    (all.filter(|n| !n.threads.is_empty()).collect(), false)
+    let rows: Vec<Vec<Cell>> = threads.iter().map(row).collect();
+    let heading = ["thread", "on a core", "wanted one and waited", "slept"];
+    let more = match node.threads.len().saturating_sub(MOST) {
+        0 => String::new(),
+        n => absent(&format!("and {n} threads that did less.")),
+    };
+    let (name, table) = (escape(&node.node), table(&heading, &rows));
+    let charts = over_time(node, threads, timeline);
+    format!("<h4>{name}</h4>{table}{more}{charts}")
 }
 
 /// The picture.
 pub fn picture(run: &Run) -> String {
-    let (nodes, over_time) = nodes(run);
-    if nodes.is_empty() {
-        return absent("What threads ran was not counted.");
+    let timelines = run.timeline.iter();
+    let nodes = timelines.flat_map(|t| t.nodes.iter().map(move |n| (n, t)));
+    let nodes = nodes.filter(|(n, _)| !n.threads.is_empty());
+    let html: String = nodes.map(|(n, t)| one(n, t)).collect();
+    if html.is_empty() {
+        return absent("What threads ran was not kept over time.");
     }
-    let keys = legend(&[
-        ("k-net", "on a core"),
-        ("k-comp", "wanted one and waited"),
-        ("track", "slept"),
-    ]);
-    let mut html = keys;
-    for node in &nodes {
-        let picture = both(Size::HALF, |size| draw(node, size));
-        let more = node.threads.len().saturating_sub(MOST);
-        let more = match more {
-            0 => String::new(),
-            n => format!("<p class=\"absent\">and {n} threads that did less.</p>"),
-        };
-        html.push_str(&format!(
-            "<div class=\"part\"><h4>{}</h4>{picture}{more}</div>",
-            escape(&node.node)
-        ));
-    }
-    let note = if over_time {
-        "From left to right the run's time. Where threads wait for a core, everything else looks slow \
-         as well: that is the scheduler and not the network."
-    } else {
-        "Over the whole run, threads of a kind together: `timeline.json` is not there. Where threads \
-         wait for a core, everything else looks slow as well."
-    };
     figure(
         "threads",
         "Threads: on a core, and waiting for one",
-        &format!("<div class=\"parts\">{html}</div>"),
-        note,
+        &html,
+        "Where threads wait for a core, everything else looks slow as well: that is the scheduler \
+         and not the network.",
     )
 }

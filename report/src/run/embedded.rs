@@ -1,20 +1,25 @@
-//! A run in its page: the files of its folder in one element, and back out of it.
+//! A run in its page: the files of its folder as JSON, gzip and base64 in one element, and back out
+//! of it.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use qdl::stats::{Summary, timeline::Timeline};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{
-    Run,
-    columns::{into_columns, out_of_columns},
-};
+use super::Run;
 
 /// The element begins so.
-const BEGINS: &str = "<script type=\"application/json\" class=\"record\">";
+const BEGINS: &str = "<script type=\"application/gzip\" class=\"record\">";
 /// And ends so.
 const ENDS: &str = "</script>";
+/// Maximum size of a record's JSON that is read: many times that of any run.
+const MOST_BYTES: u64 = 1 << 30;
 
 /// What the element holds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -24,8 +29,8 @@ struct Record {
     name: String,
     /// `summary.json`.
     summary: Value,
-    /// `timeline.json`, its arrays of objects as columns.
-    timeline: Value,
+    /// `timeline.json`.
+    timeline: Option<Timeline>,
     /// `latency.hlog`, as it is.
     hlog: Option<String>,
     /// `run.json`.
@@ -36,41 +41,48 @@ struct Record {
 
 /// The element.
 pub fn record(run: &Run) -> String {
-    let timeline = run.timeline.as_ref().map(serde_json::to_value);
     let record = Record {
         name: run.name.clone(),
         summary: run.raw.clone(),
-        timeline: into_columns(timeline.and_then(Result::ok).unwrap_or_default()),
+        timeline: run.timeline.clone(),
         hlog: run.hlog.clone(),
         run: run.left.clone(),
         configurations: run.configurations.clone(),
     };
-    // Plain data under text keys: it always has a JSON. `<` might end the element.
-    let json = serde_json::to_string(&record).unwrap_or_default();
-    format!("{BEGINS}{}{ENDS}", json.replace('<', "\\u003c"))
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    // Plain data under text keys always has a JSON, and writing into memory does not fail.
+    let json = serde_json::to_vec(&record).unwrap_or_default();
+    let packed = gzip.write_all(&json).and_then(|()| gzip.finish());
+    format!(
+        "{BEGINS}{}{ENDS}",
+        BASE64_STANDARD.encode(packed.unwrap_or_default())
+    )
 }
 
 /// The runs of a page: one, or those that it compares.
 pub fn read(page: &str) -> Result<Vec<Run>, String> {
     let records: Vec<&str> = page.split(BEGINS).skip(1).collect();
     if records.is_empty() {
-        return Err("this is no page of a run: it holds no record".to_owned());
+        return Err(
+            "there is no record of a run in it that this version reads; name the run's folder"
+                .to_owned(),
+        );
     }
     records.into_iter().map(one).collect()
 }
 
 fn one(rest: &str) -> Result<Run, String> {
-    let json = rest.split(ENDS).next().unwrap_or_default();
-    let wrong = |e: serde_json::Error| format!("its record cannot be read: {e}");
-    let record: Record = serde_json::from_str(json).map_err(wrong)?;
-    let timeline = out_of_columns(record.timeline)?;
-    let timeline: Option<Timeline> = serde_json::from_value(timeline).map_err(wrong)?;
-    let summary = Summary::deserialize(&record.summary).map_err(wrong)?;
+    let wrong = |e: &dyn ToString| format!("its record cannot be read: {}", e.to_string());
+    let packed = rest.split(ENDS).next().unwrap_or_default();
+    let packed = BASE64_STANDARD.decode(packed).map_err(|e| wrong(&e))?;
+    let json = GzDecoder::new(&packed[..]).take(MOST_BYTES);
+    let record: Record = serde_json::from_reader(json).map_err(|e| wrong(&e))?;
+    let summary = Summary::deserialize(&record.summary).map_err(|e| wrong(&e))?;
     let mut run = Run {
         name: record.name,
         summary,
         raw: record.summary,
-        timeline,
+        timeline: record.timeline,
         hlog: record.hlog,
         left: record.run,
         configurations: record.configurations,

@@ -23,7 +23,6 @@ impl Latencies {
     }
 
     /// How many there are.
-    #[cfg(test)]
     pub fn total(&self) -> u64 {
         self.total
     }

@@ -6,10 +6,8 @@
 //! | `hlog` | histograms from HdrHistogram's log |
 //! | [`Latencies`] | counts in a timeline's buckets, and their quantiles |
 //! | `configurations` | the keys of the nodes' configurations |
-//! | `columns` | arrays of objects as columns, which is how a page embeds them |
 //! | `embedded` | a run into its page, and back out of it |
 
-mod columns;
 mod configurations;
 mod embedded;
 mod hlog;
@@ -42,7 +40,10 @@ const LEFT: &str = "run.json";
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The system says no.
-    #[error("cannot read {}: {source}; name the folder of a run, or a page that was made of one", path.display())]
+    #[error(
+        "cannot read {}: {source}; name the folder of a run, or a page that was made of one",
+        path.display()
+    )]
     Io {
         /// The file.
         path: PathBuf,
@@ -162,7 +163,7 @@ impl Run {
         if self.timeline.is_none() {
             self.missing.push(format!(
                 "`{TIMELINE}` is not there (an older version made this run): nothing is drawn over \
-                 time but its throughput, and the slowest samples are not known"
+                 time, and the slowest samples are not known"
             ));
         }
         Ok(())

@@ -8,16 +8,14 @@ use std::time::{Duration, SystemTime};
 use fabric::FabricCounts;
 use fastrand::Rng;
 use qdl::stats::{
-    AcceleratorRecord, BatchSizes, ConnectionRecord, EarlyStopping, Exit, GivenValue, GpuRecord,
-    Histograms, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, RailChange, RailRecord,
-    SampleTimes, SettingRecord, Summary,
-    limits::{Cause, Evidence, Finding, Limits, LoadgenView},
+    Histograms, SampleTimes, Summary,
     timeline::{
         ConnectionTick, EngineTick, Event, NodeSide, SlowSample, ThreadSide, Tick, Timeline,
         latency_bucket,
     },
 };
 use report::Run;
+use serde_json::json;
 
 /// Mostly about `us`, now and then many times that.
 fn time_ns(rng: &mut Rng, us: f64) -> u64 {
@@ -222,154 +220,69 @@ pub fn parts(made: &Made) -> (Summary, Timeline, Histograms) {
     (summary(made, &timeline, &histograms), timeline, histograms)
 }
 
-fn limit(name: &str, unit: LimitUnit, limit: f64, was: f64, at_most: bool) -> LimitRecord {
-    LimitRecord {
-        name: name.to_owned(),
-        setting: name.replace(' ', "_"),
-        unit,
-        limit,
-        was: Some(was),
-        at_most,
-        met: if at_most { was <= limit } else { was >= limit },
-    }
-}
-
-fn loadgen(made: &Made, total: f64, mean: f64, p99: f64) -> LoadgenRecord {
-    let duration = made.ticks as f64 * TICK_MS as f64 * 1000.0;
-    LoadgenRecord {
-        version: Some("6.0.17".to_owned()),
-        scenario: "Server".to_owned(),
-        valid: Some(true),
-        latency: Some(LoadgenLatency {
-            mean_us: mean + 40.0,
-            p99_us: p99 + 300.0,
-            ..LoadgenLatency::default()
-        }),
-        late_mean_us: Some(40.0),
-        limits: vec![
-            limit("p99 latency", LimitUnit::Us, 2_000.0, p99 + 300.0, true),
-            limit("duration", LimitUnit::Us, duration * 0.9, duration, false),
-            limit("queries", LimitUnit::Queries, 30_000.0, total, false),
-        ],
-        early_stopping: Some(EarlyStopping {
-            met: true,
-            text: "Run successful.".to_owned(),
-            ..EarlyStopping::default()
-        }),
-        ..LoadgenRecord::default()
-    }
-}
-
-fn accelerator(made: &Made, total: u64) -> AcceleratorRecord {
-    let mut batches = BatchSizes::new(64);
-    for size in [1, 1, 1, 2, 2, 3, 7, 16, 30, 64] {
-        (0..1 + total / 400).for_each(|_| batches.record(size));
-    }
-    AcceleratorRecord {
-        node: "acc-01".to_owned(),
-        engine: "aoti".to_owned(),
-        connections: made.connections,
-        samples: Some(total + 64),
-        arrived: Some(total + 64),
-        batches: batches.clone(),
-        gpus: vec![GpuRecord {
-            name: "a GPU that never was".to_owned(),
-            batches,
-            copies_in: 9,
-            bytes_in: 1 << 30,
-            copy_in_us: 4_000,
-            compute_us: 90_000,
-            copy_out_us: 1_000,
-            ..GpuRecord::default()
-        }],
-        ..AcceleratorRecord::default()
-    }
-}
-
+/// The summary as its file has it; what is not in it has its default.
 fn summary(made: &Made, timeline: &Timeline, histograms: &Histograms) -> Summary {
     let total = (made.ticks * made.samples) as u64;
+    let duration_s = made.ticks as f64 * TICK_MS as f64 / 1000.0;
     let stages = histograms.table();
     let row = *stages.get(qdl::stats::Stage::Total).expect("a row");
-    let mut s = Summary {
-        node: "front".to_owned(),
-        name: "QDL".to_owned(),
-        ..Summary::default()
-    };
-    let r = &mut s.run;
-    r.scenario = "Server".to_owned();
-    r.fabric = "tcp".to_owned();
-    r.valid = Some(true);
-    r.samples = total;
-    r.duration_s = made.ticks as f64 * TICK_MS as f64 / 1000.0;
-    r.per_s = total as f64 / r.duration_s;
-    r.target_qps = Some(r.per_s);
-    r.loadgen = Some(loadgen(made, total as f64, row.mean_us, row.p99_us));
-    r.evidence = Evidence {
-        loadgen: Some(LoadgenView {
-            bound_us: Some(2_000.0),
-            ..LoadgenView::default()
-        }),
-        ..Evidence::default()
-    };
-    r.stages = stages;
-    r.would_not_count = vec!["guard.fabric: <loopback> (not a permitted fabric)".to_owned()];
-    r.settings = vec![SettingRecord {
-        name: "nics[0].slots".to_owned(),
-        given: GivenValue {
-            value: "64".to_owned(),
-            from: "front.yaml:12".to_owned(),
-        },
-        ..SettingRecord::default()
-    }];
-    r.limits = Limits {
-        line: String::new(),
-        findings: vec![Finding {
-            cause: Cause::WakeUps,
-            figure: "the network is 60 % of a sample's time".to_owned(),
-            turn: "raise `completion.spin_us`".to_owned(),
-        }],
-    };
-    r.exit = Exit {
-        code: 0,
-        reason: "valid".to_owned(),
-    };
-    r.system.accelerators = vec![accelerator(made, total)];
-    r.system.ledger.issued = total;
-    r.system.ledger.answered = total;
-    r.system.ledger.posted = total + 37;
-    r.system.ledger.redispatched = 37;
-    r.system.ledger.warmed = 64;
-    r.system.rails = vec![RailRecord {
-        name: "acc-01 nics[0]-nics[2]".to_owned(),
-        state: "in service".to_owned(),
-        score: 0.97,
-        changes: vec![RailChange {
-            at_s: 4.0,
-            from: "in service".to_owned(),
-            to: "congested".to_owned(),
-            latency: 0.2,
-        }],
-        ..RailRecord::default()
-    }];
-    for i in 0..made.connections {
-        let of = |f: fn(&ConnectionTick) -> u64| {
+    let p99_us = row.p99_us + 300.0;
+    let connection = |i: usize| {
+        let of = |f: fn(&ConnectionTick) -> u64| -> u64 {
             timeline.ticks.iter().map(|t| f(&t.connections[i])).sum()
         };
-        let bytes = |bytes| FabricCounts {
-            bytes,
-            ..FabricCounts::default()
-        };
-        r.system.connections.push(ConnectionRecord {
-            name: format!("acc-01/{i}"),
-            samples: of(|c| c.samples),
-            slots: 64,
-            in_flight_max: 10,
-            tx: bytes(of(|c| c.bytes_out)),
-            rx: bytes(of(|c| c.bytes_in)),
-            ..ConnectionRecord::default()
-        });
-    }
-    s
+        json!({
+            "name": format!("acc-01/{i}"), "samples": of(|c| c.samples), "slots": 64,
+            "in_flight_max": 10,
+            "tx": {"bytes": of(|c| c.bytes_out)}, "rx": {"bytes": of(|c| c.bytes_in)},
+        })
+    };
+    let n = 1 + total / 400;
+    let batches = json!({"1": 3 * n, "2": 2 * n, "3": n, "7": n, "16": n, "30": n, "64": n});
+    let summary = json!({
+        "node": "front", "name": "QDL", "scenario": "Server", "fabric": "tcp", "valid": true,
+        "samples": total, "duration_s": duration_s, "per_s": total as f64 / duration_s,
+        "target_qps": total as f64 / duration_s,
+        "loadgen": {
+            "version": "6.0.17", "scenario": "Server", "valid": true, "late_mean_us": 40.0,
+            "latency": {"mean_us": row.mean_us + 40.0, "p99_us": p99_us},
+            "limits": [
+                {"name": "p99 latency", "setting": "p99_latency", "unit": "us", "limit": 2_000.0,
+                 "was": p99_us, "at_most": true, "met": p99_us <= 2_000.0},
+                {"name": "duration", "setting": "duration", "unit": "us",
+                 "limit": duration_s * 0.9e6, "was": duration_s * 1e6, "met": true},
+                {"name": "queries", "setting": "queries", "unit": "queries", "limit": 30_000.0,
+                 "was": total as f64, "met": total >= 30_000},
+            ],
+            "early_stopping": {"met": true, "text": "Run successful."},
+        },
+        "evidence": {"loadgen": {"bound_us": 2_000.0}},
+        "stages": stages,
+        "would_not_count": ["guard.fabric: <loopback> (not a permitted fabric)"],
+        "settings": [{"name": "nics[0].slots", "value": "64", "from": "front.yaml:12"}],
+        "limits": {"findings": [{
+            "cause": "wake_ups", "figure": "the network is 60 % of a sample's time",
+            "turn": "raise `completion.spin_us`",
+        }]},
+        "exit": {"code": 0, "reason": "valid"},
+        "accelerators": [{
+            "node": "acc-01", "engine": "aoti", "connections": made.connections,
+            "samples": total + 64, "arrived": total + 64, "batches": batches,
+            "gpus": [{
+                "name": "a GPU that never was", "batches": batches, "copies_in": 9,
+                "bytes_in": 1 << 30, "copy_in_us": 4_000, "compute_us": 90_000,
+                "copy_out_us": 1_000,
+            }],
+        }],
+        "ledger": {"issued": total, "answered": total, "posted": total + 37, "redispatched": 37,
+                   "warmed": 64},
+        "rails": [{
+            "name": "acc-01 nics[0]-nics[2]", "state": "in service", "score": 0.97,
+            "changes": [{"at_s": 4.0, "from": "in service", "to": "congested", "latency": 0.2}],
+        }],
+        "connections": (0..made.connections).map(connection).collect::<Vec<_>>(),
+    });
+    serde_json::from_value(summary).expect("a summary")
 }
 
 /// Writes the run's folder.

@@ -14,7 +14,6 @@ use crate::{
     layout::{Kind, Name, folders},
     left::{self, AUDIT_CONFIG, FOLDER, Left},
     round::Round,
-    rules::audit_configs,
 };
 
 /// How deep runs may lie below the folder that is named.
@@ -182,7 +181,9 @@ fn test_of(
 ) -> Result<Name, String> {
     let ran = fs::read(folder.join(FOLDER).join(AUDIT_CONFIG)).map_err(|e| e.to_string())?;
     let is_of = |test: &&Name| {
-        let official = checker.map(|c| audit_configs(c, test)).unwrap_or_default();
+        let official = checker
+            .map(|c| left::audit_configs(c, test))
+            .unwrap_or_default();
         official
             .iter()
             .any(|path| fs::read(path).is_ok_and(|o| o == ran))

@@ -85,7 +85,7 @@ fn audit(look: &mut Look<'_>, result: &Result<'_>, test: &Name) {
         return;
     };
     let Some(checker) = look.checker else { return };
-    let official = audit_configs(checker, test);
+    let official = left::audit_configs(checker, test);
     if official.is_empty() {
         let at = checker.join("compliance").join(test);
         let what = format!(
@@ -106,16 +106,4 @@ fn audit(look: &mut Look<'_>, result: &Result<'_>, test: &Name) {
             make,
         );
     }
-}
-
-/// The official audit.config files of a test: its own, and those of single models.
-pub fn audit_configs(checker: &Path, test: &Name) -> Vec<std::path::PathBuf> {
-    let folder = checker.join("compliance").join(test);
-    let own = folder.join(AUDIT_CONFIG);
-    let models = layout::folders(&folder);
-    let models = models.iter().map(|m| folder.join(m).join(AUDIT_CONFIG));
-    std::iter::once(own)
-        .chain(models)
-        .filter(|p| p.is_file())
-        .collect()
 }

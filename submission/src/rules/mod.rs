@@ -16,13 +16,12 @@ mod tests;
 use std::{collections::BTreeMap, path::Path};
 
 pub use answers::check_runs;
-pub use compliance::audit_configs;
 
 use loadgen_log::Detail;
 
 use crate::{
     layout::{self, Division, Kind, Name, Place, Tree},
-    left::Left,
+    left::{self, Left},
     round::{Model, Round},
 };
 
@@ -304,7 +303,7 @@ pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: Kind) -> Ran {
 
 /// Where a test's audit.config lies below `compliance`: some tests have one for each model.
 fn audit_of(look: &Look<'_>, result: &Result<'_>, test: &Name) -> String {
-    let own = look.checker.map(|c| audit_configs(c, test));
+    let own = look.checker.map(|c| left::audit_configs(c, test));
     let of_model = own.iter().flatten().find_map(|path| {
         let folder = path.parent()?.file_name()?.to_str()?;
         let model = &result.place.model;

@@ -5,15 +5,10 @@
 
 mod defaults;
 mod failover;
-mod idle;
-mod limits;
 mod loadgen;
-mod local;
-mod ofi;
 mod pair;
 #[path = "../../../bench/src/table.rs"]
 mod table;
-mod verbs;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -21,8 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
-use crate::demo::programs;
 use crate::process;
 
 /// How long a release build may take on a small machine.
@@ -31,84 +26,86 @@ const BUILD: Duration = Duration::from_secs(3600);
 const MEASURE: Duration = Duration::from_secs(3600);
 
 /// The measurements by name.
-const NAMES: &str = "defaults, fabric, failover, idle, limits, loadgen, local, models, ofi, \
-                         rails, verbs";
+const NAMES: &str = "defaults, fabric, failover, loadgen, ofi, rails, verbs";
 
 /// Runs the measurement of this name, with its own arguments.
 ///
 /// # Errors
 /// There is none of this name, it cannot be built, or it failed.
 pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
-    let takes_none = || {
-        ensure!(args.is_empty(), "bench {name} takes no arguments");
-        Ok(())
-    };
     match name {
+        "loadgen" | "verbs" if !args.is_empty() => bail!("bench {name} takes no arguments"),
         "defaults" => defaults::run(root, args),
-        "fabric" | "rails" => run_own(root, name, args, &[]),
+        "fabric" | "rails" => run_own(root, name, args),
         "failover" => failover::run(root, args),
-        "idle" => takes_none().and_then(|()| idle::run(root)),
-        "limits" => limits::run(root, args),
-        "loadgen" => takes_none().and_then(|()| loadgen::run(root)),
-        "local" => takes_none().and_then(|()| local::run(root)),
-        "models" => {
-            let programs = programs::build(root, programs::Profile::Release)?;
-            let args = [&["--programs".into(), programs.into()], args].concat();
-            run_own(root, name, &args, &["--features", "models"])
-        }
-        "ofi" => ofi::run(root, args),
-        "verbs" => takes_none().and_then(|()| verbs::run(root)),
+        "loadgen" => loadgen::run(root),
+        "ofi" => example(root, name, "ofi_bench", args),
+        "verbs" => example(root, name, "ib_posting_cost", args),
         _ => bail!("no measurement is called {name}; there are: {NAMES}"),
     }
 }
 
-/// Builds the measurements' own crate in release, with these arguments more.
-fn build_own(root: &Path, more: &[&str]) -> Result<()> {
+/// Builds the measurements' own crate in release.
+fn build_own(root: &Path) -> Result<()> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);
-    build.args(more);
     let status = process::run("cargo build", &mut build, BUILD)?;
     ensure!(status.success(), "cargo build: {status}");
     Ok(())
 }
 
-/// Builds it so and runs one of its commands.
-fn run_own(root: &Path, name: &str, args: &[OsString], more: &[&str]) -> Result<()> {
-    build_own(root, more)?;
+/// Builds it and runs one of its commands.
+fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
+    build_own(root)?;
     let json = pair::results(root)?.join(format!("{name}.json"));
     let mut bench = Command::new(process::target(root).join("release/qdl-bench"));
-    bench
-        .current_dir(root)
-        .arg(name)
-        .arg("--json")
-        .arg(&json)
-        .args(args);
+    bench.current_dir(root).args([name, "--json"]);
+    bench.arg(&json).args(args);
     let status = process::run(name, &mut bench, MEASURE)?;
     ensure!(status.success(), "bench {name}: {status}");
     println!("rows: target/bench/{name}.json");
     Ok(())
 }
 
-/// Runs an example of a package in release; returns what it prints.
-fn example(root: &Path, package: &str, example: &str, args: &[OsString]) -> Result<Vec<u8>> {
+/// Runs an example of `qdl` in release: it prints JSON objects, each a row or rows by name. A row
+/// in which something was allocated fails.
+fn example(root: &Path, name: &str, example: &str, args: &[OsString]) -> Result<()> {
     let mut cargo = process::cargo(root);
-    cargo
-        .args([
-            "run",
-            "--quiet",
-            "--release",
-            "--locked",
-            "--features",
-            "stub",
-        ])
-        .args(["--package", package, "--example", example, "--"])
-        .args(args)
-        .stderr(Stdio::inherit());
-    let output = cargo.output().context("cargo run")?;
-    let status = output.status;
+    cargo.args([
+        "run",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--package",
+        "qdl",
+    ]);
+    cargo.args(["--features", "stub", "--example", example, "--"]);
+    let output = cargo.args(args).stderr(Stdio::inherit()).output();
+    let output = output.context("cargo run")?;
+    ensure!(output.status.success(), "{example}: {}", output.status);
+    let rows = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+    let rows: Vec<Value> = rows.collect::<Result<_, _>>().context("not JSON")?;
+    let mut allocated = false;
+    let mut print = |name: &str, row: &Value| {
+        let figures = row.as_object().into_iter().flatten();
+        let figures: Vec<_> = figures
+            .map(|(key, value)| format!("{key} {value}"))
+            .collect();
+        println!("{name:<12} {}", figures.join(", "));
+        allocated |= row.get("allocations").is_some_and(|n| *n != 0);
+    };
+    for row in &rows {
+        match row.as_object() {
+            Some(named) if named.values().all(Value::is_object) => {
+                named.iter().for_each(|(name, row)| print(name, row));
+            }
+            _ => print("", row),
+        }
+    }
+    pair::write(root, name, &rows)?;
     ensure!(
-        status.success(),
-        "the example {example} of {package} failed: {status}"
+        !allocated,
+        "nothing may allocate on the way of a work request"
     );
-    Ok(output.stdout)
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! An accelerator and frontends for measurements: release
-//! builds, configurations of their own under `target/bench`.
+//! An accelerator and frontends for measurements, configurations of their own under `target/bench`;
+//! the null SUT beside them; and what measurements write.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,29 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::demo::programs::{Accelerator, Profile, build};
-use crate::process::{self, Running};
+use crate::demo::programs::Accelerator;
+use crate::process;
 
 /// For one run.
 const RUN: Duration = Duration::from_secs(600);
-
-/// What the two nodes are told.
-pub struct Nodes<'a> {
-    /// Names the folder.
-    pub name: &'a str,
-    /// `model` of the accelerator.
-    pub accelerator_model: &'a str,
-    /// `model` and `dataset` of the frontend, and what else it needs.
-    pub frontend: &'a str,
-    /// `engine` of both, which has to be the same.
-    pub engine: &'a str,
-    /// Connections between them.
-    pub connections: usize,
-}
 
 /// The two nodes, the accelerator running.
 pub struct Pair {
@@ -38,7 +24,8 @@ pub struct Pair {
     config: PathBuf,
     /// Where its runs leave their files.
     out: PathBuf,
-    accelerator: Accelerator,
+    /// It serves for as long as this lives.
+    _accelerator: Accelerator,
 }
 
 /// What a run came to.
@@ -54,13 +41,6 @@ impl Ran {
     pub fn per_s(&self) -> f64 {
         self.summary["per_s"].as_f64().unwrap_or(0.0)
     }
-
-    /// A figure of the whole way of a sample, in microseconds: `p50`, `p99`, `mean`.
-    pub fn total_us(&self, figure: &str) -> f64 {
-        self.summary["stages"]["total"][format!("{figure}_us")]
-            .as_f64()
-            .unwrap_or(f64::NAN)
-    }
 }
 
 /// A port that nobody uses at this moment.
@@ -69,36 +49,12 @@ fn port() -> Result<u16> {
 }
 
 impl Pair {
-    /// Builds the programs, writes the configurations, starts the accelerator.
-    ///
-    /// # Errors
-    /// Whatever keeps the accelerator from being ready.
-    pub fn start(root: &Path, nodes: &Nodes<'_>) -> Result<Self> {
-        let programs = build(root, Profile::Release)?;
-        let folder = root.join("target/bench").join(nodes.name);
-        let engine = nodes.engine;
-        Self::with(root, &programs, &folder, |control| {
-            [
-                format!(
-                    "node: bench-accelerator\ncontrol: {{listen: \"{control}\"}}\nmodel: {}\n\
-                     engine: {engine}\nnics: [{{listen: \"127.0.0.1:0\"}}]\n",
-                    nodes.accelerator_model
-                ),
-                format!(
-                    "node: bench-frontend\naccelerators: [{{control: \"{control}\"}}]\n\
-                     nics: [{{address: 127.0.0.1, connections: {}}}]\nengine: {engine}\n{}",
-                    nodes.connections, nodes.frontend
-                ),
-            ]
-        })
-    }
-
     /// Of the programs in a folder: writes the configurations of accelerator and frontend, made for
     /// a control address, into another, and starts the accelerator.
     ///
     /// # Errors
     /// Whatever keeps the accelerator from being ready.
-    pub fn with(
+    pub fn start(
         root: &Path,
         programs: &Path,
         folder: &Path,
@@ -118,21 +74,8 @@ impl Pair {
             program: programs.join("frontend"),
             config,
             out: folder.join("run"),
-            accelerator: Accelerator::start_in(&mut command, &folder.join("accelerator.log"))?,
+            _accelerator: Accelerator::start_in(&mut command, &folder.join("accelerator.log"))?,
         })
-    }
-
-    /// Starts a frontend and leaves it running.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    pub fn begin(&self, arguments: &[&str]) -> Result<Running> {
-        Running::start("frontend", &mut self.command(arguments)?)
-    }
-
-    /// The accelerator's process id.
-    pub fn accelerator(&self) -> u32 {
-        self.accelerator.id()
     }
 
     fn errors(&self) -> PathBuf {
@@ -173,6 +116,32 @@ impl Pair {
             summary: read(&self.out.join("summary.json"))?,
         })
     }
+}
+
+/// Builds the null SUT; where it lies.
+pub fn null_sut(root: &Path) -> Result<PathBuf> {
+    let mut build = process::cargo(root);
+    build.args(["build", "--release", "--locked"]);
+    build.args(["--package", "loadgen-bridge", "--example", "null_sut"]);
+    build.args(["--features", "bench"]);
+    let status = process::run("cargo build", &mut build, super::BUILD)?;
+    ensure!(status.success(), "cargo build: {status}");
+    Ok(process::target(root).join("release/examples/null_sut"))
+}
+
+/// Runs the null SUT; whether LoadGen calls it valid, and its figure.
+pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool, f64)> {
+    let mut command = Command::new(program);
+    command.args(arguments).arg("--outdir").arg(out);
+    let (status, text) = process::run_copying("null_sut", &mut command, RUN, false)?;
+    if !matches!(status.code(), Some(0 | 1)) {
+        bail!("{}: {status}\n{text}", process::shown(&command));
+    }
+    let line = text.lines().next().unwrap_or_default();
+    let figure = line.split(": ").nth(1).and_then(|l| l.split(' ').next());
+    let rate = figure.and_then(|f| f.parse().ok());
+    let rate = rate.with_context(|| format!("null_sut: no figure in {text:?}"))?;
+    Ok((status.code() == Some(0), rate))
 }
 
 /// Reads a file of JSON.

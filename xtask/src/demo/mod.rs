@@ -15,73 +15,21 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use self::programs::Accelerator;
+use self::programs::Demo;
 use self::summary::{Figures, Run, Summary};
-use crate::setup::{self, Models};
 
+const FOLDER: &str = "target/demo";
 const ACCELERATOR_CONFIG: &str = "configs/demo/accelerator.yaml";
 const FRONTEND_CONFIG: &str = "configs/demo/frontend.yaml";
 
-/// A run of the frontend: its folder's name and its arguments.
-struct Planned {
-    name: &'static str,
-    about: &'static str,
-    arguments: &'static [&'static str],
-}
-
-const ACCURACY: Planned = Planned {
-    name: "accuracy",
-    about: "every image once, over the wire",
-    arguments: &["--scenario", "offline", "--mode", "accuracy"],
-};
-const LOCAL: Planned = Planned {
-    name: "accuracy-local",
-    about: "the same in one process, with no network",
-    arguments: &["--scenario", "offline", "--mode", "accuracy", "--local"],
-};
-const SERVER: Planned = Planned {
-    name: "server",
-    about: "queries at random moments, 10 s",
-    arguments: &[
-        "--scenario",
-        "server",
-        "--mode",
-        "performance",
-        "--target-qps",
-        "2000",
-        "--duration-s",
-        "10",
-    ],
-};
+/// Every image once.
+const ACCURACY: &str = "--scenario offline --mode accuracy";
+const SERVER: &str = "--scenario server --mode performance --target-qps 2000 --duration-s 10";
 /// How fast this machine is: LoadGen makes all samples of
 /// an Offline run beforehand, so that it must be told.
-const PROBE: Planned = Planned {
-    name: "offline-probe",
-    about: "300,000 samples, to see how many make 10 s",
-    arguments: &[
-        "--scenario",
-        "offline",
-        "--mode",
-        "performance",
-        "--samples",
-        "300000",
-        "--set",
-        "min_duration=0",
-        "--quiet",
-    ],
-};
-const OFFLINE: Planned = Planned {
-    name: "offline",
-    about: "all samples at once, at least 10 s of them",
-    arguments: &[
-        "--scenario",
-        "offline",
-        "--mode",
-        "performance",
-        "--duration-s",
-        "10",
-    ],
-};
+const PROBE: &str = "--scenario offline --mode performance --samples 300000 --set min_duration=0 \
+                     --quiet";
+const OFFLINE: &str = "--scenario offline --mode performance --duration-s 10";
 
 /// An Offline run is valid if it took its 10 s, so LoadGen
 /// is told a little more than the machine has shown.
@@ -97,40 +45,24 @@ struct Ran {
 /// Sets up, builds, runs, compares, sums up. The exit code is 0 when all of it is as it should be.
 pub fn run(root: &Path) -> Result<i32> {
     let began = Instant::now();
-    setup::run(root, Models::Digits)?;
-    println!("\n== building the two programs");
-    let programs = programs::build(root, programs::Profile::Quick)?;
-    let folder = root.join("target/demo");
-    clear(&folder)?;
-    let log = folder.join("accelerator.log");
-
-    println!("\n== accelerator: serves the digits model; its log is target/demo/accelerator.log");
-    let mut accelerator = Accelerator::start(
-        root,
-        &programs.join("accelerator"),
-        ACCELERATOR_CONFIG,
-        &log,
-    )?;
-    println!("{}", accelerator.ready);
-    let mut one = |planned: &Planned, more: &[String]| -> Result<Ran> {
-        println!("\n== {}: {}", planned.name, planned.about);
-        accelerator.check(&log)?;
-        let folder = folder.join(planned.name);
-        let program = programs.join("frontend");
-        let mut arguments = planned.arguments.to_vec();
-        arguments.extend(more.iter().map(String::as_str));
-        let valid = programs::frontend(root, &program, FRONTEND_CONFIG, &arguments, &folder)?;
+    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
+    let mut demo = Demo::start(root, FOLDER, "serves the digits model", configs)?;
+    let mut one = |name: &str, about: &str, arguments: &str| -> Result<Ran> {
+        let (folder, valid) = demo.run(name, about, arguments)?;
         let run = summary::read(&folder)?;
         Ok(Ran { valid, run, folder })
     };
-    let wire = one(&ACCURACY, &[])?;
-    let local = one(&LOCAL, &[])?;
-    let server = one(&SERVER, &[])?;
-    let mut rate = one(&PROBE, &[])?.run.figures.per_s;
+    let wire = one("accuracy", "every image once, over the wire", ACCURACY)?;
+    let about = "the same in one process, with no network";
+    let local = one("accuracy-local", about, &format!("{ACCURACY} --local"))?;
+    let server = one("server", "queries at random moments, 10 s", SERVER)?;
+    let about = "300,000 samples, to see how many make 10 s";
+    let mut rate = one("offline-probe", about, PROBE)?.run.figures.per_s;
     let mut offline = None;
     for headroom in HEADROOM {
-        let target = ["--target-qps".to_owned(), format!("{:.0}", rate * headroom)];
-        let ran = one(&OFFLINE, &target)?;
+        let arguments = format!("{OFFLINE} --target-qps {:.0}", rate * headroom);
+        let about = "all samples at once, at least 10 s of them";
+        let ran = one("offline", about, &arguments)?;
         rate = rate.max(ran.run.figures.per_s);
         let valid = ran.valid;
         offline = Some(ran);
@@ -139,7 +71,8 @@ pub fn run(root: &Path) -> Result<i32> {
         }
     }
     let offline = offline.context("no Offline run")?;
-    drop(accelerator);
+    let programs = demo.programs().to_owned();
+    drop(demo);
 
     let answers = accuracy::read(&wire.folder)?;
     let difference = accuracy::difference(&answers, &accuracy::read(&local.folder)?);
@@ -161,7 +94,7 @@ pub fn run(root: &Path) -> Result<i32> {
             .map(|ran| ran.run.figures.clone())
             .into(),
     };
-    summary::write(&folder, &summary)?;
+    summary::write(&root.join(FOLDER), &summary)?;
     let faults = faults(
         &summary,
         difference,
@@ -177,13 +110,10 @@ pub fn run(root: &Path) -> Result<i32> {
     Ok(i32::from(!faults.is_empty()))
 }
 
-/// An empty folder: what an earlier demo left must not pass for what this one wrote.
-fn clear(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        std::fs::remove_dir_all(folder)
-            .with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+/// What is wrong where the accuracy over the wire is another than in one process.
+fn other_accuracy(wire: f64, local: f64) -> Option<String> {
+    let text = || format!("accuracy {wire} over the wire, {local} with --local");
+    (wire != local).then(text)
 }
 
 /// Everything that is not as it should be.
@@ -192,13 +122,8 @@ fn faults(
     difference: Option<String>,
     performance: &[(&str, &Ran)],
 ) -> Vec<String> {
-    let mut faults: Vec<String> = difference.into_iter().collect();
-    if summary.accuracy != summary.accuracy_local {
-        faults.push(format!(
-            "accuracy {} over the wire, {} with --local",
-            summary.accuracy, summary.accuracy_local
-        ));
-    }
+    let accuracy = other_accuracy(summary.accuracy, summary.accuracy_local);
+    let mut faults: Vec<String> = difference.into_iter().chain(accuracy).collect();
     if !summary.name.contains("Network SUT") {
         faults.push(format!(
             "the name \"{}\" does not hold \"Network SUT\"",
@@ -361,14 +286,5 @@ mod tests {
         );
         assert!(row(&run("performance", false).run.figures).ends_with("INVALID"));
         assert!(row(&run("accuracy", true).run.figures).ends_with('-'));
-    }
-
-    #[test]
-    fn what_an_earlier_demo_left_is_gone() {
-        let folder = tempfile::tempdir().unwrap();
-        let old = folder.path().join("demo/server");
-        std::fs::create_dir_all(&old).unwrap();
-        clear(&folder.path().join("demo")).unwrap();
-        assert!(!old.exists() && folder.path().join("demo").is_dir());
     }
 }

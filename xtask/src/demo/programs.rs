@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::process::{Running, cargo, run, run_quietly, shown};
+use crate::setup::{self, Models, clear};
 
 /// For loading the model and warming the engine up.
 const READY: Duration = Duration::from_secs(60);
@@ -45,30 +46,18 @@ fn announce(root: &Path, command: &Command) {
 
 /// Where the programs and `qdl` lie, after building them.
 pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
-    let arguments = [
-        "build",
-        "--profile",
-        profile.name(),
-        "--locked",
-        "--package",
-        "frontend",
-        "--package",
-        "accelerator",
-        "--package",
-        "qdl-cli",
-    ];
-    let status = run("cargo build", cargo(root).args(arguments), BUILD)?;
+    let mut command = cargo(root);
+    command.args(["build", "--profile", profile.name(), "--locked"]);
+    for package in ["frontend", "accelerator", "qdl-cli"] {
+        command.args(["--package", package]);
+    }
+    let status = run("cargo build", &mut command, BUILD)?;
     if !status.success() {
         bail!("the programs do not build");
     }
     let mut ask = cargo(root);
-    ask.args([
-        "metadata",
-        "--no-deps",
-        "--offline",
-        "--format-version",
-        "1",
-    ]);
+    ask.args(["metadata", "--no-deps", "--offline"]);
+    ask.args(["--format-version", "1"]);
     ask.stderr(Stdio::null());
     let metadata = run_quietly("cargo metadata", &mut ask, Duration::from_secs(60))?;
     // The object is one line; what cargo has to say besides stands on others.
@@ -92,19 +81,7 @@ pub struct Accelerator {
 
 impl Accelerator {
     /// Starts it, and waits until it listens. What it writes goes to `log`.
-    pub fn start(root: &Path, program: &Path, config: &str, log: &Path) -> Result<Self> {
-        let mut command = Command::new(program);
-        command.args(["--config", config]).current_dir(root);
-        announce(root, &command);
-        Self::start_command(&mut command, log)
-    }
-
-    /// Starts a command of the caller's own, and waits until it listens.
     pub fn start_in(command: &mut Command, log: &Path) -> Result<Self> {
-        Self::start_command(command, log)
-    }
-
-    fn start_command(command: &mut Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdout(Stdio::piped()).stderr(file.try_clone()?);
         let mut running = Running::start("accelerator", command)?;
@@ -122,11 +99,6 @@ impl Accelerator {
                 Err(anyhow!("accelerator: {error}\n{}", wrote.trim_end()))
             }
         }
-    }
-
-    /// Its process id.
-    pub fn id(&self) -> u32 {
-        self.running.id()
     }
 
     /// Whether it still runs; an error that shows its log when not.
@@ -162,27 +134,70 @@ fn wait_for_ready(lines: &Receiver<String>, until: Instant) -> Result<String> {
     }
 }
 
-/// Runs the frontend once, with its folder under `folder`; true when LoadGen found the run valid.
-pub fn frontend(
-    root: &Path,
-    program: &Path,
-    config: &str,
-    arguments: &[&str],
-    folder: &Path,
-) -> Result<bool> {
-    let mut command = Command::new(program);
-    command
-        .args(["--config", config])
-        .args(arguments)
-        .args(["--force", "--output"])
-        .arg(folder)
-        .current_dir(root);
-    announce(root, &command);
-    let status = run("frontend", &mut command, RUN)?;
-    match status.code() {
-        Some(0) => Ok(true),
-        Some(1) => Ok(false),
-        _ => bail!("the frontend failed: {status}"),
+/// A demonstration: one accelerator, and runs of the frontend one after the other, each with a
+/// folder of its own.
+pub struct Demo<'a> {
+    root: &'a Path,
+    programs: PathBuf,
+    folder: PathBuf,
+    /// The frontend's configuration.
+    config: &'static str,
+    accelerator: Accelerator,
+}
+
+impl<'a> Demo<'a> {
+    /// Sets up, builds, and starts the accelerator with the first of the configurations. All that
+    /// is written goes to `folder`, which is emptied.
+    pub fn start(
+        root: &'a Path,
+        folder: &str,
+        serves: &str,
+        [accelerator, config]: [&'static str; 2],
+    ) -> Result<Self> {
+        setup::run(root, Models::Digits)?;
+        println!("\n== building the two programs");
+        let programs = build(root, Profile::Quick)?;
+        println!("\n== accelerator: {serves}; its log is {folder}/accelerator.log");
+        let folder = root.join(folder);
+        clear(&folder)?;
+        let mut command = Command::new(programs.join("accelerator"));
+        command.args(["--config", accelerator]).current_dir(root);
+        announce(root, &command);
+        let log = folder.join("accelerator.log");
+        let accelerator = Accelerator::start_in(&mut command, &log)?;
+        println!("{}", accelerator.ready);
+        Ok(Demo {
+            root,
+            programs,
+            folder,
+            config,
+            accelerator,
+        })
+    }
+
+    /// Where the programs lie.
+    pub fn programs(&self) -> &Path {
+        &self.programs
+    }
+
+    /// One run of the frontend: its folder, and whether LoadGen found it valid.
+    pub fn run(&mut self, name: &str, about: &str, arguments: &str) -> Result<(PathBuf, bool)> {
+        println!("\n== {name}: {about}");
+        self.accelerator
+            .check(&self.folder.join("accelerator.log"))?;
+        let folder = self.folder.join(name);
+        let mut command = Command::new(self.programs.join("frontend"));
+        command.args(["--config", self.config]);
+        command.args(arguments.split_whitespace());
+        command.args(["--force", "--output"]).arg(&folder);
+        command.current_dir(self.root);
+        announce(self.root, &command);
+        let status = run("frontend", &mut command, RUN)?;
+        match status.code() {
+            Some(0) => Ok((folder, true)),
+            Some(1) => Ok((folder, false)),
+            _ => bail!("the frontend failed: {status}"),
+        }
     }
 }
 
@@ -192,7 +207,7 @@ mod tests {
 
     fn start(script: &str) -> Result<Accelerator> {
         let folder = tempfile::tempdir().unwrap();
-        Accelerator::start_command(
+        Accelerator::start_in(
             Command::new("sh").args(["-c", script]),
             &folder.path().join("log"),
         )

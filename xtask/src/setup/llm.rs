@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Done, deps, models, python, sha256, stamped, write_stamp};
+use super::{Done, clear, deps, models, python, sha256, stamped, write_stamp};
 use crate::process::run_quietly;
 
 /// Name, version and SHA-256 of the wheels, which hold nothing but data that is read here.
@@ -63,13 +63,9 @@ pub fn ensure(root: &Path) -> Result<Done> {
     }
     // Of one name, so that one that was cut short is cleared away here.
     let work = deps(root).join("llm.partial");
-    if work.exists() {
-        std::fs::remove_dir_all(&work)
-            .with_context(|| format!("cannot remove {}", work.display()))?;
-    }
-    for made in [&work, &folder] {
-        std::fs::create_dir_all(made).with_context(|| format!("cannot make {}", made.display()))?;
-    }
+    clear(&work)?;
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
     download(root, &work)?;
     let (gguf, package) = (work.join("package").join(GGUF), work.join("package"));
     script(root, SCRIPTS[0], &[&gguf, &folder])?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use super::{deps, python, sha256};
+use super::{clear, deps, python, sha256};
 use crate::process::run_quietly;
 
 const VERSION: &str = "6.0.17";
@@ -32,8 +32,7 @@ pub fn ensure(root: &Path) -> Result<()> {
     // In .deps, so that the last step is a rename; and of one
     // name, so that one that was cut short is cleared away here.
     let work = deps(root).join("loadgen.partial");
-    remove(&work)?;
-    std::fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
+    clear(&work)?;
     let archive = download(root, &work)?;
     let found = sha256(std::slice::from_ref(&archive))?;
     if found != ARCHIVE {
@@ -46,17 +45,9 @@ pub fn ensure(root: &Path) -> Result<()> {
     std::fs::create_dir(&extracted)
         .with_context(|| format!("cannot make {}", extracted.display()))?;
     let mut tar = Command::new("tar");
-    tar.args([
-        "--extract",
-        "--gzip",
-        "--strip-components=1",
-        "--no-same-owner",
-        "--no-same-permissions",
-        "--file",
-    ])
-    .arg(&archive)
-    .arg("--directory")
-    .arg(&extracted);
+    tar.args(["--extract", "--gzip", "--strip-components=1"]);
+    tar.args(["--no-same-owner", "--no-same-permissions", "--file"]);
+    tar.arg(&archive).arg("--directory").arg(&extracted);
     run_quietly("tar", &mut tar, DEADLINE)?;
     let found = tree_hash(&extracted)?;
     if found != TREE {
@@ -65,10 +56,10 @@ pub fn ensure(root: &Path) -> Result<()> {
             archive.display()
         );
     }
-    remove(&tree)?;
+    clear(&tree)?;
     std::fs::rename(&extracted, &tree)
         .with_context(|| format!("cannot write {}", tree.display()))?;
-    remove(&work)
+    std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))
 }
 
 /// Has pip fetch the archive into `work`.
@@ -140,15 +131,6 @@ fn list(tree: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn remove(folder: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

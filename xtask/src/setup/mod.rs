@@ -23,6 +23,7 @@ use sha2::{Digest, Sha256};
 
 pub use llm::script;
 pub use loadgen::interpreter;
+pub use python::download;
 
 /// How long to wait for another setup of the same checkout.
 const OTHER_SETUP: Duration = Duration::from_secs(1800);
@@ -136,6 +137,15 @@ fn lock(path: &Path) -> Result<File> {
     }
 }
 
+/// An empty folder: what an earlier run left must not pass for what this one wrote.
+pub fn clear(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
+
 /// The SHA-256 of one file after the other, in hex.
 pub fn sha256(files: &[PathBuf]) -> Result<String> {
     let mut hash = Sha256::new();
@@ -204,5 +214,14 @@ mod tests {
         // Another test may be starting a program at this
         // moment, which holds the file open until it is exec'd.
         drop(lock(&path).unwrap());
+    }
+
+    #[test]
+    fn what_an_earlier_run_left_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = folder.path().join("demo/server");
+        std::fs::create_dir_all(&old).unwrap();
+        clear(&folder.path().join("demo")).unwrap();
+        assert!(!old.exists() && folder.path().join("demo").is_dir());
     }
 }

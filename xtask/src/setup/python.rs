@@ -42,20 +42,14 @@ pub fn download(python: &Path, work: &Path, pinned: &str, choices: &[&str]) -> R
     std::fs::write(&requirements, pinned)
         .with_context(|| format!("cannot write {}", requirements.display()))?;
     let mut pip = Command::new(python);
-    pip.args([
-        "-m",
-        "pip",
-        "download",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--no-deps",
-    ])
-    .args(choices)
-    .args(["--require-hashes", "--requirement"])
-    .arg(&requirements)
-    .arg("--dest")
-    .arg(work)
-    .env("PIP_REQUIRE_VIRTUALENV", "0");
+    pip.args(["-m", "pip", "download", "--no-input", "--no-deps"])
+        .arg("--disable-pip-version-check")
+        .args(choices)
+        .args(["--require-hashes", "--requirement"])
+        .arg(&requirements)
+        .arg("--dest")
+        .arg(work)
+        .env("PIP_REQUIRE_VIRTUALENV", "0");
     run_quietly("pip download", &mut pip, DEADLINE).map(|_| ())
 }
 
@@ -78,15 +72,8 @@ pub fn ensure(root: &Path) -> Result<Done> {
     run_quietly("python3 -m venv", &mut make, DEADLINE)?;
     let mut install = Command::new(interpreter(root));
     install
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--no-input",
-            "--only-binary=:all:",
-            "--require-hashes",
-            "--requirement",
-        ])
+        .args(["-m", "pip", "install", "--no-input"])
+        .args(["--only-binary=:all:", "--require-hashes", "--requirement"])
         .arg(requirements(root))
         // Whatever else the machine says about pip holds; these
         // two make no sense in an environment of our own.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::{Guest, Machine, NO_GUEST};
+use super::{Machine, NO_GUEST};
 use crate::process::Running;
 
 /// The exit status when the time is up.
@@ -30,7 +30,7 @@ const HIDDEN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 /// # Errors
 ///
 /// When the emulator cannot be started or the guest dies: [`NO_GUEST`] before its first command.
-pub fn run(root: &Path, guest: &Guest, machine: Machine, commands: &[Vec<String>]) -> Result<i32> {
+pub fn run(root: &Path, boots: &Path, machine: Machine, commands: &[Vec<String>]) -> Result<i32> {
     if let Some(folder) = hidden(root) {
         let why = format!("the checkout lies under {folder}, which the guest has of its own");
         return Err(anyhow!(why).context(NO_GUEST));
@@ -39,7 +39,7 @@ pub fn run(root: &Path, guest: &Guest, machine: Machine, commands: &[Vec<String>
     fs::create_dir_all(&out).with_context(|| format!("creating {}", out.display()))?;
     fs::copy(root.join("xtask/soft-roce/guest.sh"), out.join("init"))?;
     fs::write(out.join("command"), script(root, machine, commands)?)?;
-    let result = boot(guest, machine, &out);
+    let result = boot(boots, machine, &out);
     for name in OURS {
         fs::remove_file(out.join(name)).ok();
     }
@@ -52,10 +52,10 @@ pub fn run(root: &Path, guest: &Guest, machine: Machine, commands: &[Vec<String>
     result
 }
 
-fn boot(guest: &Guest, machine: Machine, out: &Path) -> Result<i32> {
+fn boot(boots: &Path, machine: Machine, out: &Path) -> Result<i32> {
     let seconds = setting("QDL_GUEST_SECONDS", 240)?;
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let mut emulator = start(guest, machine, out).context(NO_GUEST)?;
+    let mut emulator = start(boots, machine, out).context(NO_GUEST)?;
     let mut log = Log {
         path: out.join("log"),
         shown: 0,
@@ -96,24 +96,15 @@ fn judge(out: &Path) -> Result<i32> {
     Err(anyhow!(died).context(NO_GUEST))
 }
 
-fn start(guest: &Guest, machine: Machine, out: &Path) -> Result<Running> {
+fn start(boots: &Path, machine: Machine, out: &Path) -> Result<Running> {
     let console = out.join("console");
     let messages = File::create(out.join("emulator"))?;
     let mib = setting("QDL_GUEST_MIB", 2048)?;
     let kernel_line =
         "console=ttyS0 quiet panic=-1 mitigations=off nokaslr nowatchdog rcupdate.rcu_expedited=1";
     let mut command = Command::new("qemu-system-x86_64");
-    command.args([
-        "-nodefaults",
-        "-no-user-config",
-        "-no-reboot",
-        "-display",
-        "none",
-        "-M",
-        "q35",
-        "-cpu",
-        "max",
-    ]);
+    command.args(["-nodefaults", "-no-user-config", "-no-reboot"]);
+    command.args(["-display", "none", "-M", "q35", "-cpu", "max"]);
     // Not tried by itself: inside of a virtual machine a
     // KVM may be there, accept the guest, and never run it.
     if std::env::var_os("QDL_GUEST_KVM").is_some() {
@@ -121,30 +112,19 @@ fn start(guest: &Guest, machine: Machine, out: &Path) -> Result<Running> {
     }
     command.args(["-accel", "tcg,thread=multi", "-m", &mib.to_string()]);
     command.args(machine.parts(mib));
-    command
-        .arg("-kernel")
-        .arg(&guest.kernel)
-        .arg("-initrd")
-        .arg(&guest.initramfs)
-        .args(["-append", kernel_line]);
+    command.arg("-kernel").arg(boots.join("kernel"));
+    command.arg("-initrd").arg(boots.join("initramfs"));
+    command.args(["-append", kernel_line]);
     command.args(["-serial", &format!("file:{}", option(&console))]);
     command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
-    command.args([
-        "-fsdev",
-        "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
-    ]);
-    command.args([
-        "-device",
-        "virtio-9p-pci,fsdev=host,mount_tag=host,bus=pcie.0",
-    ]);
-    command.args([
-        "-fsdev",
-        &format!("local,id=out,path={},security_model=none", option(out)),
-    ]);
-    command.args([
-        "-device",
-        "virtio-9p-pci,fsdev=out,mount_tag=out,bus=pcie.0",
-    ]);
+    for (id, path, more) in [
+        ("host", "/".to_owned(), ",readonly=on,multidevs=remap"),
+        ("out", option(out), ""),
+    ] {
+        let folder = format!("local,id={id},path={path},security_model=none{more}");
+        let device = format!("virtio-9p-pci,fsdev={id},mount_tag={id},bus=pcie.0");
+        command.args(["-fsdev", &folder, "-device", &device]);
+    }
     command.stdout(messages.try_clone()?).stderr(messages);
     Running::start("the emulator", &mut command)
 }

@@ -4,7 +4,6 @@
 //! (`configs/rounds/rehearsal.yaml`).
 
 mod files;
-mod machines;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::demo::programs::{self, Accelerator};
+use crate::namespaces::{Namespaces, Side};
 use crate::process::{run, run_quietly, shown, target};
-use machines::{Machines, Side};
+use crate::setup::clear;
 
 /// What a rehearsal is shortened by, and what it cannot have.
 const TABLE: &str = "configs/rounds/rehearsal.yaml";
@@ -38,7 +38,8 @@ struct Rehearsal<'a> {
     root: &'a Path,
     folder: PathBuf,
     programs: PathBuf,
-    machines: Machines,
+    /// None: both machines are this one, over loopback.
+    machines: Option<Namespaces>,
 }
 
 /// Rehearses. Exit code 0: the tree lacks what a rehearsal cannot have, and nothing else.
@@ -51,26 +52,23 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
         None => programs::build(root, programs::Profile::Release)?,
     };
     let folder = target(root).join("submission");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    }
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let (machines, without) = Machines::new()?;
-    match &without {
-        Some(why) => println!("{why}\nthe rehearsal goes over loopback instead"),
-        None => println!("two network namespaces with a cable between them"),
+    clear(&folder)?;
+    let machines = Namespaces::new("sub", 1);
+    match &machines {
+        Err(why) => println!("{why:#}\nthe rehearsal goes over loopback instead"),
+        Ok(_) => println!("two network namespaces with a cable between them"),
     }
     let rehearsal = Rehearsal {
         root,
         folder,
         programs: programs.clone(),
-        machines,
+        machines: machines.ok(),
     };
     let audit = rehearsal.files(asked)?;
     let config = rehearsal.folder.join("acc-a.yaml");
     let log = rehearsal.folder.join("accelerator.log");
     let accelerator = programs.join("accelerator");
-    let mut command = rehearsal.machines.command(Side::Accelerator, &accelerator);
+    let mut command = rehearsal.on(Side::Accelerator, &accelerator);
     command.arg("--config").arg(config);
     println!("$ {}", shown(&command));
     let mut accelerator = Accelerator::start_in(&mut command, &log)?;
@@ -96,8 +94,11 @@ impl Rehearsal<'_> {
     /// Configurations, user.conf and, without a checkout, an audit.config. Where that lies.
     fn files(&self, asked: &Asked) -> Result<PathBuf> {
         let table = fs::read_to_string(self.root.join(TABLE)).context(TABLE)?;
-        let [front, acc] =
-            [Side::Frontend, Side::Accelerator].map(|side| self.machines.address(side));
+        let address = |side| match &self.machines {
+            Some(machines) => machines.address(side, 0),
+            None => "127.0.0.1".to_owned(),
+        };
+        let [front, acc] = [Side::Frontend, Side::Accelerator].map(address);
         self.write("acc-a.yaml", &files::accelerator(&acc))?;
         for (name, model) in [
             ("offline", "llama3_1-8b"),
@@ -200,9 +201,17 @@ impl Rehearsal<'_> {
         run_quietly("qdl", &mut command, SOON)
     }
 
+    /// A program on one of the machines.
+    fn on(&self, side: Side, program: &Path) -> Command {
+        match &self.machines {
+            Some(machines) => machines.command(side, program),
+            None => Command::new(program),
+        }
+    }
+
     fn command(&self, program: &str) -> Command {
         let program = self.programs.join(program);
-        let mut command = self.machines.command(Side::Frontend, &program);
+        let mut command = self.on(Side::Frontend, &program);
         command.current_dir(&self.folder);
         command
     }

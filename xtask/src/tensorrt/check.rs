@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::compile;
 use crate::process::{cargo, run, run_quietly};
-use crate::setup::{interpreter, sha256, stamped, write_stamp};
+use crate::setup::{clear, download, interpreter, sha256, stamped, write_stamp};
 
 /// The crate with the headers, and the SHA-256 of its archive.
 const CRATE: &str = "trtx-sys";
@@ -122,20 +122,8 @@ fn runtime(root: &Path, deps: &Path) -> Result<PathBuf> {
     }
     clear(&folder)?;
     let python = interpreter(root)?;
-    let requirements = folder.join("requirements.txt");
-    std::fs::write(
-        &requirements,
-        format!("{PACKAGE}=={PACKAGE_VERSION} --hash=sha256:{PACKAGE_HASH}\n"),
-    )
-    .with_context(|| format!("cannot write {}", requirements.display()))?;
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "download", "--no-input", "--no-deps"])
-        .args(["--only-binary=:all:", "--require-hashes", "--requirement"])
-        .arg(&requirements)
-        .arg("--dest")
-        .arg(&folder)
-        .env("PIP_REQUIRE_VIRTUALENV", "0");
-    run_quietly("pip download", &mut pip, FETCH)
+    let pinned = format!("{PACKAGE}=={PACKAGE_VERSION} --hash=sha256:{PACKAGE_HASH}\n");
+    download(&python, &folder, &pinned, &["--only-binary=:all:"])
         .with_context(|| format!("the lean runtime (package {PACKAGE}) {UNREACHABLE}"))?;
     let wheels = std::fs::read_dir(&folder)
         .with_context(|| format!("cannot read {}", folder.display()))?
@@ -154,15 +142,6 @@ fn runtime(root: &Path, deps: &Path) -> Result<PathBuf> {
     std::fs::remove_file(&wheel).with_context(|| format!("cannot remove {}", wheel.display()))?;
     write_stamp(&stamp, PACKAGE_HASH)?;
     Ok(folder)
-}
-
-/// An empty folder.
-fn clear(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        std::fs::remove_dir_all(folder)
-            .with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }
 
 fn expect(file: &Path, wanted: &str) -> Result<()> {

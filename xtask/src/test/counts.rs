@@ -29,46 +29,31 @@ impl Counts {
     /// cargo's own harness. cargo-nextest shows what a failed test wrote, which has such a line of
     /// its own.
     pub fn read(output: &str) -> Self {
-        let closing = |of: fn(&str) -> Option<Counts>| {
+        let closing = |begin: &str| {
             let lines = output.lines().map(without_colour);
-            lines.filter_map(|line| of(line.trim())).reduce(Self::and)
+            let lines = lines.filter(|line| line.trim_start().starts_with(begin));
+            lines.map(|line| of(&line)).reduce(Self::and)
         };
-        closing(nextest)
-            .or_else(|| closing(harness))
-            .unwrap_or_default()
+        let found = closing("Summary [").or_else(|| closing("test result:"));
+        found.unwrap_or_default()
     }
 }
 
-/// The counts of a closing line of cargo-nextest, without colour; nothing for any other line.
-fn nextest(line: &str) -> Option<Counts> {
-    // Summary [   0.048s] 14 tests run: 13 passed (1 slow, 1 flaky), 1 failed, 2 skipped
-    let (_, counts) = line.strip_prefix("Summary [")?.split_once("run:")?;
-    let bracket = counts
-        .split_once('(')
-        .and_then(|(_, of)| of.split_once(')'));
-    Some(Counts {
-        flaky: bracket.map_or(0, |(of, _)| counted(of, ',').flaky),
-        ..counted(&without_brackets(counts), ',')
-    })
-}
-
-/// The same of cargo's own harness.
-fn harness(line: &str) -> Option<Counts> {
-    // test result: FAILED. 3 passed; 1 failed; 0 ignored;
-    // 0 measured; 0 filtered out; finished in 0.00s
-    let (_, counts) = line.strip_prefix("test result:")?.split_once('.')?;
-    Some(counted(counts, ';'))
-}
-
-fn counted(text: &str, separator: char) -> Counts {
+/// The counts of a closing line: each number, by the word behind it.
+///
+/// ```text
+/// Summary [   0.048s] 14 tests run: 13 passed (1 slow, 1 flaky), 1 failed, 2 skipped
+/// test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out
+/// ```
+fn of(line: &str) -> Counts {
+    let words = line.split(|c: char| !c.is_alphanumeric());
+    let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
     let mut counts = Counts::default();
-    for part in text.split(separator) {
-        let mut words = part.split_whitespace();
-        let (Some(Ok(number)), Some(what)) = (words.next().map(str::parse::<u64>), words.next())
-        else {
+    for pair in words.windows(2) {
+        let Ok(number) = pair[0].parse::<u64>() else {
             continue;
         };
-        match what {
+        match pair[1] {
             "passed" => counts.passed += number,
             "failed" | "timed" | "exec" => counts.failed += number,
             "skipped" | "ignored" => counts.skipped += number,
@@ -79,37 +64,15 @@ fn counted(text: &str, separator: char) -> Counts {
     counts
 }
 
-/// The line without the escape sequences that colour it.
+/// The line without the escape sequences that colour it: each ends with its first letter.
 fn without_colour(line: &str) -> String {
-    let mut plain = String::with_capacity(line.len());
-    let mut characters = line.chars();
-    while let Some(character) = characters.next() {
-        if character == '\u{1b}' {
-            // A sequence ends with its first letter.
-            characters.find(char::is_ascii_alphabetic);
-        } else {
-            plain.push(character);
-        }
+    let mut parts = line.split('\u{1b}');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| c.is_ascii_alphabetic());
+        plain += end.map_or("", |end| &part[end + 1..]);
     }
     plain
-}
-
-/// The text without what stands in round brackets: `13 passed (1 slow, 1 leaky)` has a comma there.
-fn without_brackets(text: &str) -> String {
-    let mut depth = 0_u32;
-    text.chars()
-        .filter(|character| match character {
-            '(' => {
-                depth += 1;
-                false
-            }
-            ')' => {
-                depth = depth.saturating_sub(1);
-                false
-            }
-            _ => depth == 0,
-        })
-        .collect()
 }
 
 #[cfg(test)]

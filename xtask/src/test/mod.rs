@@ -6,10 +6,8 @@
 
 mod columns;
 mod counts;
-pub mod namespaces;
 mod rooms;
 mod sanitize;
-mod source;
 mod steps;
 mod walk;
 
@@ -22,6 +20,7 @@ use anyhow::Result;
 
 pub use self::sanitize::Sanitizer;
 use self::steps::{Excuses, Steps, Wants};
+use crate::namespaces::Namespaces;
 use crate::process::{cargo, on_path};
 use crate::setup::{self, Models};
 use crate::soft_roce;
@@ -73,79 +72,56 @@ pub fn run(
         steps.run(sanitizer.step(), Wants::Tests, command);
         return Ok(i32::from(!steps.close()));
     }
-    if filters.is_empty() {
-        steps.run(
-            "format",
-            Wants::Success,
-            with(root, &["fmt", "--all", "--check"]),
-        );
-        check_sources(root, &mut steps);
-        if !quick {
-            let clippy = [
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--all-features",
-                "--locked",
-                "--",
-                "--deny",
-                "warnings",
-            ];
-            steps.run("clippy", Wants::Success, with(root, &clippy));
-        }
+    if !filters.is_empty() {
+        steps.run("tests", Wants::Tests, tests(root, filters));
+        return Ok(i32::from(!steps.close()));
     }
-    if filters.is_empty() {
-        steps.run("model scripts", Wants::Success, scripts(root));
+    steps.run("format", Wants::Success, with(root, "fmt --all --check"));
+    check_sources(root, &mut steps);
+    if !quick {
+        let clippy = "clippy --workspace --all-targets --all-features --locked -- --deny warnings";
+        steps.run("clippy", Wants::Success, with(root, clippy));
     }
+    steps.run("model scripts", Wants::Success, scripts(root));
     steps.run("tests", Wants::Tests, tests(root, filters));
-    if filters.is_empty() && !has_libfabric() {
+    if !has_libfabric() {
         let why = "no libfabric here: its tests passed without a look (Debian: libfabric1)";
         steps.leave("libfabric", why);
     }
-    if filters.is_empty() {
-        match namespaces::refused() {
-            None => steps.run("namespaces", Wants::Tests, namespaces::tests(root)),
-            Some(why) => steps.leave("namespaces", &why),
-        }
+    match Namespaces::new("try", 1).map(drop) {
+        Ok(()) => steps.run("namespaces", Wants::Tests, in_namespaces(root)),
+        Err(why) => steps.leave("namespaces", &format!("{why:#}").replace('\n', " ")),
     }
-    if filters.is_empty() && !quick {
-        steps.run(
-            "doc tests",
-            Wants::Success,
-            with(root, &["test", "--workspace", "--doc", "--locked"]),
-        );
-        let mut documentation = with(
-            root,
-            &[
-                "doc",
-                "--workspace",
-                "--no-deps",
-                "--document-private-items",
-                "--locked",
-            ],
-        );
-        documentation.env(
-            "RUSTDOCFLAGS",
-            "--deny warnings --allow rustdoc::private-intra-doc-links",
-        );
-        steps.run("documentation", Wants::Success, documentation);
-        steps.run("loom", Wants::Tests, loom(root));
-        steps.run_unless("soft-roce", Wants::Tests, SOFT_ROCE, guest(root));
-        let shim = with(root, &["xtask", "tensorrt", "--check"]);
-        steps.run_unless("tensorrt", Wants::Tests, TENSORRT, shim);
-        if on_path("cargo-deny") {
-            let check = ["deny", "--locked", "check", "bans", "licenses", "sources"];
-            steps.run("cargo-deny", Wants::Success, with(root, &check));
-            let advisories = with(root, &["deny", "--locked", "check", "advisories"]);
-            steps.run_unless("advisories", Wants::Success, ADVISORIES, advisories);
-        } else {
-            steps.leave(
-                "cargo-deny",
-                "not installed: cargo install --locked cargo-deny",
-            );
-        }
+    if !quick {
+        slow_checks(root, &mut steps);
     }
     Ok(i32::from(!steps.close()))
+}
+
+/// What takes minutes.
+fn slow_checks(root: &Path, steps: &mut Steps) {
+    let doc_tests = with(root, "test --workspace --doc --locked");
+    steps.run("doc tests", Wants::Success, doc_tests);
+    let words = "doc --workspace --no-deps --document-private-items --locked";
+    let mut documentation = with(root, words);
+    documentation.env(
+        "RUSTDOCFLAGS",
+        "--deny warnings --allow rustdoc::private-intra-doc-links",
+    );
+    steps.run("documentation", Wants::Success, documentation);
+    steps.run("loom", Wants::Tests, loom(root));
+    steps.run_unless("soft-roce", Wants::Tests, SOFT_ROCE, guest(root));
+    let shim = with(root, "xtask tensorrt --check");
+    steps.run_unless("tensorrt", Wants::Tests, TENSORRT, shim);
+    if on_path("cargo-deny") {
+        let check = with(root, "deny --locked check bans licenses sources");
+        steps.run("cargo-deny", Wants::Success, check);
+        let advisories = with(root, "deny --locked check advisories");
+        steps.run_unless("advisories", Wants::Success, ADVISORIES, advisories);
+    } else {
+        let why = "not installed: cargo install --locked cargo-deny";
+        steps.leave("cargo-deny", why);
+    }
 }
 
 /// Whether programs find libfabric: the loader's list has it.
@@ -170,35 +146,26 @@ fn check_sources(root: &Path, steps: &mut Steps) {
 /// Unit and integration tests: cargo-nextest where there is one, as it runs all of them at once and
 /// ends those that hang; cargo's own harness elsewhere.
 fn tests(root: &Path, filters: &[String]) -> Command {
-    let mut command;
-    if on_path("cargo-nextest") {
-        command = with(
-            root,
-            &[
-                "nextest",
-                "run",
-                "--workspace",
-                "--locked",
-                "--no-fail-fast",
-            ],
-        );
-        command.args(filters);
-    } else {
-        command = with(
-            root,
-            &[
-                "test",
-                "--workspace",
-                "--lib",
-                "--bins",
-                "--tests",
-                "--locked",
-                "--no-fail-fast",
-            ],
-        );
-        command.arg("--").args(filters);
-    }
+    let nextest = "nextest run --workspace --locked --no-fail-fast";
+    let harness = "test --workspace --lib --bins --tests --locked --no-fail-fast --";
+    let runs = on_path("cargo-nextest");
+    let mut command = with(root, if runs { nextest } else { harness });
+    command.args(filters);
     command
+}
+
+/// The frontend's tests that cut a path, or want a machine of their own: they are marked
+/// `#[ignore]`, and run in the build of all others.
+fn in_namespaces(root: &Path) -> Command {
+    with(
+        root,
+        if on_path("cargo-nextest") {
+            "nextest run --workspace --locked --no-fail-fast --run-ignored only -E package(frontend)"
+        } else {
+            "test --workspace --locked --no-fail-fast --test faults --test token_faults \
+             --test topology --test own_model --test submission -- --ignored"
+        },
+    )
 }
 
 /// The tests of the scripts that write models and data sets.
@@ -213,18 +180,10 @@ fn scripts(root: &Path) -> Command {
 
 /// The tests that loom runs through every interleaving, built apart: the flag changes every crate.
 fn loom(root: &Path) -> Command {
-    let arguments = [
-        "test",
-        "--package",
-        "qdl",
-        "--lib",
-        "--release",
-        "--locked",
-        "--target-dir",
-        "target/loom",
-        "loom_",
-    ];
-    let mut command = with(root, &arguments);
+    let mut command = with(
+        root,
+        "test --package qdl --lib --release --locked --target-dir target/loom loom_",
+    );
     command.env("RUSTFLAGS", "--cfg qdl_loom");
     // Optimised, but not as what people run: that takes twice as long to build.
     command.env("CARGO_PROFILE_RELEASE_LTO", "false");
@@ -243,10 +202,10 @@ fn guest(root: &Path) -> Command {
     command
 }
 
-/// Cargo with these arguments, coloured when someone looks.
-fn with(root: &Path, arguments: &[&str]) -> Command {
+/// Cargo with these words, coloured when someone looks.
+fn with(root: &Path, words: &str) -> Command {
     let mut command = cargo(root);
-    command.args(arguments);
+    command.args(words.split_whitespace());
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }

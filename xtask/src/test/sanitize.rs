@@ -35,7 +35,7 @@ impl Sanitizer {
 /// The tests under a sanitizer: those of these names, or all.
 pub fn tests(root: &Path, sanitizer: Sanitizer, filters: &[String]) -> Command {
     let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let mut command = super::with(root, &["test", "--locked", "--no-fail-fast", "--lib"]);
+    let mut command = super::with(root, "test --locked --no-fail-fast --lib");
     for package in ["verbs", "qdl", "accelerator", "loadgen-bridge"] {
         command.args(["--package", package]);
     }

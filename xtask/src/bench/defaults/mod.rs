@@ -8,7 +8,7 @@
 //! `null_sut`, copied with this program to a machine without cargo, are enough. On some of the
 //! cores: `taskset -c 0-3 cargo xtask bench defaults`.
 
-mod trial;
+pub(super) mod trial;
 
 use std::{
     ffi::OsString,
@@ -25,8 +25,7 @@ use serde_json::{Value, json};
 use tune::highest::{Highest, Rule};
 
 use super::{
-    loadgen::{null_run, null_sut},
-    pair::{median, read, write},
+    pair::{median, null_run, null_sut, read, write},
     table::Table,
 };
 use crate::{demo::programs, process};
@@ -67,7 +66,7 @@ struct Args {
 
 /// How queries come, and what counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// The highest rate that LoadGen calls valid with 10 ms at the 99th percentile.
     Server,
     /// Samples a second.
@@ -76,7 +75,7 @@ enum Kind {
 
 /// One row.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+pub(super) struct Work {
     kind: Kind,
     /// Bytes of a sample.
     bytes: usize,
@@ -105,8 +104,11 @@ const fn work(kind: Kind, bytes: usize, nics: usize, connections: Option<usize>)
     }
 }
 
+/// What `bench loadgen` puts beside null SUTs.
+pub(super) const LOADGEN: Work = work(Kind::Server, 64, 1, Some(1));
+
 const WORKS: [Work; 10] = [
-    work(Kind::Server, 64, 1, Some(1)),
+    LOADGEN,
     work(Kind::Server, 64, 1, None),
     work(Kind::Server, 64, 2, None),
     work(Kind::Server, 64, 4, None),
@@ -177,7 +179,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
 fn built(root: &Path) -> Result<PathBuf> {
     let release = programs::build(root, programs::Profile::Release)?;
     let null = null_sut(root)?;
-    super::build_own(root, &[])?;
+    super::build_own(root)?;
     fs::copy(null, release.join("null_sut"))?;
     Ok(release)
 }

@@ -95,7 +95,7 @@ impl<'a> Trial<'a> {
         let folder = bench.folder.join(work.name());
         let configs = |control: &str| configs(work, settings, control);
         Ok(Trial {
-            pair: Pair::with(bench.root, &bench.programs, &folder, configs)?,
+            pair: Pair::start(bench.root, &bench.programs, &folder, configs)?,
             kind: work.kind,
             bench,
         })
@@ -127,8 +127,8 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Of accelerator and frontend.
-fn configs(work: &Work, settings: &[&Key], control: &str) -> [String; 2] {
+/// Configurations of accelerator and frontend.
+pub fn configs(work: &Work, settings: &[&Key], control: &str) -> [String; 2] {
     let (bytes, entries) = (work.bytes, work.nics);
     let is_set = settings.iter().any(|k| k.name == "connections");
     let own = work.connections.filter(|_| !is_set);

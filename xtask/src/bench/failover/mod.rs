@@ -1,19 +1,18 @@
-//! `cargo xtask bench failover [congestion|cut|silent|random ...]`: what
+//! `cargo xtask bench failover [congestion|cut|silent ...]`: what
 //! a congested rail and a cut one cost, in real traffic between two
 //! processes over four shaped links in network namespaces. Needs root.
 
-pub(super) mod net;
+mod net;
 mod run;
-mod table;
 mod trace;
 
 use std::ffi::OsString;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::pair::write;
+use super::{pair::write, table::Table};
 use crate::demo::programs;
 use net::Rails;
 use run::{Act, Plan, Setup};
@@ -25,6 +24,7 @@ const MBIT: u32 = 300;
 const LOAD: f64 = 0.6;
 /// Bytes of a sample.
 const SAMPLE: usize = 150_528;
+const ALL: [usize; RAILS] = [0, 1, 2, 3];
 /// The rail that things happen to.
 const VICTIM: usize = 2;
 /// When it is throttled, from when on latencies count, when
@@ -50,7 +50,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
         .iter()
         .map(|a| a.to_string_lossy().into_owned())
         .collect();
-    let known = ["congestion", "cut", "silent", "random"];
+    let known = ["congestion", "cut", "silent"];
     if let Some(w) = words.iter().find(|w| !known.contains(&w.as_str())) {
         bail!(
             "no measurement of rails is called {w}; there are: {}",
@@ -82,9 +82,6 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
             rows.insert(name.to_owned(), cut(&setup, silent)?);
         }
     }
-    if wanted("random") {
-        rows.insert("random".to_owned(), random(&setup)?);
-    }
     write(root, "failover", &rows)
 }
 
@@ -110,17 +107,15 @@ fn congestion(setup: &Setup<'_>) -> Result<Value> {
             name: &format!("congestion-{name}"),
             arbiter,
             acts: &acts,
+            nics: &ALL,
             seconds: END,
-            rate: load(),
-            ..Plan::default()
         })?;
         let less = setup.run(&Plan {
             name: &format!("removed-{name}"),
             arbiter,
             nics: &without,
+            acts: &[],
             seconds: LIFTED,
-            rate: load(),
-            ..Plan::default()
         })?;
         let (p99, removed) = (
             run.trace.quantile_ms(HALF, LIFTED, 0.99),
@@ -146,7 +141,19 @@ fn congestion(setup: &Setup<'_>) -> Result<Value> {
         let p99 = row["p99_ms"].as_f64().unwrap_or(f64::NAN);
         row["round_robins_over_it"] = json!(robin / p99);
     }
-    table::congestion(&rows);
+    let columns = [
+        ("policy", 16, "policy"),
+        ("p50 ms", 8, "p50_ms"),
+        ("p99 ms", 8, "p99_ms"),
+        ("without rail", 13, "p99_ms_without_the_rail"),
+        ("ratio", 6, "ratio"),
+        ("r_robin/it", 12, "round_robins_over_it"),
+        ("back s", 10, "share_again_after_s"),
+        ("MB/rail before", 19, "mbytes_per_rail_before"),
+        ("during", 19, "mbytes_per_rail_during"),
+        ("after", 19, "mbytes_per_rail_after"),
+    ];
+    print(&columns, &rows);
     Ok(Value::Array(rows))
 }
 
@@ -169,9 +176,8 @@ fn cut(setup: &Setup<'_>, silent: bool) -> Result<Value> {
             name: &format!("cut-{name}"),
             arbiter,
             acts: &acts,
+            nics: &ALL,
             seconds: 12.0,
-            rate: load(),
-            ..Plan::default()
         })?;
         setup.heal()?;
         let ledger = &run.summary["ledger"];
@@ -189,52 +195,45 @@ fn cut(setup: &Setup<'_>, silent: bool) -> Result<Value> {
             "share_again_after_s": run.back_at(VICTIM, 6.0),
         }));
     }
-    table::cut(&rows);
+    let columns = [
+        ("policy", 16, "policy"),
+        ("issued", 8, "issued"),
+        ("answered", 9, "answered"),
+        ("again", 6, "redispatched"),
+        ("valid", 6, "valid"),
+        ("stall ms", 9, "longest_stall_ms"),
+        ("longest ms", 11, "longest_latency_ms"),
+        ("back s", 8, "share_again_after_s"),
+    ];
+    print(&columns, &rows);
     Ok(Value::Array(rows))
 }
 
-/// Cuts and restores at random moments, many times over.
-fn random(setup: &Setup<'_>) -> Result<Value> {
-    let number = |key: &str, default: u64| {
-        let set = std::env::var(key).ok();
-        set.and_then(|v| v.parse().ok()).unwrap_or(default)
-    };
-    let (schedules, seed) = (number("QDL_FAULTS", 100), number("QDL_FAULT_SEED", 1));
-    println!("\n{schedules} schedules of cuts and restorations, from seed {seed}\n");
-    let (mut samples, mut again, mut losses) = (0, 0, 0);
-    let (mut worst, mut worst_at) = (0.0f64, String::new());
-    let mut random = fastrand::Rng::with_seed(seed);
-    for i in 0..schedules {
-        let acts = run::schedule(&mut random, RAILS, 2.5);
-        let policy = POLICIES[random.usize(..3)];
-        let run = setup
-            .run(&Plan {
-                name: "random",
-                arbiter: policy.1,
-                acts: &acts,
-                seconds: 3.0,
-                rate: load(),
-                ..Plan::default()
-            })
-            .with_context(|| format!("schedule {i} of seed {seed}: {acts:?} with {}", policy.0))?;
-        setup.heal()?;
-        run.must_be_whole()
-            .with_context(|| format!("schedule {i} of seed {seed}: {acts:?} with {}", policy.0))?;
-        let count = |key: &str| run.summary["ledger"][key].as_u64().unwrap_or(0);
-        samples += count("issued");
-        again += count("redispatched");
-        losses += count("lost_connections");
-        let stall = run.trace.longest_stall_ms();
-        if stall > worst {
-            (worst, worst_at) = (stall, format!("schedule {i} with {}", policy.0));
+/// Text as it is, numbers of rails as `1/2/3`, what is counted in whole numbers, the rest with a
+/// digit.
+fn cell(v: &Value) -> String {
+    match v {
+        Value::String(text) => text.clone(),
+        Value::Array(all) => {
+            let whole = all
+                .iter()
+                .map(|n| format!("{:.0}", n.as_f64().unwrap_or(0.0)));
+            whole.collect::<Vec<_>>().join("/")
         }
+        Value::Number(n) if n.is_f64() => format!("{:.1}", n.as_f64().unwrap_or(0.0)),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
     }
-    println!(
-        "{schedules} schedules: {samples} samples, {losses} connections lost, {again} samples sent again, none lost, none \
-         twice; longest stall {worst:.0} ms, in {worst_at}"
-    );
-    Ok(json!({
-        "schedules": schedules, "seed": seed, "samples": samples, "redispatched": again,
-        "lost_connections": losses, "longest_stall_ms": worst,
-    }))
+}
+
+/// Prints rows: heading, width and key of each column.
+fn print(columns: &[(&str, usize, &str)], rows: &[Value]) {
+    let heads: Vec<_> = columns
+        .iter()
+        .map(|(name, width, _)| (*name, *width))
+        .collect();
+    let table = Table::new(&heads);
+    for row in rows {
+        table.row(columns.iter().map(|(.., key)| cell(&row[key])));
+    }
 }

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use fastrand::Rng;
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::net::{Rails, Side};
+use super::net::Rails;
 use super::trace::Trace;
 use super::{RAILS, SAMPLE};
 use crate::demo::programs::Accelerator;
+use crate::namespaces::Side;
 use crate::process::Running;
 
 /// How often the rails' bytes are read.
@@ -64,22 +64,6 @@ pub struct Plan<'a> {
     /// Seconds from the end of the warm-up, and what happens then.
     pub acts: &'a [(f64, Act)],
     pub seconds: f64,
-    pub rate: f64,
-}
-
-const ALL: [usize; RAILS] = [0, 1, 2, 3];
-
-impl Default for Plan<'_> {
-    fn default() -> Self {
-        Plan {
-            name: "run",
-            arbiter: "least_outstanding",
-            nics: &ALL,
-            acts: &[],
-            seconds: 1.0,
-            rate: 100.0,
-        }
-    }
 }
 
 /// What came of it.
@@ -104,7 +88,7 @@ const DEADLINES: &str =
 impl Setup<'_> {
     fn frontend_yaml(&self, plan: &Plan<'_>) -> String {
         let nic = |k: &usize| {
-            let address = self.rails.address(Side::Frontend, *k);
+            let address = self.rails.net.address(Side::Frontend, *k);
             format!("  - {{address: {address}, connections: 2, slots: 4}}\n")
         };
         let nics: String = plan.nics.iter().map(nic).collect();
@@ -116,26 +100,26 @@ impl Setup<'_> {
              verify: digest\narbiter: {}\n{DEADLINES}\
              accelerators: [{{control: \"{}:7400\"}}]\nnics:\n{nics}",
             plan.arbiter,
-            self.rails.address(Side::Accelerator, self.rails.count())
+            self.rails.net.address(Side::Accelerator, self.rails.count)
         )
     }
 
     fn accelerator_yaml(&self, plan: &Plan<'_>) -> String {
         let nic = |k: &usize| {
-            let address = self.rails.address(Side::Accelerator, *k);
+            let address = self.rails.net.address(Side::Accelerator, *k);
             format!("  - {{listen: \"{address}:7410\"}}\n")
         };
         let nics: String = plan.nics.iter().map(nic).collect();
         format!(
             "node: acc\nauth: none\ncontrol: {{listen: \"{}:7400\"}}\n\
              model: {{name: digest, max_input_bytes: {SAMPLE}}}\nengine: {{kind: digest}}\nnics:\n{nics}",
-            self.rails.address(Side::Accelerator, self.rails.count())
+            self.rails.net.address(Side::Accelerator, self.rails.count)
         )
     }
 
     /// Puts every rail back to what it was.
     pub fn heal(&self) -> Result<()> {
-        for k in 0..self.rails.count() {
+        for k in 0..self.rails.count {
             self.rails.link_up(k, true)?;
             // An address that is there already is no harm, and one that is missing comes back.
             let _ = self.rails.silent(k, false);
@@ -160,14 +144,16 @@ impl Setup<'_> {
         let log = folder.join("accelerator.log");
         let mut command = self
             .rails
+            .net
             .command(Side::Accelerator, &self.programs.join("accelerator"));
         command.arg("--config").arg(accelerator);
         let mut serving = Accelerator::start_in(&mut command, &log)?;
         let out = folder.join("out");
         let mut command = self
             .rails
+            .net
             .command(Side::Frontend, &self.programs.join("frontend"));
-        let (seconds, rate) = (plan.seconds.to_string(), plan.rate.to_string());
+        let (seconds, rate) = (plan.seconds.to_string(), super::load().to_string());
         command
             .arg("--config")
             .arg(frontend)
@@ -284,42 +270,4 @@ impl Outcome {
             .map(|r| json!({"rail": r["name"], "changes": r["changes"]}))
             .collect()
     }
-
-    /// Every sample came back once, with its own answer.
-    pub fn must_be_whole(&self) -> Result<()> {
-        let s = &self.summary;
-        let ledger = &s["ledger"];
-        let whole = s["exit"]["code"] == 0
-            && s["valid"] == true
-            && ledger["issued"] == ledger["answered"]
-            && ledger["emptied"] == 0
-            && s["mismatches"].as_array().is_some_and(Vec::is_empty);
-        if !whole {
-            bail!("not whole: {} {ledger} {}", s["exit"], s["mismatches"]);
-        }
-        Ok(())
-    }
-}
-
-/// Cuts and restorations within so many seconds; one rail is always left alone.
-pub fn schedule(random: &mut Rng, rails: usize, seconds: f64) -> Vec<(f64, Act)> {
-    let spared = random.usize(..rails);
-    let mut acts = Vec::new();
-    for k in (0..rails).filter(|k| *k != spared) {
-        let silent = random.bool();
-        let mut at = random.u64(..(seconds * 1000.0) as u64);
-        let mut cut = true;
-        while (at as f64) < seconds * 1000.0 {
-            let act = if cut {
-                Act::cut(k, silent)
-            } else {
-                Act::heal(k, silent)
-            };
-            acts.push((at as f64 / 1000.0, act));
-            cut = !cut;
-            at += random.u64(50..1250);
-        }
-    }
-    acts.sort_by(|a, b| a.0.total_cmp(&b.0));
-    acts
 }

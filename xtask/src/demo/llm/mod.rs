@@ -5,7 +5,7 @@
 
 mod detail;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use self::detail::{Percentiles, Run};
 use super::accuracy::{self, Answers};
-use super::clear;
-use super::programs::{self, Accelerator};
-use crate::setup::{self, Models};
+use super::other_accuracy;
+use super::programs::Demo;
+use crate::setup;
 
 const ACCELERATOR_CONFIG: &str = "configs/llm/accelerator.yaml";
 const FRONTEND_CONFIG: &str = "configs/llm/frontend.yaml";
@@ -23,19 +23,11 @@ const MODEL: &str = "SmolLM2-135M-Instruct, 8-bit weights";
 /// What asks and scores.
 const QUESTIONS: &str = "models/capitals.py";
 
-const ACCURACY: [&str; 4] = ["--scenario", "offline", "--mode", "accuracy"];
+const FOLDER: &str = "target/demo/llm";
+const ACCURACY: &str = "--scenario offline --mode accuracy";
 /// Each question once, in whatever time that takes.
-const OFFLINE: [&str; 8] = [
-    "--scenario",
-    "offline",
-    "--mode",
-    "performance",
-    "--samples",
-    "248",
-    "--set",
-    "min_duration=0",
-];
-const SERVER: [&str; 4] = ["--scenario", "server", "--mode", "performance"];
+const OFFLINE: &str = "--scenario offline --mode performance --samples 248 --set min_duration=0";
+const SERVER: &str = "--scenario server --mode performance";
 /// Of what Offline has shown; the second where the first did not hold its limits.
 const LOADS: [f64; 2] = [0.4, 0.2];
 
@@ -70,41 +62,21 @@ struct Summary {
 /// Sets up, builds, runs, compares, sums up. The exit code is 0 when all of it is as it should be.
 pub fn run(root: &Path) -> Result<i32> {
     let began = Instant::now();
-    setup::run(root, Models::Digits)?;
-    println!("\n== building the two programs");
-    let built = programs::build(root, programs::Profile::Quick)?;
-    let demo = root.join("target/demo");
-    let folder = demo.join("llm");
-    clear(&folder)?;
-    let log = folder.join("accelerator.log");
-    println!("\n== accelerator: {MODEL}; its log is target/demo/llm/accelerator.log");
-    let mut accelerator =
-        Accelerator::start(root, &built.join("accelerator"), ACCELERATOR_CONFIG, &log)?;
-    println!("{}", accelerator.ready);
-    let mut one = |name: &str, about: &str, arguments: &[&str], more: &[&str]| -> Result<PathBuf> {
-        println!("\n== {name}: {about}");
-        accelerator.check(&log)?;
-        let folder = folder.join(name);
-        let arguments = [arguments, more].concat();
-        let program = built.join("frontend");
-        programs::frontend(root, &program, FRONTEND_CONFIG, &arguments, &folder)?;
-        Ok(folder)
-    };
-    let wire = one(
-        "accuracy",
-        "every question once, over the wire",
-        &ACCURACY,
-        &[],
-    )?;
+    let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
+    let mut demo = Demo::start(root, FOLDER, MODEL, configs)?;
+    let about = "every question once, over the wire";
+    let (wire, _) = demo.run("accuracy", about, ACCURACY)?;
     let about = "the same in one process, with no network";
-    let local = one("accuracy-local", about, &ACCURACY, &["--local"])?;
-    let offline = detail::read(&one("offline", "all questions at once", &OFFLINE, &[])?)?;
+    let (local, _) = demo.run("accuracy-local", about, &format!("{ACCURACY} --local"))?;
+    let (offline, _) = demo.run("offline", "all questions at once", OFFLINE)?;
+    let offline = detail::read(&offline)?;
     let rate = offline.samples as f64 * offline.tokens_per_s / offline.tokens.max(1) as f64;
     let mut server = None;
     for load in LOADS {
-        let target = format!("{:.2}", rate * load);
+        let arguments = format!("{SERVER} --target-qps {:.2}", rate * load);
         let about = "questions at random moments, first tokens at once";
-        let ran = detail::read(&one("server", about, &SERVER, &["--target-qps", &target])?)?;
+        let (ran, _) = demo.run("server", about, &arguments)?;
+        let ran = detail::read(&ran)?;
         let valid = ran.valid;
         server = Some(ran);
         if valid {
@@ -112,7 +84,7 @@ pub fn run(root: &Path) -> Result<i32> {
         }
     }
     let server = server.context("no Server run")?;
-    drop(accelerator);
+    drop(demo);
 
     let (over, beside) = (accuracy::read(&wire)?, accuracy::read(&local)?);
     let (score, score_local) = (score(root, &wire)?, score(root, &local)?);
@@ -124,7 +96,7 @@ pub fn run(root: &Path) -> Result<i32> {
         accuracy_local: score_local.share(),
         runs: vec![offline, server],
     };
-    let path = demo.join("llm.json");
+    let path = root.join("target/demo/llm.json");
     std::fs::write(&path, serde_json::to_string_pretty(&summary)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))?;
     let faults = faults(&summary, accuracy::difference(&over, &beside));
@@ -155,13 +127,8 @@ fn equal(wire: &Answers, local: &Answers) -> u64 {
 
 /// Everything that is not as it should be.
 fn faults(summary: &Summary, difference: Option<String>) -> Vec<String> {
-    let mut faults: Vec<String> = difference.into_iter().collect();
-    if summary.accuracy != summary.accuracy_local {
-        faults.push(format!(
-            "accuracy {} over the wire, {} with --local",
-            summary.accuracy, summary.accuracy_local
-        ));
-    }
+    let accuracy = other_accuracy(summary.accuracy, summary.accuracy_local);
+    let mut faults: Vec<String> = difference.into_iter().chain(accuracy).collect();
     // Noise names one capital in a hundred; the model as it was written names 36 of them.
     if summary.accuracy < 0.3 {
         faults.push(format!(

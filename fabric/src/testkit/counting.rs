@@ -4,12 +4,14 @@
 //! A test or an example that counts is a program of its own, and installs it:
 //!
 //! ```
-//! #[global_allocator]
-//! static ALLOCATOR: alloc_count::Counting = alloc_count::Counting;
+//! use fabric::testkit::counting::{Counting, of_thread};
 //!
-//! let before = alloc_count::of_thread();
+//! #[global_allocator]
+//! static ALLOCATOR: Counting = Counting;
+//!
+//! let before = of_thread();
 //! drop(std::hint::black_box(vec![0u8; 100]));
-//! assert_eq!(alloc_count::of_thread() - before, 1);
+//! assert_eq!(of_thread() - before, 1);
 //! ```
 
 use std::{

@@ -1,8 +1,7 @@
 //! The counter counts each way to ask for memory, for the thread that asks.
 
+use fabric::testkit::counting::{Counting, of_process, of_thread};
 use std::{hint::black_box, sync::mpsc, thread};
-
-use alloc_count::{Counting, of_process, of_thread};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

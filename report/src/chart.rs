@@ -1,0 +1,190 @@
+//! Charts as data: a page embeds each as JSON in an attribute, and its script draws it with uPlot.
+//!
+//! The script is in `page/charts.js`. It knows nothing of runs: titles, lines, colours, units and
+//! marks come from here.
+
+use serde::{Serialize, Serializer};
+
+use crate::html::escape;
+
+/// Maximum number of values of a line.
+pub const POINTS: usize = 300;
+
+/// How the script writes the values of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// A count or a rate.
+    Count,
+    /// Seconds since the first query; charts with this x axis share cursor and zoom.
+    Seconds,
+    /// Microseconds.
+    Us,
+    /// A share of 1.
+    Share,
+    /// A quantile as `-log10(1 - quantile)`: each nine has the same length.
+    Nines,
+}
+
+/// How the script draws the lines of a chart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Style {
+    /// Lines from 0 up.
+    Lines,
+    /// Lines on a logarithmic y axis.
+    Log,
+    /// A bar a value, those of several lines on top of each other.
+    Bars,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Line {
+    name: String,
+    colour: Option<&'static str>,
+    dash: bool,
+    #[serde(serialize_with = "rounded")]
+    values: Vec<f64>,
+}
+
+/// A vertical line at an event.
+#[derive(Clone, Debug, Serialize)]
+struct Mark {
+    x: f64,
+    text: String,
+    colour: &'static str,
+}
+
+/// One chart: lines over one x axis.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chart {
+    #[serde(skip)]
+    title: String,
+    style: Style,
+    units: (Unit, Unit),
+    #[serde(serialize_with = "rounded")]
+    x: Vec<f64>,
+    lines: Vec<Line>,
+    marks: Vec<Mark>,
+}
+
+/// Four digits are more than a chart shows; what is no number becomes `null`, a gap.
+fn rounded<S: Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error> {
+    let round = |v: &f64| format!("{v:.3e}").parse::<f64>().unwrap_or(f64::NAN);
+    to.collect_seq(values.iter().map(round))
+}
+
+impl Chart {
+    /// A chart without lines; `units` are those of x and y.
+    pub fn new(title: impl Into<String>, style: Style, units: (Unit, Unit), x: Vec<f64>) -> Self {
+        Chart {
+            title: title.into(),
+            style,
+            units,
+            x,
+            lines: Vec::new(),
+            marks: Vec::new(),
+        }
+    }
+
+    fn push(
+        &mut self,
+        name: String,
+        colour: Option<&'static str>,
+        dash: bool,
+        mut values: Vec<f64>,
+    ) {
+        values.resize(self.x.len(), f64::NAN);
+        self.lines.push(Line {
+            name,
+            colour,
+            dash,
+            values,
+        });
+    }
+
+    /// Adds a line. `colour` is a variable of the style sheet without its dashes; the script
+    /// chooses one where there is none.
+    pub fn line(
+        &mut self,
+        name: impl Into<String>,
+        colour: Option<&'static str>,
+        values: impl IntoIterator<Item = f64>,
+    ) {
+        self.push(name.into(), colour, false, values.into_iter().collect());
+    }
+
+    /// Adds a dashed horizontal line, where there is a bound.
+    pub fn bound(&mut self, bound: Option<f64>, name: &str) {
+        if let Some(value) = bound {
+            let values = vec![value; self.x.len()];
+            self.push(name.to_owned(), Some("bad"), true, values);
+        }
+    }
+
+    /// Adds a vertical line at an event.
+    pub fn mark(&mut self, x: f64, text: impl Into<String>, colour: &'static str) {
+        let text = text.into();
+        self.marks.push(Mark { x, text, colour });
+    }
+
+    /// Whether no line has a value but 0.
+    pub fn is_zero(&self) -> bool {
+        let mut values = self.lines.iter().flat_map(|l| &l.values);
+        values.all(|v| *v == 0.0 || v.is_nan())
+    }
+
+    /// The element with its title; nothing where there are no two values to draw.
+    pub fn html(&self) -> String {
+        let drawn = |l: &Line| l.values.iter().filter(|v| v.is_finite()).count();
+        let least = if self.style == Style::Bars { 1 } else { 2 };
+        if self.lines.iter().all(|l| drawn(l) < least) {
+            return String::new();
+        }
+        // Plain data always has a JSON.
+        let json = serde_json::to_string(self).unwrap_or_default();
+        let title = match self.title.as_str() {
+            "" => String::new(),
+            title => format!("<h4>{}</h4>", escape(title)),
+        };
+        let json = escape(&json);
+        format!(
+            "<div class=\"chart\">{title}<div class=\"plot\" data-chart=\"{json}\"></div></div>"
+        )
+    }
+}
+
+/// Charts beside each other, where there is room.
+pub fn beside(charts: &[String]) -> String {
+    format!("<div class=\"charts\">{}</div>", charts.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_four_digits_and_a_gap_is_null() {
+        let values = vec![0.0, 12_345_678.0, 0.001_234_567, -98.765_4, f64::NAN];
+        let mut chart = Chart::new(
+            "a < b",
+            Style::Lines,
+            (Unit::Seconds, Unit::Us),
+            values.clone(),
+        );
+        chart.line("x", Some("net"), values);
+        let html = chart.html();
+        assert!(html.contains("<h4>a &lt; b</h4>"), "{html}");
+        assert!(
+            html.contains("[0.0,12350000.0,0.001235,-98.77,null]"),
+            "{html}"
+        );
+    }
+
+    #[test]
+    fn a_chart_of_nothing_is_nothing() {
+        let mut chart = Chart::new("t", Style::Log, (Unit::Seconds, Unit::Us), vec![0.5, 1.5]);
+        chart.line("x", None, [f64::NAN, 3.0]);
+        assert_eq!(chart.html(), "");
+    }
+}

@@ -1,0 +1,182 @@
+//! Tables and charts of groups beside each other.
+
+use qdl::stats::text;
+
+use super::{
+    differences::{Difference, Found, change},
+    groups::Group,
+};
+use crate::{
+    chart::{Chart, Style, Unit},
+    html::{Cell, absent, figure, key, table},
+    page::two,
+    pictures::{
+        course::{Axis, Column, columns, tick_s},
+        percentiles::{self, Curve},
+        stages::{Means, StageMean, stage_bar, sum},
+    },
+    run::Run,
+};
+
+/// Each figure of each group beside the first group's.
+pub fn differences(found: &[Found]) -> String {
+    let row = |f: &Found, d: &Difference| {
+        let said = |ratio| change(ratio, d.figure);
+        let between = d.interval.map_or_else(String::new, |(low, high)| {
+            format!("{} to {}", said(low), said(high))
+        });
+        let noise = match d.is_real() {
+            Some(true) => "no",
+            Some(false) => "yes",
+            None => "not known",
+        };
+        vec![
+            key(f.colour, &f.names.1),
+            Cell::words(d.figure.name),
+            Cell::figure(d.figure.said(d.values.0)),
+            Cell::figure(d.figure.said(d.values.1)),
+            Cell::figure(said(d.ratio)),
+            Cell::words(between),
+            Cell::words(noise),
+        ]
+    };
+    let rows = found
+        .iter()
+        .flat_map(|f| f.all.iter().map(move |d| row(f, d)));
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let has_interval = |f: &Found| f.all.iter().any(|d| d.interval.is_some());
+    let note = match found.iter().any(has_interval) {
+        true => {
+            "95 % intervals of a bootstrap over blocks of ticks, and over runs where a setting was \
+             repeated. An interval around \"the same\" is noise."
+                .to_owned()
+        }
+        false => format!("There are no intervals: {}.", found[0].without),
+    };
+    let heading = [
+        "",
+        "figure",
+        &found[0].names.0,
+        "this",
+        "change",
+        "with 95 % between",
+        "noise",
+    ];
+    figure("differences", "Differences", &table(&heading, &rows), &note)
+}
+
+/// Mean stages of a group, with what comes before `issue_query` where each run knows it.
+fn stages(group: &Group<'_>) -> Vec<StageMean> {
+    let all: Vec<Means> = group.runs.iter().map(|r| Means::of(r)).collect();
+    let shortest = all.iter().min_by_key(|m| m.stages.len());
+    let names = shortest.iter().flat_map(|m| &m.stages);
+    names
+        .map(|(colour, name, _)| {
+            let of = |m: &Means| m.stages.iter().find(|s| s.1 == *name).map_or(0.0, |s| s.2);
+            let mean = all.iter().map(of).sum::<f64>() / all.len() as f64;
+            (*colour, *name, mean.max(0.0))
+        })
+        .collect()
+}
+
+/// A row for each stage, a column for each group, and a bar above each.
+fn stages_table(groups: &[Group<'_>]) -> String {
+    let means: Vec<Vec<StageMean>> = groups.iter().map(stages).collect();
+    let top = means.iter().map(|m| sum(m)).fold(0.0, f64::max);
+    let bars = groups.iter().zip(&means);
+    let mut rows: Vec<Vec<Cell>> = bars
+        .map(|(group, means)| {
+            let whole = Cell::figure(text::time_us(sum(means)));
+            let bar = Cell::Raw(stage_bar(means, top));
+            vec![key(group.colour, &group.name), whole, bar]
+        })
+        .collect();
+    let bars = table(&["", "in all", ""], &rows);
+    let most = means.iter().max_by_key(|m| m.len());
+    rows = most
+        .into_iter()
+        .flatten()
+        .map(|(colour, name, _)| {
+            let of = |m: &Vec<StageMean>| {
+                let stage = m.iter().find(|s| s.1 == *name);
+                Cell::figure(stage.map_or_else(|| "-".to_owned(), |s| text::time_us(s.2)))
+            };
+            [key(colour, name)]
+                .into_iter()
+                .chain(means.iter().map(of))
+                .collect()
+        })
+        .collect();
+    let names = groups.iter().map(|g| g.name.as_str());
+    let heading: Vec<&str> = ["stage"].into_iter().chain(names).collect();
+    format!("{bars}{}", table(&heading, &rows))
+}
+
+/// Percentiles and stages.
+pub fn latency(groups: &[Group<'_>]) -> String {
+    let totals: Vec<_> = groups.iter().map(Group::total).collect();
+    let curves: Vec<Curve<'_>> = groups
+        .iter()
+        .zip(&totals)
+        .filter_map(|(g, t)| Some(Curve::of(g.colour, &g.name, t.as_ref()?)))
+        .collect();
+    let left = match curves.is_empty() {
+        true => absent("There are no histograms: `latency.hlog` is in none of the folders."),
+        false => figure(
+            "percentiles",
+            "Each percentile",
+            &percentiles::chart(&curves, groups[0].runs[0].bound_us()),
+            "From issue to completion, repetitions together.",
+        ),
+    };
+    let title = "Where the time goes, on average";
+    two(
+        &left,
+        &figure("stages", title, &stages_table(groups), "One scale for all."),
+    )
+}
+
+/// Throughput and p99 over time, a line a run.
+pub fn over_time(groups: &[Group<'_>]) -> String {
+    let runs = groups
+        .iter()
+        .flat_map(|g| g.runs.iter().map(move |r| (g, *r)));
+    let kept = runs.filter_map(|(g, r)| Some((g, r, r.timeline.as_ref()?)));
+    let kept: Vec<_> = kept.collect();
+    let axes = kept.iter().map(|(.., t)| Axis::of(t));
+    // The longest columns hold at least a tick of each run.
+    let Some(axis) = axes.max_by(|a, b| a.each_s.total_cmp(&b.each_s)) else {
+        return absent("None of these runs kept a timeline.");
+    };
+    let columns: Vec<Vec<Column>> = kept.iter().map(|k| columns(k.2, axis.each_s)).collect();
+    let most = columns.iter().map(Vec::len).max().unwrap_or(0);
+    let chart = |id, title, style, unit, of: &dyn Fn(&Column, f64) -> f64| {
+        let x = (0..most).map(|i| (i as f64 + 0.5) * axis.each_s).collect();
+        let mut chart = Chart::new("", style, (Unit::Seconds, unit), x);
+        for ((group, run, timeline), columns) in kept.iter().zip(&columns) {
+            let values = columns.iter().map(|c| of(c, tick_s(timeline)));
+            chart.line(run_name(group, run), Some(group.colour), values);
+        }
+        figure(id, title, &chart.html(), "A line is a run.")
+    };
+    let rate = |c: &Column, tick_s: f64| c.completed() / tick_s;
+    let p99 = |c: &Column, _: f64| c.quantile_us(0.99);
+    two(
+        &chart(
+            "rate",
+            "Samples per second",
+            Style::Lines,
+            Unit::Count,
+            &rate,
+        ),
+        &chart("p99", "p99 over time", Style::Log, Unit::Us, &p99),
+    )
+}
+
+fn run_name(group: &Group<'_>, run: &Run) -> String {
+    let letter = group.name.split(' ').next().unwrap_or_default();
+    format!("{letter} {}", run.name)
+}

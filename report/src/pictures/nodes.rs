@@ -1,0 +1,104 @@
+//! The run's nodes: the frontend, the accelerators, and the traffic with each.
+
+use qdl::{
+    stats::{AcceleratorRecord, text},
+    wire::NodeFacts,
+};
+
+use crate::{
+    html::{Cell, figure, table},
+    run::Run,
+};
+
+/// The links that a node tells of: `nics[0] eth0, ethernet`.
+fn links(facts: Option<&NodeFacts>) -> Vec<String> {
+    let links = facts.iter().flat_map(|f| &f.links);
+    links
+        .map(|l| {
+            let layer = serde_json::to_value(l.layer).unwrap_or_default();
+            let layer = layer.as_str().unwrap_or_default();
+            format!("nics[{}] {}, {layer}", l.nic, l.name)
+        })
+        .collect()
+}
+
+fn host(facts: Option<&NodeFacts>) -> Cell {
+    Cell::words(facts.map_or("", |f| f.host.as_str()))
+}
+
+fn frontend(run: &Run) -> Vec<Cell> {
+    let system = &run.summary.run.system;
+    let facts = system.facts.as_ref();
+    let mut nics = links(facts);
+    if nics.is_empty() {
+        nics = system.places.nics.iter().map(|n| n.nic.clone()).collect();
+    }
+    let nothing = ["", "", "", ""].map(Cell::figure);
+    [
+        Cell::words(&run.summary.node),
+        host(facts),
+        Cell::words("LoadGen"),
+        Cell::words(nics.join("; ")),
+    ]
+    .into_iter()
+    .chain(nothing)
+    .collect()
+}
+
+fn accelerator(run: &Run, a: &AcceleratorRecord) -> Vec<Cell> {
+    let connections = run.summary.run.system.connections.iter();
+    let (mut n, mut bytes, mut losses) = (0, 0u64, 0);
+    for c in connections {
+        let node = c
+            .name
+            .rsplit_once('/')
+            .map_or(c.name.as_str(), |(node, _)| node);
+        if node == a.node {
+            n += 1;
+            bytes = bytes.saturating_add(c.tx.bytes).saturating_add(c.rx.bytes);
+            losses += c.lost.len();
+        }
+    }
+    let bits = bytes as f64 * 8.0 / run.summary.run.duration_s.max(1e-9);
+    let gpus = a.gpus.iter().map(|g| format!("GPU {} {}", g.index, g.name));
+    let runs: Vec<String> = [format!("engine {}", a.engine)]
+        .into_iter()
+        .chain(gpus)
+        .collect();
+    vec![
+        Cell::words(&a.node),
+        host(a.facts.as_ref()),
+        Cell::words(runs.join("; ")),
+        Cell::words(links(a.facts.as_ref()).join("; ")),
+        Cell::figure(text::grouped(n)),
+        Cell::figure(text::bytes(bytes)),
+        Cell::figure(text::bit_rate(bits / 1e9)),
+        Cell::figure(text::grouped(losses as u64)),
+    ]
+}
+
+/// The picture; nothing where there was no network.
+pub fn picture(run: &Run) -> String {
+    let system = &run.summary.run.system;
+    if system.connections.is_empty() {
+        return String::new();
+    }
+    let others = system.accelerators.iter().map(|a| accelerator(run, a));
+    let rows: Vec<_> = [frontend(run)].into_iter().chain(others).collect();
+    let heading = [
+        "node",
+        "host",
+        "runs",
+        "NICs",
+        "connections",
+        "payload",
+        "rate",
+        "losses",
+    ];
+    figure(
+        "network",
+        "The run's network",
+        &table(&heading, &rows),
+        "Payload in both directions with the warm-up; the rate is its mean over the run.",
+    )
+}

@@ -1,0 +1,209 @@
+//! What cargo does not hold: no crate depends on one that it must not know, and the files of a
+//! folder do not use each other in a circle. A file and the folder of its name count as one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::columns::rust_files;
+
+/// Crates, and what they must not depend on. Names of crates that do not exist are skipped.
+const MUST_NOT_KNOW: &str = "
+verbs ofi loadgen-log tune: fabric record qdl report submission accelerator frontend
+fabric loadgen-bridge: record qdl report submission tune accelerator frontend
+record: qdl report submission tune loadgen-bridge accelerator frontend
+qdl: report submission tune loadgen-bridge accelerator frontend
+report submission: loadgen-bridge accelerator frontend
+accelerator: report tune loadgen-bridge frontend
+xtask: fabric qdl submission loadgen-bridge accelerator frontend";
+
+/// What is left of circles, and to be taken apart: of a folder, the files that are in one.
+const LEFT: &str = "
+accelerator/src/engine/http: command judge
+bench/src/rails: model queues
+ofi/src/safe: info library
+qdl/src/dispatch: completing nic
+fabric/src/: device_memory region
+fabric/src/ib: connection device resources rx shared tx
+qdl/src/run: accept common health node opening peer served side
+qdl/src/serve: end responses
+qdl/src/stats: histograms judge ledger loadgen phases record render served table tokens
+verbs/src/safe: chain context entries library mr
+verbs/src/stub: fabric objects queues table";
+
+/// A module's path within its crate.
+type Name = Vec<String>;
+
+/// What is wrong in the workspace below `root`.
+pub fn check(root: &Path) -> Result<Vec<String>> {
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+    };
+    let workspace = read(&root.join("Cargo.toml"))?;
+    let (_, members) = workspace.split_once("members = [").context("no members")?;
+    let members = members.split(']').next().unwrap_or_default();
+    let mut complaints = Vec::new();
+    for member in members.split('"').skip(1).step_by(2) {
+        let folder = root.join(member);
+        complaints.extend(unwanted(member, &read(&folder.join("Cargo.toml"))?));
+        let mut modules = BTreeMap::new();
+        for file in rust_files(&folder.join("src"))? {
+            let inside = file.strip_prefix(folder.join("src"))?.with_extension("");
+            let words = inside.iter().map(|w| w.to_string_lossy().into_owned());
+            let name: Name = words.filter(|w| w != "mod" && w != "lib").collect();
+            if !name.iter().any(|w| w.ends_with("tests") || w == "main") {
+                modules.insert(name.clone(), paths(&read(&file)?, &name));
+            }
+        }
+        complaints.extend(circles(member, &modules));
+    }
+    Ok(complaints)
+}
+
+/// Dependencies that a crate must not have; its tests may.
+fn unwanted(member: &str, manifest: &str) -> Vec<String> {
+    let has = |list: &str, name: &str| list.split(' ').any(|word| word == name);
+    let name = manifest
+        .split("name = \"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
+    let name = name.unwrap_or(member);
+    let rules = MUST_NOT_KNOW
+        .lines()
+        .filter_map(|rule| rule.split_once(": "));
+    let rules: Vec<_> = rules.filter(|(these, _)| has(these, name)).collect();
+    let is_wanted = |section: &&str| {
+        let head = section.trim_start_matches('[').split(']').next();
+        head.is_some_and(|h| h == "dependencies" || h.ends_with(".dependencies"))
+    };
+    let sections = manifest.split("\n[").filter(is_wanted);
+    let names = sections
+        .flat_map(str::lines)
+        .map(|line| line.split(['.', ' ', '=']).next());
+    names
+        .flatten()
+        .filter(|other| rules.iter().any(|(_, others)| has(others, other)))
+        .map(|other| format!("{member}/Cargo.toml: {name} must not know {other}"))
+        .collect()
+}
+
+/// The paths that a source names, from the crate's root on. Comments and what is compiled for tests
+/// alone are left out, by how rustfmt lays them out.
+fn paths(text: &str, module: &Name) -> Vec<Name> {
+    let (mut code, mut test) = (String::new(), false);
+    for line in text.lines() {
+        test |= line.starts_with("#[cfg(test") || line.starts_with("#[cfg(all(test");
+        if !test {
+            code += line.split("//").next().unwrap_or_default().trim();
+            code.push(' ');
+        }
+        test &= line != "}" && (line.starts_with(' ') || !line.ends_with(';'));
+    }
+    let ends = |c: char| !c.is_alphanumeric() && c != '_' && c != ':';
+    // The innermost group first: `a::{b, c}` becomes `a::b, a::c`.
+    while let Some(open) = code.rfind("::{") {
+        let close = code[open..].find('}').map_or(code.len() - 1, |n| open + n);
+        let start = code[..open].rfind(ends).map_or(0, |n| n + 1);
+        let items = code[open + 3..close].split(',').map(str::trim);
+        let items: Vec<_> = items
+            .map(|i| format!("{}::{i}", &code[start..open]))
+            .collect();
+        code.replace_range(start..=close, &items.join(", "));
+    }
+    let mut found = Vec::new();
+    for path in code.split(ends).filter(|word| word.contains("::")) {
+        let mut at = module.clone();
+        for word in path.split("::").filter(|word| !word.is_empty()) {
+            match word {
+                "crate" => at.clear(),
+                "super" => drop(at.pop()),
+                "self" => {}
+                word => at.push(word.to_owned()),
+            }
+        }
+        found.push(at);
+    }
+    found
+}
+
+/// Files of a crate's folders that use each other in a circle.
+fn circles(krate: &str, modules: &BTreeMap<Name, Vec<Name>>) -> Vec<String> {
+    // Of each folder, which file uses which.
+    let mut arrows: BTreeMap<&[String], BTreeSet<[&str; 2]>> = BTreeMap::new();
+    for (user, path) in modules
+        .iter()
+        .flat_map(|(m, paths)| paths.iter().map(move |p| (m, p)))
+    {
+        let depth = user.iter().zip(path).take_while(|(a, b)| a == b).count();
+        let (folder, Some(file), Some(word)) = (&user[..depth], user.get(depth), path.get(depth))
+        else {
+            continue;
+        };
+        let is_file = |word| modules.contains_key(&[folder, std::slice::from_ref(word)].concat());
+        // What the folder's own module passes on of a file is that file's.
+        let of_file = |p: &&Name| p.starts_with(folder) && p.get(depth + 1) == Some(word);
+        let mut imports = modules.get(folder).into_iter().flatten();
+        let passed_on = imports.find(|p| !is_file(word) && of_file(p));
+        let used = passed_on.map_or(word, |p| &p[depth]);
+        if used != file && is_file(used) {
+            arrows.entry(folder).or_default().insert([file, used]);
+        }
+    }
+    let mut complaints = Vec::new();
+    for (folder, mut arrows) in arrows {
+        // A file that uses none, or that none uses, is in no circle.
+        let mut before = 0;
+        while before != arrows.len() {
+            before = arrows.len();
+            let all = arrows.clone();
+            let goes_on = |[from, to]: &[&str; 2]| {
+                all.iter().any(|[user, _]| user == to) && all.iter().any(|[_, used]| used == from)
+            };
+            arrows.retain(goes_on);
+        }
+        let folder = format!("{krate}/src/{}", folder.join("/"));
+        let left = LEFT.lines().filter_map(|line| line.split_once(": "));
+        let left = left
+            .filter(|(name, _)| *name == folder)
+            .flat_map(|(_, files)| files.split(' '));
+        let left: BTreeSet<_> = left.collect();
+        arrows.retain(|[from, to]| !(left.contains(from) && left.contains(to)));
+        if !arrows.is_empty() {
+            let arrows: Vec<_> = arrows.iter().map(|arrow| arrow.join(" uses ")).collect();
+            complaints.push(format!("{folder}: in a circle, {}", arrows.join(", ")));
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_planted_circle_and_a_planted_dependency_are_named() {
+        let tree = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = tree.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("Cargo.toml", "members = [\"qdl\"]\n");
+        write("qdl/Cargo.toml", "[dev-dependencies]\nreport = \"1\"\n");
+        write("qdl/src/lib.rs", "mod a;\nmod b;\npub use b::{C, D};\n");
+        write("qdl/src/a.rs", "use crate::{C as D, E};\n");
+        let only_tests = "// crate::a\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n";
+        write("qdl/src/b/mod.rs", only_tests);
+        write("qdl/src/b/f.rs", "");
+        assert_eq!(check(tree.path()).unwrap(), [""; 0]);
+        write("qdl/src/b/f.rs", "fn f(_: &super::super::a::X<u8>) {}\n");
+        write(
+            "qdl/Cargo.toml",
+            "[dependencies]\nreport.workspace = true\n",
+        );
+        let dependency = "qdl/Cargo.toml: qdl must not know report";
+        let circle = "qdl/src/: in a circle, a uses b, b uses a";
+        assert_eq!(check(tree.path()).unwrap(), [dependency, circle]);
+    }
+}
