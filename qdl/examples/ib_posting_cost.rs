@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use alloc_count::Counting;
-use qdl::config::NicConfig;
+use qdl::config::{NicConfig, NicFabric};
 use qdl::fabric::ib::{IbCfgs, IbConnection, IbDevice, IbResources};
 use qdl::fabric::{Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window};
 
@@ -118,7 +118,9 @@ fn measure(len: u32, split_above: Option<u32>) -> Measured {
 fn links(split_above: Option<u32>) -> (Link, Link, Arc<Grants>) {
     let end = |device: &str| {
         let mut nic = NicConfig::ib(device);
-        nic.adaptive_routing.split_above = split_above;
+        if let NicFabric::Ib(ib) = &mut nic.fabric {
+            ib.adaptive_routing.split_above = split_above;
+        }
         let resources = IbResources::new(IbDevice::open(&nic).expect("a stub device"));
         let resources = resources.expect("a domain");
         let grants = Arc::new(Grants::new(SLOTS));

@@ -19,7 +19,7 @@ use std::{
 };
 
 use qdl::{
-    config::NicConfig,
+    config::{NicConfig, NicFabric, OfiKeys},
     fabric::{
         Endpoint, Event, FabricCounts, Grants, Imm, Link, Post, Region, SourceId, Window,
         ofi::{OfiCfgs, OfiConnection, OfiDevice, OfiResources},
@@ -381,11 +381,13 @@ fn main() {
     let nics: Vec<NicConfig> = places
         .iter()
         .map(|place| {
-            let mut nic = NicConfig::ofi_domain(&provider, place);
-            if let Ok(address) = place.parse() {
-                (nic.domain, nic.address) = (None, Some(address));
-            }
-            nic
+            let address = place.parse().ok();
+            NicConfig::from(NicFabric::Ofi(OfiKeys {
+                provider: provider.clone(),
+                domain: address.is_none().then(|| place.clone()),
+                address,
+                ..OfiKeys::default()
+            }))
         })
         .collect();
     pin(false, 0);

@@ -29,6 +29,7 @@ use qdl::{
         Broken, Event, Imm, Region,
         ib::{IbCfgs, IbConnection},
     },
+    testkit::ib_keys,
 };
 use rig::{Pair, alone, endpoint, next, next_broken, post};
 
@@ -45,7 +46,9 @@ qdl::fabric_conformance!(
 mod split {
     qdl::fabric_conformance!(
         #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
-        super::super::Disturbed(&[], |nic| nic.adaptive_routing.split_above = Some(100))
+        super::super::Disturbed(&[], |nic| qdl::testkit::ib_keys(nic)
+            .adaptive_routing
+            .split_above = Some(100))
     );
 }
 
@@ -73,7 +76,7 @@ common_cases!(#[ignore = "needs an RDMA device: cargo xtask soft-roce"]);
 #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
 fn eight_thousand_slots_wrap() {
     let _alone = alone();
-    let pair = Pair::open(|nic| nic.send_depth = Auto::Fixed(8192));
+    let pair = Pair::open(|nic| ib_keys(nic).send_depth = Auto::Fixed(8192));
     cases::wrap_the_tracker(&pair, 10);
 }
 
@@ -98,7 +101,7 @@ fn a_pulled_cable_breaks_every_connection_in_words() {
     for (link, nic) in [(&mut a, &pair.nics[0]), (&mut b, &pair.nics[1])] {
         let broken = next_broken(link);
         told("pulled cable", began, &broken);
-        let expected = format!("port 1 of {} is down", nic.device());
+        let expected = format!("port 1 of {} is down", nic.label().trim_end_matches(":1"));
         assert_eq!(broken, Broken::Device(expected));
     }
     drop(pulled);
@@ -138,7 +141,7 @@ fn a_queue_pair_forced_to_err_is_told_at_both_ends() {
     let at_b = next_broken(&mut b).to_string();
     told("queue pair in ERR, its own side", began, &at_b);
     assert!(
-        at_b.contains("IBV_WC_WR_FLUSH_ERR") && at_b.contains(pair.nics[1].device()),
+        at_b.contains("IBV_WC_WR_FLUSH_ERR") && at_b.contains(pair.resources[1].device().name()),
         "{at_b}"
     );
     // The other end hears of it when it sends: a queue pair in ERR takes nothing and says nothing.

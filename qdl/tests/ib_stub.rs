@@ -20,6 +20,7 @@ use qdl::{
         Broken, Imm, PostError,
         ib::{IbCfgs, IbConnection},
     },
+    testkit::ib_keys,
 };
 use rig::{Ib, Pair, endpoint, next_broken, post};
 use verbs::{Verbs, stub};
@@ -37,16 +38,16 @@ qdl::fabric_conformance!(super::Ib(|_| {}));
 
 mod split {
     qdl::fabric_conformance!(super::super::Ib(|nic| {
-        nic.adaptive_routing.split_above = Some(100);
+        qdl::testkit::ib_keys(nic).adaptive_routing.split_above = Some(100);
     }));
 }
 
 mod small_queues {
     qdl::fabric_conformance!(super::super::Ib(|nic| {
-        nic.send_depth = qdl::config::Auto::Fixed(17);
-        nic.signal_every = 3;
+        qdl::testkit::ib_keys(nic).send_depth = qdl::config::Auto::Fixed(17);
+        qdl::testkit::ib_keys(nic).signal_every = 3;
         nic.inline_bytes = Some(16);
-        nic.solicited = false;
+        qdl::testkit::ib_keys(nic).solicited = false;
     }));
 }
 
@@ -97,6 +98,6 @@ fn slots_beyond_the_device_are_refused_in_words() {
 /// The tracker's 8,192 slots on one queue pair: filled, answered, drained, wrapped.
 #[test]
 fn eight_thousand_slots_wrap_a_thousand_times() {
-    let pair = Pair::open(|nic| nic.send_depth = Auto::Fixed(8192));
+    let pair = Pair::open(|nic| ib_keys(nic).send_depth = Auto::Fixed(8192));
     cases::wrap_the_tracker(&pair, 1000);
 }

@@ -92,10 +92,11 @@ impl End {
 /// Exchanges for a while; `answer` is 0 for none.
 pub fn run(nic: &NicConfig, size: usize, answer: usize, slots: usize, time: Duration) -> Round {
     let ofi = Ofi::load().unwrap_or_else(|e| fail(&e));
+    let keys = nic.as_ofi().expect("an `ofi` NIC");
     let place = Place {
-        provider: nic.ofi().to_owned(),
-        domain: nic.domain.clone(),
-        address: nic.address.map(|a| a.to_string()),
+        provider: keys.provider.clone(),
+        domain: keys.domain.clone(),
+        address: keys.address.map(|a| a.to_string()),
     };
     let info = ofi.find(&place).unwrap_or_else(|e| fail(&e));
     let domains = [0, 1].map(|_| Domain::open(&info).unwrap_or_else(|e| fail(&e)));

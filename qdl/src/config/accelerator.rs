@@ -12,9 +12,8 @@ use serde::Deserialize;
 use super::{
     auth::{Auth, AuthWord},
     deadlines::Deadlines,
-    document::Document,
     engine::{EngineConfig, EngineKind},
-    nic::{MAX_THREADS, NicAt, NicConfig},
+    nic::{MAX_THREADS, NicConfig, NicFabric},
     rules::{
         Findings, MAX_SAMPLE_BYTES, Root, Side, auto_within, check_model, name, resolve, within,
         within_some,
@@ -155,7 +154,7 @@ impl AcceleratorConfig {
     }
 
     /// Who undoes a compression, and where.
-    fn check_compression(&self, out: &mut Findings) {
+    fn check_compression(&self, out: &mut Findings<'_>) {
         let Some(compression) = self.model.compression else {
             return;
         };
@@ -183,7 +182,10 @@ impl AcceleratorConfig {
                 "raise `memory_mib`, or lower `engine.max_batch` or `engine.threads`",
             );
         }
-        for (i, nic) in self.nics.iter().enumerate().filter(|(_, n)| n.gpudirect) {
+        for (i, nic) in self.nics.iter().enumerate() {
+            if !nic.as_ib().is_some_and(|ib| ib.gpudirect) {
+                continue;
+            }
             out.add(
                 format!("nics[{i}].gpudirect"),
                 format!(
@@ -195,7 +197,7 @@ impl AcceleratorConfig {
         }
     }
 
-    fn check_model(&self, out: &mut Findings) {
+    fn check_model(&self, out: &mut Findings<'_>) {
         let model = &self.model;
         let kind = self.engine.kind.as_str();
         out.rule("model.name", &model.name, name);
@@ -304,7 +306,7 @@ impl AcceleratorConfig {
     }
 
     /// A server's model: its file is the server's, its tensors are token ids.
-    fn check_server_model(&self, out: &mut Findings) {
+    fn check_server_model(&self, out: &mut Findings<'_>) {
         let model = &self.model;
         for (key, present) in [
             ("file", model.file.is_some()),
@@ -337,7 +339,7 @@ impl AcceleratorConfig {
 
     /// Samples of a NIC that names a GPU go to that GPU's pipeline: there has to be one, and one
     /// that gets nothing is a mistake.
-    fn check_gpus(&self, out: &mut Findings) {
+    fn check_gpus(&self, out: &mut Findings<'_>) {
         if !self.engine.minds_gpus() {
             return;
         }
@@ -364,7 +366,7 @@ impl AcceleratorConfig {
         }
     }
 
-    fn check_addresses(&self, out: &mut Findings) {
+    fn check_addresses(&self, out: &mut Findings<'_>) {
         let mut taken: BTreeMap<SocketAddr, String> = BTreeMap::new();
         let mut check = |address: SocketAddr, path: String| {
             let loopback = address.ip().is_loopback();
@@ -383,7 +385,9 @@ impl AcceleratorConfig {
         };
         check(self.control.listen, "control.listen".to_owned());
         for (i, nic) in self.nics.iter().enumerate() {
-            if let (NicAt::Tcp(_), Some(listen)) = (nic.at(), nic.listen) {
+            if let NicFabric::Tcp(tcp) = &nic.fabric
+                && let Some(listen) = tcp.listen
+            {
                 check(listen, format!("nics[{i}].listen"));
             }
         }
@@ -400,6 +404,10 @@ impl Root for AcceleratorConfig {
         }
     }
 
+    fn nics(&mut self) -> &mut [NicConfig] {
+        &mut self.nics
+    }
+
     fn files(&self) -> Vec<(&'static str, &Path)> {
         let files = [
             ("model.file", &self.model.file),
@@ -412,7 +420,7 @@ impl Root for AcceleratorConfig {
             .collect()
     }
 
-    fn check(&self, document: &Document, out: &mut Findings) {
+    fn check(&self, out: &mut Findings<'_>) {
         self.auth().check(self.auth, out);
         self.check_model(out);
         self.check_addresses(out);
@@ -424,11 +432,11 @@ impl Root for AcceleratorConfig {
             );
         }
         for (i, nic) in self.nics.iter().enumerate() {
-            nic.check(Self::SIDE, &format!("nics[{i}]"), document, out);
+            nic.check(Self::SIDE, &format!("nics[{i}]"), out);
         }
         self.engine.check(out);
         self.check_compression(out);
         self.check_gpus(out);
-        self.deadlines.check(Self::SIDE, document, out);
+        self.deadlines.check(Self::SIDE, out);
     }
 }

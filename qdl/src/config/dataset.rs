@@ -8,7 +8,6 @@ use std::{
 use serde::{Deserialize, Deserializer, de};
 
 use super::{
-    document::Document,
     labels::{self, LabelsConfig},
     rules::{Findings, resolve, within},
 };
@@ -254,14 +253,9 @@ impl DatasetConfig {
     }
 
     /// Checks it against the model and against the samples that are loaded at a time.
-    pub(super) fn check(
-        &self,
-        model: &ModelSpec,
-        loaded: Option<usize>,
-        document: &Document,
-        out: &mut Findings,
-    ) {
+    pub(super) fn check(&self, model: &ModelSpec, loaded: Option<usize>, out: &mut Findings<'_>) {
         let (kind, own) = self.kind.keys();
+        let document = out.document;
         for key in document.keys("dataset") {
             if key != "kind" && !own.contains(&key) {
                 out.add(
@@ -276,10 +270,10 @@ impl DatasetConfig {
         };
         match self.kind {
             DatasetKind::Raw => return self.check_raw(model, out),
-            DatasetKind::Random if self.shape.is_some() => self.check_shape(model, document, out),
+            DatasetKind::Random if self.shape.is_some() => self.check_shape(model, out),
             DatasetKind::Random => self.check_random(model, largest, out),
             DatasetKind::Tokens if self.samples.is_some() => {
-                return check_token_file(model, document, out);
+                return check_token_file(model, out);
             }
             DatasetKind::Tokens => self.check_tokens(model, out),
         }
@@ -294,7 +288,7 @@ impl DatasetConfig {
         }
     }
 
-    fn check_raw(&self, model: &ModelSpec, out: &mut Findings) {
+    fn check_raw(&self, model: &ModelSpec, out: &mut Findings<'_>) {
         if self.samples.is_none() {
             out.add(
                 "dataset",
@@ -323,10 +317,10 @@ impl DatasetConfig {
     }
 
     /// Samples of a shape: their sizes follow from it.
-    fn check_shape(&self, model: &ModelSpec, document: &Document, out: &mut Findings) {
+    fn check_shape(&self, model: &ModelSpec, out: &mut Findings<'_>) {
         let Some(shape) = &self.shape else { return };
         for key in ["min_bytes", "max_bytes", "distribution"] {
-            if document.keys("dataset").any(|k| k == key) {
+            if out.document.has(&format!("dataset.{key}")) {
                 out.add(
                     format!("dataset.{key}"),
                     format!("`{key}` and `shape` both say how large samples are"),
@@ -380,7 +374,7 @@ impl DatasetConfig {
         }
     }
 
-    fn check_random(&self, model: &ModelSpec, largest: usize, out: &mut Findings) {
+    fn check_random(&self, model: &ModelSpec, largest: usize, out: &mut Findings<'_>) {
         let (min, max) = self.bytes(model);
         if max > largest || max == 0 {
             out.add(
@@ -413,7 +407,7 @@ impl DatasetConfig {
         }
     }
 
-    fn check_tokens(&self, model: &ModelSpec, out: &mut Findings) {
+    fn check_tokens(&self, model: &ModelSpec, out: &mut Findings<'_>) {
         let Some(longest) = token_rows(model) else {
             return out.add(
                 "dataset.kind",
@@ -448,7 +442,8 @@ impl DatasetConfig {
 }
 
 /// A file of tokens knows its samples, and their ids are 32 bits wide.
-fn check_token_file(model: &ModelSpec, document: &Document, out: &mut Findings) {
+fn check_token_file(model: &ModelSpec, out: &mut Findings<'_>) {
+    let document = out.document;
     for key in document.keys("dataset") {
         if key != "kind" && key != "samples" {
             out.add(

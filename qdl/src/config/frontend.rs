@@ -13,7 +13,6 @@ use super::{
     auth::{Auth, AuthWord},
     dataset::{DatasetConfig, MAX_SAMPLES},
     deadlines::Deadlines,
-    document::Document,
     engine::EngineConfig,
     health::HealthConfig,
     loadgen::LoadgenConfig,
@@ -173,7 +172,7 @@ impl FrontendConfig {
     }
 
     /// What goes with answers in tokens alone.
-    fn check_tokens(&self, out: &mut Findings) {
+    fn check_tokens(&self, out: &mut Findings<'_>) {
         let output = &self.model.output;
         let tokens = output.ragged && output.dtype == DType::I32;
         if let Some(stream @ (Stream::First | Stream::All)) = self.stream
@@ -196,7 +195,7 @@ impl FrontendConfig {
         }
     }
 
-    fn check_accelerators(&self, out: &mut Findings) {
+    fn check_accelerators(&self, out: &mut Findings<'_>) {
         if self.accelerators.is_empty() {
             out.add(
                 "accelerators",
@@ -247,6 +246,10 @@ impl Root for FrontendConfig {
         }
     }
 
+    fn nics(&mut self) -> &mut [NicConfig] {
+        &mut self.nics
+    }
+
     fn files(&self) -> Vec<(&'static str, &Path)> {
         let own = [
             ("token_file", &self.token_file),
@@ -259,14 +262,14 @@ impl Root for FrontendConfig {
         self.dataset.files().chain(own).collect()
     }
 
-    fn check(&self, document: &Document, out: &mut Findings) {
+    fn check(&self, out: &mut Findings<'_>) {
         let model = &self.model;
         let outputs = (&model.output, &*model.other_outputs);
         check_model("model", &model.name, &model.inputs, outputs, out);
         self.auth().check(self.auth, out);
         self.check_accelerators(out);
         self.dataset
-            .check(model, self.performance_sample_count, document, out);
+            .check(model, self.performance_sample_count, out);
         if self.nics.is_empty() {
             out.add(
                 "nics",
@@ -275,7 +278,7 @@ impl Root for FrontendConfig {
             );
         }
         for (i, nic) in self.nics.iter().enumerate() {
-            nic.check(Self::SIDE, &format!("nics[{i}]"), document, out);
+            nic.check(Self::SIDE, &format!("nics[{i}]"), out);
         }
         if self.verify == Verify::Digest && model.max_output_bytes() < Some(8) {
             out.add(
@@ -293,7 +296,7 @@ impl Root for FrontendConfig {
             );
         }
         self.check_tokens(out);
-        self.deadlines.check(Self::SIDE, document, out);
+        self.deadlines.check(Self::SIDE, out);
         self.health.check(out);
         if let Some(engine) = &self.engine {
             engine.check(out);

@@ -70,7 +70,7 @@ impl Default for HealthConfig {
 
 impl HealthConfig {
     /// How its keys go together.
-    pub(super) fn check(&self, out: &mut Findings) {
+    pub(super) fn check(&self, out: &mut Findings<'_>) {
         if self.out_below >= self.in_above {
             out.add(
                 "health.out_below",

@@ -239,7 +239,7 @@ impl HttpConfig {
     }
 
     /// How its keys go together.
-    pub(super) fn check(&self, out: &mut Findings) {
+    pub(super) fn check(&self, out: &mut Findings<'_>) {
         let rest = self.url.strip_prefix("http://").unwrap_or_default();
         if rest.trim_end_matches('/').is_empty() || rest.trim_end_matches('/').contains('/') {
             out.add(

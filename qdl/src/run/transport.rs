@@ -20,7 +20,7 @@ use super::{
     settings,
 };
 use crate::{
-    config::{Deadlines, NicAt, NicConfig},
+    config::{Deadlines, NicConfig, NicFabric},
     control::{ConnectionGrant, GrantTransport, RequestTransport},
     fabric::{
         Endpoint, Link, Region,
@@ -95,7 +95,7 @@ impl IbNic {
         let known = lock(&self.direct)
             .iter()
             .find_map(|(g, direct)| (*g == gpu).then_some(*direct));
-        if !self.config.gpudirect || known == Some(false) {
+        if !self.config.as_ib().is_some_and(|ib| ib.gpudirect) || known == Some(false) {
             return None;
         }
         let attempt = || {
@@ -141,7 +141,7 @@ impl IbNic {
 
     /// Name of the device.
     pub fn name(&self) -> &str {
-        self.config.device()
+        self.resources.device().name()
     }
 
     /// Half a connection, which does not know its peer yet.
@@ -191,22 +191,22 @@ impl ClientNic {
         sources: &[Arc<Region>],
         slots: usize,
     ) -> Result<Self, ClusterError> {
-        match nic.at() {
-            NicAt::Tcp(address) => Ok(ClientNic::Tcp {
-                local: address.ip(),
-                congestion: settings::congestion(nic).map_err(NicError::of(index))?,
-                cfgs: settings::tcp(nic, deadlines),
+        match &nic.fabric {
+            NicFabric::Tcp(tcp) => Ok(ClientNic::Tcp {
+                local: tcp.at().ip(),
+                congestion: settings::congestion(tcp, &nic.label()).map_err(NicError::of(index))?,
+                cfgs: settings::tcp(nic, tcp, deadlines),
             }),
-            NicAt::Ib(device) => {
+            NicFabric::Ib(ib) => {
                 let open = || -> Result<_, IbError> {
-                    check_memory(device, slots)?;
+                    check_memory(&ib.device, slots)?;
                     let nic = IbNic::open(nic)?;
                     nic.resources.keep(sources)?;
                     Ok(nic)
                 };
                 Ok(ClientNic::Ib(open().map_err(NicError::of(index))?))
             }
-            NicAt::Ofi { .. } => {
+            NicFabric::Ofi(_) => {
                 let open = || -> Result<_, OfiError> {
                     let nic = OfiNic::open(nic, accelerators * nic.connections())?;
                     nic.check_memory(slots)?;

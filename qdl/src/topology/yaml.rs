@@ -1,5 +1,5 @@
-//! A configuration to begin with: every NIC of this
-//! machine, each with its GPU, its node and a core of it.
+//! A configuration to begin with: every NIC of this machine, each with its GPU. Threads and memory
+//! lie on the NIC's own NUMA node by default, so the files name none.
 //!
 //! The files start both programs as they are, with the `digest` engine, which takes any bytes: the
 //! first thing to find out is whether bytes get across. Such a run is VALID as it is
@@ -38,7 +38,6 @@ struct Entry<'a> {
     index: usize,
     /// Address for sockets; `None` for RDMA.
     address: Option<IpAddr>,
-    cpu: Option<usize>,
 }
 
 impl Topology {
@@ -115,9 +114,6 @@ impl Topology {
             }
             _ => keys.extend(socket(e)),
         }
-        let numa = e.nic.and_then(|n| n.place.numa);
-        keys.extend(numa.map(|numa| format!("numa: {numa}")));
-        keys.extend(e.cpu.map(|cpu| format!("cpus: [{cpu}]")));
         format!("  - {}\n", keys.join("\n    "))
     }
 
@@ -143,19 +139,14 @@ impl Topology {
                 nic: None,
                 index: usize::MAX,
                 address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-                cpu: None,
             }];
         }
-        let mut taken = Vec::new();
-        chosen
-            .iter()
-            .map(|(index, address)| Entry {
-                nic: self.nics.get(*index),
-                index: *index,
-                address: *address,
-                cpu: self.core_for(*index, chosen.len(), &mut taken),
-            })
-            .collect()
+        let entry = |(index, address)| Entry {
+            nic: self.nics.get(index),
+            index,
+            address,
+        };
+        chosen.into_iter().map(entry).collect()
     }
 
     fn socket_address(&self, nic: usize) -> Option<IpAddr> {
@@ -165,21 +156,6 @@ impl Topology {
         } else {
             n.addresses.first().copied()
         }
-    }
-
-    /// A core of the NIC's node for its NIC thread: another for each
-    /// NIC, and never the node's first, where the system's own work is
-    /// done. None on a machine that has not two cores for each NIC.
-    fn core_for(&self, nic: usize, nics: usize, taken: &mut Vec<usize>) -> Option<usize> {
-        let cores: usize = self.nodes.iter().map(|n| n.cpus.as_slice().len()).sum();
-        if cores < 2 * nics + 2 {
-            return None;
-        }
-        let node = self.nics[nic].place.numa?;
-        let own = &self.nodes.iter().find(|n| n.id == node)?.cpus;
-        let core = own.as_slice().iter().skip(1).find(|c| !taken.contains(c))?;
-        taken.push(*core);
-        Some(*core)
     }
 
     /// An address for the control plane: that of an

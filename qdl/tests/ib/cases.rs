@@ -8,6 +8,7 @@ use qdl::{
     fabric::{
         Armed, Control, Event, FabricCounts, Flushed, Imm, Post, Region, SourceId, ib::IbEnd,
     },
+    testkit::ib_keys,
     wire::Stream,
 };
 
@@ -22,9 +23,9 @@ fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
     const STRIDE: usize = 150_528;
     let (slots, samples) = (128, SAMPLES);
     let pair = Pair::open(|nic| {
-        nic.adaptive_routing = AdaptiveRouting { split_above };
+        ib_keys(nic).adaptive_routing = AdaptiveRouting { split_above };
         // An emulated machine may stand still for longer than retries last by default.
-        nic.timeout = 18;
+        ib_keys(nic).timeout = 18;
     });
     let mut requests = endpoint(slots, 64, 4096);
     requests.peer_stride = STRIDE;
@@ -232,7 +233,7 @@ pub fn a_wrong_rkey_is_told_at_both_ends() {
     let _ = a.tx.flush();
     let at_a = next_broken(&mut a).to_string();
     assert!(
-        at_a.contains("IBV_WC_REM_ACCESS_ERR") && at_a.contains(pair.nics[0].device()),
+        at_a.contains("IBV_WC_REM_ACCESS_ERR") && at_a.contains(pair.resources[0].device().name()),
         "{at_a}"
     );
     let at_b = next_broken(&mut b).to_string();
@@ -273,7 +274,8 @@ pub fn control_messages_have_receives_of_their_own() {
     let _alone = alone();
     let e = [endpoint(4, 64, 64), endpoint(4, 64, 64)];
     let few = |nic: &mut NicConfig| {
-        (nic.receive_depth, nic.send_depth) = (Auto::Fixed(21), Auto::Fixed(64));
+        let ib = ib_keys(nic);
+        (ib.receive_depth, ib.send_depth) = (Auto::Fixed(21), Auto::Fixed(64));
     };
     let pair = Pair::open(few);
     let (mut a, mut b) = pair.link(&e[0], &e[1]);
@@ -310,7 +312,7 @@ pub fn parts_that_find_no_receive_wait_for_one() {
     let _alone = alone();
     let (slots, parts) = (4, 210);
     let stride = parts * LEN;
-    let pair = Pair::open(|nic| nic.receive_depth = Auto::Fixed(21));
+    let pair = Pair::open(|nic| ib_keys(nic).receive_depth = Auto::Fixed(21));
     let mut e = [endpoint(slots, stride, 64), endpoint(slots, stride, 64)];
     e[0].peer_stream = Stream::All;
     e[1].window = e[1].window.clone().in_parts(Stream::All);

@@ -10,7 +10,7 @@ use std::{
 
 use ofi::{Error, Ofi};
 use qdl::{
-    config::NicConfig,
+    config::{NicConfig, NicFabric, OfiKeys},
     fabric::{
         Broken, Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window,
         ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiForm, OfiResources},
@@ -63,11 +63,12 @@ impl Provider {
     }
 
     fn nic_at(&self, end: usize) -> NicConfig {
-        NicConfig {
-            ofi: Some(self.name.to_owned()),
+        NicFabric::Ofi(OfiKeys {
+            provider: self.name.to_owned(),
             address: Some(self.ends[end].parse().expect("an address")),
-            ..NicConfig::default()
-        }
+            ..OfiKeys::default()
+        })
+        .into()
     }
 
     /// The device, or why it is not to be had: no library, or none of its providers.

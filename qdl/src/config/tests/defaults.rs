@@ -14,11 +14,11 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(c.loadgen, LoadgenConfig::default());
     assert_eq!(c.loadgen.output_dir(), Path::new("results"));
     assert_eq!(c.loadgen_model(), "m");
-    let nic = NicConfig {
+    let tcp = NicFabric::Tcp(TcpKeys {
         address: Some([127, 0, 0, 1].into()),
-        ..NicConfig::default()
-    };
-    assert_eq!(c.nics, [nic]);
+        ..TcpKeys::default()
+    });
+    assert_eq!(c.nics, [tcp.into()]);
     let dataset = &c.dataset;
     assert_eq!(*dataset, DatasetConfig::new(DatasetKind::Random));
     assert_eq!((dataset.count, dataset.seed), (1024, 1));

@@ -7,7 +7,7 @@ use verbs::{DeviceLimits, Mtu};
 
 use super::IbError;
 use crate::{
-    config::{Auto, NicConfig},
+    config::{Auto, IbKeys, NicConfig},
     fabric::Endpoint,
     wire::Stream,
 };
@@ -116,9 +116,11 @@ impl IbCfgs {
         traffic: impl Into<Traffic>,
     ) -> Result<IbCfgs, IbError> {
         let traffic = traffic.into();
+        let (default, inline_bytes) = (IbKeys::default(), nic.inline_bytes());
+        let nic = nic.as_ib().unwrap_or(&default);
         let refuse = |key, problem| {
             Err(IbError::Setting {
-                device: nic.device().to_owned(),
+                device: nic.device.clone(),
                 key,
                 problem,
             })
@@ -192,7 +194,7 @@ impl IbCfgs {
         let mtu = nic.mtu.fixed().map(Mtu::from_bytes).transpose()?;
         Ok(IbCfgs {
             mtu,
-            inline_bytes: nic.inline_bytes(),
+            inline_bytes,
             signal_every: nic.signal_every.min(send_depth / 2).max(1),
             writes: (send_depth / each).max(1),
             send_depth,
@@ -240,6 +242,8 @@ mod tests {
         NicConfig::ib("mlx5_0")
     }
 
+    use crate::testkit::ib_keys;
+
     #[test]
     fn auto_covers_the_slots() {
         let c = IbCfgs::resolve(&nic(), &limits(32_768, 32_767), 8192).expect("fits");
@@ -249,7 +253,7 @@ mod tests {
         );
         assert_eq!(c.signal_every, 64);
         let mut split = nic();
-        split.adaptive_routing = AdaptiveRouting {
+        ib_keys(&mut split).adaptive_routing = AdaptiveRouting {
             split_above: Some(8192),
         };
         let c = IbCfgs::resolve(&split, &limits(32_768, 32_767), 100).expect("fits");
@@ -288,7 +292,7 @@ mod tests {
     #[test]
     fn a_shallow_queue_is_signaled_more_often() {
         let mut shallow = nic();
-        shallow.send_depth = Auto::Fixed(8);
+        ib_keys(&mut shallow).send_depth = Auto::Fixed(8);
         let c = IbCfgs::resolve(&shallow, &limits(1024, 1024), 4).expect("fits");
         assert_eq!((c.signal_every, c.writes), (4, 8));
     }
@@ -316,7 +320,7 @@ mod tests {
             &["slots", "max_cqe 4096"],
         );
         let mut deep = nic();
-        deep.send_depth = Auto::Fixed(5000);
+        ib_keys(&mut deep).send_depth = Auto::Fixed(5000);
         case(
             deep,
             limits(4096, 4096),
@@ -324,10 +328,10 @@ mod tests {
             &["send_depth", "max_qp_wr 4096"],
         );
         let mut few = nic();
-        few.receive_depth = Auto::Fixed(100);
+        ib_keys(&mut few).receive_depth = Auto::Fixed(100);
         case(few, limits(4096, 4096), 100, &["receive_depth", "117"]);
         let mut many = nic();
-        many.queue_pairs = 101;
+        ib_keys(&mut many).queue_pairs = 101;
         case(many, limits(4096, 4096), 16, &["queue_pairs", "max_qp 100"]);
     }
 }

@@ -17,7 +17,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    config::{Auto, NicConfig},
+    config::{Auto, IbKeys, NicConfig},
     fabric::Broken,
     os::{EventFd, Near},
     topology::Topology,
@@ -68,7 +68,7 @@ impl IbDevice {
     /// a port that is down.
     pub fn open(nic: &NicConfig) -> Result<Arc<IbDevice>, IbError> {
         #[cfg(feature = "stub")]
-        if nic.device().starts_with("stub") {
+        if nic.as_ib().is_some_and(|ib| ib.device.starts_with("stub")) {
             return Self::open_with(&verbs::stub::verbs(), nic);
         }
         let verbs = match std::env::var(LIBRARY) {
@@ -86,7 +86,9 @@ impl IbDevice {
         // What sysfs does not say is not known; the device works all the same.
         let topology = Topology::of_this_machine().unwrap_or_default();
         let near = topology.near(topology.node_of_nic(nic).as_slice());
-        let context = near.run(|| verbs.open(nic.device()))?;
+        let default = IbKeys::default();
+        let ib = nic.as_ib().unwrap_or(&default);
+        let context = near.run(|| verbs.open(&ib.device))?;
         let stop = EventFd::new().map_err(|source| IbError::System {
             what: "eventfd",
             source,
@@ -94,7 +96,7 @@ impl IbDevice {
         let stop = Arc::new(stop);
         let watched = Arc::new(Watched {
             context,
-            port: nic.port,
+            port: ib.port,
             connections: Mutex::default(),
         });
         let (watching, sleeper) = (watched.clone(), stop.clone());
@@ -107,12 +109,12 @@ impl IbDevice {
             })?;
         let device = IbDevice {
             watched,
-            gid_index: match nic.gid_index {
+            gid_index: match ib.gid_index {
                 Auto::Auto => None,
                 Auto::Fixed(i) => Some(i),
             },
             near,
-            gpus: nearest(&topology, nic.device()),
+            gpus: nearest(&topology, &ib.device),
             stop,
             watcher: Some(watcher),
         };
@@ -332,13 +334,13 @@ mod tests {
     fn what_is_missing_is_named() {
         let open = |device: &str, port| {
             let mut nic = NicConfig::ib(device);
-            nic.port = port;
+            crate::testkit::ib_keys(&mut nic).port = port;
             IbDevice::open(&nic).expect_err("refused").to_string()
         };
         assert!(open("stub9", 1).contains("stub9"));
         assert!(open("stub0", 7).contains("port 7"));
         let mut nic = NicConfig::ib("stub0");
-        nic.gid_index = Auto::Fixed(5);
+        crate::testkit::ib_keys(&mut nic).gid_index = Auto::Fixed(5);
         let text = IbDevice::open(&nic).expect_err("refused").to_string();
         assert!(
             text.contains("gid_index") && text.contains("entry 5"),

@@ -5,7 +5,11 @@ use std::{fmt, sync::Arc};
 use ofi::{Info, Ofi, Place};
 
 use super::{OfiError, OfiForm};
-use crate::{config::NicConfig, os::Near, topology::Topology};
+use crate::{
+    config::{NicConfig, OfiKeys},
+    os::Near,
+    topology::Topology,
+};
 
 /// Names the library's file where it is not the system's own, such as that of a vendor's package in
 /// a folder of its own.
@@ -48,7 +52,9 @@ impl OfiDevice {
         nic: &NicConfig,
         shuffle: Option<u64>,
     ) -> Result<Arc<OfiDevice>, OfiError> {
-        if nic.ofi() == "shm" {
+        let default = OfiKeys::default();
+        let keys = nic.as_ofi().unwrap_or(&default);
+        if keys.provider == "shm" {
             return Err(OfiError::Setting {
                 nic: nic.label(),
                 key: "ofi",
@@ -69,9 +75,9 @@ impl OfiDevice {
         let near = topology.near(topology.node_of_nic(nic).as_slice());
         let info = near.run(|| {
             ofi.find(&Place {
-                provider: nic.ofi().to_owned(),
-                domain: nic.domain.clone(),
-                address: nic.address.map(|a| a.to_string()),
+                provider: keys.provider.clone(),
+                domain: keys.domain.clone(),
+                address: keys.address.map(|a| a.to_string()),
             })
         })?;
         Ok(Arc::new(OfiDevice {

@@ -157,12 +157,15 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
         max_cqe: 1 << 20,
         ..DeviceLimits::default()
     };
-    let ib = nics.iter().filter(|n| n.device.is_some());
+    let ib = nics.iter().filter(|n| n.is_ib());
     let ib = ib.map(|n| IbCfgs::resolve(n, &limits, n.resolve_slots(64)).expect("within limits"));
     let each = nics.iter();
+    let NicFabric::Tcp(keys) = &nics[0].fabric else {
+        panic!("the first NIC is TCP")
+    };
     let machine = two_sockets();
     vec![
-        ("tcp", text(tcp(&nics[0], d))),
+        ("tcp", text(tcp(&nics[0], keys, d))),
         ("ib", text(ib.collect::<Vec<_>>())),
         (
             "NIC thread",
