@@ -55,7 +55,10 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
             NicFabric::Tcp(tcp) if tcp.at().port() == 0 => ", a port of the system's choice",
             _ => "",
         };
-        page.fact("nics", format!("{} {}{any}", nic.fabric.as_str(), nic.label()));
+        page.fact(
+            "nics",
+            format!("{} {}{any}", nic.fabric.as_str(), nic.label()),
+        );
     }
     let request = request_stride(model).unwrap_or(usize::MAX);
     let response = response_stride(model).unwrap_or(usize::MAX);

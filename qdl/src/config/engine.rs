@@ -133,109 +133,102 @@ pub enum Provider {
 }
 
 /// Engine and batcher: the same for an accelerator and for a frontend's `--local`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[serde(deny_unknown_fields, default)]
+#[garde(allow_unvalidated)]
 pub struct EngineConfig {
     /// Which engine.
-    #[garde(skip)]
     pub kind: EngineKind,
     /// Most samples in a batch, 1 to 65,536; default 64.
-    #[serde(default = "count::<64>")]
     #[garde(custom(within(1..=MAX_BATCH)))]
     pub max_batch: usize,
     /// Longest time in microseconds that a sample waits for company while the engine is busy;
     /// default 500. An idle engine takes what is there at once.
-    #[serde(default = "micros::<500>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub max_delay_us: u64,
     /// Worker threads, which is also how many batches run at the same time; default 1.
-    #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub threads: usize,
     /// Threads of ONNX Runtime inside one batch, per worker; default 1. `llm`: inside a step.
-    #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
     /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's
     /// (`tensorrt`) libraries; without it the usual places are searched.
-    #[serde(default)]
-    #[garde(skip)]
     pub library: Option<PathBuf>,
     /// Pretended compute in microseconds per batch, for tests; default 0. `null` and `digest` only.
-    #[serde(default)]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub delay_us: u64,
     /// Microseconds that an idle worker spins before it sleeps; default 20.
-    #[serde(default = "micros::<20>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub spin_us: u64,
     /// What ONNX Runtime runs the model on; default `cpu`. `onnx` and `llm` only.
-    #[serde(default)]
-    #[garde(skip)]
     pub provider: Provider,
     /// The GPU, as CUDA counts them; default 0. For an engine that runs on one.
-    #[serde(default)]
     #[garde(custom(within(0..=MAX_GPU)))]
     pub gpu: usize,
     /// Several GPUs, in place of `gpu`: each has a pipeline of its own, with `threads` worker
     /// threads and the samples of the NICs whose entry names it. `null` and `digest` do the same
     /// with as many pipelines that need no GPU. Default: none.
-    #[serde(default)]
-    #[garde(skip)]
     pub gpus: Vec<usize>,
     /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between
     /// two is padded. Default: any size. `aoti` and `tensorrt` only.
-    #[serde(default)]
-    #[garde(skip)]
     pub batch_sizes: Vec<usize>,
     /// Microseconds from a sample's arrival to the point at which its answer is due: no batch is
     /// held back so long that, by what batches of its size have taken, its oldest sample would miss
     /// it. Default: none; `max_delay_us` alone counts.
-    #[serde(default)]
     #[garde(custom(within_some(1..=MAX_DELAY_US)))]
     pub latency_us: Option<u64>,
     /// Least time in microseconds between the beginnings of two batches of a GPU's workers; an idle
     /// engine begins at once. Default 0: a batch begins as soon as a worker is free.
-    #[serde(default)]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub begin_apart_us: u64,
     /// What a plan computes in that is built from an ONNX model; default `fp16`. `tensorrt` only.
-    #[serde(default)]
-    #[garde(skip)]
     pub precision: Option<Precision>,
     /// Largest batch of each optimisation profile of a plan that is built, ascending, the last of
     /// them at least `max_batch`; kernels are chosen for these sizes. Default: one, `max_batch`.
     /// `tensorrt` only.
-    #[serde(default)]
-    #[garde(skip)]
     pub profiles: Vec<usize>,
     /// How hard the builder of such a plan looks for fast kernels, 0 to 5; default: TensorRT's own
     /// choice, 3. `tensorrt` only.
-    #[serde(default)]
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,
     /// What the pretended language model does, and how long it takes. `tokens` only.
-    #[serde(default)]
     #[garde(dive)]
     pub tokens: Option<TokensConfig>,
     /// The server that is asked. `http` only, which needs it.
-    #[serde(default)]
     #[garde(dive)]
     pub http: Option<HttpConfig>,
     /// How a small language model runs in this process. `llm` only.
-    #[serde(default)]
     #[garde(dive)]
     pub llm: Option<LlmConfig>,
 }
 
-/// A default that is a number of things.
-fn count<const N: usize>() -> usize {
-    N
-}
-
-/// A default in microseconds.
-fn micros<const N: u64>() -> u64 {
-    N
+impl Default for EngineConfig {
+    /// Of the engine `null`.
+    fn default() -> Self {
+        EngineConfig {
+            kind: EngineKind::Null,
+            max_batch: 64,
+            max_delay_us: 500,
+            threads: 1,
+            intra_threads: 1,
+            library: None,
+            delay_us: 0,
+            spin_us: 20,
+            provider: Provider::Cpu,
+            gpu: 0,
+            gpus: Vec::new(),
+            batch_sizes: Vec::new(),
+            latency_us: None,
+            begin_apart_us: 0,
+            precision: None,
+            profiles: Vec::new(),
+            optimization_level: None,
+            tokens: None,
+            http: None,
+            llm: None,
+        }
+    }
 }
 
 impl EngineConfig {
@@ -362,10 +355,18 @@ impl EngineConfig {
         use EngineKind::{Http, Llm, TensorRt, Tokens};
         let kind = self.kind;
         let is = |other| kind == other;
+        if !out.document.has("engine.kind") {
+            return out.add(
+                "engine",
+                "the key `kind` is missing",
+                "add `kind: ...` here",
+            );
+        }
         self.check_gpus(out);
+        let default = EngineConfig::default();
         for (key, set) in [
-            ("max_batch", self.max_batch != count::<64>()),
-            ("max_delay_us", self.max_delay_us != micros::<500>()),
+            ("max_batch", self.max_batch != default.max_batch),
+            ("max_delay_us", self.max_delay_us != default.max_delay_us),
             ("latency_us", self.latency_us.is_some()),
             ("begin_apart_us", self.begin_apart_us != 0),
             ("threads", self.threads != 1),

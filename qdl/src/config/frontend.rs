@@ -29,32 +29,27 @@ use crate::{
 /// Configuration of a frontend node.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
+#[garde(allow_unvalidated)]
 pub struct FrontendConfig {
     /// Name of the node, unique in the system: 1 to 64 of `A-Z a-z 0-9 . _ -`.
     #[garde(custom(name))]
     pub node: String,
     /// The model that the accelerators must have; sizes and names are compared at the start.
-    #[garde(skip)]
     pub model: ModelSpec,
     /// Where the samples come from.
-    #[garde(skip)]
     pub dataset: DatasetConfig,
     /// Where samples lie while they are sent; default `registered`.
     #[serde(default)]
-    #[garde(skip)]
     pub qsl: QslMode,
     /// Samples that LoadGen may hold loaded at a time; default: all of the data set, as far as
     /// memory goes.
     #[garde(custom(within_some(1..=MAX_SAMPLES)))]
     pub performance_sample_count: Option<usize>,
     /// The same bytes on every node, by which they know each other; see [`Self::auth`].
-    #[garde(skip)]
     pub token_file: Option<PathBuf>,
     /// `none` where no authentication is wanted; see [`Self::auth`].
-    #[garde(skip)]
     pub auth: Option<AuthWord>,
     /// The accelerators behind this frontend; at least one.
-    #[garde(skip)]
     pub accelerators: Vec<AcceleratorAddress>,
     /// The NICs of this node; at least one.
     #[garde(dive)]
@@ -66,7 +61,6 @@ pub struct FrontendConfig {
     pub nic_threads: Auto<usize>,
     /// Which connection takes the next sample; default `least_outstanding`.
     #[serde(default)]
-    #[garde(skip)]
     pub arbiter: Policy,
     /// How the health of rails is judged, where `arbiter` goes by it.
     #[serde(default)]
@@ -80,12 +74,10 @@ pub struct FrontendConfig {
     /// `false`: those that are ready together share one. Each sample is a message of its own in
     /// either case.
     #[serde(default)]
-    #[garde(skip)]
     pub one_by_one: bool,
     /// When the tokens of an answer leave the accelerator, where its engine's answers grow. Default
     /// `first` where LoadGen measures tokens as they come, else `none`: LoadGen's settings have
     /// their say, so it is `None` until they are known.
-    #[garde(skip)]
     pub stream: Option<Stream>,
     /// How long to wait for what.
     #[serde(default)]
@@ -93,25 +85,20 @@ pub struct FrontendConfig {
     pub deadlines: Deadlines,
     /// Whether each response is compared with its own sample; default `none`.
     #[serde(default)]
-    #[garde(skip)]
     pub verify: Verify,
     /// The round that the run is to count in, as `--submission`: whatever would not count is
     /// refused before anything is measured. Default none.
-    #[garde(skip)]
     pub submission: Option<String>,
     /// What LoadGen is given. The command line goes before it.
     #[serde(default)]
-    #[garde(skip)]
     pub loadgen: LoadgenConfig,
     /// Whether all accelerators must run the same model, by its content; default `same`.
     #[serde(default)]
-    #[garde(skip)]
     pub model_files: ModelFiles,
     /// The engine of `--local`, the run without a network; default none.
     #[garde(dive)]
     pub engine: Option<EngineConfig>,
     /// The model file of that engine; `onnx` needs one.
-    #[garde(skip)]
     pub model_file: Option<PathBuf>,
 }
 

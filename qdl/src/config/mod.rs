@@ -71,7 +71,7 @@ pub use engine::{EngineConfig, EngineKind, Precision, Provider};
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
 pub use health::HealthConfig;
-pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT, Temperature};
+pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
 pub use labels::LabelsConfig;
 pub use llm::LlmConfig;
 pub use load::{

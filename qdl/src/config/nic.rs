@@ -51,6 +51,7 @@ const MAX_RETRIES: u8 = 6;
 /// One NIC: the keys of every fabric, and those of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Validate)]
 #[serde(default)]
+#[garde(allow_unvalidated)]
 pub struct NicConfig {
     /// Samples in flight on a connection, 1 to 8192; default `auto` ([`Self::resolve_slots`]). The
     /// frontend's number counts.
@@ -59,7 +60,6 @@ pub struct NicConfig {
     /// Payloads up to this many bytes are copied behind their header (TCP: 0 to 64 KiB, default
     /// 512), or ride in the work request (`ib`, `ofi`: 0 to 1024, default 64); see
     /// [`Self::inline_bytes`].
-    #[garde(skip)]
     pub inline_bytes: Option<u32>,
     /// How the NIC thread waits.
     #[garde(dive)]
@@ -76,20 +76,16 @@ pub struct NicConfig {
     #[garde(custom(within_some(0..=MAX_GPU as u32)))]
     pub gpu: Option<u32>,
     /// On a frontend the GPUs of an accelerator that its connections lead to; default `own`.
-    #[garde(skip)]
     pub gpus: Gpus,
     /// This entry stands for every NIC of this machine that is up and whose name fits, each as an
     /// entry of its own with all other keys of this one: `*` is any part of a name, `?` any letter.
     /// With `ofi` domains of its provider, else RDMA devices ([`crate::topology`] finds them).
     #[serde(rename = "match")]
-    #[garde(skip)]
     pub matching: Option<String>,
     /// In which order they come, with `match`; default: as on the PCIe bus.
-    #[garde(skip)]
     pub group_by: Option<GroupBy>,
     /// What carries its connections.
     #[serde(skip)]
-    #[garde(skip)]
     pub fabric: NicFabric,
 }
 
@@ -124,15 +120,14 @@ impl NicFabric {
 /// Keys of a TCP NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(default)]
+#[garde(allow_unvalidated)]
 pub struct TcpKeys {
     /// On a frontend: the local address that data connections leave from.
     #[serde(deserialize_with = "ip_address")]
-    #[garde(skip)]
     pub address: Option<IpAddr>,
     /// On an accelerator: the address and port that data connections arrive at; with port 0 the
     /// system chooses one.
     #[serde(deserialize_with = "some_socket_address")]
-    #[garde(skip)]
     pub listen: Option<SocketAddr>,
     /// Connections to each accelerator, 1 to 256; default `auto`, one for each thread of this NIC
     /// ([`crate::run::settle_connections`]). The frontend's number counts.
@@ -142,7 +137,6 @@ pub struct TcpKeys {
     /// system's own, but CUBIC (or Reno) where that is BBR ([`Congestion`]).
     /// `system`, or a name that `net.ipv4.tcp_available_congestion_control` lists.
     #[serde(deserialize_with = "congestion")]
-    #[garde(skip)]
     pub congestion: Congestion,
     /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves it to the
     /// system, and so does a size that the system does not grant (`net.core.wmem_max`).
@@ -151,7 +145,6 @@ pub struct TcpKeys {
     pub send_buffer_bytes: Option<usize>,
     /// Largest burst that the issuing thread posts, in payload bytes; default (`auto`) 16384.
     /// NIC threads post larger ones, with 0 all. A frontend's; the least of its NICs counts.
-    #[garde(skip)]
     pub post_from_issue_thread_up_to: Auto<usize>,
 }
 
@@ -180,6 +173,7 @@ impl TcpKeys {
 /// Keys of a NIC of a libfabric provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Validate)]
 #[serde(default)]
+#[garde(allow_unvalidated)]
 pub struct OfiKeys {
     /// Name of the provider, as `fi_info` lists it: `efa`, `verbs;ofi_rxm`.
     #[serde(rename = "ofi")]
@@ -191,29 +185,26 @@ pub struct OfiKeys {
     pub domain: Option<String>,
     /// An address of the NIC.
     #[serde(deserialize_with = "ip_address")]
-    #[garde(skip)]
     pub address: Option<IpAddr>,
     /// As [`TcpKeys::connections`].
     #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
     pub connections: Auto<usize>,
     /// As [`TcpKeys::post_from_issue_thread_up_to`].
-    #[garde(skip)]
     pub post_from_issue_thread_up_to: Auto<usize>,
 }
 
 /// Keys of a port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(default)]
+#[garde(allow_unvalidated)]
 pub struct IbKeys {
     /// Name of the RDMA device, as in `mlx5_0`; empty with `match`.
-    #[garde(skip)]
     pub device: String,
     /// Physical port, from 1; default 1.
     #[garde(custom(within(1..=254)))]
     pub port: u8,
     /// Index into the port's GID table; default `auto`, a RoCE v2 or InfiniBand GID that fits the
     /// peer's.
-    #[garde(skip)]
     pub gid_index: Auto<u8>,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; default `auto`, the smaller of both ports'
     /// active MTUs.
@@ -236,19 +227,15 @@ pub struct IbKeys {
     /// On an accelerator: slots lie in the memory of [`NicConfig::gpu`], where the NIC writes them (GPUDirect);
     /// default false. Where what it writes is not seen there, they lie in the host's memory, and a
     /// warning says why.
-    #[garde(skip)]
     pub gpudirect: bool,
     /// Marks the last write of a burst solicited, so that a sleeping peer wakes once; default true.
-    #[garde(skip)]
     pub solicited: bool,
     /// Split writes for adaptive routing.
-    #[garde(skip)]
     pub adaptive_routing: AdaptiveRouting,
     /// InfiniBand service level, 0 to 15; default 0.
     #[garde(custom(within(0..=15)))]
     pub service_level: u8,
     /// Traffic class of the GRH, which is the IP header's DSCP and ECN on RoCE; default 0.
-    #[garde(skip)]
     pub traffic_class: u8,
     /// Local ACK timeout, 1 to 31: 4.096 us x 2^timeout; default 14, 67 ms, which with 6 retries
     /// nominally gives up after half a second. (0, which means "for ever", is refused.)
@@ -461,9 +448,9 @@ pub struct AdaptiveRouting {
 /// How a NIC thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
+#[garde(allow_unvalidated)]
 pub struct Completion {
     /// Spin, sleep, or first the one and then the other; default `adaptive`.
-    #[garde(skip)]
     pub mode: CompletionMode,
     /// Microseconds that `adaptive` spins without work before it sleeps, 0 to 1,000,000;
     /// default 50.

@@ -29,7 +29,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
     cpus: [2, 3]
 ";
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
-    let c = frontend(&format!("{head}{nic}")).unwrap();
+    let c = good(frontend(&format!("{head}{nic}")));
     let keys = IbKeys {
         device: "mlx5_0".to_owned(),
         port: 2,
@@ -64,7 +64,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         ..NicFabric::Ib(keys).into()
     };
     assert_eq!(c.nics[0], expected);
-    let plain = frontend(&format!("{head}  - device: mlx5_0\n")).unwrap();
+    let plain = good(frontend(&format!("{head}  - device: mlx5_0\n")));
     assert_eq!(plain.nics, [NicConfig::ib("mlx5_0")]);
 
     let bad = |line: &str| problems(frontend(&format!("{head}  - device: mlx5_0\n    {line}\n")));
@@ -88,7 +88,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
         accelerator(&format!("{head}nics: [{{device: mlx5_0{keys}}}]\n"))
     };
-    let direct = ours(", gpu: 3, gpudirect: true").unwrap_or_else(|e| panic!("{e}"));
+    let direct = good(ours(", gpu: 3, gpudirect: true"));
     assert!(direct.nics[0].as_ib().expect("a device").gpudirect);
     assert_eq!(
         problems(ours(", gpudirect: true")),
@@ -191,7 +191,7 @@ fn how_a_nic_thread_spins() {
             "{head}  - listen: 127.0.0.1:0\n    completion: {completion}\n"
         ))
     };
-    let completion = |text: &str| nic(text).unwrap().nics[0].completion;
+    let completion = |text: &str| good(nic(text)).nics[0].completion;
     assert_eq!(completion("{}"), Completion::default());
     let alone = completion("{mode: poll, yield_after_us: never}");
     assert_eq!(
@@ -209,7 +209,7 @@ fn how_a_nic_thread_spins() {
 fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
     let nic = "  - {ofi: efa, domain: rdmap0s6-rdm, connections: 3, inline_bytes: 32, slots: 7}\n";
-    let c = frontend(&format!("{head}{nic}")).unwrap();
+    let c = good(frontend(&format!("{head}{nic}")));
     let mut expected = NicConfig {
         inline_bytes: Some(32),
         slots: Auto::Fixed(7),
@@ -221,13 +221,13 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     assert_eq!((nic.fabric.as_str(), nic.connections()), ("ofi", 3));
     assert_eq!(nic.label(), "efa:rdmap0s6-rdm");
     let by_address = "  - {ofi: \"tcp;ofi_rxm\", address: 127.0.0.5}\n";
-    let c = frontend(&format!("{head}{by_address}")).unwrap();
+    let c = good(frontend(&format!("{head}{by_address}")));
     assert_eq!(c.nics[0].label(), "tcp;ofi_rxm:127.0.0.5");
     let ours = |keys: &str| {
         let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
         accelerator(&format!("{head}nics: [{{ofi: efa{keys}}}]\n"))
     };
-    let c = ours(", domain: d, gpu: 2").unwrap_or_else(|e| panic!("{e}"));
+    let c = good(ours(", domain: d, gpu: 2"));
     assert_eq!(c.nics[0].gpu, Some(2));
     assert_refused(
         ours,
@@ -252,7 +252,7 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
 fn an_entry_may_stand_for_several_nics() {
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
     let many = |keys: &str| frontend(&format!("{head}  - {{match: 'mlx5_*'{keys}}}\n"));
-    let c = many(", ofi: efa, group_by: gpu, slots: 7").unwrap();
+    let c = good(many(", ofi: efa, group_by: gpu, slots: 7"));
     let keys = OfiKeys {
         provider: "efa".to_owned(),
         ..OfiKeys::default()
@@ -264,7 +264,7 @@ fn an_entry_may_stand_for_several_nics() {
         ..NicFabric::Ofi(keys).into()
     };
     assert_eq!(c.nics, [expected]);
-    many(", queue_pairs: 2").unwrap();
+    good(many(", queue_pairs: 2"));
     assert_refused(
         many,
         ", domain: d, ofi: efa => `domain` names one NIC

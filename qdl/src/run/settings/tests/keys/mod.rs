@@ -160,12 +160,13 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
     let ib = nics.iter().filter(|n| n.is_ib());
     let ib = ib.map(|n| IbCfgs::resolve(n, &limits, n.resolve_slots(64)).expect("within limits"));
     let each = nics.iter();
-    let NicFabric::Tcp(keys) = &nics[0].fabric else {
-        panic!("the first NIC is TCP")
-    };
+    let sockets = each.clone().filter_map(|n| match &n.fabric {
+        NicFabric::Tcp(keys) => Some(tcp(n, keys, d)),
+        _ => None,
+    });
     let machine = two_sockets();
     vec![
-        ("tcp", text(tcp(&nics[0], keys, d))),
+        ("tcp", text(sockets.collect::<Vec<_>>())),
         ("ib", text(ib.collect::<Vec<_>>())),
         (
             "NIC thread",
