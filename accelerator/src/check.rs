@@ -5,7 +5,7 @@
 
 use fabric::{ib::locked_memory_limit, os::available_memory};
 use qdl::{
-    config::{AcceleratorConfig, Auth, NicAt, NicConfig},
+    config::{AcceleratorConfig, Auth, NicConfig, NicFabric},
     model::TensorSpec,
     run::{accelerator_crew, request_stride, response_stride},
     stats::{Page, memory},
@@ -50,11 +50,14 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         },
     );
     for nic in &config.nics {
-        let any = match nic.at() {
-            NicAt::Tcp(at) if at.port() == 0 => ", a port of the system's choice",
+        let any = match &nic.fabric {
+            NicFabric::Tcp(tcp) if tcp.at().port() == 0 => ", a port of the system's choice",
             _ => "",
         };
-        page.fact("nics", format!("{} {}{any}", nic.fabric(), nic.label()));
+        page.fact(
+            "nics",
+            format!("{} {}{any}", nic.fabric.as_str(), nic.label()),
+        );
     }
     let request = request_stride(model).unwrap_or(usize::MAX);
     let response = response_stride(model).unwrap_or(usize::MAX);
@@ -68,7 +71,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         ),
     );
     page.fact("memory", budget(config, slot));
-    if config.nics.iter().any(|nic| nic.device.is_some()) {
+    if config.nics.iter().any(NicConfig::is_ib) {
         let limit = match locked_memory_limit() {
             Some(limit) if limit < config.memory() as u64 => {
                 format!(

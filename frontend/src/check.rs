@@ -398,7 +398,7 @@ fn needed(settings: &Settings, plan: &Plan, qsl: &Qsl, slots: usize) -> String {
 
 /// A NIC that is a device writes into locked memory.
 fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds) {
-    if config.nics.iter().all(|nic| nic.device.is_none()) {
+    if config.nics.iter().all(|nic| !nic.is_ib()) {
         return;
     }
     let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;

@@ -2,7 +2,7 @@
 
 use fabric::os::Congestion;
 use qdl::{
-    config::{Completion, FrontendConfig, NicAt, NicConfig, QslMode, Verify, Written},
+    config::{Completion, FrontendConfig, NicConfig, NicFabric, QslMode, Verify, Written},
     run::{request_stride, response_stride},
     stats::{DEFAULT, GivenValue, SettingOf, SettingRecord},
 };
@@ -133,9 +133,10 @@ fn network(c: &FrontendConfig, put: &mut impl FnMut(&str, String)) {
 
 fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)) {
     put("slots", nic.resolve_slots(stride).to_string());
-    let connections = match nic.at() {
-        NicAt::Tcp(_) | NicAt::Ofi { .. } => "connections",
-        NicAt::Ib(_) => "queue_pairs",
+    let connections = if nic.is_ib() {
+        "queue_pairs"
+    } else {
+        "connections"
     };
     put(connections, nic.connections().to_string());
     put("inline_bytes", nic.inline_bytes().to_string());
@@ -151,9 +152,9 @@ fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)
         "completion.yield_after_us",
         yield_after_us.map_or_else(never, |us| us.to_string()),
     );
-    if let NicAt::Tcp(_) = nic.at() {
-        put("congestion", congestion(&nic.congestion));
-        let buffer = nic.send_buffer_bytes;
+    if let NicFabric::Tcp(tcp) = &nic.fabric {
+        put("congestion", congestion(&tcp.congestion));
+        let buffer = tcp.send_buffer_bytes;
         put(
             "send_buffer_bytes",
             buffer.map_or_else(|| "system".to_owned(), |bytes| bytes.to_string()),

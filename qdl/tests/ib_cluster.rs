@@ -20,7 +20,7 @@ use qdl::{
     control::{Auth, ClientParams, ClientSession, ConnectionRequest, RequestTransport, Timing},
     run::{request_stride, response_stride},
     serve::Service,
-    testkit::assert_has,
+    testkit::{assert_has, ib_keys},
     wire::NodeFacts,
 };
 
@@ -48,7 +48,7 @@ fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
     // for a loss.
     let nic = || {
         let mut nic = NicConfig::ib(&two);
-        nic.timeout = 18;
+        ib_keys(&mut nic).timeout = 18;
         nic
     };
     let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, vec![nic(), nic()]);

@@ -18,6 +18,7 @@ use harness::*;
 use qdl::{
     config::NicConfig,
     serve::{Arrival, Finished, Service, respond_all},
+    testkit::ib_keys,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -91,7 +92,8 @@ fn run(service: OnGpu, gpudirect: bool, total: usize) -> (u64, u64) {
     let erased: Arc<dyn Service> = service.clone();
     let m = model();
     let mut nic = NicConfig::ib("stub1");
-    (nic.gpu, nic.gpudirect) = (Some(77), gpudirect);
+    nic.gpu = Some(77);
+    ib_keys(&mut nic).gpudirect = gpudirect;
     let nics = vec![nic];
     let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, nics, &erased);
     let entry = "  - device: stub0\n    queue_pairs: 3\n    slots: 16\n";

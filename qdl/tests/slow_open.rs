@@ -27,6 +27,7 @@ use qdl::{
     run::{request_stride, response_stride},
     serve::{Arrival, Service},
     stats::ServedReport,
+    testkit::ib_keys,
 };
 use verbs::stub;
 
@@ -67,7 +68,7 @@ impl Service for Gated {
 fn node(service: &Arc<Gated>) -> (Running, mpsc::Receiver<ServedReport>) {
     let m = model();
     let mut nic = NicConfig::ib("stub1");
-    nic.gpudirect = true;
+    ib_keys(&mut nic).gpudirect = true;
     let service: Arc<dyn Service> = service.clone();
     let slot = request_stride(&m).expect("small") + response_stride(&m).expect("small");
     let memory = 2 * SLOTS * slot;

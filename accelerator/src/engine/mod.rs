@@ -34,11 +34,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use fabric::Region;
 use qdl::{
-    config::{EngineConfig, Provider},
-    model::ModelSpec,
-    rails::Score,
-    serve::Arrival,
-    stats::GpuRecord,
+    config::EngineConfig, model::ModelSpec, rails::Score, serve::Arrival, stats::GpuRecord,
     wire::PrefixCache,
 };
 
@@ -216,25 +212,7 @@ impl EngineParams {
         EngineParams {
             engine: EngineConfig {
                 kind,
-                max_batch: 64,
-                max_delay_us: 500,
-                threads: 1,
-                intra_threads: 1,
-                library: None,
-                delay_us: 0,
-                spin_us: 20,
-                provider: Provider::Cpu,
-                gpu: 0,
-                gpus: Vec::new(),
-                batch_sizes: Vec::new(),
-                latency_us: None,
-                begin_apart_us: 0,
-                precision: None,
-                profiles: Vec::new(),
-                optimization_level: None,
-                tokens: None,
-                http: None,
-                llm: None,
+                ..EngineConfig::default()
             },
             model: "opaque".to_owned(),
             file: None,

@@ -39,7 +39,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let config = config::load_frontend(&args.config)?;
     let (kind, key) = kind(args, &config)?;
     let yaml = Yaml::read(&args.config)?;
-    let device = config.nics.iter().any(|n| n.device.is_some());
+    let device = config.nics.iter().any(|n| n.is_ib());
     let plan = plan(args, kind, key, device, &yaml)?;
     fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
     // A session may go on with another budget.

@@ -12,9 +12,8 @@ use serde::Deserialize;
 use super::{
     auth::{Auth, AuthWord},
     deadlines::Deadlines,
-    document::Document,
     engine::{EngineConfig, EngineKind},
-    nic::{MAX_THREADS, NicAt, NicConfig},
+    nic::{MAX_THREADS, NicConfig, NicFabric},
     rules::{
         Findings, MAX_SAMPLE_BYTES, Root, Side, auto_within, check_model, name, resolve, within,
         within_some,
@@ -34,19 +33,17 @@ const MAX_MEMORY_MIB: usize = 16 << 20;
 /// Configuration of an accelerator node.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
+#[garde(allow_unvalidated)]
 pub struct AcceleratorConfig {
     /// Name of the node, unique in the system, which goes into the SUT's name: 1 to 64 of
     /// `A-Z a-z 0-9 . _ -`.
     #[garde(custom(name))]
     pub node: String,
     /// The control plane.
-    #[garde(skip)]
     pub control: ControlConfig,
     /// The same bytes on every node, by which they know each other; see [`Self::auth`].
-    #[garde(skip)]
     pub token_file: Option<PathBuf>,
     /// `none` where no authentication is wanted; see [`Self::auth`].
-    #[garde(skip)]
     pub auth: Option<AuthWord>,
     /// The model.
     #[garde(dive)]
@@ -88,23 +85,19 @@ pub struct ControlConfig {
 /// The model as an accelerator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
+#[garde(allow_unvalidated)]
 pub struct AcceleratorModel {
     /// Name, equal on both nodes.
-    #[garde(skip)]
     pub name: String,
     /// The model file; `onnx` needs one.
-    #[garde(skip)]
     pub file: Option<PathBuf>,
     /// Inputs in the order they are packed into a slot. An engine with a model file reads them from
     /// it where they are not given; what is given must agree with it.
-    #[garde(skip)]
     pub inputs: Option<Vec<TensorSpec>>,
     /// The output; the same holds.
-    #[garde(skip)]
     pub output: Option<TensorSpec>,
     /// Further outputs, in the order in which they are packed behind it; the same holds.
     #[serde(default)]
-    #[garde(skip)]
     pub other_outputs: Vec<TensorSpec>,
     /// Bytes of the largest sample, for `null` and `digest`, which take any bytes.
     #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
@@ -113,7 +106,6 @@ pub struct AcceleratorModel {
     #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
     pub output_bytes: Option<usize>,
     /// How the frontend's QSL compresses samples, equal on both nodes; default not at all.
-    #[garde(skip)]
     pub compression: Option<Compression>,
 }
 
@@ -155,7 +147,7 @@ impl AcceleratorConfig {
     }
 
     /// Who undoes a compression, and where.
-    fn check_compression(&self, out: &mut Findings) {
+    fn check_compression(&self, out: &mut Findings<'_>) {
         let Some(compression) = self.model.compression else {
             return;
         };
@@ -183,7 +175,10 @@ impl AcceleratorConfig {
                 "raise `memory_mib`, or lower `engine.max_batch` or `engine.threads`",
             );
         }
-        for (i, nic) in self.nics.iter().enumerate().filter(|(_, n)| n.gpudirect) {
+        for (i, nic) in self.nics.iter().enumerate() {
+            if !nic.as_ib().is_some_and(|ib| ib.gpudirect) {
+                continue;
+            }
             out.add(
                 format!("nics[{i}].gpudirect"),
                 format!(
@@ -195,7 +190,7 @@ impl AcceleratorConfig {
         }
     }
 
-    fn check_model(&self, out: &mut Findings) {
+    fn check_model(&self, out: &mut Findings<'_>) {
         let model = &self.model;
         let kind = self.engine.kind.as_str();
         out.rule("model.name", &model.name, name);
@@ -232,93 +227,76 @@ impl AcceleratorConfig {
                 );
             }
         }
-        if self.engine.kind.takes_any_bytes() {
-            if model.spec().is_none() && model.inputs.is_some() == model.output.is_some() {
-                out.add(
-                    "model",
-                    format!("engine `{kind}` takes any bytes and must be told how many"),
-                    "add `max_input_bytes`, the size of the largest sample",
-                );
+        let engine = self.engine.kind;
+        for (key, present) in [
+            ("file", model.file.is_some()),
+            ("max_input_bytes", model.max_input_bytes.is_some()),
+            ("output_bytes", model.output_bytes.is_some()),
+        ] {
+            let (what, help) = match engine {
+                EngineKind::Http => (
+                    "engine `http` leaves the model to its server".to_owned(),
+                    format!("remove `{key}`, and give `inputs` and `output`"),
+                ),
+                _ if key == "file" => continue,
+                _ if engine.takes_any_bytes() && model.inputs.is_none() => continue,
+                _ if engine.takes_any_bytes() => (
+                    format!("`{key}` and `inputs` both say how large a sample is"),
+                    format!("remove `{key}`, or `inputs` and `output`"),
+                ),
+                _ if engine.streams() => (
+                    format!("engine `{kind}` counts tokens, not bytes"),
+                    format!("remove `{key}`"),
+                ),
+                _ => (
+                    format!("engine `{kind}` takes its sizes from the model file"),
+                    format!("remove `{key}`"),
+                ),
+            };
+            if present {
+                out.add(format!("model.{key}"), what, help);
             }
-            for (key, present) in [
-                ("max_input_bytes", model.max_input_bytes.is_some()),
-                ("output_bytes", model.output_bytes.is_some()),
-            ] {
-                if present && model.inputs.is_some() {
-                    out.add(
-                        format!("model.{key}"),
-                        format!("`{key}` and `inputs` both say how large a sample is"),
-                        format!("remove `{key}`, or `inputs` and `output`"),
-                    );
-                }
-            }
-            if let (EngineKind::Digest, Some(bytes)) = (
-                self.engine.kind,
-                model.spec().and_then(|m| m.max_output_bytes()),
-            ) && bytes < OUTPUT_BYTES
-            {
-                let key = if model.output.is_some() {
-                    "output"
-                } else {
-                    "output_bytes"
-                };
-                out.add(
-                    format!("model.{key}"),
-                    format!("the output has {bytes} bytes"),
-                    format!("engine `digest` answers with {OUTPUT_BYTES} bytes or more"),
-                );
-            }
-        } else if self.engine.kind == EngineKind::Http {
-            self.check_server_model(out);
-        } else if self.engine.kind == EngineKind::Tokens && model.inputs.is_none() {
+        }
+        let in_pairs = model.inputs.is_some() == model.output.is_some();
+        if engine.takes_any_bytes() && in_pairs && model.spec().is_none() {
+            out.add(
+                "model",
+                format!("engine `{kind}` takes any bytes and must be told how many"),
+                "add `max_input_bytes`, the size of the largest sample",
+            );
+        } else if engine == EngineKind::Tokens && model.inputs.is_none() {
             out.add(
                 "model",
                 format!("engine `{kind}` must be told how long prompts and answers can be"),
                 "add `inputs` and `output`, each `dtype: i32` and `ragged: true`, as in \
                  `output: {name: tokens, dtype: i32, shape: [1024], ragged: true}`",
             );
-        } else {
-            if self.engine.kind.reads_file() && model.file.is_none() {
-                out.add(
-                    "model",
-                    format!("engine `{kind}` needs a model file"),
-                    "add `file: PATH`",
-                );
-            }
-            for (key, present) in [
-                ("max_input_bytes", model.max_input_bytes.is_some()),
-                ("output_bytes", model.output_bytes.is_some()),
-            ] {
-                if present {
-                    out.add(
-                        format!("model.{key}"),
-                        match self.engine.kind.streams() {
-                            true => format!("engine `{kind}` counts tokens, not bytes"),
-                            false => format!("engine `{kind}` takes its sizes from the model file"),
-                        },
-                        format!("remove `{key}`"),
-                    );
-                }
-            }
+        } else if engine.reads_file() && model.file.is_none() {
+            out.add(
+                "model",
+                format!("engine `{kind}` needs a model file"),
+                "add `file: PATH`",
+            );
+        }
+        let answer = model.spec().and_then(|m| m.max_output_bytes());
+        if let Some(bytes) = answer.filter(|bytes| *bytes < OUTPUT_BYTES)
+            && engine == EngineKind::Digest
+        {
+            let key = model.output.as_ref().map_or("output_bytes", |_| "output");
+            out.add(
+                format!("model.{key}"),
+                format!("the output has {bytes} bytes"),
+                format!("engine `digest` answers with {OUTPUT_BYTES} bytes or more"),
+            );
+        }
+        if engine == EngineKind::Http {
+            self.check_prompts(out);
         }
     }
 
-    /// A server's model: its file is the server's, its tensors are token ids.
-    fn check_server_model(&self, out: &mut Findings) {
+    /// The tensors of a server's model are token ids.
+    fn check_prompts(&self, out: &mut Findings<'_>) {
         let model = &self.model;
-        for (key, present) in [
-            ("file", model.file.is_some()),
-            ("max_input_bytes", model.max_input_bytes.is_some()),
-            ("output_bytes", model.output_bytes.is_some()),
-        ] {
-            if present {
-                out.add(
-                    format!("model.{key}"),
-                    "engine `http` leaves the model to its server",
-                    format!("remove `{key}`, and give `inputs` and `output`"),
-                );
-            }
-        }
         let ids = |tensor: &TensorSpec| tensor.dtype == DType::I32 && tensor.shape.len() == 1;
         let inputs = model.inputs.as_deref().unwrap_or_default();
         let output = model.output.as_ref();
@@ -337,7 +315,7 @@ impl AcceleratorConfig {
 
     /// Samples of a NIC that names a GPU go to that GPU's pipeline: there has to be one, and one
     /// that gets nothing is a mistake.
-    fn check_gpus(&self, out: &mut Findings) {
+    fn check_gpus(&self, out: &mut Findings<'_>) {
         if !self.engine.minds_gpus() {
             return;
         }
@@ -364,7 +342,7 @@ impl AcceleratorConfig {
         }
     }
 
-    fn check_addresses(&self, out: &mut Findings) {
+    fn check_addresses(&self, out: &mut Findings<'_>) {
         let mut taken: BTreeMap<SocketAddr, String> = BTreeMap::new();
         let mut check = |address: SocketAddr, path: String| {
             let loopback = address.ip().is_loopback();
@@ -383,7 +361,9 @@ impl AcceleratorConfig {
         };
         check(self.control.listen, "control.listen".to_owned());
         for (i, nic) in self.nics.iter().enumerate() {
-            if let (NicAt::Tcp(_), Some(listen)) = (nic.at(), nic.listen) {
+            if let NicFabric::Tcp(tcp) = &nic.fabric
+                && let Some(listen) = tcp.listen
+            {
                 check(listen, format!("nics[{i}].listen"));
             }
         }
@@ -400,6 +380,10 @@ impl Root for AcceleratorConfig {
         }
     }
 
+    fn nics(&mut self) -> &mut [NicConfig] {
+        &mut self.nics
+    }
+
     fn files(&self) -> Vec<(&'static str, &Path)> {
         let files = [
             ("model.file", &self.model.file),
@@ -412,7 +396,7 @@ impl Root for AcceleratorConfig {
             .collect()
     }
 
-    fn check(&self, document: &Document, out: &mut Findings) {
+    fn check(&self, out: &mut Findings<'_>) {
         self.auth().check(self.auth, out);
         self.check_model(out);
         self.check_addresses(out);
@@ -424,11 +408,11 @@ impl Root for AcceleratorConfig {
             );
         }
         for (i, nic) in self.nics.iter().enumerate() {
-            nic.check(Self::SIDE, &format!("nics[{i}]"), document, out);
+            nic.check(Self::SIDE, &format!("nics[{i}]"), out);
         }
         self.engine.check(out);
         self.check_compression(out);
         self.check_gpus(out);
-        self.deadlines.check(Self::SIDE, document, out);
+        self.deadlines.check(Self::SIDE, out);
     }
 }

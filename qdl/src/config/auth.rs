@@ -35,7 +35,7 @@ impl<'a> Auth<'a> {
     }
 
     /// Complains where the two keys contradict each other.
-    pub(super) fn check(self, auth: Option<AuthWord>, out: &mut Findings) {
+    pub(super) fn check(self, auth: Option<AuthWord>, out: &mut Findings<'_>) {
         if let (Auth::Token(_), Some(AuthWord::None)) = (self, auth) {
             out.add(
                 "auth",
@@ -52,7 +52,7 @@ impl<'a> Auth<'a> {
         loopback: bool,
         address: &str,
         path: &str,
-        out: &mut Findings,
+        out: &mut Findings<'_>,
     ) {
         if self == Auth::LoopbackOnly && !loopback {
             out.add(

@@ -1,14 +1,10 @@
 //! Where the samples come from.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 
 use super::{
-    document::Document,
     labels::{self, LabelsConfig},
     rules::{Findings, resolve, within},
 };
@@ -59,7 +55,7 @@ impl DatasetKind {
 
 /// Where samples come from. Which keys there are depends on the kind.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct DatasetConfig {
     /// What it is.
     pub kind: DatasetKind,
@@ -72,10 +68,8 @@ pub struct DatasetConfig {
     /// `raw`: one label for each sample. Needed for accuracy alone.
     pub labels: Option<LabelsConfig>,
     /// Samples of a synthetic one; default 1024.
-    #[serde(default = "count")]
     pub count: usize,
     /// Seed of a synthetic one; default 1.
-    #[serde(default = "seed")]
     pub seed: u64,
     /// `random`: bytes of the shortest sample; see [`Self::bytes`].
     pub min_bytes: Option<usize>,
@@ -87,32 +81,38 @@ pub struct DatasetConfig {
     /// are of the type of the model's only input.
     pub shape: Option<Vec<Dimension>>,
     /// `tokens`: tokens of the shortest sample; default 1.
-    #[serde(default = "min_len")]
     pub min_len: usize,
     /// `tokens`: tokens of the longest sample; see [`Self::max_len`].
     pub max_len: Option<usize>,
     /// `tokens`: words are drawn from 0 to one less than this; default 30,522, as many as BERT
     /// knows.
-    #[serde(default = "vocab")]
     pub vocab: u32,
 }
 
-fn count() -> usize {
-    1024
-}
-fn seed() -> u64 {
-    1
-}
-fn min_len() -> usize {
-    1
-}
-fn vocab() -> u32 {
-    30_522
+impl Default for DatasetConfig {
+    fn default() -> Self {
+        DatasetConfig {
+            kind: DatasetKind::Random,
+            samples: None,
+            lengths: None,
+            labels: None,
+            count: 1024,
+            seed: 1,
+            min_bytes: None,
+            max_bytes: None,
+            distribution: None,
+            shape: None,
+            min_len: 1,
+            max_len: None,
+            vocab: 30_522,
+        }
+    }
 }
 
 /// What one dimension of random samples may be: `7`, `[LEAST, MOST]` or `[LEAST, MOST, STEP]`,
 /// every one of these equally likely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "Numbers")]
 pub struct Dimension {
     /// The smallest, at least 1.
     pub least: usize,
@@ -122,40 +122,26 @@ pub struct Dimension {
     pub step: usize,
 }
 
-impl<'de> Deserialize<'de> for Dimension {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Numbers;
-        impl<'de> de::Visitor<'de> for Numbers {
-            type Value = Dimension;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number, or [least, most] or [least, most, step]")
-            }
-            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Dimension, E> {
-                let n = usize::try_from(n)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(n), &self))?;
-                Ok(Dimension {
-                    least: n,
-                    most: n,
-                    step: 1,
-                })
-            }
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Dimension, A::Error> {
-                let mut numbers = Vec::new();
-                while let Some(n) = seq.next_element::<usize>()? {
-                    numbers.push(n);
-                }
-                match numbers[..] {
-                    [least, most] => Ok(Dimension {
-                        least,
-                        most,
-                        step: 1,
-                    }),
-                    [least, most, step] => Ok(Dimension { least, most, step }),
-                    _ => Err(de::Error::invalid_length(numbers.len(), &self)),
-                }
-            }
-        }
-        deserializer.deserialize_any(Numbers)
+/// A dimension as YAML has it.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "it must be a number, or [least, most] or [least, most, step]"
+)]
+enum Numbers {
+    One(usize),
+    Two([usize; 2]),
+    Three([usize; 3]),
+}
+
+impl From<Numbers> for Dimension {
+    fn from(numbers: Numbers) -> Self {
+        let [least, most, step] = match numbers {
+            Numbers::One(n) => [n, n, 1],
+            Numbers::Two([least, most]) => [least, most, 1],
+            Numbers::Three(all) => all,
+        };
+        Dimension { least, most, step }
     }
 }
 
@@ -174,18 +160,7 @@ impl DatasetConfig {
     pub fn new(kind: DatasetKind) -> Self {
         DatasetConfig {
             kind,
-            samples: None,
-            lengths: None,
-            labels: None,
-            count: count(),
-            seed: seed(),
-            min_bytes: None,
-            max_bytes: None,
-            distribution: None,
-            shape: None,
-            min_len: min_len(),
-            max_len: None,
-            vocab: vocab(),
+            ..DatasetConfig::default()
         }
     }
 
@@ -254,14 +229,16 @@ impl DatasetConfig {
     }
 
     /// Checks it against the model and against the samples that are loaded at a time.
-    pub(super) fn check(
-        &self,
-        model: &ModelSpec,
-        loaded: Option<usize>,
-        document: &Document,
-        out: &mut Findings,
-    ) {
+    pub(super) fn check(&self, model: &ModelSpec, loaded: Option<usize>, out: &mut Findings<'_>) {
         let (kind, own) = self.kind.keys();
+        let document = out.document;
+        if !document.has("dataset.kind") {
+            return out.add(
+                "dataset",
+                "the key `kind` is missing",
+                "add `kind: raw`, `kind: random` or `kind: tokens`",
+            );
+        }
         for key in document.keys("dataset") {
             if key != "kind" && !own.contains(&key) {
                 out.add(
@@ -276,10 +253,10 @@ impl DatasetConfig {
         };
         match self.kind {
             DatasetKind::Raw => return self.check_raw(model, out),
-            DatasetKind::Random if self.shape.is_some() => self.check_shape(model, document, out),
+            DatasetKind::Random if self.shape.is_some() => self.check_shape(model, out),
             DatasetKind::Random => self.check_random(model, largest, out),
             DatasetKind::Tokens if self.samples.is_some() => {
-                return check_token_file(model, document, out);
+                return check_token_file(model, out);
             }
             DatasetKind::Tokens => self.check_tokens(model, out),
         }
@@ -294,7 +271,7 @@ impl DatasetConfig {
         }
     }
 
-    fn check_raw(&self, model: &ModelSpec, out: &mut Findings) {
+    fn check_raw(&self, model: &ModelSpec, out: &mut Findings<'_>) {
         if self.samples.is_none() {
             out.add(
                 "dataset",
@@ -323,10 +300,10 @@ impl DatasetConfig {
     }
 
     /// Samples of a shape: their sizes follow from it.
-    fn check_shape(&self, model: &ModelSpec, document: &Document, out: &mut Findings) {
+    fn check_shape(&self, model: &ModelSpec, out: &mut Findings<'_>) {
         let Some(shape) = &self.shape else { return };
         for key in ["min_bytes", "max_bytes", "distribution"] {
-            if document.keys("dataset").any(|k| k == key) {
+            if out.document.has(&format!("dataset.{key}")) {
                 out.add(
                     format!("dataset.{key}"),
                     format!("`{key}` and `shape` both say how large samples are"),
@@ -380,7 +357,7 @@ impl DatasetConfig {
         }
     }
 
-    fn check_random(&self, model: &ModelSpec, largest: usize, out: &mut Findings) {
+    fn check_random(&self, model: &ModelSpec, largest: usize, out: &mut Findings<'_>) {
         let (min, max) = self.bytes(model);
         if max > largest || max == 0 {
             out.add(
@@ -413,7 +390,7 @@ impl DatasetConfig {
         }
     }
 
-    fn check_tokens(&self, model: &ModelSpec, out: &mut Findings) {
+    fn check_tokens(&self, model: &ModelSpec, out: &mut Findings<'_>) {
         let Some(longest) = token_rows(model) else {
             return out.add(
                 "dataset.kind",
@@ -448,7 +425,8 @@ impl DatasetConfig {
 }
 
 /// A file of tokens knows its samples, and their ids are 32 bits wide.
-fn check_token_file(model: &ModelSpec, document: &Document, out: &mut Findings) {
+fn check_token_file(model: &ModelSpec, out: &mut Findings<'_>) {
+    let document = out.document;
     for key in document.keys("dataset") {
         if key != "kind" && key != "samples" {
             out.add(

@@ -5,10 +5,7 @@ use std::time::Duration;
 use garde::Validate;
 use serde::Deserialize;
 
-use super::{
-    document::Document,
-    rules::{Findings, MAX_MS, Side, within, within_some},
-};
+use super::rules::{Findings, MAX_MS, Side, within, within_some};
 
 /// Longest watchdog in seconds: one day.
 const MAX_S: u64 = 86_400;
@@ -17,7 +14,7 @@ const MAX_S: u64 = 86_400;
 const STEP_MS: (u64, u64) = (5_000, 30_000);
 
 /// Keys that an accelerator does not have.
-const FRONTEND_KEYS: &[&str] = &["lost_ms", "name_ms", "watchdog_s"];
+const FRONTEND_KEYS: &[&str] = &["echo_interval_ms", "lost_ms", "name_ms", "watchdog_s"];
 
 /// Deadlines, in milliseconds unless the name says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
@@ -98,7 +95,7 @@ impl Deadlines {
     }
 
     /// How the deadlines of a node go together.
-    pub(super) fn check(&self, side: Side, document: &Document, out: &mut Findings) {
+    pub(super) fn check(&self, side: Side, out: &mut Findings<'_>) {
         let mut less = |short: (&str, u64), long: (&str, u64)| {
             if short.1 >= long.1 {
                 out.add(
@@ -117,10 +114,11 @@ impl Deadlines {
             timeout,
         );
         if side == Side::Accelerator {
-            for key in document
-                .keys("deadlines")
-                .filter(|k| FRONTEND_KEYS.contains(k))
-            {
+            let document = out.document;
+            for key in document.keys("deadlines") {
+                if !FRONTEND_KEYS.contains(&key) {
+                    continue;
+                }
                 out.add(
                     format!("deadlines.{key}"),
                     format!("an accelerator has no `{key}`"),

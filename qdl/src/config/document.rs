@@ -3,7 +3,10 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, de};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, DeserializeOwned},
+};
 use serde_saphyr::{Location, Spanned};
 
 /// Deepest nesting of a file.
@@ -75,21 +78,6 @@ impl Document {
             _ => &[],
         };
         entries.iter().map(|(key, _)| &key.value[..])
-    }
-
-    /// The written keys that a pattern matches, in which `[]` is any entry of a list.
-    pub(super) fn matching(&self, pattern: &str) -> Vec<String> {
-        let Some((list, rest)) = pattern.split_once("[]") else {
-            let written = self.has(pattern).then(|| pattern.to_owned());
-            return written.into_iter().collect();
-        };
-        let entries = match self.walk(list).0 {
-            Some(Tree::Seq(items)) => items.len(),
-            _ => 0,
-        };
-        (0..entries)
-            .flat_map(|i| self.matching(&format!("{list}[{i}]{rest}")))
-            .collect()
     }
 
     /// Every scalar's path and line, in the order of the text.
@@ -244,5 +232,51 @@ impl<'de> Deserialize<'de> for Tree {
         }
 
         deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// The keys that serde reads a struct from.
+pub(super) fn keys_of<T: DeserializeOwned>() -> &'static [&'static str] {
+    T::deserialize(Keys(&[])).err().map_or(&[], |keys| keys.0)
+}
+
+/// Takes the names of a struct's fields from the call that asks for their values, and fails with
+/// them.
+#[derive(Debug)]
+struct Keys(&'static [&'static str]);
+
+impl<'de> Deserializer<'de> for Keys {
+    type Error = Keys;
+
+    fn deserialize_struct<V: de::Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Keys> {
+        Err(Keys(fields))
+    }
+
+    fn deserialize_any<V: de::Visitor<'de>>(self, _: V) -> Result<V::Value, Keys> {
+        Err(self)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+impl de::Error for Keys {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Keys(&[])
+    }
+}
+
+impl std::error::Error for Keys {}
+
+impl fmt::Display for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(", "))
     }
 }

@@ -133,109 +133,102 @@ pub enum Provider {
 }
 
 /// Engine and batcher: the same for an accelerator and for a frontend's `--local`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[serde(deny_unknown_fields, default)]
+#[garde(allow_unvalidated)]
 pub struct EngineConfig {
     /// Which engine.
-    #[garde(skip)]
     pub kind: EngineKind,
     /// Most samples in a batch, 1 to 65,536; default 64.
-    #[serde(default = "count::<64>")]
     #[garde(custom(within(1..=MAX_BATCH)))]
     pub max_batch: usize,
     /// Longest time in microseconds that a sample waits for company while the engine is busy;
     /// default 500. An idle engine takes what is there at once.
-    #[serde(default = "micros::<500>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub max_delay_us: u64,
     /// Worker threads, which is also how many batches run at the same time; default 1.
-    #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub threads: usize,
     /// Threads of ONNX Runtime inside one batch, per worker; default 1. `llm`: inside a step.
-    #[serde(default = "count::<1>")]
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
     /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's
     /// (`tensorrt`) libraries; without it the usual places are searched.
-    #[serde(default)]
-    #[garde(skip)]
     pub library: Option<PathBuf>,
     /// Pretended compute in microseconds per batch, for tests; default 0. `null` and `digest` only.
-    #[serde(default)]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub delay_us: u64,
     /// Microseconds that an idle worker spins before it sleeps; default 20.
-    #[serde(default = "micros::<20>")]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub spin_us: u64,
     /// What ONNX Runtime runs the model on; default `cpu`. `onnx` and `llm` only.
-    #[serde(default)]
-    #[garde(skip)]
     pub provider: Provider,
     /// The GPU, as CUDA counts them; default 0. For an engine that runs on one.
-    #[serde(default)]
     #[garde(custom(within(0..=MAX_GPU)))]
     pub gpu: usize,
     /// Several GPUs, in place of `gpu`: each has a pipeline of its own, with `threads` worker
     /// threads and the samples of the NICs whose entry names it. `null` and `digest` do the same
     /// with as many pipelines that need no GPU. Default: none.
-    #[serde(default)]
-    #[garde(skip)]
     pub gpus: Vec<usize>,
     /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between
     /// two is padded. Default: any size. `aoti` and `tensorrt` only.
-    #[serde(default)]
-    #[garde(skip)]
     pub batch_sizes: Vec<usize>,
     /// Microseconds from a sample's arrival to the point at which its answer is due: no batch is
     /// held back so long that, by what batches of its size have taken, its oldest sample would miss
     /// it. Default: none; `max_delay_us` alone counts.
-    #[serde(default)]
     #[garde(custom(within_some(1..=MAX_DELAY_US)))]
     pub latency_us: Option<u64>,
     /// Least time in microseconds between the beginnings of two batches of a GPU's workers; an idle
     /// engine begins at once. Default 0: a batch begins as soon as a worker is free.
-    #[serde(default)]
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub begin_apart_us: u64,
     /// What a plan computes in that is built from an ONNX model; default `fp16`. `tensorrt` only.
-    #[serde(default)]
-    #[garde(skip)]
     pub precision: Option<Precision>,
     /// Largest batch of each optimisation profile of a plan that is built, ascending, the last of
     /// them at least `max_batch`; kernels are chosen for these sizes. Default: one, `max_batch`.
     /// `tensorrt` only.
-    #[serde(default)]
-    #[garde(skip)]
     pub profiles: Vec<usize>,
     /// How hard the builder of such a plan looks for fast kernels, 0 to 5; default: TensorRT's own
     /// choice, 3. `tensorrt` only.
-    #[serde(default)]
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,
     /// What the pretended language model does, and how long it takes. `tokens` only.
-    #[serde(default)]
     #[garde(dive)]
     pub tokens: Option<TokensConfig>,
     /// The server that is asked. `http` only, which needs it.
-    #[serde(default)]
     #[garde(dive)]
     pub http: Option<HttpConfig>,
     /// How a small language model runs in this process. `llm` only.
-    #[serde(default)]
     #[garde(dive)]
     pub llm: Option<LlmConfig>,
 }
 
-/// A default that is a number of things.
-fn count<const N: usize>() -> usize {
-    N
-}
-
-/// A default in microseconds.
-fn micros<const N: u64>() -> u64 {
-    N
+impl Default for EngineConfig {
+    /// Of the engine `null`.
+    fn default() -> Self {
+        EngineConfig {
+            kind: EngineKind::Null,
+            max_batch: 64,
+            max_delay_us: 500,
+            threads: 1,
+            intra_threads: 1,
+            library: None,
+            delay_us: 0,
+            spin_us: 20,
+            provider: Provider::Cpu,
+            gpu: 0,
+            gpus: Vec::new(),
+            batch_sizes: Vec::new(),
+            latency_us: None,
+            begin_apart_us: 0,
+            precision: None,
+            profiles: Vec::new(),
+            optimization_level: None,
+            tokens: None,
+            http: None,
+            llm: None,
+        }
+    }
 }
 
 impl EngineConfig {
@@ -280,7 +273,7 @@ impl EngineConfig {
         self.kind.on_gpu() || self.provider == Provider::Cuda
     }
 
-    fn check_gpus(&self, out: &mut Findings) {
+    fn check_gpus(&self, out: &mut Findings<'_>) {
         let kind = self.kind.as_str();
         let Some(largest) = self.gpus.iter().max() else {
             return;
@@ -319,162 +312,121 @@ impl EngineConfig {
         }
     }
 
-    fn check_http(&self, out: &mut Findings) {
-        match (&self.http, self.kind) {
-            (Some(http), EngineKind::Http) => http.check(out),
-            (None, EngineKind::Http) => out.add(
-                "engine",
-                "engine `http` asks a server, and none is named",
-                "add `http: {url: http://127.0.0.1:8000, dialect: vllm}`",
-            ),
-            (Some(_), kind) => out.add(
-                "engine.http",
-                format!("engine `{}` asks no server", kind.as_str()),
-                "remove `http`, or set `kind: http`",
-            ),
-            (None, _) => {}
-        }
+    /// Why this engine does not have a key, and what to do about it.
+    fn lacks(&self, key: &str) -> Option<(&'static str, String)> {
+        use EngineKind::{Digest, Http, Llm, Null, Onnx, TensorRt, Tokens};
+        let kind = self.kind;
+        let (why, other) = match (key, kind) {
+            ("threads", Http) => return None,
+            ("max_batch" | "max_delay_us" | "latency_us" | "begin_apart_us" | "threads", _) => {
+                let name = kind.as_str();
+                let help =
+                    format!("remove `{key}`; the keys below `{name}` say how many run at once");
+                return kind.streams().then_some(("makes its own batches", help));
+            }
+            ("delay_us", Tokens) => {
+                let help = "remove `delay_us`, and give `tokens: {step_us: ...}`".to_owned();
+                return Some(("pretends steps, not batches", help));
+            }
+            ("provider", Onnx | Llm) | ("tokens", Tokens) | ("http", Http) | ("llm", Llm) => {
+                return None;
+            }
+            ("precision" | "profiles" | "optimization_level", TensorRt) => return None,
+            ("delay_us", Null | Digest) => return None,
+            ("gpu", _) if self.uses_gpu() => return None,
+            ("batch_sizes", _) if kind.on_gpu() => return None,
+            ("library" | "intra_threads", _) if kind.reads_file() => return None,
+            ("provider", _) => ("has no execution providers", "onnx"),
+            ("gpu", _) => ("uses no GPU", "aoti"),
+            ("batch_sizes", _) => ("runs batches of any size", "aoti"),
+            ("library", _) => ("uses no library", "onnx"),
+            ("intra_threads", _) => ("has no threads of its own", "onnx"),
+            ("delay_us", _) => ("pretends no compute", "digest"),
+            ("tokens", _) => ("pretends no language model", "tokens"),
+            ("http", _) => ("asks no server", "http"),
+            ("llm", _) => ("runs no language model in this process", "llm"),
+            _ => ("builds no plans", "tensorrt"),
+        };
+        Some((why, format!("remove `{key}`, or set `kind: {other}`")))
     }
 
     /// How its keys go together.
-    pub(super) fn check(&self, out: &mut Findings) {
-        let kind = self.kind.as_str();
+    pub(super) fn check(&self, out: &mut Findings<'_>) {
+        use EngineKind::{Http, Llm, TensorRt, Tokens};
+        let kind = self.kind;
+        let is = |other| kind == other;
+        if !out.document.has("engine.kind") {
+            return out.add(
+                "engine",
+                "the key `kind` is missing",
+                "add `kind: ...` here",
+            );
+        }
         self.check_gpus(out);
-        self.check_http(out);
-        match &self.llm {
-            Some(llm) if self.kind == EngineKind::Llm => llm.check(out),
-            Some(_) => out.add(
-                "engine.llm",
-                format!("engine `{kind}` runs no language model in this process"),
-                "remove `llm`, or set `kind: llm`",
-            ),
-            None => {}
-        }
-        let providers = matches!(self.kind, EngineKind::Onnx | EngineKind::Llm);
-        if !providers && self.provider != Provider::Cpu {
-            out.add(
-                "engine.provider",
-                format!("engine `{kind}` has no execution providers"),
-                "remove `provider`, or set `kind: onnx`",
-            );
-        }
-        if !self.kind.on_gpu() {
-            if self.gpu != 0 && !self.uses_gpu() {
-                out.add(
-                    "engine.gpu",
-                    format!("engine `{kind}` uses no GPU"),
-                    "remove `gpu`, or set `kind: aoti`",
-                );
+        let default = EngineConfig::default();
+        for (key, set) in [
+            ("max_batch", self.max_batch != default.max_batch),
+            ("max_delay_us", self.max_delay_us != default.max_delay_us),
+            ("latency_us", self.latency_us.is_some()),
+            ("begin_apart_us", self.begin_apart_us != 0),
+            ("threads", self.threads != 1),
+            ("intra_threads", self.intra_threads != 1),
+            ("library", self.library.is_some()),
+            ("delay_us", self.delay_us != 0),
+            ("provider", self.provider != Provider::Cpu),
+            ("gpu", self.gpu != 0),
+            ("batch_sizes", !self.batch_sizes.is_empty()),
+            ("precision", self.precision.is_some()),
+            ("profiles", !self.profiles.is_empty()),
+            ("optimization_level", self.optimization_level.is_some()),
+            ("tokens", self.tokens.is_some()),
+            ("http", self.http.is_some()),
+            ("llm", self.llm.is_some()),
+        ] {
+            if let Some((why, help)) = self.lacks(key).filter(|_| set) {
+                let what = format!("engine `{}` {why}", kind.as_str());
+                out.add(format!("engine.{key}"), what, help);
             }
-            if !self.batch_sizes.is_empty() {
-                out.add(
-                    "engine.batch_sizes",
-                    format!("engine `{kind}` runs batches of any size"),
-                    "remove `batch_sizes`, or set `kind: aoti`",
-                );
-            }
-        } else if let Some(last) = self.batch_sizes.last()
-            && (*last != self.max_batch
-                || self.batch_sizes[0] == 0
-                || !self.batch_sizes.is_sorted_by(|a, b| a < b))
-        {
+        }
+        if is(Http) && self.http.is_none() {
             out.add(
-                "engine.batch_sizes",
-                format!("{:?} with max_batch {}", self.batch_sizes, self.max_batch),
-                "list sizes ascending from 1 on; the last of them is `max_batch`",
+                "engine",
+                "engine `http` asks a server, and none is named",
+                "add `http: {url: http://127.0.0.1:8000, dialect: vllm}`",
             );
         }
-        if self.kind != EngineKind::TensorRt {
-            for (key, set) in [
-                ("precision", self.precision.is_some()),
-                ("profiles", !self.profiles.is_empty()),
-                ("optimization_level", self.optimization_level.is_some()),
-            ] {
-                if set {
-                    out.add(
-                        format!("engine.{key}"),
-                        format!("engine `{kind}` builds no plans"),
-                        format!("remove `{key}`, or set `kind: tensorrt`"),
-                    );
-                }
-            }
-        } else if let Some(last) = self.profiles.last()
-            && (*last < self.max_batch
-                || self.profiles[0] == 0
-                || *last > MAX_BATCH
-                || !self.profiles.is_sorted_by(|a, b| a < b))
-        {
-            out.add(
-                "engine.profiles",
-                format!("{:?} with max_batch {}", self.profiles, self.max_batch),
-                "list sizes ascending from 1 on; the last of them is at least `max_batch`",
-            );
+        if kind.on_gpu() {
+            self.check_sizes("batch_sizes", &self.batch_sizes, self.max_batch, out);
         }
-        self.check_batching(out);
-        if self.kind != EngineKind::Tokens && self.tokens.is_some() {
-            out.add(
-                "engine.tokens",
-                format!("engine `{kind}` pretends no language model"),
-                "remove `tokens`, or set `kind: tokens`",
-            );
-        } else if let Some(tokens) = &self.tokens {
+        if is(TensorRt) {
+            self.check_sizes("profiles", &self.profiles, MAX_BATCH, out);
+        }
+        if let Some(http) = self.http.as_ref().filter(|_| is(Http)) {
+            http.check(out);
+        }
+        if let Some(llm) = self.llm.as_ref().filter(|_| is(Llm)) {
+            llm.check(out);
+        }
+        if let Some(tokens) = self.tokens.as_ref().filter(|_| is(Tokens)) {
             tokens.check(out);
-        }
-        if !self.kind.reads_file() {
-            if self.library.is_some() {
-                out.add(
-                    "engine.library",
-                    format!("engine `{kind}` uses no library"),
-                    "remove `library`, or set `kind: onnx`",
-                );
-            }
-            if self.intra_threads != 1 {
-                out.add(
-                    "engine.intra_threads",
-                    format!("engine `{kind}` has no threads of its own"),
-                    "remove `intra_threads`, or set `kind: onnx`",
-                );
-            }
-        }
-        if self.delay_us != 0 && self.kind == EngineKind::Tokens {
-            out.add(
-                "engine.delay_us",
-                "engine `tokens` pretends steps, not batches",
-                "remove `delay_us`, and give `tokens: {step_us: ...}`",
-            );
-        } else if self.delay_us != 0 && !self.kind.takes_any_bytes() {
-            out.add(
-                "engine.delay_us",
-                format!("engine `{kind}` pretends no compute"),
-                "remove `delay_us`, or set `kind: digest`",
-            );
         }
     }
 
-    /// What makes batches has no part in an engine that makes its own.
-    fn check_batching(&self, out: &mut Findings) {
-        let kind = self.kind.as_str();
-        if !self.kind.streams() {
-            return;
-        }
-        for (key, set) in [
-            ("max_batch", self.max_batch != count::<64>()),
-            ("max_delay_us", self.max_delay_us != micros::<500>()),
-            ("latency_us", self.latency_us.is_some()),
-            ("begin_apart_us", self.begin_apart_us != 0),
-            // A server's engine has threads of its own that read what it sends.
-            (
-                "threads",
-                self.threads != 1 && self.kind != EngineKind::Http,
-            ),
-        ] {
-            if set {
-                out.add(
-                    format!("engine.{key}"),
-                    format!("engine `{kind}` makes its own batches"),
-                    format!("remove `{key}`; the keys below `{kind}` say how many run at once"),
-                );
-            }
+    /// Sizes of batches ascend; the last of them is `max_batch` or more, and `most` at most.
+    fn check_sizes(&self, key: &str, sizes: &[usize], most: usize, out: &mut Findings<'_>) {
+        let Some(last) = sizes.last() else { return };
+        let ascend = sizes[0] > 0 && sizes.is_sorted_by(|a, b| a < b);
+        if !ascend || !(self.max_batch..=most).contains(last) {
+            let least = if most == self.max_batch {
+                ""
+            } else {
+                "at least "
+            };
+            out.add(
+                format!("engine.{key}"),
+                format!("{sizes:?} with max_batch {}", self.max_batch),
+                format!("list sizes ascending from 1 on; the last of them is {least}`max_batch`"),
+            );
         }
     }
 }

@@ -13,7 +13,6 @@ use super::{
     auth::{Auth, AuthWord},
     dataset::{DatasetConfig, MAX_SAMPLES},
     deadlines::Deadlines,
-    document::Document,
     engine::EngineConfig,
     health::HealthConfig,
     loadgen::LoadgenConfig,
@@ -31,32 +30,27 @@ use fabric::wire::Stream;
 /// Configuration of a frontend node.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
+#[garde(allow_unvalidated)]
 pub struct FrontendConfig {
     /// Name of the node, unique in the system: 1 to 64 of `A-Z a-z 0-9 . _ -`.
     #[garde(custom(name))]
     pub node: String,
     /// The model that the accelerators must have; sizes and names are compared at the start.
-    #[garde(skip)]
     pub model: ModelSpec,
     /// Where the samples come from.
-    #[garde(skip)]
     pub dataset: DatasetConfig,
     /// Where samples lie while they are sent; default `registered`.
     #[serde(default)]
-    #[garde(skip)]
     pub qsl: QslMode,
     /// Samples that LoadGen may hold loaded at a time; default: all of the data set, as far as
     /// memory goes.
     #[garde(custom(within_some(1..=MAX_SAMPLES)))]
     pub performance_sample_count: Option<usize>,
     /// The same bytes on every node, by which they know each other; see [`Self::auth`].
-    #[garde(skip)]
     pub token_file: Option<PathBuf>,
     /// `none` where no authentication is wanted; see [`Self::auth`].
-    #[garde(skip)]
     pub auth: Option<AuthWord>,
     /// The accelerators behind this frontend; at least one.
-    #[garde(skip)]
     pub accelerators: Vec<AcceleratorAddress>,
     /// The NICs of this node; at least one.
     #[garde(dive)]
@@ -68,7 +62,6 @@ pub struct FrontendConfig {
     pub nic_threads: Auto<usize>,
     /// Which connection takes the next sample; default `least_outstanding`.
     #[serde(default)]
-    #[garde(skip)]
     pub arbiter: Policy,
     /// How the health of rails is judged, where `arbiter` goes by it.
     #[serde(default)]
@@ -82,12 +75,10 @@ pub struct FrontendConfig {
     /// `false`: those that are ready together share one. Each sample is a message of its own in
     /// either case.
     #[serde(default)]
-    #[garde(skip)]
     pub one_by_one: bool,
     /// When the tokens of an answer leave the accelerator, where its engine's answers grow. Default
     /// `first` where LoadGen measures tokens as they come, else `none`: LoadGen's settings have
     /// their say, so it is `None` until they are known.
-    #[garde(skip)]
     pub stream: Option<Stream>,
     /// How long to wait for what.
     #[serde(default)]
@@ -95,25 +86,20 @@ pub struct FrontendConfig {
     pub deadlines: Deadlines,
     /// Whether each response is compared with its own sample; default `none`.
     #[serde(default)]
-    #[garde(skip)]
     pub verify: Verify,
     /// The round that the run is to count in, as `--submission`: whatever would not count is
     /// refused before anything is measured. Default none.
-    #[garde(skip)]
     pub submission: Option<String>,
     /// What LoadGen is given. The command line goes before it.
     #[serde(default)]
-    #[garde(skip)]
     pub loadgen: LoadgenConfig,
     /// Whether all accelerators must run the same model, by its content; default `same`.
     #[serde(default)]
-    #[garde(skip)]
     pub model_files: ModelFiles,
     /// The engine of `--local`, the run without a network; default none.
     #[garde(dive)]
     pub engine: Option<EngineConfig>,
     /// The model file of that engine; `onnx` needs one.
-    #[garde(skip)]
     pub model_file: Option<PathBuf>,
 }
 
@@ -174,7 +160,7 @@ impl FrontendConfig {
     }
 
     /// What goes with answers in tokens alone.
-    fn check_tokens(&self, out: &mut Findings) {
+    fn check_tokens(&self, out: &mut Findings<'_>) {
         let output = &self.model.output;
         let tokens = output.ragged && output.dtype == DType::I32;
         if let Some(stream @ (Stream::First | Stream::All)) = self.stream
@@ -197,7 +183,7 @@ impl FrontendConfig {
         }
     }
 
-    fn check_accelerators(&self, out: &mut Findings) {
+    fn check_accelerators(&self, out: &mut Findings<'_>) {
         if self.accelerators.is_empty() {
             out.add(
                 "accelerators",
@@ -248,6 +234,10 @@ impl Root for FrontendConfig {
         }
     }
 
+    fn nics(&mut self) -> &mut [NicConfig] {
+        &mut self.nics
+    }
+
     fn files(&self) -> Vec<(&'static str, &Path)> {
         let own = [
             ("token_file", &self.token_file),
@@ -260,14 +250,14 @@ impl Root for FrontendConfig {
         self.dataset.files().chain(own).collect()
     }
 
-    fn check(&self, document: &Document, out: &mut Findings) {
+    fn check(&self, out: &mut Findings<'_>) {
         let model = &self.model;
         let outputs = (&model.output, &*model.other_outputs);
         check_model("model", &model.name, &model.inputs, outputs, out);
         self.auth().check(self.auth, out);
         self.check_accelerators(out);
         self.dataset
-            .check(model, self.performance_sample_count, document, out);
+            .check(model, self.performance_sample_count, out);
         if self.nics.is_empty() {
             out.add(
                 "nics",
@@ -276,7 +266,7 @@ impl Root for FrontendConfig {
             );
         }
         for (i, nic) in self.nics.iter().enumerate() {
-            nic.check(Self::SIDE, &format!("nics[{i}]"), document, out);
+            nic.check(Self::SIDE, &format!("nics[{i}]"), out);
         }
         if self.verify == Verify::Digest && model.max_output_bytes() < Some(8) {
             out.add(
@@ -294,7 +284,7 @@ impl Root for FrontendConfig {
             );
         }
         self.check_tokens(out);
-        self.deadlines.check(Self::SIDE, document, out);
+        self.deadlines.check(Self::SIDE, out);
         self.health.check(out);
         if let Some(engine) = &self.engine {
             engine.check(out);

@@ -9,6 +9,7 @@ use crate::wire::Score;
 /// How the health of rails is judged; times in milliseconds. Every key has a default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
+#[garde(allow_unvalidated)]
 pub struct HealthConfig {
     /// Scores are folded so often; default 2.
     #[garde(custom(within(1..=MAX_MS)))]
@@ -17,10 +18,8 @@ pub struct HealthConfig {
     #[garde(custom(within(1..=MAX_MS)))]
     pub ewma_ms: u64,
     /// A rail falls out of service below this fraction of the usual latency factor; default 0.3.
-    #[garde(skip)]
     pub out_below: Score,
     /// It comes back above this fraction; default 0.6.
-    #[garde(skip)]
     pub in_above: Score,
     /// A rail whose baseline is more than this many times the best rail's counts as slow;
     /// default 4.
@@ -70,7 +69,7 @@ impl Default for HealthConfig {
 
 impl HealthConfig {
     /// How its keys go together.
-    pub(super) fn check(&self, out: &mut Findings) {
+    pub(super) fn check(&self, out: &mut Findings<'_>) {
         if self.out_below >= self.in_above {
             out.add(
                 "health.out_below",

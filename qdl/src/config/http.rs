@@ -1,12 +1,9 @@
 //! The server of the engine `http`: where it is, how it is asked, how long it may take.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use garde::Validate;
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::Deserialize;
 
 use super::rules::{Findings, MAX_MS, resolve, within, within_some};
 
@@ -60,150 +57,83 @@ impl Dialect {
     }
 }
 
-/// How tokens are sampled: 0 is greedy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct Temperature(f64);
-
-/// No temperature is NaN: they come from [`Deserialize`] alone.
-impl Eq for Temperature {}
-
-impl<'de> Deserialize<'de> for Temperature {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = f64::deserialize(deserializer)?;
-        if (0.0..=MAX_TEMPERATURE).contains(&value) {
-            return Ok(Temperature(value));
-        }
-        Err(de::Error::custom(format!(
-            "{value} is no temperature: it must be 0 (greedy) to {MAX_TEMPERATURE}"
-        )))
-    }
-}
-
-impl fmt::Display for Temperature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// The server of the engine `http`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
+#[serde(deny_unknown_fields, default)]
+#[garde(allow_unvalidated)]
 pub struct HttpConfig {
     /// Where it listens, as in `http://127.0.0.1:8000`; no TLS, no path.
-    #[garde(skip)]
     pub url: String,
     /// How it is spoken with.
-    #[garde(skip)]
     pub dialect: Dialect,
     /// The model's name there; default: the model's name here.
-    #[serde(default)]
-    #[garde(skip)]
     pub model: Option<String>,
-    /// 0, the default, is greedy.
-    #[serde(default)]
-    #[garde(skip)]
-    pub temperature: Temperature,
+    /// How tokens are sampled, 0 to 2; default 0, which is greedy.
+    #[garde(custom(within(0.0..=MAX_TEMPERATURE)))]
+    pub temperature: f64,
     /// Longest answer in tokens; default: the model's output.
-    #[serde(default)]
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub max_tokens: Option<usize>,
     /// Shortest answer in tokens; default 0.
-    #[serde(default)]
     #[garde(custom(within(0..=MAX_TOKENS)))]
     pub min_tokens: usize,
     /// Ids that end an answer, beside the server's own end of sequence; they belong to it.
-    #[serde(default)]
-    #[garde(skip)]
     pub stop: Vec<u32>,
     /// Goes on behind the end of sequence, up to `max_tokens`; default false.
-    #[serde(default)]
-    #[garde(skip)]
     pub ignore_eos: bool,
     /// The ids of the end of sequence. With them it is checked that each answer that the server
     /// calls ended holds its end; default: none, and nothing is checked.
-    #[serde(default)]
-    #[garde(skip)]
     pub eos: Vec<u32>,
     /// Ids in the model's vocabulary; needed where the server does not say. Ids beyond it are
     /// refused here.
-    #[serde(default)]
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub vocab: Option<usize>,
     /// Tokens of prompt and answer together, where the server does not say.
-    #[serde(default)]
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub context: Option<usize>,
     /// Most requests at once; default: 8 more than the server says it works on, 512 where it says
     /// nothing.
-    #[serde(default)]
     #[garde(custom(within_some(1..=MAX_IN_FLIGHT)))]
     pub in_flight: Option<usize>,
     /// Milliseconds for a connection to come up, and for the answer to a question at the start;
     /// default 5000.
-    #[serde(default = "connect_ms")]
     #[garde(custom(within(1..=MAX_MS)))]
     pub connect_ms: u64,
     /// Seconds from a request to its first token, while no stream brings any; default 45. With the
     /// ten seconds in which a silent server is tried once more it is less than a frontend's
     /// `watchdog_s`, so that this end names the server first.
-    #[serde(default = "seconds::<45>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub first_token_s: u64,
     /// Seconds between two tokens; default 30.
-    #[serde(default = "seconds::<30>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub next_token_s: u64,
     /// Seconds for which a server that says it is busy is asked again, while no stream brings a
     /// token; default 30.
-    #[serde(default = "seconds::<30>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub busy_s: u64,
     /// Seconds in which a server has to be ready; default 600.
-    #[serde(default = "seconds::<600>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub ready_s: u64,
     /// How the server was told to keep no prompt's beginning for later prompts, where it does not
     /// say so itself; default: nobody says, and such a run counts in no submission.
-    #[serde(default)]
-    #[garde(skip)]
     pub prefix_cache_off: Option<String>,
     /// The program that is started as the server, and its arguments; default: none, the server
     /// runs already.
-    #[serde(default)]
-    #[garde(skip)]
     pub command: Vec<String>,
     /// Where that program's output goes; default `llm-server.log` in the file's own folder.
-    #[serde(default = "log")]
-    #[garde(skip)]
     pub log: PathBuf,
     /// Seconds that it has to end by itself before it is killed; default 10.
-    #[serde(default = "seconds::<10>")]
     #[garde(custom(within(1..=MAX_S)))]
     pub stop_s: u64,
 }
 
-fn connect_ms() -> u64 {
-    5000
-}
-
-/// A default in seconds.
-fn seconds<const N: u64>() -> u64 {
-    N
-}
-
-fn log() -> PathBuf {
-    PathBuf::from("llm-server.log")
-}
-
-impl HttpConfig {
-    /// A server that runs already, with every default.
-    pub fn new(url: &str, dialect: Dialect) -> Self {
+impl Default for HttpConfig {
+    fn default() -> Self {
         HttpConfig {
-            url: url.to_owned(),
-            dialect,
+            url: String::new(),
+            dialect: Dialect::Vllm,
             model: None,
-            temperature: Temperature::default(),
+            temperature: 0.0,
             max_tokens: None,
             min_tokens: 0,
             stop: Vec::new(),
@@ -212,15 +142,26 @@ impl HttpConfig {
             vocab: None,
             context: None,
             in_flight: None,
-            connect_ms: connect_ms(),
+            connect_ms: 5000,
             first_token_s: 45,
             next_token_s: 30,
             busy_s: 30,
             ready_s: 600,
             prefix_cache_off: None,
             command: Vec::new(),
-            log: log(),
+            log: PathBuf::from("llm-server.log"),
             stop_s: 10,
+        }
+    }
+}
+
+impl HttpConfig {
+    /// A server that runs already, with every default.
+    pub fn new(url: &str, dialect: Dialect) -> Self {
+        HttpConfig {
+            url: url.to_owned(),
+            dialect,
+            ..HttpConfig::default()
         }
     }
 
@@ -239,7 +180,16 @@ impl HttpConfig {
     }
 
     /// How its keys go together.
-    pub(super) fn check(&self, out: &mut Findings) {
+    pub(super) fn check(&self, out: &mut Findings<'_>) {
+        for (key, example) in [("url", "http://127.0.0.1:8000"), ("dialect", "vllm")] {
+            if !out.document.has(&format!("engine.http.{key}")) {
+                out.add(
+                    "engine.http",
+                    format!("the key `{key}` is missing"),
+                    format!("add `{key}: {example}` here"),
+                );
+            }
+        }
         let rest = self.url.strip_prefix("http://").unwrap_or_default();
         if rest.trim_end_matches('/').is_empty() || rest.trim_end_matches('/').contains('/') {
             out.add(

@@ -60,7 +60,7 @@ fn is_row(output: &TensorSpec) -> bool {
 }
 
 /// Labels name a class, and so must the model's output.
-pub(super) fn check(model: &ModelSpec, out: &mut Findings) {
+pub(super) fn check(model: &ModelSpec, out: &mut Findings<'_>) {
     let output = &model.output;
     if output.ragged || !is_row(output) {
         out.add(

@@ -48,7 +48,7 @@ impl Default for LlmConfig {
 
 impl LlmConfig {
     /// How its keys go together.
-    pub(super) fn check(&self, out: &mut Findings) {
+    pub(super) fn check(&self, out: &mut Findings<'_>) {
         if let Some(most) = self.max_tokens.filter(|most| *most < self.min_tokens) {
             out.add(
                 "engine.llm.min_tokens",

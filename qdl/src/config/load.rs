@@ -6,14 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
     accelerator::AcceleratorConfig,
     document::{Document, Place, options},
     error::{ConfigError, Problem},
     frontend::FrontendConfig,
-    moved::{MOVED, moved_keys},
+    nic::{NicConfig, NicFabric},
+    nic_keys::{check_keys, fabric_of},
     rules::{Finding, Findings, Root},
     words::{describe, is_about_value},
 };
@@ -156,52 +157,73 @@ impl Source {
         Ok(config)
     }
 
-    /// Keys that moved, then what serde finds, then ranges and relations, each all at once.
+    /// Reads the file, then checks ranges and relations of what was read. Says all that is wrong at
+    /// once.
     fn parse<C: Root>(&self) -> Result<C, ConfigError> {
-        let mut out = Findings::default();
-        moved_keys(MOVED, C::SIDE, &self.document, &mut out);
-        self.none(&mut out)?;
-        let mut config: C = self.decode()?;
-        config.resolve(&self.base);
-        if let Err(report) = config.validate() {
-            for (path, error) in report.iter() {
-                out.garde(path.to_string(), error);
+        let mut out = Findings::new(&self.document);
+        let read = self.decode::<C>(&mut out);
+        let config = read.and_then(|mut config| {
+            for i in 0..config.nics().len() {
+                check_keys(i, C::SIDE, &mut out);
             }
+            self.read_fabrics(config.nics(), &mut out)?;
+            config.resolve(&self.base);
+            out.ranges("", config.validate());
+            config.check(&mut out);
+            Some(config)
+        });
+        match (out.take(), config) {
+            (found, Some(config)) if found.is_empty() => Ok(config),
+            (found, _) => Err(self.invalid(found)),
         }
-        config.check(&self.document, &mut out);
-        self.none(&mut out)?;
-        Ok(config)
     }
 
-    fn decode<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        serde_saphyr::from_str_with_options(&self.text, options()).map_err(|error| {
-            if let Some(place) = tab(&self.text) {
-                let what = format!("line {} begins with a tab: YAML wants spaces", place.line);
-                let help = Some("replace each tab in front of a key by spaces".to_owned());
-                return ConfigError::Invalid {
-                    problems: vec![Problem::new(
-                        &self.origin,
-                        &self.text,
-                        Some(place),
-                        what,
-                        help,
-                    )],
-                };
-            }
-            let error = error.without_snippet();
-            let mut place = error.location().and_then(Place::of);
-            if is_about_value(error) {
-                place = place.map(|place| self.document.value_at(place));
-            }
-            let (what, help) = describe(error);
-            ConfigError::Invalid {
-                problems: vec![Problem::new(&self.origin, &self.text, place, what, help)],
-            }
-        })
+    /// Reads the keys of `nics` that the fabric of each entry adds. Which fabric that is depends on
+    /// the whole entry, in whichever order its keys stand.
+    fn read_fabrics(&self, nics: &mut [NicConfig], out: &mut Findings<'_>) -> Option<()> {
+        /// `nics`, as far as `T` has keys for it.
+        #[derive(Deserialize)]
+        struct Entries<T> {
+            nics: Vec<T>,
+        }
+        let tcp = self.decode::<Entries<_>>(out);
+        let ib = self.decode::<Entries<_>>(out);
+        let ofi = self.decode::<Entries<_>>(out);
+        let each = tcp?.nics.into_iter().zip(ib?.nics).zip(ofi?.nics);
+        for (i, (nic, ((tcp, ib), ofi))) in nics.iter_mut().zip(each).enumerate() {
+            nic.fabric = match fabric_of(i, &self.document) {
+                "ib" => NicFabric::Ib(ib),
+                "ofi" => NicFabric::Ofi(ofi),
+                _ => NicFabric::Tcp(tcp),
+            };
+        }
+        Some(())
+    }
+
+    /// The file as a `T`; `None` where it is none, which `out` then says.
+    fn decode<T: DeserializeOwned>(&self, out: &mut Findings<'_>) -> Option<T> {
+        let error = match serde_saphyr::from_str_with_options(&self.text, options()) {
+            Ok(read) => return Some(read),
+            Err(error) => error,
+        };
+        if let Some(place) = tab(&self.text) {
+            let what = format!("line {} begins with a tab: YAML wants spaces", place.line);
+            let help = "replace each tab in front of a key by spaces".to_owned();
+            out.at(Some(place), what, Some(help));
+            return None;
+        }
+        let error = error.without_snippet();
+        let mut place = error.location().and_then(Place::of);
+        if is_about_value(error) {
+            place = place.map(|place| self.document.value_at(place));
+        }
+        let (what, help) = describe(error);
+        out.at(place, what, help);
+        None
     }
 
     fn check_files(&self, files: &[(&'static str, &Path)]) -> Result<(), ConfigError> {
-        let mut out = Findings::default();
+        let mut out = Findings::new(&self.document);
         for (key, file) in files {
             let problem = match std::fs::metadata(file) {
                 Ok(found) if found.is_dir() => Some("it is a folder, not a file".to_owned()),
@@ -217,22 +239,14 @@ impl Source {
                 out.add(*key, format!("{}: {problem}", file.display()), help);
             }
         }
-        self.none(&mut out)
-    }
-
-    /// `Ok` where nothing was found.
-    fn none(&self, out: &mut Findings) -> Result<(), ConfigError> {
-        let list = std::mem::take(&mut out.list);
-        if list.is_empty() {
-            Ok(())
-        } else {
-            Err(self.invalid(list))
+        match out.take() {
+            found if found.is_empty() => Ok(()),
+            found => Err(self.invalid(found)),
         }
     }
 
     fn invalid(&self, list: Vec<Finding>) -> ConfigError {
-        let problem = |Finding { path, what, help }| {
-            let place = self.document.locate(&path);
+        let problem = |Finding { place, what, help }| {
             Problem::new(&self.origin, &self.text, place, what, help)
         };
         let mut problems: Vec<Problem> = list.into_iter().map(problem).collect();

@@ -16,12 +16,12 @@
 //! | file | purpose |
 //! | --- | --- |
 //! | [`FrontendConfig`], [`AcceleratorConfig`] | the two programs' files |
-//! | [`NicConfig`] | one NIC, on TCP or, with `device:`, on InfiniBand or RoCE |
+//! | [`NicConfig`] | one NIC, and what its fabric adds ([`NicFabric`]) |
 //! | [`EngineConfig`] | engine and batcher, the same for an accelerator and for `--local` |
 //! | [`HttpConfig`] | the server that the engine `http` asks |
 //! | [`ConfigError`] | what is wrong, and where |
 //! | [`Written`] | which keys a file writes, and in which lines |
-//! | `moved` | keys and flags of earlier versions, each with its replacement |
+//! | `moved` | keys and flags of earlier versions, each with what to use instead |
 //!
 //! A new key: a field with its default in the struct of its mapping, a line in
 //! `docs/configuration.md`, an entry in the tests of `run::settings`.
@@ -71,7 +71,7 @@ pub use engine::{EngineConfig, EngineKind, Precision, Provider};
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
 pub use health::HealthConfig;
-pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT, Temperature};
+pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
 pub use labels::LabelsConfig;
 pub use llm::LlmConfig;
 pub use load::{
@@ -80,8 +80,8 @@ pub use load::{
 pub use loadgen::{LoadgenConfig, Scenario};
 pub use moved::moved_flag;
 pub use nic::{
-    AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, MAX_AUTO_SLOTS,
-    MIN_AUTO_SLOTS, NicAt, NicConfig,
+    AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, IbKeys,
+    MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicConfig, NicFabric, OfiKeys, TcpKeys,
 };
 pub use tokens::TokensConfig;
 pub use values::{Auto, Scalar};

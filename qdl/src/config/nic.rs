@@ -1,9 +1,9 @@
-//! One NIC of a node: what its NIC thread does and where it runs, and the sizes of its
-//! connections.
+//! One NIC of a node: how its NIC thread works and where it runs, and what its fabric adds.
 //!
-//! An entry of `nics` is one mapping for all fabrics: `device` makes it an InfiniBand or RoCE NIC,
-//! `ofi` one that libfabric has a provider for, and without either `address` (a frontend's) or
-//! `listen` (an accelerator's) a TCP one. Keys of another fabric are refused.
+//! An entry of `nics` is one mapping, in which keys may stand in any order. The keys that every NIC
+//! has are [`NicConfig`]'s, those of its fabric [`TcpKeys`], [`IbKeys`] or [`OfiKeys`]. The fabric
+//! follows from the entry: `ofi` names a libfabric provider, `device` or `match` RDMA devices, and
+//! every other entry is a TCP NIC. `nic_keys.rs` reads the entry and refuses all other keys.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -49,17 +49,18 @@ const MAX_DEPTH: u32 = 65_536;
 /// Most retries: 7 would mean "for ever".
 const MAX_RETRIES: u8 = 6;
 
-/// One NIC.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
-#[serde(deny_unknown_fields, default)]
+/// One NIC: the keys of every fabric, and those of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Validate)]
+#[serde(default)]
+#[garde(allow_unvalidated)]
 pub struct NicConfig {
     /// Samples in flight on a connection, 1 to 8192; default `auto` ([`Self::resolve_slots`]). The
     /// frontend's number counts.
     #[garde(custom(auto_within(1..=MAX_SLOTS)))]
     pub slots: Auto<usize>,
     /// Payloads up to this many bytes are copied behind their header (TCP: 0 to 64 KiB, default
-    /// 512), or ride in the work request (`ib`: 0 to 1024, default 64); see [`Self::inline_bytes`].
-    #[garde(skip)]
+    /// 512), or ride in the work request (`ib`, `ofi`: 0 to 1024, default 64); see
+    /// [`Self::inline_bytes`].
     pub inline_bytes: Option<u32>,
     /// How the NIC thread waits.
     #[garde(dive)]
@@ -76,27 +77,67 @@ pub struct NicConfig {
     #[garde(custom(within_some(0..=MAX_GPU as u32)))]
     pub gpu: Option<u32>,
     /// On a frontend the GPUs of an accelerator that its connections lead to; default `own`.
-    #[garde(skip)]
     pub gpus: Gpus,
+    /// This entry stands for every NIC of this machine that is up and whose name fits, each as an
+    /// entry of its own with all other keys of this one: `*` is any part of a name, `?` any letter.
+    /// With `ofi` domains of its provider, else RDMA devices ([`crate::topology`] finds them).
+    #[serde(rename = "match")]
+    pub matching: Option<String>,
+    /// In which order they come, with `match`; default: as on the PCIe bus.
+    pub group_by: Option<GroupBy>,
+    /// What carries its connections.
+    #[serde(skip)]
+    pub fabric: NicFabric,
+}
 
-    /// TCP, on a frontend: the local address that data connections leave from.
+/// A NIC's fabric, with the keys that it alone has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NicFabric {
+    /// Sockets.
+    Tcp(TcpKeys),
+    /// InfiniBand or RoCE: queue pairs.
+    Ib(IbKeys),
+    /// A libfabric provider: endpoints.
+    Ofi(OfiKeys),
+}
+
+impl Default for NicFabric {
+    fn default() -> Self {
+        NicFabric::Tcp(TcpKeys::default())
+    }
+}
+
+impl NicFabric {
+    /// `tcp`, `ib` or `ofi`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            NicFabric::Tcp(_) => "tcp",
+            NicFabric::Ib(_) => "ib",
+            NicFabric::Ofi(_) => "ofi",
+        }
+    }
+}
+
+/// Keys of a TCP NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[serde(default)]
+#[garde(allow_unvalidated)]
+pub struct TcpKeys {
+    /// On a frontend: the local address that data connections leave from.
     #[serde(deserialize_with = "ip_address")]
-    #[garde(skip)]
     pub address: Option<IpAddr>,
-    /// TCP, on an accelerator: the address and port that data connections arrive at; with port 0
-    /// the system chooses one.
+    /// On an accelerator: the address and port that data connections arrive at; with port 0 the
+    /// system chooses one.
     #[serde(deserialize_with = "some_socket_address")]
-    #[garde(skip)]
     pub listen: Option<SocketAddr>,
     /// Connections to each accelerator, 1 to 256; default `auto`, one for each thread of this NIC
     /// ([`crate::run::settle_connections`]). The frontend's number counts.
     #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
     pub connections: Auto<usize>,
-    /// TCP: congestion control of the data connections that this end sends on; default `auto`, the
+    /// Congestion control of the data connections that this end sends on; default `auto`, the
     /// system's own, but CUBIC (or Reno) where that is BBR ([`Congestion`]).
     /// `system`, or a name that `net.ipv4.tcp_available_congestion_control` lists.
     #[serde(deserialize_with = "congestion")]
-    #[garde(skip)]
     pub congestion: Congestion,
     /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves it to the
     /// system, and so does a size that the system does not grant (`net.core.wmem_max`).
@@ -105,37 +146,66 @@ pub struct NicConfig {
     pub send_buffer_bytes: Option<usize>,
     /// Largest burst that the issuing thread posts, in payload bytes; default (`auto`) 16384.
     /// NIC threads post larger ones, with 0 all. A frontend's; the least of its NICs counts.
-    #[garde(skip)]
     pub post_from_issue_thread_up_to: Auto<usize>,
+}
 
-    /// Name of a libfabric provider, as `fi_info` lists it: `efa`, `verbs;ofi_rxm`. It makes this
-    /// NIC one of the fabric `ofi`, at both ends.
-    #[garde(inner(custom(provider_name)))]
-    pub ofi: Option<String>,
+impl Default for TcpKeys {
+    fn default() -> Self {
+        TcpKeys {
+            address: None,
+            listen: None,
+            connections: Auto::Auto,
+            congestion: Congestion::Auto,
+            send_buffer_bytes: Some(1 << 20),
+            post_from_issue_thread_up_to: Auto::Fixed(POST_UP_TO),
+        }
+    }
+}
+
+impl TcpKeys {
+    /// Where connections leave from or arrive at. The port is 0 on a frontend.
+    pub fn at(&self) -> SocketAddr {
+        // One of the two is there, or the file is refused.
+        let ip = self.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        self.listen.unwrap_or(SocketAddr::new(ip, 0))
+    }
+}
+
+/// Keys of a NIC of a libfabric provider.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Validate)]
+#[serde(default)]
+#[garde(allow_unvalidated)]
+pub struct OfiKeys {
+    /// Name of the provider, as `fi_info` lists it: `efa`, `verbs;ofi_rxm`.
+    #[serde(rename = "ofi")]
+    #[garde(custom(name_of(|c| "_-;".contains(c), NO_PROVIDER)))]
+    pub provider: String,
     /// What the provider calls the NIC (`fi_info`: domain), as in `rdmap0s6-rdm`. One of this and
     /// `address` has to be there.
-    #[garde(inner(custom(domain_name)))]
+    #[garde(inner(custom(name_of(|c| c.is_ascii_graphic(), NO_DOMAIN))))]
     pub domain: Option<String>,
+    /// An address of the NIC.
+    #[serde(deserialize_with = "ip_address")]
+    pub address: Option<IpAddr>,
+    /// As [`TcpKeys::connections`].
+    #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
+    pub connections: Auto<usize>,
+    /// As [`TcpKeys::post_from_issue_thread_up_to`].
+    pub post_from_issue_thread_up_to: Auto<usize>,
+}
 
-    /// This entry stands for every NIC of this machine that is up and whose name fits, each as an
-    /// entry of its own with all other keys of this one: `*` is any part of a name, `?` any letter.
-    /// With `ofi` domains of its provider, else RDMA devices ([`crate::topology`] finds them).
-    #[serde(rename = "match")]
-    #[garde(skip)]
-    pub matching: Option<String>,
-    /// In which order they come, with `match`; default: as on the PCIe bus.
-    #[garde(skip)]
-    pub group_by: Option<GroupBy>,
-
-    /// Name of the RDMA device, as in `mlx5_0`.
-    #[garde(inner(custom(device_name)))]
-    pub device: Option<String>,
+/// Keys of a port of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[serde(default)]
+#[garde(allow_unvalidated)]
+pub struct IbKeys {
+    /// Name of the RDMA device, as in `mlx5_0`; empty with `match`.
+    pub device: String,
     /// Physical port, from 1; default 1.
     #[garde(custom(within(1..=254)))]
     pub port: u8,
     /// Index into the port's GID table; default `auto`, a RoCE v2 or InfiniBand GID that fits the
     /// peer's.
-    #[garde(skip)]
     pub gid_index: Auto<u8>,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; default `auto`, the smaller of both ports'
     /// active MTUs.
@@ -155,22 +225,18 @@ pub struct NicConfig {
     /// batch more.
     #[garde(custom(auto_within(1..=MAX_DEPTH)))]
     pub receive_depth: Auto<u32>,
-    /// On an accelerator: slots lie in the memory of `gpu`, where the NIC writes them (GPUDirect);
+    /// On an accelerator: slots lie in the memory of [`NicConfig::gpu`], where the NIC writes them (GPUDirect);
     /// default false. Where what it writes is not seen there, they lie in the host's memory, and a
     /// warning says why.
-    #[garde(skip)]
     pub gpudirect: bool,
     /// Marks the last write of a burst solicited, so that a sleeping peer wakes once; default true.
-    #[garde(skip)]
     pub solicited: bool,
     /// Split writes for adaptive routing.
-    #[garde(skip)]
     pub adaptive_routing: AdaptiveRouting,
     /// InfiniBand service level, 0 to 15; default 0.
     #[garde(custom(within(0..=15)))]
     pub service_level: u8,
     /// Traffic class of the GRH, which is the IP header's DSCP and ECN on RoCE; default 0.
-    #[garde(skip)]
     pub traffic_class: u8,
     /// Local ACK timeout, 1 to 31: 4.096 us x 2^timeout; default 14, 67 ms, which with 6 retries
     /// nominally gives up after half a second. (0, which means "for ever", is refused.)
@@ -188,27 +254,10 @@ pub struct NicConfig {
     pub min_rnr_timer: u8,
 }
 
-impl Default for NicConfig {
+impl Default for IbKeys {
     fn default() -> Self {
-        NicConfig {
-            slots: Auto::Auto,
-            inline_bytes: None,
-            completion: Completion::default(),
-            numa: Auto::Auto,
-            cpus: None,
-            gpu: None,
-            gpus: Gpus::Own,
-            address: None,
-            listen: None,
-            connections: Auto::Auto,
-            congestion: Congestion::Auto,
-            send_buffer_bytes: Some(1 << 20),
-            post_from_issue_thread_up_to: Auto::Fixed(POST_UP_TO),
-            ofi: None,
-            domain: None,
-            matching: None,
-            group_by: None,
-            device: None,
+        IbKeys {
+            device: String::new(),
             port: 1,
             gid_index: Auto::Auto,
             mtu: Auto::Auto,
@@ -229,127 +278,117 @@ impl Default for NicConfig {
     }
 }
 
-/// Where a NIC is found, which says what carries its connections. Of an entry with `match` each
-/// that it stands for is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NicAt<'a> {
-    /// An address: sockets. The port is 0 on a frontend.
-    Tcp(SocketAddr),
-    /// An RDMA device: queue pairs.
-    Ib(&'a str),
-    /// A NIC of a libfabric provider: endpoints.
-    Ofi {
-        /// The provider.
-        provider: &'a str,
-        /// What it calls the NIC.
-        domain: Option<&'a str>,
-        /// An address of the NIC.
-        address: Option<IpAddr>,
-    },
+impl From<NicFabric> for NicConfig {
+    /// A NIC of this fabric, with every default.
+    fn from(fabric: NicFabric) -> Self {
+        NicConfig {
+            fabric,
+            ..NicConfig::default()
+        }
+    }
 }
 
 impl NicConfig {
     /// An accelerator's TCP NIC at this address, with every default.
     pub fn tcp(listen: SocketAddr) -> Self {
-        NicConfig {
-            listen: Some(listen),
-            ..NicConfig::default()
-        }
+        let listen = Some(listen);
+        NicFabric::Tcp(TcpKeys {
+            listen,
+            ..TcpKeys::default()
+        })
+        .into()
     }
 
     /// Port 1 of this device, with every default.
     pub fn ib(device: impl Into<String>) -> Self {
-        NicConfig {
-            device: Some(device.into()),
-            ..NicConfig::default()
-        }
+        let device = device.into();
+        NicFabric::Ib(IbKeys {
+            device,
+            ..IbKeys::default()
+        })
+        .into()
     }
 
     /// The domain of a libfabric provider, with every default.
     pub fn ofi_domain(provider: impl Into<String>, domain: impl Into<String>) -> Self {
-        NicConfig {
-            ofi: Some(provider.into()),
+        NicFabric::Ofi(OfiKeys {
+            provider: provider.into(),
             domain: Some(domain.into()),
-            ..NicConfig::default()
-        }
-    }
-
-    /// Where it is.
-    pub fn at(&self) -> NicAt<'_> {
-        if let Some(provider) = &self.ofi {
-            return NicAt::Ofi {
-                provider,
-                domain: self.domain.as_deref(),
-                address: self.address,
-            };
-        }
-        match &self.device {
-            Some(device) => NicAt::Ib(device),
-            None => NicAt::Tcp(self.listen.unwrap_or_else(|| {
-                // One of the two is there, or the file is refused.
-                let ip = self.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-                SocketAddr::new(ip, 0)
-            })),
-        }
-    }
-
-    /// `tcp`, `ib` or `ofi`.
-    pub fn fabric(&self) -> &'static str {
-        match self.at() {
-            NicAt::Tcp(_) => "tcp",
-            NicAt::Ib(_) => "ib",
-            NicAt::Ofi { .. } => "ofi",
-        }
+            ..OfiKeys::default()
+        })
+        .into()
     }
 
     /// Address or device, for messages.
     pub fn label(&self) -> String {
-        match self.at() {
-            NicAt::Tcp(at) if at.port() == 0 => at.ip().to_string(),
-            NicAt::Tcp(at) => at.to_string(),
-            NicAt::Ib(device) => format!("{device}:{}", self.port),
-            NicAt::Ofi {
-                provider,
-                domain,
-                address,
-            } => {
-                let address = address.map(|a| a.to_string());
-                let nic = domain.map(str::to_owned).or(address).unwrap_or_default();
-                format!("{provider}:{nic}")
+        match &self.fabric {
+            NicFabric::Tcp(tcp) => match tcp.listen {
+                Some(listen) if listen.port() != 0 => listen.to_string(),
+                _ => tcp.at().ip().to_string(),
+            },
+            NicFabric::Ib(ib) => format!("{}:{}", ib.device, ib.port),
+            NicFabric::Ofi(ofi) => {
+                let address = ofi.address.map(|a| a.to_string());
+                let nic = ofi.domain.clone().or(address).unwrap_or_default();
+                format!("{}:{nic}", ofi.provider)
             }
         }
     }
 
-    /// Name of the libfabric provider; empty on other NICs.
-    pub fn ofi(&self) -> &str {
-        self.ofi.as_deref().unwrap_or_default()
+    /// The keys of an RDMA device.
+    pub fn as_ib(&self) -> Option<&IbKeys> {
+        match &self.fabric {
+            NicFabric::Ib(ib) => Some(ib),
+            _ => None,
+        }
     }
 
-    /// Name of the RDMA device; empty on a TCP NIC.
-    pub fn device(&self) -> &str {
-        self.device.as_deref().unwrap_or_default()
+    /// The keys of a NIC of a libfabric provider.
+    pub fn as_ofi(&self) -> Option<&OfiKeys> {
+        match &self.fabric {
+            NicFabric::Ofi(ofi) => Some(ofi),
+            _ => None,
+        }
+    }
+
+    /// True of an RDMA device.
+    pub fn is_ib(&self) -> bool {
+        self.as_ib().is_some()
     }
 
     /// Bytes of the largest burst that the issuing thread posts.
     pub fn post_up_to(&self) -> usize {
-        self.post_from_issue_thread_up_to
-            .fixed()
-            .unwrap_or(POST_UP_TO)
+        let set = match &self.fabric {
+            NicFabric::Tcp(tcp) => tcp.post_from_issue_thread_up_to,
+            NicFabric::Ofi(ofi) => ofi.post_from_issue_thread_up_to,
+            NicFabric::Ib(_) => Auto::Auto,
+        };
+        set.fixed().unwrap_or(POST_UP_TO)
     }
 
     /// Connections or queue pairs to each accelerator.
     pub fn connections(&self) -> usize {
-        match self.at() {
-            NicAt::Tcp(_) | NicAt::Ofi { .. } => self.connections.fixed().unwrap_or(CONNECTIONS),
-            NicAt::Ib(_) => self.queue_pairs,
+        match &self.fabric {
+            NicFabric::Tcp(tcp) => tcp.connections.fixed().unwrap_or(CONNECTIONS),
+            NicFabric::Ofi(ofi) => ofi.connections.fixed().unwrap_or(CONNECTIONS),
+            NicFabric::Ib(ib) => ib.queue_pairs,
+        }
+    }
+
+    /// The key `connections`; `None` for a fabric that has none.
+    pub fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {
+        match &mut self.fabric {
+            NicFabric::Tcp(tcp) => Some(&mut tcp.connections),
+            NicFabric::Ofi(ofi) => Some(&mut ofi.connections),
+            NicFabric::Ib(_) => None,
         }
     }
 
     /// Payloads up to this many bytes go with their header or work request.
     pub fn inline_bytes(&self) -> u32 {
-        self.inline_bytes.unwrap_or(match self.at() {
-            NicAt::Tcp(_) => 512,
-            NicAt::Ib(_) | NicAt::Ofi { .. } => 64,
+        self.inline_bytes.unwrap_or(match self.fabric {
+            NicFabric::Tcp(_) => 512,
+            NicFabric::Ib(_) | NicFabric::Ofi(_) => 64,
         })
     }
 
@@ -361,9 +400,10 @@ impl NicConfig {
         match self.slots {
             Auto::Fixed(slots) => slots,
             Auto::Auto => {
-                let usual = match self.at() {
-                    NicAt::Tcp(_) | NicAt::Ofi { .. } => CONNECTIONS,
-                    NicAt::Ib(_) => QUEUE_PAIRS,
+                let usual = if self.is_ib() {
+                    QUEUE_PAIRS
+                } else {
+                    CONNECTIONS
                 };
                 let share = |bytes: usize| bytes / self.connections().max(usual) * usual;
                 let few = (share(AUTO_MOST_BYTES) / stride.max(1)).max(FEWEST_AUTO_SLOTS);
@@ -409,9 +449,9 @@ pub struct AdaptiveRouting {
 /// How a NIC thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
+#[garde(allow_unvalidated)]
 pub struct Completion {
     /// Spin, sleep, or first the one and then the other; default `adaptive`.
-    #[garde(skip)]
     pub mode: CompletionMode,
     /// Microseconds that `adaptive` spins without work before it sleeps, 0 to 1,000,000;
     /// default 50.
@@ -457,50 +497,34 @@ fn congestion<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Congestion, 
     })
 }
 
-fn device_name(value: &str, (): &()) -> garde::Result {
-    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    if !value.is_empty() && value.len() < 64 && value.chars().all(ok) {
-        Ok(())
-    } else {
-        Err(garde::Error::new(format!(
-            "is no device name{HELP}use a name that `ibv_devices` lists, such as mlx5_0"
-        )))
+/// Rule: a name of 1 to 63 letters, digits and characters that `also` takes. `wrong` is what another
+/// text is not, and what would be right.
+pub(super) fn name_of(
+    also: fn(char) -> bool,
+    [wrong, right]: [&'static str; 2],
+) -> impl FnOnce(&str, &()) -> garde::Result {
+    move |value, ()| {
+        let ok = |c: char| c.is_ascii_alphanumeric() || also(c);
+        if (1..64).contains(&value.len()) && value.chars().all(ok) {
+            Ok(())
+        } else {
+            Err(garde::Error::new(format!("{wrong}{HELP}{right}")))
+        }
     }
 }
 
-fn provider_name(value: &str, (): &()) -> garde::Result {
-    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | ';');
-    if !value.is_empty() && value.len() < 64 && value.chars().all(ok) {
-        Ok(())
-    } else {
-        Err(garde::Error::new(format!(
-            "is no provider{HELP}use a name that `fi_info` lists, such as efa or \"verbs;ofi_rxm\""
-        )))
-    }
-}
-
-fn domain_name(value: &str, (): &()) -> garde::Result {
-    if !value.is_empty() && value.len() < 64 && value.chars().all(|c| c.is_ascii_graphic()) {
-        Ok(())
-    } else {
-        Err(garde::Error::new(format!(
-            "is no domain{HELP}use a name that `fi_info` lists, such as rdmap0s6-rdm"
-        )))
-    }
-}
-
-pub(super) fn pattern(value: &Option<String>, (): &()) -> garde::Result {
-    let value = value.as_deref().unwrap_or("*");
-    let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '*' | '?');
-    if !value.is_empty() && value.len() < 64 && value.chars().all(ok) {
-        Ok(())
-    } else {
-        Err(garde::Error::new(format!(
-            "is no pattern{HELP}write a name in which `*` is any part and `?` any letter, as in \
-             \"rdmap*\""
-        )))
-    }
-}
+pub(super) const NO_DEVICE: [&str; 2] = [
+    "is no device name",
+    "use a name that `ibv_devices` lists, such as mlx5_0",
+];
+const NO_PROVIDER: [&str; 2] = [
+    "is no provider",
+    "use a name that `fi_info` lists, such as efa or \"verbs;ofi_rxm\"",
+];
+const NO_DOMAIN: [&str; 2] = [
+    "is no domain",
+    "use a name that `fi_info` lists, such as rdmap0s6-rdm",
+];
 
 fn path_mtu(value: &Auto<u32>, (): &()) -> garde::Result {
     match value {

@@ -1,43 +1,16 @@
-//! Which keys a NIC's entry may have, and which go together: those of another fabric are refused.
+//! Which keys an entry of `nics` may have, and how they go together.
+//!
+//! The types say which keys there are: those of [`NicConfig`], and those of the entry's fabric.
+//! Every other key is refused.
+
+use garde::Validate;
 
 use super::{
-    document::Document,
-    nic::{GroupBy, NicConfig, pattern},
+    document::{Document, keys_of},
+    nic::{GroupBy, IbKeys, NO_DEVICE, NicConfig, NicFabric, OfiKeys, TcpKeys, name_of},
     rules::{Findings, Side, within_some},
+    words::keys_here,
 };
-
-/// Keys that a NIC with `device` does not have.
-const TCP_KEYS: &[&str] = &[
-    "address",
-    "listen",
-    "connections",
-    "congestion",
-    "send_buffer_bytes",
-    "post_from_issue_thread_up_to",
-];
-/// Keys that an `ofi` NIC alone has.
-const OFI_KEYS: &[&str] = &["ofi", "domain"];
-/// TCP's keys that an `ofi` NIC has too.
-const OFI_AND_TCP: &[&str] = &["address", "connections", "post_from_issue_thread_up_to"];
-/// Keys that a NIC without `device` does not have.
-const IB_KEYS: &[&str] = &[
-    "port",
-    "gid_index",
-    "mtu",
-    "queue_pairs",
-    "signal_every",
-    "send_depth",
-    "receive_depth",
-    "gpudirect",
-    "solicited",
-    "adaptive_routing",
-    "service_level",
-    "traffic_class",
-    "timeout",
-    "retry_count",
-    "rnr_retry",
-    "min_rnr_timer",
-];
 
 /// Keys that a frontend says for both ends.
 const FRONTEND_KEYS: &[&str] = &[
@@ -47,33 +20,93 @@ const FRONTEND_KEYS: &[&str] = &[
     "gpus",
 ];
 
+/// The fabric of entry `i` of `nics`: `tcp`, `ib` or `ofi`.
+pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
+    let has = |key: &str| document.has(&format!("nics[{i}].{key}"));
+    match (has("ofi"), has("device") || has("match")) {
+        (true, _) => "ofi",
+        (false, true) => "ib",
+        (false, false) => "tcp",
+    }
+}
+
+/// Refuses keys of entry `i` that a NIC of its fabric does not have, or that do nothing on this
+/// side.
+pub(super) fn check_keys(i: usize, side: Side, out: &mut Findings<'_>) {
+    let fabrics = [
+        ("tcp", keys_of::<TcpKeys>()),
+        ("ib", keys_of::<IbKeys>()),
+        ("ofi", keys_of::<OfiKeys>()),
+    ];
+    let fabric = fabric_of(i, out.document);
+    let own = fabrics.iter().filter(|(name, _)| *name == fabric);
+    let own: Vec<&str> = own.flat_map(|(_, keys)| *keys).copied().collect();
+    let known = [keys_of::<NicConfig>(), &own].concat();
+    let path = format!("nics[{i}]");
+    let document = out.document;
+    for key in document.keys(&path) {
+        let other = fabrics.iter().find(|(_, keys)| keys.contains(&key));
+        let (what, help) = match other {
+            _ if known.contains(&key) => match useless(key, side, fabric) {
+                Some(what) => (format!("`{key}` {what}"), format!("remove `{key}`")),
+                None => continue,
+            },
+            None => (format!("unknown key `{key}`"), keys_here(key, &known)),
+            Some((other, _)) => (
+                format!("`{key}` is a key of the fabric `{other}`, and this NIC is `{fabric}`"),
+                match (key, fabric) {
+                    ("connections", "ib") => "an `ib` NIC has `queue_pairs` instead".to_owned(),
+                    ("queue_pairs", _) => format!("`{fabric}` has `connections` instead"),
+                    _ => format!(
+                        "remove `{key}`; an entry with `ofi` is `ofi`, one with `device` or \
+                         `match` is `ib`, any other is `tcp`"
+                    ),
+                },
+            ),
+        };
+        out.add(format!("{path}.{key}"), what, help);
+    }
+}
+
+/// Why a key that a NIC has does nothing on this side.
+fn useless(key: &str, side: Side, fabric: &str) -> Option<&'static str> {
+    match side {
+        Side::Accelerator if FRONTEND_KEYS.contains(&key) => {
+            Some("does nothing on an accelerator: the frontend's value counts")
+        }
+        Side::Frontend if key == "gpu" && fabric != "ib" => {
+            Some("does nothing on a frontend: the accelerator's file says which GPU a NIC feeds")
+        }
+        _ => None,
+    }
+}
+
 impl NicConfig {
     /// Checks the entry found at `path`.
-    pub(super) fn check(&self, side: Side, path: &str, document: &Document, out: &mut Findings) {
-        self.check_group(path, document, out);
-        if self.ofi.is_some() {
-            return self.check_ofi(side, path, document, out);
-        }
-        let is_ib = self.device.is_some() || self.matching.is_some();
-        for key in document.keys(path) {
-            if let Some((what, help)) = refused(key, side, is_ib) {
-                out.add(format!("{path}.{key}"), format!("`{key}` {what}"), help);
+    pub(super) fn check(&self, side: Side, path: &str, out: &mut Findings<'_>) {
+        self.check_group(path, out);
+        let (ranges, most_inline) = match &self.fabric {
+            NicFabric::Tcp(tcp) => {
+                tcp.check(side, path, out);
+                (tcp.validate(), 65_536)
             }
-        }
-        let largest = if is_ib { 1024 } else { 65_536 };
-        let inline = within_some(0..=largest);
+            NicFabric::Ib(ib) => {
+                ib.check(self, side, path, out);
+                (ib.validate(), 1024)
+            }
+            NicFabric::Ofi(ofi) => {
+                ofi.check(self, path, out);
+                (ofi.validate(), 1024)
+            }
+        };
+        out.ranges(&format!("{path}."), ranges);
+        let inline = within_some(0..=most_inline);
         out.rule(&format!("{path}.inline_bytes"), &self.inline_bytes, inline);
-        if is_ib {
-            self.check_gpudirect(side, path, out);
-            self.check_depths(path, out);
-        } else {
-            self.check_address(side, path, out);
-        }
     }
 
     /// Keys that name one NIC, or are for one alone, do not go with those that name several.
-    fn check_group(&self, path: &str, document: &Document, out: &mut Findings) {
-        if self.matching.is_none() {
+    fn check_group(&self, path: &str, out: &mut Findings<'_>) {
+        let Some(pattern) = &self.matching else {
             if self.group_by.is_some() {
                 out.add(
                     format!("{path}.group_by"),
@@ -82,9 +115,15 @@ impl NicConfig {
                 );
             }
             return;
-        }
-        out.rule(&format!("{path}.match"), &self.matching, pattern);
+        };
+        let no_pattern = [
+            "is no pattern",
+            "write a name in which `*` is any part and `?` any letter, as in \"rdmap*\"",
+        ];
+        let rule = name_of(|c| "_-.*?".contains(c), no_pattern);
+        out.rule(&format!("{path}.match"), pattern.as_str(), rule);
         let by_gpu = self.group_by == Some(GroupBy::Gpu);
+        let document = out.document;
         for key in document.keys(path) {
             let what = match key {
                 "device" | "domain" | "address" | "listen" => "names one NIC",
@@ -100,55 +139,28 @@ impl NicConfig {
             );
         }
     }
+}
 
-    fn check_ofi(&self, side: Side, path: &str, document: &Document, out: &mut Findings) {
-        for key in document.keys(path) {
-            let other = if key == "device" || IB_KEYS.contains(&key) {
-                Some("belongs to the `ib` fabric, and `ofi` makes this another")
-            } else if TCP_KEYS.contains(&key) && !OFI_AND_TCP.contains(&key) {
-                Some("belongs to the TCP fabric, and `ofi` makes this another")
-            } else {
-                None
-            };
-            let found = match other {
-                Some(what) => Some((what, format!("remove `{key}`, or `ofi`"))),
-                None => refused_anywhere(key, side, false),
-            };
-            if let Some((what, help)) = found {
-                out.add(format!("{path}.{key}"), format!("`{key}` {what}"), help);
-            }
-        }
-        let inline = within_some(0..=1024);
-        out.rule(&format!("{path}.inline_bytes"), &self.inline_bytes, inline);
-        if self.domain.is_none() && self.address.is_none() && self.matching.is_none() {
-            out.add(
-                path,
-                "an `ofi` NIC needs `domain`, or the `address` that it has",
-                format!(
-                    "add `domain: NAME`: `fi_info -p '{}'` lists them",
-                    self.ofi()
-                ),
-            );
-        }
-    }
-
-    fn check_address(&self, side: Side, path: &str, out: &mut Findings) {
+impl TcpKeys {
+    fn check(&self, side: Side, path: &str, out: &mut Findings<'_>) {
         let (address, listen) = (self.address.is_some(), self.listen.is_some());
-        let (wanted, wrong, whose, example) = match side {
-            Side::Frontend => ("address", "listen", "frontend", "address: 127.0.0.1"),
-            Side::Accelerator => ("listen", "address", "accelerator", "listen: 127.0.0.1:7410"),
-        };
-        let (has_wanted, has_wrong) = match side {
-            Side::Frontend => (address, listen),
-            Side::Accelerator => (listen, address),
+        let (wanted, has, wrong, has_wrong, example) = match side {
+            Side::Frontend => ("address", address, "listen", listen, "address: 127.0.0.1"),
+            Side::Accelerator => (
+                "listen",
+                listen,
+                "address",
+                address,
+                "listen: 127.0.0.1:7410",
+            ),
         };
         if has_wrong {
             out.add(
                 format!("{path}.{wrong}"),
-                format!("a NIC of this node, which is the {whose}, has no `{wrong}`"),
+                format!("a TCP NIC of {} has no `{wrong}`", side.whose()),
                 format!("write `{wanted}`, as in `{example}`"),
             );
-        } else if !has_wanted {
+        } else if !has {
             out.add(
                 path,
                 format!(
@@ -158,40 +170,51 @@ impl NicConfig {
             );
         }
     }
+}
 
-    fn check_gpudirect(&self, side: Side, path: &str, out: &mut Findings) {
-        if !self.gpudirect {
-            return;
+impl OfiKeys {
+    fn check(&self, nic: &NicConfig, path: &str, out: &mut Findings<'_>) {
+        if self.domain.is_none() && self.address.is_none() && nic.matching.is_none() {
+            let provider = &self.provider;
+            out.add(
+                path,
+                "an `ofi` NIC needs `domain`, or the `address` that it has",
+                format!("add `domain: NAME`: `fi_info -p '{provider}'` lists them"),
+            );
         }
-        let (what, help) = match side {
-            Side::Frontend => (
+    }
+}
+
+impl IbKeys {
+    fn check(&self, nic: &NicConfig, side: Side, path: &str, out: &mut Findings<'_>) {
+        if nic.matching.is_none() {
+            let rule = name_of(|c| "_-.".contains(c), NO_DEVICE);
+            out.rule(&format!("{path}.device"), self.device.as_str(), rule);
+        }
+        if self.gpudirect && side == Side::Frontend {
+            out.add(
+                format!("{path}.gpudirect"),
                 "a frontend has no slots for a GPU to read",
                 "remove `gpudirect`; it belongs into the accelerator's file",
-            ),
-            Side::Accelerator if self.gpu.is_none() => (
+            );
+        } else if self.gpudirect && nic.gpu.is_none() {
+            out.add(
+                format!("{path}.gpudirect"),
                 "`gpudirect` places slots in the memory of a GPU, and none is named",
                 "add `gpu: N`, the one that reads them",
-            ),
-            Side::Accelerator => return,
-        };
-        out.add(format!("{path}.gpudirect"), what, help);
-    }
-
-    fn check_depths(&self, path: &str, out: &mut Findings) {
+            );
+        }
         if let Some(depth) = self.send_depth.fixed()
             && self.signal_every > depth / 2
         {
-            let every = self.signal_every;
+            let (every, half) = (self.signal_every, depth / 2);
             out.add(
                 format!("{path}.signal_every"),
                 format!("one write in {every} is signaled, in a send queue of {depth}"),
-                format!(
-                    "set signal_every to at most half of send_depth, {}",
-                    depth / 2
-                ),
+                format!("set signal_every to at most half of send_depth, {half}"),
             );
         }
-        if let (Some(depth), Some(slots)) = (self.receive_depth.fixed(), self.slots.fixed())
+        if let (Some(depth), Some(slots)) = (self.receive_depth.fixed(), nic.slots.fixed())
             && (depth as usize) < slots
         {
             out.add(
@@ -201,46 +224,4 @@ impl NicConfig {
             );
         }
     }
-}
-
-/// What is wrong with a key on a NIC of this side and fabric, and what would be right.
-fn refused(key: &str, side: Side, is_ib: bool) -> Option<(&'static str, String)> {
-    let help = match key {
-        "connections" if is_ib => "an `ib` NIC has `queue_pairs` instead".to_owned(),
-        _ if is_ib => format!("remove `{key}`, or `device`"),
-        "port" => "give the port in `listen: ADDRESS:PORT`".to_owned(),
-        "queue_pairs" => "a TCP NIC has `connections` instead".to_owned(),
-        _ => format!("remove `{key}`, or name an RDMA device: `device: mlx5_0`"),
-    };
-    Some(match (side, is_ib) {
-        (_, true) if TCP_KEYS.contains(&key) => (
-            "belongs to the TCP fabric, and `device` makes this an `ib` NIC",
-            help,
-        ),
-        (_, false) if IB_KEYS.contains(&key) => (
-            "belongs to the `ib` fabric, and this NIC has no `device`",
-            help,
-        ),
-        _ if OFI_KEYS.contains(&key) => (
-            "belongs to the `ofi` fabric, and this NIC has no `ofi`",
-            "remove it, or name a provider: `ofi: efa`".to_owned(),
-        ),
-        _ => return refused_anywhere(key, side, is_ib),
-    })
-}
-
-/// What is wrong with a key of several fabrics on a NIC of this side.
-fn refused_anywhere(key: &str, side: Side, is_ib: bool) -> Option<(&'static str, String)> {
-    let remove = format!("remove `{key}`");
-    Some(match (side, is_ib) {
-        (Side::Accelerator, _) if FRONTEND_KEYS.contains(&key) => (
-            "does nothing on an accelerator: the frontend's value counts",
-            remove,
-        ),
-        (Side::Frontend, false) if key == "gpu" => (
-            "does nothing on a frontend: the accelerator's file says which GPU a NIC feeds",
-            remove,
-        ),
-        _ => return None,
-    })
 }

@@ -11,7 +11,8 @@ use garde::Validate;
 use serde::de::DeserializeOwned;
 
 use super::{
-    document::Document,
+    document::{Document, Place},
+    nic::NicConfig,
     values::{Auto, HELP},
 };
 use crate::model::TensorSpec;
@@ -42,7 +43,10 @@ pub(super) trait Root: DeserializeOwned + Validate<Context = ()> {
     fn resolve(&mut self, base: &Path);
 
     /// What garde's ranges do not say: how keys go together.
-    fn check(&self, document: &Document, out: &mut Findings);
+    fn check(&self, out: &mut Findings<'_>);
+
+    /// The entries of `nics`.
+    fn nics(&mut self) -> &mut [NicConfig];
 
     /// The files it names that must be there at the start, with the keys that name them.
     fn files(&self) -> Vec<(&'static str, &Path)>;
@@ -55,36 +59,49 @@ pub(super) fn resolve(base: &Path, path: &mut PathBuf) {
     }
 }
 
-/// A problem that has a place in the document but no line yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is wrong with a file, all of it, each with its place.
+pub(super) struct Findings<'a> {
+    /// The file's keys.
+    pub(super) document: &'a Document,
+    list: Vec<Finding>,
+}
+
+/// One of them.
 pub(super) struct Finding {
-    /// Keys from the root, as in `nics[0].slots`.
-    pub(super) path: String,
+    pub(super) place: Option<Place>,
     /// What is wrong.
     pub(super) what: String,
     /// What would be right.
     pub(super) help: Option<String>,
 }
 
-/// Collects findings below one place of the document.
-#[derive(Debug, Default)]
-pub(super) struct Findings {
-    pub(super) list: Vec<Finding>,
-}
+impl<'a> Findings<'a> {
+    pub(super) fn new(document: &'a Document) -> Self {
+        Findings {
+            document,
+            list: Vec::new(),
+        }
+    }
 
-impl Findings {
-    /// Adds one.
+    /// All of them; the list is empty again.
+    pub(super) fn take(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.list)
+    }
+
+    /// Adds one at a place.
+    pub(super) fn at(&mut self, place: Option<Place>, what: String, help: Option<String>) {
+        self.list.push(Finding { place, what, help });
+    }
+
+    /// Adds one about the key at `path`, as in `nics[0].slots`.
     pub(super) fn add(
         &mut self,
-        path: impl Into<String>,
+        path: impl AsRef<str>,
         what: impl Into<String>,
         help: impl Into<String>,
     ) {
-        self.list.push(Finding {
-            path: path.into(),
-            what: what.into(),
-            help: Some(help.into()),
-        });
+        let place = self.document.locate(path.as_ref());
+        self.at(place, what.into(), Some(help.into()));
     }
 
     /// Adds what a rule finds wrong with a value, where it does.
@@ -99,19 +116,22 @@ impl Findings {
         }
     }
 
-    /// Adds what a garde rule found.
-    pub(super) fn garde(&mut self, path: impl Into<String>, error: &garde::Error) {
-        let path = path.into();
+    /// Adds what garde finds wrong with the values at paths that begin with `prefix`.
+    pub(super) fn ranges(&mut self, prefix: &str, found: Result<(), garde::Report>) {
+        if let Err(report) = found {
+            for (path, error) in report.iter() {
+                self.garde(&format!("{prefix}{path}"), error);
+            }
+        }
+    }
+
+    fn garde(&mut self, path: &str, error: &garde::Error) {
         let (what, help) = match error.message().split_once(HELP) {
             Some((what, help)) => (what, Some(help.to_owned())),
             None => (error.message(), None),
         };
-        let key = path.rsplit('.').next().unwrap_or(&path);
-        self.list.push(Finding {
-            what: format!("{key} {what}"),
-            help,
-            path,
-        });
+        let key = path.rsplit('.').next().unwrap_or(path);
+        self.at(self.document.locate(path), format!("{key} {what}"), help);
     }
 }
 
@@ -202,7 +222,7 @@ pub(super) fn check_model(
     model: &str,
     inputs: &[TensorSpec],
     (output, others): (&TensorSpec, &[TensorSpec]),
-    out: &mut Findings,
+    out: &mut Findings<'_>,
 ) {
     out.rule(&format!("{path}.name"), model, name);
     if inputs.is_empty() {
@@ -238,7 +258,7 @@ pub(super) fn check_model(
 }
 
 /// The output of a model, and the others that are packed behind it.
-fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &mut Findings) {
+fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &mut Findings<'_>) {
     let mut total = check_tensor(&format!("{path}.output"), output, out).unwrap_or(0);
     let mut names = vec![&output.name];
     for (i, tensor) in others.iter().enumerate() {
@@ -272,7 +292,7 @@ fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &m
 }
 
 /// Bytes of a tensor, where they can be.
-fn check_tensor(path: &str, tensor: &TensorSpec, out: &mut Findings) -> Option<usize> {
+fn check_tensor(path: &str, tensor: &TensorSpec, out: &mut Findings<'_>) -> Option<usize> {
     if tensor.name.is_empty() {
         out.add(
             format!("{path}.name"),

@@ -64,7 +64,7 @@ impl Default for TokensConfig {
 
 impl TokensConfig {
     /// How its keys go together.
-    pub(super) fn check(&self, out: &mut Findings) {
+    pub(super) fn check(&self, out: &mut Findings<'_>) {
         if self.max_tokens.is_some_and(|most| most < self.min_tokens) {
             out.add(
                 "engine.tokens.max_tokens",

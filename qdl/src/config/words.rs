@@ -2,7 +2,7 @@
 
 use serde_saphyr::Error as YamlError;
 
-use super::values::HELP;
+use super::{moved::moved_key, values::HELP};
 
 /// What is wrong and what would be right, where it is an everyday mistake.
 pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
@@ -11,7 +11,7 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
             field, expected, ..
         } => (
             format!("unknown key `{field}`"),
-            Some(one_of("keys here are", field, expected)),
+            Some(keys_here(field, expected)),
         ),
         YamlError::SerdeUnknownVariant {
             variant, expected, ..
@@ -101,6 +101,14 @@ fn must_be(ty: &str) -> String {
         other => other,
     };
     format!("it must be {words}")
+}
+
+/// What to write in place of an unknown key.
+pub(super) fn keys_here(key: &str, known: &[&str]) -> String {
+    match moved_key(key) {
+        Some(instead) => format!("it is gone: {instead}"),
+        None => one_of("keys here are", key, known),
+    }
 }
 
 /// "it must be a, b or c", and which of them was probably meant.

@@ -7,7 +7,7 @@
 //! of the rails ([`RailArbiter`]).
 //!
 //! ```text
-//!   completions --completed(rail, len, network time)--> Meters --tick--> scores --> OrderedRails
+//!   completions --completed(rail, len, network time)--> Meters --tick--> scores --> ScoredRails
 //!                                                          ^                             |
 //!   issue_query --pick(target, len)------------------------+------ RailPolicy over Ends <+
 //!                    counts the bytes at once
@@ -20,7 +20,7 @@
 //! | `peer` | [`PeerRails`] | by health: the rails to one peer |
 //! | `select` | [`RailPolicy`] | the three policies by health, over scores alone |
 //! | `paths` | `Ends` | the own path, and the number m that divides the rails |
-//! | `ordered` | `OrderedRails` | the rails in service, sorted by score |
+//! | `scored` | `ScoredRails` | the rails in service with their scores |
 //! | `scores`, `meters` | [`Meter`], [`Meters`], [`Interior`] | from times and bytes to scores |
 //! | `score` | [`Score`] | a fraction in (0, 1], exact |
 //! | `state` | [`RailState`] | in service, congested, on probation, down |
@@ -33,9 +33,9 @@ mod arbiter;
 mod failback;
 mod fault;
 mod meters;
-mod ordered;
 mod paths;
 mod peer;
+mod scored;
 mod scores;
 mod select;
 mod state;
@@ -50,9 +50,9 @@ pub use arbiter::{Arbiter, ConnectionRail, Load, RailArbiter, RailArbiterCfgs};
 pub use failback::{Failback, FailbackCfgs};
 pub use fault::{Evidence, Fault};
 pub use meters::Meters;
-use ordered::OrderedRails;
 use paths::{Ends, Path};
 pub use peer::{PeerCfgs, PeerRails, RailReport, RailsError, Want};
+use scored::ScoredRails;
 pub use scores::{Gauge, Interior, Meter, size_class};
 use select::Turn;
 pub use state::{Change, HealthCfgs, RailState};

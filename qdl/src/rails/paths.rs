@@ -11,7 +11,7 @@
 //!
 //! The *own path* of a sample is the better of two: the target's own rail in turn, and the rail
 //! whose turn it is here. A rail x is worth leaving that path exactly when `H(x) > m`, where m is
-//! the own path's score over `H(far)`; so one number divides the sorted list of rails. The theorem
+//! the own path's score over `H(far)`; so one number divides the rails. The theorem
 //! for NICs of this node that differ too is tested in `bench/src/rails/theorem.rs`.
 
 use super::{RailId, Score};
@@ -76,7 +76,7 @@ impl Ends {
 pub(super) mod tests {
     use proptest::prelude::*;
 
-    use super::{super::OrderedRails, *};
+    use super::{super::ScoredRails, *};
 
     /// Scores crowd, so that ties and near misses are frequent.
     pub fn score() -> impl Strategy<Value = Score> {
@@ -88,11 +88,9 @@ pub(super) mod tests {
     }
 
     /// The rails of these scores, in order.
-    pub fn list(rails: &[Score]) -> OrderedRails {
-        let mut list = OrderedRails::new(rails.len());
-        for (i, s) in rails.iter().enumerate() {
-            list.set(RailId(i as u8), *s);
-        }
+    pub fn list(rails: &[Score]) -> ScoredRails {
+        let mut list = ScoredRails::new(rails.len());
+        list.set(|rail| rails.get(rail.index()).copied());
         list
     }
 
@@ -141,14 +139,6 @@ pub(super) mod tests {
             for (x, hx) in rails.iter().enumerate() {
                 let wins = PathScore::of(*hx, ends.far) > ends.own().score;
                 prop_assert_eq!(wins, u64::from(hx.steps()) > ends.threshold(), "rail {}", x);
-            }
-        }
-
-        /// Where the own rail is healthier than the interior, no rail is worth the way across.
-        #[test]
-        fn nothing_is_worth_a_way_across_worse_than_the_own_rail((rails, ends) in case(24)) {
-            if ends.target.is_some_and(|(_, h)| h > ends.far) {
-                prop_assert!(rails.iter().all(|h| u64::from(h.steps()) <= ends.threshold()));
             }
         }
 

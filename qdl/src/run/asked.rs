@@ -211,7 +211,7 @@ impl Cluster {
             .config
             .nics
             .first()
-            .map_or("none", |n| n.fabric())
+            .map_or("none", |n| n.fabric.as_str())
     }
 
     /// Why the Network division would not permit what samples go over, a line each: loopback, link

@@ -10,7 +10,7 @@
 use std::thread::available_parallelism;
 
 use crate::{
-    config::{AcceleratorConfig, Auto, CompletionMode, FrontendConfig, NicAt, NicConfig},
+    config::{AcceleratorConfig, Auto, CompletionMode, FrontendConfig, NicConfig, NicFabric},
     connection::CrewPlan,
     topology::Topology,
 };
@@ -82,9 +82,9 @@ fn connections(config: &mut FrontendConfig, near: &[Near], cores: usize) {
     let plan = crew(nics, near, *nic_threads, cores, Connections::AsAsked);
     let accelerators = config.accelerators.len().max(1);
     for (i, nic) in nics.iter_mut().enumerate() {
-        if nic.connections == Auto::Auto {
+        if let Some(connections @ Auto::Auto) = nic.connections_mut() {
             let threads = plan.shares_of(i).count();
-            nic.connections = Auto::Fixed(threads.div_ceil(accelerators));
+            *connections = Auto::Fixed(threads.div_ceil(accelerators));
         }
     }
 }
@@ -169,11 +169,11 @@ struct Group {
 fn groups(nics: &[NicConfig], near: &[Near]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (i, nic) in nics.iter().enumerate() {
-        let shares =
-            matches!(nic.at(), NicAt::Tcp(_)) && nic.completion.mode != CompletionMode::Poll;
+        let is_tcp = |n: &NicConfig| matches!(n.fabric, NicFabric::Tcp(_));
+        let shares = is_tcp(nic) && nic.completion.mode != CompletionMode::Poll;
         let alike = |g: &&mut Group| {
             let other = g.nics[0];
-            matches!(nics[other].at(), NicAt::Tcp(_))
+            is_tcp(&nics[other])
                 && nics[other].completion == nic.completion
                 && near[other] == near[i]
         };
@@ -206,11 +206,10 @@ mod tests {
 
     /// NICs with one connection each.
     fn of(nics: &[NicConfig], near: &[Near], wanted: Auto<usize>, cores: usize) -> CrewPlan {
-        let one = |nic: &NicConfig| NicConfig {
-            connections: Auto::Fixed(1),
-            ..nic.clone()
-        };
-        let nics: Vec<_> = nics.iter().map(one).collect();
+        let mut nics = nics.to_vec();
+        for connections in nics.iter_mut().filter_map(NicConfig::connections_mut) {
+            *connections = Auto::Fixed(1);
+        }
         crew(&nics, near, wanted, cores, Connections::ToAccelerators(1))
     }
 

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 
 use super::{ClusterError, NicError, cluster::plan, request_stride, response_stride, settings};
-use crate::config::{FrontendConfig, NicAt};
+use crate::config::{FrontendConfig, NicFabric};
 use fabric::{
     ib::{IbDevice, check_memory},
     ofi::OfiDevice,
@@ -49,7 +49,7 @@ impl SlotNeeds {
         let request_bytes = request_stride(&config.model).unwrap_or(usize::MAX);
         let nics = config.nics.iter().enumerate().map(|(i, nic)| NicNeeds {
             label: nic.label(),
-            fabric: nic.fabric(),
+            fabric: nic.fabric.as_str(),
             connections: nic.connections(),
             slots: connections
                 .iter()
@@ -85,20 +85,21 @@ impl SlotNeeds {
     pub fn check_node(&self, config: &FrontendConfig) -> Result<(), ClusterError> {
         settings::auth(config.auth())?;
         for (index, nic) in config.nics.iter().enumerate() {
-            match nic.at() {
-                NicAt::Tcp(address) => {
+            match &nic.fabric {
+                NicFabric::Tcp(tcp) => {
+                    let ip = tcp.at().ip();
                     // A port of the system's choice, let go at once: only the address counts.
-                    UdpSocket::bind((address.ip(), 0))
-                        .map_err(|e| format!("{} is no address of this machine: {e}", address.ip()))
+                    UdpSocket::bind((ip, 0))
+                        .map_err(|e| format!("{ip} is no address of this machine: {e}"))
                         .map_err(NicError::of(index))?;
                 }
-                NicAt::Ib(device) => {
-                    check_memory(device, self.frontend_bytes())
-                        .and_then(|()| IbDevice::open(&settings::ib_device(nic)).map(drop))
+                NicFabric::Ib(ib) => {
+                    check_memory(&ib.device, self.frontend_bytes())
+                        .and_then(|()| IbDevice::open(&settings::ib_device(nic, ib)).map(drop))
                         .map_err(NicError::of(index))?;
                 }
-                NicAt::Ofi { .. } => {
-                    settings::ofi_device(nic)
+                NicFabric::Ofi(ofi) => {
+                    settings::ofi_device(nic, ofi)
                         .and_then(|cfgs| OfiDevice::open(&cfgs).map(drop))
                         .map_err(NicError::of(index))?;
                 }

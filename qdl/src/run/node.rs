@@ -26,7 +26,7 @@ use super::{
     transport::{IbNic, ServerNic},
 };
 use crate::{
-    config::{AcceleratorConfig, NicAt},
+    config::{AcceleratorConfig, NicFabric},
     control::{self, AuthError, ControlError, ErrorCode, ServerParams},
     model::ModelSpec,
     rails::Score,
@@ -188,18 +188,19 @@ impl Node {
         let (mut nics, mut data, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for (index, nic) in config.nics.iter().enumerate() {
             links.push(settings::link(nic));
-            nics.push(match nic.at() {
-                NicAt::Tcp(listen) => {
-                    let congestion = settings::congestion(nic)?;
+            nics.push(match &nic.fabric {
+                NicFabric::Tcp(tcp) => {
+                    let listen = tcp.at();
+                    let congestion = settings::congestion(tcp, &nic.label())?;
                     let listener = TcpDevice::listen(listen, congestion.as_deref())?;
                     let address = listener.local_addr().unwrap_or(listen);
-                    data.push((index, listener, settings::tcp(nic, &config.deadlines)));
+                    data.push((index, listener, settings::tcp(nic, tcp, &config.deadlines)));
                     ServerNic::Tcp(address)
                 }
-                NicAt::Ib(_) => IbNic::open(nic)
+                NicFabric::Ib(ib) => IbNic::open(nic, ib)
                     .map(ServerNic::Ib)
                     .map_err(NicError::of(index))?,
-                NicAt::Ofi { .. } => OfiNic::open(nic, 1)
+                NicFabric::Ofi(ofi) => OfiNic::open(nic, ofi, 1)
                     .map(ServerNic::Ofi)
                     .map_err(NicError::of(index))?,
             });

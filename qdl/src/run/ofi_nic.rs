@@ -10,7 +10,7 @@ use std::{
 use tokio::task::spawn_blocking;
 
 use super::{lock, settings};
-use crate::config::NicConfig;
+use crate::config::{NicConfig, OfiKeys};
 use fabric::{
     Endpoint, Link, Region,
     ib::check_memory,
@@ -35,8 +35,8 @@ pub(super) struct OfiNic {
 
 impl OfiNic {
     /// Opens the NIC, for at least so many connections.
-    pub fn open(config: &NicConfig, connections: usize) -> Result<Self, OfiError> {
-        let device = OfiDevice::open(&settings::ofi_device(config)?)?;
+    pub fn open(config: &NicConfig, keys: &OfiKeys, connections: usize) -> Result<Self, OfiError> {
+        let device = OfiDevice::open(&settings::ofi_device(config, keys)?)?;
         device.check(connections)?;
         let info = device.info();
         tracing::info!(

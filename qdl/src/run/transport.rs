@@ -20,13 +20,16 @@ use super::{
     settings,
 };
 use crate::{
-    config::{Deadlines, NicAt, NicConfig},
+    config::{Deadlines, IbKeys, NicConfig, NicFabric},
     control::{ConnectionGrant, GrantTransport, RequestTransport},
     topology::{Topology, nearest_gpus},
 };
 use fabric::{
     Endpoint, Link, Region,
-    ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, Traffic, check_memory},
+    ib::{
+        IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, IbWishes, Traffic,
+        check_memory,
+    },
     ofi::{OfiConnection, OfiError},
     probe,
     tcp::{self, Preamble, TcpCfgs, TcpDevice},
@@ -42,15 +45,16 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct IbNic {
     resources: Arc<IbResources>,
-    config: Box<NicConfig>,
+    wishes: IbWishes,
+    gpudirect: bool,
     /// GPUs for which it is known whether what it writes to their memory is seen there.
     direct: Mutex<Vec<(Option<u32>, bool)>>,
 }
 
 impl IbNic {
     /// Opens the device.
-    pub fn open(config: &NicConfig) -> Result<Self, IbError> {
-        let device = IbDevice::open(&settings::ib_device(config))?;
+    pub fn open(config: &NicConfig, keys: &IbKeys) -> Result<Self, IbError> {
+        let device = IbDevice::open(&settings::ib_device(config, keys))?;
         let gpus = nearest_gpus(
             &Topology::of_this_machine().unwrap_or_default(),
             device.name(),
@@ -80,7 +84,8 @@ impl IbNic {
         }
         Ok(IbNic {
             resources: IbResources::new(device)?,
-            config: Box::new(config.clone()),
+            wishes: settings::ib(config, keys),
+            gpudirect: keys.gpudirect,
             direct: Mutex::default(),
         })
     }
@@ -99,7 +104,7 @@ impl IbNic {
         let known = lock(&self.direct)
             .iter()
             .find_map(|(g, direct)| (*g == gpu).then_some(*direct));
-        if !self.config.gpudirect || known == Some(false) {
+        if !self.gpudirect || known == Some(false) {
             return None;
         }
         let attempt = || {
@@ -145,13 +150,13 @@ impl IbNic {
 
     /// Name of the device.
     pub fn name(&self) -> &str {
-        self.config.device()
+        self.resources.device().name()
     }
 
     /// Half a connection, which does not know its peer yet.
     pub fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, IbError> {
         let limits = self.resources.device().limits();
-        let cfgs = IbCfgs::resolve(&settings::ib(&self.config), limits, Traffic::of(&endpoint))?;
+        let cfgs = IbCfgs::resolve(&self.wishes, limits, Traffic::of(&endpoint))?;
         endpoint.send_depth = cfgs.writes as usize;
         IbConnection::prepare(&self.resources, endpoint, &cfgs)
     }
@@ -195,24 +200,24 @@ impl ClientNic {
         sources: &[Arc<Region>],
         slots: usize,
     ) -> Result<Self, ClusterError> {
-        match nic.at() {
-            NicAt::Tcp(address) => Ok(ClientNic::Tcp {
-                local: address.ip(),
-                congestion: settings::congestion(nic).map_err(NicError::of(index))?,
-                cfgs: settings::tcp(nic, deadlines),
+        match &nic.fabric {
+            NicFabric::Tcp(tcp) => Ok(ClientNic::Tcp {
+                local: tcp.at().ip(),
+                congestion: settings::congestion(tcp, &nic.label()).map_err(NicError::of(index))?,
+                cfgs: settings::tcp(nic, tcp, deadlines),
             }),
-            NicAt::Ib(device) => {
+            NicFabric::Ib(ib) => {
                 let open = || -> Result<_, IbError> {
-                    check_memory(device, slots)?;
-                    let nic = IbNic::open(nic)?;
+                    check_memory(&ib.device, slots)?;
+                    let nic = IbNic::open(nic, ib)?;
                     nic.resources.keep(sources)?;
                     Ok(nic)
                 };
                 Ok(ClientNic::Ib(open().map_err(NicError::of(index))?))
             }
-            NicAt::Ofi { .. } => {
+            NicFabric::Ofi(ofi) => {
                 let open = || -> Result<_, OfiError> {
-                    let nic = OfiNic::open(nic, accelerators * nic.connections())?;
+                    let nic = OfiNic::open(nic, ofi, accelerators * nic.connections())?;
                     nic.check_memory(slots)?;
                     nic.keep(sources)?;
                     Ok(nic)

@@ -13,6 +13,17 @@ pub mod rig;
 
 use std::time::{Duration, Instant};
 
+use crate::config::{IbKeys, NicConfig, NicFabric};
+
+/// The keys of an RDMA device's entry; panics for another fabric.
+#[track_caller]
+pub fn ib_keys(nic: &mut NicConfig) -> &mut IbKeys {
+    match &mut nic.fabric {
+        NicFabric::Ib(ib) => ib,
+        other => panic!("a NIC of the fabric {}", other.as_str()),
+    }
+}
+
 /// Panics with `text` if it lacks one of `words`.
 #[track_caller]
 pub fn assert_has(text: &str, words: &[&str]) {

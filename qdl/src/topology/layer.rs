@@ -9,7 +9,7 @@ use std::{fs, net::IpAddr, path::Path};
 
 use super::{LinkWatch, near::device_of};
 use crate::{
-    config::{NicAt, NicConfig},
+    config::{NicConfig, NicFabric, OfiKeys},
     wire::{LinkFact, LinkLayer},
 };
 
@@ -30,18 +30,12 @@ const DEEPEST: usize = 4;
 /// out: which way is taken is settled by who connects.
 pub fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
     let each = nics.iter().zip(0u16..).filter_map(|(config, nic)| {
-        let (name, layer) = match config.at() {
-            NicAt::Tcp(address) if address.ip().is_unspecified() => return None,
-            NicAt::Tcp(address) => of_address(Path::new("/"), address.ip()),
-            NicAt::Ib(device) => {
-                let layer = of_port(Path::new("/"), device, config.port);
-                (device.to_owned(), layer)
-            }
-            NicAt::Ofi {
-                provider,
-                domain,
-                address,
-            } => of_provider(Path::new("/"), provider, domain, address),
+        let root = Path::new("/");
+        let (name, layer) = match &config.fabric {
+            NicFabric::Tcp(tcp) if tcp.at().ip().is_unspecified() => return None,
+            NicFabric::Tcp(tcp) => of_address(root, tcp.at().ip()),
+            NicFabric::Ib(ib) => (ib.device.clone(), of_port(root, &ib.device, ib.port)),
+            NicFabric::Ofi(ofi) => of_provider(root, ofi),
         };
         Some(LinkFact { nic, name, layer })
     });
@@ -50,17 +44,12 @@ pub fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
 
 /// The NIC of a libfabric provider: its address says where it lies, or the name of its domain,
 /// which is an interface's or a device's with most providers.
-fn of_provider(
-    root: &Path,
-    provider: &str,
-    domain: Option<&str>,
-    address: Option<IpAddr>,
-) -> (String, LinkLayer) {
-    if let Some(address) = address {
+fn of_provider(root: &Path, ofi: &OfiKeys) -> (String, LinkLayer) {
+    if let Some(address) = ofi.address {
         return of_address(root, address);
     }
-    let Some(domain) = domain else {
-        return (provider.to_owned(), LinkLayer::Unknown);
+    let Some(domain) = ofi.domain.as_deref() else {
+        return (ofi.provider.clone(), LinkLayer::Unknown);
     };
     let class = |class: &str| {
         let folder = root.join("sys/class").join(class);

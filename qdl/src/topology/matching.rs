@@ -14,7 +14,7 @@
 use std::net::IpAddr;
 
 use super::{Nic, NicKind, Topology, TopologyError};
-use crate::config::{GroupBy, NicConfig};
+use crate::config::{GroupBy, NicConfig, NicFabric};
 
 /// Providers over sockets, whose domains are network interfaces.
 const SOCKETS: [&str; 4] = ["tcp", "net", "sockets", "udp"];
@@ -128,15 +128,18 @@ impl Topology {
                 group_by: None,
                 ..entry.clone()
             };
-            match &entry.ofi {
-                Some(_) => {
-                    one.domain = Some(n.name.clone());
-                    one.address = n.address;
+            match &mut one.fabric {
+                NicFabric::Ofi(ofi) => {
+                    ofi.domain = Some(n.name.clone());
+                    ofi.address = n.address;
                 }
-                None => one.device = Some(n.name.clone()),
-            }
-            if let (None, NicKind::Rdma { port, .. }) = (&entry.ofi, &n.nic.kind) {
-                one.port = *port;
+                NicFabric::Ib(ib) => {
+                    ib.device.clone_from(&n.name);
+                    if let NicKind::Rdma { port, .. } = n.nic.kind {
+                        ib.port = port;
+                    }
+                }
+                NicFabric::Tcp(_) => {}
             }
             if let (true, Some(gpu)) = (feeds_gpus, gpu) {
                 one.gpu = Some(gpu as u32);
@@ -149,7 +152,7 @@ impl Topology {
     /// What this entry's fabric can use of what is up, and what that is called.
     fn named(&self, entry: &NicConfig) -> (&'static str, Vec<Named>) {
         let up = self.nics.iter().filter(|n| n.up);
-        let provider = entry.ofi();
+        let provider = entry.as_ofi().map_or("", |ofi| &ofi.provider);
         let sockets = SOCKETS.iter().any(|s| provider.starts_with(s));
         if sockets {
             let named = |n: &Nic| {

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use super::{CpuList, Topology};
-use crate::config::{NicAt, NicConfig};
+use crate::config::{NicConfig, NicFabric};
 use fabric::os::{Near, affinity};
 
 /// The device that a provider's domain is on: EFA calls `rdmap0s6` `rdmap0s6-rdm`.
@@ -36,14 +36,12 @@ impl Topology {
     /// A NIC's NUMA node, where the machine has several: the
     /// configured one, or that of the hardware where it is known.
     pub fn node_of_nic(&self, nic: &NicConfig) -> Option<u32> {
-        let own = || match nic.at() {
-            NicAt::Tcp(address) => self.node_of_address(address.ip()),
-            NicAt::Ib(device) => self.node_of_device(device),
-            NicAt::Ofi {
-                domain, address, ..
-            } => match address {
+        let own = || match &nic.fabric {
+            NicFabric::Tcp(tcp) => self.node_of_address(tcp.at().ip()),
+            NicFabric::Ib(ib) => self.node_of_device(&ib.device),
+            NicFabric::Ofi(ofi) => match ofi.address {
                 Some(address) => self.node_of_address(address),
-                None => self.node_of_device(device_of(domain.unwrap_or_default())),
+                None => self.node_of_device(device_of(ofi.domain.as_deref()?)),
             },
         };
         nic.numa.fixed().or_else(own)

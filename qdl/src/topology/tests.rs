@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::testkit::assert_has;
 use crate::{
-    config::{Auto, NicAt, NicConfig, Scenario, parse_accelerator, parse_frontend},
+    config::{Auto, NicConfig, NicFabric, Scenario, parse_accelerator, parse_frontend},
     testkit::machine,
 };
 
@@ -297,21 +297,24 @@ fn the_yaml_is_a_good_configuration() {
             assert_eq!(nics.len(), t.usable_nics().len(), "{name}");
             for (nic, i) in nics.iter().zip(t.usable_nics()) {
                 let found = &t.nics[i];
-                match nic.at() {
-                    NicAt::Ib(device) => {
-                        assert_eq!(device, found.name);
+                match &nic.fabric {
+                    NicFabric::Ib(ib) => {
+                        assert_eq!(ib.device, found.name);
                         assert_eq!(nic.gpu, t.gpu_of(i).map(|g| g as u32), "{name}");
-                        let cpus = nic.cpus.clone().expect("such machines have many cores");
-                        assert_eq!(t.pinning_warning(device, &cpus), None);
                     }
-                    NicAt::Tcp(at) => assert!(found.addresses.contains(&at.ip()), "{name}"),
-                    NicAt::Ofi { .. } => panic!("{name}: no such NIC is suggested"),
+                    NicFabric::Tcp(tcp) => {
+                        assert!(found.addresses.contains(&tcp.at().ip()), "{name}");
+                    }
+                    NicFabric::Ofi(_) => panic!("{name}: no such NIC is suggested"),
                 }
             }
         }
         let tcp = t.frontend_yaml("x", Fabric::Tcp);
         let tcp = parse_frontend(&tcp, "t.yaml", Path::new("/")).expect("good");
-        assert!(tcp.nics.iter().all(|n| n.fabric() == "tcp"), "{name}");
+        assert!(
+            tcp.nics.iter().all(|n| n.fabric.as_str() == "tcp"),
+            "{name}"
+        );
     }
 }
 
@@ -327,14 +330,26 @@ fn with_no_nic_at_all_the_yaml_is_for_loopback() {
 }
 
 fn entry(yaml: &str) -> NicConfig {
-    serde_saphyr::from_str(yaml).expect("an entry")
+    let text = format!(
+        "node: f\nmodel: {{name: m, inputs: [{{name: i, dtype: u8, shape: [4]}}], output: {{name: \
+         o, dtype: u8, shape: [8]}}}}\ndataset: {{kind: random}}\n\
+         accelerators: [{{control: 127.0.0.1:1}}]\nnics: [{yaml}]\n"
+    );
+    let config = parse_frontend(&text, "f.yaml", Path::new("/"));
+    config.unwrap_or_else(|e| panic!("{e}")).nics.remove(0)
+}
+
+/// Device or domain.
+fn name_of(nic: &NicConfig) -> String {
+    let domain = nic.as_ofi().and_then(|ofi| ofi.domain.clone());
+    let device = nic.as_ib().map(|ib| ib.device.clone());
+    domain.or(device).expect("named")
 }
 
 /// Domains or devices, with their GPUs.
 fn spelled(t: &Topology, yaml: &str, feeds_gpus: bool) -> Vec<(String, Option<u32>)> {
     let all = t.spell_out(&[entry(yaml)], feeds_gpus).expect("some fit");
-    let name = |n: NicConfig| (n.domain.or(n.device).expect("named"), n.gpu);
-    all.into_iter().map(|(_, n)| name(n)).collect()
+    all.into_iter().map(|(_, n)| (name_of(&n), n.gpu)).collect()
 }
 
 #[test]
@@ -377,14 +392,18 @@ fn entries_beside_a_line_stay_where_they_are() {
         entry("{device: mlx5_8}"),
     ];
     let all = t.spell_out(&entries, true).expect("some fit");
-    let names: Vec<_> = all.iter().map(|(of, n)| (*of, n.device())).collect();
+    let names: Vec<_> = all.iter().map(|(of, n)| (*of, name_of(n))).collect();
+    let names: Vec<_> = names
+        .iter()
+        .map(|(of, name)| (*of, name.as_str()))
+        .collect();
     assert_eq!(names[0], (0, "mlx5_9"));
     assert_eq!(names[names.len() - 1], (2, "mlx5_8"));
     assert_eq!(
         names[1..names.len() - 1],
         [(1, "mlx5_0"), (1, "mlx5_2"), (1, "mlx5_3"), (1, "mlx5_4")]
     );
-    assert!(all[1..5].iter().all(|(_, n)| n.queue_pairs == 2));
+    assert!(all[1..5].iter().all(|(_, n)| n.connections() == 2));
 }
 
 #[test]
@@ -395,8 +414,9 @@ fn providers_over_sockets_have_interfaces() {
         true,
     );
     for (i, (_, n)) in all.expect("some fit").iter().enumerate() {
-        assert_eq!(n.domain.as_deref(), Some(&format!("ib{i}")[..]));
-        assert_eq!((n.gpu, n.address.is_some()), (Some(i as u32), true));
+        let keys = n.as_ofi().expect("an `ofi` NIC");
+        assert_eq!(keys.domain.as_deref(), Some(&format!("ib{i}")[..]));
+        assert_eq!((n.gpu, keys.address.is_some()), (Some(i as u32), true));
     }
 }
 

@@ -1,5 +1,5 @@
-//! A configuration to begin with: every NIC of this
-//! machine, each with its GPU, its node and a core of it.
+//! A configuration to begin with: every NIC of this machine, each with its GPU. Threads and memory
+//! lie on the NIC's own NUMA node by default, so the files name none.
 //!
 //! The files start both programs as they are, with the `digest` engine, which takes any bytes: the
 //! first thing to find out is whether bytes get across. Such a run is VALID as it is
@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::{FIRST_RUN, Nic, NicKind, Topology, fill_template};
+use super::{FIRST_RUN, NicKind, Topology, fill_template};
 
 /// How NICs are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,35 +31,24 @@ const SAMPLE_BYTES: usize = 150_528;
 const MIB_PER_CONNECTION: usize = 64;
 const DEFAULT_BUDGET_MIB: usize = 4096;
 
-/// A NIC as it goes into a file.
-struct Entry<'a> {
-    nic: Option<&'a Nic>,
-    /// Index in the topology.
-    index: usize,
-    /// Address for sockets; `None` for RDMA.
-    address: Option<IpAddr>,
-    cpu: Option<usize>,
-}
+/// A NIC as it goes into a file: its index in the topology, and its address where samples go over
+/// sockets.
+type Entry = (Option<usize>, Option<IpAddr>);
 
 impl Topology {
     /// Configuration of a frontend on this machine.
     pub fn frontend_yaml(&self, node: &str, fabric: Fabric) -> String {
         let template = include_str!("templates/frontend.yaml");
-        let mut y = self.yaml(template, node, fabric, |e| {
-            Some(format!("address: {}", e.address?))
-        });
-        y.push('\n');
-        y.push_str(FIRST_RUN);
-        y
+        let text = self.yaml(template, node, fabric, |_, at| format!("address: {at}"));
+        format!("{text}\n{FIRST_RUN}")
     }
 
     /// Configuration of an accelerator on this machine.
     pub fn accelerator_yaml(&self, node: &str, fabric: Fabric) -> String {
-        let mut ports = DATA_PORT..;
         let template = include_str!("templates/accelerator.yaml");
-        self.yaml(template, node, fabric, |e| {
-            let listen = SocketAddr::new(e.address?, ports.next()?);
-            Some(format!("listen: \"{listen}\""))
+        self.yaml(template, node, fabric, |i, at| {
+            let port = DATA_PORT.saturating_add(i as u16);
+            format!("listen: \"{}\"", SocketAddr::new(at, port))
         })
     }
 
@@ -68,141 +57,80 @@ impl Topology {
         template: &str,
         node: &str,
         fabric: Fabric,
-        mut socket: impl FnMut(&Entry<'_>) -> Option<String>,
+        socket: impl Fn(usize, IpAddr) -> String,
     ) -> String {
         let entries = self.entries(fabric);
         let control = self.control_address(&entries);
         let budget = entries.len() * QUEUE_PAIRS * 2 * MIB_PER_CONNECTION;
         let up = self.nics.iter().filter(|n| n.up).count();
         let (gpus, nodes) = (self.gpus.len(), self.nodes.len());
-        let nics: String = entries
-            .iter()
-            .map(|e| self.nic_yaml(e, &mut socket))
-            .collect();
+        let nic = |(i, entry): (usize, &Entry)| {
+            let keys = match *entry {
+                (_, Some(at)) => socket(i, at),
+                (nic, None) => self.device_keys(nic.unwrap_or_default()),
+            };
+            format!("  - {keys}\n")
+        };
         let if_true = |is: bool, text: String| if is { text } else { String::new() };
+        let large = budget > DEFAULT_BUDGET_MIB;
+        let found = format!("{up} NIC(s) up, {gpus} GPU(s), {nodes} NUMA node(s)");
+        let address = SocketAddr::new(control, CONTROL_PORT);
         let values = [
             ("node", allowed_name(node, "node")),
-            (
-                "found",
-                format!("{up} NIC(s) up, {gpus} GPU(s), {nodes} NUMA node(s)"),
-            ),
+            ("found", found),
             ("auth", if_true(!control.is_loopback(), "none".to_owned())),
             ("bytes", SAMPLE_BYTES.to_string()),
-            (
-                "control",
-                SocketAddr::new(control, CONTROL_PORT).to_string(),
-            ),
-            (
-                "budget",
-                if_true(budget > DEFAULT_BUDGET_MIB, budget.to_string()),
-            ),
-            ("nics", nics),
+            ("control", address.to_string()),
+            ("budget", if_true(large, budget.to_string())),
+            ("nics", entries.iter().enumerate().map(nic).collect()),
         ];
         fill_template(template, 0, &values)
     }
 
-    fn nic_yaml(
-        &self,
-        e: &Entry<'_>,
-        socket: &mut impl FnMut(&Entry<'_>) -> Option<String>,
-    ) -> String {
-        let mut keys = Vec::new();
-        match e.nic.map(|n| (&n.kind, n)) {
-            Some((NicKind::Rdma { port, .. }, n)) if e.address.is_none() => {
-                keys.extend([format!("device: {}", n.name), format!("port: {port}")]);
-                keys.push(format!("queue_pairs: {QUEUE_PAIRS}"));
-                keys.extend(self.gpu_of(e.index).map(|g| format!("gpu: {g}")));
-            }
-            _ => keys.extend(socket(e)),
-        }
-        let numa = e.nic.and_then(|n| n.place.numa);
-        keys.extend(numa.map(|numa| format!("numa: {numa}")));
-        keys.extend(e.cpu.map(|cpu| format!("cpus: [{cpu}]")));
-        format!("  - {}\n", keys.join("\n    "))
+    /// An RDMA device's.
+    fn device_keys(&self, nic: usize) -> String {
+        let n = &self.nics[nic];
+        let port = match n.kind {
+            NicKind::Rdma { port, .. } => port,
+            NicKind::Tcp => 1,
+        };
+        let device = &n.name;
+        let gpu = self.gpu_of(nic).map(|g| format!("\n    gpu: {g}"));
+        let gpu = gpu.unwrap_or_default();
+        format!("device: {device}\n    port: {port}\n    queue_pairs: {QUEUE_PAIRS}{gpu}")
     }
 
     /// NICs that go into a file. Without any, this machine can talk to itself.
-    fn entries(&self, fabric: Fabric) -> Vec<Entry<'_>> {
-        let chosen: Vec<(usize, Option<IpAddr>)> = match fabric {
-            Fabric::Auto => self
-                .usable_nics()
-                .into_iter()
-                .map(|i| (i, self.socket_address(i)))
-                .collect(),
+    fn entries(&self, fabric: Fabric) -> Vec<Entry> {
+        let address = |i: usize| self.nics[i].addresses.first().copied();
+        let all = 0..self.nics.len();
+        let chosen: Vec<Entry> = match fabric {
+            Fabric::Auto => {
+                let socket = |i| address(i).filter(|_| !self.nics[i].is_rdma());
+                let nics = self.usable_nics().into_iter();
+                nics.map(|i| (Some(i), socket(i))).collect()
+            }
             Fabric::Tcp => {
-                let with_address = |i: usize| Some((i, Some(*self.nics[i].addresses.first()?)));
-                let up = |i: &usize| self.nics[*i].up;
-                (0..self.nics.len())
-                    .filter(up)
-                    .filter_map(with_address)
-                    .collect()
+                let nics = all.filter(|i| self.nics[*i].up && address(*i).is_some());
+                nics.map(|i| (Some(i), address(i))).collect()
             }
         };
-        if chosen.is_empty() {
-            return vec![Entry {
-                nic: None,
-                index: usize::MAX,
-                address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-                cpu: None,
-            }];
-        }
-        let mut taken = Vec::new();
-        chosen
-            .iter()
-            .map(|(index, address)| Entry {
-                nic: self.nics.get(*index),
-                index: *index,
-                address: *address,
-                cpu: self.core_for(*index, chosen.len(), &mut taken),
-            })
-            .collect()
-    }
-
-    fn socket_address(&self, nic: usize) -> Option<IpAddr> {
-        let n = &self.nics[nic];
-        if n.is_rdma() {
-            None
-        } else {
-            n.addresses.first().copied()
+        match chosen.is_empty() {
+            true => vec![(None, Some(IpAddr::V4(Ipv4Addr::LOCALHOST)))],
+            false => chosen,
         }
     }
 
-    /// A core of the NIC's node for its NIC thread: another for each
-    /// NIC, and never the node's first, where the system's own work is
-    /// done. None on a machine that has not two cores for each NIC.
-    fn core_for(&self, nic: usize, nics: usize, taken: &mut Vec<usize>) -> Option<usize> {
-        let cores: usize = self.nodes.iter().map(|n| n.cpus.as_slice().len()).sum();
-        if cores < 2 * nics + 2 {
-            return None;
-        }
-        let node = self.nics[nic].place.numa?;
-        let own = &self.nodes.iter().find(|n| n.id == node)?.cpus;
-        let core = own.as_slice().iter().skip(1).find(|c| !taken.contains(c))?;
-        taken.push(*core);
-        Some(*core)
-    }
-
-    /// An address for the control plane: that of an
-    /// interface that carries no samples if there is one.
-    fn control_address(&self, entries: &[Entry<'_>]) -> IpAddr {
-        let carries = |i: usize| entries.iter().any(|e| e.index == i && e.address.is_some());
-        let of = |spare: bool| {
-            let mut nics = self.nics.iter().enumerate();
-            nics.find_map(|(i, n)| {
-                let fits = n.up && !n.is_rdma() && carries(i) != spare;
-                fits.then(|| n.addresses.first().copied()).flatten()
-            })
-        };
-        let any = || {
-            self.nics
-                .iter()
-                .filter(|n| n.up)
-                .find_map(|n| n.addresses.first().copied())
-        };
-        of(true)
-            .or_else(|| of(false))
-            .or_else(any)
-            .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    /// An address for the control plane: that of an interface that carries no samples if there is
+    /// one.
+    fn control_address(&self, entries: &[Entry]) -> IpAddr {
+        let up = || self.nics.iter().enumerate().filter(|(_, n)| n.up);
+        let carries = |i| entries.iter().any(|e| e.0 == Some(i) && e.1.is_some());
+        let sockets = || up().filter(|(_, n)| !n.is_rdma());
+        let spare = sockets().filter(|(i, _)| !carries(*i));
+        let all = spare.chain(sockets()).chain(up());
+        let found = all.filter_map(|(_, n)| n.addresses.first().copied()).next();
+        found.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
 }
 

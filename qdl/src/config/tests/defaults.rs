@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn what_is_left_out_has_its_default() {
-    let c = frontend(&format!("{FRONTEND}{REST}")).unwrap();
+    let c = good(frontend(&format!("{FRONTEND}{REST}")));
     assert_eq!(c.auth(), Auth::LoopbackOnly);
     assert_eq!((c.qsl, c.verify), (QslMode::Registered, Verify::None));
     assert_eq!(c.arbiter, Policy::LeastOutstanding);
@@ -14,18 +14,18 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(c.loadgen, LoadgenConfig::default());
     assert_eq!(c.loadgen.output_dir(), Path::new("results"));
     assert_eq!(c.loadgen_model(), "m");
-    let nic = NicConfig {
+    let tcp = NicFabric::Tcp(TcpKeys {
         address: Some([127, 0, 0, 1].into()),
-        ..NicConfig::default()
-    };
-    assert_eq!(c.nics, [nic]);
+        ..TcpKeys::default()
+    });
+    assert_eq!(c.nics, [tcp.into()]);
     let dataset = &c.dataset;
     assert_eq!(*dataset, DatasetConfig::new(DatasetKind::Random));
     assert_eq!((dataset.count, dataset.seed), (1024, 1));
     assert_eq!(dataset.bytes(&c.model), (1, 4));
     let distribution = dataset.distribution(&c.model);
     assert_eq!(distribution, SizeDistribution::LogUniform);
-    let a = accelerator(ACCELERATOR).unwrap();
+    let a = good(accelerator(ACCELERATOR));
     let e = &a.engine;
     assert_eq!((e.max_batch, e.max_delay_us, e.spin_us), (64, 500, 20));
     assert_eq!((e.threads, e.intra_threads, e.delay_us), (1, 1, 0));
@@ -38,7 +38,7 @@ fn what_is_left_out_has_its_default() {
 #[test]
 fn a_model_of_fixed_size_gets_samples_of_that_size() {
     let fixed = format!("{FRONTEND}{REST}").replace(", ragged: true", "");
-    let c = frontend(&fixed).unwrap();
+    let c = good(frontend(&fixed));
     assert_eq!(c.dataset.bytes(&c.model), (4, 4));
     let distribution = c.dataset.distribution(&c.model);
     assert_eq!(distribution, SizeDistribution::Fixed);
@@ -60,7 +60,7 @@ fn texts_have_the_length_of_the_models_rows() {
             "dtype: i64, shape: [48], ragged",
         )
         .replace("{kind: random}", "{kind: tokens, min_len: 2}");
-    let c = frontend(&bert).unwrap();
+    let c = good(frontend(&bert));
     let d = &c.dataset;
     assert_eq!((d.kind, d.count, d.seed), (DatasetKind::Tokens, 1024, 1));
     assert_eq!((d.min_len, d.max_len(&c.model)), (2, 48));
@@ -70,7 +70,7 @@ fn texts_have_the_length_of_the_models_rows() {
     assert!(long.contains("max_len is 49"), "{long}");
     let bytes = problem("i64", "u8");
     assert!(bytes.contains("ragged rows of i64"), "{bytes}");
-    let prompts = frontend(&bert.replace("i64", "i32")).unwrap();
+    let prompts = good(frontend(&bert.replace("i64", "i32")));
     assert_eq!(prompts.dataset.max_len(&prompts.model), 48);
     let foreign = problem("min_len: 2", "min_bytes: 2");
     assert!(

@@ -73,11 +73,16 @@ fn missing_key() {
             &ACCELERATOR.replace("kind: digest", "threads: 2")
         )),
         "\
-a.yaml:4:10: the key `kind` is missing
+a.yaml:4:1: the key `kind` is missing
   |
 4 | engine: {threads: 2}
-  |          ^^^^^^^
+  | ^^^^^^
   = add `kind: ...` here"
+    );
+    let none = text(accelerator(&ACCELERATOR.replace("node: a\n", "")));
+    assert_has(
+        &none,
+        &["a.yaml:1:1: the key `node` is missing", "add `node: ...`"],
     );
 }
 

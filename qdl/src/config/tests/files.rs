@@ -43,7 +43,7 @@ fn every_file_in_configs_is_right_and_its_sides_agree() {
             }
             continue;
         }
-        let frontend = parse_frontend(&text, &origin, base).unwrap_or_else(|e| panic!("{e}"));
+        let frontend = good(parse_frontend(&text, &origin, base));
         // Somebody beside it listens where it calls, has its model, and another name.
         for called in &frontend.accelerators {
             let found = files
@@ -51,7 +51,7 @@ fn every_file_in_configs_is_right_and_its_sides_agree() {
                 .filter(|f| f.parent() == file.parent() && !is_frontend(f))
                 .map(|f| {
                     let text = std::fs::read_to_string(f).unwrap();
-                    parse_accelerator(&text, "", base).unwrap_or_else(|e| panic!("{e}"))
+                    good(parse_accelerator(&text, "", base))
                 })
                 .find(|a| a.control.listen.to_string() == called.control)
                 .unwrap_or_else(|| panic!("{origin}: nobody listens at {}", called.control));

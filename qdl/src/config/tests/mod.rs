@@ -52,6 +52,18 @@ fn accelerator(text: &str) -> Result<AcceleratorConfig, ConfigError> {
     parse_accelerator(text, "a.yaml", Path::new("/base"))
 }
 
+/// The accelerator of [`ACCELERATOR`] with another model and engine.
+fn with_engine(model: &str, engine: &str) -> Result<AcceleratorConfig, ConfigError> {
+    let text = ACCELERATOR.replace("max_input_bytes: 4", model);
+    accelerator(&text.replace("kind: digest", engine))
+}
+
+/// What was read; panics with the text of the error.
+#[track_caller]
+fn good<T>(result: Result<T, ConfigError>) -> T {
+    result.unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// The text of the error; lines are compared without trailing blanks.
 fn text<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
     let text = result.unwrap_err().to_string();
@@ -62,6 +74,7 @@ fn text<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
 }
 
 /// Each line of `table` has keys and, behind `=>`, words of the complaint about them.
+#[track_caller]
 fn assert_refused<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigError>, table: &str) {
     for (keys, complaint) in table.lines().filter_map(|line| line.split_once("=> ")) {
         let all = text(load(keys.trim()));

@@ -20,8 +20,9 @@ fn labelled(labels: &str, output: &str) -> Result<FrontendConfig, ConfigError> {
 
 #[test]
 fn a_single_element_has_no_dimensions() {
-    let c = frontend(&outputs("output: {name: o, dtype: i64, shape: []}"));
-    let c = c.unwrap_or_else(|e| panic!("{e}"));
+    let c = good(frontend(&outputs(
+        "output: {name: o, dtype: i64, shape: []}",
+    )));
     assert_eq!(c.model.max_output_bytes(), Some(8));
     let ragged = outputs("output: {name: o, dtype: i32, shape: [], ragged: true}");
     assert_eq!(
@@ -29,7 +30,7 @@ fn a_single_element_has_no_dimensions() {
         ["5:33 a single element cannot be ragged"]
     );
     let input = format!("{FRONTEND}{REST}").replace("shape: [4], ragged: true", "shape: []");
-    let c = frontend(&input).unwrap_or_else(|e| panic!("{e}"));
+    let c = good(frontend(&input));
     assert_eq!(c.model.max_input_bytes(), Some(1));
 }
 
@@ -37,7 +38,7 @@ fn a_single_element_has_no_dimensions() {
 fn several_outputs_follow_the_one_that_names_the_class() {
     let several = "output: {name: class, dtype: i64, shape: []}\n  \
                    other_outputs: [{name: s, dtype: f32, shape: [4]}]";
-    let c = frontend(&outputs(several)).unwrap_or_else(|e| panic!("{e}"));
+    let c = good(frontend(&outputs(several)));
     let names: Vec<_> = c.model.outputs().map(|t| &*t.name).collect();
     assert_eq!(names, ["class", "s"]);
     assert_eq!(c.model.max_output_bytes(), Some(24));
@@ -61,9 +62,8 @@ fn an_engine_of_one_output_says_so() {
     let model = "file: m, inputs: [{name: i, dtype: u8, shape: [8]}], \
                  output: {name: o, dtype: f32, shape: [2]}, \
                  other_outputs: [{name: p, dtype: f32, shape: [2]}]";
-    let text = ACCELERATOR.replace("max_input_bytes: 4", model);
-    let with = |kind: &str| accelerator(&text.replace("kind: digest", &format!("kind: {kind}")));
-    let spec = with("onnx").unwrap_or_else(|e| panic!("{e}")).model.spec();
+    let with = |kind: &str| with_engine(model, &format!("kind: {kind}"));
+    let spec = good(with("onnx")).model.spec();
     assert_eq!(spec.and_then(|m| m.max_output_bytes()), Some(16));
     for kind in ["aoti", "tensorrt"] {
         let found = problems(with(kind));
@@ -81,10 +81,10 @@ fn an_engine_of_one_output_says_so() {
 #[test]
 fn labels_are_a_path_or_say_their_type() {
     let scores = "dtype: f32, shape: [4]";
-    let plain = labelled("l.bin", scores).unwrap_or_else(|e| panic!("{e}"));
+    let plain = good(labelled("l.bin", scores));
     let labels = plain.dataset.labels.expect("there");
     assert_eq!((labels.file, labels.dtype), ("/base/l.bin".into(), None));
-    let typed = labelled("{file: l.bin, dtype: i32}", scores).unwrap_or_else(|e| panic!("{e}"));
+    let typed = good(labelled("{file: l.bin, dtype: i32}", scores));
     let labels = typed.dataset.labels.expect("there");
     assert_eq!(
         (labels.file, labels.dtype),
@@ -105,7 +105,7 @@ fn labels_need_an_output_that_names_a_class() {
         "dtype: f32, shape: [1, 1000]",
         "dtype: f32, shape: [1000, 1, 1]",
     ] {
-        labelled("l", output).unwrap_or_else(|e| panic!("{e}"));
+        good(labelled("l", output));
     }
     for output in [
         "dtype: f32, shape: [10, 4]",
@@ -122,24 +122,18 @@ fn labels_need_an_output_that_names_a_class() {
 
 #[test]
 fn a_compression_is_undone_by_workers_within_the_budget() {
-    let with = |model: &str, more: &str| {
-        let all = ACCELERATOR
-            .replace("max_input_bytes: 4", model)
-            .replace("kind: digest", &format!("kind: digest, {more}"));
-        accelerator(&all)
-    };
-    let good = with(
+    let with = |model: &str, more: &str| with_engine(model, &format!("kind: digest, {more}"));
+    let packed = good(with(
         "max_input_bytes: 1000, compression: lz4",
         "max_batch: 8, threads: 2",
-    );
-    let good = good.unwrap_or_else(|e| panic!("{e}"));
+    ));
     // Two workers' batches of samples on lines of their own are no slots' any more.
-    assert_eq!(good.decompressed_bytes(), 2 * 8 * 1024);
-    assert_eq!(good.memory(), (4096 << 20) - 2 * 8 * 1024);
-    let spec = good.model.spec().expect("sizes are given");
+    assert_eq!(packed.decompressed_bytes(), 2 * 8 * 1024);
+    assert_eq!(packed.memory(), (4096 << 20) - 2 * 8 * 1024);
+    let spec = packed.model.spec().expect("sizes are given");
     assert_eq!(spec.compression, Some(crate::model::Compression::Lz4));
     assert_eq!(spec.max_carried_bytes(), Some(1004));
-    let none = with("max_input_bytes: 1000", "max_batch: 8").unwrap_or_else(|e| panic!("{e}"));
+    let none = good(with("max_input_bytes: 1000", "max_batch: 8"));
     assert_eq!((none.decompressed_bytes(), none.memory()), (0, 4096 << 20));
 
     let large = text(with(
@@ -149,19 +143,11 @@ fn a_compression_is_undone_by_workers_within_the_budget() {
     assert_has(&large, &["memory_mib leaves nothing for slots"]);
     let other = text(with("max_input_bytes: 4, compression: rar", "max_batch: 1"));
     assert!(other.contains("rar") && other.contains("lz4"), "{other}");
-    let file = ACCELERATOR
-        .replace("max_input_bytes: 4", "file: m.onnx, compression: lz4")
-        .replace("kind: digest", "kind: onnx");
-    let file = text(accelerator(&file));
+    let file = text(with_engine("file: m.onnx, compression: lz4", "kind: onnx"));
     assert!(file.contains("add `inputs` and `output`"), "{file}");
     let ids = "{name: a, dtype: i32, shape: [9], ragged: true}";
-    let prompts = ACCELERATOR
-        .replace(
-            "max_input_bytes: 4",
-            &format!("inputs: [{ids}], output: {ids}, compression: lz4"),
-        )
-        .replace("kind: digest", "kind: tokens");
-    let prompts = text(accelerator(&prompts));
+    let model = format!("inputs: [{ids}], output: {ids}, compression: lz4");
+    let prompts = text(with_engine(&model, "kind: tokens"));
     assert_has(&prompts, &["engine `tokens` reads prompts where they land"]);
     let direct = ACCELERATOR
         .replace("max_input_bytes: 4", "max_input_bytes: 4, compression: lz4")

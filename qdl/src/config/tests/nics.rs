@@ -29,22 +29,17 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
     cpus: [2, 3]
 ";
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
-    let c = frontend(&format!("{head}{nic}")).unwrap();
-    let expected = NicConfig {
+    let c = good(frontend(&format!("{head}{nic}")));
+    let keys = IbKeys {
+        device: "mlx5_0".to_owned(),
         port: 2,
         gid_index: Auto::Fixed(3),
         mtu: Auto::Fixed(4096),
         queue_pairs: 8,
-        slots: Auto::Fixed(2048),
-        inline_bytes: Some(128),
         signal_every: 32,
         send_depth: Auto::Fixed(4096),
         receive_depth: Auto::Fixed(2112),
         solicited: false,
-        completion: Completion {
-            mode: CompletionMode::Poll,
-            ..Completion::default()
-        },
         adaptive_routing: AdaptiveRouting {
             split_above: Some(8192),
         },
@@ -54,16 +49,22 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         retry_count: 5,
         rnr_retry: 4,
         min_rnr_timer: 11,
-        gpus: Gpus::Own,
+        gpudirect: false,
+    };
+    let expected = NicConfig {
+        slots: Auto::Fixed(2048),
+        inline_bytes: Some(128),
+        completion: Completion {
+            mode: CompletionMode::Poll,
+            ..Completion::default()
+        },
         numa: Auto::Fixed(1),
         gpu: Some(0),
-        gpudirect: false,
         cpus: Some(vec![2, 3]),
-        ..NicConfig::ib("mlx5_0")
+        ..NicFabric::Ib(keys).into()
     };
     assert_eq!(c.nics[0], expected);
-    assert_eq!(c.nics[0].at(), NicAt::Ib("mlx5_0"));
-    let plain = frontend(&format!("{head}  - device: mlx5_0\n")).unwrap();
+    let plain = good(frontend(&format!("{head}  - device: mlx5_0\n")));
     assert_eq!(plain.nics, [NicConfig::ib("mlx5_0")]);
 
     let bad = |line: &str| problems(frontend(&format!("{head}  - device: mlx5_0\n    {line}\n")));
@@ -73,7 +74,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
     assert_eq!(bad("cpus: [1, 1]"), ["10:5 cpus is no list of cores"]);
     assert_eq!(
         bad("connections: 2"),
-        ["10:18 `connections` belongs to the TCP fabric, and `device` makes this an `ib` NIC"]
+        ["10:18 `connections` is a key of the fabric `tcp`, and this NIC is `ib`"]
     );
     assert_eq!(
         bad("send_depth: 100"),
@@ -87,8 +88,8 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
         let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
         accelerator(&format!("{head}nics: [{{device: mlx5_0{keys}}}]\n"))
     };
-    let direct = ours(", gpu: 3, gpudirect: true").unwrap_or_else(|e| panic!("{e}"));
-    assert!(direct.nics[0].gpudirect);
+    let direct = good(ours(", gpu: 3, gpudirect: true"));
+    assert!(direct.nics[0].as_ib().expect("a device").gpudirect);
     assert_eq!(
         problems(ours(", gpudirect: true")),
         ["5:36 `gpudirect` places slots in the memory of a GPU, and none is named"]
@@ -98,7 +99,7 @@ fn an_ib_nic_takes_every_key_and_no_tcp_key() {
     )));
     assert_eq!(
         tcp,
-        ["10:10 `mtu` belongs to the `ib` fabric, and this NIC has no `device`"]
+        ["10:10 `mtu` is a key of the fabric `ib`, and this NIC is `tcp`"]
     );
 }
 
@@ -111,15 +112,18 @@ fn tcp_nic_keys() {
     ))
     .unwrap();
     let nic = &c.nics[0];
-    assert_eq!((nic.fabric(), nic.connections()), ("tcp", 2));
+    let NicFabric::Tcp(tcp) = &nic.fabric else {
+        panic!("{nic:?}")
+    };
+    assert_eq!(nic.connections(), 2);
     assert_eq!(nic.completion.mode, CompletionMode::Event);
-    assert_eq!((nic.send_buffer_bytes, nic.inline_bytes()), (None, 0));
-    assert_eq!(nic.congestion, Congestion::Named("dctcp".to_owned()));
-    assert_eq!(nic.at(), NicAt::Tcp("127.0.0.1:0".parse().unwrap()));
+    assert_eq!((tcp.send_buffer_bytes, nic.inline_bytes()), (None, 0));
+    assert_eq!(tcp.congestion, Congestion::Named("dctcp".to_owned()));
+    assert_eq!(tcp.at(), "127.0.0.1:0".parse().unwrap());
     let address = accelerator(&format!("{head}  - address: 127.0.0.1\n"));
     assert_eq!(
         problems(address),
-        ["6:14 a NIC of this node, which is the accelerator, has no `address`"]
+        ["6:14 a TCP NIC of an accelerator has no `address`"]
     );
     for name in ["\"\"", "a name", "sixteen-letters-"] {
         let odd = format!("{head}  - listen: 127.0.0.1:0\n    congestion: {name}\n");
@@ -143,10 +147,13 @@ fn keys_that_do_nothing_at_this_end_are_refused() {
     let gpu = after_head(&REST.replace("nics: [{", "nics: [{gpu: 1, "));
     let what = "does nothing on a frontend: the accelerator's file says which GPU a NIC feeds";
     assert_eq!(gpu, [format!("8:14 `gpu` {what}")]);
-    let lost = format!("{ACCELERATOR}deadlines: {{lost_ms: 5000}}\n");
+    let lost = format!("{ACCELERATOR}deadlines: {{lost_ms: 5000, echo_interval_ms: 250}}\n");
     assert_eq!(
         problems(accelerator(&lost)),
-        ["6:22 an accelerator has no `lost_ms`"]
+        [
+            "6:22 an accelerator has no `lost_ms`",
+            "6:46 an accelerator has no `echo_interval_ms`"
+        ]
     );
 }
 
@@ -163,10 +170,8 @@ fn automatic_slots_stay_within_memory_and_bounds() {
     ] {
         assert_eq!(auto.resolve_slots(stride), slots, "{stride}");
     }
-    let four = NicConfig {
-        connections: Auto::Fixed(4),
-        ..auto.clone()
-    };
+    let mut four = auto.clone();
+    *four.connections_mut().expect("a TCP NIC") = Auto::Fixed(4);
     assert_eq!(four.resolve_slots(150_528), 222, "they share what two have");
     assert_eq!(four.resolve_slots(64), MAX_AUTO_SLOTS);
     let ib = NicConfig::ib("mlx5_0");
@@ -186,7 +191,7 @@ fn how_a_nic_thread_spins() {
             "{head}  - listen: 127.0.0.1:0\n    completion: {completion}\n"
         ))
     };
-    let completion = |text: &str| nic(text).unwrap().nics[0].completion;
+    let completion = |text: &str| good(nic(text)).nics[0].completion;
     assert_eq!(completion("{}"), Completion::default());
     let alone = completion("{mode: poll, yield_after_us: never}");
     assert_eq!(
@@ -204,37 +209,32 @@ fn how_a_nic_thread_spins() {
 fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
     let nic = "  - {ofi: efa, domain: rdmap0s6-rdm, connections: 3, inline_bytes: 32, slots: 7}\n";
-    let c = frontend(&format!("{head}{nic}")).unwrap();
-    let expected = NicConfig {
-        connections: Auto::Fixed(3),
+    let c = good(frontend(&format!("{head}{nic}")));
+    let mut expected = NicConfig {
         inline_bytes: Some(32),
         slots: Auto::Fixed(7),
         ..NicConfig::ofi_domain("efa", "rdmap0s6-rdm")
     };
+    *expected.connections_mut().expect("an `ofi` NIC") = Auto::Fixed(3);
     assert_eq!(c.nics[0], expected);
     let nic = &c.nics[0];
-    let at = NicAt::Ofi {
-        provider: "efa",
-        domain: Some("rdmap0s6-rdm"),
-        address: None,
-    };
-    assert_eq!((nic.at(), nic.fabric(), nic.connections()), (at, "ofi", 3));
+    assert_eq!((nic.fabric.as_str(), nic.connections()), ("ofi", 3));
     assert_eq!(nic.label(), "efa:rdmap0s6-rdm");
     let by_address = "  - {ofi: \"tcp;ofi_rxm\", address: 127.0.0.5}\n";
-    let c = frontend(&format!("{head}{by_address}")).unwrap();
+    let c = good(frontend(&format!("{head}{by_address}")));
     assert_eq!(c.nics[0].label(), "tcp;ofi_rxm:127.0.0.5");
     let ours = |keys: &str| {
         let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
         accelerator(&format!("{head}nics: [{{ofi: efa{keys}}}]\n"))
     };
-    let c = ours(", domain: d, gpu: 2").unwrap_or_else(|e| panic!("{e}"));
+    let c = good(ours(", domain: d, gpu: 2"));
     assert_eq!(c.nics[0].gpu, Some(2));
     assert_refused(
         ours,
         " => an `ofi` NIC needs `domain`, or the `address` that it has
-         , domain: d, listen: 127.0.0.1:1 => `listen` belongs to the TCP fabric, and `ofi` makes
-         , domain: d, device: mlx5_0 => `device` belongs to the `ib` fabric, and `ofi` makes
-         , domain: d, gpudirect: true => `gpudirect` belongs to the `ib` fabric, and `ofi` makes
+         , domain: d, listen: 127.0.0.1:1 => `listen` is a key of the fabric `tcp`, and this NIC is `ofi`
+         , domain: d, device: mlx5_0 => `device` is a key of the fabric `ib`, and this NIC is `ofi`
+         , domain: d, gpudirect: true => `gpudirect` is a key of the fabric `ib`, and this NIC is `ofi`
          , domain: d, slots: 4 => `slots` does nothing on an accelerator
          , domain: d, inline_bytes: 2000 => inline_bytes is 2000
          , domain: 'a b' => domain is no domain",
@@ -244,7 +244,7 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     )));
     assert_eq!(
         tcp,
-        ["9:34 `domain` belongs to the `ofi` fabric, and this NIC has no `ofi`"]
+        ["9:34 `domain` is a key of the fabric `ofi`, and this NIC is `tcp`"]
     );
 }
 
@@ -252,23 +252,26 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
 fn an_entry_may_stand_for_several_nics() {
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
     let many = |keys: &str| frontend(&format!("{head}  - {{match: 'mlx5_*'{keys}}}\n"));
-    let c = many(", ofi: efa, group_by: gpu, slots: 7").unwrap();
+    let c = good(many(", ofi: efa, group_by: gpu, slots: 7"));
+    let keys = OfiKeys {
+        provider: "efa".to_owned(),
+        ..OfiKeys::default()
+    };
     let expected = NicConfig {
-        ofi: Some("efa".to_owned()),
         matching: Some("mlx5_*".to_owned()),
         group_by: Some(GroupBy::Gpu),
         slots: Auto::Fixed(7),
-        ..NicConfig::default()
+        ..NicFabric::Ofi(keys).into()
     };
     assert_eq!(c.nics, [expected]);
-    many(", queue_pairs: 2").unwrap();
+    good(many(", queue_pairs: 2"));
     assert_refused(
         many,
         ", domain: d, ofi: efa => `domain` names one NIC
          , device: mlx5_0 => `device` names one NIC
          , cpus: [1] => `cpus` pins one NIC's thread
          , port: 2 => `port` is one NIC's
-         , connections: 2 => `connections` belongs to the TCP fabric
+         , connections: 2 => `connections` is a key of the fabric `tcp`
          , group_by: numa => group_by",
     );
     let alone = text(frontend(&format!(

@@ -1,9 +1,8 @@
 //! `docs/configuration.md` is held to what the parser knows: its two files are good, their defaults
 //! are the defaults, and no key is missing from them.
 
-use std::collections::BTreeSet;
-
-use super::*;
+use super::{super::document::keys_of, *};
+use crate::model::{ModelSpec, TensorSpec};
 
 const TEXT: &str = include_str!("../../../../docs/configuration.md");
 
@@ -82,93 +81,43 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
     assert_eq!(full, accelerator(&bare).expect("with less in it"));
 }
 
-/// The keys that the parser names when it meets one it does not know.
-fn keys_where<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> BTreeSet<String> {
-    let Err(ConfigError::Invalid { problems }) = result else {
-        panic!("an unknown key was taken")
-    };
-    let help = problems
-        .iter()
-        .find_map(|p| p.help.as_deref()?.strip_prefix("keys here are: "));
-    let names = help.expect("it names the keys").split(", ");
-    names.map(str::to_owned).collect()
-}
-
-/// Every file with an unknown key at the beginning of one of its mappings.
-fn spoilt(text: &str) -> Vec<String> {
-    let lines: Vec<&str> = text.lines().collect();
-    let mut all = vec![format!("unheard_of: 1\n{text}")];
-    for (i, line) in lines.iter().enumerate() {
-        let opens = line
-            .split(" #")
-            .next()
-            .unwrap_or_default()
-            .trim_end()
-            .ends_with(':');
-        let next = lines[i + 1..]
-            .iter()
-            .find(|l| !l.trim_start().starts_with('#'));
-        let Some(next) = next.filter(|_| opens) else {
-            continue;
-        };
-        let at = next.len() - next.trim_start_matches([' ', '-']).len();
-        // LoadGen's own settings are LoadGen's to know.
-        if line.trim_start().starts_with("settings:") {
-            continue;
-        }
-        let begins_item = next.trim_start().starts_with('-');
-        let mut spoilt: Vec<String> = lines[..=i].iter().map(|l| (*l).to_owned()).collect();
-        if begins_item {
-            let item = next.replacen("- ", "  ", 1);
-            let blank = " ".repeat(at - 2);
-            spoilt.push(format!("{blank}- unheard_of: 1"));
-            let rest = &lines[i + 1..];
-            let n = rest.iter().position(|l| l == next).unwrap_or(0);
-            spoilt.push(item);
-            spoilt.extend(rest[n + 1..].iter().map(|l| (*l).to_owned()));
-        } else {
-            spoilt.push(format!("{}unheard_of: 1", " ".repeat(at)));
-            spoilt.extend(lines[i + 1..].iter().map(|l| (*l).to_owned()));
-        }
-        all.push(spoilt.join("\n"));
-    }
-    all
-}
-
 #[test]
 fn no_key_is_missing_from_it() {
-    let blocks = blocks();
-    let (mut front, mut acc) = (BTreeSet::new(), BTreeSet::new());
-    spoilt(&blocks[0])
-        .iter()
-        .for_each(|t| front.extend(keys_where(frontend(t))));
-    spoilt(&blocks[1])
-        .iter()
-        .for_each(|t| acc.extend(keys_where(accelerator(t))));
-    let told = |keys: BTreeSet<String>, text: &str| {
-        let has = |k: &String| {
-            text.lines().any(|l| {
-                l.trim_start_matches([' ', '#', '-'])
-                    .starts_with(&format!("{k}:"))
-            }) || text.contains(&format!("{{{k}:"))
-                || text.contains(&format!(", {k}:"))
+    let keys = [
+        keys_of::<FrontendConfig>(),
+        keys_of::<AcceleratorConfig>(),
+        keys_of::<ModelSpec>(),
+        keys_of::<TensorSpec>(),
+        keys_of::<AcceleratorModel>(),
+        keys_of::<AcceleratorAddress>(),
+        keys_of::<ControlConfig>(),
+        keys_of::<DatasetConfig>(),
+        keys_of::<NicConfig>(),
+        keys_of::<TcpKeys>(),
+        keys_of::<IbKeys>(),
+        keys_of::<OfiKeys>(),
+        keys_of::<Completion>(),
+        keys_of::<AdaptiveRouting>(),
+        keys_of::<HealthConfig>(),
+        keys_of::<WarmUpConfig>(),
+        keys_of::<Deadlines>(),
+        keys_of::<LoadgenConfig>(),
+        keys_of::<EngineConfig>(),
+        keys_of::<TokensConfig>(),
+        keys_of::<HttpConfig>(),
+        keys_of::<LlmConfig>(),
+    ]
+    .concat();
+    assert!(keys.len() > 150, "{} keys", keys.len());
+    let is_told = |key: &&str| {
+        let own_line = |line: &str| {
+            let line = line.trim_start_matches([' ', '#', '-']);
+            line.strip_prefix(*key)
+                .is_some_and(|rest| rest.starts_with(':'))
         };
-        keys.into_iter().filter(|k| !has(k)).collect::<Vec<_>>()
+        let within = |before: &str| TEXT.contains(&format!("{before}{key}:"));
+        TEXT.lines().any(own_line) || within("{") || within(", ")
     };
-    assert!(
-        front.len() > 80 && acc.len() > 40,
-        "{} and {} keys",
-        front.len(),
-        acc.len()
-    );
-    assert_eq!(
-        told(front, TEXT),
-        [""; 0],
-        "keys of a frontend that the document lacks"
-    );
-    assert_eq!(
-        told(acc, TEXT),
-        [""; 0],
-        "keys of an accelerator that the document lacks"
-    );
+    let missing: Vec<_> = keys.into_iter().filter(|key| !is_told(key)).collect();
+    assert_eq!(missing, [""; 0], "keys that the document lacks");
 }

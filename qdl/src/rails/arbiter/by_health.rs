@@ -69,17 +69,8 @@ struct Target {
     peer: usize,
     target: usize,
     outstanding: CachePadded<AtomicU32>,
-    /// For each rail of the peer, where its connections
-    /// begin in `connections`; one more at the end.
-    starts: Box<[u32]>,
-    connections: Box<[usize]>,
-}
-
-impl Target {
-    fn connections(&self, rail: RailId) -> &[usize] {
-        let at = |i: usize| self.starts[i] as usize;
-        &self.connections[at(rail.index())..at(rail.index() + 1)]
-    }
+    /// Its connections, for each rail of the peer.
+    connections: Box<[Vec<usize>]>,
 }
 
 /// See the module.
@@ -100,7 +91,17 @@ impl RailArbiter {
     /// [`RailsError`] where the connections do not fit the peers.
     pub fn new(cfgs: &RailArbiterCfgs) -> Result<Self, RailsError> {
         let mut targets = Vec::new();
-        let mut target_of = vec![0; cfgs.connections.len()];
+        let mut first_target = Vec::new();
+        for (p, peer) in cfgs.peers.iter().enumerate() {
+            first_target.push(targets.len());
+            targets.extend((0..peer.targets.len()).map(|t| Target {
+                peer: p,
+                target: t,
+                outstanding: CachePadded::default(),
+                connections: vec![Vec::new(); peer.rails].into(),
+            }));
+        }
+        let mut target_of = Vec::with_capacity(cfgs.connections.len());
         let mut nics = BTreeMap::new();
         for (connection, l) in cfgs.connections.iter().enumerate() {
             let error = |what| Err(RailsError::Connection { connection, what });
@@ -114,35 +115,9 @@ impl RailArbiter {
             if *nic != l.nic {
                 return error("has another NIC than the other connections of its rail");
             }
-        }
-        let mut order: Vec<usize> = (0..cfgs.connections.len()).collect();
-        let place = |i: usize| {
-            (
-                cfgs.connections[i].peer,
-                cfgs.connections[i].target,
-                cfgs.connections[i].rail,
-            )
-        };
-        order.sort_by_key(|i| place(*i));
-        let mut rest = &order[..];
-        for (p, peer) in cfgs.peers.iter().enumerate() {
-            for t in 0..peer.targets.len() {
-                let here = rest.partition_point(|i| place(*i) <= (p, t, RailId(u8::MAX)));
-                let (connections, after) = rest.split_at(here);
-                rest = after;
-                for i in connections {
-                    target_of[*i] = targets.len();
-                }
-                let start =
-                    |r: usize| connections.partition_point(|i| place(*i).2.index() < r) as u32;
-                targets.push(Target {
-                    peer: p,
-                    target: t,
-                    outstanding: CachePadded::default(),
-                    starts: (0..=peer.rails).map(start).collect(),
-                    connections: connections.into(),
-                });
-            }
+            let target = first_target[l.peer] + l.target;
+            targets[target].connections[l.rail.index()].push(connection);
+            target_of.push(target);
         }
         let peers = cfgs
             .peers
@@ -197,12 +172,15 @@ impl RailArbiter {
             target: target.target,
             len,
         };
-        let has_room = |rail: RailId| target.connections(rail).iter().any(|l| load(*l).takes());
+        let has_room = |rail: RailId| {
+            target.connections[rail.index()]
+                .iter()
+                .any(|l| load(*l).takes())
+        };
         let rail = lock(&self.peers[target.peer])
             .rails
             .pick(now, want, has_room)?;
-        let taking = target
-            .connections(rail)
+        let taking = target.connections[rail.index()]
             .iter()
             .map(|l| (*l, load(*l)))
             .filter(|(_, l)| l.takes());

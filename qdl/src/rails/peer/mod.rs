@@ -12,8 +12,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::{
-    Change, Fault, HealthCfgs, MAX_RAILS, Meters, OrderedRails, RailId, RailPolicy, RailState,
-    Score, Turn,
+    Change, Fault, HealthCfgs, MAX_RAILS, Meters, RailId, RailPolicy, RailState, Score,
+    ScoredRails, Turn,
     scores::{Average, Window},
     state::Standing,
 };
@@ -122,7 +122,7 @@ pub struct PeerRails {
     policy: RailPolicy,
     health: HealthCfgs,
     rails: Box<[Rail]>,
-    list: OrderedRails,
+    scored: ScoredRails,
     meters: Arc<Meters>,
     /// All of them, as a source for any sample.
     all: Group,
@@ -172,7 +172,7 @@ impl PeerRails {
                     changes: 0,
                 })
                 .collect(),
-            list: OrderedRails::new(n),
+            scored: ScoredRails::new(n),
             meters: Arc::new(Meters::new(n)),
             all: Group::new(&all),
             targets: cfgs.targets.iter().map(|t| Group::new(t)).collect(),
@@ -258,20 +258,6 @@ impl PeerRails {
             latency: Score::from_f32(r.latency()),
             at_ns,
         });
-        self.place(rail);
-    }
-
-    /// Puts a rail where it belongs in the list.
-    fn place(&mut self, rail: RailId) {
-        let (r, Some(meter)) = (&self.rails[rail.index()], self.meters.get(rail)) else {
-            return;
-        };
-        if r.standing.state == RailState::InService {
-            let score = r.latency() * r.window.occupancy(meter);
-            self.list.set(rail, Score::from_f32(score));
-        } else {
-            self.list.remove(rail);
-        }
     }
 
     /// Latency factor of every rail that is up, for the peer.

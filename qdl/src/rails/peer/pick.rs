@@ -6,18 +6,14 @@ use super::{
     group::Group,
 };
 
-/// Dirty rails that are put in their place again per pick. More wait for the next.
-const CLEANED: usize = 16;
-
 impl PeerRails {
     /// Chooses the rail for a sample and counts its bytes as assigned: they must be reported to
     /// [`Meters`](super::super::Meters) as completed or taken back. `takes` says whether a rail has
     /// room now. `None` when no rail that is up has.
     ///
-    /// Allocates nothing; O(log K) but for the turn of a spray, which looks at each rail in its
-    /// window.
+    /// Allocates nothing; looks at every rail.
     pub fn pick(&mut self, now: u64, want: Want, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
-        self.clean();
+        self.score_all();
         self.decisions = self.decisions.wrapping_add(1);
         if self
             .decisions
@@ -29,7 +25,7 @@ impl PeerRails {
             return Some(rail);
         }
         let path = match self.ends(want.target) {
-            Some(ends) => Some(self.policy.choose(&ends, &self.list, &mut self.turn)),
+            Some(ends) => Some(self.policy.choose(&ends, &self.scored, &mut self.turn)),
             None => None,
         };
         let rail = match path {
@@ -42,14 +38,10 @@ impl PeerRails {
 
     /// What the paths to a target are measured against; `None` while no rail is in service.
     fn ends(&mut self, target: usize) -> Option<Ends> {
-        let (list, best) = (&self.list, self.policy == RailPolicy::Best);
-        let rails = self.rails.len();
-        let turn = |group: &mut Group| {
-            if best {
-                group.best(list, rails)
-            } else {
-                group.next(list)
-            }
+        let (scored, best) = (&self.scored, self.policy == RailPolicy::Best);
+        let turn = |group: &mut Group| match best {
+            true => group.best(scored),
+            false => group.next(scored),
         };
         let source = turn(&mut self.all)?;
         let target = match self.targets.get_mut(target) {
@@ -71,22 +63,15 @@ impl PeerRails {
         if let Some(m) = self.meters.get(rail) {
             m.assign(len);
         }
-        self.place(rail);
     }
 
-    fn clean(&mut self) {
-        let Self {
-            meters,
-            rails,
-            list,
-            ..
-        } = self;
-        meters.clean(CLEANED, |rail, meter| {
-            let r = &rails[rail.index()];
-            if r.standing.state == RailState::InService {
-                let score = r.latency() * r.window.occupancy(meter);
-                list.set(rail, Score::from_f32(score));
-            }
+    /// Scores the rails in service by what is in flight on them now.
+    fn score_all(&mut self) {
+        let (rails, meters) = (&self.rails, &self.meters);
+        self.scored.set(|rail| {
+            let (r, meter) = (rails.get(rail.index())?, meters.get(rail)?);
+            let in_service = r.standing.state == RailState::InService;
+            in_service.then(|| Score::from_f32(r.latency() * r.window.occupancy(meter)))
         });
     }
 
@@ -107,16 +92,11 @@ impl PeerRails {
 
     /// The best rail that has room, in service or, failing that, merely up.
     fn any(&self, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
-        let in_service = self
-            .list
-            .iter()
-            .rev()
-            .map(|(rail, _)| rail)
-            .find(|r| takes(*r));
+        let in_service = self.scored.best(&takes).map(|(rail, _)| rail);
         in_service.or_else(|| {
             // Samples wait rather than go by a congested rail; but where there is no rail in
             // service at all, any is better than none.
-            if !self.list.is_empty() {
+            if self.scored.iter().next().is_some() {
                 return None;
             }
             let up = self

@@ -34,9 +34,7 @@ impl PeerRails {
             let (from, latency) = (r.standing.state, r.latency());
             let may_go = 2 * (out + 1) <= up;
             r.standing.look(now, &self.health, latency, usual, may_go);
-            if r.standing.state == from {
-                self.place(rail);
-            } else {
+            if r.standing.state != from {
                 out += usize::from(r.standing.state == RailState::Congested);
                 self.changed(now, rail, from, on_change);
             }

@@ -7,7 +7,7 @@ use fabric::{
 };
 
 use crate::{
-    config::{Auto, NicConfig},
+    config::{IbKeys, NicConfig, OfiKeys},
     topology::Topology,
 };
 
@@ -18,36 +18,33 @@ fn near(nic: &NicConfig) -> Near {
 }
 
 /// The port of an entry with `device`.
-pub fn ib_device(nic: &NicConfig) -> IbDeviceCfgs {
+pub fn ib_device(nic: &NicConfig, ib: &IbKeys) -> IbDeviceCfgs {
     IbDeviceCfgs {
-        device: nic.device().to_owned(),
-        port: nic.port,
-        gid_index: match nic.gid_index {
-            Auto::Auto => None,
-            Auto::Fixed(index) => Some(index),
-        },
+        device: ib.device.clone(),
+        port: ib.port,
+        gid_index: ib.gid_index.fixed(),
         near: near(nic),
     }
 }
 
 /// What an entry with `device` wishes of each connection.
-pub fn ib(nic: &NicConfig) -> IbWishes {
+pub fn ib(nic: &NicConfig, ib: &IbKeys) -> IbWishes {
     IbWishes {
-        device: nic.device().to_owned(),
-        queue_pairs: nic.queue_pairs,
-        send_depth: nic.send_depth.fixed(),
-        receive_depth: nic.receive_depth.fixed(),
-        mtu: nic.mtu.fixed(),
+        device: ib.device.clone(),
+        queue_pairs: ib.queue_pairs,
+        send_depth: ib.send_depth.fixed(),
+        receive_depth: ib.receive_depth.fixed(),
+        mtu: ib.mtu.fixed(),
         inline_bytes: nic.inline_bytes(),
-        signal_every: nic.signal_every,
-        solicited: nic.solicited,
-        split_above: nic.adaptive_routing.split_above,
-        service_level: nic.service_level,
-        traffic_class: nic.traffic_class,
-        timeout: nic.timeout,
-        retry_count: nic.retry_count,
-        rnr_retry: nic.rnr_retry,
-        min_rnr_timer: nic.min_rnr_timer,
+        signal_every: ib.signal_every,
+        solicited: ib.solicited,
+        split_above: ib.adaptive_routing.split_above,
+        service_level: ib.service_level,
+        traffic_class: ib.traffic_class,
+        timeout: ib.timeout,
+        retry_count: ib.retry_count,
+        rnr_retry: ib.rnr_retry,
+        min_rnr_timer: ib.min_rnr_timer,
     }
 }
 
@@ -55,7 +52,7 @@ pub fn ib(nic: &NicConfig) -> IbWishes {
 ///
 /// # Errors
 /// [`OfiError::Setting`]: the entry has `match` and stands for several NICs.
-pub fn ofi_device(nic: &NicConfig) -> Result<OfiDeviceCfgs, OfiError> {
+pub fn ofi_device(nic: &NicConfig, ofi: &OfiKeys) -> Result<OfiDeviceCfgs, OfiError> {
     if nic.matching.is_some() {
         return Err(OfiError::Setting {
             nic: nic.label(),
@@ -65,9 +62,9 @@ pub fn ofi_device(nic: &NicConfig) -> Result<OfiDeviceCfgs, OfiError> {
     }
     Ok(OfiDeviceCfgs {
         label: nic.label(),
-        provider: nic.ofi().to_owned(),
-        domain: nic.domain.clone(),
-        address: nic.address.map(|a| a.to_string()),
+        provider: ofi.provider.clone(),
+        domain: ofi.domain.clone(),
+        address: ofi.address.map(|a| a.to_string()),
         near: near(nic),
     })
 }
@@ -79,10 +76,11 @@ mod tests {
     #[test]
     fn an_entry_with_nothing_set_has_the_defaults_of_the_fabric() {
         let nic = NicConfig::ib("mlx5_0");
+        let keys = nic.as_ib().expect("an RDMA device");
         assert_eq!(
-            ib(&nic),
+            ib(&nic, keys),
             IbWishes {
-                queue_pairs: nic.queue_pairs,
+                queue_pairs: keys.queue_pairs,
                 ..IbWishes::new("mlx5_0")
             }
         );

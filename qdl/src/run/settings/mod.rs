@@ -3,7 +3,8 @@
 
 use crate::{
     config::{
-        self, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicAt, NicConfig,
+        self, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicConfig,
+        NicFabric, TcpKeys,
     },
     connection::{EchoCfgs, NicThreadCfgs, Spin},
     control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
@@ -94,28 +95,27 @@ pub(super) fn frontend_nic_thread(
 }
 
 /// Connections of a TCP NIC.
-pub(super) fn tcp(nic: &NicConfig, d: &Deadlines) -> TcpCfgs {
+pub(super) fn tcp(nic: &NicConfig, keys: &TcpKeys, d: &Deadlines) -> TcpCfgs {
     TcpCfgs {
-        send_buffer: nic.send_buffer_bytes,
+        send_buffer: keys.send_buffer_bytes,
         inline_bytes: nic.inline_bytes() as usize,
         user_timeout_ms: d.echo_timeout_ms.min(u64::from(u32::MAX)) as u32,
         ..TcpCfgs::default()
     }
 }
 
-/// The congestion control of its connections; `None` for the system's own.
+/// The congestion control of the connections of a TCP NIC; `None` for the system's own.
 ///
 /// # Errors
 /// [`TcpError::Congestion`].
-pub(super) fn congestion(nic: &NicConfig) -> Result<Option<String>, TcpError> {
-    let chosen = nic.congestion.choose();
+pub(super) fn congestion(keys: &TcpKeys, label: &str) -> Result<Option<String>, TcpError> {
+    let chosen = keys.congestion.choose();
     let chosen = chosen.map_err(|source| TcpError::Congestion {
-        name: nic.congestion.to_string(),
+        name: keys.congestion.to_string(),
         source,
     })?;
     tracing::debug!(
-        "data connections of {}: congestion control {}",
-        nic.label(),
+        "data connections of {label}: congestion control {}",
         chosen.as_deref().unwrap_or("as the system has it")
     );
     Ok(chosen)
@@ -123,16 +123,13 @@ pub(super) fn congestion(nic: &NicConfig) -> Result<Option<String>, TcpError> {
 
 /// What watches a NIC's link.
 pub(super) fn link(nic: &NicConfig) -> LinkWatch {
-    match nic.at() {
-        NicAt::Tcp(address) => LinkWatch::of_address(address.ip()),
-        NicAt::Ib(device) => LinkWatch::of_port(device, nic.port),
-        NicAt::Ofi {
-            address: Some(address),
-            ..
-        } => LinkWatch::of_address(address),
-        NicAt::Ofi { domain, .. } => {
-            LinkWatch::of_port(device_of(domain.unwrap_or_default()), nic.port)
-        }
+    match &nic.fabric {
+        NicFabric::Tcp(tcp) => LinkWatch::of_address(tcp.at().ip()),
+        NicFabric::Ib(ib) => LinkWatch::of_port(&ib.device, ib.port),
+        NicFabric::Ofi(ofi) => match (ofi.address, &ofi.domain) {
+            (Some(address), _) => LinkWatch::of_address(address),
+            (None, domain) => LinkWatch::of_port(device_of(domain.as_deref().unwrap_or("")), 1),
+        },
     }
 }
 
@@ -183,14 +180,14 @@ pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
         return Vec::new();
     };
     let warning = |nic: &NicConfig| {
-        let device = match nic.at() {
-            NicAt::Ib(device) => device.to_owned(),
-            NicAt::Tcp(address) => LinkWatch::of_address(address.ip()).interface()?.to_owned(),
-            NicAt::Ofi {
-                address: Some(address),
-                ..
-            } => LinkWatch::of_address(address).interface()?.to_owned(),
-            NicAt::Ofi { domain, .. } => device_of(domain?).to_owned(),
+        let interface = |ip| Some(LinkWatch::of_address(ip).interface()?.to_owned());
+        let device = match &nic.fabric {
+            NicFabric::Ib(ib) => ib.device.clone(),
+            NicFabric::Tcp(tcp) => interface(tcp.at().ip())?,
+            NicFabric::Ofi(ofi) => match ofi.address {
+                Some(address) => interface(address)?,
+                None => device_of(ofi.domain.as_deref()?).to_owned(),
+            },
         };
         topology.pinning_warning(&device, nic.cpus.as_deref()?)
     };

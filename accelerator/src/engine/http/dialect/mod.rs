@@ -16,7 +16,7 @@ mod tensorrt_llm;
 pub(super) mod trouble;
 mod vllm;
 
-use qdl::config::{self, Temperature};
+use qdl::config;
 use serde::Deserialize;
 use serde_json::Value;
 use smallvec::SmallVec;
@@ -31,7 +31,7 @@ pub(super) type Tokens = SmallVec<[i32; 8]>;
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub model: String,
-    pub temperature: Temperature,
+    pub temperature: f64,
     pub max_tokens: usize,
     pub min_tokens: usize,
     pub stop: Vec<u32>,

@@ -60,7 +60,7 @@ fn body_of(dialect: Dialect) -> Value {
     let mut params = params(&server.url, dialect);
     let http = params.engine.http.as_mut().expect("http");
     http.max_tokens = Some(40);
-    http.temperature = serde_json::from_str("0.5").expect("a temperature");
+    http.temperature = 0.5;
     if dialect != Dialect::LlamaCpp {
         http.min_tokens = 1;
         http.stop = vec![5];

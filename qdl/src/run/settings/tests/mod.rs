@@ -13,7 +13,10 @@ fn the_defaults_of_a_file_are_those_of_what_it_sets() {
     assert_eq!(health(&HealthConfig::default()), HealthCfgs::default());
     assert_eq!(spin(&Completion::default()), Spin::new(50_000));
     let d = Deadlines::default();
-    assert_eq!(tcp(&NicConfig::default(), &d), TcpCfgs::default());
+    assert_eq!(
+        tcp(&NicConfig::default(), &TcpKeys::default(), &d),
+        TcpCfgs::default()
+    );
     let echo = DispatchCfgs::default().echo;
     assert_eq!(ns(d.echo_interval_ms), echo.interval_ns);
     assert_eq!(ns(d.echo_timeout_ms), echo.timeout_ns);
@@ -41,11 +44,13 @@ fn how_a_nic_thread_spins() {
 
 #[test]
 fn a_congestion_control_that_cannot_be_had_is_refused_by_name() {
-    let nic = NicConfig {
+    let keys = TcpKeys {
         congestion: fabric::os::Congestion::Named("no_such_one".to_owned()),
-        ..NicConfig::default()
+        ..TcpKeys::default()
     };
-    let told = congestion(&nic).expect_err("there is none").to_string();
+    let told = congestion(&keys, "eth0")
+        .expect_err("there is none")
+        .to_string();
     for part in ["`no_such_one`", "tcp_available_congestion_control"] {
         assert!(told.contains(part), "no {part}: {told}");
     }

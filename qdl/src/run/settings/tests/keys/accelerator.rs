@@ -202,13 +202,8 @@ fn every_key_of_an_accelerator_has_an_effect() {
             "TcpDevice::listen(listen, ",
         ),
         read("nics[0].gpu", json!(0), session, ".map(|n| n.gpu)"),
-        read(
-            "nics[0].gpudirect",
-            json!(true),
-            session,
-            "config.gpudirect",
-        )
-        .given([("nics", json!([{"device": "mlx5_0", "gpu": 0}]))]),
+        read("nics[0].gpudirect", json!(true), session, "ib.gpudirect")
+            .given([("nics", json!([{"device": "mlx5_0", "gpu": 0}]))]),
         maps("memory_mib", json!(7), "memory"),
         maps("deadlines.connect_ms", json!(7), "timing"),
         maps("deadlines.echo_timeout_ms", json!(7), "tcp"),

@@ -157,14 +157,19 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
         max_cqe: 1 << 20,
         ..DeviceLimits::default()
     };
-    let ib = nics.iter().filter(|n| n.device.is_some());
-    let ib = ib.map(|n| {
-        IbCfgs::resolve(&super::super::ib(n), &limits, n.resolve_slots(64)).expect("within limits")
+    let ib = nics.iter().filter_map(|n| Some((n, n.as_ib()?)));
+    let ib = ib.map(|(n, keys)| {
+        let wishes = super::super::ib(n, keys);
+        IbCfgs::resolve(&wishes, &limits, n.resolve_slots(64)).expect("within limits")
     });
     let each = nics.iter();
+    let sockets = each.clone().filter_map(|n| match &n.fabric {
+        NicFabric::Tcp(keys) => Some(tcp(n, keys, d)),
+        _ => None,
+    });
     let machine = two_sockets();
     vec![
-        ("tcp", text(tcp(&nics[0], d))),
+        ("tcp", text(sockets.collect::<Vec<_>>())),
         ("ib", text(ib.collect::<Vec<_>>())),
         (
             "NIC thread",
