@@ -18,7 +18,10 @@ pub enum Error {
         detail: String,
     },
     /// A file by the right name is not libibverbs.
-    #[error("{library} has no function {symbol}: this is not a libibverbs that can be used")]
+    #[error(
+        "{library} has no function {symbol}: this is not a libibverbs that can be used \
+         (rdma-core 30 is the oldest)"
+    )]
     MissingSymbol {
         /// The function that is missing.
         symbol: &'static str,

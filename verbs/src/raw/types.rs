@@ -9,16 +9,9 @@ pub type unused_op = *const c_void;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ibv_gid_global {
-    pub subnet_prefix: u64,
-    pub interface_id: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub union ibv_gid {
     pub raw: [u8; 16],
-    pub global: ibv_gid_global,
+    pub global: [u64; 2],
 }
 
 #[repr(C)]
@@ -267,18 +260,9 @@ pub struct ibv_wr_atomic {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ibv_wr_ud {
-    pub ah: *mut c_void,
-    pub remote_qpn: u32,
-    pub remote_qkey: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub union ibv_wr_target {
     pub rdma: ibv_wr_rdma,
     pub atomic: ibv_wr_atomic,
-    pub ud: ibv_wr_ud,
 }
 
 #[repr(C)]
@@ -405,19 +389,4 @@ pub struct ibv_context {
     pub num_comp_vectors: c_int,
     pub mutex: pthread_mutex_t,
     pub abi_compat: *mut c_void,
-}
-
-pub type query_port_fn =
-    unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int;
-
-/// The extended context that surrounds an [`ibv_context`] when its `abi_compat` is all ones. It
-/// grows at its front, so that what is known of it is counted from its end; `sz` says how much the
-/// library filled in.
-#[repr(C)]
-pub struct verbs_context {
-    pub query_port: Option<query_port_fn>,
-    pub _ops: [unused_op; 37],
-    pub _abi_placeholder3: u64,
-    pub sz: usize,
-    pub context: ibv_context,
 }

@@ -227,22 +227,8 @@ impl Cq {
         &self.context
     }
 
-    /// Its channel.
-    #[must_use]
-    pub fn channel(&self) -> Option<&Arc<CompChannel>> {
-        self.channel.as_ref()
-    }
-
-    /// How many entries it really has.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        // SAFETY: the queue is live; its size does not change.
-        usize::try_from(unsafe { (*self.raw.as_ptr()).cqe }).unwrap_or(0)
-    }
-
     /// The raw queue, valid for as long as `self`.
-    #[must_use]
-    pub fn as_raw(&self) -> *mut raw::ibv_cq {
+    pub(crate) fn as_raw(&self) -> *mut raw::ibv_cq {
         self.raw.as_ptr()
     }
 }
@@ -262,7 +248,6 @@ impl fmt::Debug for Cq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cq")
             .field("device", &self.context.name())
-            .field("capacity", &self.capacity())
             .finish_non_exhaustive()
     }
 }

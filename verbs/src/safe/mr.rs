@@ -10,9 +10,24 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::context::Context;
-use super::memory::Memory;
 use crate::Error;
 use crate::raw;
+
+/// Owns a range of memory that a NIC may read and write at any time while it is registered.
+///
+/// # Safety
+///
+/// For as long as the value lives, `addr()..addr() + len()` is mapped at that address, readable and
+/// (unless it is registered without any write access) writable. No Rust reference to a byte of it
+/// exists while a NIC may write that byte: the owner hands out raw pointers, and the protocol above
+/// says which byte may be followed when.
+#[expect(clippy::len_without_is_empty, reason = "there is always memory")]
+pub unsafe trait Memory: Send + Sync + 'static {
+    /// The first byte.
+    fn addr(&self) -> NonNull<u8>;
+    /// How many bytes.
+    fn len(&self) -> usize;
+}
 
 /// A protection domain: queue pairs reach the memory regions of their own domain only.
 pub struct Pd {
@@ -52,8 +67,7 @@ impl Pd {
     }
 
     /// The raw domain, valid for as long as `self`.
-    #[must_use]
-    pub fn as_raw(&self) -> *mut raw::ibv_pd {
+    pub(crate) fn as_raw(&self) -> *mut raw::ibv_pd {
         self.raw.as_ptr()
     }
 }
@@ -90,12 +104,6 @@ impl Access {
     /// still comes after the data that it completes. Left out silently where library, kernel or
     /// device do not know it.
     pub const RELAXED_ORDERING: Self = Self(raw::IBV_ACCESS_RELAXED_ORDERING);
-
-    /// The bits, as libibverbs has them.
-    #[must_use]
-    pub fn bits(self) -> u32 {
-        self.0
-    }
 }
 
 impl BitOr for Access {
@@ -137,9 +145,8 @@ impl Mr {
         // SAFETY: the domain is live. `Memory` promises that the range is mapped for as long as
         // `owner` lives.
         let raw = unsafe {
-            pd.context
-                .api()
-                .reg_mr(pd.as_raw(), addr.as_ptr().cast(), len, access.0)
+            let at = addr.as_ptr();
+            (pd.context.api().reg_mr_iova2)(pd.as_raw(), at.cast(), len, at as u64, access.0)
         };
         let raw = NonNull::new(raw).ok_or_else(|| {
             Error::verb_errno("ibv_reg_mr", || {
@@ -247,12 +254,6 @@ impl Mr {
         unsafe { (*self.raw.as_ptr()).rkey }
     }
 
-    /// The domain it is in.
-    #[must_use]
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
-    }
-
     /// Some of its bytes, to be sent from or received into.
     ///
     /// # Errors
@@ -315,20 +316,6 @@ pub struct LocalSlice {
     pub(crate) addr: u64,
     pub(crate) len: u32,
     pub(crate) lkey: u32,
-}
-
-impl LocalSlice {
-    /// How many bytes.
-    #[must_use]
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
 }
 
 /// A peer's region, as the peer announced it.

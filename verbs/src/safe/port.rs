@@ -10,8 +10,6 @@ use crate::raw;
 pub struct PortAttr {
     /// Whether it carries traffic.
     pub state: PortState,
-    /// The largest MTU the port supports.
-    pub max_mtu: Mtu,
     /// The largest MTU the link supports now.
     pub active_mtu: Mtu,
     /// The local identifier on an InfiniBand subnet; 0 on Ethernet.
@@ -22,8 +20,6 @@ pub struct PortAttr {
     pub grh_required: bool,
     /// Entries in the GID table, empty ones included.
     pub gid_tbl_len: u32,
-    /// Bytes in one message at most.
-    pub max_msg_sz: u32,
     /// The link's data rate in Gbit/s, `None` when the device gives codes that are not known.
     pub gbps: Option<f64>,
 }
@@ -137,7 +133,6 @@ impl PortAttr {
                 raw::IBV_PORT_ACTIVE => PortState::Active,
                 other => PortState::Other(other),
             },
-            max_mtu: Mtu::from_code(attr.max_mtu),
             active_mtu: Mtu::from_code(attr.active_mtu),
             lid: attr.lid,
             link_layer: match u32::from(attr.link_layer) {
@@ -147,7 +142,6 @@ impl PortAttr {
             },
             grh_required: u32::from(attr.flags) & raw::IBV_QPF_GRH_REQUIRED != 0,
             gid_tbl_len: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
-            max_msg_sz: attr.max_msg_sz,
             gbps: gbps(attr.active_width, attr.active_speed),
         }
     }

@@ -19,15 +19,3 @@ mod failure;
 use devices::devices;
 
 common_cases!(#[ignore = "needs an RDMA device: cargo xtask soft-roce"]);
-
-#[test]
-#[ignore = "needs an RDMA device: cargo xtask soft-roce"]
-fn a_real_device_has_its_folder_in_sysfs() {
-    let (verbs, one, _) = devices();
-    let context = verbs.open(&one).expect("the device");
-    assert!(
-        context.info().sysfs.join("ports/1").is_dir(),
-        "{:?}",
-        context.info()
-    );
-}

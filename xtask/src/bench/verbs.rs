@@ -11,11 +11,6 @@ use super::{example, pair::write};
 /// Package, example, and what it measures.
 const PROGRAMS: &[(&str, &str, &str)] = &[
     (
-        "verbs",
-        "posting_cost",
-        "the verbs layer: a chain of 64, one doorbell",
-    ),
-    (
         "qdl",
         "ib_posting_cost",
         "the fabric: post, flush, and the peer's poll",

@@ -3,7 +3,6 @@
 
 use std::{
     fmt,
-    net::Ipv6Addr,
     os::fd::AsRawFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread::{self, JoinHandle},
@@ -51,12 +50,6 @@ pub(super) struct PortNow {
     pub port: u8,
     pub attr: PortAttr,
     pub gid: GidEntry,
-}
-
-impl PortNow {
-    pub fn gid_text(&self) -> Ipv6Addr {
-        self.gid.gid.to_ipv6()
-    }
 }
 
 impl IbDevice {

@@ -84,18 +84,15 @@ impl IbRx {
     }
 
     fn put_back(&mut self) -> Result<(), Broken> {
-        while self.consumed > 0 && self.receives.push(0).is_ok() {
-            self.consumed -= 1;
-        }
-        self.counts.receives += self.receives.len() as u64;
-        self.shared
-            .qp
-            .post_recv(&mut self.receives)
-            .map(|_| ())
-            .map_err(|e| Broken::Io {
-                verb: e.verb,
-                errno: e.errno,
-            })
+        let count = self.consumed as usize;
+        let posted = self.shared.qp.post_recv(&mut self.receives, count);
+        let posted = posted.map_err(|e| Broken::Io {
+            verb: e.verb,
+            errno: e.errno,
+        })?;
+        self.consumed -= posted as u32;
+        self.counts.receives += posted as u64;
+        Ok(())
     }
 
     /// What one completion means.

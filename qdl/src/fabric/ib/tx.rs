@@ -194,7 +194,7 @@ impl IbTx {
             // returns (the contract); `check` found them inside.
             let bytes = unsafe { source.bytes(post.offset, len) }.unwrap_or_default();
             self.counts.inline += 1;
-            return Ok(self.push(Payload::Inline(&[bytes]), remote, Some(imm), true, false));
+            return Ok(self.push(Payload::Inline(bytes), remote, Some(imm), true, false));
         }
         let local = Payload::Region(self.slice(post)?);
         // The parts of a slot are told apart by their order, and arrive in it whole alone.
@@ -214,7 +214,8 @@ impl IbTx {
             len: post.len,
             use_count: post.imm.use_count(),
             at: post.at,
-        };
+        }
+        .encode();
         let cell = RemoteSlice {
             addr: self
                 .target
@@ -224,8 +225,8 @@ impl IbTx {
             rkey: self.target.cells.rkey,
         };
         self.counts.inline += 1;
-        let bytes: &[&[u8]] = &[&descriptor.encode()];
-        Ok(self.push(Payload::Inline(bytes), cell, Some(imm), true, false))
+        let bytes = Payload::Inline(&descriptor);
+        Ok(self.push(bytes, cell, Some(imm), true, false))
     }
 }
 
