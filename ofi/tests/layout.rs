@@ -57,7 +57,6 @@ fn expectations() -> Expectations {
             next, caps, mode, addr_format, src_addrlen, dest_addrlen, src_addr, dest_addr, handle,
             tx_attr, rx_attr, ep_attr, domain_attr, fabric_attr, nic,
         };
-        fi_device_attr { name, device_id, device_version, vendor_id, driver, firmware };
         fi_link_attr { address, mtu, speed, state, network_type };
         fid_nic { fid, device_attr, bus_attr, link_attr, prov_attr };
         fi_ops_fabric { size, domain, passive_ep, eq_open, wait_open, trywait, domain2 } (..);

@@ -133,16 +133,6 @@ pub struct fi_info {
 }
 
 #[repr(C)]
-pub struct fi_device_attr {
-    pub name: *mut c_char,
-    pub device_id: *mut c_char,
-    pub device_version: *mut c_char,
-    pub vendor_id: *mut c_char,
-    pub driver: *mut c_char,
-    pub firmware: *mut c_char,
-}
-
-#[repr(C)]
 pub struct fi_link_attr {
     pub address: *mut c_char,
     pub mtu: usize,
@@ -154,7 +144,7 @@ pub struct fi_link_attr {
 #[repr(C)]
 pub struct fid_nic {
     pub fid: fid,
-    pub device_attr: *mut fi_device_attr,
+    pub device_attr: *mut c_void,
     pub bus_attr: *mut c_void,
     pub link_attr: *mut fi_link_attr,
     pub prov_attr: *mut c_void,

@@ -3,11 +3,9 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::library::{Ofi, c_text};
+use super::library::{Ofi, text};
 use crate::error::Error;
 use crate::raw;
-
-pub(super) use super::library::c_text as text;
 
 /// Which NIC, by what its provider calls it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,8 +61,8 @@ impl Info {
         let (provider, domain) = unsafe {
             let raw = raw.as_ptr();
             (
-                c_text((*(*raw).fabric_attr).prov_name).unwrap_or_default(),
-                c_text((*(*raw).domain_attr).name).unwrap_or_default(),
+                text((*(*raw).fabric_attr).prov_name).unwrap_or_default(),
+                text((*(*raw).domain_attr).name).unwrap_or_default(),
             )
         };
         Info {
@@ -137,10 +135,8 @@ impl Info {
         if self.has_mr_mode(raw::FI_MR_RAW) || self.domain_attr().mr_key_size > 8 {
             return Err(lacks("its keys are longer than 8 bytes".to_owned()));
         }
-        let known = raw::FI_CONTEXT | raw::FI_CONTEXT2 | raw::FI_RX_CQ_DATA;
-        // What it may be asked for beside is its own business, but these change how it is called.
-        let prefix = 1 << 58;
-        if self.mode() & prefix & !known != 0 {
+        // `FI_MSG_PREFIX`. Other modes are the provider's own business; this one changes its calls.
+        if self.mode() & 1 << 58 != 0 {
             return Err(lacks("it wants room before every message".to_owned()));
         }
         Ok(self)

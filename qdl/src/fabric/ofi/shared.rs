@@ -324,7 +324,6 @@ impl Shared {
             len,
             target: self.slots,
             data: Some(own.bits().into()),
-            delivered: false,
         };
         // Before the provider has it: it may be over at once, by the other half's look.
         match self.endpoint.write(&write) {

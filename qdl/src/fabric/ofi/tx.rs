@@ -99,7 +99,6 @@ impl OfiTx {
             len: 0,
             target: self.shared.slots,
             data: Some(data),
-            delivered: false,
         }
     }
 
@@ -145,7 +144,6 @@ impl OfiTx {
                 ..self.shared.slots
             },
             data: None,
-            delivered: false,
         };
         let whole = len == self.endpoint.peer_stride && post.at == 0;
         let data = match self.shared.form {
@@ -185,7 +183,6 @@ impl OfiTx {
                 ..cells
             },
             data: Some(u64::from(post.imm.bits() | IN_CELL)),
-            delivered: false,
         }
     }
 
