@@ -70,6 +70,7 @@
 mod device_memory;
 mod grants;
 mod imm;
+mod nic;
 pub(crate) mod parts;
 mod region;
 mod sources;

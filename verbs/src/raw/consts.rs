@@ -19,9 +19,6 @@ constants! {
     IBV_GID_TYPE_ROCE_V2 = 2;
 
     IBV_MTU_256 = 1;
-    IBV_MTU_512 = 2;
-    IBV_MTU_1024 = 3;
-    IBV_MTU_2048 = 4;
     IBV_MTU_4096 = 5;
 
     IBV_PORT_DOWN = 1;

@@ -35,4 +35,4 @@ pub use mr::{Access, LocalSlice, Memory, Mr, Pd, RemoteRegion, RemoteSlice};
 pub use port::{LinkLayer, Mtu, PortAttr, PortState};
 pub use qp::{Init, Qp, Receiving, Reset, Rtr, Rts, State};
 pub use qp_attr::{Path, QpCaps, RtrAttr, RtsAttr};
-pub use wc::{Wc, WcOpcode, WcStatus};
+pub use wc::{Wc, WcStatus};

@@ -228,28 +228,14 @@ impl Mr {
         }
     }
 
-    /// How many bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The key for this node's own work requests.
-    #[must_use]
-    pub fn lkey(&self) -> u32 {
+    fn lkey(&self) -> u32 {
         // SAFETY: the region is registered; its keys do not change.
         unsafe { (*self.raw.as_ptr()).lkey }
     }
 
     /// The key for the peers' work requests.
-    #[must_use]
-    pub fn rkey(&self) -> u32 {
+    fn rkey(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.raw.as_ptr()).rkey }
     }
@@ -260,14 +246,13 @@ impl Mr {
     ///
     /// [`Error::OutOfRegion`].
     pub fn slice(&self, offset: usize, len: usize) -> Result<LocalSlice, Error> {
-        let out = || Error::OutOfRegion {
-            offset,
-            asked: len,
-            length: self.len,
-        };
         let end = offset.checked_add(len).filter(|&end| end <= self.len);
         let (Some(_), Ok(length)) = (end, u32::try_from(len)) else {
-            return Err(out());
+            return Err(Error::OutOfRegion {
+                offset,
+                asked: len,
+                length: self.len,
+            });
         };
         Ok(LocalSlice {
             addr: self.base + offset as u64,
@@ -329,29 +314,6 @@ pub struct RemoteRegion {
     pub rkey: u32,
 }
 
-impl RemoteRegion {
-    /// Where `len` bytes at `offset` of it are. The peer's device checks as well; this check costs
-    /// less than a broken queue pair.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRegion`].
-    pub fn slice(&self, offset: u64, len: u64) -> Result<RemoteSlice, Error> {
-        let end = offset.checked_add(len).filter(|&end| end <= self.len);
-        match end.and_then(|_| self.addr.checked_add(offset)) {
-            Some(addr) => Ok(RemoteSlice {
-                addr,
-                rkey: self.rkey,
-            }),
-            None => Err(Error::OutOfRegion {
-                offset: offset as usize,
-                asked: len as usize,
-                length: self.len as usize,
-            }),
-        }
-    }
-}
-
 /// Where an RDMA WRITE begins in a peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteSlice {
@@ -359,28 +321,4 @@ pub struct RemoteSlice {
     pub addr: u64,
     /// The key of the peer's region.
     pub rkey: u32,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_remote_slice_stays_within_its_region() {
-        let region = RemoteRegion {
-            addr: u64::MAX - 100,
-            len: 100,
-            rkey: 7,
-        };
-        assert_eq!(
-            region.slice(60, 40).expect("the end"),
-            RemoteSlice {
-                addr: u64::MAX - 40,
-                rkey: 7
-            }
-        );
-        assert!(region.slice(60, 41).is_err());
-        assert!(region.slice(u64::MAX, 2).is_err());
-        assert!(region.slice(101, 0).is_err());
-    }
 }

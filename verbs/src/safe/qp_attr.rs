@@ -226,7 +226,7 @@ mod tests {
     fn ethernet_routes_by_gid_and_infiniband_by_lid_within_its_subnet() {
         let port = |link_layer, grh_required| PortAttr {
             state: PortState::Active,
-            active_mtu: Mtu::B4096,
+            active_mtu: Mtu::from_bytes(4096).expect("an MTU"),
             lid: 3,
             link_layer,
             grh_required,

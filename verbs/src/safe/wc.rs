@@ -35,14 +35,10 @@ impl Wc {
         self.0.vendor_err
     }
 
-    /// What completed.
+    /// What completed, by libibverbs' number.
     #[must_use]
-    pub fn opcode(&self) -> WcOpcode {
-        match self.0.opcode {
-            raw::IBV_WC_RDMA_WRITE => WcOpcode::RdmaWrite,
-            raw::IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
-            other => WcOpcode::Other(other),
-        }
+    pub fn opcode(&self) -> u32 {
+        self.0.opcode
     }
 
     /// Bytes received (for a receive).
@@ -51,10 +47,12 @@ impl Wc {
         self.0.byte_len
     }
 
-    /// The immediate, when the message had one.
+    /// The immediate, when a peer's RDMA WRITE brought one.
     #[must_use]
     pub fn imm(&self) -> Option<u32> {
-        (self.0.wc_flags & raw::IBV_WC_WITH_IMM != 0).then(|| u32::from_be(self.0.imm_data))
+        let brought = self.0.opcode == raw::IBV_WC_RECV_RDMA_WITH_IMM
+            && self.0.wc_flags & raw::IBV_WC_WITH_IMM != 0;
+        brought.then(|| u32::from_be(self.0.imm_data))
     }
 
     /// This node's queue pair.
@@ -77,17 +75,6 @@ impl fmt::Debug for Wc {
         }
         out.finish_non_exhaustive()
     }
-}
-
-/// What completed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WcOpcode {
-    /// An RDMA WRITE of ours, with or without an immediate.
-    RdmaWrite,
-    /// A receive that a peer's RDMA WRITE with immediate consumed.
-    RecvRdmaWithImm,
-    /// Another.
-    Other(u32),
 }
 
 /// How a work request ended: libibverbs' number, shown by its name and in words.
@@ -174,6 +161,7 @@ mod tests {
     fn an_immediate_is_there_only_when_flagged_and_in_host_order() {
         let mut raw = raw::ibv_wc {
             imm_data: 0x0102_0304_u32.to_be(),
+            opcode: raw::IBV_WC_RECV_RDMA_WITH_IMM,
             ..Default::default()
         };
         assert_eq!(Wc(raw).imm(), None);

@@ -87,7 +87,6 @@ pub fn a_region_outlives_everything_that_made_it() {
     .expect("a region");
     drop(context);
     assert_eq!(Arc::strong_count(&memory), 2, "the region keeps its memory");
-    assert_eq!(region.len(), 1 << 22);
     assert!(region.slice((1 << 22) - 1, 2).is_err());
     drop(region);
     assert_eq!(Arc::strong_count(&memory), 1);

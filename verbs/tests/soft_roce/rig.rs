@@ -139,7 +139,7 @@ fn finish(half: End<Qp<Reset>>, peer: &Peer, settings: Settings) -> End {
     let sq_psn = half.qp.qp_num() * 16;
     let rtr = RtrAttr {
         path,
-        mtu: Mtu::B1024.min(port.active_mtu),
+        mtu: Mtu::from_bytes(1024).expect("an MTU").min(port.active_mtu),
         dest_qp_num: peer.qp_num,
         rq_psn: peer.psn,
         min_rnr_timer: 1,
@@ -195,7 +195,9 @@ impl End {
 
     /// Where the peers write for byte `offset` of this end's region.
     pub fn at(&self, offset: u64) -> RemoteSlice {
-        self.mr.remote().slice(offset, 0).expect("within")
+        let region = self.mr.remote();
+        let (addr, rkey) = (region.addr + offset, region.rkey);
+        RemoteSlice { addr, rkey }
     }
 
     /// Waits for `count` completions.

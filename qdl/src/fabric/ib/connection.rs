@@ -23,13 +23,16 @@ use verbs::{
 };
 
 use super::{
-    CELL_BYTES, IbCfgs, IbEnd, IbError, IbRegion, IbResources,
+    IbCfgs, IbEnd, IbError, IbRegion, IbResources,
     device::PortNow,
     rx::IbRx,
     shared::Shared,
     tx::{IbTx, Target, TxCfgs},
 };
-use crate::fabric::{Endpoint, Link, Region};
+use crate::fabric::{
+    Endpoint, Link, Region,
+    nic::{self, CELL_BYTES},
+};
 
 /// Work requests beyond those for writes: the goodbye, and the write that retires what idles.
 pub(super) const SPARE: u32 = 2;
@@ -234,16 +237,11 @@ fn remote(r: &IbRegion) -> RemoteRegion {
 }
 
 fn covers(field: &'static str, r: &IbRegion, slots: usize, stride: usize) -> Result<(), IbError> {
-    let needed = (slots as u64).checked_mul(stride as u64);
-    let end = r.address.checked_add(r.length);
-    match needed {
-        Some(needed) if needed <= r.length && end.is_some() => Ok(()),
-        _ => Err(IbError::Peer {
-            field,
-            value: r.length,
-            wanted: format!("{slots} slots of {stride} bytes must lie in it"),
-        }),
-    }
+    nic::covers((r.address, r.length), slots, stride).map_err(|wanted| IbError::Peer {
+        field,
+        value: r.length,
+        wanted,
+    })
 }
 
 /// Where packet numbers begin: a queue pair that is made

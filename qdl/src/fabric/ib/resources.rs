@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use verbs::{Access, Mr, Pd};
 
-use super::{CELL_BYTES, IbDevice, IbError};
+use super::{IbDevice, IbError};
 use crate::{
     fabric::{
         DeviceMemory, Region, Window,
+        nic::CELL_BYTES,
         sources::{Part, Sources},
     },
     os::available_memory,
@@ -54,8 +55,8 @@ impl IbResources {
     /// [`IbError::Verbs`].
     pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, IbError> {
         let access = Access::LOCAL_READ | Access::RELAXED_ORDERING;
-        let register = |part| self.register(&part, access);
-        self.sources.get(region, register)
+        self.sources
+            .get(region, |part| self.register(&part, access))
     }
 
     /// Keeps these sources registered whether a connection is

@@ -9,8 +9,11 @@ use std::{
 
 use verbs::{Mr, Payload, RemoteRegion, RemoteSlice, SendChain, Write};
 
-use super::{CELL_BYTES, CLOSE, Descriptor, SPLIT, shared::Shared, shared::wr_id};
-use crate::fabric::{Broken, Endpoint, FabricCounts, Flushed, Imm, Post, PostError, Tx};
+use super::{CLOSE, shared::Shared, shared::wr_id};
+use crate::fabric::{
+    Broken, Endpoint, FabricCounts, Flushed, Imm, Post, PostError, Tx,
+    nic::{CELL_BYTES, Descriptor, IN_CELL},
+};
 
 /// Where the peer's slots and cells are.
 #[derive(Clone, Copy, Debug)]
@@ -141,10 +144,7 @@ impl IbTx {
                 Err(e) => {
                     // A queue pair in ERR may refuse: then the cause is known elsewhere.
                     self.shared.retire();
-                    self.shared.fail(Broken::Io {
-                        verb: e.verb,
-                        errno: e.errno,
-                    });
+                    self.shared.fail(e);
                 }
             }
             self.alive()?;
@@ -205,7 +205,7 @@ impl IbTx {
         if !self.push(local, remote, None, false, false) {
             return Ok(false);
         }
-        let imm = imm | SPLIT;
+        let imm = imm | IN_CELL;
         if len == self.endpoint.peer_stride {
             let remote = base(self.target.slots);
             return Ok(self.push(Payload::Empty, remote, Some(imm), true, false));
