@@ -96,7 +96,7 @@ impl Mr {
         memory: Arc<dyn Memory>,
         key: u64,
     ) -> Result<Arc<Self>, Error> {
-        let registered = if domain.info().registers_sources() {
+        let registered = if domain.info().limits().registers_sources {
             register(domain, memory, raw::FI_WRITE, key, ptr::null_mut())?
         } else {
             let raw = ptr::null_mut();
@@ -147,7 +147,7 @@ pub(super) fn register(
         let doing = format!("registering {len} bytes on {}", info.domain());
         domain.failed(call, code.into(), doing)
     };
-    let bits = 8 * info.domain_attr().mr_key_size.min(8) as u32;
+    let bits = 8 * info.limits().key_bytes.min(8) as u32;
     let requested_key = match bits {
         0 | 64 => key,
         bits => key & ((1 << bits) - 1),
