@@ -46,7 +46,7 @@ pub enum Error {
         /// The names there are.
         present: Vec<String>,
     },
-    /// A verb failed.
+    /// A verb, or a system call beside one, failed.
     #[error("{verb}: {} while {doing}{}", Errno(*errno), hint(verb, *errno))]
     Verb {
         /// The verb by its libibverbs name.
@@ -124,16 +124,6 @@ pub enum Error {
         /// How long the region is.
         length: usize,
     },
-    /// A system call around the verbs failed.
-    #[error("{call}: {source} while {doing}")]
-    System {
-        /// The call.
-        call: &'static str,
-        /// What it said.
-        source: io::Error,
-        /// What was being done.
-        doing: String,
-    },
 }
 
 impl Error {
@@ -157,16 +147,6 @@ impl Error {
         Self::Verb {
             verb,
             errno,
-            doing: doing(),
-        }
-    }
-
-    /// A failed system call. `doing` runs after the errno has been taken.
-    pub(crate) fn system(call: &'static str, doing: impl FnOnce() -> String) -> Self {
-        let source = io::Error::last_os_error();
-        Self::System {
-            call,
-            source,
             doing: doing(),
         }
     }

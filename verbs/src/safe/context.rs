@@ -1,6 +1,5 @@
 //! An opened device: its limits, its ports, its GIDs.
 
-use std::fmt;
 use std::mem::{MaybeUninit, size_of};
 use std::net::Ipv6Addr;
 use std::ptr::NonNull;
@@ -16,7 +15,7 @@ use crate::raw;
 pub struct Context {
     verbs: Arc<Verbs>,
     raw: NonNull<raw::ibv_context>,
-    name: String,
+    pub(super) name: String,
     limits: DeviceLimits,
 }
 
@@ -248,14 +247,6 @@ impl Drop for Context {
     }
 }
 
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Makes a descriptor that libibverbs owns nonblocking.
 pub(crate) fn set_nonblocking(fd: i32, doing: impl FnOnce() -> String) -> Result<(), Error> {
     // SAFETY: only flags of the descriptor are read and written; no memory is involved.
@@ -266,7 +257,7 @@ pub(crate) fn set_nonblocking(fd: i32, doing: impl FnOnce() -> String) -> Result
         }
     };
     if result == -1 {
-        return Err(Error::system("fcntl", doing));
+        return Err(Error::verb_errno("fcntl", doing));
     }
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! Completion queues and their channels.
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
@@ -118,7 +117,7 @@ pub enum Notify {
 
 /// A completion queue.
 pub struct Cq {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     channel: Option<Arc<CompChannel>>,
     raw: NonNull<raw::ibv_cq>,
     poll: raw::poll_cq_fn,
@@ -241,14 +240,6 @@ impl Drop for Cq {
         if result != 0 {
             mem::forget((Arc::clone(&self.context), self.channel.clone()));
         }
-    }
-}
-
-impl fmt::Debug for Cq {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cq")
-            .field("device", &self.context.name())
-            .finish_non_exhaustive()
     }
 }
 

@@ -36,3 +36,21 @@ pub use port::{LinkLayer, Mtu, PortAttr, PortState};
 pub use qp::{Init, Qp, Receiving, Reset, Rtr, Rts, State};
 pub use qp_attr::{Path, QpCaps, RtrAttr, RtsAttr};
 pub use wc::{Wc, WcStatus};
+
+/// Shows an object by the name of its device.
+macro_rules! debug {
+    ($($object:ty: $($device:ident).+;)*) => {$(
+        impl std::fmt::Debug for $object {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!(stringify!($object), "({})"), self.$($device).+)
+            }
+        }
+    )*};
+}
+
+debug! {
+    Context: name;
+    Pd: context.name;
+    Cq: context.name;
+    Mr: pd.context.name;
+}

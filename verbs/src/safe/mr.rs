@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::ffi::c_int;
-use std::fmt;
 use std::mem;
 use std::ops::BitOr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -31,7 +30,7 @@ pub unsafe trait Memory: Send + Sync + 'static {
 
 /// A protection domain: queue pairs reach the memory regions of their own domain only.
 pub struct Pd {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     raw: NonNull<raw::ibv_pd>,
 }
 
@@ -83,14 +82,6 @@ impl Drop for Pd {
     }
 }
 
-impl fmt::Debug for Pd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pd")
-            .field("device", &self.context.name())
-            .finish_non_exhaustive()
-    }
-}
-
 /// What may be done to a memory region. Local reading always may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access(u32);
@@ -116,7 +107,7 @@ impl BitOr for Access {
 
 /// A registered memory region. Keeps the memory's owner alive until it is deregistered.
 pub struct Mr {
-    pd: Arc<Pd>,
+    pub(super) pd: Arc<Pd>,
     raw: NonNull<raw::ibv_mr>,
     /// The address that work requests use.
     base: u64,
@@ -281,16 +272,6 @@ impl Drop for Mr {
             mem::forget(self.owner.take());
             mem::forget(Arc::clone(&self.pd));
         }
-    }
-}
-
-impl fmt::Debug for Mr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mr")
-            .field("len", &self.len)
-            .field("lkey", &self.lkey())
-            .field("rkey", &self.rkey())
-            .finish_non_exhaustive()
     }
 }
 

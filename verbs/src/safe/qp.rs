@@ -277,10 +277,7 @@ impl Drop for Inner {
 
 impl<S: State> fmt::Debug for Qp<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Qp")
-            .field("device", &self.inner.pd.context().name())
-            .field("qp_num", &self.qp_num())
-            .field("caps", &self.inner.caps)
-            .finish_non_exhaustive()
+        let (number, device) = (self.qp_num(), self.inner.pd.context().name());
+        write!(f, "Qp({number} of {device}: {:?})", self.inner.caps)
     }
 }
