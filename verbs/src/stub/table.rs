@@ -62,6 +62,11 @@ fn refused<T>(errno: c_int) -> *mut T {
     ptr::null_mut()
 }
 
+fn no_event() -> c_int {
+    refused::<()>(libc::EAGAIN);
+    -1
+}
+
 /// Moves a value to the heap.
 fn leak<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
@@ -141,10 +146,7 @@ unsafe extern "C" fn get_async_event(
             unsafe { event.write(taken) };
             0
         }
-        None => {
-            refused::<()>(libc::EAGAIN);
-            -1
-        }
+        None => no_event(),
     }
 }
 
@@ -343,10 +345,7 @@ unsafe extern "C" fn get_cq_event(
             }
             0
         }
-        None => {
-            refused::<()>(libc::EAGAIN);
-            -1
-        }
+        None => no_event(),
     }
 }
 

@@ -123,7 +123,7 @@ impl OfiConnection {
     /// # Errors
     /// [`OfiError::Peer`] names the field.
     pub fn accept(self, peer: &OfiEnd) -> Result<Link, OfiError> {
-        Ok(self.introduce(peer)?.link)
+        Ok(self.dial(peer)?.link)
     }
 
     /// Introduces the peer, which has accepted this end already.
@@ -131,10 +131,6 @@ impl OfiConnection {
     /// # Errors
     /// As [`OfiConnection::accept`].
     pub fn dial(self, peer: &OfiEnd) -> Result<Dialling, OfiError> {
-        self.introduce(peer)
-    }
-
-    fn introduce(self, peer: &OfiEnd) -> Result<Dialling, OfiError> {
         let e = &self.endpoint;
         let wrong = |field, value: &dyn fmt::Display, wanted: &dyn fmt::Display| OfiError::Peer {
             field,
