@@ -1,7 +1,7 @@
 //! Asynchronous events: what happens to a device, a port or a queue pair by itself.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use super::context::Context;
 use crate::error::{Error, last_errno};
@@ -79,12 +79,6 @@ impl Context {
         // SAFETY: the context's descriptor is open until the context is closed, which `self`'s
         // borrow precludes.
         unsafe { BorrowedFd::borrow_raw((*self.as_raw()).async_fd) }
-    }
-}
-
-impl AsFd for Context {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.async_fd()
     }
 }
 

@@ -78,12 +78,7 @@ impl Verbs {
     ///
     /// [`Error::NoDevice`] when there are none.
     pub fn devices(&self) -> Result<Vec<String>, Error> {
-        let list = DeviceList::get(self)?;
-        Ok(list
-            .devices()
-            .iter()
-            .map(|&device| name_of(device))
-            .collect())
+        Ok(DeviceList::get(self)?.names())
     }
 
     /// Opens the device called `name`. Pin the thread to the device's NUMA node first: the library
@@ -95,15 +90,11 @@ impl Verbs {
     /// gave.
     pub fn open(self: &Arc<Self>, name: &str) -> Result<Arc<Context>, Error> {
         let list = DeviceList::get(self)?;
-        let devices = list
-            .devices()
-            .iter()
-            .map(|&device| (device, name_of(device)));
-        let (named, others): (Vec<_>, Vec<_>) = devices.partition(|(_, other)| other == name);
-        let Some((device, name)) = named.into_iter().next() else {
+        let named = |&&device: &&NonNull<_>| name_of(device) == name;
+        let Some(&device) = list.devices().iter().find(named) else {
             return Err(Error::UnknownDevice {
                 name: name.to_owned(),
-                present: others.into_iter().map(|(_, name)| name).collect(),
+                present: list.names(),
             });
         };
         // SAFETY: `device` is in a list that has not been freed yet.
@@ -111,7 +102,7 @@ impl Verbs {
         let raw = NonNull::new(raw)
             .ok_or_else(|| Error::verb_errno("ibv_open_device", || format!("opening {name}")))?;
         // SAFETY: just opened, by this library, and given to nobody else.
-        unsafe { Context::adopt(Arc::clone(self), raw, name) }
+        unsafe { Context::adopt(Arc::clone(self), raw, name.to_owned()) }
     }
 }
 
@@ -153,6 +144,13 @@ impl<'a> DeviceList<'a> {
         } else {
             Ok(list)
         }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.devices()
+            .iter()
+            .map(|&device| name_of(device))
+            .collect()
     }
 
     fn devices(&self) -> &[NonNull<raw::ibv_device>] {

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::ffi::c_int;
 use std::mem;
-use std::ops::BitOr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -82,26 +81,24 @@ impl Drop for Pd {
     }
 }
 
-/// What may be done to a memory region. Local reading always may.
+/// Who may access a memory region. PCIe writes to it may overtake each other (relaxed ordering),
+/// which fast NICs need for their full rate; a completion still comes after its data. A kernel or
+/// device without relaxed ordering ignores the wish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access(u32);
-
-impl Access {
+pub enum Access {
     /// Reading by this device alone: enough for memory that is only sent from.
-    pub const LOCAL_READ: Self = Self(0);
+    LocalRead,
     /// Writing by peers; the specification wants local writing with it.
-    pub const REMOTE_WRITE: Self = Self(raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_LOCAL_WRITE);
-    /// PCIe writes may overtake each other, which fast NICs need for their full rate. A completion
-    /// still comes after the data that it completes. Left out silently where library, kernel or
-    /// device do not know it.
-    pub const RELAXED_ORDERING: Self = Self(raw::IBV_ACCESS_RELAXED_ORDERING);
+    RemoteWrite,
 }
 
-impl BitOr for Access {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+impl Access {
+    fn bits(self) -> u32 {
+        raw::IBV_ACCESS_RELAXED_ORDERING
+            | match self {
+                Self::LocalRead => 0,
+                Self::RemoteWrite => raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_LOCAL_WRITE,
+            }
     }
 }
 
@@ -137,7 +134,7 @@ impl Mr {
         // `owner` lives.
         let raw = unsafe {
             let at = addr.as_ptr();
-            (pd.context.api().reg_mr_iova2)(pd.as_raw(), at.cast(), len, at as u64, access.0)
+            (pd.context.api().reg_mr_iova2)(pd.as_raw(), at.cast(), len, at as u64, access.bits())
         };
         let raw = NonNull::new(raw).ok_or_else(|| {
             Error::verb_errno("ibv_reg_mr", || {
@@ -188,7 +185,7 @@ impl Mr {
                 len,
                 iova,
                 dmabuf.as_raw_fd(),
-                access.0 as c_int,
+                access.bits() as c_int,
             )
         };
         let raw = NonNull::new(raw).ok_or_else(|| {

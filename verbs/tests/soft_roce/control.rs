@@ -82,7 +82,7 @@ pub fn a_region_outlives_everything_that_made_it() {
     let region = Mr::register(
         &Pd::alloc(&context).expect("a domain"),
         &memory,
-        Access::LOCAL_READ,
+        Access::LocalRead,
     )
     .expect("a region");
     drop(context);

@@ -95,12 +95,7 @@ fn half(verbs: &Arc<Verbs>, device: &str, settings: Settings) -> End<Qp<Reset>> 
     let context = verbs.open(device).expect("the device");
     let pd = Pd::alloc(&context).expect("a domain");
     let memory = Arc::new(Bytes::new(REGION));
-    let mr = Mr::register(
-        &pd,
-        &memory,
-        Access::REMOTE_WRITE | Access::RELAXED_ORDERING,
-    )
-    .expect("a region");
+    let mr = Mr::register(&pd, &memory, Access::RemoteWrite).expect("a region");
     let channel = CompChannel::create(&context).expect("a channel");
     let cq = Cq::create(&context, settings.cqe, Some(&channel), 77, 0).expect("a completion queue");
     let qp = Qp::create(&pd, &cq, &cq, settings.caps).expect("a queue pair");

@@ -54,9 +54,8 @@ impl IbResources {
     /// # Errors
     /// [`IbError::Verbs`].
     pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, IbError> {
-        let access = Access::LOCAL_READ | Access::RELAXED_ORDERING;
         self.sources
-            .get(region, |part| self.register(&part, access))
+            .get(region, |part| self.register(&part, Access::LocalRead))
     }
 
     /// Keeps these sources registered whether a connection is
@@ -89,7 +88,7 @@ impl IbResources {
             return self.on_device(window, device, bytes);
         }
         let part = Part::new(window.region(), window.slot_offset(0), bytes)?;
-        self.writable(&part)
+        self.register(&part, Access::RemoteWrite)
     }
 
     /// Slots in the memory of a GPU: the NIC gets them
@@ -113,7 +112,7 @@ impl IbResources {
             begins + offset as u64,
             bytes,
             at as u64,
-            Access::REMOTE_WRITE | Access::RELAXED_ORDERING,
+            Access::RemoteWrite,
             window.region().clone(),
         );
         Ok(mr?)
@@ -124,13 +123,8 @@ impl IbResources {
         let nodes = &self.device.near().nodes;
         let region = Arc::new(Region::on_nodes(slots * CELL_BYTES, nodes)?);
         let part = Part::new(&region, 0, region.len())?;
-        let mr = self.writable(&part)?;
+        let mr = self.register(&part, Access::RemoteWrite)?;
         Ok((region, mr))
-    }
-
-    fn writable(&self, part: &Arc<Part>) -> Result<Arc<Mr>, IbError> {
-        let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
-        self.register(part, access)
     }
 
     /// From cores near the device: pages that are not there yet come with the registration.
