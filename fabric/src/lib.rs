@@ -75,6 +75,7 @@ mod counts;
 mod device_memory;
 mod grants;
 mod imm;
+mod nic;
 mod parts;
 mod region;
 mod sources;

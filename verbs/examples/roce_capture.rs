@@ -13,10 +13,11 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::CString,
-    io,
-    mem::{size_of, size_of_val, zeroed},
+    fs::File,
+    io::{self, Read},
+    mem::{size_of_val, zeroed},
     net::Ipv4Addr,
-    ptr::null,
+    os::fd::{AsRawFd, FromRawFd},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -79,18 +80,19 @@ impl Packet {
     }
 }
 
-/// The names of the specification, as far as they occur.
+/// The name of the specification, where the opcode is one that occurs.
 fn name(opcode: u8) -> String {
-    match opcode {
-        0x06 => "WRITE_FIRST".to_owned(),
-        0x07 => "WRITE_MIDDLE".to_owned(),
-        0x08 => "WRITE_LAST".to_owned(),
-        0x09 => "WRITE_LAST_WITH_IMM".to_owned(),
-        0x0a => "WRITE_ONLY".to_owned(),
-        0x0b => "WRITE_ONLY_WITH_IMM".to_owned(),
-        0x11 => "ACKNOWLEDGE".to_owned(),
-        other => format!("opcode_{other:#04x}"),
-    }
+    let known = match opcode {
+        0x06 => "WRITE_FIRST",
+        0x07 => "WRITE_MIDDLE",
+        0x08 => "WRITE_LAST",
+        0x09 => "WRITE_LAST_WITH_IMM",
+        0x0a => "WRITE_ONLY",
+        0x0b => "WRITE_ONLY_WITH_IMM",
+        0x11 => "ACKNOWLEDGE",
+        other => return format!("opcode_{other:#04x}"),
+    };
+    known.to_owned()
 }
 
 /// One sender's packets.
@@ -142,72 +144,63 @@ impl Sender {
 }
 
 /// A socket that sees every packet of the interface.
-fn open(interface: &str) -> io::Result<libc::c_int> {
-    let check = |result: libc::c_int| {
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(result)
-        }
+fn open(interface: &str) -> io::Result<File> {
+    let check = |result: libc::c_int| match result {
+        ..0 => Err(io::Error::last_os_error()),
+        _ => Ok(result),
     };
     let name = CString::new(interface)?;
     let all = (libc::ETH_P_ALL as u16).to_be();
+    let bytes: libc::c_int = 256 << 20;
+    let wait = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 200_000,
+    };
     // SAFETY: plain system calls; every structure is a live local of the size that is handed over
-    // with it, and all-zero bytes are a `sockaddr_ll`.
+    // with it, all-zero bytes are a `sockaddr_ll`, and the descriptor is nobody else's.
     unsafe {
-        let index = libc::if_nametoindex(name.as_ptr());
-        if index == 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let fd = check(libc::socket(
-            libc::AF_PACKET,
-            libc::SOCK_RAW,
-            i32::from(all),
-        ))?;
-        let bytes: libc::c_int = 256 << 20;
-        let wait = libc::timeval {
-            tv_sec: 0,
-            tv_usec: 200_000,
-        };
-        let (size, time) = (size_of_val(&bytes) as u32, size_of_val(&wait) as u32);
-        let level = libc::SOL_SOCKET;
-        check(libc::setsockopt(
-            fd,
-            level,
-            libc::SO_RCVBUFFORCE,
-            (&raw const bytes).cast(),
-            size,
-        ))?;
-        check(libc::setsockopt(
-            fd,
-            level,
-            libc::SO_RCVTIMEO,
-            (&raw const wait).cast(),
-            time,
-        ))?;
         let mut address: libc::sockaddr_ll = zeroed();
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = all;
-        address.sll_ifindex = index as i32;
-        let length = size_of::<libc::sockaddr_ll>() as u32;
-        check(libc::bind(fd, (&raw const address).cast(), length))?;
-        Ok(fd)
+        address.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+        if address.sll_ifindex == 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = check(libc::socket(libc::AF_PACKET, libc::SOCK_RAW, all.into()))?;
+        let set = |option, value: *const libc::c_void, size: usize| {
+            check(libc::setsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                option,
+                value,
+                size as u32,
+            ))
+        };
+        set(
+            libc::SO_RCVBUFFORCE,
+            (&raw const bytes).cast(),
+            size_of_val(&bytes),
+        )?;
+        set(
+            libc::SO_RCVTIMEO,
+            (&raw const wait).cast(),
+            size_of_val(&wait),
+        )?;
+        let size = size_of_val(&address) as u32;
+        check(libc::bind(fd, (&raw const address).cast(), size))?;
+        Ok(File::from_raw_fd(fd))
     }
 }
 
 /// Packets that the socket had no room for.
-fn dropped(fd: libc::c_int) -> u32 {
+fn dropped(socket: &File) -> u32 {
     let mut statistics = [0_u32; 2];
     let mut size = size_of_val(&statistics) as u32;
     // SAFETY: the result is writable for the size that is handed over.
     unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_PACKET,
-            libc::PACKET_STATISTICS,
-            statistics.as_mut_ptr().cast(),
-            &raw mut size,
-        );
+        let at = statistics.as_mut_ptr().cast();
+        let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+        libc::getsockopt(socket.as_raw_fd(), level, option, at, &raw mut size);
     }
     statistics[1]
 }
@@ -216,32 +209,17 @@ fn main() -> io::Result<()> {
     let interface = std::env::args().nth(1).ok_or_else(|| {
         io::Error::other("which interface? `roce_capture va` counts until SIGTERM")
     })?;
-    let fd = open(&interface)?;
+    let mut socket = open(&interface)?;
     for signal in [libc::SIGTERM, libc::SIGINT] {
-        // SAFETY: the handler stores to an atomic and does nothing else. Without SA_RESTART, so
-        // that `recv` returns.
-        unsafe {
-            let mut action: libc::sigaction = zeroed();
-            action.sa_sigaction = stop as extern "C" fn(libc::c_int) as usize;
-            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
-        }
+        // SAFETY: the handler stores to an atomic and does nothing else. `read` returns by itself.
+        unsafe { libc::signal(signal, stop as extern "C" fn(libc::c_int) as usize) };
     }
     println!("counting on {interface}");
     let mut senders: BTreeMap<Ipv4Addr, Sender> = BTreeMap::new();
     let mut frame = [0; ENOUGH];
     loop {
-        // SAFETY: `frame` is writable for its length; what does not fit into it is cut off.
-        let taken = unsafe {
-            libc::recvfrom(
-                fd,
-                frame.as_mut_ptr().cast(),
-                frame.len(),
-                0,
-                std::ptr::null_mut(),
-                null::<u32>().cast_mut(),
-            )
-        };
-        match usize::try_from(taken) {
+        // What does not fit into the frame is cut off.
+        match socket.read(&mut frame) {
             Ok(length) => {
                 if let Some(p) = Packet::read(&frame[..length]) {
                     senders.entry(p.from).or_default().take(p);
@@ -266,6 +244,6 @@ fn main() -> io::Result<()> {
             sender.imm_under_other_psn
         );
     }
-    println!("packets missed: {}", dropped(fd));
+    println!("packets missed: {}", dropped(&socket));
     Ok(())
 }

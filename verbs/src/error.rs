@@ -18,7 +18,10 @@ pub enum Error {
         detail: String,
     },
     /// A file by the right name is not libibverbs.
-    #[error("{library} has no function {symbol}: this is not a libibverbs that can be used")]
+    #[error(
+        "{library} has no function {symbol}: this is not a libibverbs that can be used \
+         (rdma-core 30 is the oldest)"
+    )]
     MissingSymbol {
         /// The function that is missing.
         symbol: &'static str,
@@ -43,7 +46,7 @@ pub enum Error {
         /// The names there are.
         present: Vec<String>,
     },
-    /// A verb failed.
+    /// A verb, or a system call beside one, failed.
     #[error("{verb}: {} while {doing}{}", Errno(*errno), hint(verb, *errno))]
     Verb {
         /// The verb by its libibverbs name.
@@ -121,16 +124,6 @@ pub enum Error {
         /// How long the region is.
         length: usize,
     },
-    /// A system call around the verbs failed.
-    #[error("{call}: {source} while {doing}")]
-    System {
-        /// The call.
-        call: &'static str,
-        /// What it said.
-        source: io::Error,
-        /// What was being done.
-        doing: String,
-    },
 }
 
 impl Error {
@@ -154,16 +147,6 @@ impl Error {
         Self::Verb {
             verb,
             errno,
-            doing: doing(),
-        }
-    }
-
-    /// A failed system call. `doing` runs after the errno has been taken.
-    pub(crate) fn system(call: &'static str, doing: impl FnOnce() -> String) -> Self {
-        let source = io::Error::last_os_error();
-        Self::System {
-            call,
-            source,
             doing: doing(),
         }
     }
@@ -294,17 +277,6 @@ mod tests {
             unreachable!("verb() makes a Verb")
         };
         assert_eq!(errno, libc::EINVAL);
-    }
-
-    #[test]
-    fn no_library_and_no_device_are_two_different_sentences() {
-        let library = Error::NoLibrary {
-            detail: "not found".to_owned(),
-        }
-        .to_string();
-        let device = Error::NoDevice { errno: 0 }.to_string();
-        assert!(library.contains("no libibverbs") && !device.contains("no libibverbs"));
-        assert!(device.contains("no RDMA device") && !library.contains("no RDMA device"));
     }
 
     #[test]

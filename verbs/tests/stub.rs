@@ -1,5 +1,5 @@
 //! The same tests on the in-process provider, which shows that it keeps the contract that real
-//! devices keep; and what it offers beyond: pulled cables, failed devices, counts.
+//! devices keep.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 #[macro_use]
@@ -17,165 +17,11 @@ mod data;
 mod failure;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use failure::first_failure;
-use rig::{Settings, connect, readable};
-use verbs::{
-    AsyncEvent, Payload, PortState, QpCaps, RecvChain, SendChain, Verbs, Wc, WcStatus, Write, stub,
-};
+use verbs::{Verbs, stub};
 
 fn devices() -> (Arc<Verbs>, String, String) {
     (stub::verbs(), "stub0".to_owned(), "stub1".to_owned())
 }
 
 common_cases!();
-
-#[test]
-fn a_pulled_cable_is_an_event_and_writes_fail() {
-    let (a, b) = connect(Settings::default());
-    assert_eq!(a.context.next_async_event().expect("reading"), None);
-    stub::set_port(&b.context, false);
-    assert!(readable(&b.context, Duration::from_secs(1)));
-    assert_eq!(
-        b.context.next_async_event().expect("reading"),
-        Some(AsyncEvent::PortDown { port: 1 })
-    );
-    assert_eq!(
-        b.context.query_port(1).expect("the port").state,
-        PortState::Down
-    );
-    b.receive(0, 1);
-    a.send(&[a.write(&b, 1, 8)]);
-    assert_eq!(first_failure(&a).status(), WcStatus::RETRY_EXC_ERR);
-    stub::set_port(&b.context, true);
-    assert_eq!(
-        b.context.next_async_event().expect("reading"),
-        Some(AsyncEvent::PortActive { port: 1 })
-    );
-}
-
-#[test]
-fn a_failed_device_says_so() {
-    let (a, _b) = connect(Settings::default());
-    stub::fail_device(&a.context);
-    assert_eq!(
-        a.context.next_async_event().expect("reading"),
-        Some(AsyncEvent::DeviceFatal)
-    );
-}
-
-#[test]
-fn a_refused_write_breaks_the_peer_too_and_names_its_queue_pair() {
-    let (a, b) = connect(Settings::default());
-    let mut write = a.write(&b, 9, 64);
-    write.remote.rkey ^= 0x100;
-    a.send(&[write]);
-    let cause = "IBV_EVENT_QP_ACCESS_ERR";
-    let event = b.context.next_async_event().expect("reading");
-    assert_eq!(
-        event,
-        Some(AsyncEvent::QpFatal {
-            qp_num: b.qp.qp_num(),
-            cause
-        })
-    );
-}
-
-/// Fills, drains and wraps a deep queue, with one signaled write in 64, and reconciles what was
-/// counted with what was sent.
-#[test]
-fn a_deep_queue_wraps_and_the_counts_agree() {
-    const DEPTH: u64 = 8192;
-    const ROUNDS: u64 = 20;
-    let caps = QpCaps {
-        max_send_wr: DEPTH as u32,
-        max_recv_wr: DEPTH as u32,
-        ..QpCaps::default()
-    };
-    let (a, b) = connect(Settings {
-        caps,
-        cqe: 2 * DEPTH as u32,
-        ..Settings::default()
-    });
-    let (mut sends, mut receives) = (SendChain::new(64, 64), RecvChain::new(DEPTH as usize));
-    let mut wcs = [Wc::default(); 128];
-    let mut arrivals = 0_u32;
-    for _ in 0..ROUNDS {
-        for id in 0..DEPTH {
-            receives.push(id).expect("room");
-        }
-        b.qp.post_recv(&mut receives)
-            .expect("an empty receive queue");
-        for id in 0..DEPTH {
-            let slot = id as usize * 64;
-            let payload = Payload::Region(a.mr.slice(slot, 64).expect("within"));
-            let (remote, imm, signaled) = (b.at(slot as u64), Some(id as u32), id % 64 == 63);
-            sends
-                .push(&Write {
-                    wr_id: id,
-                    payload,
-                    remote,
-                    imm,
-                    signaled,
-                    solicited: false,
-                })
-                .expect("room");
-            if sends.room() == 0 {
-                assert_eq!(a.qp.post_send(&mut sends), Ok(64));
-            }
-        }
-        // Every place is taken, although every write is done: only polling retires.
-        sends
-            .push(&Write {
-                payload: Payload::Empty,
-                ..a.write(&b, 0, 0)
-            })
-            .expect("room");
-        assert!(
-            a.qp.post_send(&mut sends)
-                .is_err_and(|error| error.is_full())
-        );
-        sends.clear();
-
-        let mut retired = 0;
-        while retired < DEPTH {
-            let taken = a.cq.poll(&mut wcs).expect("polling");
-            assert!(taken > 0 && wcs[..taken].iter().all(Wc::is_success));
-            retired += 64 * taken as u64;
-        }
-        let mut next = 0;
-        while next < DEPTH {
-            let taken = b.cq.poll(&mut wcs).expect("polling");
-            for wc in &wcs[..taken] {
-                assert_eq!((wc.wr_id(), wc.imm()), (next, Some(next as u32)));
-                next += 1;
-            }
-            arrivals += taken as u32;
-        }
-    }
-    let sent = stub::counts(&a.context);
-    assert_eq!(
-        (sent.work_requests, sent.signaled),
-        (DEPTH * ROUNDS, DEPTH * ROUNDS / 64)
-    );
-    // One doorbell in 64 sends, and the one in each round that found the queue full.
-    assert_eq!(sent.doorbells, DEPTH * ROUNDS / 64 + ROUNDS);
-    assert_eq!(sent.cqes, sent.signaled);
-    let got = stub::counts(&b.context);
-    assert_eq!(
-        (got.receives, got.cqes, u64::from(arrivals)),
-        (DEPTH * ROUNDS, DEPTH * ROUNDS, DEPTH * ROUNDS)
-    );
-}
-
-#[test]
-fn discarded_writes_complete_and_touch_nothing() {
-    let (a, b) = connect(Settings::default());
-    stub::discard(&a.qp);
-    a.fill(0, &[1; 8]);
-    a.send(&[a.write(&b, 1, 8)]);
-    assert!(a.completions(1)[0].is_success());
-    assert_eq!(b.bytes(0, 8), [0; 8]);
-    b.assert_idle();
-}

@@ -70,7 +70,6 @@ impl End {
                 key: to.key,
             },
             data,
-            delivered: false,
         };
         match self.endpoint.write(&write) {
             Ok(()) => true,

@@ -18,18 +18,21 @@ use std::{
 };
 
 use verbs::{
-    Access, CompChannel, Cq, Gid, Init, InitAttr, Mr, Mtu, Notify, Path, Qp, QpCaps, RecvChain,
-    RemoteRegion, RtrAttr, RtsAttr,
+    CompChannel, Cq, Init, Mr, Mtu, Notify, Path, Qp, QpCaps, RecvChain, RemoteRegion, RtrAttr,
+    RtsAttr,
 };
 
 use super::{
-    CELL_BYTES, IbCfgs, IbEnd, IbError, IbRegion, IbResources,
+    IbCfgs, IbEnd, IbError, IbRegion, IbResources,
     device::PortNow,
     rx::IbRx,
     shared::Shared,
     tx::{IbTx, Target, TxCfgs},
 };
-use crate::{Endpoint, Link, Region};
+use crate::{
+    Endpoint, Link, Region,
+    nic::{self, CELL_BYTES},
+};
 
 /// Work requests beyond those for writes: the goodbye, and the write that retires what idles.
 pub(super) const SPARE: u32 = 2;
@@ -91,23 +94,17 @@ impl IbConnection {
         let caps = QpCaps {
             max_send_wr: sends,
             max_recv_wr: cfgs.receive_depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
             max_inline_data: cfgs.inline_bytes.max(CELL_BYTES as u32),
         };
         let qp = Qp::create(resources.pd(), &send_cq, &recv_cq, caps)?;
-        let qp = qp.into_init(&InitAttr {
-            port: port.port,
-            pkey_index: 0,
-            access: Access::REMOTE_WRITE,
-        })?;
-        let mut receives = RecvChain::new(cfgs.receive_depth as usize);
-        while receives.push(0).is_ok() {}
-        qp.post_recv(&mut receives).map_err(|e| IbError::Setting {
-            device: device.name().to_owned(),
-            key: "receive_depth",
-            problem: e.to_string(),
-        })?;
+        let qp = qp.into_init(port.port)?;
+        let receives = cfgs.receive_depth as usize;
+        qp.post_recv(&mut RecvChain::new(receives), receives)
+            .map_err(|e| IbError::Setting {
+                device: device.name().to_owned(),
+                key: "receive_depth",
+                problem: e.to_string(),
+            })?;
         Ok(IbConnection {
             qp,
             send_cq,
@@ -141,7 +138,7 @@ impl IbConnection {
             qp_num: self.qp.qp_num(),
             psn: self.psn,
             lid: self.port.attr.lid,
-            gid: self.port.gid_text(),
+            gid: self.port.gid.gid,
             mtu: self.mtu().bytes(),
             solicited: self.cfgs.solicited,
             slots: region(&self.window),
@@ -168,7 +165,7 @@ impl IbConnection {
             &self.port.attr,
             &self.port.gid,
             peer.lid,
-            Gid(peer.gid.octets()),
+            peer.gid,
             self.cfgs.service_level,
             self.cfgs.traffic_class,
         )?;
@@ -177,7 +174,6 @@ impl IbConnection {
             mtu,
             dest_qp_num: peer.qp_num,
             rq_psn: peer.psn,
-            max_dest_rd_atomic: 0,
             min_rnr_timer: self.cfgs.min_rnr_timer,
         })?;
         let qp = qp.into_rts(&RtsAttr {
@@ -185,7 +181,6 @@ impl IbConnection {
             timeout: self.cfgs.timeout,
             retry_cnt: self.cfgs.retry_count,
             rnr_retry: self.cfgs.rnr_retry,
-            max_rd_atomic: 0,
         })?;
         let mut registered = vec![self.window, self.cells];
         registered.extend(self.sources.iter().cloned());
@@ -242,16 +237,11 @@ fn remote(r: &IbRegion) -> RemoteRegion {
 }
 
 fn covers(field: &'static str, r: &IbRegion, slots: usize, stride: usize) -> Result<(), IbError> {
-    let needed = (slots as u64).checked_mul(stride as u64);
-    let end = r.address.checked_add(r.length);
-    match needed {
-        Some(needed) if needed <= r.length && end.is_some() => Ok(()),
-        _ => Err(IbError::Peer {
-            field,
-            value: r.length,
-            wanted: format!("{slots} slots of {stride} bytes must lie in it"),
-        }),
-    }
+    nic::covers((r.address, r.length), slots, stride).map_err(|wanted| IbError::Peer {
+        field,
+        value: r.length,
+        wanted,
+    })
 }
 
 /// Where packet numbers begin: a queue pair that is made

@@ -3,7 +3,6 @@
 
 use std::{
     fmt,
-    net::Ipv6Addr,
     os::fd::AsRawFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread::{self, JoinHandle},
@@ -68,12 +67,6 @@ pub(super) struct PortNow {
     pub port: u8,
     pub attr: PortAttr,
     pub gid: GidEntry,
-}
-
-impl PortNow {
-    pub fn gid_text(&self) -> Ipv6Addr {
-        self.gid.gid.to_ipv6()
-    }
 }
 
 impl IbDevice {
@@ -245,7 +238,7 @@ impl Watched {
                 Ok(None) => return true,
                 Err(e) => {
                     tracing::warn!("{e}");
-                    self.fail(&Whom::All, &e.to_string());
+                    self.fail(&e.to_string(), |_| true);
                     return false;
                 }
             }
@@ -254,54 +247,34 @@ impl Watched {
 
     fn event(&self, event: AsyncEvent) {
         let name = self.context.name();
-        let (whom, cause) = match event {
+        match event {
+            // The device leaves its queue pairs as they are, and they would try until their retries
+            // end.
             AsyncEvent::PortDown { port } if port == self.port => {
-                // The device leaves its queue pairs as they are,
-                // and they would try until their retries end.
-                (Whom::All, format!("port {port} of {name} is down"))
+                self.fail(&format!("port {port} of {name} is down"), |_| true);
             }
-            AsyncEvent::DeviceFatal => (Whom::All, format!("{name} has failed")),
-            AsyncEvent::QpFatal { qp_num, cause } => (
-                Whom::QueuePair(qp_num),
-                format!("{name}: queue pair {qp_num} failed: {cause}"),
-            ),
-            AsyncEvent::CqError { token } => (
-                Whom::Queue(token),
-                format!("{name}: a completion queue overflowed"),
-            ),
-            other => {
-                tracing::debug!("{name}: {other:?}");
-                return;
+            AsyncEvent::DeviceFatal => self.fail(&format!("{name} has failed"), |_| true),
+            AsyncEvent::QpFatal { qp_num, cause } => {
+                let cause = format!("{name}: queue pair {qp_num} failed: {cause}");
+                self.fail(&cause, |connection| connection.qp_num() == qp_num);
             }
-        };
-        self.fail(&whom, &cause);
+            AsyncEvent::CqError { token } => {
+                let cause = format!("{name}: a completion queue overflowed");
+                self.fail(&cause, |connection| connection.owns(token));
+            }
+            other => tracing::debug!("{name}: {other:?}"),
+        }
     }
 
-    fn fail(&self, whom: &Whom, cause: &str) {
+    /// Breaks the connections that an event concerns.
+    fn fail(&self, cause: &str, concerns: impl Fn(&Shared) -> bool) {
         let all: Vec<_> = self
             .connections()
             .iter()
             .filter_map(Weak::upgrade)
             .collect();
-        for c in all.iter().filter(|c| whom.is(c)) {
+        for c in all.iter().filter(|c| concerns(c)) {
             c.fail(Broken::Device(cause.to_owned()));
-        }
-    }
-}
-
-/// Whom an event concerns.
-enum Whom {
-    All,
-    QueuePair(u32),
-    Queue(u64),
-}
-
-impl Whom {
-    fn is(&self, connection: &Shared) -> bool {
-        match self {
-            Whom::All => true,
-            Whom::QueuePair(number) => connection.qp_num() == *number,
-            Whom::Queue(token) => connection.owns(*token),
         }
     }
 }

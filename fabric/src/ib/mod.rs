@@ -56,40 +56,5 @@ pub use device::{IbDevice, IbDeviceCfgs};
 pub use error::IbError;
 pub use resources::{IbResources, check_memory, locked_memory_limit};
 
-/// Set in an immediate's slot half where the payload came by an earlier WRITE. Slots end at 8,192.
-const SPLIT: u32 = 1 << 15;
-
 /// The immediate of the last message: control kind 2.
 const CLOSE: u32 = 1 << 31 | 2 << 28;
-
-/// Bytes of a descriptor cell.
-const CELL_BYTES: usize = 16;
-
-/// What a split write says about itself, in the cell beside its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Descriptor {
-    /// Bytes of the payload.
-    len: u32,
-    /// Use count of the slot, as in the immediate.
-    use_count: u16,
-    /// Offset of the payload within the slot.
-    at: u32,
-}
-
-impl Descriptor {
-    fn encode(self) -> [u8; CELL_BYTES] {
-        let mut b = [0; CELL_BYTES];
-        b[..4].copy_from_slice(&self.len.to_le_bytes());
-        b[4..6].copy_from_slice(&self.use_count.to_le_bytes());
-        b[8..12].copy_from_slice(&self.at.to_le_bytes());
-        b
-    }
-
-    fn decode(b: &[u8; CELL_BYTES]) -> Self {
-        Descriptor {
-            len: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-            use_count: u16::from_le_bytes([b[4], b[5]]),
-            at: u32::from_le_bytes([b[8], b[9], b[10], b[11]]),
-        }
-    }
-}

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use verbs::{Access, Mr, Pd};
 
-use super::{CELL_BYTES, IbDevice, IbError};
+use super::{IbDevice, IbError};
 use crate::{
     DeviceMemory, Region, Window,
+    nic::CELL_BYTES,
     os::available_memory,
     sources::{Part, Sources},
 };
@@ -51,9 +52,8 @@ impl IbResources {
     /// # Errors
     /// [`IbError::Verbs`].
     pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, IbError> {
-        let access = Access::LOCAL_READ | Access::RELAXED_ORDERING;
-        let register = |part| self.register(&part, access);
-        self.sources.get(region, register)
+        self.sources
+            .get(region, |part| self.register(&part, Access::LocalRead))
     }
 
     /// Keeps these sources registered whether a connection is
@@ -86,7 +86,7 @@ impl IbResources {
             return self.on_device(window, device, bytes);
         }
         let part = Part::new(window.region(), window.slot_offset(0), bytes)?;
-        self.writable(&part)
+        self.register(&part, Access::RemoteWrite)
     }
 
     /// Slots in the memory of a GPU: the NIC gets them
@@ -110,7 +110,7 @@ impl IbResources {
             begins + offset as u64,
             bytes,
             at as u64,
-            Access::REMOTE_WRITE | Access::RELAXED_ORDERING,
+            Access::RemoteWrite,
             window.region().clone(),
         );
         Ok(mr?)
@@ -121,13 +121,8 @@ impl IbResources {
         let nodes = &self.device.near().nodes;
         let region = Arc::new(Region::on_nodes(slots * CELL_BYTES, nodes)?);
         let part = Part::new(&region, 0, region.len())?;
-        let mr = self.writable(&part)?;
+        let mr = self.register(&part, Access::RemoteWrite)?;
         Ok((region, mr))
-    }
-
-    fn writable(&self, part: &Arc<Part>) -> Result<Arc<Mr>, IbError> {
-        let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
-        self.register(part, access)
     }
 
     /// From cores near the device: pages that are not there yet come with the registration.

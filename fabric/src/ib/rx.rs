@@ -7,10 +7,14 @@ use std::{
     sync::Arc,
 };
 
-use verbs::{Notify, RecvChain, Wc, WcOpcode};
+use verbs::{Notify, RecvChain, Wc};
 
-use super::{CELL_BYTES, CLOSE, Descriptor, SPLIT, shared::Shared};
-use crate::{Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window, parts::Parts};
+use super::{CLOSE, shared::Shared};
+use crate::{
+    Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window,
+    nic::{CELL_BYTES, Descriptor, IN_CELL},
+    parts::Parts,
+};
 
 /// Completions taken at a time.
 const TAKE: usize = 32;
@@ -65,14 +69,7 @@ impl IbRx {
 
     /// Takes completions from the queue and puts their receives back. Returns how many there are.
     fn take(&mut self) -> Result<usize, Broken> {
-        let taken = self
-            .shared
-            .recv_cq
-            .poll(&mut self.wcs[..])
-            .map_err(|e| Broken::Io {
-                verb: e.verb,
-                errno: e.errno,
-            })?;
+        let taken = self.shared.recv_cq.poll(&mut self.wcs[..])?;
         (self.next, self.taken) = (0, taken);
         self.counts.cqes += taken as u64;
         let good = self.wcs[..taken].iter().filter(|w| w.is_success()).count();
@@ -84,18 +81,11 @@ impl IbRx {
     }
 
     fn put_back(&mut self) -> Result<(), Broken> {
-        while self.consumed > 0 && self.receives.push(0).is_ok() {
-            self.consumed -= 1;
-        }
-        self.counts.receives += self.receives.len() as u64;
-        self.shared
-            .qp
-            .post_recv(&mut self.receives)
-            .map(|_| ())
-            .map_err(|e| Broken::Io {
-                verb: e.verb,
-                errno: e.errno,
-            })
+        let count = self.consumed as usize;
+        let posted = self.shared.qp.post_recv(&mut self.receives, count)?;
+        self.consumed -= posted as u32;
+        self.counts.receives += posted as u64;
+        Ok(())
     }
 
     /// What one completion means.
@@ -103,18 +93,10 @@ impl IbRx {
         if !wc.is_success() {
             return Err(self.shared.failed(wc));
         }
-        let bits = match (wc.opcode(), wc.imm()) {
-            (WcOpcode::RecvRdmaWithImm, Some(bits)) => bits,
-            (other, _) => {
-                return Err(Broken::BadFrame {
-                    what: "completion",
-                    value: match other {
-                        WcOpcode::Other(code) => u64::from(code),
-                        _ => 0,
-                    },
-                });
-            }
-        };
+        let bits = wc.imm().ok_or(Broken::BadFrame {
+            what: "completion",
+            value: u64::from(wc.opcode()),
+        })?;
         if bits == CLOSE {
             return Err(Broken::Closed);
         }
@@ -126,10 +108,10 @@ impl IbRx {
                 value: u64::from(bits),
             });
         }
-        let (imm, at, len) = if bits & SPLIT == 0 {
+        let (imm, at, len) = if bits & IN_CELL == 0 {
             (imm, None, wc.byte_len())
         } else {
-            self.split(Imm::from_bits(bits & !SPLIT), wc.byte_len())?
+            self.split(Imm::from_bits(bits & !IN_CELL), wc.byte_len())?
         };
         let at = self.parts.landing(imm, at, len)?.at;
         self.parts.landed(imm, at, len, &mut self.counts)
@@ -148,18 +130,8 @@ impl IbRx {
         match described as usize {
             0 => Ok((imm, Some(0), window.stride() as u32)),
             CELL_BYTES => {
-                let offset = usize::from(imm.slot()) * CELL_BYTES;
-                // SAFETY: the cell goes with its slot: it has been written, and is not written
-                // again until the slot's grant is opened again.
-                let cell = unsafe { self.cells.bytes(offset, CELL_BYTES) };
-                let cell = cell.ok().and_then(<[u8]>::first_chunk);
-                match cell.map(Descriptor::decode) {
-                    Some(d) if d.use_count == imm.use_count() => Ok((imm, Some(d.at), d.len)),
-                    d => Err(Broken::BadFrame {
-                        what: "use count in a descriptor cell",
-                        value: d.map_or(0, |d| u64::from(d.use_count)),
-                    }),
-                }
+                let d = Descriptor::read(Some(&self.cells), imm)?;
+                Ok((imm, Some(d.at), d.len))
             }
             other => Err(Broken::BadFrame {
                 what: "length of a descriptor",
@@ -185,20 +157,14 @@ impl IbRx {
     fn take_events(&mut self) -> Result<bool, Broken> {
         let (shared, token) = (&self.shared, self.shared.token);
         let (mut received, mut sent) = (false, false);
-        let n = shared
-            .channel
-            .take_events(|t| {
-                if t == token {
-                    received = true;
-                } else {
-                    sent = true;
-                    shared.send_event();
-                }
-            })
-            .map_err(|e| Broken::Io {
-                verb: e.verb,
-                errno: e.errno,
-            })?;
+        let n = shared.channel.take_events(|t| {
+            if t == token {
+                received = true;
+            } else {
+                sent = true;
+                shared.send_event();
+            }
+        })?;
         self.armed &= !received;
         self.counts.cq_events += n as u64;
         Ok(sent)
@@ -213,13 +179,7 @@ impl IbRx {
             return Ok(Armed::Ready);
         }
         if !self.armed {
-            self.shared
-                .recv_cq
-                .arm(self.notify)
-                .map_err(|e| Broken::Io {
-                    verb: e.verb,
-                    errno: e.errno,
-                })?;
+            self.shared.recv_cq.arm(self.notify)?;
             self.armed = true;
         }
         // What came before the queue was armed raises no event.

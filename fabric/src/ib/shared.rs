@@ -4,7 +4,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
 };
@@ -12,7 +12,7 @@ use std::{
 use verbs::{CompChannel, Cq, Mr, Notify, Qp, Rts, Wc, WcStatus};
 
 use super::{IbResources, device::Watched};
-use crate::Broken;
+use crate::{Broken, nic::Cause};
 
 /// Completions taken from the send queue at a time.
 const TAKE: usize = 16;
@@ -32,8 +32,7 @@ pub(super) struct Shared {
     send_cqes: AtomicU64,
     /// The send queue is armed and its event has not been taken yet.
     send_armed: AtomicBool,
-    is_broken: AtomicBool,
-    cause: OnceLock<Broken>,
+    cause: Cause,
     halves: AtomicU8,
     /// Keep what the peer and this device may still reach.
     _registered: Vec<Arc<Mr>>,
@@ -68,8 +67,7 @@ impl Shared {
             retired_writes: AtomicU64::new(0),
             send_cqes: AtomicU64::new(0),
             send_armed: AtomicBool::new(false),
-            is_broken: AtomicBool::new(false),
-            cause: OnceLock::new(),
+            cause: Cause::default(),
             halves: AtomicU8::new(2),
             _registered: registered,
             _resources: resources,
@@ -89,25 +87,17 @@ impl Shared {
     /// Breaks the connection: the first cause stands. Whatever is posted comes back undone. When
     /// this returns, and when [`Shared::broken`] says so, the queue pair is in ERR and nothing
     /// lands through it any more, whichever thread was first.
-    pub fn fail(&self, cause: Broken) {
-        // Before the queue pair is in ERR: a flushed completion is no cause of its own.
-        let _ = self.cause.set(cause);
-        if !self.is_broken.load(Ordering::Acquire) {
-            // Twice is harmless, and waiting for another thread that does it is not.
+    pub fn fail(&self, cause: impl Into<Broken>) {
+        self.cause.fail(cause.into(), || {
             if let Err(e) = self.qp.set_error() {
                 tracing::debug!("{e}");
             }
-            self.is_broken.store(true, Ordering::Release);
-        }
+        });
     }
 
-    /// Why it broke, if it did. One load while it is alive.
+    /// Why it broke, if it did.
     pub fn broken(&self) -> Option<&Broken> {
-        if self.is_broken.load(Ordering::Acquire) {
-            self.cause.get()
-        } else {
-            None
-        }
+        self.cause.get()
     }
 
     /// A completion with an error status: finds out the
@@ -140,10 +130,7 @@ impl Shared {
             let taken = match self.send_cq.poll(&mut wcs) {
                 Ok(n) => n,
                 Err(e) => {
-                    self.fail(Broken::Io {
-                        verb: e.verb,
-                        errno: e.errno,
-                    });
+                    self.fail(e);
                     return total;
                 }
             };
@@ -187,10 +174,7 @@ impl Shared {
         if !self.send_armed.swap(true, Ordering::SeqCst)
             && let Err(e) = self.send_cq.arm(Notify::Any)
         {
-            self.fail(Broken::Io {
-                verb: e.verb,
-                errno: e.errno,
-            });
+            self.fail(e);
         }
         self.retire();
     }

@@ -9,8 +9,11 @@ use std::{
 
 use verbs::{Mr, Payload, RemoteRegion, RemoteSlice, SendChain, Write};
 
-use super::{CELL_BYTES, CLOSE, Descriptor, SPLIT, shared::Shared, shared::wr_id};
-use crate::{Broken, Endpoint, FabricCounts, Flushed, Imm, Post, PostError, Tx};
+use super::{CLOSE, shared::Shared, shared::wr_id};
+use crate::{
+    Broken, Endpoint, FabricCounts, Flushed, Imm, Post, PostError, Tx,
+    nic::{CELL_BYTES, Descriptor, IN_CELL},
+};
 
 /// Where the peer's slots and cells are.
 #[derive(Clone, Copy, Debug)]
@@ -141,10 +144,7 @@ impl IbTx {
                 Err(e) => {
                     // A queue pair in ERR may refuse: then the cause is known elsewhere.
                     self.shared.retire();
-                    self.shared.fail(Broken::Io {
-                        verb: e.verb,
-                        errno: e.errno,
-                    });
+                    self.shared.fail(e);
                 }
             }
             self.alive()?;
@@ -194,7 +194,7 @@ impl IbTx {
             // returns (the contract); `check` found them inside.
             let bytes = unsafe { source.bytes(post.offset, len) }.unwrap_or_default();
             self.counts.inline += 1;
-            return Ok(self.push(Payload::Inline(&[bytes]), remote, Some(imm), true, false));
+            return Ok(self.push(Payload::Inline(bytes), remote, Some(imm), true, false));
         }
         let local = Payload::Region(self.slice(post)?);
         // The parts of a slot are told apart by their order, and arrive in it whole alone.
@@ -205,7 +205,7 @@ impl IbTx {
         if !self.push(local, remote, None, false, false) {
             return Ok(false);
         }
-        let imm = imm | SPLIT;
+        let imm = imm | IN_CELL;
         if len == self.endpoint.peer_stride {
             let remote = base(self.target.slots);
             return Ok(self.push(Payload::Empty, remote, Some(imm), true, false));
@@ -214,7 +214,8 @@ impl IbTx {
             len: post.len,
             use_count: post.imm.use_count(),
             at: post.at,
-        };
+        }
+        .encode();
         let cell = RemoteSlice {
             addr: self
                 .target
@@ -224,8 +225,8 @@ impl IbTx {
             rkey: self.target.cells.rkey,
         };
         self.counts.inline += 1;
-        let bytes: &[&[u8]] = &[&descriptor.encode()];
-        Ok(self.push(Payload::Inline(bytes), cell, Some(imm), true, false))
+        let bytes = Payload::Inline(&descriptor);
+        Ok(self.push(bytes, cell, Some(imm), true, false))
     }
 }
 

@@ -43,7 +43,7 @@ impl OfiCfgs {
         endpoint: &Endpoint,
         inline_bytes: u32,
     ) -> Result<OfiCfgs, OfiError> {
-        let info = device.info();
+        let limits = device.info().limits();
         let refuse = |key, problem| {
             Err(OfiError::Setting {
                 nic: device.name(),
@@ -69,27 +69,27 @@ impl OfiCfgs {
             );
         }
         let longest = endpoint.peer_stride.max(endpoint.window.stride());
-        if longest > info.longest() {
-            let most = info.longest();
+        if longest > limits.longest {
+            let most = limits.longest;
             return refuse(
                 "model",
                 format!("a slot has {longest} bytes, and the provider's longest write {most}"),
             );
         }
-        let depth = info.send_depth();
+        let depth = limits.send_depth;
         if depth < EACH + SPARE {
             return refuse("ofi", format!("the provider takes {depth} sends at a time"));
         }
         let writes = endpoint.send_depth.clamp(1, (depth - SPARE) / EACH);
         let slots = endpoint.window.slots();
         let arrivals = slots.saturating_mul(parts(endpoint.window.stream())) + CONTROL;
-        let receives = if info.wants_receives() { arrivals } else { 0 };
-        if receives > info.receive_depth() {
+        let receives = if limits.wants_receives { arrivals } else { 0 };
+        if receives > limits.receive_depth {
             return refuse(
                 "slots",
                 format!(
                     "{slots} slots need {receives} receives, and the provider takes {}",
-                    info.receive_depth()
+                    limits.receive_depth
                 ),
             );
         }

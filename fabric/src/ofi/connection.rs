@@ -15,14 +15,18 @@ use std::{fmt, sync::Arc};
 use ofi::{Depths, Endpoint as Raw, RemoteRegion, Target};
 
 use super::{
-    CELL_BYTES, OfiCfgs, OfiEnd, OfiError, OfiForm, OfiRegion, OfiResources,
+    OfiCfgs, OfiEnd, OfiError, OfiForm, OfiRegion, OfiResources,
     cfgs::{EACH, SPARE},
     resources::random_key,
     rx::OfiRx,
     shared::Shared,
     tx::{OfiTx, Staging},
 };
-use crate::{Broken, Endpoint, Link, Region, sources::Part};
+use crate::{
+    Broken, Endpoint, Link, Region,
+    nic::{self, CELL_BYTES},
+    sources::Part,
+};
 
 /// Bytes of an address at most, in any provider's format.
 const MAX_ADDRESS: usize = 256;
@@ -119,7 +123,7 @@ impl OfiConnection {
     /// # Errors
     /// [`OfiError::Peer`] names the field.
     pub fn accept(self, peer: &OfiEnd) -> Result<Link, OfiError> {
-        Ok(self.introduce(peer)?.link)
+        Ok(self.dial(peer)?.link)
     }
 
     /// Introduces the peer, which has accepted this end already.
@@ -127,10 +131,6 @@ impl OfiConnection {
     /// # Errors
     /// As [`OfiConnection::accept`].
     pub fn dial(self, peer: &OfiEnd) -> Result<Dialling, OfiError> {
-        self.introduce(peer)
-    }
-
-    fn introduce(self, peer: &OfiEnd) -> Result<Dialling, OfiError> {
         let e = &self.endpoint;
         let wrong = |field, value: &dyn fmt::Display, wanted: &dyn fmt::Display| OfiError::Peer {
             field,
@@ -277,20 +277,15 @@ fn covers(
     slots: usize,
     stride: usize,
 ) -> Result<Target, OfiError> {
-    let needed = (slots as u64).checked_mul(stride as u64);
-    match needed {
-        Some(needed) if needed <= r.length && r.address.checked_add(r.length).is_some() => {
-            Ok(Target {
-                addr: r.address,
-                key: r.key,
-            })
-        }
-        _ => Err(OfiError::Peer {
-            field,
-            value: r.length.to_string(),
-            wanted: format!("{slots} slots of {stride} bytes must lie in it"),
-        }),
-    }
+    nic::covers((r.address, r.length), slots, stride).map_err(|wanted| OfiError::Peer {
+        field,
+        value: r.length.to_string(),
+        wanted,
+    })?;
+    Ok(Target {
+        addr: r.address,
+        key: r.key,
+    })
 }
 
 impl fmt::Debug for OfiConnection {

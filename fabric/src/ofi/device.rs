@@ -105,7 +105,7 @@ impl OfiDevice {
 
     /// Whether writes arrive in the order in which they were posted.
     pub fn keeps_order(&self) -> bool {
-        self.info.keeps_order() && self.shuffle.is_none()
+        self.info.limits().keeps_order && self.shuffle.is_none()
     }
 
     pub(super) fn shuffle(&self) -> Option<u64> {
@@ -115,7 +115,7 @@ impl OfiDevice {
     /// How writes to it say where they go and how long they are.
     pub fn form(&self) -> OfiForm {
         let layered = self.info.provider().contains("ofi_rxm");
-        match (self.info.data_bytes() >= 8, layered) {
+        match (self.info.limits().data_bytes >= 8, layered) {
             (true, false) => OfiForm::Data,
             (true, true) => OfiForm::After,
             (false, true) => OfiForm::Cell,
@@ -143,7 +143,7 @@ impl OfiDevice {
     /// Regions that each connection registers.
     fn regions_each(&self) -> usize {
         let cells = usize::from(self.form() == OfiForm::Cell);
-        1 + cells + usize::from(self.info.registers_sources())
+        1 + cells + usize::from(self.info.limits().registers_sources)
     }
 
     /// What this provider is asked to hold for so many connections, where it says how much it can.
@@ -151,7 +151,7 @@ impl OfiDevice {
     /// # Errors
     /// [`OfiError::Setting`]: more endpoints than it has.
     pub fn check(&self, connections: usize) -> Result<(), OfiError> {
-        let most = self.info.endpoints();
+        let most = self.info.limits().endpoints;
         if most > 0 && connections > most {
             return Err(OfiError::Setting {
                 nic: self.name(),
@@ -166,12 +166,12 @@ impl OfiDevice {
             (
                 "completion queues",
                 connections,
-                self.info.completion_queues(),
+                self.info.limits().completion_queues,
             ),
             (
                 "regions",
                 connections * self.regions_each(),
-                self.info.regions(),
+                self.info.limits().regions,
             ),
         ] {
             if best > 0 && wanted > best {

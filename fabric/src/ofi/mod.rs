@@ -53,12 +53,6 @@ pub use device::{OfiDevice, OfiDeviceCfgs};
 pub use error::OfiError;
 pub use resources::OfiResources;
 
-/// Set in an immediate's slot half where the length is in the cell beside the slot.
-const IN_CELL: u32 = 1 << 15;
-
-/// Bytes of a cell.
-const CELL_BYTES: usize = 16;
-
 /// Messages of the fabric itself: control kinds that nobody above knows, with 28 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Own {

@@ -8,11 +8,15 @@ use std::{
 };
 
 use super::{
-    CELL_BYTES, IN_CELL, OfiError, OfiForm, Own, VALUE_MASK,
+    OfiError, OfiForm, Own, VALUE_MASK,
     nap::Nap,
     shared::{Arrival, Queue, Shared},
 };
-use crate::{Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window, parts::Parts};
+use crate::{
+    Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window,
+    nic::{Descriptor, IN_CELL},
+    parts::Parts,
+};
 
 /// Arrivals taken from under the lock at a time.
 const TAKE: usize = 32;
@@ -119,29 +123,12 @@ impl OfiRx {
             OfiForm::Completion => u32::try_from(arrival.len).map_err(|_| long(arrival.len))?,
             OfiForm::Data | OfiForm::After => (arrival.data >> 32) as u32,
             OfiForm::Cell if bits & IN_CELL == 0 => self.parts.window().stride() as u32,
-            OfiForm::Cell => return Ok((imm, self.in_cell(imm)?)),
+            OfiForm::Cell => {
+                self.parts.window().landing(imm, 0, 0)?;
+                Descriptor::read(self.cells.as_deref(), imm)?.len
+            }
         };
         Ok((imm, len))
-    }
-
-    fn in_cell(&self, imm: Imm) -> Result<u32, Broken> {
-        self.parts.window().landing(imm, 0, 0)?;
-        let offset = usize::from(imm.slot()) * CELL_BYTES;
-        let cell = self.cells.as_ref().and_then(|cells| {
-            // SAFETY: the cell goes with its slot: it has been written, and is not written again
-            // until the slot's grant is opened again, or the next part is on its way.
-            let bytes = unsafe { cells.bytes(offset, CELL_BYTES) };
-            bytes.ok()?.first_chunk::<CELL_BYTES>().copied()
-        });
-        match cell {
-            Some([a, b, c, d, e, f, ..]) if u16::from_le_bytes([e, f]) == imm.use_count() => {
-                Ok(u32::from_le_bytes([a, b, c, d]))
-            }
-            other => Err(Broken::BadFrame {
-                what: "use count in a cell",
-                value: other.map_or(0, |b| u64::from(u16::from_le_bytes([b[4], b[5]]))),
-            }),
-        }
     }
 
     /// A goodbye holds once everything before it has come.

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
 };
@@ -13,7 +13,7 @@ use std::{
 use ofi::{Completion, Endpoint, Failed, Outcome, Target, Write};
 
 use super::{OfiForm, OfiResources, Own, cfgs::EACH, shuffle::Shuffle};
-use crate::Broken;
+use crate::{Broken, nic::Cause};
 
 /// Reads of the queue of a connection that ends, at most: each takes several entries.
 const LAST_READS: usize = 1024;
@@ -146,8 +146,7 @@ pub(super) struct Shared {
     hello: u32,
     /// A message has crossed in both directions.
     warm: AtomicBool,
-    is_broken: AtomicBool,
-    cause: OnceLock<Broken>,
+    cause: Cause,
     pub resources: Arc<OfiResources>,
 }
 
@@ -176,8 +175,7 @@ impl Shared {
             form: device.form(),
             hello,
             warm: AtomicBool::new(false),
-            is_broken: AtomicBool::new(false),
-            cause: OnceLock::new(),
+            cause: Cause::default(),
             resources,
         })
     }
@@ -197,18 +195,13 @@ impl Shared {
 
     /// Breaks the connection: the first cause stands. Nothing is asked of the provider any more, so
     /// that what a connection brings that it makes again by itself is never seen.
-    pub fn fail(&self, cause: Broken) {
-        let _ = self.cause.set(cause);
-        self.is_broken.store(true, Ordering::Release);
+    pub fn fail(&self, cause: impl Into<Broken>) {
+        self.cause.fail(cause.into(), || {});
     }
 
-    /// Why it broke, if it did. One load while it is alive.
+    /// Why it broke, if it did.
     pub fn broken(&self) -> Option<&Broken> {
-        if self.is_broken.load(Ordering::Acquire) {
-            self.cause.get()
-        } else {
-            None
-        }
+        self.cause.get()
     }
 
     /// Lets the provider work, and notes what has completed. Returns how much that was.
@@ -290,7 +283,7 @@ impl Shared {
             match self.endpoint.receive(receive) {
                 Ok(()) => queue.receives += 1,
                 Err(e) if e.is_again() => return queue.again.push(receive),
-                Err(e) => return self.fail(io(&e)),
+                Err(e) => return self.fail(e),
             }
         }
     }
@@ -324,7 +317,6 @@ impl Shared {
             len,
             target: self.slots,
             data: Some(own.bits().into()),
-            delivered: false,
         };
         // Before the provider has it: it may be over at once, by the other half's look.
         match self.endpoint.write(&write) {
@@ -334,7 +326,7 @@ impl Shared {
             }
             Err(e) if e.is_again() => false,
             Err(e) => {
-                self.fail(io(&e));
+                self.fail(e);
                 false
             }
         }
@@ -353,14 +345,6 @@ impl Drop for Shared {
                 }
             }
         }
-    }
-}
-
-/// An operation that the provider refused.
-pub(super) fn io(e: &ofi::OpError) -> Broken {
-    Broken::Io {
-        verb: e.call,
-        errno: e.errno,
     }
 }
 

@@ -10,8 +10,11 @@ use std::{
 
 use ofi::{Target, Write};
 
-use super::{CELL_BYTES, IN_CELL, OfiError, OfiForm, Own, cfgs::EACH, shared::Shared, shared::io};
-use crate::{Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Region, Tx};
+use super::{OfiError, OfiForm, Own, cfgs::EACH, shared::Shared};
+use crate::{
+    Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Region, Tx,
+    nic::{CELL_BYTES, Descriptor, IN_CELL},
+};
 
 /// Memory of the fabric's own that is sent from: small payloads, and what goes into cells.
 ///
@@ -99,7 +102,6 @@ impl OfiTx {
             len: 0,
             target: self.shared.slots,
             data: Some(data),
-            delivered: false,
         }
     }
 
@@ -145,7 +147,6 @@ impl OfiTx {
                 ..self.shared.slots
             },
             data: None,
-            delivered: false,
         };
         let whole = len == self.endpoint.peer_stride && post.at == 0;
         let data = match self.shared.form {
@@ -168,12 +169,14 @@ impl OfiTx {
 
     /// What goes into the cell beside a slot: length and use count.
     fn cell(&self, post: &Post, place: usize, cells: Target) -> Write {
-        let mut bytes = [0; CELL_BYTES];
-        bytes[..4].copy_from_slice(&post.len.to_le_bytes());
-        bytes[4..6].copy_from_slice(&post.imm.use_count().to_le_bytes());
+        let descriptor = Descriptor {
+            len: post.len,
+            use_count: post.imm.use_count(),
+            at: post.at,
+        };
         let offset = self.staging.cell(place);
         // SAFETY: as in `local`.
-        let _ = unsafe { self.staging.region.store(offset, &bytes) };
+        let _ = unsafe { self.staging.region.store(offset, &descriptor.encode()) };
         let at = u64::from(post.imm.slot()) * CELL_BYTES as u64;
         Write {
             send: EACH * place + 1,
@@ -185,7 +188,6 @@ impl OfiTx {
                 ..cells
             },
             data: Some(u64::from(post.imm.bits() | IN_CELL)),
-            delivered: false,
         }
     }
 
@@ -224,7 +226,7 @@ impl OfiTx {
                 }
                 Err(e) if e.is_again() => break,
                 Err(e) => {
-                    self.shared.fail(io(&e));
+                    self.shared.fail(e);
                     break;
                 }
             }

@@ -2,18 +2,20 @@
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use super::devices;
 use fabric::{
-    Broken, Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window,
+    Broken, Endpoint, Event, Link,
     ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes, Traffic},
     testkit::conformance,
 };
 
-/// Longer than anything here takes, even in an emulated machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+use super::devices;
+
+#[path = "../nic/mod.rs"]
+mod nic;
+pub use nic::*;
 
 /// What a test changes in the configuration of both NICs.
 pub type Change = fn(&mut IbWishes);
@@ -92,36 +94,6 @@ pub fn alone() -> MutexGuard<'static, ()> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     super::settle();
     alone
-}
-
-pub fn endpoint(slots: usize, stride: usize, send_depth: usize) -> Endpoint {
-    let region = Arc::new(Region::new(slots * stride).expect("memory"));
-    Endpoint {
-        window: Window::new(region, 0, stride, Arc::new(Grants::new(slots))).expect("fits"),
-        sources: vec![Arc::new(Region::new(slots * stride).expect("memory"))],
-        peer_slots: slots,
-        peer_stride: stride,
-        peer_stream: fabric::wire::Stream::None,
-        send_depth,
-    }
-}
-
-pub fn post(offset: usize, len: u32, imm: Imm) -> Post {
-    Post {
-        source: SourceId(0),
-        offset,
-        len,
-        at: 0,
-        imm,
-    }
-}
-
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 pub fn next(link: &mut Link) -> Event {

@@ -8,16 +8,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::wire::Stream;
 use fabric::{
-    Broken, Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window,
+    Broken, Endpoint, Event, Link,
     ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiForm, OfiResources},
     testkit::conformance,
 };
 use ofi::{Error, Ofi};
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+#[path = "../nic/mod.rs"]
+mod nic;
+pub use nic::*;
 
 /// A provider, a seed for arrivals in any order, and the addresses of the two ends.
 #[derive(Clone, Copy)]
@@ -177,36 +177,6 @@ impl conformance::Fabric for Provider {
 
     fn patience(&self) -> Duration {
         PATIENCE
-    }
-}
-
-pub fn endpoint(slots: usize, stride: usize, send_depth: usize) -> Endpoint {
-    let region = Arc::new(Region::new(slots * stride).expect("memory"));
-    Endpoint {
-        window: Window::new(region, 0, stride, Arc::new(Grants::new(slots))).expect("fits"),
-        sources: vec![Arc::new(Region::new(slots * stride).expect("memory"))],
-        peer_slots: slots,
-        peer_stride: stride,
-        peer_stream: Stream::None,
-        send_depth,
-    }
-}
-
-pub fn post(offset: usize, len: u32, imm: Imm) -> Post {
-    Post {
-        source: SourceId(0),
-        offset,
-        len,
-        at: 0,
-        imm,
-    }
-}
-
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::yield_now();
     }
 }
 

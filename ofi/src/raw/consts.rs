@@ -21,8 +21,6 @@ constants! {
     FI_REMOTE_WRITE: u64 = 1 << 13;
     FI_REMOTE_CQ_DATA: u64 = 1 << 17;
     FI_COMPLETION: u64 = 1 << 24;
-    FI_DELIVERY_COMPLETE: u64 = 1 << 28;
-    FI_HMEM: u64 = 1 << 47;
     FI_SOURCE: u64 = 1 << 57;
 
     FI_CONTEXT: u64 = 1 << 59;
@@ -42,14 +40,10 @@ constants! {
     FI_AV_MAP: c_int = 1;
     FI_AV_TABLE: c_int = 2;
     FI_THREAD_SAFE: c_int = 1;
-    FI_PROGRESS_AUTO: c_int = 1;
-    FI_PROGRESS_MANUAL: c_int = 2;
     FI_CQ_FORMAT_DATA: c_int = 3;
     FI_WAIT_NONE: c_int = 0;
     FI_WAIT_FD: c_int = 3;
     FI_HMEM_SYSTEM: c_int = 0;
-    FI_LINK_DOWN: c_int = 1;
-    FI_LINK_UP: c_int = 2;
 
     FI_GETWAIT: c_int = 5;
     FI_ENABLE: c_int = 6;

@@ -11,9 +11,21 @@
 //! * `api` - the exported functions
 #![allow(non_camel_case_types, missing_docs)]
 
+/// Calls a function of an object's table, or returns `-ENOSYS` where it has none.
+macro_rules! call {
+    ($table:expr, $name:ident($($argument:expr),* $(,)?)) => {
+        match $table.as_ref().and_then(|table| table.$name) {
+            Some(function) => function($($argument),*),
+            None => (-libc::ENOSYS) as _,
+        }
+    };
+}
+
 mod api;
 mod consts;
 mod types;
+
+pub(crate) use call;
 
 pub use api::*;
 pub use consts::*;

@@ -32,28 +32,24 @@ impl Domain {
             let doing = format!("opening {}", info.domain());
             ofi.failed(call, code.into(), info.provider(), doing)
         };
-        let raw = info.raw().as_ptr();
-        let mut fabric = ptr::null_mut();
-        // SAFETY: the attributes are the info's own, and `fabric` is written.
-        let code = unsafe {
-            let attr = (*raw).fabric_attr;
-            (ofi.api().fabric)(attr, &raw mut fabric, ptr::null_mut())
-        };
-        if code != 0 || fabric.is_null() {
-            return Err(failed("fi_fabric", code));
-        }
+        let (raw, none) = (info.raw().as_ptr(), ptr::null_mut());
         let mut opened = Domain {
             info: Arc::clone(info),
-            fabric,
+            fabric: ptr::null_mut(),
             domain: ptr::null_mut(),
         };
-        // SAFETY: the fabric is open, and its table is filled in by the provider.
-        let open =
-            unsafe { (*(*fabric).ops).domain }.ok_or_else(|| failed("fi_domain", libc::ENOSYS))?;
-        // SAFETY: as its declaration says; `opened.domain` is written.
-        let code = unsafe { open(fabric, raw, &raw mut opened.domain, ptr::null_mut()) };
-        if code != 0 || opened.domain.is_null() {
-            return Err(failed("fi_domain", code));
+        // SAFETY: the attributes are the info's own; each call writes the object that the next one
+        // is given, whose table is the provider's.
+        unsafe {
+            let code = (ofi.api().fabric)((*raw).fabric_attr, &raw mut opened.fabric, none);
+            if code != 0 || opened.fabric.is_null() {
+                return Err(failed("fi_fabric", code));
+            }
+            let (fabric, domain) = (opened.fabric, &raw mut opened.domain);
+            let code = raw::call!((*fabric).ops, domain(fabric, raw, domain, none));
+            if code != 0 || opened.domain.is_null() {
+                return Err(failed("fi_domain", code));
+            }
         }
         Ok(Arc::new(opened))
     }
@@ -98,12 +94,8 @@ pub(super) unsafe fn close(object: *mut raw::fid) -> bool {
     if object.is_null() {
         return true;
     }
-    // SAFETY: the object is open: its table is the provider's.
-    match unsafe { (*(*object).ops).close } {
-        // SAFETY: as its declaration says; this is its last use.
-        Some(close) => unsafe { close(object) == 0 },
-        None => false,
-    }
+    // SAFETY: the object is open: its table is the provider's. This is its last use.
+    unsafe { raw::call!((*object).ops, close(object)) == 0 }
 }
 
 impl std::fmt::Debug for Domain {

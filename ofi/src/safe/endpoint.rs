@@ -1,6 +1,6 @@
 //! An endpoint: one peer, windows that it writes, memory that it is sent.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::iovec;
 
 use super::domain::{Domain, close};
+use super::library::text;
 use super::mr::{Memory, Mr, Registered, RemoteRegion, register};
 use crate::error::{Error, OpError};
 use crate::raw;
@@ -51,8 +52,6 @@ pub struct Write {
     pub target: Target,
     /// What the peer's completion brings; without it, the peer hears nothing.
     pub data: Option<u64>,
-    /// Complete only once the peer has it.
-    pub delivered: bool,
 }
 
 /// Objects to be closed in this order.
@@ -133,64 +132,46 @@ impl Endpoint {
         };
         let raw_domain = domain.raw();
         let none = ptr::null_mut();
+        let info = domain.info().raw().as_ptr();
         // SAFETY: the domain is open and its table the provider's; each call writes the object that
         // the next one is given.
         unsafe {
-            let ops = &*(*raw_domain).ops;
-            let mut code = ops.av_open.map_or(-libc::ENOSYS, |open| {
-                open(
-                    raw_domain,
-                    &raw mut attr,
-                    &raw mut this.objects.addresses,
-                    none,
-                )
-            });
-            if code != 0 {
-                // Some have maps alone.
-                attr.type_ = raw::FI_AV_MAP;
-                code = ops.av_open.map_or(-libc::ENOSYS, |open| {
-                    open(
-                        raw_domain,
-                        &raw mut attr,
-                        &raw mut this.objects.addresses,
-                        none,
-                    )
-                });
+            let ops = (*raw_domain).ops;
+            let mut code = -libc::ENOSYS;
+            // Some have maps alone.
+            for type_ in [raw::FI_AV_TABLE, raw::FI_AV_MAP] {
+                attr.type_ = type_;
+                if code != 0 {
+                    let addresses = &raw mut this.objects.addresses;
+                    code = raw::call!(ops, av_open(raw_domain, &raw mut attr, addresses, none));
+                }
             }
             if code != 0 {
                 return Err(failed("fi_av_open", code, "an address vector"));
             }
-            let info = domain.info().raw().as_ptr();
-            let code = ops.endpoint.map_or(-libc::ENOSYS, |open| {
-                open(raw_domain, info, &raw mut this.objects.endpoint, none)
-            });
+            let endpoint = &raw mut this.objects.endpoint;
+            let code = raw::call!(ops, endpoint(raw_domain, info, endpoint, none));
             if code != 0 {
                 return Err(failed("fi_endpoint", code, "an endpoint"));
             }
-            let endpoint = this.objects.endpoint;
-            let fid: *mut raw::fid = endpoint.cast();
-            let ops = &*(*fid).ops;
+            let fid: *mut raw::fid = this.objects.endpoint.cast();
+            let ops = (*fid).ops;
             let both = raw::FI_TRANSMIT | raw::FI_RECV;
-            let queue: *mut raw::fid = this.objects.queue.cast();
-            let bound = ops
-                .bind
-                .map_or(-libc::ENOSYS, |bind| match bind(fid, queue, both) {
-                    0 => bind(fid, this.objects.addresses.cast(), 0),
-                    code => code,
-                });
-            if bound != 0 {
-                return Err(failed("fi_ep_bind", bound, "an endpoint"));
+            let mut code = raw::call!(ops, bind(fid, this.objects.queue.cast(), both));
+            if code == 0 {
+                code = raw::call!(ops, bind(fid, this.objects.addresses.cast(), 0));
             }
-            let enabled = ops
-                .control
-                .map_or(-libc::ENOSYS, |c| c(fid, raw::FI_ENABLE, none));
-            if enabled != 0 {
+            if code != 0 {
+                return Err(failed("fi_ep_bind", code, "an endpoint"));
+            }
+            let code = raw::call!(ops, control(fid, raw::FI_ENABLE, none));
+            if code != 0 {
                 // `ofi_rxm` makes a queue for that many peers, which a device may not have.
                 let what = match domain.info().provider().contains("ofi_rxm") {
                     true => "an endpoint (FI_UNIVERSE_SIZE=16 in the environment asks for less)",
                     false => "an endpoint",
                 };
-                return Err(failed("fi_enable", enabled, what));
+                return Err(failed("fi_enable", code, what));
             }
         }
         Ok(this)
@@ -209,13 +190,10 @@ impl Endpoint {
                 wait_cond: 0,
                 wait_set: ptr::null_mut(),
             };
-            let none = ptr::null_mut();
+            let (attr, queue) = (&raw mut attr, &raw mut self.objects.queue);
             // SAFETY: the domain is open and its table the provider's; the queue is written.
-            let code = unsafe {
-                (*(*domain).ops).cq_open.map_or(-libc::ENOSYS, |open| {
-                    open(domain, &raw mut attr, &raw mut self.objects.queue, none)
-                })
-            };
+            let code =
+                unsafe { raw::call!((*domain).ops, cq_open(domain, attr, queue, ptr::null_mut())) };
             if code != 0 && wait_obj == raw::FI_WAIT_NONE {
                 return Err(code);
             }
@@ -224,12 +202,9 @@ impl Endpoint {
             }
             let mut fd: RawFd = -1;
             let queue: *mut raw::fid = self.objects.queue.cast();
+            let at = (&raw mut fd).cast();
             // SAFETY: the queue is open; the descriptor is written.
-            let code = unsafe {
-                (*(*queue).ops).control.map_or(-libc::ENOSYS, |control| {
-                    control(queue, raw::FI_GETWAIT, (&raw mut fd).cast())
-                })
-            };
+            let code = unsafe { raw::call!((*queue).ops, control(queue, raw::FI_GETWAIT, at)) };
             if wait_obj == raw::FI_WAIT_NONE || (code == 0 && fd >= 0) {
                 self.wait_fd = (wait_obj == raw::FI_WAIT_FD).then_some(fd);
                 return Ok(());
@@ -258,11 +233,9 @@ impl Endpoint {
         let mut len = bytes.len();
         let endpoint = self.objects.endpoint;
         // SAFETY: the endpoint is open; as many bytes are written as there are, at most.
-        let code = unsafe {
-            let cm = (*endpoint).cm.as_ref();
-            cm.and_then(|cm| cm.getname).map_or(-libc::ENOSYS, |name| {
-                name(endpoint.cast(), bytes.as_mut_ptr().cast(), &raw mut len)
-            })
+        let code: i32 = unsafe {
+            let at = bytes.as_mut_ptr().cast();
+            raw::call!((*endpoint).cm, getname(endpoint.cast(), at, &raw mut len))
         };
         if code != 0 || len > bytes.len() {
             let doing = "asking an endpoint for its address".to_owned();
@@ -275,26 +248,20 @@ impl Endpoint {
     /// An address in the provider's own words.
     #[must_use]
     pub fn words(&self, address: &[u8]) -> String {
-        let mut padded = [0u8; ADDRESS_BYTES];
-        let n = address.len().min(ADDRESS_BYTES);
-        padded[..n].copy_from_slice(&address[..n]);
-        let mut text = [0 as c_char; 128];
-        let mut len = text.len();
+        let address = padded(address);
+        let mut words = [0 as c_char; 128];
+        let mut len = words.len();
         let addresses = self.objects.addresses;
         // SAFETY: the vector is open, the address is followed by zeroes up to any provider's
         // length, and the text is cut to the room it has.
         unsafe {
-            let Some(words) = (*(*addresses).ops).straddr else {
+            let Some(say) = (*(*addresses).ops).straddr else {
                 return "?".to_owned();
             };
-            words(
-                addresses,
-                padded.as_ptr().cast(),
-                text.as_mut_ptr(),
-                &raw mut len,
-            );
-            text[text.len() - 1] = 0;
-            CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned()
+            let at = words.as_mut_ptr();
+            say(addresses, address.as_ptr().cast(), at, &raw mut len);
+            words[words.len() - 1] = 0;
+            text(words.as_ptr()).unwrap_or_default()
         }
     }
 
@@ -319,18 +286,17 @@ impl Endpoint {
     ///
     /// [`Error::Call`]: the address is none of this provider's, or the vector is full.
     pub fn introduce(&self, address: &[u8]) -> Result<(), Error> {
-        let mut padded = [0u8; ADDRESS_BYTES];
-        let n = address.len().min(ADDRESS_BYTES);
-        padded[..n].copy_from_slice(&address[..n]);
+        let bytes = padded(address);
         let mut peer = raw::FI_ADDR_UNSPEC;
         let addresses = self.objects.addresses;
         // SAFETY: the vector is open, the address is followed by zeroes up to any provider's
         // length, and `peer` is written.
-        let inserted = unsafe {
-            (*(*addresses).ops).insert.map_or(-libc::ENOSYS, |insert| {
-                let at = padded.as_ptr().cast::<c_void>();
-                insert(addresses, at, 1, &raw mut peer, 0, ptr::null_mut())
-            })
+        let inserted: i32 = unsafe {
+            let (at, peer) = (bytes.as_ptr().cast(), &raw mut peer);
+            raw::call!(
+                (*addresses).ops,
+                insert(addresses, at, 1, peer, 0, ptr::null_mut())
+            )
         };
         if inserted != 1 || peer == raw::FI_ADDR_UNSPEC {
             let doing = format!(
@@ -386,26 +352,28 @@ impl Endpoint {
         if write.data.is_some() {
             flags |= raw::FI_REMOTE_CQ_DATA;
         }
-        if write.delivered {
-            flags |= raw::FI_DELIVERY_COMPLETE;
-        }
         let endpoint = self.objects.endpoint;
         // SAFETY: the endpoint is open and enabled. The payload was found to lie inside a source
         // that lives until the endpoint is closed, and so does the context.
-        let code = unsafe {
-            (*endpoint)
-                .rma
-                .as_ref()
-                .and_then(|rma| rma.writemsg)
-                .map_or(-(libc::ENOSYS as isize), |post| {
-                    post(endpoint, &raw const message, flags)
-                })
+        let code: isize = unsafe {
+            raw::call!(
+                (*endpoint).rma,
+                writemsg(endpoint, &raw const message, flags)
+            )
         };
         match code {
             0 => Ok(()),
             code => Err(refused(i32::try_from(-code).unwrap_or(libc::EIO))),
         }
     }
+}
+
+/// An address, and zeroes behind it up to any provider's length.
+fn padded(address: &[u8]) -> [u8; ADDRESS_BYTES] {
+    let mut padded = [0; ADDRESS_BYTES];
+    let n = address.len().min(ADDRESS_BYTES);
+    padded[..n].copy_from_slice(&address[..n]);
+    padded
 }
 
 impl Drop for Endpoint {

@@ -3,11 +3,9 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::library::{Ofi, c_text};
+use super::library::{Ofi, text};
 use crate::error::Error;
 use crate::raw;
-
-pub(super) use super::library::c_text as text;
 
 /// Which NIC, by what its provider calls it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,12 +38,43 @@ impl Place {
     }
 }
 
+/// What a provider can do with a NIC. Of what it can hold, 0 means that it does not say.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes that a write brings to the peer's completion, beside its payload: 4 or 8.
+    pub data_bytes: usize,
+    /// Whether writes of one endpoint to one peer arrive in the order in which they were posted.
+    pub keeps_order: bool,
+    /// Whether each write that arrives with data uses up a receive.
+    pub wants_receives: bool,
+    /// Whether memory that is sent from must be registered.
+    pub registers_sources: bool,
+    /// Operations that an endpoint can have under way.
+    pub send_depth: usize,
+    /// Receives that an endpoint can hold.
+    pub receive_depth: usize,
+    /// Endpoints that the domain can hold.
+    pub endpoints: usize,
+    /// Completion queues that the domain can hold.
+    pub completion_queues: usize,
+    /// Regions that the domain can hold.
+    pub regions: usize,
+    /// Longest write in bytes.
+    pub longest: usize,
+    /// Gbit/s of the link, where the provider says.
+    pub gbps: Option<u64>,
+    mode: u64,
+    mr_mode: i32,
+    pub(super) key_bytes: usize,
+}
+
 /// See the module.
 pub struct Info {
     ofi: Arc<Ofi>,
     raw: NonNull<raw::fi_info>,
     provider: String,
     domain: String,
+    limits: Limits,
 }
 
 // SAFETY: the structure is read alone once it is made, and freed by whoever drops it last; the
@@ -59,19 +88,37 @@ impl Info {
     ///
     /// `raw` was made by this library's `fi_dupinfo` and belongs to nobody else.
     pub(super) unsafe fn adopt(ofi: Arc<Ofi>, raw: NonNull<raw::fi_info>) -> Self {
-        // SAFETY: the library makes all parts of it; the names are null or C strings.
-        let (provider, domain) = unsafe {
-            let raw = raw.as_ptr();
-            (
-                c_text((*(*raw).fabric_attr).prov_name).unwrap_or_default(),
-                c_text((*(*raw).domain_attr).name).unwrap_or_default(),
-            )
-        };
-        Info {
-            ofi,
-            raw,
-            provider,
-            domain,
+        // SAFETY: the library makes all parts of it but the NIC's, which may be null; the names are
+        // null or C strings.
+        unsafe {
+            let info = raw.as_ref();
+            let (tx, rx, domain) = (&*info.tx_attr, &*info.rx_attr, &*info.domain_attr);
+            let link = info.nic.as_ref().and_then(|nic| nic.link_attr.as_ref());
+            let mode = info.mode | tx.mode | rx.mode;
+            Info {
+                provider: text((*info.fabric_attr).prov_name).unwrap_or_default(),
+                domain: text(domain.name).unwrap_or_default(),
+                limits: Limits {
+                    data_bytes: domain.cq_data_size,
+                    keeps_order: tx.msg_order & rx.msg_order & raw::FI_ORDER_WAW != 0,
+                    wants_receives: mode & raw::FI_RX_CQ_DATA != 0,
+                    registers_sources: domain.mr_mode & raw::FI_MR_LOCAL != 0,
+                    send_depth: tx.size,
+                    receive_depth: rx.size,
+                    endpoints: domain.ep_cnt,
+                    completion_queues: domain.cq_cnt,
+                    regions: domain.mr_cnt,
+                    longest: (*info.ep_attr).max_msg_size,
+                    gbps: link
+                        .filter(|link| link.speed > 0)
+                        .map(|link| link.speed as u64 / 1_000_000_000),
+                    mode,
+                    mr_mode: domain.mr_mode,
+                    key_bytes: domain.mr_key_size,
+                },
+                ofi,
+                raw,
+            }
         }
     }
 
@@ -97,29 +144,14 @@ impl Info {
         &self.domain
     }
 
-    pub(super) fn domain_attr(&self) -> &raw::fi_domain_attr {
-        // SAFETY: every info has one, which lives as long, and is not changed.
-        unsafe { &*(*self.raw.as_ptr()).domain_attr }
-    }
-
-    fn tx_attr(&self) -> &raw::fi_tx_attr {
-        // SAFETY: as `domain_attr`.
-        unsafe { &*(*self.raw.as_ptr()).tx_attr }
-    }
-
-    fn rx_attr(&self) -> &raw::fi_rx_attr {
-        // SAFETY: as `domain_attr`.
-        unsafe { &*(*self.raw.as_ptr()).rx_attr }
-    }
-
-    fn mode(&self) -> u64 {
-        // SAFETY: the info lives as long as this.
-        let own = unsafe { (*self.raw.as_ptr()).mode };
-        own | self.tx_attr().mode | self.rx_attr().mode
+    /// What the provider can do with it.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     pub(super) fn has_mr_mode(&self, bit: i32) -> bool {
-        self.domain_attr().mr_mode & bit != 0
+        self.limits.mr_mode & bit != 0
     }
 
     /// Whether this project knows how to use it.
@@ -128,94 +160,25 @@ impl Info {
             provider: self.provider.clone(),
             lacks,
         };
-        let data = self.data_bytes();
-        if data < 4 {
+        let Limits {
+            data_bytes,
+            key_bytes,
+            mode,
+            ..
+        } = self.limits;
+        if data_bytes < 4 {
             return Err(lacks(format!(
-                "its writes carry {data} bytes of data for the completion, and 4 are needed"
+                "its writes carry {data_bytes} bytes of data for the completion, and 4 are needed"
             )));
         }
-        if self.has_mr_mode(raw::FI_MR_RAW) || self.domain_attr().mr_key_size > 8 {
+        if self.has_mr_mode(raw::FI_MR_RAW) || key_bytes > 8 {
             return Err(lacks("its keys are longer than 8 bytes".to_owned()));
         }
-        let known = raw::FI_CONTEXT | raw::FI_CONTEXT2 | raw::FI_RX_CQ_DATA;
-        // What it may be asked for beside is its own business, but these change how it is called.
-        let prefix = 1 << 58;
-        if self.mode() & prefix & !known != 0 {
+        // `FI_MSG_PREFIX`. Other modes are the provider's own business; this one changes its calls.
+        if mode & 1 << 58 != 0 {
             return Err(lacks("it wants room before every message".to_owned()));
         }
         Ok(self)
-    }
-
-    /// Bytes that a write brings to the peer's completion, beside its payload: 4 or 8.
-    #[must_use]
-    pub fn data_bytes(&self) -> usize {
-        self.domain_attr().cq_data_size
-    }
-
-    /// Whether writes of one endpoint to one peer arrive in the order in which they were posted.
-    #[must_use]
-    pub fn keeps_order(&self) -> bool {
-        self.tx_attr().msg_order & self.rx_attr().msg_order & raw::FI_ORDER_WAW != 0
-    }
-
-    /// Whether each write that arrives with data uses up a receive.
-    #[must_use]
-    pub fn wants_receives(&self) -> bool {
-        self.mode() & raw::FI_RX_CQ_DATA != 0
-    }
-
-    /// Whether memory that is sent from must be registered.
-    #[must_use]
-    pub fn registers_sources(&self) -> bool {
-        self.has_mr_mode(raw::FI_MR_LOCAL)
-    }
-
-    /// Operations that an endpoint can have under way.
-    #[must_use]
-    pub fn send_depth(&self) -> usize {
-        self.tx_attr().size
-    }
-
-    /// Receives that an endpoint can hold.
-    #[must_use]
-    pub fn receive_depth(&self) -> usize {
-        self.rx_attr().size
-    }
-
-    /// Endpoints that the domain can hold; 0 where the provider does not say.
-    #[must_use]
-    pub fn endpoints(&self) -> usize {
-        self.domain_attr().ep_cnt
-    }
-
-    /// Completion queues that the domain can hold; 0 where the provider does not say.
-    #[must_use]
-    pub fn completion_queues(&self) -> usize {
-        self.domain_attr().cq_cnt
-    }
-
-    /// Regions that the domain can hold; 0 where the provider does not say.
-    #[must_use]
-    pub fn regions(&self) -> usize {
-        self.domain_attr().mr_cnt
-    }
-
-    /// Longest write in bytes.
-    #[must_use]
-    pub fn longest(&self) -> usize {
-        // SAFETY: as `domain_attr`.
-        unsafe { (*(*self.raw.as_ptr()).ep_attr).max_msg_size }
-    }
-
-    /// Gbit/s of the link, where the provider says.
-    #[must_use]
-    pub fn gbps(&self) -> Option<u64> {
-        // SAFETY: each is null or lives as long as the info.
-        unsafe {
-            let nic = (*self.raw.as_ptr()).nic;
-            let link = nic.as_ref()?.link_attr.as_ref()?;
-            (link.speed > 0).then_some(link.speed as u64 / 1_000_000_000)
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libloading::Library;
 
-use super::info::{Info, Place, text};
+use super::info::{Info, Place};
 use crate::error::{Error, Version};
 use crate::raw;
 
@@ -26,7 +26,7 @@ pub struct Ofi {
     api: raw::Api,
     version: Version,
     /// Never unloaded: it has threads and handlers of its own, which are not made to be unloaded.
-    _library: Option<ManuallyDrop<Library>>,
+    _library: ManuallyDrop<Library>,
 }
 
 impl Ofi {
@@ -53,24 +53,6 @@ impl Ofi {
         let library = ManuallyDrop::new(library);
         // SAFETY: the file goes by libfabric's versioned name, and is never unloaded.
         let api = unsafe { raw::Api::from_library(&library, file) }?;
-        Self::checked(api, Some(library))
-    }
-
-    /// Uses a table of functions other than the installed library's.
-    ///
-    /// # Safety
-    ///
-    /// The functions must keep libfabric's contract, also when they are called from several
-    /// threads.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooOld`].
-    pub unsafe fn from_api(api: raw::Api) -> Result<Arc<Self>, Error> {
-        Self::checked(api, None)
-    }
-
-    fn checked(api: raw::Api, library: Option<ManuallyDrop<Library>>) -> Result<Arc<Self>, Error> {
         // SAFETY: the function takes nothing and returns a number.
         let version = Version(unsafe { (api.version)() });
         if version.0 < OLDEST {
@@ -266,7 +248,7 @@ fn listed(names: &mut Vec<String>, none: &str) -> String {
 /// # Safety
 ///
 /// Null, or a C string that lives through the call.
-pub(super) unsafe fn c_text(at: *const c_char) -> Option<String> {
+pub(super) unsafe fn text(at: *const c_char) -> Option<String> {
     // SAFETY: this function's contract.
     (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
 }

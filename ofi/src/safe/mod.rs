@@ -17,7 +17,7 @@ mod queue;
 
 pub use domain::Domain;
 pub use endpoint::{Depths, Endpoint, Target, Write};
-pub use info::{Info, Place};
+pub use info::{Info, Limits, Place};
 pub use library::Ofi;
 pub use mr::{Memory, Mr, RemoteRegion};
 pub use queue::{Completion, Failed, Outcome};

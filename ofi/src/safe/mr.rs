@@ -16,15 +16,12 @@ use crate::raw;
 ///
 /// `addr..addr + len` stays mapped for as long as the object lives, wherever the object is moved,
 /// and no Rust reference to bytes of it exists while somebody who was told of it may write them.
+#[expect(clippy::len_without_is_empty, reason = "there is always memory")]
 pub unsafe trait Memory: Send + Sync {
     /// Where it begins.
     fn addr(&self) -> NonNull<u8>;
     /// How long it is in bytes, at least 1.
     fn len(&self) -> usize;
-    /// True where it has no bytes, which is never.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 /// What a peer has to know of memory in order to write it.
@@ -99,7 +96,7 @@ impl Mr {
         memory: Arc<dyn Memory>,
         key: u64,
     ) -> Result<Arc<Self>, Error> {
-        let registered = if domain.info().registers_sources() {
+        let registered = if domain.info().limits().registers_sources {
             register(domain, memory, raw::FI_WRITE, key, ptr::null_mut())?
         } else {
             let raw = ptr::null_mut();
@@ -146,9 +143,11 @@ pub(super) fn register(
 ) -> Result<Registered, Error> {
     let info = domain.info();
     let (addr, len) = (memory.addr(), memory.len());
-    let doing = || format!("registering {len} bytes on {}", info.domain());
-    let failed = |call, code: i32| domain.failed(call, code.into(), doing());
-    let bits = 8 * info.domain_attr().mr_key_size.min(8) as u32;
+    let failed = |call, code: i32| {
+        let doing = format!("registering {len} bytes on {}", info.domain());
+        domain.failed(call, code.into(), doing)
+    };
+    let bits = 8 * info.limits().key_bytes.min(8) as u32;
     let requested_key = match bits {
         0 | 64 => key,
         bits => key & ((1 << bits) - 1),
@@ -169,10 +168,7 @@ pub(super) fn register(
         (*first).requested_key = requested_key;
         (*first).iface = raw::FI_HMEM_SYSTEM;
         let object = domain.raw();
-        match (*(*object).mr).regattr {
-            Some(register) => register(object.cast(), first, 0, &raw mut raw),
-            None => -libc::ENOSYS,
-        }
+        raw::call!((*object).mr, regattr(object.cast(), first, 0, &raw mut raw))
     };
     if code != 0 || raw.is_null() {
         return Err(failed("fi_mr_regattr", code));
@@ -181,16 +177,12 @@ pub(super) fn register(
     if !endpoint.is_null() && info.has_mr_mode(raw::FI_MR_ENDPOINT) {
         // SAFETY: both are open; the table is the provider's.
         unsafe {
-            let ops = &*(*raw).fid.ops;
-            let code = ops
-                .bind
-                .map_or(-libc::ENOSYS, |bind| bind(raw.cast(), endpoint.cast(), 0));
+            let (fid, ops) = (raw.cast(), (*raw).fid.ops);
+            let code = raw::call!(ops, bind(fid, endpoint.cast(), 0));
             if code != 0 {
                 return Err(failed("fi_mr_bind", code));
             }
-            let code = ops.control.map_or(-libc::ENOSYS, |c| {
-                c(raw.cast(), raw::FI_ENABLE, ptr::null_mut())
-            });
+            let code = raw::call!(ops, control(fid, raw::FI_ENABLE, ptr::null_mut()));
             if code != 0 {
                 return Err(failed("fi_mr_enable", code));
             }

@@ -1,10 +1,11 @@
 //! The completion queue of an endpoint: what has come to pass, what failed, and sleeping.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::os::fd::RawFd;
 use std::ptr;
 
 use super::endpoint::Endpoint;
+use super::library::text;
 use crate::error::OpError;
 use crate::raw;
 
@@ -76,15 +77,13 @@ impl Endpoint {
             return Err(refused(libc::EINVAL));
         }
         let context = self.context(self.sends + receive);
+        let (none, anybody) = (ptr::null_mut(), raw::FI_ADDR_UNSPEC);
         // SAFETY: the endpoint is open; a receive of nothing has no memory but its context, which
         // lives until the endpoint is closed.
-        let code = unsafe {
-            (*endpoint).msg.as_ref().and_then(|msg| msg.recv).map_or(
-                -(libc::ENOSYS as isize),
-                |post| {
-                    let (none, anybody) = (ptr::null_mut(), raw::FI_ADDR_UNSPEC);
-                    post(endpoint, none, 0, none, anybody, context)
-                },
+        let code: isize = unsafe {
+            raw::call!(
+                (*endpoint).msg,
+                recv(endpoint, none, 0, none, anybody, context)
             )
         };
         match code {
@@ -109,13 +108,8 @@ impl Endpoint {
         let queue = self.objects.queue;
         // SAFETY: the queue is open, and as many entries of its format are written as there is
         // room for.
-        let code = unsafe {
-            (*(*queue).ops)
-                .read
-                .map_or(-(libc::ENOSYS as isize), |read| {
-                    read(queue, entries.as_mut_ptr().cast(), READ)
-                })
-        };
+        let code: isize =
+            unsafe { raw::call!((*queue).ops, read(queue, entries.as_mut_ptr().cast(), READ)) };
         if code == -(libc::EAGAIN as isize) {
             return Ok(0);
         }
@@ -164,11 +158,7 @@ impl Endpoint {
         // SAFETY: the queue is open; all zeroes are an entry, which says that there is no room for
         // the provider's own data.
         let entry = unsafe {
-            let ops = &*(*queue).ops;
-            match ops
-                .readerr
-                .map_or(-(libc::ENOSYS as isize), |read| read(queue, first, 0))
-            {
+            match raw::call!((*queue).ops, readerr(queue, first, 0)) {
                 1 => first.read(),
                 code => return plain("fi_cq_readerr", i32::try_from(-code).unwrap_or(libc::EIO)),
             }
@@ -182,19 +172,10 @@ impl Endpoint {
         let mut words = [0 as c_char; 128];
         // SAFETY: the queue is open, and the text is cut to the room it has.
         let detail = unsafe {
-            (*(*queue).ops).strerror.map_or(String::new(), |say| {
-                let said = say(
-                    queue,
-                    entry.prov_errno,
-                    entry.err_data,
-                    words.as_mut_ptr(),
-                    127,
-                );
-                if said.is_null() {
-                    return String::new();
-                }
-                CStr::from_ptr(said).to_string_lossy().into_owned()
-            })
+            let (code, data, at) = (entry.prov_errno, entry.err_data, words.as_mut_ptr());
+            let say = (*(*queue).ops).strerror;
+            let said = say.map_or(ptr::null(), |say| say(queue, code, data, at, 127));
+            text(said).unwrap_or_default()
         };
         let mut failed = plain(what, entry.err);
         if !detail.is_empty() && detail != failed.text {

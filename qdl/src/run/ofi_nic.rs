@@ -42,7 +42,8 @@ impl OfiNic {
         tracing::info!(
             "{} is up: {}libfabric {}, writes arrive {}",
             device.name(),
-            info.gbps()
+            info.limits()
+                .gbps
                 .map_or(String::new(), |g| format!("{g} Gbit/s, ")),
             info.ofi().version(),
             if device.keeps_order() {

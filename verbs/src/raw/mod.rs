@@ -7,7 +7,7 @@
 //!
 //! * `types` - structures and function types
 //! * `consts` - enumerators and flags
-//! * `api` - the table of exported functions, and the calls that the C header defines inline
+//! * `api` - the table of exported functions
 #![allow(non_camel_case_types, missing_docs)]
 
 mod api;

@@ -1,118 +1,12 @@
 //! Structures of the ABI, each `repr(C)` and with the header's own field names.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::{align_of, offset_of, size_of};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
 /// A place in an operations table that this project never calls.
 pub type unused_op = *const c_void;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_gid_global {
-    pub subnet_prefix: u64,
-    pub interface_id: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union ibv_gid {
-    pub raw: [u8; 16],
-    pub global: ibv_gid_global,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_gid_entry {
-    pub gid: ibv_gid,
-    pub gid_index: u32,
-    pub port_num: u32,
-    pub gid_type: u32,
-    pub ndev_ifindex: u32,
-}
-
-#[repr(C)]
-pub struct ibv_device {
-    pub _ops: [unused_op; 2],
-    pub node_type: c_int,
-    pub transport_type: c_int,
-    pub name: [c_char; 64],
-    pub dev_name: [c_char; 64],
-    pub dev_path: [c_char; 256],
-    pub ibdev_path: [c_char; 256],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_device_attr {
-    pub fw_ver: [c_char; 64],
-    pub node_guid: u64,
-    pub sys_image_guid: u64,
-    pub max_mr_size: u64,
-    pub page_size_cap: u64,
-    pub vendor_id: u32,
-    pub vendor_part_id: u32,
-    pub hw_ver: u32,
-    pub max_qp: c_int,
-    pub max_qp_wr: c_int,
-    pub device_cap_flags: c_uint,
-    pub max_sge: c_int,
-    pub max_sge_rd: c_int,
-    pub max_cq: c_int,
-    pub max_cqe: c_int,
-    pub max_mr: c_int,
-    pub max_pd: c_int,
-    pub max_qp_rd_atom: c_int,
-    pub max_ee_rd_atom: c_int,
-    pub max_res_rd_atom: c_int,
-    pub max_qp_init_rd_atom: c_int,
-    pub max_ee_init_rd_atom: c_int,
-    pub atomic_cap: c_uint,
-    pub max_ee: c_int,
-    pub max_rdd: c_int,
-    pub max_mw: c_int,
-    pub max_raw_ipv6_qp: c_int,
-    pub max_raw_ethy_qp: c_int,
-    pub max_mcast_grp: c_int,
-    pub max_mcast_qp_attach: c_int,
-    pub max_total_mcast_qp_attach: c_int,
-    pub max_ah: c_int,
-    pub max_fmr: c_int,
-    pub max_map_per_fmr: c_int,
-    pub max_srq: c_int,
-    pub max_srq_wr: c_int,
-    pub max_srq_sge: c_int,
-    pub max_pkeys: u16,
-    pub local_ca_ack_delay: u8,
-    pub phys_port_cnt: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_port_attr {
-    pub state: c_uint,
-    pub max_mtu: c_uint,
-    pub active_mtu: c_uint,
-    pub gid_tbl_len: c_int,
-    pub port_cap_flags: u32,
-    pub max_msg_sz: u32,
-    pub bad_pkey_cntr: u32,
-    pub qkey_viol_cntr: u32,
-    pub pkey_tbl_len: u16,
-    pub lid: u16,
-    pub sm_lid: u16,
-    pub lmc: u8,
-    pub max_vl_num: u8,
-    pub sm_sl: u8,
-    pub subnet_timeout: u8,
-    pub init_type_reply: u8,
-    pub active_width: u8,
-    pub active_speed: u8,
-    pub phys_state: u8,
-    pub link_layer: u8,
-    pub flags: u8,
-    pub port_cap_flags2: u16,
-}
 
 /// What an asynchronous event is about; which member counts follows from the event's type.
 #[repr(C)]
@@ -122,131 +16,6 @@ pub union ibv_async_element {
     pub qp: *mut ibv_qp,
     pub srq: *mut ibv_srq,
     pub port_num: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_async_event {
-    pub element: ibv_async_element,
-    pub event_type: c_uint,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct ibv_wc {
-    pub wr_id: u64,
-    pub status: c_uint,
-    pub opcode: c_uint,
-    pub vendor_err: u32,
-    pub byte_len: u32,
-    /// Network byte order.
-    pub imm_data: u32,
-    pub qp_num: u32,
-    pub src_qp: u32,
-    pub wc_flags: c_uint,
-    pub pkey_index: u16,
-    pub slid: u16,
-    pub sl: u8,
-    pub dlid_path_bits: u8,
-}
-
-#[repr(C)]
-pub struct ibv_pd {
-    pub context: *mut ibv_context,
-    pub handle: u32,
-}
-
-#[repr(C)]
-pub struct ibv_mr {
-    pub context: *mut ibv_context,
-    pub pd: *mut ibv_pd,
-    pub addr: *mut c_void,
-    pub length: usize,
-    pub handle: u32,
-    pub lkey: u32,
-    pub rkey: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_global_route {
-    pub dgid: ibv_gid,
-    pub flow_label: u32,
-    pub sgid_index: u8,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_ah_attr {
-    pub grh: ibv_global_route,
-    pub dlid: u16,
-    pub sl: u8,
-    pub src_path_bits: u8,
-    pub static_rate: u8,
-    pub is_global: u8,
-    pub port_num: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct ibv_qp_cap {
-    pub max_send_wr: u32,
-    pub max_recv_wr: u32,
-    pub max_send_sge: u32,
-    pub max_recv_sge: u32,
-    pub max_inline_data: u32,
-}
-
-#[repr(C)]
-pub struct ibv_qp_init_attr {
-    pub qp_context: *mut c_void,
-    pub send_cq: *mut ibv_cq,
-    pub recv_cq: *mut ibv_cq,
-    pub srq: *mut ibv_srq,
-    pub cap: ibv_qp_cap,
-    pub qp_type: c_uint,
-    pub sq_sig_all: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_qp_attr {
-    pub qp_state: c_uint,
-    pub cur_qp_state: c_uint,
-    pub path_mtu: c_uint,
-    pub path_mig_state: c_uint,
-    pub qkey: u32,
-    pub rq_psn: u32,
-    pub sq_psn: u32,
-    pub dest_qp_num: u32,
-    pub qp_access_flags: c_uint,
-    pub cap: ibv_qp_cap,
-    pub ah_attr: ibv_ah_attr,
-    pub alt_ah_attr: ibv_ah_attr,
-    pub pkey_index: u16,
-    pub alt_pkey_index: u16,
-    pub en_sqd_async_notify: u8,
-    pub sq_draining: u8,
-    pub max_rd_atomic: u8,
-    pub max_dest_rd_atomic: u8,
-    pub min_rnr_timer: u8,
-    pub port_num: u8,
-    pub timeout: u8,
-    pub retry_cnt: u8,
-    pub rnr_retry: u8,
-    pub alt_port_num: u8,
-    pub alt_timeout: u8,
-    pub rate_limit: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct ibv_sge {
-    pub addr: u64,
-    pub length: u32,
-    pub lkey: u32,
 }
 
 #[repr(C)]
@@ -267,88 +36,15 @@ pub struct ibv_wr_atomic {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ibv_wr_ud {
-    pub ah: *mut c_void,
-    pub remote_qpn: u32,
-    pub remote_qkey: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub union ibv_wr_target {
     pub rdma: ibv_wr_rdma,
     pub atomic: ibv_wr_atomic,
-    pub ud: ibv_wr_ud,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_send_wr {
-    pub wr_id: u64,
-    pub next: *mut ibv_send_wr,
-    pub sg_list: *mut ibv_sge,
-    pub num_sge: c_int,
-    pub opcode: c_uint,
-    pub send_flags: c_uint,
-    /// Network byte order.
-    pub imm_data: u32,
-    pub wr: ibv_wr_target,
-    /// XRC's remote SRQ number; not used here.
-    pub qp_type: u32,
-    /// Memory-window binds and segmentation offload; not used here, but part of the size.
-    pub bind_mw: [u64; 6],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_recv_wr {
-    pub wr_id: u64,
-    pub next: *mut ibv_recv_wr,
-    pub sg_list: *mut ibv_sge,
-    pub num_sge: c_int,
 }
 
 /// A shared receive queue; none is ever made here.
 #[repr(C)]
 pub struct ibv_srq {
     _opaque: [u8; 0],
-}
-
-#[repr(C)]
-pub struct ibv_qp {
-    pub context: *mut ibv_context,
-    pub qp_context: *mut c_void,
-    pub pd: *mut ibv_pd,
-    pub send_cq: *mut ibv_cq,
-    pub recv_cq: *mut ibv_cq,
-    pub srq: *mut ibv_srq,
-    pub handle: u32,
-    pub qp_num: u32,
-    pub state: c_uint,
-    pub qp_type: c_uint,
-    pub mutex: pthread_mutex_t,
-    pub cond: pthread_cond_t,
-    pub events_completed: u32,
-}
-
-#[repr(C)]
-pub struct ibv_comp_channel {
-    pub context: *mut ibv_context,
-    pub fd: c_int,
-    pub refcnt: c_int,
-}
-
-#[repr(C)]
-pub struct ibv_cq {
-    pub context: *mut ibv_context,
-    pub channel: *mut ibv_comp_channel,
-    pub cq_context: *mut c_void,
-    pub handle: u32,
-    pub cqe: c_int,
-    pub mutex: pthread_mutex_t,
-    pub cond: pthread_cond_t,
-    pub comp_events_completed: u32,
-    pub async_events_completed: u32,
 }
 
 pub type poll_cq_fn = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
@@ -358,66 +54,349 @@ pub type post_send_fn =
 pub type post_recv_fn =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-/// The operations that the C header calls through the context: they are no exported symbols.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ibv_context_ops {
-    pub _compat_query_device: unused_op,
-    pub _compat_query_port: unused_op,
-    pub _compat_alloc_pd: unused_op,
-    pub _compat_dealloc_pd: unused_op,
-    pub _compat_reg_mr: unused_op,
-    pub _compat_rereg_mr: unused_op,
-    pub _compat_dereg_mr: unused_op,
-    pub alloc_mw: unused_op,
-    pub bind_mw: unused_op,
-    pub dealloc_mw: unused_op,
-    pub _compat_create_cq: unused_op,
-    pub poll_cq: Option<poll_cq_fn>,
-    pub req_notify_cq: Option<req_notify_cq_fn>,
-    pub _compat_cq_event: unused_op,
-    pub _compat_resize_cq: unused_op,
-    pub _compat_destroy_cq: unused_op,
-    pub _compat_create_srq: unused_op,
-    pub _compat_modify_srq: unused_op,
-    pub _compat_query_srq: unused_op,
-    pub _compat_destroy_srq: unused_op,
-    pub post_srq_recv: unused_op,
-    pub _compat_create_qp: unused_op,
-    pub _compat_query_qp: unused_op,
-    pub _compat_modify_qp: unused_op,
-    pub _compat_destroy_qp: unused_op,
-    pub post_send: Option<post_send_fn>,
-    pub post_recv: Option<post_recv_fn>,
-    pub _compat_create_ah: unused_op,
-    pub _compat_destroy_ah: unused_op,
-    pub _compat_attach_mcast: unused_op,
-    pub _compat_detach_mcast: unused_op,
-    pub _compat_async_event: unused_op,
+/// Declares structures of the ABI, each `repr(C)` with all fields public, and lists their sizes and
+/// the offsets of their fields as C expressions, for the comparison with the real headers.
+macro_rules! structures {
+    (@$operator:ident $kind:ident $name:ident $(, $field:ident)?) => {
+        concat!(
+            stringify!($operator), "(", stringify!($kind), " ", stringify!($name),
+            $(", ", stringify!($field),)? ")"
+        )
+    };
+    ($($(#[$meta:meta])* $kind:ident $name:ident {
+        $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
+    })*) => {
+        $(
+            $(#[$meta])*
+            #[repr(C)]
+            pub $kind $name {
+                $($(#[$field_meta])* pub $field: $type,)*
+            }
+        )*
+
+        /// C expressions of every structure above, and their values.
+        pub const LAYOUTS: &[(&str, usize)] = &[$(
+            (structures!(@sizeof $kind $name), size_of::<$name>()),
+            (structures!(@_Alignof $kind $name), align_of::<$name>()),
+            $((structures!(@offsetof $kind $name, $field), offset_of!($name, $field)),)*
+        )*];
+    };
 }
 
-#[repr(C)]
-pub struct ibv_context {
-    pub device: *mut ibv_device,
-    pub ops: ibv_context_ops,
-    pub cmd_fd: c_int,
-    pub async_fd: c_int,
-    pub num_comp_vectors: c_int,
-    pub mutex: pthread_mutex_t,
-    pub abi_compat: *mut c_void,
-}
+structures! {
+    #[derive(Clone, Copy)]
+    union ibv_gid {
+        raw: [u8; 16],
+        global: [u64; 2],
+    }
 
-pub type query_port_fn =
-    unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int;
+    #[derive(Clone, Copy)]
+    struct ibv_gid_entry {
+        gid: ibv_gid,
+        gid_index: u32,
+        port_num: u32,
+        gid_type: u32,
+        ndev_ifindex: u32,
+    }
 
-/// The extended context that surrounds an [`ibv_context`] when its `abi_compat` is all ones. It
-/// grows at its front, so that what is known of it is counted from its end; `sz` says how much the
-/// library filled in.
-#[repr(C)]
-pub struct verbs_context {
-    pub query_port: Option<query_port_fn>,
-    pub _ops: [unused_op; 37],
-    pub _abi_placeholder3: u64,
-    pub sz: usize,
-    pub context: ibv_context,
+    struct ibv_device {
+        _ops: [unused_op; 2],
+        node_type: c_int,
+        transport_type: c_int,
+        name: [c_char; 64],
+        dev_name: [c_char; 64],
+        dev_path: [c_char; 256],
+        ibdev_path: [c_char; 256],
+    }
+
+    #[derive(Clone, Copy)]
+    struct ibv_device_attr {
+        fw_ver: [c_char; 64],
+        node_guid: u64,
+        sys_image_guid: u64,
+        max_mr_size: u64,
+        page_size_cap: u64,
+        vendor_id: u32,
+        vendor_part_id: u32,
+        hw_ver: u32,
+        max_qp: c_int,
+        max_qp_wr: c_int,
+        device_cap_flags: c_uint,
+        max_sge: c_int,
+        max_sge_rd: c_int,
+        max_cq: c_int,
+        max_cqe: c_int,
+        max_mr: c_int,
+        max_pd: c_int,
+        max_qp_rd_atom: c_int,
+        max_ee_rd_atom: c_int,
+        max_res_rd_atom: c_int,
+        max_qp_init_rd_atom: c_int,
+        max_ee_init_rd_atom: c_int,
+        atomic_cap: c_uint,
+        max_ee: c_int,
+        max_rdd: c_int,
+        max_mw: c_int,
+        max_raw_ipv6_qp: c_int,
+        max_raw_ethy_qp: c_int,
+        max_mcast_grp: c_int,
+        max_mcast_qp_attach: c_int,
+        max_total_mcast_qp_attach: c_int,
+        max_ah: c_int,
+        max_fmr: c_int,
+        max_map_per_fmr: c_int,
+        max_srq: c_int,
+        max_srq_wr: c_int,
+        max_srq_sge: c_int,
+        max_pkeys: u16,
+        local_ca_ack_delay: u8,
+        phys_port_cnt: u8,
+    }
+
+    #[derive(Clone, Copy)]
+    struct ibv_port_attr {
+        state: c_uint,
+        max_mtu: c_uint,
+        active_mtu: c_uint,
+        gid_tbl_len: c_int,
+        port_cap_flags: u32,
+        max_msg_sz: u32,
+        bad_pkey_cntr: u32,
+        qkey_viol_cntr: u32,
+        pkey_tbl_len: u16,
+        lid: u16,
+        sm_lid: u16,
+        lmc: u8,
+        max_vl_num: u8,
+        sm_sl: u8,
+        subnet_timeout: u8,
+        init_type_reply: u8,
+        active_width: u8,
+        active_speed: u8,
+        phys_state: u8,
+        link_layer: u8,
+        flags: u8,
+        port_cap_flags2: u16,
+    }
+
+    #[derive(Clone, Copy)]
+    struct ibv_async_event {
+        element: ibv_async_element,
+        event_type: c_uint,
+    }
+
+    #[derive(Clone, Copy, Default)]
+    struct ibv_wc {
+        wr_id: u64,
+        status: c_uint,
+        opcode: c_uint,
+        vendor_err: u32,
+        byte_len: u32,
+        /// Network byte order.
+        imm_data: u32,
+        qp_num: u32,
+        src_qp: u32,
+        wc_flags: c_uint,
+        pkey_index: u16,
+        slid: u16,
+        sl: u8,
+        dlid_path_bits: u8,
+    }
+
+    struct ibv_pd {
+        context: *mut ibv_context,
+        handle: u32,
+    }
+
+    struct ibv_mr {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        handle: u32,
+        lkey: u32,
+        rkey: u32,
+    }
+
+    #[derive(Clone, Copy)]
+    struct ibv_global_route {
+        dgid: ibv_gid,
+        flow_label: u32,
+        sgid_index: u8,
+        hop_limit: u8,
+        traffic_class: u8,
+    }
+
+    #[derive(Clone, Copy)]
+    struct ibv_ah_attr {
+        grh: ibv_global_route,
+        dlid: u16,
+        sl: u8,
+        src_path_bits: u8,
+        static_rate: u8,
+        is_global: u8,
+        port_num: u8,
+    }
+
+    #[derive(Clone, Copy, Default)]
+    struct ibv_qp_cap {
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline_data: u32,
+    }
+
+    struct ibv_qp_init_attr {
+        qp_context: *mut c_void,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        cap: ibv_qp_cap,
+        qp_type: c_uint,
+        sq_sig_all: c_int,
+    }
+
+    #[derive(Clone, Copy)]
+    struct ibv_qp_attr {
+        qp_state: c_uint,
+        cur_qp_state: c_uint,
+        path_mtu: c_uint,
+        path_mig_state: c_uint,
+        qkey: u32,
+        rq_psn: u32,
+        sq_psn: u32,
+        dest_qp_num: u32,
+        qp_access_flags: c_uint,
+        cap: ibv_qp_cap,
+        ah_attr: ibv_ah_attr,
+        alt_ah_attr: ibv_ah_attr,
+        pkey_index: u16,
+        alt_pkey_index: u16,
+        en_sqd_async_notify: u8,
+        sq_draining: u8,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        min_rnr_timer: u8,
+        port_num: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        alt_port_num: u8,
+        alt_timeout: u8,
+        rate_limit: u32,
+    }
+
+    #[derive(Clone, Copy, Default)]
+    struct ibv_sge {
+        addr: u64,
+        length: u32,
+        lkey: u32,
+    }
+
+    #[derive(Clone, Copy)]
+    struct ibv_send_wr {
+        wr_id: u64,
+        next: *mut ibv_send_wr,
+        sg_list: *mut ibv_sge,
+        num_sge: c_int,
+        opcode: c_uint,
+        send_flags: c_uint,
+        /// Network byte order.
+        imm_data: u32,
+        wr: ibv_wr_target,
+        /// XRC's remote SRQ number; not used here.
+        qp_type: u32,
+        /// Memory-window binds and segmentation offload; not used here, but part of the size.
+        bind_mw: [u64; 6],
+    }
+
+    #[derive(Clone, Copy)]
+    struct ibv_recv_wr {
+        wr_id: u64,
+        next: *mut ibv_recv_wr,
+        sg_list: *mut ibv_sge,
+        num_sge: c_int,
+    }
+
+    struct ibv_qp {
+        context: *mut ibv_context,
+        qp_context: *mut c_void,
+        pd: *mut ibv_pd,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        handle: u32,
+        qp_num: u32,
+        state: c_uint,
+        qp_type: c_uint,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        events_completed: u32,
+    }
+
+    struct ibv_comp_channel {
+        context: *mut ibv_context,
+        fd: c_int,
+        refcnt: c_int,
+    }
+
+    struct ibv_cq {
+        context: *mut ibv_context,
+        channel: *mut ibv_comp_channel,
+        cq_context: *mut c_void,
+        handle: u32,
+        cqe: c_int,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        comp_events_completed: u32,
+        async_events_completed: u32,
+    }
+
+    /// The operations that the C header calls through the context: they are no exported symbols.
+    #[derive(Clone, Copy)]
+    struct ibv_context_ops {
+        _compat_query_device: unused_op,
+        _compat_query_port: unused_op,
+        _compat_alloc_pd: unused_op,
+        _compat_dealloc_pd: unused_op,
+        _compat_reg_mr: unused_op,
+        _compat_rereg_mr: unused_op,
+        _compat_dereg_mr: unused_op,
+        alloc_mw: unused_op,
+        bind_mw: unused_op,
+        dealloc_mw: unused_op,
+        _compat_create_cq: unused_op,
+        poll_cq: Option<poll_cq_fn>,
+        req_notify_cq: Option<req_notify_cq_fn>,
+        _compat_cq_event: unused_op,
+        _compat_resize_cq: unused_op,
+        _compat_destroy_cq: unused_op,
+        _compat_create_srq: unused_op,
+        _compat_modify_srq: unused_op,
+        _compat_query_srq: unused_op,
+        _compat_destroy_srq: unused_op,
+        post_srq_recv: unused_op,
+        _compat_create_qp: unused_op,
+        _compat_query_qp: unused_op,
+        _compat_modify_qp: unused_op,
+        _compat_destroy_qp: unused_op,
+        post_send: Option<post_send_fn>,
+        post_recv: Option<post_recv_fn>,
+        _compat_create_ah: unused_op,
+        _compat_destroy_ah: unused_op,
+        _compat_attach_mcast: unused_op,
+        _compat_detach_mcast: unused_op,
+        _compat_async_event: unused_op,
+    }
+
+    struct ibv_context {
+        device: *mut ibv_device,
+        ops: ibv_context_ops,
+        cmd_fd: c_int,
+        async_fd: c_int,
+        num_comp_vectors: c_int,
+        mutex: pthread_mutex_t,
+        abi_compat: *mut c_void,
+    }
 }

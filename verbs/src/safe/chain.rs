@@ -1,11 +1,14 @@
-//! Chains of sends: filled one by one, posted with one doorbell, allocated once.
+//! Chains of work requests: allocated once, and posted with one call.
+//!
+//! Every access goes through a pointer to the whole buffer, so that the pointers stored in one work
+//! request stay valid while another is written.
 
 use std::ffi::c_int;
+use std::mem::size_of;
 use std::ptr;
 
-use super::entries::{Entries, Entry};
 use super::mr::{LocalSlice, RemoteSlice};
-use crate::error::PostError;
+use crate::error::{PostError, errno_of};
 use crate::raw;
 
 /// What a write carries.
@@ -13,10 +16,9 @@ use crate::raw;
 pub enum Payload<'a> {
     /// Nothing: with an immediate, a bare signal.
     Empty,
-    /// Bytes that ride in the work request itself, one part after the other. They are copied when
-    /// the write is pushed, so they may be gone before it is posted.
-    Inline(&'a [&'a [u8]]),
-    /// Bytes that the device fetches from a memory region when it carries the write out: they must
+    /// Bytes in the work request itself. `push` copies them.
+    Inline(&'a [u8]),
+    /// Bytes that the device reads from a memory region when it carries the write out: they must
     /// stay until the write is retired.
     Region(LocalSlice),
 }
@@ -39,23 +41,15 @@ pub struct Write<'a> {
     pub solicited: bool,
 }
 
-/// Why a work request was not taken into a chain.
+/// Why a work request was not taken into a chain, which is then as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// The chain is full: post it first.
-    #[error("the chain of {capacity} work requests is full: post it first")]
-    Full {
-        /// How many it holds.
-        capacity: usize,
-    },
+    #[error("the chain is full: post it first")]
+    Full,
     /// More bytes than the chain was made for.
-    #[error("{len} bytes are too many to ride inline, {max} are allowed")]
-    InlineTooLong {
-        /// How many bytes.
-        len: usize,
-        /// How many are allowed.
-        max: usize,
-    },
+    #[error("too many bytes to ride inline in this chain")]
+    InlineTooLong,
 }
 
 /// A work request and what its `sg_list` points to.
@@ -66,22 +60,15 @@ struct SendEntry {
     sge: raw::ibv_sge,
 }
 
-// SAFETY: `repr(C)`, and `wr` is the first field.
-unsafe impl Entry for SendEntry {
-    type Wr = raw::ibv_send_wr;
-
-    unsafe fn next(entry: *mut Self) -> *mut *mut raw::ibv_send_wr {
-        // SAFETY: the caller's promise.
-        unsafe { &raw mut (*entry).wr.next }
-    }
-}
-
 /// Writes waiting for their doorbell.
 ///
 /// Pushing and posting allocate nothing. When the device takes only the first of them, the rest
 /// stay in the chain, in order.
 pub struct SendChain {
-    entries: Entries<SendEntry>,
+    /// `head..tail` are filled and not posted.
+    entries: Vec<SendEntry>,
+    head: usize,
+    tail: usize,
     /// `inline_bytes` for each entry.
     inline: Vec<u8>,
     inline_bytes: usize,
@@ -95,26 +82,12 @@ impl SendChain {
     /// must not exceed what the queue pair was created with.
     #[must_use]
     pub fn new(capacity: usize, inline_bytes: usize) -> Self {
-        let wr = raw::ibv_send_wr {
-            wr_id: 0,
-            next: ptr::null_mut(),
-            sg_list: ptr::null_mut(),
-            num_sge: 0,
-            opcode: raw::IBV_WR_RDMA_WRITE,
-            send_flags: 0,
-            imm_data: 0,
-            wr: raw::ibv_wr_target {
-                rdma: raw::ibv_wr_rdma {
-                    remote_addr: 0,
-                    rkey: 0,
-                },
-            },
-            qp_type: 0,
-            bind_mw: [0; 6],
-        };
-        let sge = raw::ibv_sge::default();
+        // SAFETY: null pointers and zeroes are values of every field.
+        let empty: SendEntry = unsafe { std::mem::zeroed() };
         Self {
-            entries: Entries::new(SendEntry { wr, sge }, capacity),
+            entries: vec![empty; capacity],
+            head: 0,
+            tail: 0,
             inline: vec![0; capacity.saturating_mul(inline_bytes)],
             inline_bytes,
         }
@@ -123,32 +96,33 @@ impl SendChain {
     /// How many writes wait.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.tail - self.head
     }
 
     /// Whether none waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.head == self.tail
     }
 
     /// How many more fit in.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.entries.room()
+        self.entries.len() - self.tail
     }
 
     /// Drops what waits.
     pub fn clear(&mut self) {
-        self.entries.clear();
+        (self.head, self.tail) = (0, 0);
     }
 
     /// Makes the last that waits a solicited one: what a burst ends with is known only when it
     /// ends.
     pub fn solicit_last(&mut self) {
-        if let Some(entry) = self.entries.last() {
+        if !self.is_empty() {
+            let last = self.entries.as_mut_ptr().wrapping_add(self.tail - 1);
             // SAFETY: a filled entry.
-            unsafe { (*entry).wr.send_flags |= raw::IBV_SEND_SOLICITED };
+            unsafe { (*last).wr.send_flags |= raw::IBV_SEND_SOLICITED };
         }
     }
 
@@ -158,15 +132,19 @@ impl SendChain {
     ///
     /// [`PushError`]; the chain is then as it was.
     pub fn push(&mut self, write: &Write<'_>) -> Result<(), PushError> {
-        let index = self.entries.free()?;
+        if self.room() == 0 {
+            return Err(PushError::Full);
+        }
         let mut flags = 0;
         let (sge, num_sge) = match write.payload {
             Payload::Empty => (raw::ibv_sge::default(), 0),
-            Payload::Region(slice) => (sge(slice), 1),
-            Payload::Inline(parts) => {
+            Payload::Region(slice) => {
+                let (addr, length, lkey) = (slice.addr, slice.len, slice.lkey);
+                (raw::ibv_sge { addr, length, lkey }, 1)
+            }
+            Payload::Inline(bytes) => {
                 flags |= raw::IBV_SEND_INLINE;
-                let inline = self.take_inline(index, parts)?;
-                (inline, c_int::from(inline.length > 0))
+                (self.copy_inline(bytes)?, c_int::from(!bytes.is_empty()))
             }
         };
         if write.signaled {
@@ -175,8 +153,8 @@ impl SendChain {
         if write.solicited {
             flags |= raw::IBV_SEND_SOLICITED;
         }
-        let entry = self.entries.at(index);
-        // SAFETY: the free entry.
+        let entry = self.entries.as_mut_ptr().wrapping_add(self.tail);
+        // SAFETY: there is room, so this entry exists and is free.
         unsafe {
             (*entry).sge = sge;
             let wr = &raw mut (*entry).wr;
@@ -196,33 +174,25 @@ impl SendChain {
                 None => (*wr).opcode = raw::IBV_WR_RDMA_WRITE,
             }
         }
-        self.entries.filled();
+        self.tail += 1;
         Ok(())
     }
 
-    /// Copies the parts into the entry's own inline bytes.
-    fn take_inline(&mut self, index: usize, parts: &[&[u8]]) -> Result<raw::ibv_sge, PushError> {
-        let len = parts.iter().map(|part| part.len()).sum::<usize>();
-        if len > self.inline_bytes {
-            return Err(PushError::InlineTooLong {
-                len,
-                max: self.inline_bytes,
-            });
+    /// Copies a payload into the free entry's own inline bytes.
+    fn copy_inline(&mut self, bytes: &[u8]) -> Result<raw::ibv_sge, PushError> {
+        if bytes.len() > self.inline_bytes {
+            return Err(PushError::InlineTooLong);
         }
-        // SAFETY: the entry's bytes are within the buffer, whose length is entries times bytes.
-        let start = unsafe { self.inline.as_mut_ptr().add(index * self.inline_bytes) };
-        let mut at = start;
-        for part in parts {
-            // SAFETY: all parts together fit into the entry's bytes; nothing else points there but
-            // entries not yet posted, and no entry shares its bytes with another.
-            unsafe {
-                ptr::copy_nonoverlapping(part.as_ptr(), at, part.len());
-                at = at.add(part.len());
-            }
-        }
+        // SAFETY: each entry has `inline_bytes` of the buffer for itself. Only work requests that
+        // are not yet posted point there.
+        let own = unsafe {
+            let own = self.inline.as_mut_ptr().add(self.tail * self.inline_bytes);
+            ptr::copy_nonoverlapping(bytes.as_ptr(), own, bytes.len());
+            own
+        };
         Ok(raw::ibv_sge {
-            addr: start as u64,
-            length: len as u32,
+            addr: own as u64,
+            length: bytes.len() as u32,
             lkey: 0,
         })
     }
@@ -231,186 +201,191 @@ impl SendChain {
     /// first work request that it did not take. Returns how many were taken.
     pub(crate) fn post(
         &mut self,
-        verb: &'static str,
         doorbell: impl FnOnce(*mut raw::ibv_send_wr, *mut *mut raw::ibv_send_wr) -> c_int,
     ) -> Result<usize, PostError> {
-        self.entries.post(verb, doorbell)
+        let count = self.len();
+        if count == 0 {
+            return Ok(0);
+        }
+        let base = self.entries.as_mut_ptr();
+        // SAFETY: `head..tail` is within the entries.
+        let first = unsafe {
+            for index in self.head..self.tail - 1 {
+                (*base.add(index)).wr.next = &raw mut (*base.add(index + 1)).wr;
+            }
+            (*base.add(self.tail - 1)).wr.next = ptr::null_mut();
+            base.add(self.head)
+        };
+        let mut bad = ptr::null_mut();
+        let result = doorbell(first.cast(), &raw mut bad);
+        let taken = outcome("ibv_post_send", result, first, bad, count);
+        match &taken {
+            Ok(_) => self.clear(),
+            Err(error) => self.head += error.posted,
+        }
+        taken
     }
 }
 
-fn sge(slice: LocalSlice) -> raw::ibv_sge {
-    raw::ibv_sge {
-        addr: slice.addr,
-        length: slice.len,
-        lkey: slice.lkey,
+/// Receives without memory, which RDMA WRITEs with immediate consume. Each has the number 0.
+pub struct RecvChain {
+    /// Each is linked to the next one.
+    receives: Vec<raw::ibv_recv_wr>,
+}
+
+// SAFETY: the pointers in the receives lead into the chain's own buffer, which moves with it.
+unsafe impl Send for RecvChain {}
+
+impl RecvChain {
+    /// Up to `capacity` receives can be posted at a time.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        let receive = raw::ibv_recv_wr {
+            wr_id: 0,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 0,
+        };
+        let mut receives = vec![receive; capacity];
+        let base = receives.as_mut_ptr();
+        for index in 1..capacity {
+            // SAFETY: both are within the buffer.
+            unsafe { (*base.add(index - 1)).next = base.add(index) };
+        }
+        Self { receives }
     }
+
+    /// Gives `count` receives to `doorbell`, or as many as there are; as [`SendChain::post`].
+    pub(crate) fn post(
+        &mut self,
+        count: usize,
+        doorbell: impl FnOnce(*mut raw::ibv_recv_wr, *mut *mut raw::ibv_recv_wr) -> c_int,
+    ) -> Result<usize, PostError> {
+        let count = count.min(self.receives.len());
+        if count == 0 {
+            return Ok(0);
+        }
+        let first = self.receives.as_mut_ptr();
+        let last = first.wrapping_add(count - 1);
+        // SAFETY: `last` is within the buffer.
+        let next = unsafe { ptr::replace(&raw mut (*last).next, ptr::null_mut()) };
+        let mut bad = ptr::null_mut();
+        let result = doorbell(first, &raw mut bad);
+        // SAFETY: as above.
+        unsafe { (*last).next = next };
+        outcome("ibv_post_recv", result, first, bad, count)
+    }
+}
+
+/// What a verb's result says of the `count` entries from `first` on. `bad` points to the entry that
+/// failed; where it points to none of them, none counts as posted.
+fn outcome<Entry, Wr>(
+    verb: &'static str,
+    returned: c_int,
+    first: *mut Entry,
+    bad: *mut Wr,
+    count: usize,
+) -> Result<usize, PostError> {
+    if returned == 0 {
+        return Ok(count);
+    }
+    let errno = errno_of(returned);
+    let bytes = (bad as usize).checked_sub(first as usize);
+    let posted = match bytes.map(|bytes| bytes / size_of::<Entry>()) {
+        Some(posted) if posted < count => posted,
+        _ => 0,
+    };
+    Err(PostError {
+        verb,
+        errno,
+        posted,
+        left: count - posted,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const REMOTE: RemoteSlice = RemoteSlice {
-        addr: 0x1000,
-        rkey: 7,
-    };
-
-    fn write(wr_id: u64) -> Write<'static> {
+    fn write(payload: Payload<'_>) -> Write<'_> {
         Write {
-            wr_id,
-            payload: Payload::Empty,
-            remote: REMOTE,
-            imm: None,
+            wr_id: 0,
+            payload,
+            remote: RemoteSlice {
+                addr: 0x1000,
+                rkey: 7,
+            },
+            imm: Some(3),
             signaled: false,
             solicited: false,
         }
     }
 
-    /// Follows the links as a provider does.
-    fn ids(mut wr: *mut raw::ibv_send_wr) -> Vec<u64> {
-        let mut ids = Vec::new();
-        while !wr.is_null() {
-            // SAFETY: the chain under test linked it.
-            unsafe {
-                ids.push((*wr).wr_id);
-                wr = (*wr).next;
-            }
-        }
-        ids
-    }
-
-    #[test]
-    fn one_doorbell_sees_the_whole_chain_in_order() {
-        let mut chain = SendChain::new(4, 0);
-        for round in 0..3 {
-            for id in 0..4 {
-                chain.push(&write(round * 4 + id)).expect("room");
-            }
-            assert_eq!(chain.push(&write(9)), Err(PushError::Full { capacity: 4 }));
-            let mut seen = Vec::new();
-            let posted = chain.post("ibv_post_send", |first, _| {
-                seen = ids(first);
-                0
-            });
-            assert_eq!(posted, Ok(4));
-            assert_eq!(seen, (round * 4..round * 4 + 4).collect::<Vec<_>>());
-            assert!(chain.is_empty());
-        }
-        assert_eq!(
-            chain.post("ibv_post_send", |_, _| unreachable!("nothing to post")),
-            Ok(0)
-        );
-    }
-
-    #[test]
-    fn what_the_device_refused_stays_and_is_posted_next() {
-        let mut chain = SendChain::new(8, 0);
-        for id in 0..5 {
-            chain.push(&write(id)).expect("room");
-        }
-        let partial = chain.post("ibv_post_send", |first, bad| {
-            // SAFETY: the third of five linked work requests.
-            unsafe { *bad = (*(*first).next).next };
-            libc::ENOMEM
-        });
-        assert_eq!(
-            partial,
-            Err(PostError {
-                verb: "ibv_post_send",
-                errno: libc::ENOMEM,
-                posted: 2,
-                left: 3
-            })
-        );
-        chain.push(&write(5)).expect("room behind the rest");
-        let mut seen = Vec::new();
-        let rest = chain.post("ibv_post_send", |first, _| {
-            seen = ids(first);
-            0
-        });
-        assert_eq!((rest, seen), (Ok(4), vec![2, 3, 4, 5]));
-        assert_eq!(chain.room(), 8);
-    }
-
-    #[test]
-    fn the_last_of_a_burst_can_be_solicited() {
-        let mut chain = SendChain::new(2, 0);
-        chain.solicit_last();
-        chain.push(&write(0)).expect("room");
-        chain.push(&write(1)).expect("room");
-        chain.solicit_last();
-        let mut solicited = Vec::new();
-        let posted = chain.post("ibv_post_send", |mut wr, _| {
-            while !wr.is_null() {
-                // SAFETY: the chain under test filled and linked it.
-                unsafe {
-                    solicited.push((*wr).send_flags & raw::IBV_SEND_SOLICITED != 0);
-                    wr = (*wr).next;
-                }
-            }
-            0
-        });
-        assert_eq!((posted, solicited), (Ok(2), vec![false, true]));
-    }
-
     #[test]
     fn a_wild_pointer_counts_as_nothing_posted() {
         let mut chain = SendChain::new(2, 0);
-        chain.push(&write(0)).expect("room");
-        let error = chain.post("ibv_post_send", |_, bad| {
+        chain.push(&write(Payload::Empty)).expect("room");
+        let error = chain.post(|_, bad| {
             // SAFETY: the result is writable.
             unsafe { *bad = ptr::null_mut() };
             libc::EINVAL
         });
-        assert_eq!(
-            error.map_err(|error| (error.posted, error.left)),
-            Err((0, 1))
-        );
+        let error = error.expect_err("refused");
+        assert_eq!((error.posted, error.left, chain.len()), (0, 1, 1));
+    }
+
+    #[test]
+    fn receives_that_are_refused_are_counted_and_the_chain_can_be_posted_again() {
+        let mut chain = RecvChain::new(3);
+        let partial = chain.post(3, |first, bad| {
+            // SAFETY: the second of three linked receives.
+            unsafe { *bad = (*first).next };
+            libc::ENOMEM
+        });
+        let error = partial.expect_err("refused");
+        assert_eq!((error.posted, error.left), (1, 2));
+        let mut linked = 0;
+        for count in [1, 2, 9] {
+            let posted = chain.post(count, |mut wr, _| {
+                while !wr.is_null() {
+                    linked += 1;
+                    // SAFETY: the chain under test linked it.
+                    wr = unsafe { (*wr).next };
+                }
+                0
+            });
+            assert_eq!(posted, Ok(count.min(3)));
+        }
+        assert_eq!(linked, 1 + 2 + 3);
     }
 
     #[test]
     fn inline_bytes_are_the_entrys_own() {
         let mut chain = SendChain::new(2, 8);
+        assert_eq!(
+            chain.push(&write(Payload::Inline(&[0; 9]))),
+            Err(PushError::InlineTooLong)
+        );
         for id in 0..2_u8 {
-            let part = [id; 4];
-            let parts: [&[u8]; 2] = [&part, &[0xff]];
-            chain
-                .push(&Write {
-                    payload: Payload::Inline(&parts),
-                    imm: Some(3),
-                    ..write(u64::from(id))
-                })
-                .expect("room");
+            chain.push(&write(Payload::Inline(&[id; 5]))).expect("room");
         }
-        let nine: [&[u8]; 1] = [&[0; 9]];
-        chain.clear();
-        let refused = chain.push(&Write {
-            payload: Payload::Inline(&nine),
-            ..write(0)
-        });
-        assert_eq!(refused, Err(PushError::InlineTooLong { len: 9, max: 8 }));
-        (0..2).for_each(|_| chain.entries.filled());
+        assert_eq!(chain.push(&write(Payload::Empty)), Err(PushError::Full));
         let mut seen = Vec::new();
-        let posted = chain.post("ibv_post_send", |mut wr, _| {
+        let posted = chain.post(|mut wr, _| {
             while !wr.is_null() {
                 // SAFETY: the chain under test filled and linked it; inline bytes lie behind the
                 // address.
                 unsafe {
                     assert_eq!((*wr).num_sge, 1);
-                    assert_eq!((*wr).opcode, raw::IBV_WR_RDMA_WRITE_WITH_IMM);
                     assert_ne!((*wr).send_flags & raw::IBV_SEND_INLINE, 0);
-                    let sge = *(*wr).sg_list;
-                    let bytes = std::slice::from_raw_parts(
-                        ptr::with_exposed_provenance::<u8>(sge.addr as usize),
-                        5,
-                    );
-                    seen.push(bytes.to_vec());
+                    let at = (*(*wr).sg_list).addr as usize;
+                    let bytes = ptr::with_exposed_provenance::<[u8; 5]>(at);
+                    seen.push(*bytes);
                     wr = (*wr).next;
                 }
             }
             0
         });
-        assert_eq!(posted, Ok(2));
-        assert_eq!(seen, [vec![0, 0, 0, 0, 0xff], vec![1, 1, 1, 1, 0xff]]);
+        assert_eq!((posted, seen), (Ok(2), vec![[0; 5], [1; 5]]));
     }
 }

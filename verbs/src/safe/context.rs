@@ -1,15 +1,13 @@
 //! An opened device: its limits, its ports, its GIDs.
 
-use std::ffi::CStr;
-use std::fmt;
-use std::fs;
 use std::mem::{MaybeUninit, size_of};
+use std::net::Ipv6Addr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::gid::{Gid, GidEntry, GidType, choose_gid};
-use super::library::{DeviceInfo, Verbs};
-use super::port::{LinkLayer, PortAttr};
+use super::gid::{GidEntry, GidType, choose_gid};
+use super::library::Verbs;
+use super::port::PortAttr;
 use crate::error::{Error, errno_of};
 use crate::raw;
 
@@ -17,7 +15,7 @@ use crate::raw;
 pub struct Context {
     verbs: Arc<Verbs>,
     raw: NonNull<raw::ibv_context>,
-    info: DeviceInfo,
+    pub(super) name: String,
     limits: DeviceLimits,
 }
 
@@ -30,28 +28,16 @@ unsafe impl Sync for Context {}
 /// What a device can do at most, as it says itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceLimits {
-    /// Firmware version, empty for a software device.
-    pub fw_ver: String,
-    /// PCI vendor.
-    pub vendor_id: u32,
-    /// Physical ports.
-    pub phys_port_cnt: u8,
     /// Queue pairs.
     pub max_qp: u32,
     /// Work requests in one queue.
     pub max_qp_wr: u32,
-    /// Scatter/gather entries in one work request.
-    pub max_sge: u32,
     /// Completion queues.
     pub max_cq: u32,
     /// Entries in one completion queue.
     pub max_cqe: u32,
-    /// Memory regions.
-    pub max_mr: u32,
     /// Bytes in one memory region.
     pub max_mr_size: u64,
-    /// Outstanding RDMA reads and atomics that a queue pair can serve.
-    pub max_qp_rd_atom: u32,
 }
 
 impl Context {
@@ -63,19 +49,19 @@ impl Context {
     pub(crate) unsafe fn adopt(
         verbs: Arc<Verbs>,
         raw: NonNull<raw::ibv_context>,
-        info: DeviceInfo,
+        name: String,
     ) -> Result<Arc<Self>, Error> {
         let mut context = Self {
             verbs,
             raw,
-            info,
+            name,
             limits: DeviceLimits::default(),
         };
         context.limits = context.query_device()?;
         // SAFETY: the context is open; the descriptor is a plain number.
         let fd = unsafe { (*raw.as_ptr()).async_fd };
         set_nonblocking(fd, || {
-            format!("preparing the asynchronous events of {}", context.info.name)
+            format!("preparing the asynchronous events of {}", context.name)
         })?;
         Ok(Arc::new(context))
     }
@@ -83,25 +69,13 @@ impl Context {
     /// The device's name, such as `mlx5_0`.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.info.name
-    }
-
-    /// What the library said about the device before it was opened.
-    #[must_use]
-    pub fn info(&self) -> &DeviceInfo {
-        &self.info
+        &self.name
     }
 
     /// What the device can do at most.
     #[must_use]
     pub fn limits(&self) -> &DeviceLimits {
         &self.limits
-    }
-
-    /// The library behind it.
-    #[must_use]
-    pub fn verbs(&self) -> &Arc<Verbs> {
-        &self.verbs
     }
 
     /// How many interrupt vectors completion queues can be spread over.
@@ -112,8 +86,7 @@ impl Context {
     }
 
     /// The raw context, valid for as long as `self`.
-    #[must_use]
-    pub fn as_raw(&self) -> *mut raw::ibv_context {
+    pub(crate) fn as_raw(&self) -> *mut raw::ibv_context {
         self.raw.as_ptr()
     }
 
@@ -137,7 +110,7 @@ impl Context {
             asked,
             limit,
             name,
-            device: self.info.name.clone(),
+            device: self.name.clone(),
         })
     }
 
@@ -152,8 +125,8 @@ impl Context {
         }
         Err(Error::Mismatch {
             what,
-            one: of.info.name.clone(),
-            other: self.info.name.clone(),
+            one: of.name.clone(),
+            other: self.name.clone(),
         })
     }
 
@@ -163,12 +136,19 @@ impl Context {
         let result = unsafe { (self.api().query_device)(self.as_raw(), attr.as_mut_ptr()) };
         if result != 0 {
             return Err(Error::verb("ibv_query_device", result, || {
-                format!("asking {} for its limits", self.info.name)
+                format!("asking {} for its limits", self.name)
             }));
         }
         // SAFETY: zeroed bytes are valid for every field, and the call has filled them in.
         let attr = unsafe { attr.assume_init() };
-        Ok(DeviceLimits::from_raw(&attr))
+        let count = |value: i32| u32::try_from(value).unwrap_or(0);
+        Ok(DeviceLimits {
+            max_qp: count(attr.max_qp),
+            max_qp_wr: count(attr.max_qp_wr),
+            max_cq: count(attr.max_cq),
+            max_cqe: count(attr.max_cqe),
+            max_mr_size: attr.max_mr_size,
+        })
     }
 
     /// A port's state, speed and address. Ports count from 1.
@@ -178,14 +158,12 @@ impl Context {
     /// The verb's, for instance when there is no such port.
     pub fn query_port(&self, port: u8) -> Result<PortAttr, Error> {
         let mut attr = MaybeUninit::<raw::ibv_port_attr>::zeroed();
-        // SAFETY: the context is open and the attributes are writable.
-        let result = unsafe {
-            self.api()
-                .query_port(self.as_raw(), port, attr.as_mut_ptr())
-        };
+        // SAFETY: the context is open and the attributes are writable. The exported function fills
+        // in the first 48 bytes, which hold everything that is read of them.
+        let result = unsafe { (self.api().query_port)(self.as_raw(), port, attr.as_mut_ptr()) };
         if result != 0 {
             return Err(Error::verb("ibv_query_port", result, || {
-                format!("asking {} about port {port}", self.info.name)
+                format!("asking {} about port {port}", self.name)
             }));
         }
         // SAFETY: zeroed bytes are valid for every field, and the call has filled them in.
@@ -212,14 +190,10 @@ impl Context {
     ///
     /// The verb's, other than that the entry is empty.
     pub fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, Error> {
-        let doing = || format!("reading GID {index} of {} port {port}", self.info.name);
-        let Some(query) = self.api().query_gid_ex else {
-            return self.gid_from_sysfs(port, index);
-        };
         let mut entry = MaybeUninit::<raw::ibv_gid_entry>::zeroed();
         // SAFETY: the context is open, and the entry is writable for the size given.
         let result = unsafe {
-            query(
+            (self.api().query_gid_ex)(
                 self.as_raw(),
                 u32::from(port),
                 index,
@@ -231,55 +205,25 @@ impl Context {
         match errno_of(result) {
             0 => {}
             libc::ENODATA => return Ok(None),
-            _ => return Err(Error::verb("ibv_query_gid_ex", result, doing)),
+            _ => {
+                return Err(Error::verb("ibv_query_gid_ex", result, || {
+                    format!("reading GID {index} of {} port {port}", self.name)
+                }));
+            }
         }
         // SAFETY: zeroed bytes are valid for every field, and the call has filled them in.
         let entry = unsafe { entry.assume_init() };
         // SAFETY: every byte of a GID is a byte.
-        let gid = Gid(unsafe { entry.gid.raw });
-        Ok((!gid.is_zero()).then(|| GidEntry {
+        let gid = Ipv6Addr::from(unsafe { entry.gid.raw });
+        Ok((!gid.is_unspecified()).then(|| GidEntry {
             gid,
             index,
             kind: GidType::from_raw(entry.gid_type),
-            ifindex: entry.ndev_ifindex,
         }))
     }
 
-    /// The same for a library that knows GIDs but not their types: the kernel shows those in sysfs.
-    fn gid_from_sysfs(&self, port: u8, index: u32) -> Result<Option<GidEntry>, Error> {
-        let mut gid = raw::ibv_gid { raw: [0; 16] };
-        // SAFETY: the context is open and the GID is writable; the index came from the port's table
-        // length.
-        let result =
-            unsafe { (self.api().query_gid)(self.as_raw(), port, index as i32, &raw mut gid) };
-        if result != 0 {
-            return Err(Error::verb("ibv_query_gid", result, || {
-                format!("reading GID {index} of {} port {port}", self.info.name)
-            }));
-        }
-        // SAFETY: every byte of a GID is a byte.
-        let gid = Gid(unsafe { gid.raw });
-        let file = self
-            .info
-            .sysfs
-            .join(format!("ports/{port}/gid_attrs/types/{index}"));
-        let kind = match fs::read_to_string(file).unwrap_or_default().trim() {
-            "RoCE v2" => GidType::RoceV2,
-            // The kernel shows one text for both; on Ethernet it means RoCE v1.
-            "IB/RoCE v1" if self.query_port(port)?.link_layer == LinkLayer::Ethernet => {
-                GidType::RoceV1
-            }
-            _ => GidType::Ib,
-        };
-        Ok((!gid.is_zero()).then_some(GidEntry {
-            gid,
-            index,
-            kind,
-            ifindex: 0,
-        }))
-    }
-
-    /// The GID that `auto` means on this port; see [`choose_gid`].
+    /// The GID that `auto` means on this port: on InfiniBand the first; on Ethernet a RoCE v2 one,
+    /// IPv4 before routable IPv6 before link-local.
     ///
     /// # Errors
     ///
@@ -288,7 +232,7 @@ impl Context {
         let layer = self.query_port(port)?.link_layer;
         let gids = self.gids(port)?;
         choose_gid(layer, &gids).map_err(|why| Error::NoGid {
-            device: self.info.name.clone(),
+            device: self.name.clone(),
             port,
             why: why.to_owned(),
         })
@@ -303,37 +247,6 @@ impl Drop for Context {
     }
 }
 
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context")
-            .field("info", &self.info)
-            .finish_non_exhaustive()
-    }
-}
-
-impl DeviceLimits {
-    fn from_raw(attr: &raw::ibv_device_attr) -> Self {
-        let count = |value: i32| u32::try_from(value).unwrap_or(0);
-        // The cast is between the two signednesses of a C char.
-        let fw_ver = attr.fw_ver.map(|char| char as u8);
-        Self {
-            fw_ver: CStr::from_bytes_until_nul(&fw_ver)
-                .map(|text| text.to_string_lossy().into_owned())
-                .unwrap_or_default(),
-            vendor_id: attr.vendor_id,
-            phys_port_cnt: attr.phys_port_cnt,
-            max_qp: count(attr.max_qp),
-            max_qp_wr: count(attr.max_qp_wr),
-            max_sge: count(attr.max_sge),
-            max_cq: count(attr.max_cq),
-            max_cqe: count(attr.max_cqe),
-            max_mr: count(attr.max_mr),
-            max_mr_size: attr.max_mr_size,
-            max_qp_rd_atom: count(attr.max_qp_rd_atom),
-        }
-    }
-}
-
 /// Makes a descriptor that libibverbs owns nonblocking.
 pub(crate) fn set_nonblocking(fd: i32, doing: impl FnOnce() -> String) -> Result<(), Error> {
     // SAFETY: only flags of the descriptor are read and written; no memory is involved.
@@ -344,7 +257,7 @@ pub(crate) fn set_nonblocking(fd: i32, doing: impl FnOnce() -> String) -> Result
         }
     };
     if result == -1 {
-        return Err(Error::system("fcntl", doing));
+        return Err(Error::verb_errno("fcntl", doing));
     }
     Ok(())
 }

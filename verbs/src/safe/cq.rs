@@ -1,7 +1,6 @@
 //! Completion queues and their channels.
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
@@ -118,7 +117,7 @@ pub enum Notify {
 
 /// A completion queue.
 pub struct Cq {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     channel: Option<Arc<CompChannel>>,
     raw: NonNull<raw::ibv_cq>,
     poll: raw::poll_cq_fn,
@@ -227,22 +226,8 @@ impl Cq {
         &self.context
     }
 
-    /// Its channel.
-    #[must_use]
-    pub fn channel(&self) -> Option<&Arc<CompChannel>> {
-        self.channel.as_ref()
-    }
-
-    /// How many entries it really has.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        // SAFETY: the queue is live; its size does not change.
-        usize::try_from(unsafe { (*self.raw.as_ptr()).cqe }).unwrap_or(0)
-    }
-
     /// The raw queue, valid for as long as `self`.
-    #[must_use]
-    pub fn as_raw(&self) -> *mut raw::ibv_cq {
+    pub(crate) fn as_raw(&self) -> *mut raw::ibv_cq {
         self.raw.as_ptr()
     }
 }
@@ -255,15 +240,6 @@ impl Drop for Cq {
         if result != 0 {
             mem::forget((Arc::clone(&self.context), self.channel.clone()));
         }
-    }
-}
-
-impl fmt::Debug for Cq {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cq")
-            .field("device", &self.context.name())
-            .field("capacity", &self.capacity())
-            .finish_non_exhaustive()
     }
 }
 

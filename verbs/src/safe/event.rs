@@ -1,7 +1,7 @@
 //! Asynchronous events: what happens to a device, a port or a queue pair by itself.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use super::context::Context;
 use crate::error::{Error, last_errno};
@@ -36,20 +36,11 @@ pub enum AsyncEvent {
         /// Why, by libibverbs' name.
         cause: &'static str,
     },
-    /// All receives of a queue pair in ERR have been taken from its shared receive queue.
-    LastWqeReached {
-        /// Its number.
-        qp_num: u32,
-    },
     /// A completion queue overflowed or failed; the queue pairs on it are lost.
     CqError {
         /// The queue's token.
         token: u64,
     },
-    /// A shared receive queue failed.
-    SrqError,
-    /// A shared receive queue fell below its limit.
-    SrqLimit,
     /// Another, by libibverbs' number.
     Other(u32),
 }
@@ -91,12 +82,6 @@ impl Context {
     }
 }
 
-impl AsFd for Context {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.async_fd()
-    }
-}
-
 /// An event in this layer's words.
 ///
 /// # Safety
@@ -106,8 +91,11 @@ impl AsFd for Context {
 unsafe fn describe(event: &raw::ibv_async_event) -> AsyncEvent {
     // SAFETY: for these types the element is a port number, of which a byte counts.
     let port = || u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
-    // SAFETY: for these types the element is a live queue pair.
-    let qp_num = || unsafe { (*event.element.qp).qp_num };
+    let qp_fatal = |cause| {
+        // SAFETY: for these types the element is a live queue pair.
+        let qp_num = unsafe { (*event.element.qp).qp_num };
+        AsyncEvent::QpFatal { qp_num, cause }
+    };
     match event.event_type {
         raw::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive { port: port() },
         raw::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown { port: port() },
@@ -115,26 +103,14 @@ unsafe fn describe(event: &raw::ibv_async_event) -> AsyncEvent {
             AsyncEvent::AddressChange { port: port() }
         }
         raw::IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFatal,
-        raw::IBV_EVENT_QP_FATAL => AsyncEvent::QpFatal {
-            qp_num: qp_num(),
-            cause: "IBV_EVENT_QP_FATAL",
-        },
-        raw::IBV_EVENT_QP_REQ_ERR => AsyncEvent::QpFatal {
-            qp_num: qp_num(),
-            cause: "IBV_EVENT_QP_REQ_ERR",
-        },
-        raw::IBV_EVENT_QP_ACCESS_ERR => AsyncEvent::QpFatal {
-            qp_num: qp_num(),
-            cause: "IBV_EVENT_QP_ACCESS_ERR",
-        },
-        raw::IBV_EVENT_QP_LAST_WQE_REACHED => AsyncEvent::LastWqeReached { qp_num: qp_num() },
+        raw::IBV_EVENT_QP_FATAL => qp_fatal("IBV_EVENT_QP_FATAL"),
+        raw::IBV_EVENT_QP_REQ_ERR => qp_fatal("IBV_EVENT_QP_REQ_ERR"),
+        raw::IBV_EVENT_QP_ACCESS_ERR => qp_fatal("IBV_EVENT_QP_ACCESS_ERR"),
         raw::IBV_EVENT_CQ_ERR => {
             // SAFETY: for this type the element is a live completion queue; its token is a number.
             let token = unsafe { (*event.element.cq).cq_context } as u64;
             AsyncEvent::CqError { token }
         }
-        raw::IBV_EVENT_SRQ_ERR => AsyncEvent::SrqError,
-        raw::IBV_EVENT_SRQ_LIMIT_REACHED => AsyncEvent::SrqLimit,
         other => AsyncEvent::Other(other),
     }
 }

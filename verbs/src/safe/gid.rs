@@ -1,53 +1,10 @@
-//! GIDs: which there are, and which to take.
+//! GIDs: which there are, and which to take. On RoCE a GID is the IP address of the port, as IPv6
+//! (or IPv4 mapped into it).
 
-use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use super::port::LinkLayer;
 use crate::raw;
-
-/// A global identifier: on RoCE the IP address of the port, as IPv6 (or IPv4 mapped into it).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Gid(
-    /// In network byte order.
-    pub [u8; 16],
-);
-
-impl Gid {
-    /// Whether it is all zero, which marks an empty entry.
-    #[must_use]
-    pub fn is_zero(self) -> bool {
-        self.0 == [0; 16]
-    }
-
-    /// As the IPv6 address it is written as.
-    #[must_use]
-    pub fn to_ipv6(self) -> Ipv6Addr {
-        Ipv6Addr::from(self.0)
-    }
-
-    /// The IPv4 address, when it is one.
-    #[must_use]
-    pub fn to_ipv4(self) -> Option<Ipv4Addr> {
-        self.to_ipv6().to_ipv4_mapped()
-    }
-
-    /// Whether it is valid on its own link only.
-    #[must_use]
-    pub fn is_link_local(self) -> bool {
-        self.to_ipv6().is_unicast_link_local()
-    }
-
-    pub(crate) fn to_raw(self) -> raw::ibv_gid {
-        raw::ibv_gid { raw: self.0 }
-    }
-}
-
-impl fmt::Display for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.to_ipv6().fmt(f)
-    }
-}
 
 /// What packets a GID stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,13 +34,11 @@ impl GidType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GidEntry {
     /// The GID.
-    pub gid: Gid,
-    /// Its place in the table.
+    pub gid: Ipv6Addr,
+    /// Its index in the table.
     pub index: u32,
     /// What packets it stands for.
     pub kind: GidType,
-    /// The network interface it belongs to, 0 when there is none or it is not known.
-    pub ifindex: u32,
 }
 
 /// The entry that `gid_index: auto` means: on InfiniBand the first; on Ethernet a RoCE v2 one, IPv4
@@ -93,7 +48,7 @@ pub struct GidEntry {
 /// # Errors
 ///
 /// Why none will do, in words.
-pub fn choose_gid(layer: LinkLayer, gids: &[GidEntry]) -> Result<GidEntry, &'static str> {
+pub(crate) fn choose_gid(layer: LinkLayer, gids: &[GidEntry]) -> Result<GidEntry, &'static str> {
     if layer != LinkLayer::Ethernet {
         return gids
             .iter()
@@ -102,8 +57,8 @@ pub fn choose_gid(layer: LinkLayer, gids: &[GidEntry]) -> Result<GidEntry, &'sta
             .ok_or("its GID table is empty: is the link up?");
     }
     let rank = |entry: &GidEntry| match entry.gid {
-        gid if gid.to_ipv4().is_some() => 0,
-        gid if !gid.is_link_local() => 1,
+        gid if gid.to_ipv4_mapped().is_some() => 0,
+        gid if !gid.is_unicast_link_local() => 1,
         _ => 2,
     };
     gids.iter()
@@ -118,12 +73,10 @@ mod tests {
     use super::*;
 
     fn entry(index: u32, kind: GidType, address: &str) -> GidEntry {
-        let address: Ipv6Addr = address.parse().expect("an address");
         GidEntry {
-            gid: Gid(address.octets()),
+            gid: address.parse().expect("an address"),
             index,
             kind,
-            ifindex: 2,
         }
     }
 
@@ -141,31 +94,15 @@ mod tests {
         assert_eq!(chosen(&table), Ok(3));
         assert_eq!(chosen(&[table[4], table[1]]), Ok(4));
         assert_eq!(chosen(&[table[1]]), Ok(1));
-        assert!(
-            chosen(&[table[0], table[2]])
-                .expect_err("no RoCE v2")
-                .contains("RoCE v2")
-        );
+        let none = chosen(&[table[0], table[2]]).expect_err("no RoCE v2");
+        assert!(none.contains("RoCE v2"));
     }
 
     #[test]
     fn auto_on_infiniband_takes_the_first() {
-        let table = [
-            entry(1, GidType::Ib, "fe80::2"),
-            entry(0, GidType::Ib, "fe80::1"),
-        ];
-        assert_eq!(
-            choose_gid(LinkLayer::InfiniBand, &table).map(|entry| entry.index),
-            Ok(0)
-        );
+        let table = [1, 0].map(|index| entry(index, GidType::Ib, "fe80::1"));
+        let chosen = choose_gid(LinkLayer::InfiniBand, &table);
+        assert_eq!(chosen.map(|entry| entry.index), Ok(0));
         assert!(choose_gid(LinkLayer::InfiniBand, &[]).is_err());
-    }
-
-    #[test]
-    fn a_gid_reads_as_its_address() {
-        let gid = entry(0, GidType::RoceV2, "::ffff:10.9.1.1").gid;
-        assert_eq!(gid.to_ipv4(), Some(Ipv4Addr::new(10, 9, 1, 1)));
-        assert_eq!(gid.to_string(), "::ffff:10.9.1.1");
-        assert!(Gid::default().is_zero() && !gid.is_zero());
     }
 }

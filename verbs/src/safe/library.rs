@@ -1,8 +1,7 @@
 //! Finding libibverbs and its devices.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::CStr;
 use std::mem::ManuallyDrop;
-use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
@@ -21,20 +20,6 @@ pub struct Verbs {
     api: raw::Api,
     /// Never unloaded: it has loaded providers of its own, which are not made to be unloaded.
     _library: Option<ManuallyDrop<Library>>,
-}
-
-/// An RDMA device as the library lists it, before it is opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// The kernel's name for it, such as `mlx5_0`.
-    pub name: String,
-    /// The node GUID, 0 where the device has none.
-    pub guid: u64,
-    /// Whether it speaks InfiniBand's transport (also over Ethernet, as RoCE), rather than iWARP or
-    /// another.
-    pub ib_transport: bool,
-    /// Its folder in sysfs, under which `device/numa_node` and `ports/` are.
-    pub sysfs: PathBuf,
 }
 
 impl Verbs {
@@ -87,18 +72,13 @@ impl Verbs {
         &self.api
     }
 
-    /// Lists the machine's RDMA devices.
+    /// The names of the machine's RDMA devices, such as `mlx5_0`.
     ///
     /// # Errors
     ///
     /// [`Error::NoDevice`] when there are none.
-    pub fn devices(&self) -> Result<Vec<DeviceInfo>, Error> {
-        let list = DeviceList::get(self)?;
-        Ok(list
-            .devices()
-            .iter()
-            .map(|&device| self.describe(device))
-            .collect())
+    pub fn devices(&self) -> Result<Vec<String>, Error> {
+        Ok(DeviceList::get(self)?.names())
     }
 
     /// Opens the device called `name`. Pin the thread to the device's NUMA node first: the library
@@ -110,51 +90,28 @@ impl Verbs {
     /// gave.
     pub fn open(self: &Arc<Self>, name: &str) -> Result<Arc<Context>, Error> {
         let list = DeviceList::get(self)?;
-        let mut present = Vec::new();
-        for &device in list.devices() {
-            let info = self.describe(device);
-            if info.name != name {
-                present.push(info.name);
-                continue;
-            }
-            // SAFETY: `device` is in a list that has not been freed yet.
-            let raw = unsafe { (self.api.open_device)(device.as_ptr()) };
-            let raw = NonNull::new(raw).ok_or_else(|| {
-                Error::verb_errno("ibv_open_device", || format!("opening {name}"))
-            })?;
-            // SAFETY: just opened, by this library, and given to nobody else.
-            return unsafe { Context::adopt(Arc::clone(self), raw, info) };
-        }
-        Err(Error::UnknownDevice {
-            name: name.to_owned(),
-            present,
-        })
-    }
-
-    fn describe(&self, device: NonNull<raw::ibv_device>) -> DeviceInfo {
-        // SAFETY: the device is in a list that has not been freed; its names are NUL-terminated
-        // arrays within it.
-        unsafe {
-            let raw = device.as_ptr();
-            DeviceInfo {
-                name: text(&raw const (*raw).name),
-                guid: u64::from_be((self.api.get_device_guid)(raw)),
-                ib_transport: (*raw).transport_type == raw::IBV_TRANSPORT_IB as c_int,
-                sysfs: PathBuf::from(text(&raw const (*raw).ibdev_path)),
-            }
-        }
+        let named = |&&device: &&NonNull<_>| name_of(device) == name;
+        let Some(&device) = list.devices().iter().find(named) else {
+            return Err(Error::UnknownDevice {
+                name: name.to_owned(),
+                present: list.names(),
+            });
+        };
+        // SAFETY: `device` is in a list that has not been freed yet.
+        let raw = unsafe { (self.api.open_device)(device.as_ptr()) };
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Error::verb_errno("ibv_open_device", || format!("opening {name}")))?;
+        // SAFETY: just opened, by this library, and given to nobody else.
+        unsafe { Context::adopt(Arc::clone(self), raw, name.to_owned()) }
     }
 }
 
-/// The text in a fixed array, up to its NUL (or its end).
-///
-/// # Safety
-///
-/// `chars` must be readable.
-unsafe fn text<const N: usize>(chars: *const [c_char; N]) -> String {
-    // SAFETY: readable for N bytes, as the caller promises.
-    let bytes = unsafe { slice::from_raw_parts(chars.cast::<u8>(), N) };
-    CStr::from_bytes_until_nul(bytes).map_or_else(
+/// The name of a device that is in a list that has not been freed.
+fn name_of(device: NonNull<raw::ibv_device>) -> String {
+    // SAFETY: the device is live, and its name an array within it.
+    let name = unsafe { &(*device.as_ptr()).name };
+    let bytes = name.map(|char| char as u8);
+    CStr::from_bytes_until_nul(&bytes).map_or_else(
         |_| String::new(),
         |text| text.to_string_lossy().into_owned(),
     )
@@ -187,6 +144,13 @@ impl<'a> DeviceList<'a> {
         } else {
             Ok(list)
         }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.devices()
+            .iter()
+            .map(|&device| name_of(device))
+            .collect()
     }
 
     fn devices(&self) -> &[NonNull<raw::ibv_device>] {

@@ -16,28 +16,41 @@
 mod chain;
 mod context;
 mod cq;
-mod entries;
 mod event;
 mod gid;
 mod library;
-mod memory;
 mod mr;
 mod port;
 mod qp;
 mod qp_attr;
-mod recv_chain;
 mod wc;
 
-pub use chain::{Payload, PushError, SendChain, Write};
+pub use chain::{Payload, PushError, RecvChain, SendChain, Write};
 pub use context::{Context, DeviceLimits};
 pub use cq::{CompChannel, Cq, Notify};
 pub use event::AsyncEvent;
-pub use gid::{Gid, GidEntry, GidType, choose_gid};
-pub use library::{DeviceInfo, Verbs};
-pub use memory::Memory;
-pub use mr::{Access, LocalSlice, Mr, Pd, RemoteRegion, RemoteSlice};
+pub use gid::{GidEntry, GidType};
+pub use library::Verbs;
+pub use mr::{Access, LocalSlice, Memory, Mr, Pd, RemoteRegion, RemoteSlice};
 pub use port::{LinkLayer, Mtu, PortAttr, PortState};
 pub use qp::{Init, Qp, Receiving, Reset, Rtr, Rts, State};
-pub use qp_attr::{GlobalRoute, InitAttr, Path, QpCaps, RtrAttr, RtsAttr};
-pub use recv_chain::RecvChain;
-pub use wc::{Wc, WcOpcode, WcStatus};
+pub use qp_attr::{Path, QpCaps, RtrAttr, RtsAttr};
+pub use wc::{Wc, WcStatus};
+
+/// Shows an object by the name of its device.
+macro_rules! debug {
+    ($($object:ty: $($device:ident).+;)*) => {$(
+        impl std::fmt::Debug for $object {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!(stringify!($object), "({})"), self.$($device).+)
+            }
+        }
+    )*};
+}
+
+debug! {
+    Context: name;
+    Pd: context.name;
+    Cq: context.name;
+    Mr: pd.context.name;
+}

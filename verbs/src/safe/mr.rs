@@ -2,21 +2,34 @@
 
 use std::any::Any;
 use std::ffi::c_int;
-use std::fmt;
 use std::mem;
-use std::ops::BitOr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::context::Context;
-use super::memory::Memory;
 use crate::Error;
 use crate::raw;
 
+/// Owns a range of memory that a NIC may read and write at any time while it is registered.
+///
+/// # Safety
+///
+/// For as long as the value lives, `addr()..addr() + len()` is mapped at that address, readable and
+/// (unless it is registered without any write access) writable. No Rust reference to a byte of it
+/// exists while a NIC may write that byte: the owner hands out raw pointers, and the protocol above
+/// says which byte may be followed when.
+#[expect(clippy::len_without_is_empty, reason = "there is always memory")]
+pub unsafe trait Memory: Send + Sync + 'static {
+    /// The first byte.
+    fn addr(&self) -> NonNull<u8>;
+    /// How many bytes.
+    fn len(&self) -> usize;
+}
+
 /// A protection domain: queue pairs reach the memory regions of their own domain only.
 pub struct Pd {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     raw: NonNull<raw::ibv_pd>,
 }
 
@@ -52,8 +65,7 @@ impl Pd {
     }
 
     /// The raw domain, valid for as long as `self`.
-    #[must_use]
-    pub fn as_raw(&self) -> *mut raw::ibv_pd {
+    pub(crate) fn as_raw(&self) -> *mut raw::ibv_pd {
         self.raw.as_ptr()
     }
 }
@@ -69,46 +81,30 @@ impl Drop for Pd {
     }
 }
 
-impl fmt::Debug for Pd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pd")
-            .field("device", &self.context.name())
-            .finish_non_exhaustive()
-    }
-}
-
-/// What may be done to a memory region. Local reading always may.
+/// Who may access a memory region. PCIe writes to it may overtake each other (relaxed ordering),
+/// which fast NICs need for their full rate; a completion still comes after its data. A kernel or
+/// device without relaxed ordering ignores the wish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access(u32);
+pub enum Access {
+    /// Reading by this device alone: enough for memory that is only sent from.
+    LocalRead,
+    /// Writing by peers; the specification wants local writing with it.
+    RemoteWrite,
+}
 
 impl Access {
-    /// Reading by this device alone: enough for memory that is only sent from.
-    pub const LOCAL_READ: Self = Self(0);
-    /// Writing by peers; the specification wants local writing with it.
-    pub const REMOTE_WRITE: Self = Self(raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_LOCAL_WRITE);
-    /// PCIe writes may overtake each other, which fast NICs need for their full rate. A completion
-    /// still comes after the data that it completes. Left out silently where library, kernel or
-    /// device do not know it.
-    pub const RELAXED_ORDERING: Self = Self(raw::IBV_ACCESS_RELAXED_ORDERING);
-
-    /// The bits, as libibverbs has them.
-    #[must_use]
-    pub fn bits(self) -> u32 {
-        self.0
-    }
-}
-
-impl BitOr for Access {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+    fn bits(self) -> u32 {
+        raw::IBV_ACCESS_RELAXED_ORDERING
+            | match self {
+                Self::LocalRead => 0,
+                Self::RemoteWrite => raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_LOCAL_WRITE,
+            }
     }
 }
 
 /// A registered memory region. Keeps the memory's owner alive until it is deregistered.
 pub struct Mr {
-    pd: Arc<Pd>,
+    pub(super) pd: Arc<Pd>,
     raw: NonNull<raw::ibv_mr>,
     /// The address that work requests use.
     base: u64,
@@ -137,9 +133,8 @@ impl Mr {
         // SAFETY: the domain is live. `Memory` promises that the range is mapped for as long as
         // `owner` lives.
         let raw = unsafe {
-            pd.context
-                .api()
-                .reg_mr(pd.as_raw(), addr.as_ptr().cast(), len, access.0)
+            let at = addr.as_ptr();
+            (pd.context.api().reg_mr_iova2)(pd.as_raw(), at.cast(), len, at as u64, access.bits())
         };
         let raw = NonNull::new(raw).ok_or_else(|| {
             Error::verb_errno("ibv_reg_mr", || {
@@ -190,7 +185,7 @@ impl Mr {
                 len,
                 iova,
                 dmabuf.as_raw_fd(),
-                access.0 as c_int,
+                access.bits() as c_int,
             )
         };
         let raw = NonNull::new(raw).ok_or_else(|| {
@@ -221,36 +216,16 @@ impl Mr {
         }
     }
 
-    /// How many bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The key for this node's own work requests.
-    #[must_use]
-    pub fn lkey(&self) -> u32 {
+    fn lkey(&self) -> u32 {
         // SAFETY: the region is registered; its keys do not change.
         unsafe { (*self.raw.as_ptr()).lkey }
     }
 
     /// The key for the peers' work requests.
-    #[must_use]
-    pub fn rkey(&self) -> u32 {
+    fn rkey(&self) -> u32 {
         // SAFETY: as above.
         unsafe { (*self.raw.as_ptr()).rkey }
-    }
-
-    /// The domain it is in.
-    #[must_use]
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
     }
 
     /// Some of its bytes, to be sent from or received into.
@@ -259,14 +234,13 @@ impl Mr {
     ///
     /// [`Error::OutOfRegion`].
     pub fn slice(&self, offset: usize, len: usize) -> Result<LocalSlice, Error> {
-        let out = || Error::OutOfRegion {
-            offset,
-            asked: len,
-            length: self.len,
-        };
         let end = offset.checked_add(len).filter(|&end| end <= self.len);
         let (Some(_), Ok(length)) = (end, u32::try_from(len)) else {
-            return Err(out());
+            return Err(Error::OutOfRegion {
+                offset,
+                asked: len,
+                length: self.len,
+            });
         };
         Ok(LocalSlice {
             addr: self.base + offset as u64,
@@ -298,16 +272,6 @@ impl Drop for Mr {
     }
 }
 
-impl fmt::Debug for Mr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mr")
-            .field("len", &self.len)
-            .field("lkey", &self.lkey())
-            .field("rkey", &self.rkey())
-            .finish_non_exhaustive()
-    }
-}
-
 /// Bytes of a region of this node, as a work request names them. The device checks the key: once
 /// the region is gone, a work request with it fails and touches nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -315,20 +279,6 @@ pub struct LocalSlice {
     pub(crate) addr: u64,
     pub(crate) len: u32,
     pub(crate) lkey: u32,
-}
-
-impl LocalSlice {
-    /// How many bytes.
-    #[must_use]
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
 }
 
 /// A peer's region, as the peer announced it.
@@ -342,29 +292,6 @@ pub struct RemoteRegion {
     pub rkey: u32,
 }
 
-impl RemoteRegion {
-    /// Where `len` bytes at `offset` of it are. The peer's device checks as well; this check costs
-    /// less than a broken queue pair.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRegion`].
-    pub fn slice(&self, offset: u64, len: u64) -> Result<RemoteSlice, Error> {
-        let end = offset.checked_add(len).filter(|&end| end <= self.len);
-        match end.and_then(|_| self.addr.checked_add(offset)) {
-            Some(addr) => Ok(RemoteSlice {
-                addr,
-                rkey: self.rkey,
-            }),
-            None => Err(Error::OutOfRegion {
-                offset: offset as usize,
-                asked: len as usize,
-                length: self.len as usize,
-            }),
-        }
-    }
-}
-
 /// Where an RDMA WRITE begins in a peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteSlice {
@@ -372,28 +299,4 @@ pub struct RemoteSlice {
     pub addr: u64,
     /// The key of the peer's region.
     pub rkey: u32,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_remote_slice_stays_within_its_region() {
-        let region = RemoteRegion {
-            addr: u64::MAX - 100,
-            len: 100,
-            rkey: 7,
-        };
-        assert_eq!(
-            region.slice(60, 40).expect("the end"),
-            RemoteSlice {
-                addr: u64::MAX - 40,
-                rkey: 7
-            }
-        );
-        assert!(region.slice(60, 41).is_err());
-        assert!(region.slice(u64::MAX, 2).is_err());
-        assert!(region.slice(101, 0).is_err());
-    }
 }

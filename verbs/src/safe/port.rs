@@ -1,7 +1,5 @@
 //! A port's attributes.
 
-use std::fmt;
-
 use crate::Error;
 use crate::raw;
 
@@ -10,8 +8,6 @@ use crate::raw;
 pub struct PortAttr {
     /// Whether it carries traffic.
     pub state: PortState,
-    /// The largest MTU the port supports.
-    pub max_mtu: Mtu,
     /// The largest MTU the link supports now.
     pub active_mtu: Mtu,
     /// The local identifier on an InfiniBand subnet; 0 on Ethernet.
@@ -22,8 +18,6 @@ pub struct PortAttr {
     pub grh_required: bool,
     /// Entries in the GID table, empty ones included.
     pub gid_tbl_len: u32,
-    /// Bytes in one message at most.
-    pub max_msg_sz: u32,
     /// The link's data rate in Gbit/s, `None` when the device gives codes that are not known.
     pub gbps: Option<f64>,
 }
@@ -54,26 +48,15 @@ pub enum LinkLayer {
     Unspecified,
 }
 
-/// The payload of one packet at most. A queue pair's two ends must agree on it.
+/// The payload of one packet at most: libibverbs' code. A queue pair's two ends must agree on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mtu {
-    /// 256 bytes.
-    B256,
-    /// 512 bytes.
-    B512,
-    /// 1024 bytes.
-    B1024,
-    /// 2048 bytes.
-    B2048,
-    /// 4096 bytes.
-    B4096,
-}
+pub struct Mtu(u32);
 
 impl Mtu {
     /// In bytes.
     #[must_use]
     pub fn bytes(self) -> u32 {
-        128 << self.code()
+        128 << self.0
     }
 
     /// The MTU of exactly so many bytes.
@@ -82,48 +65,27 @@ impl Mtu {
     ///
     /// [`Error::Value`] for anything but the five sizes there are.
     pub fn from_bytes(bytes: u32) -> Result<Self, Error> {
-        [
-            Self::B256,
-            Self::B512,
-            Self::B1024,
-            Self::B2048,
-            Self::B4096,
-        ]
-        .into_iter()
-        .find(|mtu| mtu.bytes() == bytes)
-        .ok_or(Error::Value {
-            field: "mtu",
-            value: u64::from(bytes),
-            allowed: "256, 512, 1024, 2048 or 4096",
-        })
+        (raw::IBV_MTU_256..=raw::IBV_MTU_4096)
+            .map(Self)
+            .find(|mtu| mtu.bytes() == bytes)
+            .ok_or(Error::Value {
+                field: "mtu",
+                value: u64::from(bytes),
+                allowed: "256, 512, 1024, 2048 or 4096",
+            })
     }
 
     /// libibverbs' code for it.
     pub(crate) fn code(self) -> u32 {
-        match self {
-            Self::B256 => raw::IBV_MTU_256,
-            Self::B512 => raw::IBV_MTU_512,
-            Self::B1024 => raw::IBV_MTU_1024,
-            Self::B2048 => raw::IBV_MTU_2048,
-            Self::B4096 => raw::IBV_MTU_4096,
-        }
+        self.0
     }
 
     /// From libibverbs' code; an unknown one is taken for the smallest, which every path carries.
     fn from_code(code: u32) -> Self {
         match code {
-            raw::IBV_MTU_512 => Self::B512,
-            raw::IBV_MTU_1024 => Self::B1024,
-            raw::IBV_MTU_2048 => Self::B2048,
-            raw::IBV_MTU_4096 => Self::B4096,
-            _ => Self::B256,
+            raw::IBV_MTU_256..=raw::IBV_MTU_4096 => Self(code),
+            _ => Self(raw::IBV_MTU_256),
         }
-    }
-}
-
-impl fmt::Display for Mtu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.bytes().fmt(f)
     }
 }
 
@@ -137,7 +99,6 @@ impl PortAttr {
                 raw::IBV_PORT_ACTIVE => PortState::Active,
                 other => PortState::Other(other),
             },
-            max_mtu: Mtu::from_code(attr.max_mtu),
             active_mtu: Mtu::from_code(attr.active_mtu),
             lid: attr.lid,
             link_layer: match u32::from(attr.link_layer) {
@@ -147,7 +108,6 @@ impl PortAttr {
             },
             grh_required: u32::from(attr.flags) & raw::IBV_QPF_GRH_REQUIRED != 0,
             gid_tbl_len: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
-            max_msg_sz: attr.max_msg_sz,
             gbps: gbps(attr.active_width, attr.active_speed),
         }
     }
@@ -194,7 +154,7 @@ mod tests {
                 .to_string()
                 .contains("mtu is 1500")
         );
-        assert_eq!(Mtu::from_code(99), Mtu::B256);
+        assert_eq!(Mtu::from_code(99).bytes(), 256);
     }
 
     #[test]

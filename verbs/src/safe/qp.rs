@@ -7,11 +7,10 @@ use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::chain::SendChain;
+use super::chain::{RecvChain, SendChain};
 use super::cq::{Cq, unsupported};
 use super::mr::Pd;
-use super::qp_attr::{InitAttr, QpCaps, RtrAttr, RtsAttr, bare};
-use super::recv_chain::RecvChain;
+use super::qp_attr::{self, QpCaps, RtrAttr, RtsAttr};
 use crate::error::{Error, PostError};
 use crate::raw;
 
@@ -132,15 +131,14 @@ impl Qp<Reset> {
         })
     }
 
-    /// RESET to INIT.
+    /// RESET to INIT: binds it to a port, from 1. The peer may write through it.
     ///
     /// # Errors
     ///
     /// The verb's; the queue pair is then destroyed.
-    pub fn into_init(self, attr: &InitAttr) -> Result<Qp<Init>, Error> {
-        let (mut raw, mask) = attr.to_raw();
-        self.step(&mut raw, mask, || {
-            format!("binding to port {} (RESET to INIT)", attr.port)
+    pub fn into_init(self, port: u8) -> Result<Qp<Init>, Error> {
+        self.step(qp_attr::init(port), || {
+            format!("binding to port {port} (RESET to INIT)")
         })
     }
 }
@@ -152,16 +150,13 @@ impl Qp<Init> {
     ///
     /// [`Error::Value`], or the verb's; the queue pair is then destroyed.
     pub fn into_rtr(self, attr: &RtrAttr) -> Result<Qp<Rtr>, Error> {
-        let (mut raw, mask) = attr.to_raw()?;
-        self.step(&mut raw, mask, || {
-            let peer = attr
-                .path
-                .global
-                .map(|route| format!(" at GID {}", route.dgid))
-                .unwrap_or_default();
+        self.step(attr.to_raw()?, || {
+            let gid = attr.path.gid();
+            let peer = gid.map_or(String::new(), |gid| format!(" at GID {gid}"));
             format!(
                 "connecting to queue pair {}{peer}, LID {} (INIT to RTR)",
-                attr.dest_qp_num, attr.path.dlid
+                attr.dest_qp_num,
+                attr.path.lid()
             )
         })
     }
@@ -174,8 +169,7 @@ impl Qp<Rtr> {
     ///
     /// [`Error::Value`], or the verb's; the queue pair is then destroyed.
     pub fn into_rts(self, attr: &RtsAttr) -> Result<Qp<Rts>, Error> {
-        let (mut raw, mask) = attr.to_raw()?;
-        self.step(&mut raw, mask, || {
+        self.step(attr.to_raw()?, || {
             "starting to send (RTR to RTS)".to_owned()
         })
     }
@@ -188,7 +182,7 @@ impl Qp<Rts> {
     ///
     /// [`PostError`]; what was not taken is still in the chain.
     pub fn post_send(&self, chain: &mut SendChain) -> Result<usize, PostError> {
-        chain.post("ibv_post_send", |first, bad| {
+        chain.post(|first, bad| {
             // SAFETY: the queue pair is live. The chain linked its own work requests, whose inline
             // bytes are its own too, and outlives the call; other memory is named by keys, which
             // the device checks.
@@ -198,15 +192,16 @@ impl Qp<Rts> {
 }
 
 impl<S: Receiving> Qp<S> {
-    /// Posts all of `chain` with one call, and returns how many receives that were.
+    /// Posts `count` receives of `chain` with one call, or as many as it has, and returns how many
+    /// that were.
     ///
     /// # Errors
     ///
-    /// [`PostError`]; what was not taken is still in the chain.
-    pub fn post_recv(&self, chain: &mut RecvChain) -> Result<usize, PostError> {
-        chain.post("ibv_post_recv", |first, bad| {
-            // SAFETY: the queue pair is live; the chain linked its own receives and outlives the
-            // call; their memory is named by keys, which the device checks.
+    /// [`PostError`].
+    pub fn post_recv(&self, chain: &mut RecvChain, count: usize) -> Result<usize, PostError> {
+        chain.post(count, |first, bad| {
+            // SAFETY: the queue pair is live; the chain linked its own receives, which have no
+            // memory, and outlives the call.
             unsafe { (self.inner.recv)(self.inner.raw.as_ptr(), first, bad) }
         })
     }
@@ -220,8 +215,7 @@ impl<S: State> Qp<S> {
     ///
     /// The verb's.
     pub fn set_error(&self) -> Result<(), Error> {
-        let (mut raw, mask) = bare(raw::IBV_QPS_ERR);
-        self.modify(&mut raw, mask, || "moving it to ERR".to_owned())
+        self.modify(qp_attr::error(), || "moving it to ERR".to_owned())
     }
 
     /// Its number on this device.
@@ -237,25 +231,12 @@ impl<S: State> Qp<S> {
         self.inner.caps
     }
 
-    /// Its domain, for the in-process provider.
-    #[cfg(feature = "stub")]
-    pub(crate) fn pd(&self) -> &Arc<Pd> {
-        &self.inner.pd
-    }
-
-    /// The raw queue pair, for the in-process provider.
-    #[cfg(feature = "stub")]
-    pub(crate) fn as_raw(&self) -> *mut raw::ibv_qp {
-        self.inner.raw.as_ptr()
-    }
-
     fn step<T: State>(
         self,
-        attr: &mut raw::ibv_qp_attr,
-        mask: u32,
+        attr: (raw::ibv_qp_attr, u32),
         doing: impl FnOnce() -> String,
     ) -> Result<Qp<T>, Error> {
-        self.modify(attr, mask, doing)?;
+        self.modify(attr, doing)?;
         Ok(Qp {
             inner: self.inner,
             state: PhantomData,
@@ -264,29 +245,19 @@ impl<S: State> Qp<S> {
 
     fn modify(
         &self,
-        attr: &mut raw::ibv_qp_attr,
-        mask: u32,
+        (mut attr, mask): (raw::ibv_qp_attr, u32),
         doing: impl FnOnce() -> String,
     ) -> Result<(), Error> {
+        let context = self.inner.pd.context();
+        let raw = self.inner.raw.as_ptr();
         // SAFETY: the queue pair is live; the attributes that the mask names are filled in.
-        let result = unsafe {
-            (self.inner.pd.context().api().modify_qp)(self.inner.raw.as_ptr(), attr, mask as c_int)
-        };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(Error::verb("ibv_modify_qp", result, || {
-                self.label(&doing())
-            }))
+        match unsafe { (context.api().modify_qp)(raw, &raw mut attr, mask as c_int) } {
+            0 => Ok(()),
+            result => Err(Error::verb("ibv_modify_qp", result, || {
+                let (doing, number, device) = (doing(), self.qp_num(), context.name());
+                format!("{doing}, queue pair {number} on {device}")
+            })),
         }
-    }
-
-    fn label(&self, doing: &str) -> String {
-        format!(
-            "{doing}, queue pair {} on {}",
-            self.qp_num(),
-            self.inner.pd.context().name()
-        )
     }
 }
 
@@ -306,10 +277,7 @@ impl Drop for Inner {
 
 impl<S: State> fmt::Debug for Qp<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Qp")
-            .field("device", &self.inner.pd.context().name())
-            .field("qp_num", &self.qp_num())
-            .field("caps", &self.inner.caps)
-            .finish_non_exhaustive()
+        let (number, device) = (self.qp_num(), self.inner.pd.context().name());
+        write!(f, "Qp({number} of {device}: {:?})", self.inner.caps)
     }
 }

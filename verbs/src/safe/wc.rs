@@ -35,16 +35,10 @@ impl Wc {
         self.0.vendor_err
     }
 
-    /// What completed.
+    /// What completed, by libibverbs' number.
     #[must_use]
-    pub fn opcode(&self) -> WcOpcode {
-        match self.0.opcode {
-            raw::IBV_WC_SEND => WcOpcode::Send,
-            raw::IBV_WC_RDMA_WRITE => WcOpcode::RdmaWrite,
-            raw::IBV_WC_RECV => WcOpcode::Recv,
-            raw::IBV_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
-            other => WcOpcode::Other(other),
-        }
+    pub fn opcode(&self) -> u32 {
+        self.0.opcode
     }
 
     /// Bytes received (for a receive).
@@ -53,10 +47,12 @@ impl Wc {
         self.0.byte_len
     }
 
-    /// The immediate, when the message had one.
+    /// The immediate, when a peer's RDMA WRITE brought one.
     #[must_use]
     pub fn imm(&self) -> Option<u32> {
-        (self.0.wc_flags & raw::IBV_WC_WITH_IMM != 0).then(|| u32::from_be(self.0.imm_data))
+        let brought = self.0.opcode == raw::IBV_WC_RECV_RDMA_WITH_IMM
+            && self.0.wc_flags & raw::IBV_WC_WITH_IMM != 0;
+        brought.then(|| u32::from_be(self.0.imm_data))
     }
 
     /// This node's queue pair.
@@ -81,28 +77,51 @@ impl fmt::Debug for Wc {
     }
 }
 
-/// What completed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WcOpcode {
-    /// A send of ours.
-    Send,
-    /// An RDMA WRITE of ours, with or without an immediate.
-    RdmaWrite,
-    /// A receive that a send consumed.
-    Recv,
-    /// A receive that a peer's RDMA WRITE with immediate consumed.
-    RecvRdmaWithImm,
-    /// Another.
-    Other(u32),
-}
-
 /// How a work request ended: libibverbs' number, shown by its name and in words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct WcStatus(pub u32);
 
+/// Defines the name and the meaning of each status.
+macro_rules! statuses {
+    ($($name:ident: $meaning:literal;)*) => {
+        /// The name of a status and what it means.
+        fn describe(status: u32) -> (&'static str, &'static str) {
+            match status {
+                $(raw::$name => (stringify!($name), $meaning),)*
+                _ => ("unknown status", "a code of a newer library"),
+            }
+        }
+    };
+}
+
+statuses! {
+    IBV_WC_SUCCESS: "done";
+    IBV_WC_LOC_LEN_ERR: "a message longer than its receive, or than the port allows";
+    IBV_WC_LOC_QP_OP_ERR: "this queue pair could not carry out the work request";
+    IBV_WC_LOC_EEC_OP_ERR: "an end-to-end context could not carry it out";
+    IBV_WC_LOC_PROT_ERR: "the local address or key is not of a memory region";
+    IBV_WC_WR_FLUSH_ERR: "given back undone, the queue pair is in ERR";
+    IBV_WC_MW_BIND_ERR: "a memory window could not be bound";
+    IBV_WC_BAD_RESP_ERR: "the peer answered with something unexpected";
+    IBV_WC_LOC_ACCESS_ERR: "the local memory region does not allow it";
+    IBV_WC_REM_INV_REQ_ERR: "the peer found the request invalid (too long, or not enabled)";
+    IBV_WC_REM_ACCESS_ERR: "the peer refused the address, the length or the key";
+    IBV_WC_REM_OP_ERR: "the peer could not complete the operation";
+    IBV_WC_RETRY_EXC_ERR: "the peer did not answer within all retries: link, path or peer is down";
+    IBV_WC_RNR_RETRY_EXC_ERR: "the peer had no receive posted within all retries";
+    IBV_WC_LOC_RDD_VIOL_ERR: "the reliable datagram domains do not match";
+    IBV_WC_REM_INV_RD_REQ_ERR: "the peer found a reliable datagram request invalid";
+    IBV_WC_REM_ABORT_ERR: "the peer aborted the operation";
+    IBV_WC_INV_EECN_ERR: "an end-to-end context number is invalid";
+    IBV_WC_INV_EEC_STATE_ERR: "an end-to-end context is in the wrong state";
+    IBV_WC_FATAL_ERR: "the device failed";
+    IBV_WC_RESP_TIMEOUT_ERR: "the peer's answer came too late";
+    IBV_WC_GENERAL_ERR: "the transport failed in another way";
+    IBV_WC_TM_ERR: "tag matching failed";
+    IBV_WC_TM_RNDV_INCOMPLETE: "a tag-matching rendezvous is incomplete";
+}
+
 impl WcStatus {
-    /// Done.
-    pub const SUCCESS: Self = Self(raw::IBV_WC_SUCCESS);
     /// Given back undone, because the queue pair is in ERR.
     pub const WR_FLUSH_ERR: Self = Self(raw::IBV_WC_WR_FLUSH_ERR);
     /// The peer refused the address, the length or the key.
@@ -111,97 +130,11 @@ impl WcStatus {
     pub const RETRY_EXC_ERR: Self = Self(raw::IBV_WC_RETRY_EXC_ERR);
     /// The peer had no receive posted.
     pub const RNR_RETRY_EXC_ERR: Self = Self(raw::IBV_WC_RNR_RETRY_EXC_ERR);
-
-    /// Its name and what it means.
-    fn describe(self) -> (&'static str, &'static str) {
-        match self.0 {
-            raw::IBV_WC_SUCCESS => ("IBV_WC_SUCCESS", "done"),
-            raw::IBV_WC_LOC_LEN_ERR => (
-                "IBV_WC_LOC_LEN_ERR",
-                "a message longer than its receive, or than the port allows",
-            ),
-            raw::IBV_WC_LOC_QP_OP_ERR => (
-                "IBV_WC_LOC_QP_OP_ERR",
-                "this queue pair could not carry out the work request",
-            ),
-            raw::IBV_WC_LOC_EEC_OP_ERR => (
-                "IBV_WC_LOC_EEC_OP_ERR",
-                "an end-to-end context could not carry it out",
-            ),
-            raw::IBV_WC_LOC_PROT_ERR => (
-                "IBV_WC_LOC_PROT_ERR",
-                "the local address or key is not of a memory region",
-            ),
-            raw::IBV_WC_WR_FLUSH_ERR => (
-                "IBV_WC_WR_FLUSH_ERR",
-                "given back undone, the queue pair is in ERR",
-            ),
-            raw::IBV_WC_MW_BIND_ERR => ("IBV_WC_MW_BIND_ERR", "a memory window could not be bound"),
-            raw::IBV_WC_BAD_RESP_ERR => (
-                "IBV_WC_BAD_RESP_ERR",
-                "the peer answered with something unexpected",
-            ),
-            raw::IBV_WC_LOC_ACCESS_ERR => (
-                "IBV_WC_LOC_ACCESS_ERR",
-                "the local memory region does not allow it",
-            ),
-            raw::IBV_WC_REM_INV_REQ_ERR => (
-                "IBV_WC_REM_INV_REQ_ERR",
-                "the peer found the request invalid (too long, or not enabled)",
-            ),
-            raw::IBV_WC_REM_ACCESS_ERR => (
-                "IBV_WC_REM_ACCESS_ERR",
-                "the peer refused the address, the length or the key",
-            ),
-            raw::IBV_WC_REM_OP_ERR => (
-                "IBV_WC_REM_OP_ERR",
-                "the peer could not complete the operation",
-            ),
-            raw::IBV_WC_RETRY_EXC_ERR => (
-                "IBV_WC_RETRY_EXC_ERR",
-                "the peer did not answer within all retries: link, path or peer is down",
-            ),
-            raw::IBV_WC_RNR_RETRY_EXC_ERR => (
-                "IBV_WC_RNR_RETRY_EXC_ERR",
-                "the peer had no receive posted within all retries",
-            ),
-            raw::IBV_WC_LOC_RDD_VIOL_ERR => (
-                "IBV_WC_LOC_RDD_VIOL_ERR",
-                "the reliable datagram domains do not match",
-            ),
-            raw::IBV_WC_REM_INV_RD_REQ_ERR => (
-                "IBV_WC_REM_INV_RD_REQ_ERR",
-                "the peer found a reliable datagram request invalid",
-            ),
-            raw::IBV_WC_REM_ABORT_ERR => ("IBV_WC_REM_ABORT_ERR", "the peer aborted the operation"),
-            raw::IBV_WC_INV_EECN_ERR => (
-                "IBV_WC_INV_EECN_ERR",
-                "an end-to-end context number is invalid",
-            ),
-            raw::IBV_WC_INV_EEC_STATE_ERR => (
-                "IBV_WC_INV_EEC_STATE_ERR",
-                "an end-to-end context is in the wrong state",
-            ),
-            raw::IBV_WC_FATAL_ERR => ("IBV_WC_FATAL_ERR", "the device failed"),
-            raw::IBV_WC_RESP_TIMEOUT_ERR => {
-                ("IBV_WC_RESP_TIMEOUT_ERR", "the peer's answer came too late")
-            }
-            raw::IBV_WC_GENERAL_ERR => {
-                ("IBV_WC_GENERAL_ERR", "the transport failed in another way")
-            }
-            raw::IBV_WC_TM_ERR => ("IBV_WC_TM_ERR", "tag matching failed"),
-            raw::IBV_WC_TM_RNDV_INCOMPLETE => (
-                "IBV_WC_TM_RNDV_INCOMPLETE",
-                "a tag-matching rendezvous is incomplete",
-            ),
-            _ => ("unknown status", "a code of a newer library"),
-        }
-    }
 }
 
 impl fmt::Display for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, meaning) = self.describe();
+        let (name, meaning) = describe(self.0);
         write!(f, "{name} ({}): {meaning}", self.0)
     }
 }
@@ -215,27 +148,20 @@ impl fmt::Debug for WcStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
 
     #[test]
-    fn every_status_has_its_own_name_and_words() {
-        let known: HashSet<_> = (0..=raw::IBV_WC_TM_RNDV_INCOMPLETE)
-            .map(|code| WcStatus(code).describe())
-            .collect();
-        assert_eq!(known.len(), 24);
+    fn a_status_has_a_name_and_words() {
+        let text = WcStatus(raw::IBV_WC_WR_FLUSH_ERR).to_string();
+        let words = "IBV_WC_WR_FLUSH_ERR (5): given back undone, the queue pair is in ERR";
+        assert_eq!(text, words);
         assert!(WcStatus(99).to_string().contains("unknown status (99)"));
-        for (name, code) in raw::CONSTANTS.iter().filter(|(_, code)| *code < 24) {
-            // The names in the text are those of the ABI, where the two lists overlap.
-            if name.starts_with("IBV_WC_") && name.ends_with("_ERR") {
-                assert_eq!(WcStatus(*code).describe().0, *name);
-            }
-        }
     }
 
     #[test]
     fn an_immediate_is_there_only_when_flagged_and_in_host_order() {
         let mut raw = raw::ibv_wc {
             imm_data: 0x0102_0304_u32.to_be(),
+            opcode: raw::IBV_WC_RECV_RDMA_WITH_IMM,
             ..Default::default()
         };
         assert_eq!(Wc(raw).imm(), None);

@@ -1,29 +1,203 @@
 //! The state of all the stub's devices, and what a work request does to it.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::ops::{Index, IndexMut};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use super::objects::{Armed, Entry, Region, StubChannel, StubContext, StubCq, StubQp};
-use crate::raw;
+use crate::raw::*;
 
-/// What a device was asked to do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Posts to send queues.
-    pub doorbells: u64,
-    /// Sends taken.
-    pub work_requests: u64,
-    /// Of those, signaled ones.
-    pub signaled: u64,
-    /// Of those, inline ones.
-    pub inline: u64,
-    /// Receives taken.
-    pub receives: u64,
-    /// Completions polled.
-    pub cqes: u64,
-    /// Events raised on channels.
-    pub cq_events: u64,
+/// Objects by number, from 1. Numbers are never used twice.
+pub struct Table<T>(Vec<Option<T>>);
+
+impl<T> Table<T> {
+    pub fn add(&mut self, object: T) -> u32 {
+        self.0.push(Some(object));
+        self.0.len() as u32
+    }
+
+    pub fn get(&self, number: u32) -> Option<&T> {
+        self.0.get((number as usize).wrapping_sub(1))?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.0.get_mut((number as usize).wrapping_sub(1))?.as_mut()
+    }
+
+    pub fn remove(&mut self, number: u32) -> Option<T> {
+        self.0.get_mut((number as usize).wrapping_sub(1))?.take()
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+}
+
+impl<T> Index<u32> for Table<T> {
+    type Output = T;
+
+    fn index(&self, number: u32) -> &T {
+        self.get(number).expect("an object that lives")
+    }
+}
+
+impl<T> IndexMut<u32> for Table<T> {
+    fn index_mut(&mut self, number: u32) -> &mut T {
+        self.get_mut(number).expect("an object that lives")
+    }
+}
+
+/// A queue of events with a descriptor that is readable while there are any.
+pub struct Events<T> {
+    pub fd: c_int,
+    pub waiting: VecDeque<T>,
+}
+
+impl<T> Events<T> {
+    /// `None` when the process has no descriptor left.
+    pub fn new() -> Option<Self> {
+        let flags = libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+        // SAFETY: no memory is involved.
+        let fd = unsafe { libc::eventfd(0, flags) };
+        (fd >= 0).then(|| Self {
+            fd,
+            waiting: VecDeque::with_capacity(64),
+        })
+    }
+
+    pub fn raise(&mut self, event: T) {
+        self.waiting.push_back(event);
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight readable bytes, to an event descriptor of this queue's own.
+        unsafe { libc::write(self.fd, one.as_ptr().cast(), one.len()) };
+    }
+
+    pub fn take(&mut self) -> Option<T> {
+        let mut count = [0_u8; 8];
+        // SAFETY: eight writable bytes, from an event descriptor of this queue's own.
+        unsafe { libc::read(self.fd, count.as_mut_ptr().cast(), count.len()) };
+        self.waiting.pop_front()
+    }
+}
+
+impl<T> Drop for Events<T> {
+    fn drop(&mut self) {
+        // SAFETY: this queue's own descriptor, closed once.
+        unsafe { libc::close(self.fd) };
+    }
+}
+
+/// An opened device.
+pub struct Device {
+    /// Which of the devices it is, from 0.
+    pub index: u8,
+    pub up: bool,
+    pub events: Events<ibv_async_event>,
+}
+
+/// A registered region. Its key is its number and a low byte, which keeps a wrong key from being a
+/// right one by one bit.
+#[derive(Clone, Copy)]
+pub struct Region {
+    pub pd: *mut ibv_pd,
+    pub addr: u64,
+    pub len: u64,
+    pub access: u32,
+    /// Where its bytes are mapped in this process: not at `addr` where it is a dma-buf.
+    pub mapped: u64,
+}
+
+/// The low byte of every key.
+const KEY: u32 = 0x5a;
+
+/// A completion, and how many places of its queue pair's send queue it frees when it is polled.
+#[derive(Clone, Copy)]
+struct Entry {
+    wc: ibv_wc,
+    frees: u32,
+}
+
+/// What the next entry of a queue does to its channel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+/// A completion queue.
+pub struct Cq {
+    raw: *mut ibv_cq,
+    context: u32,
+    channel: Option<u32>,
+    depth: usize,
+    entries: VecDeque<Entry>,
+    pub armed: Armed,
+}
+
+impl Cq {
+    pub fn new(raw: *mut ibv_cq, context: u32, channel: Option<u32>, depth: usize) -> Self {
+        Self {
+            raw,
+            context,
+            channel,
+            depth,
+            entries: VecDeque::with_capacity(depth),
+            armed: Armed::No,
+        }
+    }
+}
+
+/// A queue pair.
+pub struct Qp {
+    raw: *mut ibv_qp,
+    context: u32,
+    pd: *mut ibv_pd,
+    /// Numbers of its send and its receive queue.
+    cqs: [u32; 2],
+    caps: ibv_qp_cap,
+    pub state: u32,
+    /// The number of its peer.
+    pub peer: u32,
+    /// Whether peers may write through it.
+    pub remote_write: bool,
+    /// Whether it waits without end for a peer that has no receive.
+    pub waits_for_receives: bool,
+    /// What is posted is taken and never completes.
+    pub swallow: bool,
+    /// Places of the send queue in use.
+    outstanding: u32,
+    /// Of those, the ones since the last that will complete.
+    unsignaled: u32,
+    /// `wr_id`s of the receives that are posted.
+    receives: VecDeque<u64>,
+}
+
+impl Qp {
+    pub fn new(
+        raw: *mut ibv_qp,
+        context: u32,
+        pd: *mut ibv_pd,
+        cqs: [u32; 2],
+        caps: ibv_qp_cap,
+    ) -> Self {
+        Self {
+            raw,
+            context,
+            pd,
+            cqs,
+            caps,
+            state: IBV_QPS_RESET,
+            peer: 0,
+            remote_write: false,
+            waits_for_receives: false,
+            swallow: false,
+            outstanding: 0,
+            unsignaled: 0,
+            receives: VecDeque::with_capacity(caps.max_recv_wr as usize),
+        }
+    }
 }
 
 /// What exists now.
@@ -35,20 +209,24 @@ pub struct Live {
     pub regions: usize,
 }
 
-/// Everything that queue pairs share. Keys and numbers are places in these tables.
-#[derive(Default)]
+/// Everything there is.
 pub struct Fabric {
-    qps: Vec<*mut StubQp>,
-    regions: Vec<Option<Region>>,
+    pub contexts: Table<Device>,
+    pub channels: Table<Events<*mut ibv_cq>>,
+    pub cqs: Table<Cq>,
+    pub qps: Table<Qp>,
+    regions: Table<Region>,
 }
 
-// SAFETY: the pointers are followed under the lock only, and objects leave the tables before they
-// are freed.
+// SAFETY: the pointers in it are compared and handed on, never followed.
 unsafe impl Send for Fabric {}
 
 static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
-    qps: Vec::new(),
-    regions: Vec::new(),
+    contexts: Table(Vec::new()),
+    channels: Table(Vec::new()),
+    cqs: Table(Vec::new()),
+    qps: Table(Vec::new()),
+    regions: Table(Vec::new()),
 });
 
 /// Runs `work` under the one lock.
@@ -61,137 +239,74 @@ pub fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
 type Failure = (u32, bool);
 
 impl Fabric {
-    /// Takes in a queue pair and returns its number. Numbers are never used twice.
-    pub fn add_qp(&mut self, qp: *mut StubQp) -> u32 {
-        self.qps.push(qp);
-        self.qps.len() as u32
-    }
-
-    pub fn remove_qp(&mut self, number: u32) {
-        if let Some(place) = self.qps.get_mut((number as usize).wrapping_sub(1)) {
-            *place = ptr::null_mut();
-        }
-    }
-
     pub fn live(&self) -> Live {
         Live {
-            queue_pairs: self.qps.iter().filter(|qp| !qp.is_null()).count(),
-            regions: self.regions.iter().flatten().count(),
+            queue_pairs: self.qps.count(),
+            regions: self.regions.count(),
         }
-    }
-
-    fn qp(&self, number: u32) -> Option<*mut StubQp> {
-        let qp = *self.qps.get((number as usize).wrapping_sub(1))?;
-        (!qp.is_null()).then_some(qp)
     }
 
     /// Takes in a region and returns its key.
-    pub fn add_region(&mut self, mut region: Region) -> u32 {
-        // The low byte keeps a wrong key from being a right one by one bit.
-        region.key = ((self.regions.len() as u32 + 1) << 8) | 0x5a;
-        self.regions.push(Some(region));
-        region.key
+    pub fn add_region(&mut self, region: Region) -> u32 {
+        self.regions.add(region) << 8 | KEY
     }
 
     pub fn remove_region(&mut self, key: u32) -> Option<Region> {
-        let place = self
-            .regions
-            .get_mut(((key >> 8) as usize).wrapping_sub(1))?;
-        place.take()
+        self.regions.remove(key >> 8)
     }
 
-    /// Where bytes that a key allows really are.
-    fn mapped(&self, key: u32, addr: u64) -> u64 {
-        let place = self.regions.get(((key >> 8) as usize).wrapping_sub(1));
-        match place.copied().flatten() {
-            Some(Region {
-                addr: base,
-                mapped: Some(mapped),
-                ..
-            }) => mapped + (addr - base),
-            _ => addr,
-        }
+    /// Where `len` bytes at `addr` are in this process, if they are within the region of that key,
+    /// in that domain, with those rights.
+    fn mapped(&self, key: u32, pd: *mut ibv_pd, addr: u64, len: u64, access: u32) -> Option<u64> {
+        let region = self.regions.get(key >> 8).filter(|_| key & 0xff == KEY)?;
+        let offset = addr.checked_sub(region.addr)?;
+        let within = offset <= region.len && len <= region.len - offset;
+        let allowed = within && region.pd == pd && region.access & access == access;
+        allowed.then(|| region.mapped + offset)
     }
 
-    /// Whether `len` bytes at `addr` are within the region of that key, in that domain, with those
-    /// rights.
-    fn allows(&self, key: u32, pd: *mut raw::ibv_pd, addr: u64, len: u64, access: u32) -> bool {
-        let place = self.regions.get(((key >> 8) as usize).wrapping_sub(1));
-        place.copied().flatten().is_some_and(|region| {
-            let offset = addr.wrapping_sub(region.addr);
-            let within = addr >= region.addr && offset <= region.len && len <= region.len - offset;
-            region.key == key && region.pd == pd && within && region.access & access == access
-        })
-    }
-
-    /// Raises an asynchronous event.
-    ///
-    /// # Safety
-    ///
-    /// `context` must be open.
-    pub unsafe fn raise(&mut self, context: *mut StubContext, event: raw::ibv_async_event) {
-        // SAFETY: open, and the lock is held.
-        unsafe { (*context).events.raise(event) };
+    /// Raises an asynchronous event of a device.
+    pub fn raise(&mut self, context: u32, event_type: u32, element: ibv_async_element) {
+        self.contexts[context].events.raise(ibv_async_event {
+            element,
+            event_type,
+        });
     }
 
     /// Takes one work request. Returns an errno when it cannot be taken.
     ///
     /// # Safety
     ///
-    /// `qp` must be live, and `wr` a work request with what it points to.
-    pub unsafe fn send(&mut self, qp: *mut StubQp, wr: *const raw::ibv_send_wr) -> c_int {
-        // SAFETY: as the caller promises; the lock is held.
-        let (wr, context) = unsafe { (&*wr, (*qp).raw.context.cast::<StubContext>()) };
-        // SAFETY: a work request's list has as many entries as it says.
-        let sges = unsafe { list(wr.sg_list, wr.num_sge) };
-        let length: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-        let signaled = wr.send_flags & raw::IBV_SEND_SIGNALED != 0;
-        let inline = wr.send_flags & raw::IBV_SEND_INLINE != 0;
-        // SAFETY: live, and the lock is held.
-        unsafe {
-            let state = (*qp).raw.state;
-            if state != raw::IBV_QPS_RTS && state != raw::IBV_QPS_ERR {
-                return libc::EINVAL;
-            }
-            let caps = (*qp).caps;
-            if sges.len() > caps.max_send_sge as usize
-                || (inline && length > u64::from(caps.max_inline_data))
-            {
-                return libc::EINVAL;
-            }
-            if (*qp).outstanding == caps.max_send_wr || self.waits(qp, wr) {
-                return libc::ENOMEM;
-            }
-            (*qp).outstanding += 1;
-            (*qp).unsignaled += 1;
-            let counts = &mut (*context).counts;
-            counts.work_requests += 1;
-            counts.signaled += u64::from(signaled);
-            counts.inline += u64::from(inline);
-
-            if (*qp).swallow && state == raw::IBV_QPS_RTS {
-                return 0;
-            }
-            let result = match state {
-                raw::IBV_QPS_ERR => Err((raw::IBV_WC_WR_FLUSH_ERR, false)),
-                _ if (*qp).discard => Ok(()),
-                _ => self.carry(qp, wr, sges, length, inline),
-            };
-            match result {
-                Ok(()) if signaled => self.complete_send(qp, wr.wr_id, raw::IBV_WC_SUCCESS),
-                Ok(()) => {}
-                Err((status, breaks_peer)) => {
-                    self.complete_send(qp, wr.wr_id, status);
-                    self.enter_error(qp);
-                    if let (true, Some(peer)) = (breaks_peer, self.qp((*qp).dest_qp_num)) {
-                        let element = raw::ibv_async_element { qp: peer.cast() };
-                        let event = raw::ibv_async_event {
-                            element,
-                            event_type: raw::IBV_EVENT_QP_ACCESS_ERR,
-                        };
-                        self.raise((*peer).raw.context.cast(), event);
-                        self.enter_error(peer);
-                    }
+    /// The bytes of `sge` are readable where it is an inline one; registered regions are mapped.
+    pub unsafe fn send(&mut self, number: u32, wr: &ibv_send_wr, sge: Option<&ibv_sge>) -> c_int {
+        let waits = self.waits(number, wr);
+        let qp = &mut self.qps[number];
+        let inline = wr.send_flags & IBV_SEND_INLINE != 0;
+        let length = sge.map_or(0, |sge| sge.length);
+        let ready = [IBV_QPS_RTS, IBV_QPS_ERR].contains(&qp.state);
+        if !ready || wr.num_sge > 1 || (inline && length > qp.caps.max_inline_data) {
+            return libc::EINVAL;
+        }
+        if qp.outstanding == qp.caps.max_send_wr || waits {
+            return libc::ENOMEM;
+        }
+        qp.outstanding += 1;
+        qp.unsignaled += 1;
+        if qp.swallow && qp.state == IBV_QPS_RTS {
+            return 0;
+        }
+        // SAFETY: this function's contract.
+        match unsafe { self.carry(number, wr, sge) } {
+            Ok(()) if wr.send_flags & IBV_SEND_SIGNALED == 0 => {}
+            Ok(()) => self.complete_send(number, wr.wr_id, IBV_WC_SUCCESS),
+            Err((status, breaks_peer)) => {
+                self.complete_send(number, wr.wr_id, status);
+                self.enter_error(number);
+                let peer = self.qps[number].peer;
+                if let (true, Some(qp)) = (breaks_peer, self.qps.get(peer)) {
+                    let (context, element) = (qp.context, ibv_async_element { qp: qp.raw });
+                    self.raise(context, IBV_EVENT_QP_ACCESS_ERR, element);
+                    self.enter_error(peer);
                 }
             }
         }
@@ -200,22 +315,13 @@ impl Fabric {
 
     /// Whether this is for a peer that has no receive for it, and is to wait for one. A device
     /// would take it and wait; here, where everything happens at once, it is not taken.
-    ///
-    /// # Safety
-    ///
-    /// As [`Fabric::send`].
-    unsafe fn waits(&self, qp: *mut StubQp, wr: &raw::ibv_send_wr) -> bool {
-        // SAFETY: live, and the lock is held.
-        unsafe {
-            let sends = (*qp).raw.state == raw::IBV_QPS_RTS && !(*qp).swallow && !(*qp).discard;
-            let with_imm = wr.opcode == raw::IBV_WR_RDMA_WRITE_WITH_IMM;
-            sends
-                && with_imm
-                && (*qp).waits_for_receives
-                && self.qp((*qp).dest_qp_num).is_some_and(|peer| {
-                    (*peer).raw.state == raw::IBV_QPS_RTS && (*peer).receives.is_empty()
-                })
-        }
+    fn waits(&self, number: u32, wr: &ibv_send_wr) -> bool {
+        let qp = &self.qps[number];
+        let sends = qp.state == IBV_QPS_RTS && !qp.swallow && qp.waits_for_receives;
+        let peer = self.qps.get(qp.peer);
+        sends
+            && wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM
+            && peer.is_some_and(|peer| peer.state == IBV_QPS_RTS && peer.receives.is_empty())
     }
 
     /// Carries a write out: checks both sides, copies, and delivers the immediate.
@@ -225,184 +331,150 @@ impl Fabric {
     /// As [`Fabric::send`].
     unsafe fn carry(
         &mut self,
-        qp: *mut StubQp,
-        wr: &raw::ibv_send_wr,
-        sges: &[raw::ibv_sge],
-        length: u64,
-        inline: bool,
+        number: u32,
+        wr: &ibv_send_wr,
+        sge: Option<&ibv_sge>,
     ) -> Result<(), Failure> {
-        // SAFETY: live queue pairs of live contexts, and the lock is held. Local bytes are inline
-        // ones, which the caller promises, or in a registered region; remote bytes are in a
-        // registered region. Registered regions are mapped.
+        let qp = &self.qps[number];
+        if qp.state == IBV_QPS_ERR {
+            return Err((IBV_WC_WR_FLUSH_ERR, false));
+        }
+        let from = match sge {
+            None => 0,
+            Some(sge) if wr.send_flags & IBV_SEND_INLINE != 0 => sge.addr,
+            Some(sge) => self
+                .mapped(sge.lkey, qp.pd, sge.addr, sge.length.into(), 0)
+                .ok_or((IBV_WC_LOC_PROT_ERR, false))?,
+        };
+        let up = |qp: &Qp| self.contexts[qp.context].up;
+        let reached = self.qps.get(qp.peer).filter(|peer| {
+            let receives = [IBV_QPS_RTR, IBV_QPS_RTS].contains(&peer.state);
+            peer.peer == number && receives && up(peer) && up(qp)
+        });
+        let (peer_number, peer) = (qp.peer, reached.ok_or((IBV_WC_RETRY_EXC_ERR, false))?);
+        let with_imm = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+        if !with_imm && wr.opcode != IBV_WR_RDMA_WRITE {
+            return Err((IBV_WC_LOC_QP_OP_ERR, false));
+        }
+        let length = sge.map_or(0, |sge| sge.length);
+        // SAFETY: the target of a write is in use whatever the opcode.
+        let to = unsafe { wr.wr.rdma };
+        // A write of nothing touches nothing, and is not checked.
+        let at = if length == 0 {
+            0
+        } else {
+            let (pd, access) = (peer.pd, IBV_ACCESS_REMOTE_WRITE);
+            self.mapped(to.rkey, pd, to.remote_addr, length.into(), access)
+                .filter(|_| peer.remote_write)
+                .ok_or((IBV_WC_REM_ACCESS_ERR, true))?
+        };
+        let (recv_cq, receives) = (peer.cqs[1], &mut self.qps[peer_number].receives);
+        let receive = match with_imm {
+            true => Some(
+                receives
+                    .pop_front()
+                    .ok_or((IBV_WC_RNR_RETRY_EXC_ERR, false))?,
+            ),
+            false => None,
+        };
+        // SAFETY: local bytes are inline ones, which the caller promises, or in a registered
+        // region, as remote bytes are. Regions may overlap when a queue pair writes to its own
+        // process.
         unsafe {
-            let pd = (*qp).raw.pd;
-            if !inline
-                && !sges
-                    .iter()
-                    .all(|sge| self.allows(sge.lkey, pd, sge.addr, u64::from(sge.length), 0))
-            {
-                return Err((raw::IBV_WC_LOC_PROT_ERR, false));
-            }
-            let up = |qp: *mut StubQp| (*(*qp).raw.context.cast::<StubContext>()).port_up;
-            let receiving =
-                |qp: *mut StubQp| [raw::IBV_QPS_RTR, raw::IBV_QPS_RTS].contains(&(*qp).raw.state);
-            let peer = self.qp((*qp).dest_qp_num).filter(|&peer| {
-                (*peer).dest_qp_num == (*qp).raw.qp_num && receiving(peer) && up(peer) && up(qp)
-            });
-            let Some(peer) = peer else {
-                return Err((raw::IBV_WC_RETRY_EXC_ERR, false));
+            let from = ptr::with_exposed_provenance::<u8>(from as usize);
+            let at = ptr::with_exposed_provenance_mut::<u8>(at as usize);
+            ptr::copy(from, at, length as usize);
+        }
+        if let Some(wr_id) = receive {
+            let wc = ibv_wc {
+                wr_id,
+                opcode: IBV_WC_RECV_RDMA_WITH_IMM,
+                byte_len: length,
+                imm_data: wr.imm_data,
+                wc_flags: IBV_WC_WITH_IMM,
+                qp_num: peer_number,
+                ..ibv_wc::default()
             };
-            let to = wr.wr.rdma;
-            let with_imm = wr.opcode == raw::IBV_WR_RDMA_WRITE_WITH_IMM;
-            if !with_imm && wr.opcode != raw::IBV_WR_RDMA_WRITE {
-                return Err((raw::IBV_WC_LOC_QP_OP_ERR, false));
-            }
-            let write = raw::IBV_ACCESS_REMOTE_WRITE;
-            let allowed = (*peer).remote_write
-                && self.allows(to.rkey, (*peer).raw.pd, to.remote_addr, length, write);
-            // A write of nothing touches nothing, and is not checked.
-            if length > 0 && !allowed {
-                return Err((raw::IBV_WC_REM_ACCESS_ERR, true));
-            }
-            let receive = if with_imm {
-                let taken = (*peer).receives.pop_front();
-                Some(taken.ok_or((raw::IBV_WC_RNR_RETRY_EXC_ERR, false))?)
-            } else {
-                None
-            };
-            let mut at = match length {
-                0 => 0,
-                _ => self.mapped(to.rkey, to.remote_addr) as usize,
-            };
-            for sge in sges {
-                let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-                // Regions may overlap when a queue pair writes to its own process.
-                ptr::copy(
-                    from,
-                    ptr::with_exposed_provenance_mut::<u8>(at),
-                    sge.length as usize,
-                );
-                at += sge.length as usize;
-            }
-            if let Some(wr_id) = receive {
-                let wc = raw::ibv_wc {
-                    wr_id,
-                    opcode: raw::IBV_WC_RECV_RDMA_WITH_IMM,
-                    byte_len: length as u32,
-                    imm_data: wr.imm_data,
-                    wc_flags: raw::IBV_WC_WITH_IMM,
-                    qp_num: (*peer).raw.qp_num,
-                    ..raw::ibv_wc::default()
-                };
-                let solicited = wr.send_flags & raw::IBV_SEND_SOLICITED != 0;
-                self.complete(
-                    (*peer).raw.recv_cq.cast(),
-                    Entry { wc, frees: 0 },
-                    solicited,
-                );
-            }
+            let solicited = wr.send_flags & IBV_SEND_SOLICITED != 0;
+            self.complete(recv_cq, Entry { wc, frees: 0 }, solicited);
         }
         Ok(())
     }
 
     /// Completes a send, and with it the unsignaled ones before it.
-    unsafe fn complete_send(&mut self, qp: *mut StubQp, wr_id: u64, status: u32) {
-        // SAFETY: live, and the lock is held.
-        unsafe {
-            let frees = std::mem::take(&mut (*qp).unsignaled);
-            let opcode = raw::IBV_WC_RDMA_WRITE;
-            let wc = raw::ibv_wc {
-                wr_id,
-                status,
-                opcode,
-                qp_num: (*qp).raw.qp_num,
-                ..raw::ibv_wc::default()
-            };
-            self.complete((*qp).raw.send_cq.cast(), Entry { wc, frees }, false);
-        }
+    fn complete_send(&mut self, number: u32, wr_id: u64, status: u32) {
+        let qp = &mut self.qps[number];
+        let frees = std::mem::take(&mut qp.unsignaled);
+        let wc = ibv_wc {
+            wr_id,
+            status,
+            opcode: IBV_WC_RDMA_WRITE,
+            qp_num: number,
+            ..ibv_wc::default()
+        };
+        let cq = qp.cqs[0];
+        self.complete(cq, Entry { wc, frees }, false);
     }
 
-    /// Moves a queue pair to ERR and gives its receives back, unless they are shared.
-    pub unsafe fn enter_error(&mut self, qp: *mut StubQp) {
-        // SAFETY: live, and the lock is held.
-        unsafe {
-            (*qp).raw.state = raw::IBV_QPS_ERR;
-            while let Some(wr_id) = (*qp).receives.pop_front() {
-                self.flush_receive(qp, wr_id);
-            }
+    /// Takes one receive. Returns an errno when it cannot be taken.
+    pub fn receive(&mut self, number: u32, wr_id: u64) -> c_int {
+        let qp = &mut self.qps[number];
+        match qp.state {
+            IBV_QPS_RESET => return libc::EINVAL,
+            _ if qp.receives.len() == qp.caps.max_recv_wr as usize => return libc::ENOMEM,
+            IBV_QPS_ERR => self.flush_receive(number, wr_id),
+            _ => qp.receives.push_back(wr_id),
+        }
+        0
+    }
+
+    /// Moves a queue pair to ERR and gives its receives back.
+    pub fn enter_error(&mut self, number: u32) {
+        self.qps[number].state = IBV_QPS_ERR;
+        for wr_id in std::mem::take(&mut self.qps[number].receives) {
+            self.flush_receive(number, wr_id);
         }
     }
 
     /// Gives a receive back undone.
-    pub unsafe fn flush_receive(&mut self, qp: *mut StubQp, wr_id: u64) {
-        // SAFETY: live, and the lock is held.
-        unsafe {
-            let (status, opcode) = (raw::IBV_WC_WR_FLUSH_ERR, raw::IBV_WC_RECV);
-            let wc = raw::ibv_wc {
-                wr_id,
-                status,
-                opcode,
-                qp_num: (*qp).raw.qp_num,
-                ..raw::ibv_wc::default()
-            };
-            self.complete((*qp).raw.recv_cq.cast(), Entry { wc, frees: 0 }, false);
-        }
+    fn flush_receive(&mut self, number: u32, wr_id: u64) {
+        let wc = ibv_wc {
+            wr_id,
+            status: IBV_WC_WR_FLUSH_ERR,
+            opcode: IBV_WC_RECV,
+            qp_num: number,
+            ..ibv_wc::default()
+        };
+        let cq = self.qps[number].cqs[1];
+        self.complete(cq, Entry { wc, frees: 0 }, false);
     }
 
     /// Appends an entry to a queue and raises its event when it is armed for it.
-    unsafe fn complete(&mut self, cq: *mut StubCq, entry: Entry, solicited: bool) {
-        // SAFETY: live, and the lock is held.
-        unsafe {
-            let context = (*cq).raw.context.cast::<StubContext>();
-            if (*cq).entries.len() == (*cq).raw.cqe as usize {
-                let element = raw::ibv_async_element { cq: cq.cast() };
-                self.raise(
-                    context,
-                    raw::ibv_async_event {
-                        element,
-                        event_type: raw::IBV_EVENT_CQ_ERR,
-                    },
-                );
-                return;
-            }
-            (*cq).entries.push_back(entry);
-            let wakes = match (*cq).armed {
-                Armed::No => false,
-                Armed::Any => true,
-                Armed::Solicited => solicited || entry.wc.status != raw::IBV_WC_SUCCESS,
-            };
-            let channel = (*cq).raw.channel.cast::<StubChannel>();
-            if wakes && !channel.is_null() {
-                (*cq).armed = Armed::No;
-                (*channel).events.raise(cq);
-                (*context).counts.cq_events += 1;
-            }
+    fn complete(&mut self, cq: u32, entry: Entry, solicited: bool) {
+        let cq = &mut self.cqs[cq];
+        if cq.entries.len() == cq.depth {
+            let (context, element) = (cq.context, ibv_async_element { cq: cq.raw });
+            self.raise(context, IBV_EVENT_CQ_ERR, element);
+            return;
+        }
+        cq.entries.push_back(entry);
+        let wakes = match cq.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => solicited || entry.wc.status != IBV_WC_SUCCESS,
+        };
+        if let (true, Some(channel)) = (wakes, cq.channel) {
+            cq.armed = Armed::No;
+            self.channels[channel].raise(cq.raw);
         }
     }
 
     /// Takes the oldest entry of a queue, and frees the send queue places that it stands for.
-    ///
-    /// # Safety
-    ///
-    /// `cq` must be live.
-    pub unsafe fn poll(&mut self, cq: *mut StubCq) -> Option<raw::ibv_wc> {
-        // SAFETY: live, and the lock is held.
-        unsafe {
-            let entry = (*cq).entries.pop_front()?;
-            (*(*cq).raw.context.cast::<StubContext>()).counts.cqes += 1;
-            if let (true, Some(qp)) = (entry.frees > 0, self.qp(entry.wc.qp_num)) {
-                (*qp).outstanding = (*qp).outstanding.saturating_sub(entry.frees);
-            }
-            Some(entry.wc)
+    pub fn poll(&mut self, cq: u32) -> Option<ibv_wc> {
+        let entry = self.cqs[cq].entries.pop_front()?;
+        if let Some(qp) = self.qps.get_mut(entry.wc.qp_num) {
+            qp.outstanding = qp.outstanding.saturating_sub(entry.frees);
         }
-    }
-}
-
-/// A work request's list as a slice.
-unsafe fn list<'a>(sges: *const raw::ibv_sge, count: c_int) -> &'a [raw::ibv_sge] {
-    match usize::try_from(count) {
-        // SAFETY: the caller's work request says so.
-        Ok(count) if count > 0 => unsafe { std::slice::from_raw_parts(sges, count) },
-        _ => &[],
+        Some(entry.wc)
     }
 }

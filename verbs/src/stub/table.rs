@@ -1,41 +1,47 @@
-//! The functions of the table: devices, domains, regions, channels and events here, queues in the
-//! file beside.
+//! The functions of the table, each under the fabric's lock.
+//!
+//! They are called by the safe layer only, with objects that the stub has created and that are
+//! live: that is what each SAFETY line refers to as "the caller's contract" (libibverbs' own).
+//! An object is the structure that libibverbs defines, with its number in a field that libibverbs
+//! keeps for the library; its state is in the fabric's tables.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
 use std::ptr;
 
-use super::objects::{Events, Region, StubChannel, StubContext, devices};
-use super::queues::{
-    create_cq, create_qp, destroy_cq, destroy_qp, modify_qp, poll_cq, post_recv, post_send,
-    req_notify_cq,
-};
-use super::{DEVICES, fabric};
+use super::fabric::{self, Armed, Cq, Device, Events, Qp, Region};
 use crate::raw::*;
 
-/// The limits that the stub announces.
-pub const MAX_CQE: c_int = 131_072;
-pub const MAX_QP_WR: c_int = 32_768;
+/// How many devices there are.
+const DEVICES: usize = 4;
+
+/// The limits that the stub announces, and the most bytes that ride inline.
+const MAX_CQE: c_int = 131_072;
+const MAX_QP_WR: c_int = 32_768;
+const MAX_INLINE: u32 = 512;
 
 /// What mappings begin at multiples of.
 const PAGE: u64 = 4096;
+
+/// Retries that do not end.
+const WITHOUT_END: u8 = 7;
 
 /// The exported functions.
 pub fn api() -> Api {
     Api {
         get_device_list,
         free_device_list,
-        get_device_guid,
         open_device,
         close_device,
         get_async_event,
         ack_async_event,
         query_device,
-        compat_query_port: query_port,
-        query_gid,
+        query_port,
+        query_gid_ex,
         alloc_pd,
         dealloc_pd,
-        compat_reg_mr,
+        reg_mr_iova2,
+        reg_dmabuf_mr: Some(reg_dmabuf_mr),
         dereg_mr,
         create_comp_channel,
         destroy_comp_channel,
@@ -46,90 +52,86 @@ pub fn api() -> Api {
         create_qp,
         modify_qp,
         destroy_qp,
-        wc_status_str,
-        query_gid_ex: Some(query_gid_ex),
-        reg_mr_iova2: Some(reg_mr),
-        reg_dmabuf_mr: Some(reg_dmabuf_mr),
     }
 }
 
-/// The functions that are called through a context.
-pub fn operations() -> ibv_context_ops {
-    // SAFETY: null pointers and absent functions are values of this table.
-    let empty: ibv_context_ops = unsafe { zeroed() };
-    ibv_context_ops {
-        poll_cq: Some(poll_cq),
-        req_notify_cq: Some(req_notify_cq),
-        post_send: Some(post_send),
-        post_recv: Some(post_recv),
-        ..empty
-    }
-}
-
-pub fn set_errno(errno: c_int) {
+/// A failure, told by null and errno as libibverbs does.
+fn refused<T>(errno: c_int) -> *mut T {
     // SAFETY: the calling thread's own errno.
     unsafe { *libc::__errno_location() = errno };
+    ptr::null_mut()
 }
 
-/// Moves a value to the heap and returns it as what it begins with.
-pub fn leak<T, Raw>(value: T) -> *mut Raw {
-    Box::into_raw(Box::new(value)).cast()
+fn no_event() -> c_int {
+    refused::<()>(libc::EAGAIN);
+    -1
 }
 
-// The functions below are called by the safe layer only, with objects that the stub has created and
-// that are live: that is what each SAFETY line refers to as "the caller's contract" (libibverbs'
-// own).
+/// Moves a value to the heap.
+fn leak<T>(value: T) -> *mut T {
+    Box::into_raw(Box::new(value))
+}
+
+/// The number of an opened device.
+///
+/// # Safety
+///
+/// `context` is one of the stub's, and open.
+pub unsafe fn number_of(context: *mut ibv_context) -> u32 {
+    // SAFETY: this function's contract.
+    unsafe { (*context).cmd_fd as u32 }
+}
 
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    let mut list = [ptr::null_mut(); DEVICES + 1];
-    list[..DEVICES].copy_from_slice(devices());
+    let list: [_; DEVICES] = std::array::from_fn(|index| {
+        // SAFETY: null pointers and numbers are values of the structure.
+        let mut device: ibv_device = unsafe { zeroed() };
+        for (to, from) in device.name.iter_mut().zip(format!("stub{index}").bytes()) {
+            *to = from as c_char;
+        }
+        leak(device)
+    });
     // SAFETY: the caller's contract.
     unsafe { count.write(DEVICES as c_int) };
-    leak(list)
+    leak(list).cast()
 }
 
 unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     // SAFETY: the caller's contract: from `get_device_list`, freed once.
-    drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; DEVICES + 1]>()) });
-}
-
-fn index_of(device: *mut ibv_device) -> u8 {
-    devices()
-        .iter()
-        .position(|&other| other == device)
-        .unwrap_or(0) as u8
-}
-
-unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> u64 {
-    (u64::from(index_of(device)) + 1).to_be()
+    let list = unsafe { Box::from_raw(list.cast::<[*mut ibv_device; DEVICES]>()) };
+    for device in *list {
+        // SAFETY: as above.
+        drop(unsafe { Box::from_raw(device) });
+    }
 }
 
 unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
-    StubContext::create(device).map_or(ptr::null_mut(), |context| Box::into_raw(context).cast())
+    let Some(events) = Events::new() else {
+        return ptr::null_mut();
+    };
+    let async_fd = events.fd;
+    // SAFETY: the caller's contract: a device of the list above, whose name ends in its index.
+    let index = unsafe { (*device).name[4] as u8 - b'0' };
+    let up = true;
+    let number = fabric::with(|fabric| fabric.contexts.add(Device { index, up, events }));
+    // SAFETY: null pointers, absent functions, zeroed locks and numbers are values of the
+    // structure.
+    let mut context: ibv_context = unsafe { zeroed() };
+    context.cmd_fd = number as c_int;
+    context.async_fd = async_fd;
+    context.num_comp_vectors = 1;
+    context.ops.poll_cq = Some(poll_cq);
+    context.ops.req_notify_cq = Some(req_notify_cq);
+    context.ops.post_send = Some(post_send);
+    context.ops.post_recv = Some(post_recv);
+    leak(context)
 }
 
 unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the caller's contract: from `open_device`, closed once.
-    drop(unsafe { Box::from_raw(context.cast::<StubContext>()) });
+    let context = unsafe { Box::from_raw(context) };
+    fabric::with(|fabric| fabric.contexts.remove(context.cmd_fd as u32));
     0
-}
-
-/// Takes one from a queue of events: waits on its descriptor as a real provider does, which is to
-/// say not at all once it is nonblocking.
-unsafe fn take<T>(events: *mut Events<T>) -> Option<T> {
-    // SAFETY: the caller's contract; the descriptor does not change.
-    let fd = unsafe { (*events).fd };
-    let mut count = [0_u8; 8];
-    // SAFETY: eight writable bytes.
-    if unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) } < 0 {
-        return None;
-    }
-    // SAFETY: the caller's contract; the lock is held.
-    let event = fabric::with(|_| unsafe { (*events).waiting.pop_front() });
-    if event.is_none() {
-        set_errno(libc::EAGAIN);
-    }
-    event
 }
 
 unsafe extern "C" fn get_async_event(
@@ -137,12 +139,14 @@ unsafe extern "C" fn get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe {
-        let events = &raw mut (*context.cast::<StubContext>()).events;
-        take(events).map_or(-1, |taken| {
-            event.write(taken);
+    let number = unsafe { number_of(context) };
+    match fabric::with(|fabric| fabric.contexts[number].events.take()) {
+        Some(taken) => {
+            // SAFETY: the caller's contract.
+            unsafe { event.write(taken) };
             0
-        })
+        }
+        None => no_event(),
     }
 }
 
@@ -154,13 +158,9 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, attr: *mut ibv_device_att
         attr.write(ibv_device_attr {
             max_qp: 4096,
             max_qp_wr: MAX_QP_WR,
-            max_sge: 4,
             max_cq: 4096,
             max_cqe: MAX_CQE,
-            max_mr: 4096,
             max_mr_size: u64::MAX,
-            max_qp_rd_atom: 16,
-            phys_port_cnt: 1,
             ..zeroed()
         });
     }
@@ -177,7 +177,8 @@ unsafe extern "C" fn query_port(
     }
     // SAFETY: the caller's contract; zeroes are values of the structure.
     unsafe {
-        let up = fabric::with(|_| (*context.cast::<StubContext>()).port_up);
+        let number = number_of(context);
+        let up = fabric::with(|fabric| fabric.contexts[number].up);
         attr.write(ibv_port_attr {
             state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
             max_mtu: IBV_MTU_4096,
@@ -194,27 +195,6 @@ unsafe extern "C" fn query_port(
 }
 
 /// 10.0.0.1 for the first device, and so on.
-unsafe fn gid_of(context: *mut ibv_context) -> [u8; 16] {
-    // SAFETY: the caller's contract.
-    let last = index_of(unsafe { (*context).device }) + 1;
-    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
-}
-
-unsafe extern "C" fn query_gid(
-    context: *mut ibv_context,
-    _: u8,
-    index: c_int,
-    gid: *mut ibv_gid,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        gid.write(ibv_gid {
-            raw: if index == 0 { gid_of(context) } else { [0; 16] },
-        })
-    };
-    0
-}
-
 unsafe extern "C" fn query_gid_ex(
     context: *mut ibv_context,
     port_num: u32,
@@ -228,11 +208,11 @@ unsafe extern "C" fn query_gid_ex(
     }
     // SAFETY: the caller's contract.
     unsafe {
-        let gid = ibv_gid {
-            raw: gid_of(context),
-        };
+        let number = number_of(context);
+        let last = fabric::with(|fabric| fabric.contexts[number].index) + 1;
+        let raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last];
         entry.write(ibv_gid_entry {
-            gid,
+            gid: ibv_gid { raw },
             gid_index,
             port_num,
             gid_type: IBV_GID_TYPE_ROCE_V2,
@@ -252,33 +232,20 @@ unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     0
 }
 
-unsafe extern "C" fn compat_reg_mr(
-    pd: *mut ibv_pd,
-    addr: *mut c_void,
-    length: usize,
-    access: c_int,
-) -> *mut ibv_mr {
-    // SAFETY: the caller's contract.
-    unsafe { reg_mr(pd, addr, length, addr as u64, access as c_uint) }
-}
-
-unsafe extern "C" fn reg_mr(
+unsafe extern "C" fn reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
     _: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    let region = Region {
-        key: 0,
+    add(Region {
         pd,
         addr: addr as u64,
         len: length as u64,
         access,
-        mapped: None,
-    };
-    // SAFETY: the caller's contract.
-    unsafe { add(pd, addr, length, region) }
+        mapped: addr as u64,
+    })
 }
 
 /// A dma-buf is whatever can be mapped: a file in memory does for one.
@@ -306,37 +273,22 @@ unsafe extern "C" fn reg_dmabuf_mr(
     if base == libc::MAP_FAILED {
         return ptr::null_mut();
     }
-    let region = Region {
-        key: 0,
+    add(Region {
         pd,
         addr: iova,
         len: length as u64,
         access: access as u32,
-        mapped: Some(base as u64 + before),
-    };
-    // SAFETY: the caller's contract.
-    unsafe {
-        add(
-            pd,
-            ptr::with_exposed_provenance_mut(iova as usize),
-            length,
-            region,
-        )
-    }
+        mapped: base as u64 + before,
+    })
 }
 
-/// # Safety
-///
-/// `pd` must be live.
-unsafe fn add(pd: *mut ibv_pd, addr: *mut c_void, length: usize, region: Region) -> *mut ibv_mr {
+fn add(region: Region) -> *mut ibv_mr {
     let key = fabric::with(|fabric| fabric.add_region(region));
-    // SAFETY: the caller's contract.
-    let context = unsafe { (*pd).context };
     leak(ibv_mr {
-        context,
-        pd,
-        addr,
-        length,
+        context: ptr::null_mut(),
+        pd: region.pd,
+        addr: ptr::without_provenance_mut(region.addr as usize),
+        length: region.len as usize,
         handle: 0,
         lkey: key,
         rkey: key,
@@ -344,19 +296,15 @@ unsafe fn add(pd: *mut ibv_pd, addr: *mut c_void, length: usize, region: Region)
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller's contract: from `reg_mr`, deregistered once.
+    // SAFETY: the caller's contract: from `add`, deregistered once.
     let mr = unsafe { Box::from_raw(mr) };
     let region = fabric::with(|fabric| fabric.remove_region(mr.lkey));
-    if let Some(mapped) = region.and_then(|r| r.mapped) {
+    if let Some(mapped) = region.filter(|r| r.mapped != r.addr).map(|r| r.mapped) {
         let before = mapped % PAGE;
+        let base = ptr::with_exposed_provenance_mut((mapped - before) as usize);
         // SAFETY: mapped by `reg_dmabuf_mr` with this length, and no write finds the region any
         // more.
-        unsafe {
-            libc::munmap(
-                ptr::with_exposed_provenance_mut((mapped - before) as usize),
-                mr.length + before as usize,
-            );
-        }
+        unsafe { libc::munmap(base, mr.length + before as usize) };
     }
     0
 }
@@ -365,19 +313,19 @@ unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_
     let Some(events) = Events::new() else {
         return ptr::null_mut();
     };
-    leak(StubChannel {
-        raw: ibv_comp_channel {
-            context,
-            fd: events.fd,
-            refcnt: 0,
-        },
-        events,
+    let fd = events.fd;
+    let refcnt = fabric::with(|fabric| fabric.channels.add(events)) as c_int;
+    leak(ibv_comp_channel {
+        context,
+        fd,
+        refcnt,
     })
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the caller's contract: from `create_comp_channel`, destroyed once.
-    drop(unsafe { Box::from_raw(channel.cast::<StubChannel>()) });
+    let channel = unsafe { Box::from_raw(channel) };
+    fabric::with(|fabric| fabric.channels.remove(channel.refcnt as u32));
     0
 }
 
@@ -387,18 +335,199 @@ unsafe extern "C" fn get_cq_event(
     token: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe {
-        let events = &raw mut (*channel.cast::<StubChannel>()).events;
-        take(events).map_or(-1, |taken| {
-            cq.write(taken.cast());
-            token.write((*taken).raw.cq_context);
+    let number = unsafe { (*channel).refcnt } as u32;
+    match fabric::with(|fabric| fabric.channels[number].take()) {
+        Some(taken) => {
+            // SAFETY: the caller's contract; a queue takes its events along when it is destroyed.
+            unsafe {
+                cq.write(taken);
+                token.write((*taken).cq_context);
+            }
             0
-        })
+        }
+        None => no_event(),
     }
 }
 
 unsafe extern "C" fn ack_cq_events(_: *mut ibv_cq, _: c_uint) {}
 
-unsafe extern "C" fn wc_status_str(_: c_uint) -> *const c_char {
-    c"status".as_ptr()
+unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    _: c_int,
+) -> *mut ibv_cq {
+    if !(1..=MAX_CQE).contains(&cqe) {
+        return refused(libc::EINVAL);
+    }
+    // SAFETY: the caller's contract; null pointers, zeroed locks and numbers are values of the
+    // structure.
+    unsafe {
+        let mut raw: ibv_cq = zeroed();
+        (raw.context, raw.channel) = (context, channel);
+        (raw.cq_context, raw.cqe) = (cq_context, cqe);
+        let raw = leak(raw);
+        let channel = channel.as_ref().map(|channel| channel.refcnt as u32);
+        let cq = Cq::new(raw, number_of(context), channel, cqe as usize);
+        (*raw).handle = fabric::with(|fabric| fabric.cqs.add(cq));
+        raw
+    }
+}
+
+unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: the caller's contract: from `create_cq`, destroyed once.
+    unsafe {
+        fabric::with(|fabric| {
+            fabric.cqs.remove((*cq).handle);
+            if let Some(channel) = (*cq).channel.as_ref() {
+                let events = &mut fabric.channels[channel.refcnt as u32];
+                events.waiting.retain(|&other| other != cq);
+            }
+        });
+        drop(Box::from_raw(cq));
+    }
+    0
+}
+
+unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the caller's contract; null pointers, zeroed locks and numbers are values of the
+    // structure.
+    unsafe {
+        let init = &*init;
+        let caps = init.cap;
+        let depth = caps.max_send_wr.max(caps.max_recv_wr);
+        if caps.max_inline_data > MAX_INLINE || depth > MAX_QP_WR as u32 {
+            return refused(libc::EINVAL);
+        }
+        let raw: *mut ibv_qp = leak(zeroed());
+        let cqs = [(*init.send_cq).handle, (*init.recv_cq).handle];
+        let qp = Qp::new(raw, number_of((*pd).context), pd, cqs, caps);
+        (*raw).qp_num = fabric::with(|fabric| fabric.qps.add(qp));
+        raw
+    }
+}
+
+unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the caller's contract: from `create_qp`, destroyed once.
+    let qp = unsafe { Box::from_raw(qp) };
+    fabric::with(|fabric| fabric.qps.remove(qp.qp_num));
+    0
+}
+
+/// The attributes that each step must name, as the specification lists them for reliable
+/// connections.
+fn required(from: u32, to: u32) -> Option<u32> {
+    match (from, to) {
+        (_, IBV_QPS_ERR) => Some(0),
+        (IBV_QPS_RESET, IBV_QPS_INIT) => {
+            Some(IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+        }
+        (IBV_QPS_INIT, IBV_QPS_RTR) => Some(
+            IBV_QP_AV
+                | IBV_QP_PATH_MTU
+                | IBV_QP_DEST_QPN
+                | IBV_QP_RQ_PSN
+                | IBV_QP_MAX_DEST_RD_ATOMIC
+                | IBV_QP_MIN_RNR_TIMER,
+        ),
+        (IBV_QPS_RTR, IBV_QPS_RTS) => Some(
+            IBV_QP_TIMEOUT
+                | IBV_QP_RETRY_CNT
+                | IBV_QP_RNR_RETRY
+                | IBV_QP_SQ_PSN
+                | IBV_QP_MAX_QP_RD_ATOMIC,
+        ),
+        _ => None,
+    }
+}
+
+unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    let (number, attr) = unsafe { ((*qp).qp_num, &*attr) };
+    fabric::with(|fabric| {
+        let qp = &mut fabric.qps[number];
+        let needed = required(qp.state, attr.qp_state).map(|needed| needed | IBV_QP_STATE);
+        if needed != Some(mask as u32) {
+            return libc::EINVAL;
+        }
+        qp.state = attr.qp_state;
+        match attr.qp_state {
+            IBV_QPS_ERR => fabric.enter_error(number),
+            IBV_QPS_INIT => qp.remote_write = attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE != 0,
+            IBV_QPS_RTR => qp.peer = attr.dest_qp_num,
+            IBV_QPS_RTS => qp.waits_for_receives = attr.rnr_retry == WITHOUT_END,
+            _ => {}
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wcs: *mut ibv_wc) -> c_int {
+    // SAFETY: the caller's contract.
+    let cq = unsafe { (*cq).handle };
+    fabric::with(|fabric| {
+        let mut taken = 0;
+        while taken < room {
+            let Some(wc) = fabric.poll(cq) else { break };
+            // SAFETY: the caller's contract: `room` entries are writable.
+            unsafe { wcs.add(taken as usize).write(wc) };
+            taken += 1;
+        }
+        taken
+    })
+}
+
+unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the caller's contract.
+    let cq = unsafe { (*cq).handle };
+    fabric::with(|fabric| {
+        let armed = &mut fabric.cqs[cq].armed;
+        // Asking for less never takes back having asked for more.
+        *armed = if solicited_only == 0 || *armed == Armed::Any {
+            Armed::Any
+        } else {
+            Armed::Solicited
+        };
+    });
+    0
+}
+
+unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller's contract, also for what each work request points to.
+    fabric::with(|fabric| unsafe {
+        while let Some(request) = wr.as_ref() {
+            let sge = request.sg_list.as_ref().filter(|_| request.num_sge > 0);
+            let errno = fabric.send((*qp).qp_num, request, sge);
+            if errno != 0 {
+                bad.write(wr);
+                return errno;
+            }
+            wr = request.next;
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    fabric::with(|fabric| unsafe {
+        while let Some(receive) = wr.as_ref() {
+            let errno = fabric.receive((*qp).qp_num, receive.wr_id);
+            if errno != 0 {
+                bad.write(wr);
+                return errno;
+            }
+            wr = receive.next;
+        }
+        0
+    })
 }

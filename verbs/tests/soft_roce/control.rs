@@ -6,28 +6,22 @@ use verbs::{Access, Cq, Error, GidType, Mr, Pd, PortState, Qp, QpCaps};
 
 use super::{devices, rig::Bytes};
 
+const CAPS: QpCaps = QpCaps {
+    max_send_wr: 256,
+    max_recv_wr: 256,
+    max_inline_data: 64,
+};
+
 pub fn the_devices_are_listed_and_described() {
     let (verbs, one, two) = devices();
-    let names: Vec<_> = verbs
-        .devices()
-        .expect("devices")
-        .into_iter()
-        .map(|device| device.name)
-        .collect();
+    let names = verbs.devices().expect("devices");
     assert!(names.contains(&one) && names.contains(&two), "{names:?}");
 
     let context = verbs.open(&one).expect("the device");
-    assert!(
-        context.limits().max_qp_wr >= 8192 && context.limits().phys_port_cnt == 1,
-        "{:?}",
-        context.limits()
-    );
+    assert!(context.limits().max_qp_wr >= 8192, "{:?}", context.limits());
     let port = context.query_port(1).expect("the port");
     assert_eq!(port.state, PortState::Active);
-    assert!(
-        port.gid_tbl_len > 0 && port.max_msg_sz >= 1 << 20,
-        "{port:?}"
-    );
+    assert!(port.gid_tbl_len > 0, "{port:?}");
 }
 
 pub fn auto_finds_the_ipv4_gid() {
@@ -36,7 +30,7 @@ pub fn auto_finds_the_ipv4_gid() {
     let chosen = context.auto_gid(1).expect("a GID");
     assert_eq!(chosen.kind, GidType::RoceV2);
     assert!(
-        chosen.gid.to_ipv4().is_some(),
+        chosen.gid.to_ipv4_mapped().is_some(),
         "{chosen:?} of {:?}",
         context.gids(1)
     );
@@ -66,13 +60,13 @@ pub fn beyond_a_limit_the_limit_is_named() {
     let cq = Cq::create(&context, 16, None, 0, 0).expect("a queue");
     let caps = QpCaps {
         max_send_wr: limits.max_qp_wr + 1,
-        ..QpCaps::default()
+        ..CAPS
     };
     let error = Qp::create(&pd, &cq, &cq, caps).expect_err("too many sends");
     assert!(error.to_string().contains("max_qp_wr"), "{error}");
     let caps = QpCaps {
         max_inline_data: 1 << 20,
-        ..QpCaps::default()
+        ..CAPS
     };
     let error = Qp::create(&pd, &cq, &cq, caps).expect_err("a megabyte inline");
     assert!(
@@ -88,12 +82,11 @@ pub fn a_region_outlives_everything_that_made_it() {
     let region = Mr::register(
         &Pd::alloc(&context).expect("a domain"),
         &memory,
-        Access::LOCAL_READ,
+        Access::LocalRead,
     )
     .expect("a region");
     drop(context);
     assert_eq!(Arc::strong_count(&memory), 2, "the region keeps its memory");
-    assert_eq!(region.len(), 1 << 22);
     assert!(region.slice((1 << 22) - 1, 2).is_err());
     drop(region);
     assert_eq!(Arc::strong_count(&memory), 1);
@@ -108,7 +101,7 @@ pub fn another_devices_queue_is_refused() {
     let pd = Pd::alloc(&one).expect("a domain");
     let own = Cq::create(&one, 16, None, 0, 0).expect("a queue");
     let foreign = Cq::create(&two, 16, None, 0, 0).expect("a queue");
-    let error = Qp::create(&pd, &own, &foreign, QpCaps::default()).expect_err("a foreign queue");
+    let error = Qp::create(&pd, &own, &foreign, CAPS).expect_err("a foreign queue");
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
     assert!(
         error.to_string().contains(one.name()) && error.to_string().contains(two.name()),

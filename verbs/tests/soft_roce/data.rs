@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use verbs::{Notify, Payload, QpCaps, SendChain, WcOpcode, Write};
+use verbs::raw::{IBV_WC_RDMA_WRITE, IBV_WC_RECV_RDMA_WITH_IMM};
+use verbs::{Notify, QpCaps, SendChain, Write};
 
 use super::rig::{Settings, connect, pattern, readable};
 
@@ -13,7 +14,7 @@ pub fn a_write_with_immediate_arrives_with_its_bytes_number_and_length() {
     let (a, b) = connect(Settings::default());
     let payload = pattern(150_528, 1);
     a.fill(0, &payload);
-    b.receive(900, 1);
+    b.receive(1);
     a.send(&[Write {
         imm: Some(0xdead_beef),
         ..a.write(&b, 5, payload.len())
@@ -21,115 +22,22 @@ pub fn a_write_with_immediate_arrives_with_its_bytes_number_and_length() {
 
     let arrived = b.completions(1)[0];
     assert!(arrived.is_success(), "{arrived:?}");
-    assert_eq!(arrived.opcode(), WcOpcode::RecvRdmaWithImm);
+    assert_eq!(arrived.opcode(), IBV_WC_RECV_RDMA_WITH_IMM);
     assert_eq!(
-        (arrived.wr_id(), arrived.imm(), arrived.byte_len()),
-        (900, Some(0xdead_beef), 150_528)
+        (arrived.imm(), arrived.byte_len()),
+        (Some(0xdead_beef), 150_528)
     );
     assert_eq!(arrived.qp_num(), b.qp.qp_num());
     assert!(b.bytes(0, payload.len()) == payload, "the payload differs");
 
     let retired = a.completions(1)[0];
     assert!(retired.is_success(), "{retired:?}");
-    assert_eq!(
-        (retired.wr_id(), retired.opcode()),
-        (5, WcOpcode::RdmaWrite)
-    );
-}
-
-pub fn inline_bytes_may_be_gone_before_the_doorbell() {
-    let (a, b) = connect(Settings::default());
-    b.receive(0, 1);
-    let mut chain = SendChain::new(1, 64);
-    {
-        let header = [1_u8; 16];
-        let body = [2_u8; 48];
-        let write = Write {
-            payload: Payload::Inline(&[&header, &body]),
-            ..a.write(&b, 1, 0)
-        };
-        chain.push(&write).expect("64 bytes");
-    }
-    assert_eq!(a.qp.post_send(&mut chain), Ok(1));
-    assert_eq!(b.completions(1)[0].byte_len(), 64);
-    assert_eq!(b.bytes(0, 64), [[1; 16].as_slice(), &[2; 48]].concat());
-}
-
-pub fn an_empty_write_carries_its_immediate() {
-    let (a, b) = connect(Settings::default());
-    b.receive(0, 1);
-    a.send(&[Write {
-        payload: Payload::Empty,
-        ..a.write(&b, 7, 0)
-    }]);
-    let arrived = b.completions(1)[0];
-    assert_eq!((arrived.imm(), arrived.byte_len()), (Some(7), 0));
-}
-
-pub fn one_signaled_write_retires_all_before_it() {
-    let (a, b) = connect(Settings::default());
-    b.receive(0, 64);
-    let writes: Vec<_> = (0..64)
-        .map(|id| Write {
-            signaled: id == 63,
-            ..a.write(&b, id, 100)
-        })
-        .collect();
-    a.send(&writes);
-    let arrived = b.completions(64);
-    assert!(
-        arrived
-            .iter()
-            .zip(0..)
-            .all(|(wc, id)| wc.imm() == Some(id) && wc.wr_id() == u64::from(id)),
-        "{arrived:?}"
-    );
-    assert_eq!(a.completions(1)[0].wr_id(), 63);
-    a.assert_idle();
-}
-
-pub fn a_split_write_is_one_arrival_after_its_payload() {
-    let (a, b) = connect(Settings::default());
-    let payload = pattern(20_000, 3);
-    a.fill(0, &payload);
-    b.receive(0, 2);
-    let plain = Write {
-        imm: None,
-        signaled: false,
-        ..a.write(&b, 1, payload.len())
-    };
-    a.send(&[
-        plain,
-        Write {
-            payload: Payload::Empty,
-            signaled: false,
-            ..a.write(&b, 2, 0)
-        },
-    ]);
-    let arrived = b.completions(1)[0];
-    assert_eq!((arrived.imm(), arrived.byte_len()), (Some(2), 0));
-    assert!(
-        b.bytes(0, payload.len()) == payload,
-        "the payload came after its signal"
-    );
-
-    let descriptor = 20_000_u64.to_le_bytes();
-    a.send(&[
-        plain,
-        Write {
-            payload: Payload::Inline(&[&descriptor]),
-            remote: b.at(50_000),
-            ..a.write(&b, 3, 0)
-        },
-    ]);
-    assert_eq!(b.completions(1)[0].byte_len(), 8);
-    assert_eq!(b.bytes(50_000, 8), descriptor);
-    b.assert_idle();
+    assert_eq!((retired.wr_id(), retired.opcode()), (5, IBV_WC_RDMA_WRITE));
 }
 
 pub fn only_a_solicited_write_wakes_who_sleeps_for_those() {
     let (a, b) = connect(Settings::default());
-    b.receive(0, 4);
+    b.receive(4);
     b.cq.arm(Notify::Solicited).expect("arming");
     a.send(&[a.write(&b, 0, 8)]);
     assert!(
@@ -150,34 +58,11 @@ pub fn only_a_solicited_write_wakes_who_sleeps_for_those() {
     assert_eq!(b.completions(2).len(), 2);
 }
 
-pub fn what_came_before_the_arming_is_found_by_the_poll_after_it() {
-    let (a, b) = connect(Settings::default());
-    b.receive(0, 2);
-    a.send(&[Write {
-        solicited: true,
-        ..a.write(&b, 0, 8)
-    }]);
-    a.completions(1);
-    b.cq.arm(Notify::Any).expect("arming");
-    // Whether an event comes is the device's affair; the poll after the arming finds the entry
-    // either way.
-    assert_eq!(b.completions(1)[0].imm(), Some(0));
-    a.send(&[a.write(&b, 1, 8)]);
-    assert!(readable(&b.channel, SOON));
-    assert!(b.channel.take_events(|_| ()).expect("events") >= 1);
-    assert_eq!(
-        b.channel.take_events(|_| ()),
-        Ok(0),
-        "an event was there twice"
-    );
-    assert_eq!(b.completions(1)[0].imm(), Some(1));
-}
-
 pub fn a_full_send_queue_takes_what_it_can_and_the_rest_later() {
     let caps = QpCaps {
         max_send_wr: 16,
         max_recv_wr: 600,
-        ..QpCaps::default()
+        max_inline_data: 64,
     };
     let (a, b) = connect(Settings {
         caps,
@@ -186,7 +71,7 @@ pub fn a_full_send_queue_takes_what_it_can_and_the_rest_later() {
     let depth = a.qp.caps().max_send_wr as usize;
     let total = 4 * depth;
     assert!(total <= 500, "the device made the queue {depth} deep");
-    b.receive(0, total as u64);
+    b.receive(total);
     let mut chain = SendChain::new(total, 0);
     for id in 0..total as u64 {
         chain.push(&a.write(&b, id, 64)).expect("room");
