@@ -27,7 +27,7 @@ impl EventFd {
     /// Makes the descriptor readable. Never blocks.
     pub fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the call reads 8 bytes of a live array; at a full counter (EAGAIN) it is readable.
+        // SAFETY: the call reads 8 bytes of a live array; a full counter (EAGAIN) is readable.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 
