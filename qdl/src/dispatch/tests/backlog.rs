@@ -1,11 +1,11 @@
-//! Why samples are in the backlog: there is no slot for them, or another thread posts them.
+//! Reasons for the backlog: no slot is free, or a different thread must post.
 
 use std::time::{Duration, Instant};
 
 use super::{rig::*, *};
 
-/// Eight slots that nobody answers from, and payloads that NIC threads post where they are larger
-/// than `up_to`.
+/// A bench with eight slots whose samples are never answered. NIC threads post payloads above
+/// `up_to`.
 fn eight_slots(up_to: usize) -> Bench {
     let b = Bench::new(1, 8, Arc::new(Hoard::default()), false, up_to);
     b.connect(0, 1, &Over::Memory);
@@ -18,13 +18,13 @@ fn issue(b: &Bench, ids: std::ops::Range<u64>) {
     b.dispatcher.issue(&samples);
 }
 
-/// Samples that found no slot, most of them at once, and those that NIC threads were to post.
+/// Backlogged samples, most of them at once, and samples handed over to NIC threads.
 fn backlog(b: &Bench) -> (u64, u64, u64) {
     let c = b.dispatcher.counts();
     (c.backlogged, c.backlog_max, c.handed_over)
 }
 
-/// The same without the last.
+/// Backlogged samples, and most of them at once.
 fn waiting(b: &Bench) -> (u64, u64) {
     let c = b.dispatcher.counts();
     (c.backlogged, c.backlog_max)
@@ -44,7 +44,7 @@ fn samples_that_have_a_slot_are_in_neither_count() {
     issue(&b, 0..5);
     assert_eq!(backlog(&b), (0, 0, 0));
     issue(&b, 5..20);
-    // Three had one.
+    // Three samples had a slot.
     assert_eq!(waiting(&b), (12, 12));
     issue(&b, 20..21);
     assert_eq!(waiting(&b), (13, 13));
@@ -57,7 +57,7 @@ fn large_samples_are_handed_over_as_long_as_slots_are_free() {
     issue(&b, 0..5);
     assert_eq!(backlog(&b), (0, 0, 5));
     wait_posted(&b, 5);
-    // All at once: for three there is a slot, the others wait for one.
+    // All in one call: three samples have a slot, the others wait for one.
     issue(&b, 5..25);
     assert_eq!(backlog(&b), (17, 17, 8));
     wait_posted(&b, 8);
@@ -88,7 +88,7 @@ fn by_health_large_samples_are_handed_over_too() {
     });
     b.wait_up(2);
     let end = Instant::now() + Duration::from_secs(10);
-    // A rail takes samples once those who choose know that it is up.
+    // A rail takes samples once the arbiter knows that it is up.
     let mut id = 0;
     while b.dispatcher.counts().handed_over == 0 {
         assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());
@@ -128,7 +128,7 @@ fn no_sample_waits_while_a_connection_has_room() {
                 });
             }
         });
-        // 60 samples, 64 slots, and nobody answers.
+        // 60 samples, 64 slots, and no answers.
         let end = Instant::now() + Duration::from_secs(5);
         while b.dispatcher.shared.waiting() > 0 {
             assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());

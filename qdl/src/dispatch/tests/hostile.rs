@@ -1,4 +1,4 @@
-//! A frontend that does not keep to the protocol harms itself alone.
+//! A frontend that breaks the protocol harms only itself.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use super::{rig::*, tampered::*, *};
 use crate::serve::{Arrival, Service};
 use fabric::{Flushed, Imm, Post, SourceId, Tx, testkit::memory};
 
-/// Answers at once, and counts.
+/// Answers at once, and counts the answers.
 #[derive(Default)]
 struct Counted(AtomicU64);
 
@@ -25,7 +25,7 @@ impl Service for Counted {
     }
 }
 
-/// Has no room for a single response, for now.
+/// Has no room for any response at first.
 struct NoRoom;
 
 impl Tamper for NoRoom {
@@ -62,8 +62,8 @@ fn a_slot_that_is_written_again_before_its_response_was_posted_breaks_the_connec
         assert!(Instant::now() < end, "nothing arrived");
         std::thread::yield_now();
     }
-    // The engine has given the slot's output back, and it waits to be sent. An engine that got it
-    // again would write into it.
+    // The engine has returned the slot's output, which waits to be sent. An engine that got the
+    // slot again would overwrite it.
     write(2);
     let lost = b.lost.lock().expect("alive");
     let lost = match lost.recv_timeout(Duration::from_secs(10)) {

@@ -1,5 +1,5 @@
-//! Connections that are cut, fall silent or are given up: what was
-//! in flight goes again, and memory is let go with its last reader.
+//! Connections that are cut, silent or given up: samples in flight are sent again, and memory is
+//! freed with its last reader.
 
 use std::{
     sync::Arc,
@@ -12,7 +12,7 @@ use super::{rig::*, *};
 use crate::serve::Service;
 use fabric::testkit::memory;
 
-/// Cuts each of three connections twenty times and makes it again, while samples go.
+/// Cuts each of three connections twenty times and reconnects it, while samples flow.
 pub fn cut_and_make_again(b: &Bench) {
     let mut faults: Vec<_> = (0..3).map(|l| b.connect(l, 1, &Over::Memory)).collect();
     b.wait_up(3);
@@ -59,8 +59,7 @@ fn samples_of_a_lost_connection_go_again_over_another() {
 
 #[test]
 fn re_dispatch_sends_what_was_in_flight_again() {
-    // The first service answers nothing, so everything
-    // sent is in flight when its connection is cut.
+    // The first service answers no sample, so all samples are in flight at the cut.
     let b = Bench::new(2, 32, Arc::new(Hoard::default()), false, 1 << 20);
     let fault = b.connect(0, 1, &Over::Memory);
     b.wait_up(1);
@@ -92,7 +91,7 @@ fn re_dispatch_sends_what_was_in_flight_again() {
 #[test]
 fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     let b = Bench::new(1, 8, Arc::new(Digest), false, 1 << 20);
-    // A link whose far end nobody polls: the peer is stopped, its memory still there.
+    // No thread polls the link's far end: the peer is stopped, its memory still there.
     let serve = b.serve_connection(0, 1);
     let (near, _far, _) =
         memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
@@ -141,10 +140,10 @@ fn a_connection_is_quiet_when_no_arrival_reads_it() {
         .recv_timeout(Duration::from_secs(10));
     assert_eq!(lost.expect("told").epoch, 1);
     let arrivals = std::mem::take(&mut *hoard.0.lock().expect("alive"));
-    // The batch may go on reading; its answers go nowhere.
+    // The batch may go on reading; its answers are dropped.
     assert_eq!(xxh3_64(arrivals[0].input()), {
         let s = b.sample(0);
-        // SAFETY: the source is never changed.
+        // SAFETY: no thread changes the source.
         xxh3_64(unsafe { b.source.bytes(s.offset, s.len as usize) }.expect("in"))
     });
     let origin = Arc::downgrade(arrivals[0].origin());

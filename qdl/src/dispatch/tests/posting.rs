@@ -1,5 +1,5 @@
-//! Which thread posts a sample, and that none is forgotten: not by a NIC thread that sleeps, that
-//! has no core, or whose connection goes.
+//! Posting threads: no sample is forgotten by a NIC thread that sleeps, has no core, or loses its
+//! connection.
 
 use std::{
     sync::Arc,
@@ -58,7 +58,7 @@ fn the_issuing_thread_posts_a_sample_on_an_idle_connection() {
         }
     }
     b.check(n);
-    // A slot is free a moment after its sample is completed: the next sample may meet it taken.
+    // A slot is freed shortly after its sample completes, so the next sample may find it taken.
     let c = b.dispatcher.counts();
     assert!(c.handed_over < n / 2, "{c:?}");
 }
@@ -85,7 +85,7 @@ fn samples_close_together_go_to_one_connection_and_bursts_to_the_least_loaded() 
         b.connect(connection, 1, &Over::Memory);
     });
     b.wait_up(2);
-    // 64 at one moment, 64 later, and 64 in one call.
+    // 64 samples at one moment, 64 later, and 64 in one call.
     for (ids, issued_ns) in [(0..64, 1_000_000), (64..128, 2_000_000)] {
         for id in ids {
             let issued_ns = issued_ns + id;
@@ -128,7 +128,7 @@ fn samples_left_to_a_connection_that_is_lost_go_by_another() {
 #[test]
 fn the_issuing_thread_posts_for_a_nic_thread_that_has_no_core() {
     let b = Bench::new(3, 1024, Arc::new(Digest), false, DEFAULT);
-    // Both are of the first NIC thread, which completes, or waits for the book.
+    // The first NIC thread polls both connections, and it completes, or waits for the book.
     for connection in [0, 2] {
         b.connect(connection, 1, &Over::Memory);
     }

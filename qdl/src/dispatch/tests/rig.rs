@@ -1,5 +1,4 @@
-//! A dispatcher and a server in one process, links between
-//! them, and a book of what became of each sample.
+//! A dispatcher and a server in one process, links between them, and a book of each sample's fate.
 
 use std::{
     collections::HashMap,
@@ -20,7 +19,7 @@ use crate::{
 };
 use fabric::{Endpoint, Link, SourceId, os::Near, tcp, testkit::memory};
 
-/// Largest burst that the thread that issues posts, as by default.
+/// Largest burst that the issuing thread posts, as by default.
 pub const DEFAULT: usize = 16 << 10;
 
 const REQUEST: usize = 4096;
@@ -47,7 +46,7 @@ impl Service for Digest {
     }
 }
 
-/// Keeps what it is given, so that samples stay in flight.
+/// Keeps its arrivals, so that samples stay in flight.
 #[derive(Default)]
 pub struct Hoard(pub Mutex<Vec<Arrival>>);
 
@@ -57,15 +56,15 @@ impl Service for Hoard {
     }
 }
 
-/// What came back: id -> (times, digest).
+/// Answers and events received. `answers` maps an id to the number of answers and the digest.
 #[derive(Default)]
 pub struct Book {
     pub answers: Mutex<HashMap<u64, (u32, Option<u64>)>>,
     pub events: Mutex<Vec<DispatchEvent>>,
-    /// Samples whose times were recorded, and what their requests had of bytes.
+    /// Samples with recorded times, and the payload bytes of their requests.
     pub recorded: AtomicU64,
     pub recorded_bytes: AtomicU64,
-    /// Calls by which they were.
+    /// Number of record calls.
     pub records: AtomicU64,
 }
 
@@ -105,7 +104,7 @@ impl Owner for Book {
     }
 }
 
-/// How NIC threads wait.
+/// Wait settings of NIC threads.
 pub struct Wait {
     pub spin_ns: u64,
     pub tick_ns: u64,
@@ -115,7 +114,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Threads that sleep at once, and nothing that wakes them by and by.
+    /// Threads that sleep at once, without a tick that would wake them.
     pub fn asleep() -> Self {
         const HOUR: u64 = 3_600_000_000_000;
         Wait {
@@ -158,7 +157,7 @@ pub enum Over {
 }
 
 impl Over {
-    /// Links for both ends, and what can be done to them.
+    /// Links for both ends, and the handle that cuts them.
     pub fn join(&self, a: Endpoint, b: Endpoint) -> (Link, Link, Option<memory::MemoryFaults>) {
         match self {
             Over::Memory => {
@@ -197,12 +196,12 @@ impl Bench {
         )
     }
 
-    /// By health: a NIC for each of the two NIC threads.
+    /// Makes a bench by health, with a NIC for each of the two NIC threads.
     pub fn by_health(connections: usize, slots: usize, up_to: usize, policy: Policy) -> Self {
         Bench::by_health_waiting(connections, slots, up_to, policy, Wait::default())
     }
 
-    /// The same with NIC threads that wait so.
+    /// Makes a bench by health with these wait settings.
     pub fn by_health_waiting(
         connections: usize,
         slots: usize,
@@ -215,7 +214,7 @@ impl Bench {
         bench.choosing_by_health(connections, policy)
     }
 
-    /// By health, with a service of its own.
+    /// Makes a bench by health with this service.
     pub fn by_health_of(
         service: Arc<dyn Service>,
         connections: usize,
@@ -277,7 +276,7 @@ impl Bench {
             begin: None,
         };
         let source = Arc::new(Region::new(1 << 20).expect("memory"));
-        // SAFETY: nobody else knows the region yet.
+        // SAFETY: only this function knows the region.
         for (i, b) in unsafe { source.bytes_mut(0, 1 << 20) }
             .expect("in")
             .iter_mut()
@@ -331,7 +330,7 @@ impl Bench {
         }
     }
 
-    /// The server's end of a connection.
+    /// Makes the server's end of a connection.
     pub fn serve_connection(&self, connection: usize, epoch: u32) -> Arc<ServeConnection> {
         let l = self.dispatcher.connection(connection);
         let cfgs = ServeConnectionCfgs {
@@ -377,7 +376,7 @@ impl Bench {
         }
     }
 
-    /// Issues samples `0..n`, some hundred at the most at a time.
+    /// Issues samples `0..n` in bursts of at most 150.
     pub fn issue_in_bursts(&self, n: u64) {
         let mut id = 0;
         for burst in (1..).map(|i: u64| 1 + i * i % 150) {
@@ -402,7 +401,7 @@ impl Bench {
         }
     }
 
-    /// A connection is down a moment before its loss is told.
+    /// Waits for `n` events: a connection is down shortly before its loss is reported.
     pub fn wait_events(&self, n: usize) {
         let end = Instant::now() + Duration::from_secs(10);
         while self.book.events.lock().expect("alive").len() < n {
@@ -412,11 +411,11 @@ impl Bench {
     }
 
     pub fn first_byte(&self, id: u64) -> u8 {
-        // SAFETY: the source is never changed.
+        // SAFETY: no thread changes the source.
         unsafe { self.source.bytes(self.sample(id).offset, 1) }.expect("in")[0]
     }
 
-    /// Every one of `n` samples was answered once, with its own digest, and recorded.
+    /// Checks that `n` samples were answered once with their own digest, and recorded.
     pub fn check(&self, n: u64) {
         self.check_answers(n);
         let bytes = (0..n).map(|id| u64::from(self.sample(id).len));
@@ -426,13 +425,13 @@ impl Bench {
         assert_eq!(c.posted, n + c.again);
     }
 
-    /// Every one of `n` samples was answered once, with its own digest.
+    /// Checks that `n` samples were answered once with their own digest.
     pub fn check_answers(&self, n: u64) {
         let answers = self.book.answers.lock().expect("alive");
         assert_eq!(answers.len() as u64, n);
         for id in 0..n {
             let s = self.sample(id);
-            // SAFETY: the source is never changed.
+            // SAFETY: no thread changes the source.
             let bytes = unsafe { self.source.bytes(s.offset, s.len as usize) }.expect("in");
             assert_eq!(
                 answers.get(&id),
@@ -442,11 +441,11 @@ impl Bench {
         }
     }
 
-    /// The times of so many samples were recorded, which had so many bytes.
+    /// Checks that the times of `n` samples with `bytes` payload bytes were recorded.
     pub fn check_recorded(&self, n: u64, bytes: u64) {
         let recorded = || self.book.recorded.load(Ordering::Relaxed);
         let end = Instant::now() + Duration::from_secs(10);
-        // That is the last thing of a turn.
+        // Recording is the last step of a turn, so wait for it.
         while recorded() < n && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -1,4 +1,4 @@
-//! How many slots are in use where the configuration leaves them open.
+//! Number of slots in use with `slots: auto`.
 
 use std::{
     thread,
@@ -11,10 +11,10 @@ use crate::serve::Service;
 /// Slots of a connection.
 const SLOTS: usize = 4096;
 
-/// How many of the rig's, of 4 KiB each, fit into 2 MiB.
+/// Slots of 4 KiB, as in the rig, that fit 2 MiB.
 const LEAST: u64 = 512;
 
-/// Connections that are not lost however slow this machine is, and large samples alone.
+/// A bench with large samples, whose connections are not lost however slow the machine.
 fn patient(connections: usize, service: Arc<dyn Service>) -> Bench {
     let wait = Wait {
         echo: Wait::asleep().echo,
@@ -24,7 +24,7 @@ fn patient(connections: usize, service: Arc<dyn Service>) -> Bench {
     Bench::with(connections, SLOTS, service, false, 0, policy, wait)
 }
 
-/// Connections to an engine that answers nothing, with more to do than they have slots for.
+/// A bench whose engine answers no sample, with more samples than slots.
 fn stuck(connections: usize) -> Bench {
     let b = patient(connections, Arc::new(Hoard::default()));
     (0..connections).for_each(|i| {
@@ -40,7 +40,7 @@ fn issue(b: &Bench, n: u64) {
     b.dispatcher.issue(&samples);
 }
 
-/// So many were posted, and no more.
+/// Waits until exactly `n` samples are posted.
 fn posts(b: &Bench, n: u64) {
     let end = Instant::now() + Duration::from_secs(20);
     while b.dispatcher.counts().posted < n {
@@ -62,7 +62,7 @@ fn an_engine_has_some_batches_and_one_that_does_not_say_all_slots() {
     b.dispatcher.engine_works_on(0, 1);
     issue(&b, 5000);
     posts(&b, LEAST);
-    // Three times what it works on.
+    // Three times the engine's number.
     b.dispatcher.engine_works_on(0, 300);
     posts(&b, 900);
     assert_eq!(allowed(&b), [900]);

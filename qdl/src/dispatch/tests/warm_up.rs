@@ -1,5 +1,4 @@
-//! Samples before the first: they go over every connection,
-//! count apart, and fail by the connection's name.
+//! Warm-up samples cross every connection, are counted apart, and fail with the connection's name.
 
 use std::{
     sync::Arc,
@@ -37,7 +36,7 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
             b.dispatcher.issue(&samples);
             assert!(b.dispatcher.drain(Duration::from_secs(20)));
             b.dispatcher.stop();
-            // No completer saw any of it.
+            // No completer saw a warm-up sample.
             b.check(50);
             let counts = b.dispatcher.counts();
             assert_eq!(
@@ -70,7 +69,7 @@ fn a_budget_that_is_gone_still_sends_one_over_every_connection() {
 #[test]
 fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     let minute = Duration::from_secs(60);
-    // Nobody answers.
+    // The service answers no sample.
     let b = Bench::new(2, 8, Arc::new(Hoard::default()), false, 1 << 20);
     (0..2).for_each(|i| drop(b.connect(i, 1, &Over::Tcp)));
     b.wait_up(2);
@@ -79,7 +78,7 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
         matches!(failed, WarmUpError::Silent { connection: 0, .. }),
         "{failed:?}"
     );
-    // The second is lost while the first owes an answer.
+    // The second connection is lost while the first owes an answer.
     let b = Arc::new(Bench::new(2, 8, Arc::new(Hoard::default()), false, 1 << 20));
     b.connect(0, 1, &Over::Memory);
     let fault = b.connect(1, 1, &Over::Memory).expect("memory");
@@ -101,7 +100,7 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     b.wait_events(2);
     b.connect(0, 2, &Over::Memory);
     b.wait_up(1);
-    // And down it stays.
+    // The second connection stays down.
     let failed = warm_up(&b, 1, Duration::ZERO).expect_err("down");
     assert_eq!(failed, WarmUpError::Down { connection: 1 });
     assert_eq!(b.dispatcher.outstanding(), 0);
