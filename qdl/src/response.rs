@@ -30,7 +30,7 @@ pub const MAX_REASON: usize = 256;
 pub enum Refusal {
     /// The payload is the whole reason.
     Whole,
-    /// The payload is a part of the reason; the control plane carries all of it.
+    /// The payload is a part of the reason; the control plane carries the full reason.
     Cut,
 }
 

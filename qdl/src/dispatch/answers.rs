@@ -109,7 +109,7 @@ pub(super) struct RefusedAnswer {
     /// Offset of the reason within the payload.
     pub at: u32,
     pub len: u32,
-    /// The control plane carries the rest of the reason.
+    /// The control plane carries the full reason.
     pub is_cut: bool,
 }
 

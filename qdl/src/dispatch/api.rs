@@ -156,7 +156,7 @@ pub struct RefusedSample {
     pub tries: Tries,
     /// The accelerator's reason, without control characters.
     pub reason: String,
-    /// The control plane carries the rest of the reason.
+    /// The control plane carries the full reason.
     pub is_cut: bool,
 }
 

@@ -33,7 +33,7 @@ const LAST: u64 = 1 << 31;
 /// Mask of [`Growing::state`]: final bytes of the slot, header included.
 const BYTES: u64 = LAST - 1;
 
-/// Flag of [`Growing::reason`]: the control plane carries the rest of the reason.
+/// Flag of [`Growing::reason`]: the control plane carries the full reason.
 const CUT: u32 = LAST as u32;
 
 /// Most bytes of a slot that an answer in parts may use.
