@@ -6,8 +6,7 @@
 //! * [`dispatch`] is the frontend's side: it takes samples, and calls back with responses.
 //! * [`serve`] is the accelerator's side: it takes arrivals, and sends responses back.
 //! * Between them a [`fabric`] carries one-sided writes with a 32-bit immediate. The [`control`]
-//!   plane
-//!   sets connections up, monitors them, and takes them down.
+//!   plane sets connections up, monitors them, and takes them down.
 //! * [`run`] connects these parts over the life of a run.
 //!
 //! Every decision ([`connection::tracker`], [`rails`], a connection's life, the control core) is a

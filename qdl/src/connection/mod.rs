@@ -7,8 +7,7 @@
 //!   goodbye.
 //! * `receive`: the receiving half, polled by the NIC thread; `polling`: the order of polling.
 //! * [`nic_thread`]: the threads that poll connections; a NIC (an entry of `nics`) has one or
-//!   several.
-//!   Both ends run the same loop over different work.
+//!   several. Both ends run the same loop over different work.
 //! * [`echo`]: liveness of a quiet connection. The caller passes the clock.
 
 pub mod echo;

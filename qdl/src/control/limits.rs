@@ -64,7 +64,6 @@ fn outside<T>(field: &'static str, problem: String) -> Result<T, Outside> {
 ///
 /// # Errors
 /// The problem of the name.
-/// What is wrong with it.
 pub fn check_node_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_NODE {
         return Err(format!("{} bytes, must be 1 to {MAX_NODE}", name.len()));

@@ -137,7 +137,6 @@ impl Server {
     ///
     /// # Errors
     /// The runtime that drives the handshakes is gone.
-    /// The runtime that drives the handshakes is gone.
     pub async fn accept_session(&mut self) -> Result<ServerSession, ControlError> {
         self.sessions
             .recv()
