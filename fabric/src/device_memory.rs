@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(region.len(), 8192);
         region.prefault();
         assert!(region.at(8191, 1).is_ok() && region.at(8191, 2).is_err());
-        // SAFETY: nobody else has the region.
+        // SAFETY: only this test uses the region.
         unsafe {
             let text = region.bytes(0, 4).expect_err("not ours").to_string();
             assert!(text.contains("GPU 77"), "{text}");

@@ -81,7 +81,7 @@ pub enum TcpError {
         "cannot listen for data connections on {address}: {source}; is another accelerator using the port? (`nics[].listen`)"
     )]
     Listen {
-        /// The address.
+        /// The requested address.
         address: SocketAddr,
         /// The kernel's error.
         source: io::Error,

@@ -132,7 +132,7 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
         Message::Drained {
             id: _,
             counters,
-            // Its deserializer checks it.
+            // The deserializer of `BatchSizes` checks them.
             batches: _,
             gpus,
             used,

@@ -246,7 +246,7 @@ pub struct ConnectionRequest {
     pub connection: u16,
     /// Index of the accelerator's NIC, modulo its number of NICs.
     pub nic: u16,
-    /// Index of the accelerator's GPU, counted from the NIC's nearest GPU (0), modulo its number of
+    /// Index of the accelerator's GPU, counted from the NIC's own GPU (0), modulo its number of
     /// GPUs.
     pub gpu_turn: u16,
     /// Epoch, from 1; higher each time the connection is opened.
