@@ -1,11 +1,11 @@
-//! One monotonic clock for the shells; the core is handed its readings.
+//! One monotonic clock for all threads. State machines without I/O receive its readings as
+//! arguments.
 
 use std::{sync::OnceLock, time::Instant};
 
 /// Nanoseconds since the first call in this process, from `CLOCK_MONOTONIC`.
 ///
-/// Only differences mean anything, and only within one process: two nodes' clocks are never
-/// compared.
+/// Only differences within one process are meaningful; nodes never compare their clocks.
 pub fn now_ns() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     let origin = *ORIGIN.get_or_init(Instant::now);
@@ -13,7 +13,7 @@ pub fn now_ns() -> u64 {
     Instant::now().duration_since(origin).as_nanos() as u64
 }
 
-/// Nanoseconds to microseconds, at most what a response can carry (71 minutes).
+/// Converts nanoseconds to microseconds, saturating at `u32::MAX` (71 minutes), a response's limit.
 pub fn micros(ns: u64) -> u32 {
     u32::try_from(ns / 1_000).unwrap_or(u32::MAX)
 }

@@ -1,36 +1,36 @@
-//! What a connection counts, and what the system says of its path.
+//! Counters of a connection, and the operating system's statistics of its path.
 
 use serde::{Deserialize, Serialize};
 
-/// What a connection has done, counted by the half that did it. Cost is counted before it is timed.
+/// Work of one half of a connection, counted by that half.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FabricCounts {
-    /// Writes posted (sent) or arrived (received), control messages left out.
+    /// Writes posted or arrived, without control messages.
     pub writes: u64,
-    /// Of those, parts of an answer that others followed.
+    /// Of `writes`: parts of an answer that further parts follow.
     pub parts: u64,
-    /// Payload bytes of those writes.
+    /// Payload bytes of `writes`.
     pub bytes: u64,
     /// Control messages.
     pub control: u64,
-    /// Calls into the kernel or doorbells rung.
+    /// System calls made, or doorbells rung.
     pub syscalls: u64,
-    /// Of those, the ones that moved nothing (`EAGAIN`).
+    /// Of `syscalls`: calls that moved no byte (`EAGAIN`).
     pub empty_syscalls: u64,
-    /// System calls that moved less than was asked for.
+    /// System calls that moved fewer bytes than requested.
     pub partial: u64,
-    /// Payloads that crossed by way of an intermediate buffer of this process.
+    /// Payloads copied through an intermediate buffer of this process.
     pub copies: u64,
-    /// Bytes of those.
+    /// Bytes of `copies`.
     pub copied_bytes: u64,
-    /// Payloads that rode in the work request.
+    /// Payloads carried in the work request itself.
     pub inline: u64,
     /// Work requests posted to the send queue (`ib`).
     pub work_requests: u64,
-    /// Calls that posted them; one call takes a whole burst (`ib`).
+    /// Calls that posted work requests; one call posts a whole burst (`ib`).
     pub doorbells: u64,
-    /// Work requests that were to complete at the sender (`ib`).
+    /// Work requests posted with a completion requested (`ib`).
     pub signaled: u64,
     /// Work requests whose local memory is free again (`ib`).
     pub retired: u64,
@@ -38,14 +38,14 @@ pub struct FabricCounts {
     pub receives: u64,
     /// Entries taken from completion queues (`ib`).
     pub cqes: u64,
-    /// Events taken from completion channels: how often a sleeper was woken (`ib`).
+    /// Events taken from completion channels, one for each wake-up of a sleeping thread (`ib`).
     pub cq_events: u64,
-    /// Times that the provider was let work, whichever half did it (`ofi`).
+    /// Calls that drove the provider's progress, from either half (`ofi`).
     pub progress: u64,
 }
 
 impl FabricCounts {
-    /// Adds another half's counts.
+    /// Adds the counts of `o`, the second half of the connection.
     pub fn add(&mut self, o: &FabricCounts) {
         self.writes += o.writes;
         self.parts += o.parts;
@@ -68,17 +68,17 @@ impl FabricCounts {
     }
 }
 
-/// What a fabric says of a connection at one moment; counts since it was made.
+/// A fabric's statistics of a connection at one moment, counted since the connection was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathReading {
-    /// Microseconds in which there was something to send or to be acknowledged.
+    /// Microseconds with data to send or to be acknowledged.
     pub busy_us: u64,
-    /// Of those, with the peer's window full.
+    /// Of `busy_us`: microseconds with the peer's receive window full.
     pub rwnd_limited_us: u64,
-    /// The round trip of a packet, smoothed, in microseconds.
+    /// Smoothed round trip of a packet, in microseconds.
     pub rtt_us: u64,
-    /// The shortest of the last minutes, in microseconds.
+    /// Shortest round trip of the last minutes, in microseconds.
     pub min_rtt_us: u64,
-    /// Packets sent again.
+    /// Packets retransmitted.
     pub retransmits: u64,
 }

@@ -1,4 +1,4 @@
-//! Memory of a device, as slots: the GPU's own, which a NIC writes and this process does not touch.
+//! Slots in a device's memory: a NIC writes the GPU's memory, and this process never touches it.
 
 use std::{
     os::fd::OwnedFd,
@@ -12,66 +12,65 @@ use super::{
     Window,
 };
 
-/// A piece of memory of a device, behind a [`Region`] ([`Region::of_device`]).
-/// Its addresses are those by which the device, and a NIC that it is registered
-/// with, know it; this process must not follow them. Freed when dropped.
+/// A range of a device's memory, behind a [`Region`] ([`Region::of_device`]). The device and the
+/// NICs that registered the memory use its addresses; this process must not dereference them.
+/// Dropping the value frees the memory.
 pub trait DeviceMemory: Send + Sync {
     /// Address of the first byte.
     fn base(&self) -> NonNull<u8>;
 
-    /// Bytes in it; at least one.
+    /// Length in bytes, at least 1.
     fn bytes(&self) -> usize;
 
-    /// The device, for messages: `GPU 0`.
+    /// Name of the device for messages, such as `GPU 0`.
     fn device(&self) -> String;
 
-    /// Copies bytes of this process there. They are there
-    /// when it returns. Of a range that lies inside.
+    /// Copies `bytes` from this process to `offset`, and returns when the copy is complete. The
+    /// caller has checked that the range lies inside.
     ///
     /// # Errors
-    /// The device's own words.
+    /// The device refuses the copy; the error is the device's message.
     fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String>;
 
-    /// Copies bytes from there, as the device sees them. Of a range that lies inside.
+    /// Copies bytes from `offset` as the device sees them. The caller has checked the range.
     ///
     /// # Errors
-    /// The device's own words.
+    /// The device refuses the copy; the error is the device's message.
     fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String>;
 
-    /// After it, the device sees what others have written
-    /// there before. Once for a batch, not for a write.
+    /// Makes earlier writes by NICs visible to the device. One call per batch suffices.
     ///
     /// # Errors
-    /// The device's own words.
+    /// The fence fails; the error is the device's message.
     fn fence(&self) -> Result<(), String>;
 
-    /// The memory as a dma-buf, to register with a NIC, and where in it the first byte lies.
+    /// Exports the memory as a dma-buf to register with a NIC, and the first byte's offset in it.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// The device cannot export the memory; the error says why.
     fn dma_buf(&self) -> Result<(OwnedFd, u64), String>;
 }
 
-/// Writes through a fabric did not get to the memory they were for.
+/// Error of [`probe`]: writes through a fabric did not reach the memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
     /// No connection could be made to the memory.
     #[error("no connection to it: {0}")]
     Connection(String),
-    /// A write was refused, or broke the connection.
+    /// The fabric refused a write, or a write broke the connection.
     #[error("a write to it failed: {0}")]
     Write(String),
-    /// The writes never arrived.
+    /// Some writes did not arrive in time.
     #[error("of {sent} writes to it {arrived} arrived within {waited_ms} ms")]
     Lost {
-        /// Writes.
+        /// Writes posted.
         sent: usize,
-        /// Those that were reported.
+        /// Writes that arrived.
         arrived: usize,
-        /// Milliseconds.
+        /// Time waited, in milliseconds.
         waited_ms: u128,
     },
-    /// They were reported, and the device does not see them.
+    /// The writes arrived, but the device reads different bytes.
     #[error("{wrong} of {bytes} bytes written to it are not there, the first at {first}")]
     Different {
         /// Offset of the first wrong byte.
@@ -81,27 +80,27 @@ pub enum ProbeError {
         /// Bytes written.
         bytes: usize,
     },
-    /// The device itself.
+    /// The device failed to copy or to fence.
     #[error("{0}")]
     Device(String),
 }
 
-/// Bytes of each write of a probe, or somewhat more.
+/// Least bytes of each write of a probe, where the region is that large.
 const PROBED: usize = 64 << 10;
 
-/// Writes a pattern through a fabric to the beginning and to the end of `region`, and reads it back
-/// as the memory's device sees it: that a NIC takes a registration of a GPU's memory does not say
-/// that what it writes gets there. `pair` joins two ends, the writer's and the memory's, by the
-/// fabric in question. The region's content is lost.
+/// Writes a pattern through a fabric to the first and the last slot of `region`, and reads it back
+/// as the memory's device sees it. A NIC may register a GPU's memory although its writes do not
+/// reach it, so only this probe shows that they do. `pair` connects the writer's end and the
+/// memory's end through the fabric under test. The region's content is lost.
 ///
 /// # Errors
-/// [`ProbeError`] says how far it came.
+/// [`ProbeError`] names the step that failed.
 pub fn probe(
     region: &Arc<Region>,
     patience: Duration,
     pair: impl FnOnce(Endpoint, Endpoint) -> Result<(Link, Link), String>,
 ) -> Result<(), ProbeError> {
-    // Slots of that size, of which the first and the last are written.
+    // The probe writes the first and the last slot.
     let slots = (region.len() / PROBED).clamp(2, MAX_SLOTS);
     let len = region.len() / slots;
     let made = |e: RegionError| ProbeError::Device(e.to_string());
@@ -111,8 +110,8 @@ pub fn probe(
     let other: Vec<u8> = pattern.iter().map(|b| !b).collect();
     let places = [0, slots - 1];
     let source = Arc::new(Region::new(2 * len).map_err(made)?);
-    // SAFETY: nobody else knows the source, and nobody uses
-    // the region but this probe; what it held is not wanted.
+    // SAFETY: only this function knows `source`, and the caller leaves the region to this probe, so
+    // no other thread reads or writes either memory.
     unsafe {
         source.store(0, &pattern).map_err(made)?;
         for (bytes, slot) in other.chunks(len).zip(places) {
@@ -185,7 +184,7 @@ pub fn probe(
     }
     let mut seen = vec![0; 2 * len];
     for (bytes, slot) in seen.chunks_mut(len).zip(places) {
-        // SAFETY: both writes have arrived, and there are no others.
+        // SAFETY: both writes have arrived, and this probe posts no others.
         unsafe { region.load(slot * len, bytes) }.map_err(made)?;
     }
     let wrong = || {
@@ -233,7 +232,7 @@ mod tests {
         assert_eq!(region.len(), 8192);
         region.prefault();
         assert!(region.at(8191, 1).is_ok() && region.at(8191, 2).is_err());
-        // SAFETY: nobody else has the region.
+        // SAFETY: only this test uses the region.
         unsafe {
             let text = region.bytes(0, 4).expect_err("not ours").to_string();
             assert!(text.contains("GPU 77"), "{text}");
@@ -270,7 +269,7 @@ mod tests {
             })
         );
         handle.blind.store(false, SeqCst);
-        // To somewhere else: nothing is reported here, and the pattern's complement is still there.
+        // The writes land in a second region, so this region keeps the pattern's complement.
         let elsewhere = Arc::new(Region::new(4096).expect("memory"));
         let astray = |a: Endpoint, mut b: Endpoint| {
             let grants = b.window.grants().clone();

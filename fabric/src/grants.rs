@@ -1,4 +1,4 @@
-//! Which slots the peer may write now, and with which use count.
+//! Grants: which slots the peer may write now, and with which use count.
 //!
 //! One word per slot:
 //!
@@ -9,9 +9,9 @@
 //! +--+-------+-----------+
 //! ```
 //!
-//! `op` set: the peer owns the slot and owes one write with this use count. Clear: the slot is
-//! ours. Whoever clears the bit (the arrival, or the sweep of a lost connection) owns what goes
-//! with the slot, which is how a sample is completed or sent again, and never both.
+//! `op` set: the peer owns the slot and owes one write with this use count. `op` clear: this node
+//! owns the slot. The thread that clears the bit (on arrival, or in the sweep of a lost connection)
+//! owns the sample of the slot. So each sample is either completed or sent again, never both.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -26,44 +26,44 @@ pub struct Grants {
     words: Box<[AtomicU32]>,
 }
 
-/// A write that had no grant.
+/// Error of a write without a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
-    /// No such slot.
+    /// The window has no such slot.
     #[error("a write to slot {slot} of a window of {slots}")]
     NoSuchSlot {
-        /// Slot named.
+        /// Slot that the immediate names.
         slot: u16,
-        /// Slots there are.
+        /// Slots in the window.
         slots: usize,
     },
-    /// The slot is not waiting for a write: a duplicate, or one that comes too late.
+    /// The slot expects no write: the write is a duplicate or comes too late.
     #[error("a write to slot {slot} (use {use_count}) that expects none (last use {last})")]
     NotExpected {
-        /// Slot named.
+        /// Slot that the immediate names.
         slot: u16,
-        /// Use count it carried.
+        /// Use count that the immediate carries.
         use_count: u16,
         /// Use count of the slot's last grant.
         last: u16,
     },
-    /// The slot waits for another use.
+    /// The slot expects a write with a different use count.
     #[error("a write to slot {slot} with use {use_count} where use {expected} is expected")]
     WrongUse {
-        /// Slot named.
+        /// Slot that the immediate names.
         slot: u16,
-        /// Use count it carried.
+        /// Use count that the immediate carries.
         use_count: u16,
-        /// Use count granted.
+        /// Use count of the slot's grant.
         expected: u16,
     },
 }
 
 impl Grants {
-    /// `slots` slots, none granted, use counts 0.
+    /// Makes `slots` closed grants with use count 0.
     ///
     /// # Panics
-    /// If there are more than [`MAX_SLOTS`] slots; configurations are checked before.
+    /// If `slots` exceeds [`MAX_SLOTS`]; the configuration check rejects such values earlier.
     pub fn new(slots: usize) -> Self {
         assert!(slots <= MAX_SLOTS, "{slots} slots, {MAX_SLOTS} at most");
         Grants {
@@ -76,9 +76,9 @@ impl Grants {
         self.words.len()
     }
 
-    /// Grants the next use of a slot to the peer and returns its use count, or
-    /// `None` when the slot is granted already or does not exist. Everything
-    /// the caller wrote before is visible to whoever takes the grant.
+    /// Grants the next use of a slot to the peer and returns its use count, or `None` when the slot
+    /// is granted already or does not exist. The thread that takes the grant sees all earlier
+    /// writes of the caller.
     pub fn open(&self, slot: u16) -> Option<u16> {
         let word = self.words.get(usize::from(slot))?;
         let old = word.load(Ordering::Relaxed);
@@ -86,22 +86,22 @@ impl Grants {
             return None;
         }
         let use_count = (old + 1) & USE_MASK;
-        // Only the slot's owner opens it, so nobody changes the word in between.
+        // Only the slot's owner opens it, so no other thread changes the word in between.
         word.store(OPEN | use_count, Ordering::Release);
         Some(use_count as u16)
     }
 
-    /// True where the slot is granted.
+    /// Whether the slot is granted.
     pub fn is_open(&self, slot: u16) -> bool {
         self.words
             .get(usize::from(slot))
             .is_some_and(|w| w.load(Ordering::Acquire) & OPEN != 0)
     }
 
-    /// Would a write with this immediate be welcome? For a fabric that looks before the bytes land.
+    /// Checks that `imm` has a grant, for fabrics that check before bytes land.
     ///
     /// # Errors
-    /// [`GrantError`] says what is wrong with it.
+    /// [`GrantError`] says why the grant does not permit the write.
     pub fn permits(&self, imm: Imm) -> Result<(), GrantError> {
         let word = self.word(imm)?.load(Ordering::Acquire);
         if word == OPEN | u32::from(imm.use_count()) {
@@ -111,10 +111,10 @@ impl Grants {
         }
     }
 
-    /// Closes the grant that `imm` answers. At most one caller succeeds for each grant.
+    /// Closes the grant that `imm` names. At most one caller succeeds for each grant.
     ///
     /// # Errors
-    /// [`GrantError`]; the grant is as it was.
+    /// [`GrantError`] says why; the grant is unchanged.
     pub fn take(&self, imm: Imm) -> Result<(), GrantError> {
         let expected = OPEN | u32::from(imm.use_count());
         self.word(imm)?
@@ -128,8 +128,8 @@ impl Grants {
             .map_err(|word| refusal(imm, word))
     }
 
-    /// Takes a slot back whatever its use count, for the sweep of a lost connection. Returns true
-    /// where the grant was open: the caller now owns what goes with the slot.
+    /// Closes a slot's grant whatever its use count, in the sweep of a lost connection. Returns
+    /// true where the grant was open: the caller then owns the slot's sample.
     pub fn revoke(&self, slot: u16) -> bool {
         let Some(word) = self.words.get(usize::from(slot)) else {
             return false;
@@ -137,8 +137,8 @@ impl Grants {
         word.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
     }
 
-    /// Closes every grant and begins the use counts anew, for a connection that is made again.
-    /// Nobody else may use the window meanwhile.
+    /// Closes every grant and sets all use counts to 0, for a connection that is opened again. The
+    /// caller must be the only user of the window meanwhile.
     pub fn reset(&self) {
         self.words
             .iter()

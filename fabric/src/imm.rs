@@ -1,4 +1,4 @@
-//! The 32-bit immediate: which slot a write is for and which use of it, or a control message.
+//! The 32-bit immediate: it names a slot and the slot's use, or carries a control message.
 //!
 //! ```text
 //!  31 30                      16 15 14 13                 0
@@ -10,7 +10,7 @@
 //!    30     28 27                                         0
 //! ```
 //!
-//! *m*: more parts of what goes into this slot follow. *s* belongs to the fabric `ib`.
+//! *m*: more parts follow into this slot. *s*: solicited, used by the fabric `ib` alone.
 
 use std::{
     fmt,
@@ -21,9 +21,9 @@ pub use crate::wire::MAX_SLOTS;
 
 const CONTROL: u32 = 1 << 31;
 const USE_MASK: u32 = 0x7fff;
-/// More parts follow.
+/// Set where more parts follow into the slot.
 const MORE: u32 = 1 << 14;
-/// Wider than a slot's number can be, so that one out of range is seen as such.
+/// Wider than a valid slot number, so that a receiver detects one out of range.
 const SLOT_MASK: u32 = MORE - 1;
 const VALUE_MASK: u32 = 0x0fff_ffff;
 
@@ -31,8 +31,8 @@ const VALUE_MASK: u32 = 0x0fff_ffff;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Imm(u32);
 
-/// Control messages of the data plane: they travel as zero-length writes, in order with the others,
-/// and the peer's NIC thread answers them, so they prove that the whole path is alive.
+/// Control messages of the data plane. They travel as zero-length writes, in order with other
+/// writes. The peer's NIC thread answers them, so an answer proves that the whole path works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Asks for an [`Control::EchoReply`] with the same value (28 bits).
@@ -42,23 +42,23 @@ pub enum Control {
 }
 
 impl Imm {
-    /// For the given use of a slot. Use counts wrap at 15 bits.
+    /// Makes the immediate for one use of a slot. Use counts wrap at 15 bits.
     pub const fn new(slot: u16, use_count: u16) -> Self {
         Imm(((use_count as u32 & USE_MASK) << 16) | (slot as u32 & SLOT_MASK))
     }
 
-    /// The same for a part that others follow.
+    /// Marks the write as a part that more parts follow.
     #[must_use]
     pub const fn with_more(self) -> Self {
         Imm(self.0 | MORE)
     }
 
-    /// True for a write that is a part, with others to follow in the same slot.
+    /// Whether the write is a part that more parts of the same slot follow.
     pub const fn more(self) -> bool {
         !self.is_control() && self.0 & MORE != 0
     }
 
-    /// For a control message.
+    /// Makes the immediate of a control message.
     pub const fn control(message: Control) -> Self {
         let (kind, value) = match message {
             Control::Echo(v) => (0, v),
@@ -67,32 +67,32 @@ impl Imm {
         Imm(CONTROL | (kind << 28) | (value & VALUE_MASK))
     }
 
-    /// From the wire; any value is an immediate.
+    /// Decodes the immediate from the wire; every value is valid.
     pub const fn from_bits(bits: u32) -> Self {
         Imm(bits)
     }
 
-    /// To the wire.
+    /// Encodes the immediate for the wire.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// The slot it names.
+    /// Slot that the immediate names; meaningless for a control message.
     pub const fn slot(self) -> u16 {
         (self.0 & SLOT_MASK) as u16
     }
 
-    /// The use count it carries.
+    /// Use count that the immediate carries; meaningless for a control message.
     pub const fn use_count(self) -> u16 {
         ((self.0 >> 16) & USE_MASK) as u16
     }
 
-    /// True for a control message.
+    /// Whether it is a control message.
     pub const fn is_control(self) -> bool {
         self.0 & CONTROL != 0
     }
 
-    /// The control message, if it is one that is known.
+    /// The control message, or `None` for a write or an unknown kind.
     pub const fn message(self) -> Option<Control> {
         if !self.is_control() {
             return None;
@@ -106,18 +106,18 @@ impl Imm {
     }
 }
 
-/// A control message waiting for the next doorbell; a later one takes the place of an earlier one.
+/// One control message that waits for the next doorbell; a later message replaces an earlier one.
 #[derive(Debug, Default)]
 pub struct Mailbox(AtomicU32);
 
 impl Mailbox {
-    /// Leaves a message.
+    /// Stores a message, replacing one that waits.
     pub fn put(&self, message: Control) {
         self.0
             .store(Imm::control(message).bits(), Ordering::Release);
     }
 
-    /// Takes the message, if there is one.
+    /// Takes the message that waits, if any.
     pub fn take(&self) -> Option<Control> {
         // A control immediate is never 0.
         if self.0.load(Ordering::Relaxed) == 0 {

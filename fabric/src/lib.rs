@@ -1,4 +1,4 @@
-//! How bytes cross. The contract first, then one module for each fabric.
+//! The transport contract, then one module for each fabric that implements it.
 //!
 //! This crate knows no configuration file, no MLPerf and no summary. Opening a device takes plain
 //! values ([`ib::IbDeviceCfgs`], [`ofi::OfiDeviceCfgs`], an address).
@@ -6,69 +6,67 @@
 //! # The contract
 //!
 //! A fabric joins two peers by **connections**. A connection carries one-sided writes with a 32-bit
-//! immediate from memory of one peer into *slots* of the other. That is what RDMA does natively,
-//! and what TCP can do with a 16-byte frame header.
+//! immediate from one peer's memory into *slots* of the other peer. RDMA does so natively; TCP does
+//! so with a 16-byte frame header.
 //!
-//! **Windows.** Each end of a connection grants the other a [`Window`]: a run of equally spaced
-//! slots in a [`Region`]. A write names a slot (in its [`Imm`]), an offset within it and a length;
-//! it can touch nothing else. A fabric that cannot check this before the bytes land (RDMA: the NIC
-//! checks the region alone) checks what it can when they have.
+//! **Windows.** Each end of a connection grants its peer a [`Window`]: a run of equally spaced
+//! slots in a [`Region`]. A write names a slot (in its [`Imm`]), an offset within the slot and a
+//! length. It can touch no other byte. With RDMA the NIC checks the region alone before the bytes
+//! land; the receiving half checks the rest after they have landed.
 //!
-//! **Parts.** A window that allows it ([`Window::in_parts`]) may have a slot written in parts: all
-//! but the last say that more follow ([`Imm::more`]), each is at least one byte and begins where
-//! the one before it ended. The sender says where it writes ([`Post::at`]); the receiver computes
-//! where that must have been from the lengths so far, since a NIC does not tell it, and reports it
-//! ([`Event::Arrived`]). A part that lies elsewhere, is empty, or comes to a window that takes none
-//! breaks the connection. Parts of different slots may come in any mixture.
+//! **Parts.** A window that allows parts ([`Window::in_parts`]) lets a write carry a part of a
+//! slot. Each part but the last says that more follow ([`Imm::more`]). A part has at least 1 byte
+//! and begins where the part before it ended. The sender says where it writes ([`Post::at`]). A NIC
+//! does not report the offset, so the receiver computes it from the lengths so far and reports it
+//! ([`Event::Arrived`]). A part at a wrong offset, an empty part, or a part for a window without
+//! parts breaks the connection. Parts of different slots may interleave.
 //!
-//! **Ownership.** The sender owns the receiver's slot. Slot *i* belongs to the sender from
-//! the moment its grant is opened until the write that carries the grant's use count has
-//! arrived; from then on it belongs to the receiver until the grant is opened again. Of a slot in
-//! parts, the bytes that have arrived belong to the receiver and the rest to the sender, until the
-//! last part closes the grant. There is no rendezvous and no allocation on arrival. The receiving
-//! half closes the grant itself ([`Grants::take`]), so one grant yields at most one last
-//! [`Event::Arrived`]; a write, a part too, that has no grant, or the wrong use count, breaks the
+//! **Ownership.** The sender owns slot *i* from the moment its grant is opened until the write with
+//! the grant's use count has arrived. Then the receiver owns the slot until it opens the grant
+//! again. Of a slot in parts, the receiver owns the bytes that have arrived and the sender owns the
+//! rest, until the last part closes the grant. There is no rendezvous and no allocation on arrival.
+//! The receiving half closes the grant ([`Grants::take`]), so one grant yields at most one last
+//! [`Event::Arrived`]. A write or part without a grant, or with a wrong use count, breaks the
 //! connection and is never reported as an arrival. `tcp` and `memory` refuse such a write before
 //! they touch the slot.
 //!
-//! **Order.** Writes of one connection arrive in the order they were posted, the parts of a slot
-//! among them. Between connections there is no order. What needs it: the parts of one slot, since a
-//! receiver adds their lengths up; and the end of a connection, before which everything has to have
-//! come. Nothing else does. A sample or an answer in one piece is one immediate, which names its
-//! slot and use; the next write to a slot is posted only after the peer has answered the last; and
-//! an echo is only to come back. So a fabric on a network that keeps no order (`ofi` over EFA)
-//! refuses windows in parts when a connection is made, sees to the end by itself, and may
-//! otherwise let writes and control messages of a connection arrive in any order.
+//! **Order.** Writes of one connection arrive in the order of posting, and so do the parts of a
+//! slot. Writes of different connections have no order. Two things need the order. A receiver adds
+//! up the lengths of a slot's parts. The end of a connection must come last. A sample or answer in
+//! one piece needs no order: its one immediate names the slot and the use, and the sender posts the
+//! next write to that slot only after the peer's answer. An echo needs none. So a fabric on an
+//! unordered network (`ofi` over EFA) refuses windows in parts when it opens a connection, and
+//! orders the end itself. Its other writes and control messages may arrive in any order.
 //!
-//! **Visibility.** When `Arrived` is reported, every byte of that write, and of the parts before
-//! it, may be read through the region's address by the thread it was reported to, and by
-//! whoever that thread tells. Memory of a GPU ([`Region::of_device`]) is read
-//! by the GPU alone, after one fence per batch ([`DeviceMemory::fence`]).
+//! **Visibility.** After `Arrived`, the thread that polled may read every byte of the write, and of
+//! the slot's earlier parts, through the region's address. So may each thread that synchronizes
+//! with it. The GPU alone reads a GPU's memory ([`Region::of_device`]), after one fence per batch
+//! ([`DeviceMemory::fence`]).
 //!
-//! **Completion.** [`Tx::post`] queues a write; nothing has to move before [`Tx::flush`], which
-//! rings the doorbell once for all that was queued. Writes *retire* in the order they were posted:
-//! [`Tx::retired`] counts them, and local memory of a write may be changed or freed once it is
-//! counted. Writes no longer than [`Tx::inline_limit`] may be changed as soon as `post` returns.
-//! [`Flushed::Blocked`] means that the fabric took what it could: flush again when the connection
-//! is writable (or, on `ib`, when sends have retired). Where bytes move only while somebody calls
-//! (`ofi` over sockets) it also means that some have yet to.
+//! **Completion.** [`Tx::post`] queues a write. Bytes need not move before [`Tx::flush`], which
+//! rings one doorbell for all queued writes. Writes *retire* in the order of posting, and
+//! [`Tx::retired`] counts them. The local memory of a retired write is free. A write no longer than
+//! [`Tx::inline_limit`] frees its memory as soon as `post` returns. [`Flushed::Blocked`] means that
+//! the fabric is full: flush again when the connection is writable (on `ib`: when sends have
+//! retired). Where bytes move only during calls (`ofi` over sockets), it also means that bytes are
+//! still queued.
 //!
-//! **Bounds.** `post` refuses a write whose local bytes lie outside its
-//! source region or whose remote bytes lie outside a slot, and a full
-//! send queue is [`PostError::Full`], not a wait. Nothing here blocks.
+//! **Bounds.** `post` refuses a write whose local bytes lie outside its source region or whose
+//! remote bytes lie outside a slot. A full send queue is [`PostError::Full`], not a wait. No call
+//! blocks.
 //!
-//! **Sleeping.** [`Rx::poll`] reports what is there and returns. Before a thread sleeps on the
-//! connection's descriptor it calls [`Rx::arm`]; [`Armed::Ready`] means that something came in
-//! between and it must poll again. Descriptors are used edge-triggered.
+//! **Sleeping.** [`Rx::poll`] reports the events at hand and returns. A thread calls [`Rx::arm`]
+//! before it sleeps on the connection's descriptor; after [`Armed::Ready`] it must poll again.
+//! Descriptors are used edge-triggered.
 //!
-//! **Breaking.** A connection breaks once and for good. Both halves then answer with the [`Broken`]
-//! that says why; what had arrived before is reported first. Dropping both halves tears the
-//! connection down: afterwards nothing of the peer's can land in the window through it.
+//! **Breaking.** A broken connection stays broken. Both halves report earlier arrivals first and
+//! then return the [`Broken`] that says why. Dropping both halves tears the connection down;
+//! afterwards the peer's writes cannot land in the window through it.
 //!
-//! **Threads.** The two halves are independent and each has one owner at a time ([`Tx`] behind the
-//! connection's token, [`Rx`] with the NIC thread).
+//! **Threads.** The two halves are independent, and each has one owner at a time: the holder of the
+//! connection's token owns [`Tx`], the NIC thread owns [`Rx`].
 //!
-//! `testkit::conformance` holds the tests of all this, as functions for any fabric.
+//! `testkit::conformance` tests this contract, with functions for any fabric.
 
 pub mod clock;
 mod counts;
@@ -99,7 +97,7 @@ pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
 pub use region::{Region, RegionError};
 
-/// Slots that the peer writes into, and which of them it may write now.
+/// The slots that the peer writes, with the grants that say which it may write now.
 #[derive(Clone, Debug)]
 pub struct Window {
     region: Arc<Region>,
@@ -110,11 +108,11 @@ pub struct Window {
 }
 
 impl Window {
-    /// `grants.slots()` slots of `stride` bytes each, beginning `offset` bytes into `region`, each
-    /// to be written in one piece.
+    /// Makes a window of `grants.slots()` slots of `stride` bytes, from byte `offset` of `region`.
+    /// Each slot takes one write per use.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`] when the region is too small for them.
+    /// [`RegionError::OutOfBounds`] when the slots do not fit the region.
     pub fn new(
         region: Arc<Region>,
         offset: usize,
@@ -138,18 +136,18 @@ impl Window {
         }
     }
 
-    /// The same window, whose slots may be written in as many parts as `stream` makes of an answer.
+    /// Makes the window take answers in the parts that `stream` names.
     #[must_use]
     pub fn in_parts(self, stream: Stream) -> Self {
         Window { stream, ..self }
     }
 
-    /// Which parts its slots are written in.
+    /// The parts that answers come in.
     pub fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// True where a slot may be written in parts.
+    /// Whether a slot may be written in parts.
     pub fn takes_parts(&self) -> bool {
         self.stream != Stream::None
     }
@@ -159,7 +157,7 @@ impl Window {
         self.grants.slots()
     }
 
-    /// Bytes from one slot to the next, which is also the most that can be written to one.
+    /// Bytes from one slot to the next: the most that one slot holds.
     pub fn stride(&self) -> usize {
         self.stride
     }
@@ -169,7 +167,7 @@ impl Window {
         &self.region
     }
 
-    /// Which slots the peer may write now.
+    /// The grants of the slots.
     pub fn grants(&self) -> &Arc<Grants> {
         &self.grants
     }
@@ -179,12 +177,12 @@ impl Window {
         self.offset + usize::from(slot) * self.stride
     }
 
-    /// Where a write of `len` bytes at offset `at` of the slot that `imm` names would land: an
-    /// offset within the region, checked against the slot's bounds.
+    /// Checks a write of `len` bytes at offset `at` of the slot that `imm` names, and returns its
+    /// offset within the region.
     ///
     /// # Errors
-    /// [`Broken::OutOfBounds`] when any byte would lie outside the slot, or
-    /// the slot outside the window.
+    /// [`Broken::OutOfBounds`] when a byte would lie outside the slot, or the slot lies outside the
+    /// window.
     pub fn landing(&self, imm: Imm, at: u32, len: u32) -> Result<usize, Broken> {
         let end = u64::from(at) + u64::from(len);
         if usize::from(imm.slot()) >= self.slots() || end > self.stride as u64 {
@@ -200,27 +198,27 @@ impl Window {
     }
 }
 
-/// Which of a connection's registered source regions a write reads from.
+/// Index of a registered source region of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceId(pub u16);
 
 /// One write.
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
-    /// Region the payload lies in.
+    /// Region that holds the payload.
     pub source: SourceId,
-    /// Where in that region it begins.
+    /// Offset of the payload in that region, in bytes.
     pub offset: usize,
-    /// Its true length in bytes; 0 carries the immediate alone.
+    /// Length of the payload in bytes; 0 sends the immediate alone.
     pub len: u32,
-    /// Offset within the remote slot: 0, or behind the parts before it.
+    /// Offset within the remote slot: 0, or the end of the part before it.
     pub at: u32,
-    /// Names the remote slot and its use, or carries a control message.
+    /// Slot and use count of the write, or a control message.
     pub imm: Imm,
 }
 
 impl Post {
-    /// A zero-length write that carries a control message of the data plane.
+    /// Makes a zero-length write that carries a control message of the data plane.
     pub fn control(message: Control) -> Self {
         Post {
             source: SourceId(0),
@@ -231,7 +229,7 @@ impl Post {
         }
     }
 
-    /// Adds this write to what the sending half has done.
+    /// Adds this write to the counts of the sending half.
     pub(crate) fn count(&self, counts: &mut FabricCounts) {
         if self.imm.is_control() {
             counts.control += 1;
@@ -243,7 +241,7 @@ impl Post {
     }
 }
 
-/// Why a write was not queued.
+/// Error of [`Tx::post`]: the write was not queued.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The send queue is full: flush, and post again once writes have retired.
@@ -263,7 +261,7 @@ pub enum PostError {
         /// Offset within the slot.
         at: u32,
     },
-    /// The connection is gone.
+    /// The connection broke.
     #[error(transparent)]
     Broken(#[from] Broken),
 }
@@ -271,42 +269,42 @@ pub enum PostError {
 /// Why a connection broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// The peer closed it in good order.
+    /// The peer closed the connection in good order.
     #[error("the peer closed the connection")]
     Closed,
     /// A system call or verb failed.
     #[error("{verb}: {} (errno {errno})", io::Error::from_raw_os_error(*.errno))]
     Io {
-        /// Name of the call.
+        /// Name of the system call or verb.
         verb: &'static str,
-        /// What it set `errno` to.
+        /// Value of `errno` after the call.
         errno: i32,
     },
-    /// Bytes that are no frame.
+    /// The peer sent bytes that are no valid frame.
     #[error("bad frame: {what} is {value:#x}")]
     BadFrame {
-        /// Field that makes no sense.
+        /// The invalid field.
         what: &'static str,
         /// Its value.
         value: u64,
     },
-    /// A write outside its slot, or to a slot outside the window.
+    /// The peer wrote outside a slot, or to a slot outside the window.
     #[error(
         "a write to slot {slot} of {slots}, bytes {at}..+{len} of {stride}, lies outside its grant"
     )]
     OutOfBounds {
-        /// Slot it named.
+        /// Slot that the immediate names.
         slot: u16,
         /// Slots in the window.
         slots: usize,
-        /// Offset in the slot.
+        /// Offset within the slot.
         at: u32,
-        /// Length.
+        /// Length in bytes.
         len: u32,
         /// Bytes in a slot.
         stride: usize,
     },
-    /// A write without a grant.
+    /// The peer wrote without a grant.
     #[error(transparent)]
     Grant(#[from] GrantError),
     /// A work completion with an error status (`ib`).
@@ -315,26 +313,26 @@ pub enum Broken {
     /// The device or port went away (`ib`).
     #[error("device: {0}")]
     Device(String),
-    /// The node gave the connection up because its peer gave no sign
-    /// of life: an echo unanswered, the control session silent.
+    /// This node gave the connection up because the peer is silent: an echo stayed unanswered, or
+    /// the control session stayed silent.
     #[error("{0}")]
     Silent(String),
-    /// The node gave the connection up for another reason: the control session lost, the run over.
+    /// This node gave the connection up for a different reason: the control session ended, or the
+    /// run.
     #[error("{0}")]
     GivenUp(String),
 }
 
 impl Broken {
-    /// Whether it says more than that the peer is not there any more.
+    /// Whether the error says more than that the peer is gone.
     pub fn says_why(&self) -> bool {
         let gone = [libc::ECONNRESET, libc::EPIPE, libc::ECONNABORTED];
         !matches!(self, Broken::Closed)
             && !matches!(self, Broken::Io { errno, .. } if gone.contains(errno))
     }
 
-    /// Whether it was found out by waiting for a sign of life, for as long
-    /// as the configuration's deadlines say. A socket whose payload nobody
-    /// acknowledges ends by the same deadline (`TCP_USER_TIMEOUT`).
+    /// Whether a deadline of the configuration found the peer silent. The kernel applies the same
+    /// deadline to unacknowledged payload (`TCP_USER_TIMEOUT`).
     pub fn by_silence(&self) -> bool {
         match self {
             Broken::Silent(_) => true,
@@ -343,7 +341,7 @@ impl Broken {
         }
     }
 
-    /// From the last OS error of `verb`.
+    /// Makes the error of `verb` from an OS error.
     pub fn io(verb: &'static str, error: &io::Error) -> Self {
         Broken::Io {
             verb,
@@ -352,40 +350,40 @@ impl Broken {
     }
 }
 
-/// What [`Tx::flush`] achieved.
+/// Result of [`Tx::flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
-    /// Everything queued has been handed to the fabric.
+    /// The fabric has taken everything queued.
     Done,
-    /// The fabric is full; flush again when it is writable.
+    /// The fabric is full; flush again when the connection is writable.
     Blocked,
 }
 
-/// What [`Rx::arm`] found.
+/// Result of [`Rx::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// Nothing to poll: the descriptor will become readable when there is.
+    /// No event is at hand: the thread may sleep until the descriptor is readable.
     Sleep,
-    /// Poll again first.
+    /// An event may be at hand: poll again before sleeping.
     Ready,
 }
 
-/// What [`Rx::poll`] reports.
+/// An event that [`Rx::poll`] reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A write has landed in the slot that `imm` names. Its grant is closed, unless it is a part
-    /// that others follow ([`Imm::more`]).
+    /// A write has landed in the slot that `imm` names. The grant is closed, unless more parts
+    /// follow ([`Imm::more`]).
     Arrived {
         /// Slot and use count.
         imm: Imm,
-        /// Where in the slot it begins: 0, or behind the parts before it.
+        /// Offset within the slot: 0, or the end of the part before it.
         at: u32,
-        /// Bytes written by it.
+        /// Length of the write in bytes.
         len: u32,
     },
     /// A control message of the data plane.
     Control(Control),
-    /// The connection broke; nothing follows.
+    /// The connection broke; this is the last event.
     Broken(Broken),
 }
 
@@ -394,53 +392,53 @@ pub trait Tx: Send + fmt::Debug {
     /// Queues one write.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was queued then.
+    /// [`PostError`]; the write is not queued.
     fn post(&mut self, post: &Post) -> Result<(), PostError>;
 
-    /// Hands what is queued to the fabric.
+    /// Hands the queued writes to the fabric.
     ///
     /// # Errors
     /// The connection is [`Broken`].
     fn flush(&mut self) -> Result<Flushed, Broken>;
 
-    /// How many writes can be posted before [`PostError::Full`], at the least.
+    /// Number of writes that can surely be posted before [`PostError::Full`].
     fn room(&self) -> usize;
 
-    /// Writes posted since the connection was made.
+    /// Writes posted since the connection was opened.
     fn posted(&self) -> u64;
 
-    /// Writes retired since the connection was made; the local memory of those is free.
+    /// Writes retired since the connection was opened; their local memory is free.
     fn retired(&self) -> u64;
 
     /// Longest payload, in bytes, whose memory is free as soon as `post` returns.
     fn inline_limit(&self) -> usize;
 
-    /// Bytes that flushes have carried so far, frames included; 0 where a device carries them, and
-    /// no thread has work with it.
+    /// Bytes that flushes have sent so far, frames included. 0 where a device carries the bytes
+    /// without work by a thread.
     fn carried(&self) -> u64 {
         0
     }
 
-    /// The last that is asked of it: says goodbye where the fabric does not do so by itself. True
-    /// once that is over and what was posted has retired, or some milliseconds have passed; until
-    /// then call it again. It never waits. Nothing is posted after the first call, and
-    /// [`Tx::counts`] are complete when it is over.
+    /// Says goodbye where the fabric needs it. Returns true once the goodbye is sent and all writes
+    /// have retired, or some milliseconds have passed; until then the caller calls again. The call
+    /// never waits. After the first call the caller posts no more writes. [`Tx::counts`] are final
+    /// once it returns true.
     fn finish(&mut self) -> bool {
         true
     }
 
-    /// What this half has done.
+    /// Counts of this half.
     fn counts(&self) -> FabricCounts;
 }
 
 /// The receiving half of a connection.
 pub trait Rx: Send + fmt::Debug {
-    /// Reports up to about `budget` events to `sink` and returns how many there were. After
-    /// [`Event::Broken`] it reports nothing more.
+    /// Passes up to about `budget` events to `sink` and returns their number. After
+    /// [`Event::Broken`] it reports no more events.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize;
 
-    /// Bytes that polls have carried so far, frames included, those of payloads that are under way
-    /// as well; 0 where a device carries them, and no thread has work with it.
+    /// Bytes that polls have received so far, frames and incomplete payloads included. 0 where a
+    /// device carries the bytes without work by a thread.
     fn carried(&self) -> u64 {
         0
     }
@@ -448,56 +446,57 @@ pub trait Rx: Send + fmt::Debug {
     /// Prepares to sleep on [`Rx::fd`].
     fn arm(&mut self) -> Armed;
 
-    /// Descriptor to wait on, edge-triggered: readable when there is something to poll, writable
-    /// when a blocked flush may go on. It stays open as long as this half lives.
+    /// Descriptor to sleep on, edge-triggered: readable when events are at hand, writable when a
+    /// blocked flush may go on. It stays open while this half lives.
     fn fd(&self) -> RawFd;
 
-    /// Bytes of this end, frames included, that the peer's system has confirmed so far; `None`
-    /// where the fabric does not say. May cost a system call: asked only while the peer is silent.
+    /// Bytes sent by this end, frames included, that the peer's system has acknowledged; `None`
+    /// where the fabric does not know. May cost a system call, so callers ask only while the peer
+    /// is silent.
     fn confirmed(&self) -> Option<u64> {
         None
     }
 
-    /// What the system says of the way to the peer; `None` where the fabric does not say. May cost
-    /// a system call: asked some times a second.
+    /// The system's statistics of the path to the peer; `None` where the fabric has none. May cost
+    /// a system call; callers ask a few times a second.
     fn path(&self) -> Option<PathReading> {
         None
     }
 
-    /// What this half has done.
+    /// Counts of this half.
     fn counts(&self) -> FabricCounts;
 }
 
 /// Both halves of one end of a connection.
 #[derive(Debug)]
 pub struct Link {
-    /// Sends.
+    /// The sending half.
     pub tx: Box<dyn Tx>,
-    /// Receives.
+    /// The receiving half.
     pub rx: Box<dyn Rx>,
 }
 
-/// What one end of a connection brings: the window it grants, the memory it sends from, and what it
-/// may write on the other side.
+/// One end's part in a connection: its window, its source regions, and the limits of its writes to
+/// the peer.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Slots the peer writes.
+    /// Slots that the peer writes.
     pub window: Window,
-    /// Registered regions payloads are sent from; [`SourceId`] is an index into this.
+    /// Registered source regions of payloads; [`SourceId`] is an index into this list.
     pub sources: Vec<Arc<Region>>,
     /// Slots in the peer's window.
     pub peer_slots: usize,
-    /// Bytes in each of them.
+    /// Bytes in each slot of the peer.
     pub peer_stride: usize,
-    /// Which parts they are written in.
+    /// Parts in which this end writes the peer's slots.
     pub peer_stream: Stream,
-    /// Writes that may be queued before [`PostError::Full`].
+    /// Writes that the send queue holds before [`PostError::Full`].
     pub send_depth: usize,
 }
 
 impl Endpoint {
-    /// Checks a write against the source region and the
-    /// peer's slots; every fabric's `post` calls this.
+    /// Checks a write against its source region and the peer's slots; every fabric's `post` calls
+    /// it.
     ///
     /// # Errors
     /// [`PostError::OutOfBounds`].

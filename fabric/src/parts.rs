@@ -1,31 +1,31 @@
-//! How far each slot of a window has been written, where writes may come in parts.
+//! Progress of writes in parts: how many bytes of each slot of a window have landed.
 //!
 //! ```text
 //!   slot   [ part 0, more | part 1, more |  ...  | last part |  not written  ]
-//!           ^ 0            ^ where the part before it ended
+//!           ^ 0            ^ end of the part before
 //! ```
 //!
-//! Every receiving half has one: a NIC does not say where in a slot a write landed, and a frame
-//! that says so must agree with what came before.
+//! Every receiving half has one. A NIC does not report the offset of a write within a slot, and an
+//! offset in a frame must agree with the earlier parts.
 
 use super::{Broken, Event, FabricCounts, Imm, Window};
 
-/// One slot: how much of which use has landed. A use that is not the grant's says nothing.
+/// Bytes landed in one slot for one use; a use count other than the grant's means 0 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Landed {
     use_count: u16,
     bytes: u32,
 }
 
-/// See the module.
+/// Landed bytes of every slot of a window.
 #[derive(Debug)]
 pub(crate) struct Parts {
     window: Window,
-    /// One for each slot; none where the window takes each write in one piece.
+    /// One entry per slot; empty where the window takes each write in one piece.
     landed: Box<[Landed]>,
 }
 
-/// Where a write lands.
+/// Position of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Landing {
     /// Offset within the slot.
@@ -35,7 +35,7 @@ pub(crate) struct Landing {
 }
 
 impl Parts {
-    /// Of a connection that has just been made: nothing has landed.
+    /// Makes the state of a new connection, with no bytes landed.
     pub fn new(window: Window) -> Self {
         let slots = match window.takes_parts() {
             true => window.slots(),
@@ -47,12 +47,11 @@ impl Parts {
         }
     }
 
-    /// The window it is of.
     pub fn window(&self) -> &Window {
         &self.window
     }
 
-    /// Where in its slot the next write with this immediate begins.
+    /// Offset within its slot of the next write with this immediate.
     fn next(&self, imm: Imm) -> u32 {
         match self.landed.get(usize::from(imm.slot())) {
             Some(l) if l.use_count == imm.use_count() => l.bytes,
@@ -60,11 +59,11 @@ impl Parts {
         }
     }
 
-    /// Checks a write of `len` bytes against its slot, the parts before it and the grant. `at` is
-    /// the offset that its frame names, where there is one.
+    /// Checks a write of `len` bytes against its slot, the earlier parts and the grant. `at` is the
+    /// offset in its frame, if the frame has one.
     ///
     /// # Errors
-    /// [`Broken`] names what is wrong with it: nothing of it may be stored.
+    /// [`Broken`] names the invalid field; the caller must not store the write.
     pub fn landing(&self, imm: Imm, at: Option<u32>, len: u32) -> Result<Landing, Broken> {
         let next = self.next(imm);
         let offset = self.window.landing(imm, at.unwrap_or(next), len)?;
@@ -82,8 +81,8 @@ impl Parts {
         Ok(Landing { at: next, offset })
     }
 
-    /// All bytes of a write that [`Parts::landing`] has checked are in the slot. The last part
-    /// closes the grant.
+    /// Records that all bytes of a write checked by [`Parts::landing`] are in the slot. The last
+    /// part closes the grant.
     ///
     /// # Errors
     /// [`Broken::Grant`] where the grant was withdrawn meanwhile.
@@ -104,7 +103,7 @@ impl Parts {
             counts.parts += 1;
         } else {
             self.window.grants().take(imm)?;
-            // Use counts come round again.
+            // Use counts wrap, so a stale entry could match a later use.
             if at > 0
                 && let Some(l) = self.landed.get_mut(usize::from(imm.slot()))
             {
@@ -150,8 +149,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model: a map from slot to what has come. What follows on is taken and begins
-        /// where the last ended; anything else is refused and changes nothing.
+        /// Compares with a model that maps each slot to its landed bytes. A part that continues its
+        /// slot is accepted and begins where the last part ended; every other part is refused
+        /// without effect.
         #[test]
         fn parts_follow_on_within_their_slot(
             steps in prop::collection::vec(

@@ -1,5 +1,4 @@
-//! Memory that fabrics move bytes to and from: anonymous mappings that live until the last user is
-//! gone, addressed by offset.
+//! Memory that fabrics move bytes to and from: reference-counted mappings, addressed by offset.
 
 use std::{
     any::Any,
@@ -12,77 +11,76 @@ use std::{
 use super::DeviceMemory;
 use crate::os::{HUGE_PAGE, Mapping};
 
-/// One mapping, or a piece of a device's memory ([`Region::of_device`]). A mapping is page-aligned,
-/// zero at first, and unmapped when the last `Arc` is dropped. One of at least 2 MiB lies in huge
-/// pages where the machine has enough of them free (`vm.nr_hugepages`): a NIC then keeps fewer
-/// translations.
+/// One mapping, or a range of a device's memory ([`Region::of_device`]). A mapping is page-aligned,
+/// zero at first, and unmapped when the last `Arc` is dropped. A mapping of at least 2 MiB uses
+/// huge pages where enough are free (`vm.nr_hugepages`), so that a NIC keeps fewer translations.
 ///
-/// A region is written by the kernel, a NIC or another thread while this process
-/// holds only its address, so it is never seen as one `&[u8]`: the slot protocol
-/// (see the module above) says who may touch which bytes when, and [`Region::bytes`]
-/// and [`Region::bytes_mut`] are where code that relies on the protocol says so.
+/// The kernel, a NIC or a second thread writes a region while this process holds only its address.
+/// So no code sees the region as one `&[u8]`. The slot protocol (see the crate's documentation)
+/// says who may touch which bytes; [`Region::bytes`] and [`Region::bytes_mut`] mark the code that
+/// relies on it.
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
     memory: Behind,
-    /// What must be let go of before the mapping is.
+    /// Guards that are dropped before the mapping.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
-/// Whose bytes they are.
+/// Owner of the memory.
 enum Behind {
-    /// This process's, to be unmapped.
+    /// Host memory of this process, unmapped on drop.
     Host { mapping: Mapping, huge: bool },
-    /// A device's.
+    /// Memory of a device.
     Device(Box<dyn DeviceMemory>),
 }
 
-// SAFETY: a region is an address and a length; the bytes behind it are reached through `unsafe`
-// functions whose callers promise exclusive or shared access by the slot protocol.
+// SAFETY: a region is an address and a length. Callers of its `unsafe` functions promise exclusive
+// or shared access to the bytes, by the slot protocol.
 unsafe impl Send for Region {}
 // SAFETY: as above: `&Region` alone gives no access to the bytes.
 unsafe impl Sync for Region {}
 
-/// A region that could not be had, or bytes outside one.
+/// Error of mapping a region or of accessing its bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// The kernel refused the mapping.
     #[error("mmap of {len} bytes: {source}; lower `slots` or `memory_mib` in the configuration")]
     Map {
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An offset and length that do not lie inside.
+    /// The range does not lie inside the region.
     #[error("bytes {offset}..+{len} lie outside a region of {region} bytes")]
     OutOfBounds {
-        /// First byte.
+        /// Offset of the first byte.
         offset: usize,
-        /// How many.
+        /// Length in bytes.
         len: usize,
         /// Bytes in the region.
         region: usize,
     },
-    /// Memory that this process may not touch.
+    /// This process may not access a device's memory.
     #[error("bytes in the memory of {device} cannot be read or written from here")]
     OnDevice {
-        /// Whose memory it is.
+        /// Name of the device.
         device: String,
     },
-    /// A device that failed to copy.
+    /// The device failed to copy.
     #[error("{device}: {what}")]
     Device {
-        /// Whose memory it is.
+        /// Name of the device.
         device: String,
-        /// Its own words.
+        /// The device's message.
         what: String,
     },
 }
 
 impl Region {
-    /// Maps `len` bytes of zeroes (at least one page). Pages are placed on the NUMA node of the
-    /// thread that first touches them: call [`Region::prefault`] from a pinned thread.
+    /// Maps `len` bytes of zeroes (at least one page). A page lies on the NUMA node of the thread
+    /// that touches it first: call [`Region::prefault`] from a pinned thread.
     ///
     /// # Errors
     /// [`RegionError::Map`].
@@ -90,9 +88,9 @@ impl Region {
         Self::on_nodes(len, &[])
     }
 
-    /// The same, with pages on this NUMA node, or on several in turns. Where the system refuses
-    /// that (as in many containers), they come to lie near the thread that touches them first, as
-    /// without a node.
+    /// Maps `len` bytes with pages on this NUMA node, or on several nodes in turns. Where the
+    /// system forbids the placement (as in many containers), a page lies on the node of the thread
+    /// that touches it first.
     ///
     /// # Errors
     /// [`RegionError::Map`].
@@ -118,8 +116,8 @@ impl Region {
         })
     }
 
-    /// Memory of a device. [`Region::at`] gives its addresses, for the device and for NICs;
-    /// [`Region::bytes`] and [`Region::bytes_mut`] give nothing.
+    /// Wraps memory of a device. [`Region::at`] gives addresses for the device and NICs;
+    /// [`Region::bytes`] and [`Region::bytes_mut`] return [`RegionError::OnDevice`].
     pub fn of_device(memory: Box<dyn DeviceMemory>) -> Self {
         Region {
             base: memory.base(),
@@ -129,7 +127,7 @@ impl Region {
         }
     }
 
-    /// Whose memory it is, where it is a device's.
+    /// The device that owns the memory; `None` for host memory.
     pub fn device(&self) -> Option<&dyn DeviceMemory> {
         match &self.memory {
             Behind::Host { .. } => None,
@@ -137,13 +135,13 @@ impl Region {
         }
     }
 
-    /// True where it lies in huge pages.
+    /// Whether the region lies in huge pages.
     pub fn is_huge(&self) -> bool {
         matches!(self.memory, Behind::Host { huge: true, .. })
     }
 
-    /// The NUMA nodes that its pages lie on; empty where none is there yet, where the kernel does
-    /// not say, and for a device's memory. Costs a system call.
+    /// NUMA nodes of the region's pages. Empty where no page is present, where the kernel does not
+    /// say, and for a device's memory. Costs a system call.
     pub fn nodes(&self) -> BTreeSet<u32> {
         match &self.memory {
             Behind::Host { mapping, .. } => mapping.nodes(),
@@ -151,12 +149,12 @@ impl Region {
         }
     }
 
-    /// Bytes in it.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: the smallest region has one byte.
+    /// Always false: the smallest region has 1 byte.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -166,28 +164,28 @@ impl Region {
         self.base.as_ptr()
     }
 
-    /// Keeps `guard` for as long as the region lives and drops it before the memory is unmapped: a
-    /// device's registration of these addresses, say.
+    /// Keeps `guard`, such as a device's registration of these addresses, while the region lives,
+    /// and drops it before the memory is unmapped.
     pub fn keep(&self, guard: Box<dyn Any + Send>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(guard);
     }
 
-    /// Touches every page, so that it exists before it is timed: on the nodes that it was placed
-    /// on, or else on this thread's.
+    /// Allocates every page now, on the nodes of [`Region::on_nodes`] or else on this thread's
+    /// node. A device's memory is left alone.
     pub fn prefault(&self) {
         if let Behind::Host { mapping, .. } = &self.memory {
             mapping.populate();
         }
     }
 
-    /// Address of `len` bytes at `offset`, checked to lie inside.
+    /// Address of `len` bytes at `offset`, which are checked to lie inside the region.
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`].
     pub fn at(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
         match offset.checked_add(len) {
-            // Without following it: where it is a device's, it is no address of ours.
+            // No dereference: in a device's memory the address is invalid for this process.
             Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
             _ => Err(self.outside(offset, len)),
         }
@@ -201,15 +199,15 @@ impl Region {
         }
     }
 
-    /// The same of bytes that this process may follow, for the hot path, where it matters to nobody
-    /// why there are none: an error would have strings to be dropped.
+    /// Address of host bytes, for the hot path: `None` costs nothing, while an error would allocate
+    /// and drop strings.
     pub(crate) fn reach(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         let here = matches!(self.memory, Behind::Host { .. }) && end <= self.len;
         here.then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
-    /// The address of bytes that this process may follow.
+    /// Address of host bytes.
     fn here(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
         self.reach(offset, len).ok_or_else(|| match self.device() {
             None => self.outside(offset, len),
@@ -219,13 +217,13 @@ impl Region {
         })
     }
 
-    /// Copies bytes into it, wherever it is. They are there when this returns.
+    /// Copies bytes into host or device memory. They are stored when the call returns.
     ///
     /// # Safety
-    /// Nobody else reads or writes these bytes meanwhile.
+    /// No other thread and no device reads or writes these bytes during the call.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`], or the device's.
+    /// [`RegionError::OutOfBounds`], or [`RegionError::Device`].
     pub unsafe fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), RegionError> {
         self.at(offset, bytes.len())?;
         match self.device() {
@@ -233,7 +231,7 @@ impl Region {
                 .store(offset, bytes)
                 .map_err(|what| self.failed(what)),
             None => {
-                // SAFETY: the caller's promise.
+                // SAFETY: this function's caller promises exclusive access.
                 let to = unsafe { self.bytes_mut(offset, bytes.len()) }?;
                 to.copy_from_slice(bytes);
                 Ok(())
@@ -241,19 +239,19 @@ impl Region {
         }
     }
 
-    /// Copies bytes out of it, wherever it is.
+    /// Copies bytes out of host or device memory.
     ///
     /// # Safety
-    /// Nobody writes these bytes meanwhile.
+    /// No thread and no device writes these bytes during the call.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`], or the device's.
+    /// [`RegionError::OutOfBounds`], or [`RegionError::Device`].
     pub unsafe fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), RegionError> {
         self.at(offset, bytes.len())?;
         match self.device() {
             Some(device) => device.load(offset, bytes).map_err(|what| self.failed(what)),
             None => {
-                // SAFETY: the caller's promise.
+                // SAFETY: this function's caller promises that the bytes do not change.
                 let from = unsafe { self.bytes(offset, bytes.len()) }?;
                 bytes.copy_from_slice(from);
                 Ok(())
@@ -269,24 +267,24 @@ impl Region {
         }
     }
 
-    /// Reads bytes in place.
+    /// Borrows bytes of host memory.
     ///
     /// # Safety
-    /// Nobody writes these bytes while the slice lives.
+    /// No thread and no device writes these bytes while the slice lives.
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`], [`RegionError::OnDevice`].
     pub unsafe fn bytes(&self, offset: usize, len: usize) -> Result<&[u8], RegionError> {
         let at = self.here(offset, len)?;
-        // SAFETY: `at` checked the bounds, the mapping lives as long as `self`, and the caller
-        // promises that the bytes stay as they are.
+        // SAFETY: `here` checked the bounds, the mapping lives as long as `self`, and the caller
+        // promises that the bytes do not change.
         Ok(unsafe { std::slice::from_raw_parts(at, len) })
     }
 
-    /// Writes bytes in place.
+    /// Borrows bytes of host memory for writing.
     ///
     /// # Safety
-    /// Nobody else reads or writes these bytes while the slice lives.
+    /// No other thread and no device reads or writes these bytes while the slice lives.
     ///
     /// # Errors
     /// [`RegionError::OutOfBounds`], [`RegionError::OnDevice`].
@@ -332,7 +330,7 @@ mod tests {
         assert!(r.at(usize::MAX, 2).is_err());
     }
 
-    /// The machine's huge pages that nobody has or has been promised.
+    /// Free huge pages of the machine that no process has reserved.
     fn free_huge_pages() -> usize {
         let meminfo = std::fs::read_to_string("/proc/meminfo").expect("Linux");
         let value = |key: &str| -> usize {
@@ -352,7 +350,7 @@ mod tests {
             r.at(HUGE_PAGE + 5, 1).is_err(),
             "the rounding is not part of it"
         );
-        // SAFETY: nobody else has the region.
+        // SAFETY: only this test uses the region.
         let bytes = unsafe { r.bytes_mut(0, r.len()) }.expect("all of it");
         assert!(bytes.iter().all(|b| *b == 0));
         bytes.fill(7);

@@ -1,4 +1,4 @@
-//! Memory that is sent from: registered once, and shared by all connections of a NIC.
+//! Registrations of source memory: one per region, shared by all connections of a NIC.
 
 use std::{
     ptr::NonNull,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{Region, RegionError};
 
-/// Part of a region, to be registered for itself.
+/// A range of a region that is registered on its own.
 pub(super) struct Part {
     region: Arc<Region>,
     offset: usize,
@@ -16,9 +16,9 @@ pub(super) struct Part {
 
 macro_rules! memory {
     ($($trait:path),*) => {$(
-        // SAFETY: the part was checked to lie within the region when it was made, and the region
-        // stays mapped as long as it lives. References to its bytes are made under the slot
-        // protocol only (see `Region`).
+        // SAFETY: `Part::new` checked that the range lies within the region, and the region stays
+        // mapped while the part lives. References to its bytes are made under the slot protocol
+        // only (see `Region`).
         unsafe impl $trait for Part {
             fn addr(&self) -> NonNull<u8> {
                 let at = self.region.base().wrapping_add(self.offset);
@@ -46,13 +46,13 @@ impl Part {
     }
 }
 
-/// Registrations of regions that are sent from.
+/// Registrations of source regions.
 #[derive(Debug)]
 pub(super) struct Sources<M> {
-    /// By the address of their region. A registration keeps its region alive, so an address is not
-    /// used again while its entry lives.
+    /// Registrations by the address of their region. A registration keeps its region alive, so the
+    /// address is unique while its entry lives.
     all: Mutex<Vec<(usize, Weak<M>)>>,
-    /// Those that stay registered while no connection is up.
+    /// Registrations that outlive every connection.
     kept: Mutex<Vec<Arc<M>>>,
 }
 

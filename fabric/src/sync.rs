@@ -1,4 +1,4 @@
-//! Atomics and locks, from `std` or, under `--cfg qdl_loom`, from loom, which then explores every
+//! Atomics and locks from `std`. With `--cfg qdl_loom` they come from loom, which explores every
 //! interleaving of the structures built on them.
 
 #[cfg(not(qdl_loom))]

@@ -1,23 +1,23 @@
-//! Lossless compression of samples, each by itself: done by the QSL as it loads them, carried as
-//! they are, undone on the accelerator in front of the engine.
+//! Lossless compression of each sample. The QSL compresses samples as it loads them, the network
+//! carries them compressed, and the accelerator decompresses them in front of the engine.
 //!
 //! ```text
 //!   | bytes of the sample, u32 little-endian | one LZ4 block, or the sample as it is |
 //! ```
 //!
-//! What follows the length is the sample itself where it is as long as the sample, else an LZ4
-//! block; so nothing is ever carried that is longer than its sample by more than the length in
-//! front. The receiver bounds that length by its model before it makes a byte of it.
+//! Bytes behind the length are the sample itself if they are as long as the sample, else an LZ4
+//! block. So a carried sample exceeds the sample by the length field at most. The receiver checks
+//! the length against its model before it allocates.
 
 use lz4_flex::block;
 
-/// Bytes in front of what is carried: the length of the sample.
+/// Bytes of the length field in front of a carried sample.
 pub const PREFIX_BYTES: usize = size_of::<u32>();
 
-/// Decompressed samples begin on a cache line of their own, which suits every element type.
+/// Alignment of decompressed samples in bytes: a cache line, which suits every element type.
 pub const ALIGN: usize = 64;
 
-/// Bytes for a batch of samples of up to `largest` bytes once they are decompressed.
+/// Bytes that a batch of decompressed samples of up to `largest` bytes needs.
 pub fn room(largest: usize, max_batch: usize) -> usize {
     let each = largest
         .checked_next_multiple_of(ALIGN)
@@ -25,34 +25,34 @@ pub fn room(largest: usize, max_batch: usize) -> usize {
     each.saturating_mul(max_batch.max(1))
 }
 
-/// What arrived and is no compressed sample.
+/// Error of decoding a carried sample.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Corrupt {
-    /// Not even a length.
+    /// Shorter than the length field.
     #[error("{0} bytes arrived, {PREFIX_BYTES} say how long a compressed sample is")]
     NoLength(usize),
-    /// Longer than its sample says that it is.
+    /// Longer than the sample that it announces.
     #[error("{carried} bytes arrived that are to be a sample of {sample}")]
     TooLong {
-        /// Bytes behind the length.
+        /// Bytes behind the length field.
         carried: usize,
         /// Bytes of the sample.
         sample: usize,
     },
-    /// No LZ4 block of that length.
+    /// Not an LZ4 block of the announced length.
     #[error("its LZ4 block is none of {sample} bytes: {why}")]
     Block {
         /// Bytes of the sample.
         sample: usize,
-        /// What is wrong with it.
+        /// Cause of the error.
         why: String,
     },
 }
 
-/// Appends a sample to `to` as it is carried. `scratch` is emptied and reused.
+/// Appends the carried form of a sample to `to`. `scratch` is overwritten, and grows as needed.
 ///
 /// # Panics
-/// Where the sample has more than `u32::MAX` bytes: no data set's has.
+/// If the sample has more than `u32::MAX` bytes, which no data set has.
 pub fn compress(sample: &[u8], scratch: &mut Vec<u8>, to: &mut Vec<u8>) {
     let len = u32::try_from(sample.len()).expect("a sample's length is a u32");
     to.extend_from_slice(&len.to_le_bytes());
@@ -60,13 +60,13 @@ pub fn compress(sample: &[u8], scratch: &mut Vec<u8>, to: &mut Vec<u8>) {
     scratch.resize(room.max(scratch.len()), 0);
     match block::compress_into(sample, scratch) {
         Ok(n) if n < sample.len() => to.extend_from_slice(&scratch[..n]),
-        // It does not get smaller.
+        // Compression does not make the sample smaller.
         _ => to.extend_from_slice(sample),
     }
 }
 
-/// Bytes that a sample has once it is decompressed, as it says itself: whoever makes room looks
-/// first whether a sample may have as many.
+/// Length of a carried sample after decompression, as its length field says. The caller must check
+/// the length against its model before it allocates.
 ///
 /// # Errors
 /// [`Corrupt::NoLength`], or [`Corrupt::TooLong`].
@@ -81,11 +81,11 @@ pub fn decompressed_len(carried: &[u8]) -> Result<usize, Corrupt> {
     }
 }
 
-/// Decompresses a sample into `to`, which has as many bytes as [`decompressed_len`] says: all of
-/// them are written, or it is an error.
+/// Decompresses a carried sample into `to`, whose length must equal [`decompressed_len`]. On
+/// success every byte of `to` is written.
 ///
 /// # Errors
-/// [`Corrupt`]; what `to` holds then means nothing.
+/// [`Corrupt`]; the contents of `to` are then undefined.
 pub fn decompress(carried: &[u8], to: &mut [u8]) -> Result<(), Corrupt> {
     let sample = decompressed_len(carried)?;
     let wrong = |why: String| Err(Corrupt::Block { sample, why });
@@ -129,7 +129,7 @@ mod tests {
         let small = compressed(&zeros);
         assert!(small.len() < 1000, "{}", small.len());
         assert_eq!(whole(&small), Ok(zeros));
-        // A multiplicative sequence has nothing that repeats.
+        // A multiplicative sequence has no repetitions.
         let noise: Vec<u8> = (0..10_000_u64)
             .flat_map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes())
             .collect();
@@ -198,7 +198,7 @@ mod tests {
         ) {
             let sample: Vec<u8> = (0..6000_u32).map(|i| (i / 90 % 7) as u8).collect();
             let mut carried = compressed(&sample);
-            // A length of its own is the receiver's to bound.
+            // The receiver bounds the length field, so this test changes later bytes only.
             let at = PREFIX_BYTES + at.index(carried.len() - PREFIX_BYTES);
             carried[at] ^= 1 << bit;
             if let Ok(whole) = whole(&carried) {

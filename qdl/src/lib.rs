@@ -1,18 +1,17 @@
-//! The Query Dispatch Library: what stands between LoadGen on a frontend node and the engines on
-//! the accelerator nodes of an MLPerf Inference *Network division* system.
+//! The Query Dispatch Library: it connects LoadGen on a frontend node with the engines on the
+//! accelerator nodes of an MLPerf Inference *Network division* system.
 //!
 //! The library has two sides.
 //!
-//! * [`dispatch`] is the frontend's side: give it samples, it calls back with responses.
-//! * [`serve`] is the accelerator's side: take arrivals, give back responses.
-//! * Between them a [`fabric`] carries one-sided writes with a 32-bit immediate, and the
-//!   [`control`] plane sets everything up, watches it, and takes it down.
+//! * [`dispatch`] is the frontend's side: it takes samples, and calls back with responses.
+//! * [`serve`] is the accelerator's side: it takes arrivals, and sends responses back.
+//! * Between them a [`fabric`] carries one-sided writes with a 32-bit immediate. The [`control`]
+//!   plane sets connections up, monitors them, and takes them down.
+//! * [`run`] connects these parts over the life of a run.
 //!
-//! * [`run`] holds it together over the life of a run.
-//!
-//! Everything that decides ([`connection::tracker`], [`rails`], a connection's life, the control
-//! core) is a plain data structure with the clock passed in; only the shells around it touch
-//! sockets and threads. `docs/architecture.md` says where everything is.
+//! Every decision ([`connection::tracker`], [`rails`], a connection's life, the control core) is a
+//! plain data structure that receives the clock as an argument. Only the code around it uses
+//! sockets and threads. `docs/architecture.md` describes the structure.
 //!
 //! The library knows no LoadGen and no GPU runtime.
 

@@ -1,5 +1,4 @@
-//! What a response begins with: 16 bytes, written by
-//! the same work request as the payload behind them.
+//! The header of a response: 16 bytes, written by the same work request as the payload behind them.
 //!
 //! ```text
 //!  0        4           8          12            16
@@ -8,11 +7,11 @@
 //! +--------+-----------+----------+-------------+----------------
 //! ```
 //!
-//! Little-endian u32 each. `length` counts the payload alone, of a response in parts that of the
-//! first. Two bits above the use count say that the engine refused the sample ([`Refusal`]): the
-//! payload is then the reason, UTF-8, not an answer. The two durations are the accelerator's own:
-//! how long the sample waited for its batch, and how long the batch was in the engine. The last of
-//! several parts ends with a trailer:
+//! Each field is a little-endian u32. `length` counts the payload alone; for a response in parts,
+//! the payload of the first part. Two bits above the use count mark a refusal ([`Refusal`]): the
+//! payload is then a reason in UTF-8 instead of an answer. The two durations are the accelerator's:
+//! the sample's wait for its batch, and the batch's time in the engine. The last of several parts
+//! ends with a trailer:
 //!
 //! ```text
 //!   first part  [ header | payload ]
@@ -20,18 +19,18 @@
 //!   last part            [ payload | trailer ]
 //! ```
 //!
-//! Of an answer that is refused in the middle, the last part holds the reason, and the same two
-//! bits stand above the number of parts.
+//! If an answer is refused after its first part, the last part holds the reason, and the two bits
+//! stand above the number of parts.
 
 /// Most bytes of a reason within a response.
 pub const MAX_REASON: usize = 256;
 
-/// The engine has no answer: what the payload says instead.
+/// Marks a response whose payload is the reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The whole reason.
+    /// The payload is the whole reason.
     Whole,
-    /// As much of it as the slot holds; the rest comes over the control plane.
+    /// The payload is a part of the reason; the control plane carries the full reason.
     Cut,
 }
 
@@ -47,7 +46,7 @@ impl Refusal {
         }
     }
 
-    /// The word without its two bits, and what those say; `None` where they make no sense.
+    /// Splits off the two bits and decodes them; `None` where they are invalid.
     fn unmark(word: u32) -> Option<(u32, Option<Refusal>)> {
         let rest = word & !(Refusal::REFUSED | Refusal::CUT);
         Some(match word - rest {
@@ -59,28 +58,28 @@ impl Refusal {
     }
 }
 
-/// Bytes of the trailer.
+/// Length of the trailer in bytes.
 pub const RESPONSE_TRAILER_BYTES: usize = 16;
 
-/// What ends the last of several parts of a response, behind its payload: only then is known how
-/// long it became and how long it took. A response in one piece has none.
+/// End of the last of several parts, behind its payload: only then the total length and time are
+/// known. A response in one piece has no trailer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseTrailer {
-    /// Bytes of payload of all parts together.
+    /// Payload bytes of all parts together.
     pub len: u32,
-    /// How many parts, this one included.
+    /// Number of parts, this one included.
     pub parts: u32,
-    /// The last part holds a reason, not the end of the answer.
+    /// The last part holds a refusal's reason instead of the end of the answer.
     pub refusal: Option<Refusal>,
-    /// Microseconds from when the engine took the sample to when this part was posted.
+    /// Microseconds from when the engine took the sample until this part was posted.
     pub compute_us: u32,
-    /// Microseconds from the sample's arrival to the posting of a part, on average over all of
-    /// them: what a frontend takes off to have the network's share of each part.
+    /// Mean over all parts of the microseconds from the sample's arrival to the part's posting. The
+    /// frontend subtracts it to get the network's share.
     pub mean_us: u32,
 }
 
 impl ResponseTrailer {
-    /// To the wire.
+    /// Encodes the trailer for the wire.
     pub fn encode(&self) -> [u8; RESPONSE_TRAILER_BYTES] {
         let mut b = [0; RESPONSE_TRAILER_BYTES];
         let parts = Refusal::mark(self.parts, self.refusal);
@@ -91,8 +90,8 @@ impl ResponseTrailer {
         b
     }
 
-    /// From the last bytes of a response whose parts carried `len` bytes of payload and were
-    /// `parts` in number; `None` where they contradict that.
+    /// Decodes the last bytes of a response. `None` where they contradict the `parts` parts
+    /// received, with `len` payload bytes in all.
     pub fn decode(b: &[u8; RESPONSE_TRAILER_BYTES], len: u32, parts: u32) -> Option<Self> {
         let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
         let (told, refusal) = Refusal::unmark(word(4))?;
@@ -107,26 +106,26 @@ impl ResponseTrailer {
     }
 }
 
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const RESPONSE_HEADER_BYTES: usize = 16;
 
-/// See the module.
+/// The header of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHeader {
     /// Bytes of payload that follow.
     pub len: u32,
     /// Use count of the slot, as in the immediate.
     pub use_count: u16,
-    /// The payload is a reason, not an answer.
+    /// The payload is a refusal's reason instead of an answer.
     pub refusal: Option<Refusal>,
-    /// Microseconds between arrival and the start of the batch.
+    /// Microseconds from arrival to the start of the batch.
     pub queue_us: u32,
-    /// Microseconds of the batch in the engine.
+    /// Microseconds that the batch spent in the engine.
     pub compute_us: u32,
 }
 
 impl ResponseHeader {
-    /// To the wire.
+    /// Encodes the header for the wire.
     pub fn encode(&self) -> [u8; RESPONSE_HEADER_BYTES] {
         let mut b = [0; RESPONSE_HEADER_BYTES];
         let words = [
@@ -141,7 +140,7 @@ impl ResponseHeader {
         b
     }
 
-    /// From the first bytes of a response; `None` where they contradict what the fabric said: a
+    /// Decodes the first bytes of a response. `None` where they contradict the fabric's report: a
     /// response of `arrived` bytes for use `use_count`.
     pub fn decode(b: &[u8], arrived: u32, use_count: u16) -> Option<Self> {
         let word = |i: usize| {

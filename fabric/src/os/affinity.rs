@@ -1,13 +1,13 @@
-//! Which cores a thread runs on.
+//! CPU affinity of threads.
 
 use std::io;
 
 use super::CpuList;
 
-/// Lets the calling thread run on these cores alone. An empty list changes nothing.
+/// Restricts the calling thread to these cores. An empty list changes nothing.
 ///
 /// # Errors
-/// The system has none of them for this process.
+/// The kernel allows this process none of the cores.
 pub fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     if cpus.is_empty() {
         return Ok(());
@@ -25,7 +25,7 @@ pub fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     }
 }
 
-/// The same, best effort: a line in the log where the system refuses.
+/// Calls [`set_affinity`] and logs a warning where the kernel refuses.
 pub fn pin(cpus: &[usize]) {
     if let Err(error) = set_affinity(cpus) {
         let cpus: CpuList = cpus.iter().copied().collect();
@@ -33,16 +33,16 @@ pub fn pin(cpus: &[usize]) {
     }
 }
 
-/// The cores that the calling thread may run on; empty where the system does not say.
+/// Cores that the calling thread may run on; empty where the kernel does not say.
 pub fn affinity() -> CpuList {
     // SAFETY: a zeroed cpu_set_t is an empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` lives through the call and has the size that is given; 0 means this thread.
+    // SAFETY: `set` lives through the call and has the passed size; 0 means this thread.
     if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
         return CpuList::default();
     }
     (0..libc::CPU_SETSIZE as usize)
-        // SAFETY: every index is below CPU_SETSIZE.
+        // SAFETY: each `cpu` is below CPU_SETSIZE.
         .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
         .collect()
 }

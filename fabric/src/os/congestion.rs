@@ -1,36 +1,33 @@
-//! Which congestion control the sockets of data connections have.
+//! Congestion control of the sockets of data connections.
 //!
-//! BBR, which some systems have as their own, is made for the internet: it paces what it sends by
-//! what it takes for the way's rate, and finds that out from what it was given to send. Within a
-//! machine room no more is in flight than a connection's slots, mostly less than the way carries,
-//! and a guess that came out of a quiet moment, or of more slots than were good, is one that a
-//! connection hardly gets away from. Measured over loopback with samples of 4,608 bytes
-//! (`bench/README.md`): 1.2 million a second with CUBIC or Reno; 0.9 with BBR, and 1.15 for as long
-//! as it had not left its start.
+//! BBR, the default of some systems, is made for the internet. It paces by its estimate of the
+//! path's rate, which it derives from the bytes it was given to send. Within a machine room at most
+//! a connection's slots are in flight, mostly less than the path carries, so the estimate stays too
+//! low after a quiet moment. Loopback, 4,608-byte samples (`bench/README.md`): 1.2 million/s with
+//! CUBIC or Reno, 0.9 million/s with BBR, 1.15 million/s while BBR is in its startup phase.
 //!
-//! It has to be said of a socket before it is connected, and of one that listens for those that it
-//! accepts: a socket that had BBR may go on pacing.
+//! The choice must precede the connection, and for accepted sockets it must be made on the
+//! listening socket: a socket that started with BBR may go on pacing.
 
 use std::{fmt, io, str::FromStr};
 
 use socket2::{Domain, Socket, Type};
 
-/// Longest name that the kernel takes, in bytes (`TCP_CA_NAME_MAX` counts the zero behind it).
+/// Longest name that the kernel takes, in bytes (`TCP_CA_NAME_MAX` counts the final zero too).
 const MAX_NAME: usize = 15;
 
-/// What `auto` asks for in place of BBR: the first that the system lets us have. It lets everybody
-/// have Reno.
+/// Replacements of BBR under `auto`: the first that the system allows. Every system allows Reno.
 const INSTEAD: [&str; 2] = ["cubic", "reno"];
 
-/// What was asked for.
+/// Congestion control that the configuration asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// The system's own, but for BBR.
+    /// The system's default, except that BBR is replaced.
     #[default]
     Auto,
-    /// The system's own, whichever that is.
+    /// The system's default.
     System,
-    /// This one, as `net.ipv4.tcp_available_congestion_control` calls it.
+    /// This algorithm, by its name in `net.ipv4.tcp_available_congestion_control`.
     Named(String),
 }
 
@@ -61,11 +58,11 @@ impl FromStr for Congestion {
 }
 
 impl Congestion {
-    /// The one to give to sockets here; `None` where the system's own will do, or the system does
-    /// not say which that is.
+    /// Name to set on this system's sockets. `None` keeps the system's default: the configuration
+    /// asks for it, it is not BBR, or the system does not name it.
     ///
     /// # Errors
-    /// The system does not let us have the one that was named.
+    /// The system does not allow the named algorithm.
     pub fn choose(&self) -> io::Result<Option<String>> {
         let probe = || Socket::new(Domain::IPV4, Type::STREAM, None);
         match self {
@@ -85,15 +82,15 @@ impl Congestion {
     }
 }
 
-/// Gives it to a socket that is not connected yet, or listens; with `None` the system's own stays.
+/// Sets the algorithm of a listening or unconnected socket; `None` keeps the system's default.
 ///
 /// # Errors
-/// The system does not let us have it.
+/// The system does not allow the algorithm.
 pub fn set_congestion(socket: &Socket, name: Option<&str>) -> io::Result<()> {
     name.map_or(Ok(()), |name| socket.set_tcp_congestion(name.as_bytes()))
 }
 
-/// What to have in place of the system's own, of those that it grants.
+/// Replacement of the system's default `own`, from the algorithms that the system allows.
 fn instead_of(own: &[u8], grants: impl Fn(&str) -> bool) -> Option<&'static str> {
     own.starts_with(b"bbr")
         .then(|| INSTEAD.into_iter().find(|name| grants(name)))
@@ -119,7 +116,7 @@ mod tests {
     fn the_one_that_is_named_is_granted_or_refused() {
         assert_eq!(Congestion::System.choose().expect("no question"), None);
         let named = |name: &str| Congestion::Named(name.to_owned()).choose();
-        // Every system has it, and lets everybody have it.
+        // Every system has Reno and allows it to all users.
         assert_eq!(named("reno").expect("granted"), Some("reno".to_owned()));
         let none = named("no_such_one").expect_err("there is none");
         assert_eq!(none.kind(), io::ErrorKind::NotFound);

@@ -1,24 +1,24 @@
-//! Lists of cores as the kernel writes them: `0-15,128-143`.
+//! Lists of cores in the kernel's notation: `0-15,128-143`.
 
 use std::fmt;
 
-/// Cores, in order, each once.
+/// Core numbers in ascending order, without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CpuList(Vec<usize>);
 
-/// Most cores in a list: more than any kernel is built for.
+/// Core numbers are below this limit, which exceeds that of every kernel build.
 const MOST: usize = 1 << 16;
 
-/// Not a list of cores.
+/// Error of [`CpuList::parse`]: the text is no list of cores.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no list of cores; the kernel writes them as in 0-15,128-143")]
 pub struct BadCpuList(pub String);
 
 impl CpuList {
-    /// Reads the kernel's notation; an empty text is an empty list.
+    /// Parses the kernel's notation; an empty text is an empty list.
     ///
     /// # Errors
-    /// [`BadCpuList`].
+    /// [`BadCpuList`] quotes the text.
     pub fn parse(text: &str) -> Result<Self, BadCpuList> {
         let bad = || BadCpuList(text.trim().chars().take(64).collect());
         let mut cpus = Vec::new();
@@ -34,17 +34,17 @@ impl CpuList {
         Ok(cpus.into_iter().collect())
     }
 
-    /// The cores.
+    /// The core numbers, ascending.
     pub fn as_slice(&self) -> &[usize] {
         &self.0
     }
 
-    /// True where there is none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True where `cpu` is one of them.
+    /// Whether `cpu` is in the list.
     pub fn contains(&self, cpu: usize) -> bool {
         self.0.binary_search(&cpu).is_ok()
     }

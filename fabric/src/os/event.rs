@@ -1,40 +1,40 @@
-//! A descriptor that one thread makes readable and another sleeps on.
+//! An eventfd: one thread makes it readable, a second thread sleeps on it.
 
 use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
 };
 
-/// An eventfd, non-blocking.
+/// A non-blocking eventfd.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// One that is not readable.
+    /// Makes an eventfd that is not readable.
     ///
     /// # Errors
-    /// No descriptor could be had.
+    /// The kernel has no descriptor left.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: a plain system call; the descriptor it returns is ours.
+        // SAFETY: `eventfd` takes no pointers; this function owns the descriptor that it returns.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` was just made and nothing else owns it.
+        // SAFETY: the call above returned `fd`, and nothing else owns it.
         Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable. Never blocks.
     pub fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes of a live array; a full counter (EAGAIN) is a signal too.
+        // SAFETY: the call reads 8 bytes of a live array; a full counter (EAGAIN) is readable.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 
-    /// Makes it not readable.
+    /// Makes the descriptor unreadable. Never blocks.
     pub fn clear(&self) {
         let mut count = [0u8; 8];
-        // SAFETY: eight bytes of a live array; EAGAIN means there was nothing to clear.
+        // SAFETY: the call writes 8 bytes of a live array; EAGAIN means that the counter was 0.
         unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
     }
 }

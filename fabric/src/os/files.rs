@@ -1,11 +1,11 @@
-//! How many files a process may have open.
+//! The limit of open files of this process.
 
 use std::io;
 
 /// This process's limit of open files.
 ///
 /// # Errors
-/// The system's.
+/// `getrlimit` fails.
 pub fn open_files() -> io::Result<libc::rlimit> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -21,7 +21,7 @@ pub fn open_files() -> io::Result<libc::rlimit> {
 /// Sets this process's limit of open files.
 ///
 /// # Errors
-/// The system's.
+/// `setrlimit` fails: the new limit exceeds the hard limit.
 pub fn set_open_files(limit: libc::rlimit) -> io::Result<()> {
     // SAFETY: `limit` is readable for the call.
     match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
@@ -30,8 +30,8 @@ pub fn set_open_files(limit: libc::rlimit) -> io::Result<()> {
     }
 }
 
-/// Raises this process's limit of open files by `more`, as far as the system lets it. Returns the
-/// limit before, and by how much it was raised; 0 where the system does not say.
+/// Raises this process's limit of open files by `more`, up to the hard limit. Returns the limit
+/// before the call and the increase; the increase is 0 where the system refuses.
 pub fn more_open_files(more: u64) -> (u64, u64) {
     let Ok(mut limit) = open_files() else {
         return (0, 0);

@@ -1,40 +1,40 @@
-//! Which machine this is.
+//! Identity of the machine.
 //!
-//! Linux has two ids for that. The machine-id is given when a system is set up and is copied with
-//! its image; a container has one of its own, its image's, or none. The boot-id is the running
-//! kernel's: random at each start, and the same in all containers and network namespaces over it.
+//! Linux has two ids. The machine-id is set when a system is installed and is copied with its
+//! image; a container has its image's machine-id or none. The boot-id belongs to the running
+//! kernel: it is random at each boot, and all containers and network namespaces share it.
 
 use std::{fs, path::Path};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Where the machine-id is looked for.
+/// Files that may hold the machine-id.
 const MACHINE_ID: [&str; 2] = ["etc/machine-id", "var/lib/dbus/machine-id"];
-/// Where the kernel shows its boot-id.
+/// File that holds the kernel's boot-id.
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
-/// Where it shows the host name.
+/// File that holds the host name.
 const HOST_NAME: &str = "proc/sys/kernel/hostname";
 
-/// Names of a machine. Both ids are hashes, 32 hexadecimal digits: good for comparing, and of no
-/// use to whoever wants the id itself.
+/// Identity of a machine. Both ids are keyed hashes of 32 hexadecimal digits: they can be compared,
+/// and they do not reveal the id itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Its host name; empty where the system does not say.
+    /// Host name; empty where the system does not say.
     pub name: String,
-    /// Of its machine-id.
+    /// Hash of the machine-id.
     pub machine: Option<String>,
-    /// Of its kernel's boot-id.
+    /// Hash of the kernel's boot-id.
     pub boot: Option<String>,
 }
 
 impl Host {
-    /// This machine.
+    /// Identity of this machine.
     pub fn this() -> Host {
         Host::below(Path::new("/"))
     }
 
-    /// The machine whose `etc` and `proc` lie below `root`.
+    /// Identity of the machine whose `etc` and `proc` lie below `root`.
     pub fn below(root: &Path) -> Host {
         let text = |file: &str| {
             let text = fs::read_to_string(root.join(file)).ok()?;
@@ -51,13 +51,13 @@ impl Host {
     }
 }
 
-/// Some digits of an id: not "uninitialized", and not all zeros, which stands for none.
+/// Whether the text is an id: hexadecimal digits, not "uninitialized", not all zeros.
 fn is_id(text: &str) -> bool {
     let digits = |c: char| c.is_ascii_hexdigit() || c == '-';
     text.chars().all(digits) && text.chars().any(|c| c != '0' && c != '-')
 }
 
-/// As systemd makes an application's own id of the machine's: the id is the key.
+/// Hashes `label` with the id as the key, as systemd derives application-specific ids.
 fn keyed(id: &str, label: &[u8]) -> Option<String> {
     let mut mac = Hmac::<Sha256>::new_from_slice(id.as_bytes()).ok()?;
     mac.update(label);
@@ -88,7 +88,7 @@ mod tests {
         let (machine, boot) = (host.machine.expect("an id"), host.boot.expect("an id"));
         assert!(machine.len() == 32 && boot.len() == 32 && machine != boot);
         assert!(!machine.contains(id));
-        // The same id is the same hash, another is another.
+        // Equal ids have equal hashes, different ids have different hashes.
         put("etc/machine-id", &format!("{id}\n"));
         assert_eq!(Host::below(root.path()).machine.as_ref(), Some(&machine));
         put("etc/machine-id", "00000000000000000000000000000001\n");

@@ -7,14 +7,14 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use super::set_congestion;
 
-/// Peers that the system keeps until they are accepted: a flood's for the time that the accepting
-/// thread may have to wait for a core. The system keeps no more than `net.core.somaxconn`.
+/// Connections that the system queues until `accept`: enough for a burst while the accepting thread
+/// waits for a core. `net.core.somaxconn` is a second limit.
 const BACKLOG: u32 = 4_096;
 
-/// Listens for connections, which get this congestion control; the system's own with `None`.
+/// Listens on `address`. Accepted connections use `congestion`, or the system's default for `None`.
 ///
 /// # Errors
-/// The system's.
+/// A system call fails: the address is in use or not local, or `congestion` is not allowed.
 pub fn listen(address: SocketAddr, congestion: Option<&str>) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,

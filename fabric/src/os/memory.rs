@@ -4,18 +4,18 @@ use std::{collections::BTreeSet, io, ptr::NonNull};
 
 use super::CpuList;
 
-/// The size of a huge page. Where the machine's are larger, a mapping gets none.
+/// Size of a huge page in bytes. A machine with larger huge pages gives a mapping none.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// The largest node number that [`Mapping::place_on`] can name, plus one.
+/// Number of node ids that [`Mapping::place_on`] can name.
 const MOST_NODES: usize = 1024;
 
-/// Pages that [`Mapping::nodes`] looks at: enough to see a mapping that is split between nodes.
+/// Pages that [`Mapping::nodes`] samples: enough to detect a mapping split between nodes.
 const LOOKED_AT: usize = 256;
 
 /// A private anonymous mapping: page-aligned, zero at first, unmapped when dropped.
 ///
-/// It is an address and a length. What may be read or written when is its owner's to know.
+/// It is an address and a length. Its owner decides when the bytes may be read or written.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -28,10 +28,10 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `bytes` zeroes, not set aside: the pages come when they are touched.
+    /// Maps `bytes` zeroes without reserving them: a page is allocated when it is touched first.
     ///
     /// # Errors
-    /// The kernel's.
+    /// `mmap` fails.
     pub fn new(bytes: usize) -> io::Result<Self> {
         Self::map(
             bytes,
@@ -40,11 +40,11 @@ impl Mapping {
         )
     }
 
-    /// At least `bytes` zeroes in huge pages, which are set aside now, so that touching them never
-    /// fails.
+    /// Maps at least `bytes` zeroes in huge pages. The pages are reserved now, so touching them
+    /// never fails.
     ///
     /// # Errors
-    /// There are not as many free (`vm.nr_hugepages`).
+    /// Too few huge pages are free (`vm.nr_hugepages`).
     pub fn huge(bytes: usize) -> io::Result<Self> {
         let whole = bytes.checked_next_multiple_of(HUGE_PAGE);
         let whole = whole.ok_or(io::ErrorKind::OutOfMemory)?;
@@ -52,10 +52,10 @@ impl Mapping {
         Self::map(whole, libc::PROT_READ | libc::PROT_WRITE, flags)
     }
 
-    /// `bytes` of addresses that end a process which touches them.
+    /// Maps `bytes` of addresses without access: touching one ends the process.
     ///
     /// # Errors
-    /// The kernel's.
+    /// `mmap` fails.
     pub fn untouchable(bytes: usize) -> io::Result<Self> {
         Self::map(bytes, libc::PROT_NONE, libc::MAP_NORESERVE)
     }
@@ -85,22 +85,22 @@ impl Mapping {
         self.base
     }
 
-    /// Bytes that were mapped.
+    /// Mapped bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: the kernel maps no nothing.
+    /// Always false: `mmap` refuses a length of 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Pages that are not there yet come from this NUMA node, from several in turns, or, for none,
-    /// from the node of the thread that touches them first. A node without room is passed over: far
-    /// memory is slow, not wrong.
+    /// Allocates pages not yet present from this NUMA node, or from several nodes in turns. With no
+    /// node, they come from the node of the thread that touches them first. A full node is skipped:
+    /// remote memory is slower but correct.
     ///
     /// # Errors
-    /// The kernel has no NUMA, no such node, or lets this process not ask (as in many containers).
+    /// The kernel has no NUMA or no such node, or forbids the call (as in many containers).
     pub fn place_on(&self, nodes: &[u32]) -> io::Result<()> {
         let mut mask = [0u64; MOST_NODES / 64];
         for node in nodes {
@@ -112,8 +112,8 @@ impl Mapping {
             [_] => libc::MPOL_PREFERRED,
             _ => libc::MPOL_INTERLEAVE,
         };
-        // SAFETY: the range is this mapping, whose bytes the call leaves alone; the mask has the
-        // bits that the call is told of (it counts one more) and lives through it.
+        // SAFETY: the range is this mapping, and the call changes none of its bytes. `mask` lives
+        // through the call and has MOST_NODES bits (the kernel expects that number plus 1).
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -131,10 +131,10 @@ impl Mapping {
         }
     }
 
-    /// Touches every page, so that it exists before it is timed.
+    /// Allocates every page now, so that later measurements contain no page faults.
     pub fn populate(&self) {
-        // SAFETY: the range is this mapping; MADV_POPULATE_WRITE changes no byte. Where the kernel
-        // is too old for it (before 5.14) the call fails and pages come at first use instead.
+        // SAFETY: the range is this mapping; MADV_POPULATE_WRITE changes no byte. Kernels before
+        // 5.14 refuse it; then a page is allocated at first use.
         unsafe {
             libc::madvise(
                 self.base.as_ptr().cast(),
@@ -144,8 +144,8 @@ impl Mapping {
         }
     }
 
-    /// The nodes that its pages lie on, as the kernel says now, from up to 256 pages all over it.
-    /// Empty where no page is there yet, or where the kernel does not say.
+    /// NUMA nodes of the mapping's pages, from up to 256 pages spread over the mapping. Empty where
+    /// no page is present, or where the kernel does not say.
     pub fn nodes(&self) -> BTreeSet<u32> {
         const PAGE: usize = 4096;
         let pages = self.len.div_ceil(PAGE).max(1);
@@ -156,8 +156,8 @@ impl Mapping {
         };
         let addresses: Vec<*mut u8> = (0..looked_at).map(at).collect();
         let mut nodes = vec![-1 as libc::c_int; looked_at];
-        // SAFETY: both arrays have `looked_at` entries and live through the call, which moves
-        // nothing, since it is given no nodes to move to; 0 means this process.
+        // SAFETY: both arrays have `looked_at` entries and live through the call. Without target
+        // nodes the call moves no page; 0 means this process.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,
@@ -172,7 +172,7 @@ impl Mapping {
         if result != 0 {
             return BTreeSet::new();
         }
-        // A page that is not there has an error in place of its node.
+        // A page that is not present has a negative error in place of its node.
         let there = nodes.into_iter().filter_map(|n| u32::try_from(n).ok());
         there.collect()
     }
@@ -180,21 +180,21 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what `mmap` gave, and no user is left.
+        // SAFETY: `base` and `len` come from `mmap`; the owner drops it after its last use.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.len);
         }
     }
 }
 
-/// NUMA nodes of this machine; one where the kernel has none.
+/// Number of NUMA nodes of this machine; 1 where the kernel has no NUMA.
 pub fn numa_nodes() -> usize {
     let online = std::fs::read_to_string("/sys/devices/system/node/online");
     let nodes = online.ok().and_then(|text| CpuList::parse(&text).ok());
     nodes.map_or(1, |nodes| nodes.as_slice().len().max(1))
 }
 
-/// Bytes that processes can have without swapping, from `/proc/meminfo`.
+/// Bytes available to processes without swapping, from `/proc/meminfo`.
 pub fn available_memory() -> Option<u64> {
     parse_available(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
@@ -233,7 +233,7 @@ mod tests {
         let mapping = Mapping::new(1 << 20).expect("mapped");
         assert!(mapping.nodes().is_empty(), "none is there yet");
         mapping.populate();
-        // Empty where the kernel does not say, as in containers.
+        // `nodes` is empty where the kernel does not say, as in containers.
         let nodes = mapping.nodes();
         assert!(nodes.len() <= 1024, "{nodes:?}");
         if let Some(node) = nodes.first() {

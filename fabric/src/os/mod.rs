@@ -1,22 +1,22 @@
-//! What the rest of the crate asks of the operating system, each thing once. It knows nothing of
-//! samples, NICs or configurations, so everything above may use it.
+//! Access to the operating system, one module for each facility. The room knows no samples, NICs or
+//! configurations, so every room may use it.
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`Congestion`], [`set_congestion`] | which congestion control sockets have |
+//! | [`Congestion`], [`set_congestion`] | congestion control of sockets |
 //! | [`CpuList`] | lists of cores as the kernel writes them |
-//! | [`pin()`], [`affinity()`] | which cores a thread runs on |
-//! | [`Near`] | where threads and memory that belong together are |
-//! | [`EventFd`] | a descriptor that another thread makes readable |
+//! | [`pin()`], [`affinity()`] | CPU affinity of threads |
+//! | [`Near`] | cores and NUMA nodes that belong together |
+//! | [`EventFd`] | a descriptor that a second thread makes readable |
 //! | [`Mapping`] | anonymous memory, and the NUMA nodes it lies on |
-//! | [`numa_nodes`] | how many nodes there are |
-//! | [`available_memory`] | bytes that may be had without swapping |
+//! | [`numa_nodes`] | number of NUMA nodes |
+//! | [`available_memory`] | bytes available without swapping |
 //! | [`open_files`], [`set_open_files`], [`more_open_files`] | the limit of open files |
-//! | [`listen()`] | sockets that listen |
-//! | [`Host`] | which machine this is |
-//! | [`sha256_of_file`] | a file's hash |
-//! | [`sleep_punctually`] | sleeps that last as long as they were asked to |
-//! | [`thread_times`], [`machine_time`] | what threads and cores did, and how long threads waited |
+//! | [`listen()`] | listening sockets |
+//! | [`Host`] | identity of the machine |
+//! | [`sha256_of_file`] | hash of a file |
+//! | [`sleep_punctually`] | sleeps without timer slack |
+//! | [`thread_times`], [`machine_time`] | CPU time of threads and cores, and run-queue delay |
 
 mod affinity;
 mod congestion;

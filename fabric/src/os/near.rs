@@ -1,18 +1,18 @@
-//! Where threads run and memory lies that belong together.
+//! Placement: cores for threads and NUMA nodes for memory that belong together.
 
 use super::{CpuList, affinity, pin, set_affinity};
 
-/// Cores and NUMA nodes. Empty ones leave it to the system, as on a machine with one node.
+/// Cores and NUMA nodes. An empty list leaves the choice to the system, as on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Near {
     /// Cores that threads may run on.
     pub cpus: Vec<usize>,
-    /// Nodes that memory lies on: of several, pages are on each in turn.
+    /// Nodes for memory; pages alternate between several nodes.
     pub nodes: Vec<u32>,
 }
 
 impl Near {
-    /// These cores, and memory where the threads on them touch it first.
+    /// Places threads on these cores, and memory on the node of the thread that touches it first.
     pub fn cpus(cpus: &[usize]) -> Self {
         Near {
             cpus: cpus.to_vec(),
@@ -20,20 +20,20 @@ impl Near {
         }
     }
 
-    /// Keeps the calling thread there, best effort.
+    /// Pins the calling thread to the cores; logs a warning where the kernel refuses.
     pub fn pin(&self) {
         pin(&self.cpus);
     }
 
-    /// Runs `work` there, on this thread: what it touches first lies near, and threads that it
-    /// starts stay. Best effort.
+    /// Runs `work` on this thread, pinned to the cores. Memory that `work` touches first is local,
+    /// and threads that it starts inherit the affinity. Logs a warning where the kernel refuses.
     pub fn run<R>(&self, work: impl FnOnce() -> R) -> R {
         let _back = Back::after(&self.cpus);
         work()
     }
 }
 
-/// Lets a thread run again where it might run before.
+/// Restores a thread's earlier affinity when dropped.
 struct Back(CpuList);
 
 impl Back {

@@ -1,4 +1,4 @@
-//! SHA-256 of a file, read once from its beginning to its end.
+//! SHA-256 of files and of bytes in memory.
 
 use std::{
     fs::File,
@@ -8,13 +8,13 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// Bytes that are read at a time.
+/// Bytes of each read.
 const CHUNK: usize = 1 << 20;
 
-/// The hash, as 64 hexadecimal digits, and how many bytes there were.
+/// The hash as 64 hexadecimal digits, and the file's length in bytes.
 ///
 /// # Errors
-/// The system's: the file is not there, or cannot be read to its end.
+/// The file does not exist, or a read fails.
 pub fn sha256_of_file(path: &Path) -> io::Result<(String, u64)> {
     let mut file = File::open(path)?;
     let (mut hash, mut bytes) = (Sha256::new(), 0);

@@ -1,7 +1,7 @@
-//! How punctual sleeps are.
+//! Timer slack of threads.
 
-/// Lets this thread, and those that it starts from now on, sleep as long as they ask for: the
-/// system's default adds up to 50 us to every sleep. `false` where the system refuses.
+/// Sets the timer slack of this thread, and of threads that it starts later, to 1 ns. The system's
+/// default adds up to 50 us to every sleep. Returns false where the system refuses.
 pub fn sleep_punctually() -> bool {
     // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) == 0 }

@@ -1,45 +1,45 @@
-//! What threads and cores did, as the kernel counts it: `/proc/self/task` and `/proc/stat`.
+//! CPU time of threads and cores, from `/proc/self/task` and `/proc/stat`.
 
 use std::fs;
 
-/// One thread of this process.
+/// CPU time of one thread of this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadTime {
-    /// As [`thread_id`] says.
+    /// Thread id, equal to [`thread_id`] in that thread.
     pub id: u64,
-    /// Its name, of which the kernel keeps 15 bytes. Threads of C++ have that of who made them.
+    /// Name, of which the kernel keeps 15 bytes. A thread without a name has its creator's name.
     pub name: String,
     /// Nanoseconds on a core.
     pub ran_ns: u64,
-    /// Nanoseconds that it could have run and no core was free: the run queue's delay.
+    /// Nanoseconds runnable without a free core: the run-queue delay.
     pub waited_ns: u64,
 }
 
-/// Time of all cores of the machine together since it started, in the kernel's ticks.
+/// Time of all cores of the machine since boot, in the kernel's ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineTime {
-    /// All of it.
+    /// Total time.
     pub all: u64,
-    /// Without what the cores had nothing to do.
+    /// Total time without idle time and I/O wait.
     pub busy: u64,
 }
 
-/// The calling thread, as the kernel numbers it.
+/// Kernel id of the calling thread.
 pub fn thread_id() -> u64 {
-    // SAFETY: it takes nothing and cannot fail.
+    // SAFETY: `gettid` takes no arguments and cannot fail.
     let id = unsafe { libc::gettid() };
     u64::from(id.unsigned_abs())
 }
 
-/// Every thread of this process; none where the system does not say (some sandboxes). Costs two
-/// small reads a thread.
+/// CPU times of all threads of this process; empty where the system does not say (some sandboxes).
+/// Costs two small reads per thread.
 pub fn thread_times() -> Vec<ThreadTime> {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else {
         return Vec::new();
     };
     let one = |task: fs::DirEntry| {
         let path = task.path();
-        // Of a thread that has ended meanwhile nothing is left to be read.
+        // The files of a thread that has ended are gone.
         let times = fs::read_to_string(path.join("schedstat")).ok()?;
         let name = fs::read_to_string(path.join("comm")).ok()?;
         let (ran_ns, waited_ns) = schedstat(&times)?;
@@ -53,18 +53,18 @@ pub fn thread_times() -> Vec<ThreadTime> {
     tasks.flatten().filter_map(one).collect()
 }
 
-/// What all cores did; `None` where the system does not say.
+/// CPU time of all cores; `None` where the system does not say.
 pub fn machine_time() -> Option<MachineTime> {
     cores(&fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// `RAN WAITED SLICES`, the first two in nanoseconds.
+/// Parses `RAN WAITED SLICES`, the first two in nanoseconds.
 fn schedstat(text: &str) -> Option<(u64, u64)> {
     let mut numbers = text.split_whitespace().map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// `cpu USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ STEAL ..`; what guests used is in `USER` already.
+/// Parses `cpu USER NICE SYSTEM IDLE IOWAIT IRQ SOFTIRQ STEAL ..`; `USER` includes guest time.
 fn cores(text: &str) -> Option<MachineTime> {
     let line = text.lines().find(|l| l.starts_with("cpu "))?;
     let numbers: Vec<u64> = line

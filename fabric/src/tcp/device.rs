@@ -1,4 +1,4 @@
-//! A local address that data connections leave from or arrive at, and the preamble that opens one.
+//! A local TCP address of data connections, and the preamble that opens a connection.
 
 use std::{
     fmt, io,
@@ -21,21 +21,21 @@ use crate::{
 
 const WELCOME: &[u8; 8] = b"QDLOK\0\0\0";
 
-/// How long a peer may take for its preamble, and the system for the welcome.
+/// Time limit for a peer's preamble, and for writing the welcome.
 pub const PREAMBLE_DEADLINE: Duration = Duration::from_secs(2);
 
-/// How long a peer that is sent away has to read why.
+/// Time that a refused peer has to read the refusal.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What opens a data connection: which connection it is,
-/// and the key that the control session handed out for it.
+/// First bytes of a data connection: the connection's index and epoch, and the key that the control
+/// session handed out for them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Preamble {
     /// Index of the connection within the session.
     pub connection: u16,
-    /// Its epoch.
+    /// Epoch of the connection.
     pub epoch: u32,
-    /// Random key, good for this connection and epoch alone.
+    /// Random key, valid for this connection and epoch only.
     pub key: [u8; 16],
 }
 
@@ -50,7 +50,7 @@ impl fmt::Debug for Preamble {
 }
 
 impl Preamble {
-    /// To the wire.
+    /// Encodes the preamble for the wire.
     pub fn encode(&self) -> [u8; PREAMBLE_BYTES] {
         let mut b = [0; PREAMBLE_BYTES];
         b[..8].copy_from_slice(DATA_MAGIC);
@@ -60,7 +60,7 @@ impl Preamble {
         b
     }
 
-    /// From the wire; `None` for bytes that are no preamble.
+    /// Decodes a preamble; `None` for bytes that are no preamble.
     pub fn decode(b: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
         if &b[..8] != DATA_MAGIC || b[10..12] != [0, 0] {
             return None;
@@ -73,79 +73,78 @@ impl Preamble {
     }
 }
 
-/// A data connection that could not be made.
+/// Error of opening a data connection.
 #[derive(Debug, thiserror::Error)]
 pub enum TcpError {
-    /// The address cannot be listened on.
+    /// The node cannot listen on the address.
     #[error(
         "cannot listen for data connections on {address}: {source}; is another accelerator using the port? (`nics[].listen`)"
     )]
     Listen {
-        /// The address.
+        /// The requested address.
         address: SocketAddr,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The address cannot be left from.
+    /// The node cannot bind the local address.
     #[error(
         "cannot use {address} as the local address of data connections: {source} (`nics[].address`)"
     )]
     Local {
-        /// The address.
+        /// The local address.
         address: IpAddr,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The system does not let us have a congestion control.
+    /// The kernel does not allow the congestion control.
     #[error(
         "cannot have congestion control `{name}`: {source}; \
          `sysctl net.ipv4.tcp_available_congestion_control` lists what there is, and \
          `net.ipv4.tcp_allowed_congestion_control` what everybody may have (`nics[].congestion`)"
     )]
     Congestion {
-        /// Its name.
+        /// Name of the congestion control.
         name: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// IPv4 and IPv6 do not meet.
+    /// One address is IPv4, the peer's is IPv6.
     #[error(
         "cannot open a data connection from {local} to {peer}: one is IPv4, the other IPv6; name the \
          accelerator (`accelerators[].control`) by an address of the family of `nics[].address`"
     )]
     Families {
-        /// Local address.
+        /// The local address.
         local: IpAddr,
-        /// The peer.
+        /// The peer's address.
         peer: SocketAddr,
     },
-    /// The peer cannot be reached.
+    /// The peer is unreachable.
     #[error("cannot open a data connection to {peer}: {source}")]
     Connect {
-        /// The peer.
+        /// The peer's address.
         peer: SocketAddr,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It can be reached and does not want us.
+    /// The peer accepts the connection and refuses the preamble.
     #[error("{peer} did not welcome data connection {connection}: {what}")]
     Refused {
-        /// The peer.
+        /// The peer's address.
         peer: SocketAddr,
         /// Index of the connection.
         connection: u16,
-        /// What it said instead.
+        /// The peer's answer in place of a welcome.
         what: String,
     },
 }
 
-/// See the module.
+/// A local TCP address: listens for data connections and opens them.
 #[derive(Debug)]
 pub struct TcpDevice;
 
 impl TcpDevice {
-    /// Listens for data connections, which get this congestion control; the system's own with
-    /// `None`.
+    /// Listens for data connections. They use `congestion`, or the system's default for `None`.
     ///
     /// # Errors
     /// [`TcpError::Listen`].
@@ -153,10 +152,10 @@ impl TcpDevice {
         listen(address, congestion).map_err(|source| TcpError::Listen { address, source })
     }
 
-    /// Reads what a peer presents, without welcoming it.
+    /// Reads a peer's preamble without welcoming the peer.
     ///
     /// # Errors
-    /// A stranger's first bytes, which are no preamble; none where they did not come in time.
+    /// Bytes that are no preamble; no bytes where the peer sent too few in time.
     pub async fn read_preamble(stream: &mut TcpStream) -> Result<Preamble, Vec<u8>> {
         let mut b = [0; PREAMBLE_BYTES];
         match timeout(PREAMBLE_DEADLINE, stream.read_exact(&mut b)).await {
@@ -165,8 +164,9 @@ impl TcpDevice {
         }
     }
 
-    /// Sends a peer away with these bytes, which it can still read: what it sends is read away for
-    /// a moment, since the system answers unread bytes with a reset.
+    /// Refuses a peer with the message `with`. The function drains the peer's bytes for up to 500
+    /// ms, since the kernel answers unread bytes with a reset, and a reset would discard the
+    /// message.
     pub async fn send_away(mut stream: TcpStream, with: &[u8]) {
         let _ = timeout(LAST_WORDS, async {
             stream.write_all(with).await?;
@@ -179,15 +179,15 @@ impl TcpDevice {
     /// Tells the peer that its connection is in place.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// The peer is gone, or the write exceeds its deadline.
     pub async fn welcome(stream: &mut TcpStream) -> io::Result<()> {
         timeout(PREAMBLE_DEADLINE, stream.write_all(WELCOME))
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
 
-    /// Opens a data connection from `local` to `peer`, under this congestion control (the system's
-    /// own with `None`), and presents the preamble.
+    /// Opens a data connection from `local` to `peer` and presents the preamble. The socket uses
+    /// `congestion`, or the system's default for `None`.
     ///
     /// # Errors
     /// [`TcpError`] names the address at fault.

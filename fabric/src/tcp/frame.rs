@@ -1,20 +1,19 @@
-//! The frame header and the preamble, as bytes. `docs/protocol.md` is normative.
+//! Encoding of the frame header. `docs/protocol.md` is normative.
 
 use crate::{Broken, Imm};
 
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 16;
 
-/// Bytes of a header, and the zeros behind it, on the way to slots of [`LARGE_STRIDE`] and more: a
-/// cache line. A payload of whole cache lines then lies on their borders all the way, in the
-/// sender's memory, the kernel's and the slot, and the kernel copies it faster: a tenth of the
-/// whole rate where the slots outgrow the cache.
+/// Bytes of a header with its padding of zeros, for slots of at least [`LARGE_STRIDE`]: a cache
+/// line. A payload of whole cache lines then stays aligned in the sender's memory, the kernel's and
+/// the slot. The kernel copies it faster, by about 10 % of the rate where slots exceed the cache.
 pub const ALIGNED_HEADER_BYTES: usize = 64;
 
-/// Slots of at least this many bytes are written behind aligned headers.
+/// Slots of at least this many bytes are written with aligned headers.
 pub const LARGE_STRIDE: usize = 16 << 10;
 
-/// Bytes in front of each payload on the way to slots of `stride` bytes.
+/// Bytes in front of each payload for slots of `stride` bytes.
 pub(super) const fn header_bytes(stride: usize) -> usize {
     if stride >= LARGE_STRIDE {
         ALIGNED_HEADER_BYTES
@@ -23,7 +22,7 @@ pub(super) const fn header_bytes(stride: usize) -> usize {
     }
 }
 
-/// What follows a header up to where its payload begins must be zeros.
+/// Checks that the padding behind a header is all zeros.
 pub(super) fn check_padding(padding: &[u8]) -> Result<(), Broken> {
     match padding.iter().find(|b| **b != 0) {
         None => Ok(()),
@@ -37,29 +36,29 @@ pub(super) fn check_padding(padding: &[u8]) -> Result<(), Broken> {
 /// Bytes of the preamble that opens a data connection.
 pub const PREAMBLE_BYTES: usize = 32;
 
-/// The one kind of frame: a write with an immediate.
+/// The only kind of frame: a write with an immediate.
 const WRITE_WITH_IMM: u8 = 1;
 
-/// A header: little-endian {kind u8, 0 u8, 0 u16,
-/// immediate u32, offset in the slot u32, length u32}.
+/// Encodes a header, little-endian: {kind u8, 0 u8, 0 u16, immediate u32, offset in the slot u32,
+/// length u32}.
 pub(super) fn encode(imm: Imm, at: u32, len: u32) -> [u8; HEADER_BYTES] {
     let low = u64::from(imm.bits()) << 32 | u64::from(WRITE_WITH_IMM);
     let high = u64::from(len) << 32 | u64::from(at);
     (u128::from(high) << 64 | u128::from(low)).to_le_bytes()
 }
 
-/// Writes a header and its padding, which take all of `to`.
+/// Writes a header and its padding, which fill `to` exactly.
 pub(super) fn write(to: &mut [u8], imm: Imm, at: u32, len: u32) {
     if let Some((header, padding)) = to.split_first_chunk_mut::<HEADER_BYTES>() {
         *header = encode(imm, at, len);
-        // Where there is none, not even a call.
+        // Without padding, `fill` would cost a call for 0 bytes.
         if !padding.is_empty() {
             padding.fill(0);
         }
     }
 }
 
-/// What a header says.
+/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub imm: Imm,
@@ -67,7 +66,7 @@ pub(super) struct Header {
     pub len: u32,
 }
 
-/// Reads a header; what it says is not yet checked against any window.
+/// Decodes a header; the caller still checks it against the window.
 pub(super) fn decode(b: &[u8; HEADER_BYTES]) -> Result<Header, Broken> {
     let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
     let bad = |what, value: u32| {

@@ -1,16 +1,15 @@
-//! The TCP fabric, the default: the same four roles as `ib`, over sockets.
+//! The TCP fabric, the default: the same four roles as in `ib`, over sockets.
 //!
-//! | role | here |
+//! | role | type |
 //! | --- | --- |
-//! | device | [`TcpDevice`]: a local address that connections leave from or arrive at |
+//! | device | [`TcpDevice`]: a local address that opens or accepts connections |
 //! | configuration | [`TcpCfgs`]: buffer sizes and depths |
-//! | resources | the [`Endpoint`]'s regions, which need no registration |
+//! | resources | regions of the [`Endpoint`], which need no registration |
 //! | connection | one socket, split into `TcpTx` and `TcpRx` |
 //!
-//! A write is a header ([`frame`]; 16 bytes, or a cache line on the way to large
-//! slots) and its payload. Payloads leave straight from the source region with
-//! one `sendmsg` for everything queued; they arrive in their slot, by one `recvmsg`
-//! that fills what is left of the current payload and a staging buffer behind it.
+//! A write is a header ([`frame`]; 16 bytes, or a cache line for large slots) and its payload. One
+//! `sendmsg` sends everything queued, with payloads straight from the source region. One `recvmsg`
+//! fills the rest of the current payload in its slot, and a staging buffer behind it.
 
 mod device;
 mod frame;
@@ -32,20 +31,19 @@ use super::{Endpoint, Link, PathReading};
 /// Sizes of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpCfgs {
-    /// `SO_SNDBUF` in bytes, where the system allows as much (`net.core.wmem_max`); else, and with
-    /// `None`, the system grows it by itself. Where it holds less than the peer's receive buffer
-    /// and the peer lags, loopback sends each window of the peer's from its own CPU, out of order
-    /// with ours, and takes that for loss: a third of the rate.
+    /// `SO_SNDBUF` in bytes, where the system allows the size (`net.core.wmem_max`). Otherwise, and
+    /// with `None`, the kernel sizes the buffer. A buffer smaller than the peer's receive buffer
+    /// costs a third of the rate over loopback when the peer lags: the peer's CPU then sends
+    /// packets out of order with this end's, and TCP takes the reordering for loss.
     pub send_buffer: Option<usize>,
-    /// `SO_RCVBUF` in bytes, where the system allows as much
-    /// (`net.core.rmem_max`); else, and with `None`, the system grows it by
-    /// itself, from a window too small for one large payload, and by guesses.
+    /// `SO_RCVBUF` in bytes, where the system allows the size (`net.core.rmem_max`). Otherwise, and
+    /// with `None`, the kernel sizes the buffer, at first too small for one large payload.
     pub recv_buffer: Option<usize>,
-    /// Payloads up to this many bytes are copied behind their header at `post`.
+    /// Payloads of at most this many bytes are copied behind their header at `post`.
     pub inline_bytes: usize,
-    /// Bytes of the receive staging buffer.
+    /// Size of the receive staging buffer in bytes.
     pub staging_bytes: usize,
-    /// `TCP_USER_TIMEOUT` in milliseconds: how long the kernel tries with data unacknowledged.
+    /// `TCP_USER_TIMEOUT`: time limit for unacknowledged data, in milliseconds.
     pub user_timeout_ms: u32,
 }
 
@@ -61,7 +59,7 @@ impl Default for TcpCfgs {
     }
 }
 
-/// The socket, shared by the two halves; closed when both are gone.
+/// The socket, shared by the two halves and closed with the last half.
 #[derive(Debug)]
 struct Socket(OwnedFd);
 
@@ -70,19 +68,19 @@ impl Socket {
         self.0.as_raw_fd()
     }
 
-    /// Bytes that the peer's system has acknowledged so far.
+    /// Bytes sent that the peer's kernel has acknowledged.
     fn confirmed(&self) -> Option<u64> {
-        // `tcpi_bytes_acked`, in every kernel since 4.1.
+        // `tcpi_bytes_acked` exists since Linux 4.1.
         let info = self.tcp_info::<128>()?;
         Some(u64::from_ne_bytes(info[120..].try_into().ok()?))
     }
 
-    /// The first bytes of the kernel's `struct tcp_info`.
+    /// The first `BYTES` bytes of the kernel's `struct tcp_info`.
     fn tcp_info<const BYTES: usize>(&self) -> Option<[u8; BYTES]> {
         let mut info = [0u8; BYTES];
         let mut len = BYTES as libc::socklen_t;
-        // SAFETY: the descriptor is open, and the kernel writes
-        // at most `len` bytes, which is what `info` has.
+        // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes, the size of
+        // `info`.
         let got = unsafe {
             libc::getsockopt(
                 self.fd(),
@@ -95,13 +93,13 @@ impl Socket {
         (got == 0 && len as usize == BYTES).then_some(info)
     }
 
-    /// What the system knows of the way there and back.
+    /// The kernel's statistics of the path to the peer.
     fn path(&self) -> Option<PathReading> {
-        // Up to `tcpi_sndbuf_limited`, in every kernel since 4.10.
+        // The fields up to `tcpi_sndbuf_limited` exist since Linux 4.10.
         let info = self.tcp_info::<192>()?;
         let short = |at: usize| Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
-        // The kernel's word for "none seen yet".
+        // The kernel reports `u32::MAX` before the first measurement.
         let min_rtt_us = short(148).filter(|us| *us != u32::MAX).unwrap_or(0);
         Some(PathReading {
             rtt_us: u64::from(short(68)?),
@@ -113,7 +111,7 @@ impl Socket {
     }
 }
 
-/// Sets a buffer's size and says what it is then.
+/// Sets a buffer's size and returns the size that the kernel granted.
 type Resize = fn(&socket2::Socket, usize) -> io::Result<usize>;
 
 const SEND: Resize = |socket, bytes| {
@@ -125,9 +123,8 @@ const RECEIVE: Resize = |socket, bytes| {
     socket.recv_buffer_size()
 };
 
-/// Gives a socket a buffer of this size, if it can have one. A smaller one
-/// than was asked for is worse than the system's own choice, and cannot be
-/// taken back, so that a socket made for the purpose is asked first.
+/// Sets a socket's buffer size if the kernel grants it in full. A smaller buffer is worse than the
+/// kernel's own sizing and cannot be undone, so a temporary socket tries the size first.
 fn resize(socket: &socket2::Socket, bytes: Option<usize>, to: Resize) -> io::Result<()> {
     let Some(bytes) = bytes else {
         return Ok(());
@@ -139,13 +136,13 @@ fn resize(socket: &socket2::Socket, bytes: Option<usize>, to: Resize) -> io::Res
     Ok(())
 }
 
-/// Makes a connection of a connected, non-blocking stream.
+/// Makes the two halves of a connection from a connected stream.
 ///
 /// # Errors
-/// A socket option was refused.
+/// A socket option is refused, or the window lies in a device's memory.
 pub fn link(stream: std::net::TcpStream, endpoint: Endpoint, cfgs: &TcpCfgs) -> io::Result<Link> {
     if let Some(device) = endpoint.window.region().device() {
-        // A socket's bytes come by way of the CPU.
+        // The CPU copies a socket's bytes.
         let text = format!("a socket cannot write the memory of {}", device.device());
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
@@ -185,7 +182,7 @@ mod tests {
         (a, l.accept().expect("accepted").0)
     }
 
-    /// With the staging buffer so small that payloads cross it in every way.
+    /// The suite's fabric. A small staging buffer splits payloads at every place.
     struct Tcp(TcpCfgs);
 
     impl conformance::Fabric for Tcp {
@@ -218,7 +215,7 @@ mod tests {
         let (a, _b) = sockets();
         let socket = socket2::SockRef::from(&a);
         let own = socket.send_buffer_size().expect("asked");
-        // More than systems allow, and then less.
+        // The system refuses 1 GiB and grants 100,000 bytes.
         resize(&socket, Some(1 << 30), SEND).expect("asked");
         assert_eq!(socket.send_buffer_size().expect("asked"), own);
         resize(&socket, None, SEND).expect("nothing to do");
@@ -245,7 +242,7 @@ mod tests {
         receiver_of(128)
     }
 
-    /// Of four slots at either end, all of them open here.
+    /// An endpoint of four slots with open grants, which believes that the peer has four slots too.
     fn endpoint(stride: usize) -> Endpoint {
         let region = Arc::new(Region::new(4 * stride).expect("memory"));
         let grants = Arc::new(Grants::new(4));
@@ -349,11 +346,12 @@ mod tests {
             );
             b.rx.counts().copied_bytes - before
         };
-        // Nobody knows of the first. Of what follows no more than what came with its header.
+        // The receiver does not expect the first large payload and copies all of it. Of each next
+        // payload it copies at most the bytes that came with the header.
         copied(0, LEN);
         assert!(copied(1, LEN) < 256);
         assert!(copied(2, 1000) < 256);
-        // And small ones are read with what is behind them again.
+        // Small payloads are again read together with the bytes behind them.
         assert_eq!(copied(3, 1000), 1000);
     }
 
@@ -378,7 +376,7 @@ mod tests {
             Event::Arrived { len: 100, .. }
         ));
         assert_eq!(b.rx.carried(), half.len() as u64 + 50);
-        // Nothing came: nothing was carried.
+        // No byte arrives, so `carried` is unchanged.
         b.rx.poll(8, &mut |e| panic!("{e:?}"));
         assert_eq!(b.rx.carried(), half.len() as u64 + 50);
     }
@@ -405,7 +403,7 @@ mod tests {
             imm: crate::Imm::new(0, 1),
         })
         .expect("posted");
-        // Until neither end takes any more.
+        // Fills the socket buffers of both ends.
         let end = std::time::Instant::now() + patience;
         loop {
             let before = a.tx.carried();

@@ -3,13 +3,12 @@
 //! ```text
 //!   socket --recv---> [ rest of the current payload, in its slot ][ staging buffer ]
 //!                                                                   |
-//!                    headers are read here; a payload that lies here whole is copied to its
-//!                    slot, of a longer one the beginning is, and the next recvmsg fetches the rest
-//!                    in place
+//!                    headers are parsed here; a whole payload here is copied to its slot, and so
+//!                    is the start of a longer payload, whose rest the next recvmsg reads in place
 //! ```
 //!
-//! So a burst of small writes costs one system call and one copy each, and a large payload is
-//! copied only as far as it shared a read with what came before it.
+//! So a burst of small writes costs one system call for all and one copy each. Of a large payload,
+//! only the bytes that shared a read with earlier bytes are copied.
 
 use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
@@ -19,20 +18,20 @@ use super::{
 };
 use crate::{Armed, Broken, Event, FabricCounts, Imm, PathReading, Rx, Window, parts::Parts};
 
-/// Payloads at least this long are large.
+/// Payloads of at least this many bytes are large.
 const LARGE: usize = 16 << 10;
-/// Behind a large payload the staging buffer takes a few headers at most: the next payload is
-/// probably as long, and bytes that land in the staging buffer are copied.
+/// Most bytes that a read takes behind a large payload: a few headers. The next payload is probably
+/// large too, and bytes in the staging buffer cost a copy.
 const READ_PAST_LARGE: usize = 4 * ALIGNED_HEADER_BYTES;
 
-/// A payload under way.
+/// A payload that has not arrived in full.
 #[derive(Clone, Copy, Debug)]
 struct Landing {
     imm: Imm,
     len: u32,
-    /// Where in its slot it begins.
+    /// Offset of the payload within its slot.
     begins: u32,
-    /// Offset in the window's region of the next byte.
+    /// Offset within the region of the next byte.
     at: usize,
     left: usize,
 }
@@ -43,13 +42,13 @@ pub(super) struct TcpRx {
     /// Bytes in front of each payload.
     header_bytes: usize,
     staging: Box<[u8]>,
-    /// What of the staging buffer has been read from the socket and not used yet.
+    /// The unparsed bytes of the staging buffer are `start..end`.
     start: usize,
     end: usize,
     landing: Option<Landing>,
-    /// The last payload was [`LARGE`].
+    /// The last payload was at least [`LARGE`].
     large: bool,
-    /// Bytes read.
+    /// Bytes read from the socket.
     carried: u64,
     /// The last read found the socket empty.
     drained: bool,
@@ -75,7 +74,7 @@ impl TcpRx {
         }
     }
 
-    /// The next event that lies in what has been read, or `None` when more must be read.
+    /// Parses the next event in the staging buffer; `None` when the parser needs more bytes.
     fn parse(&mut self) -> Result<Option<Event>, Broken> {
         if let Some(mut l) = self.landing {
             let n = l.left.min(self.end - self.start);
@@ -122,7 +121,7 @@ impl TcpRx {
         arrived.map(Some)
     }
 
-    /// Moves the next bytes of the staging buffer to where they belong, in the window's region.
+    /// Moves the next `n` bytes of the staging buffer to offset `to` of the window's region.
     fn copy(&mut self, to: usize, n: usize) {
         if n == 0 {
             return;
@@ -130,8 +129,9 @@ impl TcpRx {
         let from = &self.staging[self.start..self.start + n];
         if let Some(to) = self.parts.window().region().reach(to, n) {
             // SAFETY: `reach` checked the bounds. `Parts::landing` checked that the payload lies in
-            // a slot whose grant is open, behind the parts that have arrived: these bytes are the
-            // sender's, for whom we write, and nobody reads them before their arrival.
+            // a slot with an open grant, behind the parts that have arrived. So the sender owns
+            // these bytes, this half writes them for the sender, and no thread reads them before
+            // the arrival.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, n) };
         }
         self.start += n;
@@ -139,10 +139,10 @@ impl TcpRx {
         self.counts.copies += 1;
     }
 
-    /// One read. Returns false when the socket is empty.
+    /// Reads once. Returns false when the socket is empty.
     fn read(&mut self) -> Result<bool, Broken> {
         if self.start > 0 {
-            // What is left is less than a header.
+            // The remaining bytes are shorter than a header.
             self.staging.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
@@ -171,10 +171,10 @@ impl TcpRx {
             iov_len: room,
         };
         loop {
-            // One buffer is handed over at less cost than a list of two.
+            // `recv` with one buffer costs less than `recvmsg` with a list of two.
             let n = if in_place == 0 {
                 let [_, to] = iov;
-                // SAFETY: it is the unused end of the staging buffer; the socket is open.
+                // SAFETY: the buffer is the unused end of `staging`; the socket is open.
                 unsafe {
                     libc::recv(
                         self.socket.fd(),
@@ -184,13 +184,13 @@ impl TcpRx {
                     )
                 }
             } else {
-                // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+                // SAFETY: an all-zero msghdr is valid; the lines below set the list.
                 let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
                 msg.msg_iov = iov.as_mut_ptr();
                 msg.msg_iovlen = iov.len();
-                // SAFETY: the first entry is the checked rest of a payload whose bytes of the slot
-                // the sender owns, which `self.parts` keeps mapped; the second is the unused end
-                // of the staging buffer.
+                // SAFETY: the first entry is the rest of a payload in its slot, within the bounds
+                // that `at` checked; the sender owns it, and `self.parts` keeps it mapped. The
+                // second entry is the unused end of `staging`.
                 unsafe { libc::recvmsg(self.socket.fd(), &mut msg, libc::MSG_DONTWAIT) }
             };
             self.counts.syscalls += 1;
@@ -239,9 +239,9 @@ impl Rx for TcpRx {
         self.socket.path()
     }
 
-    /// Reads until there is something to report, and reports all that
-    /// came with it. It does not read again to find the socket empty:
-    /// whoever polls answers first, and the next poll will find out.
+    /// Reads until an event is at hand and reports all events of that read. It does not read once
+    /// more to find the socket empty: the caller can handle the events first, and its next poll
+    /// reads.
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
         let mut events = 0;
         while !self.broken {
@@ -281,8 +281,8 @@ impl Rx for TcpRx {
     }
 
     fn arm(&mut self) -> Armed {
-        // Edge-triggered: an edge comes for whatever follows the read that found the socket empty.
-        // Until then there may be something, in the socket or in the staging buffer.
+        // The descriptor is edge-triggered: an edge follows only after a read found the socket
+        // empty. Before that read, the socket or the staging buffer may hold bytes.
         if self.drained || self.broken {
             Armed::Sleep
         } else {
@@ -301,7 +301,7 @@ impl Rx for TcpRx {
 
 impl Drop for TcpRx {
     fn drop(&mut self) {
-        // SAFETY: the socket is open: `self.socket` lives. A failure means that it is down already.
+        // SAFETY: `self.socket` keeps the socket open. An error means that it is down already.
         unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
     }
 }

@@ -1,9 +1,8 @@
-//! The sending half of a socket: queue headers and
-//! payload addresses, hand all of it to one `sendmsg`.
+//! The sending half of a socket: it queues headers and payload addresses, and sends the queue with
+//! one `sendmsg`.
 //!
-//! What is queued is a list of `iovec`s. Headers, and payloads short
-//! enough to be worth copying, lie in a staging buffer, where neighbours
-//! share one `iovec`; longer payloads are sent from where they lie.
+//! The queue is a list of `iovec`s. Headers and short payloads are copied into a staging buffer,
+//! where neighbours share one `iovec`. Longer payloads are sent from the source region.
 
 use std::{collections::VecDeque, fmt, io, sync::Arc};
 
@@ -19,14 +18,14 @@ pub(super) struct TcpTx {
     /// Bytes in front of each payload.
     header_bytes: usize,
     inline_bytes: usize,
-    /// Headers and short payloads, twice as much as can be
-    /// queued. Its heap block never moves: `iov` points into it.
+    /// Headers and short payloads, twice as much as the queue holds. `iov` points into this heap
+    /// block, which never moves.
     staging: Box<[u8]>,
     staged: usize,
     iov: Vec<libc::iovec>,
-    /// First `iovec` not sent whole.
+    /// Index of the first `iovec` that is not sent in full.
     head: usize,
-    /// Where in the byte stream each queued write ends, oldest first.
+    /// End of each queued write in the byte stream, oldest first.
     ends: VecDeque<u64>,
     queued_bytes: u64,
     sent_bytes: u64,
@@ -35,8 +34,8 @@ pub(super) struct TcpTx {
     counts: FabricCounts,
 }
 
-// SAFETY: the addresses in `iov` point into `staging` and into regions that `endpoint` keeps alive,
-// both owned by this value; they are used only under `&mut self`.
+// SAFETY: the addresses in `iov` point into `staging` and into regions that `endpoint` keeps alive.
+// This value owns both, and uses the addresses only under `&mut self`.
 unsafe impl Send for TcpTx {}
 
 impl TcpTx {
@@ -48,8 +47,7 @@ impl TcpTx {
             socket,
             header_bytes,
             inline_bytes,
-            // Twice what `depth` writes can take at most, so
-            // that what is sent makes way only now and then.
+            // Twice the bytes of `depth` writes, so that `make_way` runs rarely.
             staging: vec![0; 2 * depth * (header_bytes + inline_bytes)].into(),
             staged: 0,
             iov: Vec::with_capacity(4 * depth),
@@ -64,8 +62,8 @@ impl TcpTx {
         }
     }
 
-    /// Takes `len` bytes of the staging buffer, joined to the last
-    /// `iovec` where they touch it. Returns where they begin.
+    /// Reserves `len` bytes of the staging buffer and returns their offset. The bytes extend the
+    /// last `iovec` where they adjoin it.
     fn stage(&mut self, len: usize) -> usize {
         let start = self.staged;
         self.staged += len;
@@ -82,14 +80,14 @@ impl TcpTx {
         start
     }
 
-    /// Moves what is not sent to the front of `iov` and of the staging buffer. Afterwards there is
-    /// room for as many writes as the send depth allows.
+    /// Moves the unsent entries to the front of `iov` and their bytes to the front of the staging
+    /// buffer. Both then have room for as many writes as the send depth allows.
     fn make_way(&mut self) {
         self.iov.drain(..self.head);
         self.head = 0;
         let base = self.staging.as_ptr() as usize;
         let staged = base..base + self.staged;
-        // The staged bytes of unsent entries are the end of what is staged.
+        // Unsent staged bytes lie at the end of the staged bytes.
         let first = self
             .iov
             .iter()
@@ -155,8 +153,9 @@ impl Tx for TcpTx {
             let source = &self.endpoint.sources[usize::from(post.source.0)];
             if copied > 0 {
                 if let Some(from) = source.reach(post.offset, len) {
-                    // SAFETY: `reach` checked the bounds, `payload` is `len` bytes of ours, and
-                    // the poster leaves the source alone until `post` returns (the contract).
+                    // SAFETY: `reach` checked the bounds, `payload` has `len` bytes of `staging`,
+                    // and the caller of `post` leaves the source unchanged until `post` returns
+                    // (the contract).
                     unsafe { std::ptr::copy_nonoverlapping(from, payload.as_mut_ptr(), len) };
                 }
                 self.counts.copies += 1;
@@ -183,16 +182,15 @@ impl Tx for TcpTx {
             let n = iov.len().min(IOV_MAX);
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
             let sent = if let [all] = iov {
-                // SAFETY: `all` is a live entry, as below; it costs less than a list of one.
+                // SAFETY: `all` is a live entry, as below; `send` costs less than a list of one.
                 unsafe { libc::send(self.socket.fd(), all.iov_base, all.iov_len, flags) }
             } else {
-                // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+                // SAFETY: an all-zero msghdr is valid; the lines below set the list.
                 let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
                 msg.msg_iov = iov.as_mut_ptr();
                 msg.msg_iovlen = n;
                 // SAFETY: `iov` holds `n` live entries that point into `staging` and the source
-                // regions, which this value owns; the socket is open as long as `self.socket`
-                // lives.
+                // regions, which this value keeps alive; `self.socket` keeps the socket open.
                 unsafe { libc::sendmsg(self.socket.fd(), &msg, flags) }
             };
             self.counts.syscalls += 1;
@@ -245,8 +243,8 @@ impl Tx for TcpTx {
 
 impl Drop for TcpTx {
     fn drop(&mut self) {
-        // The other half may live on for a moment; nothing more is to be sent or received.
-        // SAFETY: the socket is open: `self.socket` lives. A failure means that it is down already.
+        // Ends both directions, although the receiving half may live on for a moment.
+        // SAFETY: `self.socket` keeps the socket open. An error means that it is down already.
         unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
     }
 }

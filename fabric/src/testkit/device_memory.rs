@@ -1,5 +1,4 @@
-//! A GPU's memory without a GPU: memory behind a descriptor, at an address that faults when it is
-//! followed.
+//! A device's memory without a GPU: bytes in a memfd, behind addresses that fault on access.
 
 use std::{
     fs::File,
@@ -17,38 +16,38 @@ use std::{
 
 use crate::{DeviceMemory, os::Mapping};
 
-/// What a test sees of it, and what it breaks.
+/// Shared with the test: counts fences and injects faults.
 #[derive(Debug, Default)]
 pub struct Handle {
-    /// Fences.
+    /// Number of fences.
     pub fences: AtomicU64,
-    /// No dma-buf is to be had.
+    /// Makes `dma_buf` fail.
     pub no_dma_buf: AtomicBool,
-    /// What is read is not what is there.
+    /// Makes `load` return a wrong first byte.
     pub blind: AtomicBool,
 }
 
-/// See the module.
+/// Device memory backed by a memfd.
 #[derive(Debug)]
 pub struct Pretended {
     file: File,
-    /// Faults when touched.
+    /// Addresses that fault on access.
     addresses: Mapping,
     handle: Arc<Handle>,
 }
 
 impl Pretended {
-    /// `bytes` zeros.
+    /// Makes `bytes` zeros.
     ///
     /// # Errors
-    /// The system's.
+    /// A system call fails.
     pub fn new(bytes: usize, handle: &Arc<Handle>) -> io::Result<Self> {
-        // SAFETY: a name that ends in zero; the descriptor is ours.
+        // SAFETY: the name ends in zero; this function owns the descriptor.
         let fd = unsafe { libc::memfd_create(c"pretended".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `fd` was just made and nobody else owns it.
+        // SAFETY: the call above returned `fd`, and nothing else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(bytes as u64)?;
         Ok(Pretended {
@@ -94,12 +93,12 @@ impl DeviceMemory for Pretended {
         if self.handle.no_dma_buf.load(SeqCst) {
             return Err("GPU 77 exports none".to_owned());
         }
-        // SAFETY: duplicates a descriptor that `self` keeps open.
+        // SAFETY: the call duplicates a descriptor that `self` keeps open.
         let fd = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error().to_string());
         }
-        // SAFETY: `fd` was just made and nobody else owns it.
+        // SAFETY: the call above returned `fd`, and nothing else owns it.
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, 0))
     }
 }

@@ -1,5 +1,5 @@
-//! The in-memory fabric: two ends in one process, for the tests of the layers above. A
-//! [`MemoryFaults`] cuts it.
+//! The in-memory fabric: two ends in one process, for tests of the layers above. [`MemoryFaults`]
+//! cuts the connection.
 
 use std::{
     collections::VecDeque,
@@ -16,7 +16,7 @@ use crate::{
     parts::Parts,
 };
 
-/// Longest payload that is taken at `post`.
+/// Longest payload that `post` copies, in bytes.
 const INLINE_LIMIT: usize = 64;
 
 #[derive(Debug)]
@@ -26,18 +26,18 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Debug)]
 struct Pipe {
     frames: Mutex<VecDeque<Frame>>,
     capacity: usize,
-    /// The sender is gone or cut off.
+    /// The sender is gone, or the test has cut the connection.
     closed: AtomicBool,
     /// The receiver is gone.
     deaf: AtomicBool,
-    /// Wakes the receiving end.
+    /// Wakes the receiving end when a frame or the end comes.
     readable: Arc<EventFd>,
-    /// Wakes the sending end: room, or the end.
+    /// Wakes the sending end when room or the end comes.
     writable: Arc<EventFd>,
 }
 
@@ -53,14 +53,14 @@ impl Pipe {
     }
 }
 
-/// Cuts a pair of memory links.
+/// Handle that cuts a pair of memory links.
 #[derive(Clone, Debug)]
 pub struct MemoryFaults {
     pipes: [Arc<Pipe>; 2],
 }
 
 impl MemoryFaults {
-    /// Both ends break.
+    /// Breaks both ends.
     pub fn cut(&self) {
         self.pipes.iter().for_each(|p| p.close());
     }
@@ -69,7 +69,7 @@ impl MemoryFaults {
 /// Joins two endpoints.
 ///
 /// # Errors
-/// No descriptor could be had.
+/// The kernel has no descriptor left.
 pub fn pair(a: Endpoint, b: Endpoint) -> std::io::Result<(Link, Link, MemoryFaults)> {
     let (wake_a, wake_b) = (Arc::new(EventFd::new()?), Arc::new(EventFd::new()?));
     let pipe = |to: &Arc<EventFd>, from: &Arc<EventFd>, capacity| {
@@ -110,7 +110,7 @@ pub fn pair(a: Endpoint, b: Endpoint) -> std::io::Result<(Link, Link, MemoryFaul
 struct MemoryTx {
     pipe: Arc<Pipe>,
     endpoint: Endpoint,
-    /// Posted, not yet flushed: a payload that was taken at `post`, or where to take it from.
+    /// Posts to flush, each with its payload where `post` copied it.
     queue: VecDeque<(Post, Option<Vec<u8>>)>,
     posted: u64,
     retired: u64,
@@ -123,7 +123,7 @@ impl MemoryTx {
             return Vec::new();
         }
         let source = &self.endpoint.sources[usize::from(post.source.0)];
-        // SAFETY: the poster leaves these bytes alone until the write has retired (the contract).
+        // SAFETY: the poster leaves these bytes unchanged until the write retires (the contract).
         unsafe { source.bytes(post.offset, post.len as usize) }
             .map(<[u8]>::to_vec)
             .unwrap_or_default()
@@ -231,8 +231,8 @@ impl MemoryRx {
         }
         let to = self.parts.landing(frame.imm, Some(frame.at), len)?;
         let region = self.parts.window().region();
-        // SAFETY: the rest of the slot behind the parts that have arrived is the sender's (its
-        // grant is open), and this is how the sender writes it.
+        // SAFETY: the grant is open, so the sender owns the slot behind the parts that have
+        // arrived, and this half writes those bytes for the sender.
         let stored = unsafe { region.store(to.offset, &frame.payload) };
         stored.map_err(|e| Broken::Device(e.to_string()))?;
         self.parts.landed(frame.imm, to.at, len, &mut self.counts)
@@ -243,7 +243,7 @@ impl Rx for MemoryRx {
     fn poll(&mut self, budget: usize, sink: &mut dyn FnMut(Event)) -> usize {
         let mut events = 0;
         while events < budget && !self.broken {
-            // Read before the queue: what was sent before the end is reported before the end.
+            // Load before the queue: frames sent before the end are reported before the end.
             let closed = self.pipe.closed.load(Ordering::Acquire);
             let frame = self.pipe.frames().pop_front();
             let event = match frame {

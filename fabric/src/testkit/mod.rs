@@ -1,5 +1,5 @@
-//! What tests stand on in place of hardware, and the suite that every fabric is put through. Behind
-//! the feature `testkit`, so that no program carries it.
+//! Fabrics and memory for tests without hardware, and the conformance suite of every fabric. The
+//! feature `testkit` enables them, so that no program contains them.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -8,7 +8,7 @@
 //! | [`memory`] | a fabric inside the process, which can be cut |
 //! | [`device_memory`] | a GPU's memory without a GPU |
 //!
-//! RDMA devices without a NIC are `verbs`' own: its feature `stub`.
+//! The crate `verbs` has RDMA devices without a NIC: its feature `stub`.
 
 pub mod conformance;
 pub mod counting;

@@ -1,4 +1,4 @@
-//! What one end of a queue pair tells the other, over the authenticated control session.
+//! Description of one end of a queue pair, sent over the authenticated control session.
 
 use std::net::Ipv6Addr;
 
@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IbRegion {
-    /// Address of its first byte, on the node that has it.
+    /// Address of the first byte, in the owning node's address space.
     pub address: u64,
-    /// Bytes in it.
+    /// Length in bytes.
     pub length: u64,
-    /// The key that a write to it carries.
+    /// Remote key of the registration.
     pub rkey: u32,
 }
 
-/// One end of a queue pair.
+/// Description of one end of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IbEnd {
-    /// Its number on its device, 24 bits.
+    /// Queue pair number on its device, 24 bits.
     pub qp_num: u32,
-    /// Number of the first packet it sends, 24 bits.
+    /// Packet sequence number of the first packet that this end sends, 24 bits.
     pub psn: u32,
-    /// Local identifier of its port; 0 on Ethernet.
+    /// Local identifier of the port; 0 on Ethernet.
     pub lid: u16,
-    /// Global identifier of its port.
+    /// Global identifier of the port.
     pub gid: Ipv6Addr,
-    /// Largest path MTU it can use, in bytes. The smaller of both ends is used.
+    /// Largest path MTU of this end, in bytes. The connection uses the smaller of both ends.
     pub mtu: u32,
-    /// Does it mark the last write of a burst solicited?
-    /// Only then may the other end sleep for such alone.
+    /// Whether this end marks the last write of each burst solicited. Only then may the peer sleep
+    /// until a solicited completion.
     pub solicited: bool,
-    /// Its slots.
+    /// Region of the slots.
     pub slots: IbRegion,
-    /// Descriptor cells beside them, 16 bytes each.
+    /// Region of the descriptor cells beside the slots, 16 bytes each.
     pub cells: IbRegion,
 }

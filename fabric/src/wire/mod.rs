@@ -1,8 +1,8 @@
-//! Small types that travel between the two ends of a connection.
+//! Small types that the two ends of a connection exchange.
 //!
 //! | type | meaning |
 //! | --- | --- |
-//! | [`MAX_SLOTS`] | slots of a window, bounded by the immediate's layout |
+//! | [`MAX_SLOTS`] | most slots of a window, bounded by the immediate's layout |
 //! | [`IbEnd`] | one end of a queue pair: number, address, region |
 //! | [`OfiEnd`] | one end of a libfabric connection |
 //! | [`Stream`] | when the tokens of an answer leave the accelerator |
@@ -18,5 +18,5 @@ pub use ofi_end::{OfiEnd, OfiForm, OfiRegion};
 pub use planes::{DATA_MAGIC, is_control_frame};
 pub use stream::Stream;
 
-/// Most slots a window can have.
+/// Most slots of a window.
 pub const MAX_SLOTS: usize = 8192;

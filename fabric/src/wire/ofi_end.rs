@@ -1,4 +1,4 @@
-//! What one end of a libfabric connection tells the other, over the authenticated control session.
+//! Description of one end of a libfabric connection, sent over the authenticated control session.
 
 use std::fmt;
 
@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OfiRegion {
-    /// What the provider counts offsets from.
+    /// Base address that the provider adds offsets to; 0 for providers that count from 0.
     pub address: u64,
-    /// Bytes in it.
+    /// Length in bytes.
     pub length: u64,
-    /// The key that a write to it carries.
+    /// Remote key of the registration.
     pub key: u64,
 }
 
-/// How a write says where it goes and how long it is.
+/// How a write carries its slot and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OfiForm {
-    /// One write with 4 bytes of data; the peer's completion has its length.
+    /// One write with 4 bytes of data; the peer's completion reports the length.
     Completion,
-    /// One write with 8 bytes of data, which hold its length too.
+    /// One write with 8 bytes of data, which include the length.
     Data,
-    /// The payload, then an empty write with those 8 bytes.
+    /// The payload, then an empty write with the same 8 bytes of data.
     After,
-    /// The payload, then 16 bytes into the cell beside the slot, with 4 bytes of data.
+    /// The payload, then 16 bytes into the cell beside the slot with 4 bytes of data.
     Cell,
 }
 
@@ -41,19 +41,19 @@ impl fmt::Display for OfiForm {
     }
 }
 
-/// One end of a connection over libfabric.
+/// Description of one end of a libfabric connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OfiEnd {
-    /// The provider, with its layers, such as `efa`.
+    /// Name of the provider with its layers, such as `efa`.
     pub provider: String,
     /// The endpoint's address in the provider's own format, hexadecimal.
     pub address: String,
-    /// How this end wants to be written to.
+    /// Form in which the peer must write to this end.
     pub form: OfiForm,
-    /// Its slots.
+    /// Region of the slots.
     pub slots: OfiRegion,
-    /// Cells beside them, 16 bytes each, where the form uses them.
+    /// Region of the cells beside the slots, 16 bytes each, where the form uses cells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cells: Option<OfiRegion>,
 }

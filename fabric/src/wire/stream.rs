@@ -1,26 +1,26 @@
-//! When the tokens of an answer leave the accelerator.
+//! How an answer that grows token by token is cut into writes.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How an answer that grows token by token is sent.
+/// Moments at which the tokens of an answer leave the accelerator.
 ///
-/// An engine whose answers are there at once sends each in one piece, whatever this says.
+/// An engine that produces its answers whole sends each in one piece, whatever this setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
-    /// Whole, with its last token.
+    /// One write, with the last token.
     #[default]
     None,
-    /// The first token as soon as it is there, the rest with the last: what LoadGen measures.
+    /// The first token at once, the rest with the last token: LoadGen measures these two times.
     First,
-    /// Every step of the engine as a part of its own.
+    /// One part per step of the engine.
     All,
 }
 
 impl Stream {
-    /// As YAML spells it.
+    /// Name of the setting in YAML.
     pub fn as_str(self) -> &'static str {
         match self {
             Stream::None => "none",
@@ -29,8 +29,7 @@ impl Stream {
         }
     }
 
-    /// Writes that one answer may take, for whoever has to be ready for them: one, two, or any
-    /// number (0).
+    /// Most writes of one answer, for receive buffers: 1, 2, or 0 for any number.
     pub fn writes(self) -> usize {
         match self {
             Stream::None => 1,

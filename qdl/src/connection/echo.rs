@@ -1,27 +1,27 @@
-//! Is the other end of a connection alive? Decided by an echo on the data plane, which the peer's
-//! NIC thread answers, and never by the age of a response: a slow model is not a dead peer.
+//! Liveness of a connection's peer, decided by echoes on the data plane. The peer's NIC thread
+//! answers them. The age of a response never decides: a slow model is not a dead peer.
 
-/// Times of the echo, in nanoseconds.
+/// Time limits of the echo, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoCfgs {
-    /// A connection that was quiet for this long is asked.
+    /// A connection that is quiet for this long gets an echo.
     pub interval_ns: u64,
-    /// One that stays quiet for this long after it was asked is lost.
+    /// A connection that stays quiet for this long after the echo is lost.
     pub timeout_ns: u64,
 }
 
-/// What to do now.
+/// Action that [`Echo::tick`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EchoAction {
-    /// Nothing.
+    /// No action.
     Wait,
     /// Send an echo with this value.
     Ask(u32),
-    /// Give the connection up: it was asked this many nanoseconds ago and has said nothing since.
+    /// Take the connection down: the peer has been silent for this many nanoseconds since the echo.
     Lost(u64),
 }
 
-/// Watches one connection.
+/// Liveness state of one connection.
 #[derive(Clone, Debug)]
 pub struct Echo {
     cfgs: EchoCfgs,
@@ -29,19 +29,19 @@ pub struct Echo {
     asked_ns: Option<u64>,
     last_asked: u64,
     sequence: u32,
-    /// What the peer's system had confirmed when it was looked at last, and the echo of that time.
+    /// Bytes last seen as confirmed by the peer's system, and the echo sequence at that moment.
     confirmed: Option<(u64, u32)>,
-    /// It was asked then and has said nothing since, whatever its system confirmed.
+    /// Time of the first unanswered echo, whatever the peer's system confirms.
     silent_since: Option<u64>,
-    /// Longest time that the peer was asked and said nothing.
+    /// Longest time with an unanswered echo, in nanoseconds.
     longest_ns: u64,
 }
 
-/// Bytes that an echo takes on the wire, at most.
+/// Upper bound of an echo's bytes on the wire.
 const ECHO_BYTES: u64 = 64;
 
 impl Echo {
-    /// A connection made at `now_ns`.
+    /// Makes the state of a connection opened at `now_ns`.
     pub fn new(cfgs: EchoCfgs, now_ns: u64) -> Self {
         Echo {
             cfgs,
@@ -55,7 +55,7 @@ impl Echo {
         }
     }
 
-    /// Anything at all came from the peer.
+    /// Records that any event came from the peer.
     pub fn heard(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
         self.asked_ns = None;
@@ -65,22 +65,22 @@ impl Echo {
         }
     }
 
-    /// The longest time so far, in nanoseconds, that the peer was asked for a sign of life and gave
-    /// none, though its system may have confirmed payload meanwhile: a system does that for a
-    /// process that is stopped. What it is asked at this moment counts once it is answered or lost.
+    /// Longest time so far with an unanswered echo, in nanoseconds, even if the peer's system
+    /// confirmed payload meanwhile: a kernel confirms payload for a stopped process too. The
+    /// current silence counts once the echo is answered or the connection is lost.
     pub fn longest_silence_ns(&self) -> u64 {
         self.longest_ns
     }
 
-    /// An echo is under way: it is worth asking how many
-    /// bytes of ours the peer's system has confirmed.
+    /// Whether an echo is unanswered: the caller then reports the bytes that the peer has
+    /// confirmed.
     pub fn waits(&self) -> bool {
         self.asked_ns.is_some()
     }
 
-    /// So many bytes of ours, in all, have been confirmed. A slow path that still carries payload
-    /// is not a dead one: the echo waits behind that payload. Echoes themselves prove nothing,
-    /// because a system confirms them for a process that is stopped.
+    /// Records the total of bytes that the peer's system has confirmed. Confirmed payload restarts
+    /// the time limit, because an echo waits behind payload on a slow path. Confirmed echoes prove
+    /// nothing: a kernel confirms them for a stopped process too.
     pub fn confirmed(&mut self, now_ns: u64, bytes: u64) {
         match self.confirmed {
             Some((before, echo)) => {
@@ -94,7 +94,7 @@ impl Echo {
         }
     }
 
-    /// To be called every so often; at most one echo is under way for each interval.
+    /// Checks the time limits. Sends at most one echo per interval.
     pub fn tick(&mut self, now_ns: u64) -> EchoAction {
         if let Some(asked) = self.asked_ns {
             let silent = now_ns.saturating_sub(asked);
@@ -142,7 +142,7 @@ mod tests {
             slow.confirmed(now, 1500 * t);
             dead.confirmed(now, 1_000_000 + ECHO_BYTES * t);
         }
-        // Once nothing moves any more it is as dead.
+        // Once no bytes are confirmed any more, the slow path is dead too.
         let end = 9900 + CFGS.timeout_ns;
         assert!(!matches!(slow.tick(end - 1), EchoAction::Lost(_)));
         assert!(matches!(slow.tick(end), EchoAction::Lost(_)));
@@ -177,8 +177,8 @@ mod tests {
     }
 
     proptest! {
-        /// With a fake clock: a peer that answers each echo within the timeout is never lost,
-        /// however slow its responses; one that stops is lost within timeout + interval + one tick.
+        /// With a simulated clock: a peer that answers each echo in time is never lost, however
+        /// slow its responses. A peer that stops is lost within timeout + interval + one tick.
         #[test]
         fn only_silence_kills(
             delays in prop::collection::vec(1u64..900, 1..60),
@@ -187,7 +187,7 @@ mod tests {
             let mut e = Echo::new(CFGS, 0);
             let mut now = 0;
             for d in delays {
-                // Wait for an ask...
+                // Waits for an echo.
                 loop {
                     now += tick;
                     match e.tick(now) {
@@ -196,7 +196,7 @@ mod tests {
                         EchoAction::Lost(_) => prop_assert!(false, "lost at {}", now),
                     }
                 }
-                // ...and answer d later.
+                // Answers the echo `d` ns later.
                 let answer = now + d;
                 while now + tick < answer {
                     now += tick;

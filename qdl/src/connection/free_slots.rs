@@ -1,11 +1,11 @@
-//! Which slots of a connection are free: one bit for each.
+//! Free slots of a connection, as a bitmap with lock-free access.
 
 use crossbeam_utils::CachePadded;
 
 use fabric::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Slots that somebody has taken and not used yet, neighbours in one word: they are used in their
-/// order, and what is left is given back.
+/// Slots taken by one caller and not used yet, all in one bitmap word. The caller uses them in
+/// ascending order and gives the rest back.
 #[derive(Debug, Default)]
 pub struct Reserved {
     word: usize,
@@ -13,12 +13,12 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// How many there are.
+    /// Number of slots left.
     pub fn len(&self) -> usize {
         self.bits.count_ones() as usize
     }
 
-    /// True where there is none.
+    /// Whether no slot is left.
     pub fn is_empty(&self) -> bool {
         self.bits == 0
     }
@@ -27,16 +27,16 @@ impl Reserved {
 impl Iterator for Reserved {
     type Item = u16;
 
-    /// The next of them: it is the caller's from here on.
+    /// Takes the lowest slot; the caller owns it.
     fn next(&mut self) -> Option<u16> {
         let bit = self.bits.trailing_zeros();
-        // Nothing of an empty word; else the lowest goes.
+        // `checked_sub` returns `None` for 0; else the lowest bit is cleared.
         self.bits &= self.bits.checked_sub(1)?;
         Some((self.word * 64) as u16 + bit as u16)
     }
 }
 
-/// The lowest `most` of the bits that are set.
+/// The lowest `most` set bits of `bits`.
 fn lowest(bits: u64, most: usize) -> u64 {
     if bits.count_ones() as usize <= most {
         return bits;
@@ -48,19 +48,17 @@ fn lowest(bits: u64, most: usize) -> u64 {
     bits ^ rest
 }
 
-/// The free slots: one bit for each, and one summary bit for each word that may have some, so that
-/// the next free one is found in a handful of instructions however many slots there are.
+/// The free slots: one bit per slot, and one summary bit per word that may have free slots. A
+/// search takes a handful of instructions however many slots there are.
 ///
-/// A summary bit is cleared only by a search that found its word empty, not
-/// by whoever emptied the word: on a connection that is always full, words
-/// are emptied and refilled with every sample, and the summary is left alone.
+/// Only a search that found a word empty clears its summary bit; taking the last slot does not. On
+/// a full connection each sample empties and refills a word, and the summary stays unchanged.
 #[derive(Debug)]
 pub(super) struct FreeSlots {
     words: Box<[AtomicU64]>,
     summary: Box<[AtomicU64]>,
     cursor: CachePadded<AtomicU32>,
-    /// The word that a slot came back to last: where to
-    /// look when nearly all are busy. Only ever a hint.
+    /// Hint: the word of the slot freed last, where a search looks when nearly all slots are busy.
     freed: CachePadded<AtomicU32>,
 }
 
@@ -80,7 +78,7 @@ impl FreeSlots {
         }
     }
 
-    /// The first word at or after `from` whose summary bit is set, going round once.
+    /// First word at or after `from` with a set summary bit, wrapping once.
     fn word_from(&self, from: usize) -> Option<usize> {
         let n = self.summary.len();
         let (first, bit) = (from / 64 % n, from % 64);
@@ -97,8 +95,8 @@ impl FreeSlots {
         None
     }
 
-    /// Takes free slots of the first `first`, `most` at most: as many as the first word has that
-    /// has any. `None` where there is none.
+    /// Takes up to `most` free slots below `first`, all from one word. `None` where no slot is
+    /// free.
     pub fn take(&self, first: usize, most: usize) -> Option<Reserved> {
         let words = first.div_ceil(64).clamp(1, self.words.len());
         let cursor = self.cursor.load(Ordering::Relaxed) as usize;
@@ -112,7 +110,7 @@ impl FreeSlots {
             return near;
         }
         if words < self.words.len() {
-            // Few enough to look at each: the summary speaks of words beyond, too.
+            // The summary also covers words at or above the limit, so look at each word below it.
             return self.take_any(words, first, most);
         }
         loop {
@@ -123,26 +121,26 @@ impl FreeSlots {
             if word + 1 == words
                 && self.words[word].load(Ordering::SeqCst) & !mask(word, first) != 0
             {
-                // What it has lies beyond: it is as good as empty, and its summary bit will not say
-                // so.
+                // The word's only free slots lie at or above `first`, and its summary bit stays
+                // set.
                 return self.take_any(words, first, most);
             }
             self.emptied(word);
         }
     }
 
-    /// Looks at each of the first `words`.
+    /// Searches each of the first `words` words.
     fn take_any(&self, words: usize, first: usize, most: usize) -> Option<Reserved> {
         (0..words).find_map(|word| self.take_from(word, !0, first, most))
     }
 
-    /// Takes slots of the word that one came back to last.
+    /// Takes slots from the word of the slot freed last.
     pub fn take_freed(&self, first: usize, most: usize) -> Option<Reserved> {
         self.take_from(self.freed.load(Ordering::Relaxed) as usize, !0, first, most)
     }
 
-    /// Takes the first free slots of a word, of those in `within` and the first `first`: with one
-    /// access, however many they are.
+    /// Takes the lowest free slots of a word, from those in `within` and below `first`, with one
+    /// atomic operation.
     fn take_from(&self, word: usize, within: u64, first: usize, most: usize) -> Option<Reserved> {
         let within = within & mask(word, first);
         let mut bits = self.words[word].load(Ordering::Acquire) & within;
@@ -155,23 +153,22 @@ impl FreeSlots {
                 self.cursor.store(last + 1, Ordering::Relaxed);
                 return Some(Reserved { word, bits: got });
             }
-            // Somebody else was quicker; `old` is what is left.
+            // A different thread took the bits first; `old` has the rest.
             bits = old & within;
         }
         None
     }
 
-    /// Looks past the summary: while somebody else clears the bit of a word
-    /// and sets it again, it can seem that nothing is free, and a slot
-    /// overlooked now might be waited for until the next one comes back.
+    /// Searches without the summary. While a search clears the summary bit of a word and sets it
+    /// again, no slot seems free. A missed slot would make a sample wait for the next response.
     fn any_word(&self) -> Option<usize> {
         self.words
             .iter()
             .position(|w| w.load(Ordering::SeqCst) != 0)
     }
 
-    /// Clears the summary bit of a word seen empty, and
-    /// sets it again if a slot came back meanwhile.
+    /// Clears the summary bit of a word found empty, and sets it again if a slot came back
+    /// meanwhile.
     fn emptied(&self, word: usize) {
         let (s, bit) = (word / 64, 1u64 << (word % 64));
         self.summary[s].fetch_and(!bit, Ordering::SeqCst);
@@ -181,8 +178,8 @@ impl FreeSlots {
         }
     }
 
-    /// Makes slots free again; each access is for neighbours of one word that follow each other.
-    /// Returns how many they were.
+    /// Frees slots, with one atomic operation per run of slots in the same word. Returns their
+    /// number.
     pub fn give(&self, slots: impl Iterator<Item = u16>) -> u32 {
         let (mut word, mut bits, mut n) = (0, 0, 0);
         for slot in slots {
@@ -203,7 +200,7 @@ impl FreeSlots {
         n
     }
 
-    /// Gives back what was not used: it is the next to be taken. Returns how many that were.
+    /// Gives unused slots back; the next search takes them first. Returns their number.
     pub fn give_back(&self, unused: &mut Reserved) -> u32 {
         let (word, bits) = (unused.word, std::mem::take(&mut unused.bits));
         if bits != 0 {
@@ -219,8 +216,8 @@ impl FreeSlots {
         debug_assert_eq!(old & bits, 0, "slots of word {word} were free already");
         if old == 0 {
             self.freed.store(word as u32, Ordering::Relaxed);
-            // Set already, or cleared by a search that has yet
-            // to look at the word, and will see the slots.
+            // The bit is set already, or a search has cleared it. That search still rereads the
+            // word and finds the slots.
             let (s, bit) = (word / 64, 1u64 << (word % 64));
             loom_fence();
             if self.summary[s].load(Ordering::SeqCst) & bit == 0 {
@@ -230,7 +227,7 @@ impl FreeSlots {
     }
 }
 
-/// The bits of a word that are among the first `first` slots.
+/// Bits of a word that belong to slots below `first`.
 fn mask(word: usize, first: usize) -> u64 {
     match first.saturating_sub(word * 64) {
         n @ 0..64 => (1 << n) - 1,
@@ -238,8 +235,7 @@ fn mask(word: usize, first: usize) -> u64 {
     }
 }
 
-/// loom takes sequentially consistent accesses for less; this fence, loom's alone, restores their
-/// order.
+/// Orders accesses under loom, which models `SeqCst` accesses as weaker than they are.
 fn loom_fence() {
     #[cfg(qdl_loom)]
     fabric::sync::fence(Ordering::SeqCst);
@@ -254,8 +250,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a set: whatever is taken was free, among the first so many, and no more than was
-        /// asked for; something is taken as long as there is any.
+        /// Compares with a set: a taken slot was free and below the limit, and no more are taken
+        /// than requested. A search succeeds while any slot is free.
         #[test]
         fn slots_are_taken_and_given_in_any_number(
             slots in 1usize..300,
@@ -303,7 +299,7 @@ mod loom_tests {
         loom::model(|| {
             let free = Arc::new(FreeSlots {
                 words: Box::new([AtomicU64::new(0), AtomicU64::new(0)]),
-                // Left over from a slot that was taken.
+                // A stale bit of a slot that was taken.
                 summary: Box::new([AtomicU64::new(0b10)]),
                 cursor: CachePadded::new(AtomicU32::new(0)),
                 freed: CachePadded::new(AtomicU32::new(0)),

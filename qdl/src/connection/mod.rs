@@ -1,18 +1,14 @@
-//! What both ends of a connection have in common while it is up. [`crate::dispatch`] is the
-//! frontend's side and [`crate::serve`] the accelerator's; they hold what differs.
+//! A connection while it is up: the code that both ends share. [`crate::dispatch`] is the
+//! frontend's end and [`crate::serve`] the accelerator's end.
 //!
-//! * [`token`]: a lock whose losers leave their work to its owner.
-//! * [`tracker`]: which slot belongs to which sample, at the frontend; `free_slots`: which are
-//!   free.
-//! * `send`: the sending half, behind its token: post, flush, control messages, what it counts, how
-//!   it takes its leave.
-//! * `receive`: the receiving half, as the NIC thread polls it; `polling`: in which order.
-//! * `costs`: what a write to a socket and a wake-up cost here, measured at the start.
-//! * `doorbell`: whether a thread that issues has the time to post, and who rings.
-//! * [`nic_thread`]: the threads that poll the connections of NICs, entries of `nics`, one or
-//!   several each. Both ends run the same loop over different work.
-//! * [`echo`]: when a quiet connection is asked for a sign of life, and when it is given up. The
-//!   clock is passed in.
+//! * [`token`]: a lock whose losers leave their work to the owner.
+//! * [`tracker`]: the sample of each slot, at the frontend; `free_slots`: the free slots.
+//! * `send`: the sending half behind its token: posts, flushes, control messages, counts and
+//!   goodbye.
+//! * `receive`: the receiving half, polled by the NIC thread; `polling`: the order of polling.
+//! * [`nic_thread`]: the threads that poll connections; a NIC (an entry of `nics`) has one or
+//!   several. Both ends run the same loop over different work.
+//! * [`echo`]: liveness of a quiet connection. The caller passes the clock.
 
 pub mod echo;
 pub mod nic_thread;

@@ -1,22 +1,22 @@
-//! In which order a NIC thread polls its connections, and when it stops to see to what came.
+//! Order in which a NIC thread polls its connections, and the point at which it handles events.
 //!
-//! What comes now and then is seen to at once: the looks at the other connections, a system call
-//! each over TCP, would be its sender's waiting time. Where something comes turn after turn, what a
-//! look at all of them brings is seen to together, until a look brings nothing.
+//! After sparse traffic a turn ends at the first connection with events: polling more connections
+//! costs one system call each over TCP and would delay the answer. Under steady traffic a turn
+//! polls all connections before their events are handled, until a turn finds none.
 
-/// See the module.
+/// Polling state of one NIC thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PollOrder {
-    /// Which is polled first.
+    /// Connection to poll first.
     first: usize,
-    /// Something came in the turn before.
+    /// The last turn found events.
     came_before: bool,
-    /// It comes turn after turn: all are polled in each.
+    /// Traffic is steady: each turn polls all connections.
     all: bool,
 }
 
 impl PollOrder {
-    /// Polls connections, of so many, one after the other. `poll` says whether something came.
+    /// Polls up to `connections` connections in turn. `poll` returns whether events came.
     pub fn turn(&mut self, connections: usize, mut poll: impl FnMut(usize) -> bool) {
         let mut came = false;
         let mut next = self.first;
@@ -40,7 +40,7 @@ impl PollOrder {
 mod tests {
     use super::*;
 
-    /// Which were polled, where something came by these.
+    /// Connections polled in one turn, where those in `come` have events.
     fn polled(order: &mut PollOrder, connections: usize, come: &[usize]) -> Vec<usize> {
         let mut polled = Vec::new();
         order.turn(connections, |i| {

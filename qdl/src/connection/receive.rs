@@ -1,48 +1,48 @@
-//! The receiving half of a connection, as the thread of its NIC has it.
+//! The receiving half of a connection, owned by the NIC thread.
 
 use std::os::fd::RawFd;
 
 use super::SendHalf;
 use fabric::{Broken, Control, Event, FabricCounts, Imm, Rx};
 
-/// Fewest events taken from one connection before the next has its turn, where there are more,
+/// Fewest events of a burst.
 const BUDGET: usize = 128;
-/// and most.
+/// Most events of a burst.
 const MOST: usize = 512;
 
-/// Events taken from one connection before the next has its turn, and before the peer hears of
-/// them, and writes that one doorbell carries, where so many are in flight or may be: half of
-/// them. While we see to these, the peer sees to the others.
+/// Burst size: half of the writes in flight, clamped. It limits the events of one poll before the
+/// next connection's turn, and the writes per doorbell. While this end handles half of the writes,
+/// the peer handles the rest.
 pub(crate) fn burst(in_flight: usize) -> usize {
     (in_flight / 2).clamp(BUDGET, MOST)
 }
 
-/// See the module.
+/// The receiving half with its state.
 #[derive(Debug)]
 pub(crate) struct Receiving {
-    /// The link's.
+    /// The link's receiving half.
     pub rx: Box<dyn Rx>,
-    /// Why the connection is to be taken down.
+    /// Why the connection must be taken down.
     pub broken: Option<Broken>,
-    /// Sleeps that it ended.
+    /// Sleeps of the thread that this connection's descriptor ended.
     pub wakeups: u64,
-    /// [`Rx::carried`] after the last poll.
+    /// Value of [`Rx::carried`] after the last poll.
     carried: u64,
 }
 
-/// What one poll came to.
+/// Result of one poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Polled {
-    /// Events.
+    /// Number of events.
     pub events: usize,
-    /// There were some, or bytes came of one that is under way.
+    /// Events came, or bytes of an incomplete payload.
     pub busy: bool,
-    /// One of them is to be answered at once: [`SendHalf::drive`] is due.
+    /// The peer expects an echo reply: the caller must call [`SendHalf::drive`].
     pub answer: bool,
 }
 
 impl Receiving {
-    /// Of a connection that has just come up.
+    /// Makes the state of a connection that has just come up.
     pub fn new(rx: Box<dyn Rx>) -> Self {
         Receiving {
             rx,
@@ -52,8 +52,8 @@ impl Receiving {
         }
     }
 
-    /// Hands what has arrived (immediate, where in its slot, length), `most` events at most, to
-    /// `arrived`, which says what is wrong with it, and notes what broke the connection first.
+    /// Passes up to `most` arrivals (immediate, offset in the slot, length) to `arrived`, which
+    /// returns an error for an invalid one. Records the first error as the reason of the break.
     pub fn poll(
         &mut self,
         send: &SendHalf,
@@ -62,7 +62,7 @@ impl Receiving {
     ) -> Polled {
         let (mut echo, mut broken) = (None, None);
         let events = self.rx.poll(most, &mut |event| match event {
-            // What follows a write that cannot be has arrived all the same, and closed its grant.
+            // Arrivals after an invalid write count too: their grants are closed.
             Event::Arrived { imm, at, len } => {
                 if let Err(b) = arrived(imm, at, len) {
                     broken.get_or_insert(b);
@@ -75,8 +75,7 @@ impl Receiving {
         let carried = self.rx.carried();
         let moved = std::mem::replace(&mut self.carried, carried) != carried;
         if events == 0 {
-            // Where the sending half has failed, the receiving half may still have had something to
-            // report.
+            // Take the sending half's failure only now: the receiving half may still report events.
             broken = send.take_failed();
         }
         if self.broken.is_none() {
@@ -92,12 +91,12 @@ impl Receiving {
         }
     }
 
-    /// What this half has done.
+    /// Counts of this half.
     pub fn counts(&self) -> FabricCounts {
         self.rx.counts()
     }
 
-    /// A sleep was ended by this descriptor. True where it is this one's.
+    /// Counts a sleep that `fd` ended. Returns whether `fd` is this connection's descriptor.
     pub fn woken_by(&mut self, fd: RawFd) -> bool {
         let mine = self.rx.fd() == fd;
         self.wakeups += u64::from(mine);
@@ -110,7 +109,8 @@ mod tests {
     use super::*;
     use fabric::Armed;
 
-    /// Reports so many events in each poll, and has carried so many bytes after it; the last first.
+    /// Reports the number of events and the carried bytes of each poll, from the last entry
+    /// backwards.
     #[derive(Debug)]
     struct Polls(Vec<(usize, u64)>, u64);
 

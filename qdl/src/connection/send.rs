@@ -1,7 +1,7 @@
-//! The sending half of a connection: the link's behind the send token, what it could not get rid
-//! of, why it failed, and the control messages that go with the next doorbell.
+//! The sending half of a connection: the link's [`Tx`] behind the send token, its blocked state,
+//! its failure, and the control messages that wait for the next doorbell.
 //!
-//! What there is to send is the caller's ([`Outgoing`]): samples at the frontend, responses at the
+//! The caller supplies the writes ([`Outgoing`]): samples at the frontend, responses at the
 //! accelerator.
 
 use std::sync::{
@@ -12,32 +12,32 @@ use std::sync::{
 use super::token::SendToken;
 use fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
 
-/// What a connection has to send.
+/// Source of a connection's writes.
 pub(crate) trait Outgoing {
-    /// A burst begins.
+    /// Prepares a burst.
     fn begin(&mut self) {}
 
-    /// Writes before the doorbell is rung for them, at most; 1 at least.
+    /// Most writes per doorbell, at least 1.
     fn burst(&self) -> usize;
 
     /// Posts the next write.
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next;
 
-    /// So many writes were posted, and will be flushed. True where there is more after all, which
-    /// whoever brought it took for having to wait.
+    /// Ends a burst of `writes` posted writes, before the flush. Returns true where more can be
+    /// posted at once, because a producer saw no free slot meanwhile and relies on this call.
     fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> bool;
 
-    /// The connection is down: nothing can be posted.
+    /// Tells the source that the connection is down and posts nothing.
     fn down(&mut self) {}
 }
 
-/// What became of the next write.
+/// Result of [`Outgoing::post_next`].
 pub(crate) enum Next {
-    /// It was posted.
+    /// The write is posted.
     Posted,
-    /// There is none, or no slot for it, or the fabric did not take it: it is where it was.
+    /// No write is waiting, no slot is free, or the fabric is full; the source is unchanged.
     Nothing,
-    /// Nothing can be sent any more. Boxed: of every write this says what became of it.
+    /// The connection cannot send any more. Boxed to keep the result of every write small.
     Broken(Box<Broken>),
 }
 
@@ -54,68 +54,68 @@ impl From<PostError> for Next {
     }
 }
 
-/// What a sending half counts beside the fabric.
+/// Counts of a sending half beside the fabric's counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendCounts {
     /// Payloads copied into registered memory before they were sent.
     pub staged: u64,
-    /// Bytes of those.
+    /// Bytes of `staged`.
     pub staged_bytes: u64,
     /// Most writes in flight at once.
     pub in_flight_max: u64,
-    /// Doorbells after which something was left that the socket or queue pair had no room for.
+    /// Doorbells that left writes behind because the socket or queue pair was full.
     pub blocked: u64,
 }
 
-/// What a drive achieved.
+/// Result of [`SendHalf::drive`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Posted {
     /// Writes posted.
     pub posted: usize,
-    /// That carried bytes, if only of what was posted before.
+    /// A flush carried bytes, possibly of earlier posts.
     pub carried: bool,
-    /// The link failed. The NIC's thread, once it is awake, finds that noted.
+    /// The link failed. The NIC thread also finds the failure in the sending half.
     pub broken: Option<Broken>,
 }
 
 impl Posted {
-    /// Whether it was anything: writes posted, or bytes carried of those before.
+    /// Whether the drive posted a write or carried bytes.
     pub fn is_work(&self) -> bool {
         self.posted > 0 || self.carried
     }
 }
 
-/// What is the owner's of the token.
+/// State that the token protects.
 #[derive(Debug, Default)]
 struct Sending {
-    /// There while the connection is up.
+    /// Set while the connection is up.
     link: Option<Box<dyn Tx>>,
-    /// There while it takes its leave.
+    /// Set while the link says goodbye.
     leaving: Option<Box<dyn Tx>>,
     counts: SendCounts,
-    /// Of links that are gone.
+    /// Counts of earlier links.
     past: FabricCounts,
 }
 
-/// See the module.
+/// The sending half of a connection across its links.
 #[derive(Debug, Default)]
 pub(crate) struct SendHalf {
     token: SendToken<Sending>,
-    /// The last flush did not get rid of everything.
+    /// The last flush left bytes or writes behind.
     blocked: AtomicBool,
-    /// A flush is in progress: its writable edge may come before its result is in `blocked`.
+    /// A flush is in progress: the writable edge may come before the result is in `blocked`.
     flushing: AtomicBool,
-    /// Why nothing can be sent any more, until the NIC's thread takes it: only that takes a
+    /// Why the link cannot send, until the NIC thread takes the value: only that thread takes a
     /// connection down.
     failed: Mutex<Option<Broken>>,
-    /// Whether there is something in `failed`.
+    /// Whether `failed` is set.
     has_failed: AtomicBool,
     ask: Mailbox,
     answer: Mailbox,
 }
 
 impl SendHalf {
-    /// Posts by a fresh link from now on.
+    /// Installs a fresh link.
     pub fn attach(&self, tx: Box<dyn Tx>) {
         self.token.exclusive(|s| {
             self.forget();
@@ -123,8 +123,8 @@ impl SendHalf {
         });
     }
 
-    /// Posts nothing from now on, and says goodbye. True once that is over and the link is gone:
-    /// until then it is to be called again.
+    /// Stops posting and says goodbye. Returns true once the link is dropped; until then the caller
+    /// calls again.
     pub fn finish(&self) -> bool {
         self.token.exclusive(|s| {
             if let Some(tx) = s.link.take() {
@@ -139,14 +139,14 @@ impl SendHalf {
         })
     }
 
-    /// What was noted of the last link. With the token, so that nothing of the next one's is lost.
+    /// Clears the last link's state. Only the token's owner calls it, so a new link keeps its own.
     fn forget(&self) {
         self.blocked.store(false, Ordering::SeqCst);
         let _ = self.take_failed();
     }
 
-    /// Posts what there is for as long as there is room, and rings the doorbell once for each
-    /// burst; or leaves all that to the owner of the token, who looks again.
+    /// Posts writes while there is room, with one doorbell per burst. If a second thread owns the
+    /// token, leaves the work to that thread, which looks again.
     pub fn drive(&self, out: &mut impl Outgoing) -> Posted {
         let mut total = Posted::default();
         self.token.drive(|s| {
@@ -186,7 +186,7 @@ impl SendHalf {
             while burst < most && done.broken.is_none() {
                 no_room = tx.room() == 0;
                 if no_room {
-                    // A flush makes some, or finds out why there is none.
+                    // A flush makes room or reports why there is none.
                     must_flush = true;
                     break;
                 }
@@ -196,7 +196,7 @@ impl SendHalf {
                     Next::Broken(b) => done.broken = Some(*b),
                 }
             }
-            // Only while it gets on.
+            // Repeat only after progress.
             let again = out.posted(burst, counts) && burst > 0;
             done.posted += burst;
             if done.broken.is_some() || (burst == 0 && !must_flush) {
@@ -223,20 +223,20 @@ impl SendHalf {
         }
     }
 
-    /// Notes that nothing can be sent any more. With the token: a link that is being replaced says
-    /// nothing of the next.
+    /// Records why the link cannot send. The caller owns the token, so a link that is being
+    /// replaced cannot report a failure for the next link.
     fn fail(&self, cause: &Broken) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.get_or_insert_with(|| cause.clone());
         self.has_failed.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nothing can be sent any more, and the NIC's thread does not know.
+    /// Whether the link has failed and the NIC thread has not taken the failure.
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::SeqCst)
     }
 
-    /// Why nothing can be sent any more, once.
+    /// Takes the failure of the link.
     pub fn take_failed(&self) -> Option<Broken> {
         if !self.has_failed() || !self.has_failed.swap(false, Ordering::SeqCst) {
             return None;
@@ -252,26 +252,26 @@ impl SendHalf {
         self.ask.put(Control::Echo(echo));
     }
 
-    /// Answers an echo with the next doorbell.
+    /// Sends an echo reply with the next doorbell.
     pub fn answer(&self, echo: u32) {
         self.answer.put(Control::EchoReply(echo));
     }
 
-    /// Whether the last flush did not get rid of everything.
+    /// Whether the last flush left bytes or writes behind.
     pub fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::SeqCst)
     }
 
-    /// Whether something may be left that the fabric had no room for. A flush in progress counts:
-    /// what would wake the NIC's thread may come between the flush and its result, and whoever
-    /// flushes looks again for those who drove meanwhile.
+    /// Whether writes may be held up by a full fabric. A flush in progress counts: the edge that
+    /// wakes the NIC thread may come before the result. The flushing thread then looks again for
+    /// every thread that drove meanwhile.
     pub fn is_held_up(&self) -> bool {
-        // In this order: a flush that is seen to be over has left its result.
+        // Load in this order: a finished flush has stored its result.
         self.flushing.load(Ordering::SeqCst) || self.is_blocked()
     }
 
-    /// What its links have done, past and present. For a connection that is down: this takes the
-    /// token, and what is to be sent meanwhile waits for the next [drive](Self::drive).
+    /// Counts of all links so far. The call holds the token, and producers meanwhile rely on the
+    /// next [drive](Self::drive), so call it for a connection that is down.
     pub fn fabric_counts(&self) -> FabricCounts {
         self.token.exclusive(|s| {
             let mut counts = s.past;
@@ -282,13 +282,13 @@ impl SendHalf {
         })
     }
 
-    /// What it has counted itself. As [`Self::fabric_counts`], it is not asked while samples are on
-    /// their way, or is followed by a drive.
+    /// This half's own counts. As with [`Self::fabric_counts`], call it while no samples are in
+    /// flight, or follow it with a drive.
     pub fn counts(&self) -> SendCounts {
         self.token.exclusive(|s| s.counts)
     }
 
-    /// Takes back what was counted since `counts`.
+    /// Resets the counts to an earlier value.
     pub fn set_counts(&self, counts: SendCounts) {
         self.token.exclusive(|s| s.counts = counts);
     }

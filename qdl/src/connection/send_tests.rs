@@ -1,23 +1,22 @@
-//! The sending half over a link that takes so much and says what it was told.
+//! Tests of the sending half over a link that records its calls and returns prepared results.
 
 use std::sync::Arc;
 
 use super::*;
 use fabric::Imm;
 
-/// What a [`Wire`] was asked for, and how its next flushes end.
+/// Calls that a [`Wire`] received, and the results of its next flushes.
 #[derive(Debug, Default)]
 struct Log {
     posted: Vec<Imm>,
     flushes: Vec<usize>,
     results: Vec<Result<Flushed, Broken>>,
-    /// Bytes: what a flush carries counts at once, done or not.
+    /// Bytes carried; each flush adds `each_carries`, complete or not.
     carried: u64,
     each_carries: u64,
 }
 
-/// A link that notes what it is asked for. A flush
-/// makes its room good again unless it is blocked.
+/// A link that records its calls. A flush restores its room unless the flush is blocked.
 #[derive(Debug)]
 struct Wire {
     log: Arc<Mutex<Log>>,
@@ -65,14 +64,13 @@ impl Tx for Wire {
     }
 }
 
-/// So many writes to go, so many more once those are posted, and how often there was no link
-/// for them.
+/// A source of writes: `left` now, `later` more after those are posted. Counts calls of `down`.
 #[derive(Default)]
 struct Writes {
     left: usize,
     later: usize,
     down: usize,
-    /// 0: 64.
+    /// Writes per doorbell; 0 means 64.
     burst: usize,
 }
 
@@ -133,7 +131,7 @@ fn what_comes_while_slots_are_held_goes_with_the_next_burst() {
     let done = half.drive(&mut out);
     assert_eq!((done.posted, out.left), (5, 0));
     assert_eq!(log.lock().expect("alive").flushes, [3, 2]);
-    // Who posts nothing does not look for ever.
+    // A drive that posts no write does not repeat.
     let mut out = Writes {
         later: 2,
         ..Writes::default()
@@ -182,7 +180,7 @@ fn what_a_full_link_held_up_goes_with_the_next_drive() {
     let (done, out) = send(&half, 5);
     assert_eq!((done.posted, out.left), (2, 3));
     assert!(half.is_held_up());
-    // Still no room, with nothing new to send.
+    // The link is still full, and no new write waits.
     send(&half, 0);
     assert!(half.is_held_up());
     send(&half, 0);
@@ -215,7 +213,7 @@ fn a_failure_is_told_once_and_the_next_link_begins_afresh() {
     assert_eq!(half.take_failed(), Some(Broken::Closed));
     assert_eq!(half.take_failed(), None);
     send(&half, 0);
-    // What is left of it goes with it.
+    // A failure that was not taken is dropped with its link.
     log.lock().expect("alive").results = vec![Err(Broken::Closed)];
     send(&half, 1);
     assert!(half.finish());

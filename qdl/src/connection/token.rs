@@ -1,17 +1,16 @@
-//! The send token: a lock whose losers leave their work to its owner, and wait for nothing.
+//! The send token: a lock whose losers leave their work to the owner and never wait.
 //!
-//! Whoever has something to send makes it known (in a backlog, a free slot, a
-//! readable flag) and calls [`SendToken::drive`]. The one who gets the token does
-//! the work; a loser goes on with its life, because the owner looks again before
-//! it leaves. So work that was made known before a call to `drive` is done by the
-//! time that every call has returned, and a waker is never needed to hand it over.
+//! A thread publishes its work (in a backlog, a free slot, or a readable flag) and calls
+//! [`SendToken::drive`]. The thread that gets the token does the work. A loser returns at once,
+//! because the owner looks again before it releases the token. So work published before a call to
+//! `drive` is done when every call has returned, and no wake-up is needed.
 
 use fabric::sync::{AtomicBool, Mutex, Ordering, fence};
 
-/// A value that is driven by whoever comes by.
+/// A value that the calling threads drive in turn.
 #[derive(Debug)]
 pub struct SendToken<T> {
-    /// Somebody came by since the owner began to look.
+    /// A thread has called `drive` since the owner began to look.
     again: AtomicBool,
     value: Mutex<T>,
 }
@@ -23,7 +22,7 @@ impl<T: Default> Default for SendToken<T> {
 }
 
 impl<T> SendToken<T> {
-    /// Nobody drives it.
+    /// Makes a free token.
     pub fn new(value: T) -> Self {
         SendToken {
             again: AtomicBool::new(false),
@@ -31,21 +30,21 @@ impl<T> SendToken<T> {
         }
     }
 
-    /// Runs `work`, unless somebody else does: then they run theirs once more. Returns whether
-    /// `work` ran here. It may run several times, and does what is there to do each time.
+    /// Runs `work`, unless a second thread holds the token: then that thread runs its own `work`
+    /// once more. Returns whether `work` ran here. `work` may run several times.
     pub fn drive(&self, mut work: impl FnMut(&mut T)) -> bool {
         let mut ran = false;
-        // A read-modify-write: the owner's `swap` below reads this one, or one that comes after it
-        // in the flag's order, and so acquires what was made known before it.
+        // A read-modify-write: the owner's `swap` below reads this value or a later one in the
+        // flag's modification order. So it acquires what this thread published before.
         self.again.swap(true, Ordering::SeqCst);
         loop {
-            // Pairs with the fence below: either we see the
-            // token free, or its owner sees our `again`.
+            // Pairs with the fence below: either this thread finds the token free, or the owner
+            // sees `again`.
             fence(Ordering::SeqCst);
             let Some(mut value) = self.try_lock() else {
                 return ran;
             };
-            // Acquires what everybody who set the flag had made known.
+            // Acquires what every thread that set the flag has published.
             self.again.swap(false, Ordering::SeqCst);
             work(&mut value);
             ran = true;
@@ -57,13 +56,12 @@ impl<T> SendToken<T> {
         }
     }
 
-    /// Waits for the token: for setting up and tearing down, never while samples are on their way,
-    /// not even to look at a count: what came by meanwhile is not driven, and waits for whoever
-    /// calls [`SendToken::drive`] next.
+    /// Waits for the token and runs `f`. For setup and teardown, never while samples are in flight,
+    /// not even to read a count: work published meanwhile waits for the next [`SendToken::drive`].
     pub fn exclusive<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         match self.value.lock() {
             Ok(mut value) => f(&mut value),
-            // A panic elsewhere does not make the connection's state less torn down.
+            // After a panic of an owner, teardown must still proceed.
             Err(poisoned) => f(&mut poisoned.into_inner()),
         }
     }
@@ -142,7 +140,7 @@ mod loom_tests {
                 backlog.fetch_add(1, Ordering::Relaxed);
                 driven.drive(|sent| {
                     *sent += backlog.swap(0, Ordering::Relaxed);
-                    // One more step for loom, between the work and the end of the turn.
+                    // An extra step for loom between the work and the end of the turn.
                     backlog.load(Ordering::Relaxed);
                 });
             };

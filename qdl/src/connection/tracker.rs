@@ -1,6 +1,6 @@
-//! The transaction tracker: which slot belongs to which sample. One for each connection, lock-free.
+//! The transaction tracker: the sample of each slot. One per connection, lock-free.
 //!
-//! A slot goes round like this:
+//! States of a slot:
 //!
 //! ```text
 //!   free --reserve--> reserved --begin--> in flight --response--> arrived --release--> free
@@ -8,18 +8,17 @@
 //!                        +--release--> free   +--sweep (connection lost)--> arrived
 //! ```
 //!
-//! *Free* slots are set bits in a two-level bitmap; [`Tracker::reserve`] takes the first at or
-//! after a cursor, so that samples that are neighbours in time are neighbours in memory (the
-//! accelerator runs them where they lie), and skips busy ones, so that a slot held for ever costs
-//! one slot. (Where the next 64 are all busy there are no neighbours to be had, and the slot freed
-//! last will do.) Where fewer are to be in use than there are ([`Tracker::allow`]), those are the
-//! first so many: the same memory is used again while it is in the caches, and neighbours stay
-//! neighbours. *In flight* is an open grant ([`Grants`]) of the response window. Whoever closes
-//! the grant, the response or the sweep, owns the record; nobody else reads it. (Both are the NIC
-//! thread's, which also looks at it, and notes the first token, when a part of the answer comes.)
+//! *Free* slots are set bits in a two-level bitmap. [`Tracker::reserve`] takes the first free slot
+//! at or after a cursor, so samples issued together lie together and the accelerator can run them
+//! in place. It skips busy slots, so a slot held for ever costs one slot. (When the next 64 slots
+//! are busy, it takes the slot freed last.) A smaller allowance ([`Tracker::allow`]) restricts it
+//! to the first slots, so that the same memory is used again while the caches hold it. *In flight*
+//! is an open grant ([`Grants`]) of the response window. The response or the sweep that closes the
+//! grant owns the record, and no other thread reads it. (The NIC thread does both. It also reads
+//! the record, and stores the first token, when a part of an answer arrives.)
 //!
-//! Records are plain relaxed atomics: they are written before the grant is opened (release) and
-//! read after it is closed (acquire), which orders them, and the structure needs no `unsafe`.
+//! Records are relaxed atomics. The thread writes a record before it opens the grant (release) and
+//! reads it after the grant is closed (acquire). This orders the accesses without `unsafe`.
 
 use std::{num::NonZeroU64, sync::Arc};
 
@@ -33,17 +32,17 @@ use fabric::{
 
 pub use super::free_slots::Reserved;
 
-/// The first token of an answer, as it was reported.
+/// The first token of an answer, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct First {
-    /// Its bytes, little-endian.
+    /// Bytes of the token, little-endian.
     pub token: u64,
-    /// When it came, on [`fabric::clock`]; never 0, so that a sample is one cache line.
+    /// Arrival time on [`fabric::clock`]. Never 0, so that [`Sample`] fits one cache line.
     pub at_ns: NonZeroU64,
 }
 
 impl First {
-    /// This token, which came at that time.
+    /// Makes a first token that arrived at `at_ns`; 0 becomes 1.
     pub fn new(token: u64, at_ns: u64) -> Self {
         First {
             token,
@@ -55,54 +54,54 @@ impl First {
 #[cfg(not(qdl_loom))]
 const _: () = assert!(size_of::<Sample>() == 64);
 
-/// A sample on its way: what it takes to send it, and to send it again.
+/// A sample in flight: all that is needed to send it, and to send it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The caller's name for it (LoadGen's `ResponseId`); never leaves this node.
+    /// The caller's id (LoadGen's `ResponseId`); never leaves this node.
     pub id: u64,
-    /// The caller's second name for it (LoadGen's `QuerySampleIndex`).
+    /// The caller's index (LoadGen's `QuerySampleIndex`).
     pub index: u64,
-    /// Source region its bytes lie in.
+    /// Source region of the payload.
     pub source: SourceId,
-    /// Where in that region.
+    /// Offset of the payload in that region, in bytes.
     pub offset: usize,
-    /// How many bytes.
+    /// Length of the payload in bytes.
     pub len: u32,
-    /// When it was issued, on [`fabric::clock`].
+    /// Issue time on [`fabric::clock`].
     pub issued_ns: u64,
-    /// The first token of its answer, where that was reported before the connection that brought
-    /// it was lost: it is not reported again.
+    /// First token of the answer, if it was reported before the connection was lost. A retry does
+    /// not report it again.
     pub first: Option<First>,
-    /// What became of it before.
+    /// Earlier failed attempts.
     pub tries: Tries,
 }
 
-/// Refusals after which a sample is not tried again. Two bits of a record count them.
+/// Refusals after which a sample fails. Two bits of a record count them.
 pub const MOST_REFUSALS: u8 = 3;
 
-/// Attempts of a sample that failed.
+/// Failed attempts of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tries {
-    /// Connections that were lost while it was in flight on them; at most [`Tries::MOST`] count.
+    /// Connections lost while the sample was in flight on them, saturating at [`Tries::MOST`].
     pub losses: u16,
-    /// Times an accelerator refused it, [`MOST_REFUSALS`] at most.
+    /// Refusals by accelerators, at most [`MOST_REFUSALS`].
     pub refusals: u8,
-    /// Microseconds from the sample's issue to the end of the last of them; 0 without one.
+    /// Microseconds from issue to the end of the last failed attempt; 0 without a failed attempt.
     pub failed_us: u32,
 }
 
 impl Tries {
-    /// Losses that are told apart: two bits of the record's 16 are refusals.
+    /// Largest count of losses: 14 of the record's 16 bits, the other two count refusals.
     const MOST: u16 = (1 << 14) - 1;
 
-    /// One more connection was lost, so long after the sample was issued.
+    /// Counts a lost connection, `after_ns` after the sample's issue.
     pub fn lost(&mut self, after_ns: u64) {
         self.losses = (self.losses + 1).min(Tries::MOST);
         self.failed(after_ns);
     }
 
-    /// An accelerator refused it once more, so long after it was issued. Returns how many times it
-    /// was refused before.
+    /// Counts a refusal, `after_ns` after the sample's issue. Returns the number of earlier
+    /// refusals.
     pub fn refused(&mut self, after_ns: u64) -> usize {
         let before = self.refusals.min(MOST_REFUSALS - 1);
         self.refusals = before + 1;
@@ -110,7 +109,7 @@ impl Tries {
         usize::from(before)
     }
 
-    /// It is not tried again.
+    /// Whether the sample must not be tried again.
     pub fn are_over(&self) -> bool {
         self.refusals >= MOST_REFUSALS
     }
@@ -119,7 +118,8 @@ impl Tries {
         self.failed_us = u32::try_from(after_ns / 1000).unwrap_or(u32::MAX).max(1);
     }
 
-    /// When the last attempt ended, of a sample issued then; 0 where none failed.
+    /// End of the last failed attempt of a sample issued at `issued_ns`; 0 without a failed
+    /// attempt.
     pub fn failed_ns(&self, issued_ns: u64) -> u64 {
         match self.failed_us {
             0 => 0,
@@ -132,29 +132,30 @@ impl Tries {
     }
 }
 
-/// What the tracker kept about a slot in flight.
+/// Record of a sample in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
     /// The sample.
     pub sample: Sample,
-    /// When its write was posted.
+    /// Time at which the write was posted, on [`fabric::clock`].
     pub posted_ns: u64,
 }
 
-/// A record is written and read with every sample: it takes one cache line. Two share what a core
-/// fetches at once; neighbours are posted and answered one after the other, mostly by one thread.
+/// Record of a slot, in one cache line, since every sample writes and reads it. Cores fetch lines
+/// in pairs; that is harmless, because mostly one thread posts and answers neighbours in
+/// succession.
 #[derive(Debug, Default)]
 #[cfg_attr(not(qdl_loom), repr(align(64)))]
 struct Record {
     id: AtomicU64,
     index: AtomicU64,
     offset: AtomicU64,
-    /// From the top: refusals, losses, source, and the length in the lower half.
+    /// From the top: refusals, losses, source; the lower half is the length.
     source_len: AtomicU64,
     issued_ns: AtomicU64,
     posted_ns: AtomicU64,
     token: AtomicU64,
-    /// When that came; 0 without one.
+    /// Arrival time of the first token; 0 without a token.
     first_ns: AtomicU64,
 }
 
@@ -177,22 +178,21 @@ impl Record {
     }
 }
 
-/// See the module.
+/// The slots of one connection with their samples.
 #[derive(Debug)]
 pub struct Tracker {
     grants: Arc<Grants>,
     records: Box<[Record]>,
-    /// [`Tries::failed_us`] of each slot's sample, where it has failed before: seldom touched.
+    /// [`Tries::failed_us`] of each slot's sample after a failed attempt; rarely accessed.
     failed_us: Box<[AtomicU32]>,
     free: FreeSlots,
-    /// How many slots are handed out: the first so many. Written now and then, read for each
-    /// sample.
+    /// Number of slots in use: the first ones. Written rarely, read for each sample.
     allowance: AtomicU32,
     in_flight: CachePadded<AtomicU32>,
 }
 
 impl Tracker {
-    /// A tracker over the response window's grants, all slots free.
+    /// Makes a tracker over the response window's grants, with all slots free.
     pub fn new(grants: Arc<Grants>) -> Self {
         let slots = grants.slots();
         Tracker {
@@ -205,14 +205,14 @@ impl Tracker {
         }
     }
 
-    /// From now on hands out the first so many slots alone, 1 to all of them. Those beyond that are
-    /// in flight come back as they would; until enough have, none is handed out.
+    /// Restricts reservations to the first `slots` slots, clamped to 1..=all. Slots in flight above
+    /// the limit come back as usual; until enough are back, reservations fail.
     pub fn allow(&self, slots: usize) {
         let slots = slots.clamp(1, self.slots().max(1)) as u32;
         self.allowance.store(slots, Ordering::Relaxed);
     }
 
-    /// Slots that are handed out.
+    /// Number of slots in use under the allowance.
     pub fn allowance(&self) -> usize {
         self.allowance.load(Ordering::Relaxed) as usize
     }
@@ -222,12 +222,12 @@ impl Tracker {
         self.records.len()
     }
 
-    /// Slots that are not free.
+    /// Number of slots that are not free, reserved slots included.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed) as usize
     }
 
-    /// False while every slot is taken that may be.
+    /// Whether a reservation can succeed under the allowance.
     pub fn has_free(&self) -> bool {
         self.in_flight() < self.allowance()
     }
@@ -237,15 +237,14 @@ impl Tracker {
         self.reserve_some(1).next()
     }
 
-    /// Takes free slots, `most` at most, for whoever is about to begin with as many: fewer where
-    /// the next free neighbours are fewer, none where there is none. What is not used of them is to
-    /// be given back ([`Self::give_back`]).
+    /// Takes up to `most` free slots that are neighbours; fewer where fewer neighbours are free,
+    /// none where no slot is free. The caller gives unused slots back with [`Self::give_back`].
     pub fn reserve_some(&self, most: usize) -> Reserved {
         let first = self.allowance();
         let left = first.saturating_sub(self.in_flight());
         let taken = match left {
             0 => None,
-            // A full connection: what there is came back just now.
+            // The connection is full but for one slot, which has just come back.
             1 => self
                 .free
                 .take_freed(first, 1)
@@ -258,9 +257,9 @@ impl Tracker {
         taken
     }
 
-    /// Takes back what was reserved and not used. True where there was something: whoever found no
-    /// slot meanwhile, having made its sample known before it looked, either sees these, or its
-    /// sample is seen by who looks for it after this.
+    /// Gives back unused slots. Returns true where there were any. A thread that published its
+    /// sample and then found no slot either sees these slots, or the caller sees its sample after
+    /// this call.
     pub fn give_back(&self, unused: &mut Reserved) -> bool {
         let n = self.free.give_back(unused);
         if n > 0 {
@@ -270,10 +269,10 @@ impl Tracker {
         n > 0
     }
 
-    /// Records the sample under a reserved slot and grants the slot's response to the peer. The
-    /// write that carries the returned immediate may be posted afterwards.
+    /// Stores the sample in a reserved slot's record and grants the slot's response to the peer.
+    /// The caller then posts the write with the returned immediate.
     ///
-    /// `None` when the slot was not a reserved one.
+    /// `None` when the slot does not exist or is in flight already.
     pub fn begin(&self, slot: u16, sample: &Sample, posted_ns: u64) -> Option<Imm> {
         let r = self.records.get(usize::from(slot))?;
         r.id.store(sample.id, Ordering::Relaxed);
@@ -294,8 +293,8 @@ impl Tracker {
         Some(Imm::new(slot, use_count))
     }
 
-    /// What was in flight in a slot whose grant the caller (or the receiving half for it) has
-    /// closed, or of whose answer a part has come.
+    /// The record of a slot. The caller, or the receiving half for it, has closed the slot's grant,
+    /// or a part of the slot's answer has arrived.
     pub fn arrived(&self, slot: u16) -> Option<InFlight> {
         let r = self.records.get(usize::from(slot))?;
         let source_len = r.source_len.load(Ordering::Relaxed);
@@ -323,30 +322,28 @@ impl Tracker {
         })
     }
 
-    /// The first token of an answer that goes on was reported. The caller has seen the slot's grant
-    /// open, and is the one who would close it: the NIC's thread.
+    /// Stores the reported first token of an answer that continues. Only the NIC thread may call
+    /// it: it has seen the grant open, and only it closes the grant.
     pub fn first_came(&self, slot: u16, first: First) {
         if let Some(r) = self.records.get(usize::from(slot)) {
             r.set_first(Some(first));
         }
     }
 
-    /// Makes a slot free again: its response has been
-    /// used, or nothing was posted. The caller owns it.
+    /// Frees a slot that the caller owns: its response has been used, or no write was posted.
     pub fn release(&self, slot: u16) {
         self.release_all(std::iter::once(slot));
     }
 
-    /// The same of several at once: neighbours that follow each other cost little more than one.
+    /// Frees several slots; a run of neighbours costs little more than one slot.
     pub fn release_all(&self, slots: impl Iterator<Item = u16>) {
         let n = self.free.give(slots);
         self.in_flight.fetch_sub(n, Ordering::Relaxed);
     }
 
-    /// Takes back everything in flight on a connection that is lost and
-    /// whose local side is destroyed: each sample is handed to `lost` once,
-    /// and never if its response was taken. The slots are free afterwards;
-    /// when they may be *used* again is for `run::life` to decide.
+    /// Closes every open grant of a lost connection whose local side is destroyed. Passes each
+    /// sample in flight to `lost` exactly once, and no sample whose response was taken. The slots
+    /// are free afterwards; `run::life` decides when they may be *used* again.
     pub fn sweep(&self, mut lost: impl FnMut(InFlight)) {
         for slot in 0..self.slots() as u16 {
             if self.grants.revoke(slot)
@@ -473,8 +470,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model: a map from slot to sample. Every slot has one owner, records come back
-        /// as they went in, a sweep gives exactly what was in flight.
+        /// Compares with a map from slot to sample. Every slot has one owner, records return
+        /// unchanged, and a sweep yields exactly the samples in flight.
         #[test]
         fn behaves_like_a_map(
             slots in 1usize..200,
@@ -595,13 +592,13 @@ mod loom_tests {
             let other = {
                 let (t, waiting) = (t.clone(), waiting.clone());
                 thread::spawn(move || {
-                    // As a sample goes into the backlog, and then looks for a connection.
+                    // A thread puts its sample into the backlog and then looks for a free slot.
                     waiting.fetch_add(1, Ordering::SeqCst);
                     fence(Ordering::SeqCst);
                     t.has_free()
                 })
             };
-            // As a burst ends.
+            // A burst ends and gives slots back.
             assert!(t.give_back(&mut held));
             let seen = waiting.load(Ordering::Relaxed) > 0;
             let found = other.join().expect("joined");

@@ -1,16 +1,16 @@
-//! Who may join: proof of a shared token, both ways.
+//! Mutual authentication of nodes by a shared token.
 //!
-//! Each side sends 32 fresh random bytes in its hello. Then the frontend first and the accelerator
-//! after it prove that they hold the token:
+//! Each side sends 32 fresh random bytes in its hello. Then first the frontend and next the
+//! accelerator proves that it holds the token:
 //!
 //! ```text
 //! mac = HMAC-SHA256(token, "qdl control 1" 00 | role 01 or 02 | frontend's nonce
 //!                          | accelerator's nonce | sender's node name)
 //! ```
 //!
-//! The role keeps a proof from being played back to the side it came from, the nonces from being
-//! played back at all. The token never crosses the wire. What follows is neither encrypted nor
-//! signed: this keeps strangers out, it does not stop whoever can alter packets.
+//! The role prevents reflection of a proof to its sender; the nonces prevent replay. The token
+//! never crosses the wire. Later frames are neither encrypted nor signed: the proof keeps strangers
+//! out, and does not stop an attacker who can alter packets.
 
 use std::{
     fmt, fs,
@@ -26,20 +26,20 @@ use sha2::Sha256;
 
 use super::message::{AuthKind, Hex, Role};
 
-/// Shortest token, in bytes: a shorter one could be guessed from a proof.
+/// Shortest token, in bytes; a shorter one could be guessed from a proof.
 pub const MIN_TOKEN: usize = 16;
 /// Longest token, in bytes.
 pub const MAX_TOKEN: usize = 4096;
 
-/// This node's token or its policy is no good.
+/// Error of this node's token or authentication policy.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AuthError {
     /// The token file cannot be read.
     #[error("token_file: {}: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// The token is too short or too long.
@@ -50,12 +50,12 @@ pub enum AuthError {
         if *bytes > MAX_TOKEN { "more".to_owned() } else { bytes.to_string() }
     )]
     BadLength {
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
-        /// Bytes left after trimming.
+        /// Bytes of the token, without surrounding white space.
         bytes: usize,
     },
-    /// Not a loopback address, and nothing said about a token.
+    /// The address is not loopback, and neither a token nor `auth: none` is configured.
     #[error(
         "control: {address} is not a loopback address and there is no token: set token_file, or \
          say `auth: none` to let anyone in"
@@ -66,12 +66,12 @@ pub enum AuthError {
     },
 }
 
-/// The shared secret.
+/// The shared secret; its `Debug` output does not show it.
 #[derive(Clone)]
 pub struct Token(Arc<[u8]>);
 
 impl Token {
-    /// Reads a token from a file; white space around it does not count.
+    /// Reads a token from a file, trimmed of white space. Warns if others may read the file.
     ///
     /// # Errors
     /// [`AuthError`] names the file.
@@ -89,8 +89,7 @@ impl Token {
             );
         }
         let mut bytes = Vec::new();
-        // One more than allowed tells a file that is too long from one that just fits, white space
-        // and all.
+        // Twice the limit, so that surrounding white space fits, and a longer file is detected.
         file.take(2 * MAX_TOKEN as u64)
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
@@ -101,14 +100,14 @@ impl Token {
         })
     }
 
-    /// A token of these bytes, `None` when there are too few or too many.
+    /// Makes a token; `None` for fewer than [`MIN_TOKEN`] or more than [`MAX_TOKEN`] bytes.
     pub fn new(bytes: &[u8]) -> Option<Self> {
         (MIN_TOKEN..=MAX_TOKEN)
             .contains(&bytes.len())
             .then(|| Token(bytes.into()))
     }
 
-    /// Are these its bytes? Takes as long whatever the difference.
+    /// Whether the token has these bytes, in constant time.
     pub fn is(&self, bytes: &[u8]) -> bool {
         let mac = |key: &[u8]| {
             let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
@@ -128,19 +127,19 @@ impl fmt::Debug for Token {
     }
 }
 
-/// How this node authenticates its peers.
+/// Authentication policy of this node.
 #[derive(Clone, Debug)]
 pub enum Auth {
-    /// Both sides prove this token.
+    /// Both sides must prove this token.
     Token(Token),
-    /// Anyone may join: the config says so.
+    /// Any peer may join, because the configuration says `auth: none`.
     None,
-    /// The config says nothing: as [`Auth::None`], but on loopback alone.
+    /// The configuration says nothing: as [`Auth::None`], on loopback only.
     Unset,
 }
 
 impl Auth {
-    /// What the hello says.
+    /// The policy as the hello states it.
     pub fn kind(&self) -> AuthKind {
         match self {
             Auth::Token(_) => AuthKind::Token,
@@ -148,8 +147,8 @@ impl Auth {
         }
     }
 
-    /// May a session run over this address? For a listener the address it listens on (so that "any
-    /// address" needs a token), for a frontend the one it connects to.
+    /// Checks that the policy allows a session over this address: the listening address of an
+    /// accelerator (so "any address" needs a token), or the address that a frontend connects to.
     ///
     /// # Errors
     /// [`AuthError::Unprotected`].
@@ -162,7 +161,7 @@ impl Auth {
         }
     }
 
-    /// This node's proof, none where none is wanted.
+    /// This node's proof; `None` where no token is configured.
     pub(super) fn prove(&self, challenge: &Challenge<'_>) -> Option<Hex<32>> {
         match self {
             Auth::Token(token) => Some(Hex(challenge.mac(token).finalize().into_bytes().into())),
@@ -170,7 +169,7 @@ impl Auth {
         }
     }
 
-    /// Is this the peer's proof? Takes as long whatever the difference.
+    /// Whether `proof` is the peer's valid proof, checked in constant time.
     pub(super) fn verify(&self, challenge: &Challenge<'_>, proof: Option<&Hex<32>>) -> bool {
         match (self, proof) {
             (Auth::Token(token), Some(proof)) => {
@@ -182,16 +181,16 @@ impl Auth {
     }
 }
 
-/// What a proof is made over.
+/// Input of a proof.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Challenge<'a> {
-    /// Role of whoever proves.
+    /// Role of the proving node.
     pub prover: Role,
-    /// Node name of whoever proves.
+    /// Name of the proving node.
     pub node: &'a str,
-    /// From the frontend's hello.
+    /// Nonce of the frontend's hello.
     pub frontend: &'a Hex<32>,
-    /// From the accelerator's hello.
+    /// Nonce of the accelerator's hello.
     pub accelerator: &'a Hex<32>,
 }
 
@@ -274,7 +273,7 @@ mod tests {
         assert!(!Auth::None.verify(&good, Some(&proof)));
     }
 
-    /// Pins the bytes the proof is made over, computed apart with Python's hmac module.
+    /// Pins the proof's input; the expected value was computed with Python's hmac module.
     #[test]
     fn the_proof_is_what_the_protocol_says() {
         let challenge = Challenge {

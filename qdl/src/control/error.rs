@@ -1,5 +1,4 @@
-//! What can go wrong on the control plane. Every error names the peer or the setting, and what to
-//! do.
+//! Errors of the control plane. Every error names the peer or the setting, and the remedy.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -11,18 +10,17 @@ use super::{
     message::{ErrorCode, Role, VERSION, clip},
 };
 
-/// The other side of a session as errors print it: its address, and its node name once it has said
-/// it.
+/// The peer of a session as errors print it: its address, and its node name once known.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Peer(Arc<str>);
 
 impl Peer {
-    /// A peer that has not given its name.
+    /// Makes a peer without a node name.
     pub(crate) fn at(address: &str) -> Self {
         Peer(address.into())
     }
 
-    /// A peer whose node name is known.
+    /// Makes a peer with a known node name.
     pub(super) fn named(node: &str, address: &str) -> Self {
         Peer(format!("{node} ({address})").into())
     }
@@ -40,44 +38,44 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Why a session could not be made, or why it ended.
+/// Error of opening a session, or cause of its end.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Another program listens there.
+    /// A different program listens on the address.
     #[error(
         "control.listen: {address} is in use by another program: stop it or choose another port"
     )]
     PortInUse {
-        /// Address asked for.
+        /// The requested address.
         address: String,
     },
-    /// The address cannot be listened on.
+    /// The node cannot listen on the address.
     #[error(
         "control.listen: cannot listen on {address}: {source}; it must be an address of this node"
     )]
     Listen {
-        /// Address asked for.
+        /// The requested address.
         address: String,
-        /// The system's word.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// No connection could be made.
+    /// The connection attempt failed.
     #[error(
         "{peer}: cannot connect: {source}; is the accelerator running, and is this its \
          control.listen?"
     )]
     Connect {
-        /// Address tried.
+        /// The address tried.
         peer: Peer,
-        /// The system's word.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// No connection could be made for as long as an accelerator may load.
+    /// Every attempt failed for the whole time that an accelerator may take to load.
     #[error("{error}; it was tried for {} s (deadlines.connect_ms)", after.as_secs_f64())]
     StillLoading {
-        /// The last attempt's.
+        /// Error of the last attempt.
         error: Box<ControlError>,
-        /// How long it was tried.
+        /// Duration of the attempts.
         after: Duration,
     },
     /// A deadline passed.
@@ -85,210 +83,210 @@ pub enum ControlError {
         "{peer}: no {waiting_for} within {after:?}; is it running, reachable and not overloaded?"
     )]
     Timeout {
-        /// The peer that was silent.
+        /// The silent peer.
         peer: Peer,
-        /// What was waited for.
+        /// The frame or action that did not come in time.
         waiting_for: &'static str,
-        /// How long.
+        /// The time limit.
         after: Duration,
     },
-    /// The peer closed the connection without a word.
+    /// The peer closed the connection without an error frame.
     #[error("{peer}: closed the control connection while {waiting_for} was expected; see its log")]
     Closed {
-        /// The peer that closed it.
+        /// The peer.
         peer: Peer,
-        /// What was waited for.
+        /// The frame that was expected.
         waiting_for: &'static str,
     },
-    /// The peer's end of a session is no more, and it had not said that it would go.
+    /// The peer's end of a session vanished without a bye.
     #[error("{peer}: its program ended or was killed; see its log")]
     Vanished {
-        /// The peer that is gone.
+        /// The peer.
         peer: Peer,
     },
     /// The socket failed.
     #[error("{peer}: {doing} on the control connection: {source}")]
     Io {
-        /// The other side.
+        /// The peer.
         peer: Peer,
-        /// What was being done.
+        /// The failing operation.
         doing: &'static str,
-        /// The system's word.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// A frame that cannot be read.
+    /// The peer sent an unreadable frame.
     #[error("{peer}: {source}")]
     Frame {
-        /// The peer that sent it.
+        /// The peer.
         peer: Peer,
-        /// What is wrong with it.
+        /// Problem of the frame.
         source: FrameError,
     },
-    /// A frame that does not belong here.
+    /// The peer sent a frame that is out of order.
     #[error("{peer}: sent {got} where {expected} was expected")]
     Unexpected {
-        /// The peer that sent it.
+        /// The peer.
         peer: Peer,
-        /// Type that came.
+        /// Type of the frame.
         got: &'static str,
-        /// What the protocol wants here.
+        /// Types that the protocol expects here.
         expected: &'static str,
     },
-    /// A field whose value makes no sense at this point.
+    /// The peer sent a field whose value is invalid in this state.
     #[error("{peer}: {kind}.{field}: {problem}")]
     Field {
-        /// The peer that sent it.
+        /// The peer.
         peer: Peer,
         /// Type of the frame.
         kind: &'static str,
         /// Field within it.
         field: &'static str,
-        /// What is wrong with it.
+        /// Problem of the value.
         problem: String,
     },
-    /// Another version of the protocol.
+    /// The peer speaks a different protocol version.
     #[error(
         "{peer}: speaks protocol version {theirs}, this node speaks {VERSION}: run the same \
          release on both"
     )]
     Version {
-        /// The other side.
+        /// The peer.
         peer: Peer,
-        /// Its version.
+        /// The peer's version.
         theirs: u64,
     },
-    /// Two frontends or two accelerators met.
+    /// Both nodes are frontends, or both are accelerators.
     #[error("{peer}: is {theirs} too: a frontend talks to an accelerator; check the address")]
     Role {
-        /// The other side.
+        /// The peer.
         peer: Peer,
-        /// Its role, which is also ours.
+        /// The peer's role, equal to this node's.
         theirs: Role,
     },
-    /// Two nodes of one name.
+    /// Two nodes have the same name.
     #[error("node name {node:?} is taken by {first} and by {second}: names must be unique")]
     NameTaken {
-        /// The name.
+        /// The shared name.
         node: String,
-        /// The node that has it.
+        /// Address of the first node, or `this node`.
         first: String,
-        /// The other node that has it.
+        /// The second node.
         second: Peer,
     },
-    /// One side has a token and the other has none.
+    /// Only one of the two sides has a token.
     #[error(
         "{peer}: {} a token and this node {}: set token_file on both nodes, to the same token",
         if *here { "brought no proof of" } else { "wants" },
         if *here { "wants one" } else { "has none" }
     )]
     TokenMissing {
-        /// The other side.
+        /// The peer.
         peer: Peer,
-        /// True where this node has the token.
+        /// Whether this node has the token.
         here: bool,
     },
     /// The peer's proof is wrong.
     #[error("{peer}: its token is not this node's: token_file must hold the same on both")]
     TokenWrong {
-        /// The other side.
+        /// The peer.
         peer: Peer,
     },
-    /// This node's own token or policy.
+    /// This node's token or policy is invalid.
     #[error(transparent)]
     Auth(#[from] AuthError),
-    /// The nodes do not run the same model.
+    /// The nodes run different models.
     #[error("{peer}: {mismatch}: both nodes must name the same model")]
     Model {
-        /// The other side.
+        /// The peer.
         peer: Peer,
         /// First difference.
         mismatch: ModelMismatch,
     },
-    /// Another frontend is being served.
+    /// The accelerator serves a different frontend.
     #[error("{peer}: came while frontend {served} is served")]
     Busy {
-        /// The peer that came.
+        /// The frontend that connected.
         peer: Peer,
-        /// Node name of the frontend that is served.
+        /// Node name of the frontend being served.
         served: String,
     },
-    /// A request was not granted; the session goes on.
+    /// The peer refused a request; the session goes on.
     #[error("{peer}: refused {asked} ({code}): {text}")]
     Refused {
-        /// The peer that refused.
+        /// The peer.
         peer: Peer,
-        /// Request that was refused.
+        /// Type of the refused request.
         asked: &'static str,
-        /// Its reason as a code.
+        /// The peer's error code.
         code: ErrorCode,
-        /// Its reason in words.
+        /// The peer's explanation.
         text: String,
     },
-    /// The peer ended the session and said why.
+    /// The peer ended the session with an error frame.
     #[error("{peer}: ended the session ({code}): {text}")]
     Remote {
-        /// The peer that ended it.
+        /// The peer.
         peer: Peer,
-        /// Its reason as a code.
+        /// The peer's error code.
         code: ErrorCode,
-        /// Its reason in words.
+        /// The peer's explanation.
         text: String,
     },
-    /// Nothing was heard for too long.
+    /// The peer sent no frame for too long.
     #[error(
         "{peer}: not heard of for {:.2} s on the control connection; it counts as gone",
         silent.as_secs_f64()
     )]
     Silent {
-        /// The peer that fell silent.
+        /// The silent peer.
         peer: Peer,
-        /// For how long.
+        /// Duration of the silence.
         silent: Duration,
     },
-    /// The session ended as it should.
+    /// The session ended in good order.
     #[error("{peer}: said bye")]
     Bye {
-        /// The other side.
+        /// The peer.
         peer: Peer,
     },
     /// This node ended the session.
     #[error("{peer}: session ended by this node ({code}): {text}")]
     Ended {
-        /// The other side.
+        /// The peer.
         peer: Peer,
-        /// Code the peer was told.
+        /// Error code sent to the peer.
         code: ErrorCode,
-        /// Reason the peer was told.
+        /// Explanation sent to the peer.
         text: String,
     },
-    /// The reader of this session's events does not read them.
+    /// The owner of the session does not read its events.
     #[error("{peer}: {unread} events of its session were left unread")]
     EventsUnread {
-        /// The other side.
+        /// The peer.
         peer: Peer,
-        /// How many.
+        /// Number of unread events.
         unread: usize,
     },
-    /// The settings of this node make no sense.
+    /// A setting of this node is invalid.
     #[error("{key}: {problem}")]
     Setting {
-        /// Which setting.
+        /// Key of the setting.
         key: &'static str,
-        /// What is wrong with it.
+        /// Problem of the setting.
         problem: String,
     },
-    /// The system gave no random bytes.
+    /// The system has no random bytes.
     #[error("no random bytes from the system: {0}")]
     Random(Arc<io::Error>),
 }
 
 impl ControlError {
-    /// True where the session ended because both sides were done.
+    /// Whether the session ended in good order.
     pub fn is_clean(&self) -> bool {
         matches!(self, ControlError::Bye { .. })
     }
 
-    /// True where no process listens at the address yet, or the node there is about to leave.
+    /// Whether the node does not listen yet, or is about to stop: a later attempt may succeed.
     pub(crate) fn is_of_loading(&self) -> bool {
         match self {
             ControlError::Connect { source, .. } => {
@@ -299,8 +297,8 @@ impl ControlError {
         }
     }
 
-    /// What the peer is told before the connection is closed, if it should be told anything. `role`
-    /// is this node's.
+    /// Error frame for the peer before the connection closes, if the peer should get one. `role` is
+    /// this node's role.
     pub(super) fn for_peer(&self, role: Role) -> Option<(ErrorCode, String)> {
         let other = role.other();
         let (code, text) = match self {
@@ -390,7 +388,7 @@ impl ControlError {
     }
 }
 
-/// Refuses two nodes of one name: `nodes` are (node name, address) of every node of a run.
+/// Checks that no two nodes of a run share a name. `nodes` are pairs of node name and address.
 ///
 /// # Errors
 /// [`ControlError::NameTaken`] names the node and both addresses.

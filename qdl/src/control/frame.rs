@@ -1,4 +1,4 @@
-//! Frames: a length of four bytes, big endian, and as many bytes of JSON.
+//! Framing: a big-endian length of 4 bytes, then a JSON object of that length.
 
 use std::{io, sync::Arc};
 
@@ -16,27 +16,27 @@ use super::{
 /// Most bytes of JSON in a frame.
 pub const MAX_FRAME: usize = 1 << 20;
 
-/// Most bytes of JSON in a frame of a peer that has not proved who it is.
+/// Most bytes of JSON in a frame from an unauthenticated peer.
 pub const MAX_FRAME_BEFORE_AUTH: usize = 4096;
 
-/// Longest part of a peer's bytes that an error repeats.
+/// Most bytes of the peer's text that an error quotes.
 const QUOTED: usize = 160;
 
-/// A frame that cannot be read or written.
+/// Error of reading or writing a frame.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The length says more than is allowed.
+    /// The length exceeds the limit.
     #[error(
         "a frame of {bytes} bytes, {limit} are allowed; is that a control connection of this \
          protocol?"
     )]
     TooLong {
-        /// Bytes it says.
+        /// The announced length.
         bytes: u64,
-        /// Bytes allowed.
+        /// The limit.
         limit: usize,
     },
-    /// What opens a data connection.
+    /// The bytes open a data connection.
     #[error(
         "a data connection at a control port: control.listen and nics[].listen are two ports, and \
          what forwards to them must not mix them up"
@@ -45,22 +45,22 @@ pub enum FrameError {
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame, {got} bytes into it")]
     Truncated {
-        /// Bytes of it that came, the length included where it was whole.
+        /// Bytes of the frame that came, its length field included where complete.
         got: usize,
     },
     /// The bytes are no JSON object.
     #[error("a frame that is no JSON object: {detail}")]
     NotJson {
-        /// Where and why.
+        /// Position and cause.
         detail: String,
     },
-    /// No `type`.
+    /// The object has no string field `type`.
     #[error("a frame without a field `type` that is a string")]
     NoType,
-    /// A `type` that this version does not have.
+    /// This version has no such `type`.
     #[error("a frame of unknown type {name:?}; version {VERSION} of the protocol has no such type")]
     UnknownType {
-        /// The type.
+        /// The unknown type.
         name: String,
     },
     /// A field is missing, unknown, of the wrong type or outside its limits.
@@ -68,13 +68,13 @@ pub enum FrameError {
     BadField {
         /// Type of the frame.
         kind: String,
-        /// Which field, and what is wrong with it.
+        /// The field and its problem.
         detail: String,
     },
-    /// A hello of another version, whatever else it holds.
+    /// A hello of a different version, whatever its other fields.
     #[error("a hello of protocol version {theirs}, this node speaks {VERSION}")]
     Version {
-        /// Version it says.
+        /// The peer's version.
         theirs: u64,
     },
     /// The socket failed.
@@ -88,16 +88,16 @@ impl From<io::Error> for FrameError {
     }
 }
 
-/// Turns bytes into messages and back. Every message that comes out is within its limits.
+/// Decodes and encodes messages. Every decoded message is within its limits.
 #[derive(Debug)]
 pub struct Codec {
     lengths: LengthDelimitedCodec,
-    /// The length has been read and the bytes it speaks of have not.
+    /// The length field has been read, and its frame has not.
     inside: bool,
 }
 
 impl Codec {
-    /// For a peer that has not proved who it is.
+    /// Makes a codec for an unauthenticated peer.
     pub fn before_auth() -> Self {
         let mut lengths = LengthDelimitedCodec::new();
         lengths.set_max_frame_length(MAX_FRAME_BEFORE_AUTH);
@@ -107,7 +107,7 @@ impl Codec {
         }
     }
 
-    /// The peer has proved who it is: frames may have their full length.
+    /// Raises the limit of the frame length once the peer is authenticated.
     pub fn authenticated(&mut self) {
         self.lengths.set_max_frame_length(MAX_FRAME);
     }
@@ -125,13 +125,13 @@ impl Decoder for Codec {
                 parse(&json).map(Some)
             }
             Ok(None) => {
-                // Nothing but the length is ever taken without giving a frame.
+                // The decoder consumes bytes without a frame only for the length field.
                 self.inside |= src.len() < before;
                 Ok(None)
             }
             Err(_) if src.starts_with(&DATA_MAGIC[..4]) => Err(FrameError::DataConnection),
             Err(_) => Err(FrameError::TooLong {
-                // The length is left where it was when it is refused.
+                // A refused length field stays in the buffer.
                 bytes: src
                     .first_chunk()
                     .map_or(0, |b| u64::from(u32::from_be_bytes(*b))),
@@ -160,7 +160,7 @@ impl Encoder<&Message> for Codec {
             detail: e.to_string(),
         })?;
         let bytes = json.len();
-        // The limit is the receiver's to check, but what it would refuse is not sent either.
+        // The receiver checks the limit; the sender must not exceed it either.
         if bytes > MAX_FRAME {
             return Err(FrameError::TooLong {
                 bytes: bytes as u64,
@@ -173,19 +173,19 @@ impl Encoder<&Message> for Codec {
     }
 }
 
-/// The bytes of a frame that sends a peer away with these words.
+/// Bytes of an error frame that refuses a peer with this text.
 pub(crate) fn refusal(text: &str) -> Bytes {
     let mut bytes = BytesMut::new();
     let refusal = Message::Error {
         code: ErrorCode::Protocol,
         text: clip(text),
     };
-    // A clipped text fits.
+    // A clipped text always fits.
     let _ = Codec::before_auth().encode(&refusal, &mut bytes);
     bytes.freeze()
 }
 
-/// Reads one frame's JSON.
+/// Decodes and checks the JSON of one frame.
 fn parse(json: &[u8]) -> Result<Message, FrameError> {
     let message = serde_json::from_slice(json).map_err(|e| explain(json, &e))?;
     check(&message).map_err(|o| FrameError::BadField {
@@ -195,7 +195,7 @@ fn parse(json: &[u8]) -> Result<Message, FrameError> {
     Ok(message)
 }
 
-/// Says which of the many ways of not being a message this is.
+/// Finds the reason why the JSON is no valid message.
 fn explain(json: &[u8], e: &serde_json::Error) -> FrameError {
     let fields = match serde_json::from_slice(json) {
         Ok(Value::Object(fields)) => fields,

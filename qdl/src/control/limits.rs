@@ -1,6 +1,6 @@
-//! Limits of every field of every message: a message that has passed [`check`] is safe to size
-//! things by, to add up and to print. Every struct is taken apart without `..`, so that a new field
-//! does not compile before it has a limit.
+//! Limits of every field of every message. Values of a message that passed [`check`] are safe as
+//! sizes, in sums and in output. Every struct is destructured without `..`, so that a new field
+//! without a limit does not compile.
 
 use std::{collections::HashSet, ops::RangeInclusive};
 
@@ -24,35 +24,34 @@ use super::message::{
 
 /// Longest node name, in bytes.
 pub const MAX_NODE: usize = 64;
-/// Longest name of a model or tensor, or part of the SUT's name, in bytes.
+/// Longest name of a model or a tensor, and longest part of the SUT's name, in bytes.
 pub const MAX_NAME: usize = 256;
 /// Longest version and commit of a program, in bytes.
 pub const MAX_VERSION: usize = 64;
 /// Most connections of one session.
 pub const MAX_CONNECTIONS: usize = 1024;
-/// Longest piece of a node's side in one frame, in bytes: as JSON within JSON it takes twice that
-/// at most.
+/// Longest piece of a node's side in one frame, in bytes; escaping at most doubles its length.
 pub const MAX_SIDE_PART: usize = 128 << 10;
 /// Most GPUs of a node.
 pub const MAX_GPUS: usize = 64;
 /// Most kinds of threads of a node.
 pub const MAX_THREAD_GROUPS: usize = 33;
-/// Highest count: what every JSON reader keeps exactly, and what no sum of a run's overflows with.
+/// Highest count: every JSON reader keeps it exactly, and sums of a run's counts cannot overflow.
 pub const MAX_COUNT: u64 = 1 << 53;
 /// Most inputs of a model.
 pub const MAX_INPUTS: usize = 64;
-/// Most dimensions of a tensor, the batch not counted.
+/// Most dimensions of a tensor, the batch excluded.
 pub const MAX_DIMENSIONS: usize = 16;
-/// Most bytes of a sample or of a response: a length is 32 bits on the data plane, with room left
-/// for a response's header and a slot's padding.
+/// Most bytes of a sample or a response: the data plane has 32-bit lengths, which must also cover a
+/// response's header and a slot's padding.
 pub const MAX_SAMPLE: usize = 1 << 30;
 
-/// A field outside its limits.
+/// A field that exceeds its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outside {
-    /// Which.
+    /// Name of the field.
     pub field: &'static str,
-    /// How.
+    /// Problem of its value.
     pub problem: String,
 }
 
@@ -60,11 +59,11 @@ fn outside<T>(field: &'static str, problem: String) -> Result<T, Outside> {
     Err(Outside { field, problem })
 }
 
-/// Is this a node name? Letters, digits, `.`, `_` and `-`, at most [`MAX_NODE`] of them: it becomes
-/// part of the SUT's name and of file names.
+/// Checks a node name: 1 to [`MAX_NODE`] letters, digits, `.`, `_` and `-`. It becomes part of the
+/// SUT's name and of file names.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem of the name.
 pub fn check_node_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_NODE {
         return Err(format!("{} bytes, must be 1 to {MAX_NODE}", name.len()));
@@ -80,15 +79,15 @@ pub fn check_node_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// May a node call itself this in the SUT's name? At most [`MAX_NAME`] bytes, nothing unprintable.
+/// Checks a node's part of the SUT's name: 1 to [`MAX_NAME`] bytes without control characters.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem of the name.
 pub fn check_sut_name(name: &str) -> Result<(), String> {
     check_words("name", name, 1..=MAX_NAME).map_err(|o| o.problem)
 }
 
-/// Checks what the type system does not.
+/// Checks the limits that the types do not enforce.
 pub(super) fn check(message: &Message) -> Result<(), Outside> {
     match message {
         Message::Hello {
@@ -133,7 +132,7 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
         Message::Drained {
             id: _,
             counters,
-            // Its own reader bounds it.
+            // The deserializer of `BatchSizes` checks them.
             batches: _,
             gpus,
             used,
@@ -150,7 +149,7 @@ pub(super) fn check(message: &Message) -> Result<(), Outside> {
             use_count: _,
             text,
         } => check_words("text", text, 0..=MAX_REFUSAL),
-        // A receiver replaces control characters.
+        // The receiver replaces control characters in these texts.
         Message::ConnectionLost {
             connection: _,
             epoch: _,
@@ -210,7 +209,7 @@ fn check_length(field: &'static str, n: usize, may: RangeInclusive<usize>) -> Re
     }
 }
 
-/// Something that is printed.
+/// Checks a text that is printed: its length, and that it has no control characters.
 fn check_words(
     field: &'static str,
     text: &str,
@@ -360,7 +359,7 @@ fn check_request(request: &ConnectionRequest) -> Result<(), Outside> {
     }
     match transport {
         RequestTransport::Tcp {} => Ok(()),
-        // Numbers alone: the device judges them.
+        // Only numbers, which the device checks.
         RequestTransport::Ib { end: _ } => Ok(()),
         RequestTransport::Ofi { end } => check_ofi_end(end),
     }
@@ -378,7 +377,7 @@ fn check_grant(grant: &ConnectionGrant) -> Result<(), Outside> {
     } = grant;
     match transport {
         GrantTransport::Tcp { address: _ } => Ok(()),
-        // Numbers alone: the device judges them.
+        // Only numbers, which the device checks.
         GrantTransport::Ib { end: _ } => Ok(()),
         GrantTransport::Ofi { end } => check_ofi_end(end),
     }

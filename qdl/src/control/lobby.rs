@@ -1,13 +1,13 @@
-//! The lobby of a port: peers wait here until they have proved who they are.
+//! The lobby of a port: peers wait here until they have authenticated.
 //!
-//! A lobby has a bounded number of places. When they run out, one more peer costs another its
-//! place: the oldest that has sent nothing, else the oldest that has proved nothing, else the
-//! oldest. A silent peer is a socket and no more, so that there can be many of them.
+//! A lobby has a bounded number of places. When it is full, a new peer evicts one: the oldest
+//! silent peer, else the oldest unauthenticated one, else the oldest. A silent peer costs only a
+//! socket, so there can be many places.
 //!
-//! A flood of silent peers keeps out no peer that speaks before the flood has filled all places:
-//! 2,048 of them are filled in 0.1 s at 20,000 a second. The oldest goes, not one at random: an
-//! honest peer speaks within a round trip, and each gets the same time to do it. At random one
-//! honest peer in eleven loses one of 2,048 places within the first 10 ms of that flood.
+//! A flood of silent peers cannot evict a peer that speaks before the flood has filled all places:
+//! at 20,000 connections/s, 2,048 places fill in 0.1 s. The oldest peer is evicted, not a random
+//! one: an honest peer speaks within a round trip, and each gets the same time. With random
+//! eviction, one honest peer in eleven would lose its place within the first 10 ms of that flood.
 
 use std::{
     collections::BTreeMap,
@@ -34,22 +34,22 @@ use tokio::{
 use super::quiet::Quiet;
 use fabric::clock::now_ns;
 
-/// Most peers taken from the listener in one turn. Each is a task or two for the runtime, which
-/// runs 61 of them between two turns: with more of them a flood would fill its queue faster than it
-/// is worked off, and sessions on the same thread would starve.
+/// Most peers accepted in one turn. Each starts one or two tasks, and the runtime runs 61 tasks
+/// between two turns. With a larger number, a flood would fill the task queue faster than the
+/// runtime drains it, and sessions on the same thread would starve.
 const TURN: usize = 16;
 /// Stages of a guest.
 const SILENT: u8 = 0;
 const SPEAKS: u8 = 1;
 const PROVED: u8 = 2;
 
-/// A peer that has sent something, or whose time to do so is over.
+/// A peer that has sent bytes, or whose time limit for that has passed.
 pub(crate) struct Guest {
     pub stream: TcpStream,
     pub address: SocketAddr,
-    /// When it connected.
+    /// Time at which the peer connected.
     pub since_ns: u64,
-    /// It has sent something.
+    /// The peer has sent bytes.
     pub speaks: bool,
     pub proof: Proof,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Guest {
 pub(crate) struct Proof(Arc<AtomicU8>);
 
 impl Proof {
-    /// The guest has proved who it is: it gives way last.
+    /// Marks the guest as authenticated, so that it is evicted last.
     pub fn given(&self) {
         self.0.store(PROVED, Ordering::Relaxed);
     }
@@ -79,27 +79,27 @@ type Greeting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Greet<T> = Arc<dyn Fn(Guest) -> Greeting<T> + Send + Sync>;
 type Knock = io::Result<(TcpStream, SocketAddr)>;
 
-/// See the module. `T` is what becomes of a guest.
+/// The lobby of a port. `T` is the result of greeting a guest.
 pub(crate) struct Lobby<T> {
-    /// The port, as messages name it.
+    /// Name of the port in messages.
     name: &'static str,
     listener: TcpListener,
     places: Box<dyn Fn() -> usize + Send + Sync>,
     patience: Duration,
     greet: Greet<T>,
-    /// The number of the next guest.
+    /// Number of the next guest.
     next: u64,
-    /// Guests that were silent when they were last looked at, by their numbers.
+    /// Guests that were silent at the last check, by number.
     silent: BTreeMap<u64, Place>,
     speaking: BTreeMap<u64, Place>,
     guests: JoinSet<(u64, T)>,
-    /// For what is refused here.
+    /// Log of refusals, rate-limited.
     pub quiet: Quiet,
 }
 
 impl<T: Send + 'static> Lobby<T> {
-    /// Peers of `listener` have so many `places`, asked for when one more comes, and `patience` to
-    /// send something. Then `greet` takes over. `refused` names what the log sums up.
+    /// Makes a lobby for `listener`. `places` returns the number of places when a peer comes. A
+    /// peer has `patience` to send bytes; then `greet` runs. `refused` names the logged events.
     pub fn new<F: Future<Output = T> + Send + 'static>(
         (name, refused): (&'static str, &'static str),
         listener: TcpListener,
@@ -121,14 +121,14 @@ impl<T: Send + 'static> Lobby<T> {
         }
     }
 
-    /// What becomes of the next guest that kept its place.
+    /// Waits for the next guest that kept its place, and returns the result of greeting it.
     pub async fn next(&mut self) -> T {
         let mut knocks = Vec::new();
         loop {
-            // Guests that are through first: behind a flood's peers they would wait for ever.
+            // Finished guests first: behind a flood of new peers they would wait for ever.
             tokio::select! { biased;
                 Some(done) = self.guests.join_next() => {
-                    // An error is a guest that gave way: the log has it.
+                    // An error is an evicted guest, which the log has reported.
                     if let Ok((number, end)) = done {
                         self.silent.remove(&number);
                         self.speaking.remove(&number);
@@ -149,9 +149,9 @@ impl<T: Send + 'static> Lobby<T> {
     async fn enter(&mut self, knock: Knock) {
         let name = self.name;
         let (stream, address) = match knock {
-            // A port of both families writes IPv4 addresses as IPv6.
+            // A dual-stack port reports IPv4 addresses as IPv6.
             Ok((stream, address)) => (stream, canonical(address)),
-            // Out of descriptors, most likely: one is given back, or waited for.
+            // Most likely no descriptor is left: free one, or wait.
             Err(e) => {
                 let line = || format!("{name}: cannot accept: {e}");
                 self.quiet.warn(now_ns(), line);
@@ -178,14 +178,14 @@ impl<T: Send + 'static> Lobby<T> {
         let weak = Arc::downgrade(&stream);
         let (greet, patience, own) = (self.greet.clone(), self.patience, proof.clone());
         let task = self.guests.spawn(async move {
-            // Readiness alone may be a false alarm.
+            // Readiness alone may be spurious.
             let speaks = timeout(patience, stream.peek(&mut [0])).await.is_ok();
             own.0.store(SPEAKS, Ordering::Relaxed);
             let mut shared = stream;
             let stream = loop {
                 match Arc::try_unwrap(shared) {
                     Ok(stream) => break stream,
-                    // The lobby looks at it just now.
+                    // The lobby is checking the stream at the moment.
                     Err(again) => shared = again,
                 }
                 yield_now().await;
@@ -207,13 +207,13 @@ impl<T: Send + 'static> Lobby<T> {
         self.silent.insert(number, place);
     }
 
-    /// Shows one guest out. False where there is none.
+    /// Evicts one guest. False where there is none.
     fn make_room(&mut self) -> bool {
         while let Some((number, place)) = self.silent.pop_first() {
             let stream = place.stream.upgrade();
             match stream.filter(|s| place.proof.stage() == SILENT && !has_sent(s)) {
                 Some(stream) => {
-                    // A reset: neither side keeps anything of the connection.
+                    // A reset, so that neither side keeps state of the connection.
                     let _ = SockRef::from(&*stream).set_linger(Some(Duration::ZERO));
                     place.task.abort();
                     return true;
@@ -232,19 +232,19 @@ impl<T: Send + 'static> Lobby<T> {
     }
 }
 
-/// The address by itself, where it is one of IPv4 within IPv6.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Whether the peer has sent something that was not read yet: this process may have been the one
-/// that slept.
+/// Whether unread bytes of the peer wait in the kernel: this process may have been too slow to read
+/// them.
 fn has_sent(stream: &TcpStream) -> bool {
     let mut byte = [MaybeUninit::uninit()];
     matches!(SockRef::from(stream).peek(&mut byte), Ok(1..))
 }
 
-/// Waits for one peer, and takes those that are there, up to [`TURN`].
+/// Waits for a peer, and accepts up to [`TURN`] peers that are at hand.
 async fn take(listener: &TcpListener, knocks: &mut Vec<Knock>) {
     poll_fn(|cx| {
         while knocks.len() < TURN
@@ -277,8 +277,8 @@ mod tests {
 
     const PLACES: usize = 8;
 
-    /// A lobby whose guests prove themselves by a `p` and are let in by a second byte. The address
-    /// of each is told when it is greeted, and again when it is let in.
+    /// Makes a lobby whose guests authenticate with a `p` and enter with a second byte. The channel
+    /// reports each guest's address when it is greeted, and again when it enters.
     async fn lobby() -> (
         SocketAddr,
         Lobby<SocketAddr>,
@@ -318,7 +318,7 @@ mod tests {
         (0..n).map(peer).collect()
     }
 
-    /// Waits until no more than so many of these still have their places.
+    /// Waits until at most `most` of these peers have a place.
     async fn until_left(peers: &mut Vec<Peer>, most: usize) {
         let mut left = |peer: &mut Peer| {
             peer.set_nonblocking(true).expect("set");
@@ -339,7 +339,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_has_spoken_keeps_its_place_though_nobody_has_looked() {
         let (port, mut lobby, _greeted) = lobby().await;
-        // The kernel takes them on, and this runtime has not looked yet.
+        // The kernel has accepted them, and this runtime has not polled yet.
         let first = peers(port, 1, b"xx");
         let mut silent = peers(port, 10 * PLACES, b"");
         let own = first[0].local_addr().expect("connected");
@@ -368,7 +368,7 @@ mod tests {
         speaking[0].write_all(b"x").expect("it has its place");
         let own = speaking[0].local_addr().ok();
         assert_eq!(within(inside.recv()).await, own);
-        // Those who speak take the places of the silent, then of one another.
+        // Speaking peers evict the silent ones, then each other.
         let mut more = peers(port, 10 * PLACES, b"x");
         within(until_left(&mut silent, 0)).await;
         within(until_left(&mut more, PLACES - 1)).await;

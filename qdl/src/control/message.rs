@@ -1,5 +1,5 @@
-//! Every message of the control plane, closed: an unknown type or field is an error.
-//! `docs/protocol.md` is normative; a change here is a change there and of [`VERSION`].
+//! Messages of the control plane. The set is closed: an unknown type or field is an error.
+//! `docs/protocol.md` is normative; a change here requires a change there and of [`VERSION`].
 
 use std::{fmt, io, net::SocketAddr};
 
@@ -12,21 +12,21 @@ use crate::{
 };
 use fabric::wire::{IbEnd, OfiEnd, Stream};
 
-/// Version of the protocol, both planes.
+/// Version of the protocol, for both planes.
 pub const VERSION: u64 = 8;
 
-/// Which side of a session a node is.
+/// Role of a node in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// LoadGen's node: it connects.
+    /// LoadGen's node, which connects.
     Frontend,
-    /// A node with engines: it listens.
+    /// A node with engines, which listens.
     Accelerator,
 }
 
 impl Role {
-    /// The role of whoever is on the other side.
+    /// The peer's role.
     pub const fn other(self) -> Role {
         match self {
             Role::Frontend => Role::Accelerator,
@@ -44,37 +44,37 @@ impl fmt::Display for Role {
     }
 }
 
-/// How a node wants the session authenticated; both sides must want the same.
+/// Authentication that a node wants; both sides must want the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthKind {
-    /// By proof of a shared token.
+    /// Mutual proof of a shared token.
     Token,
-    /// Not at all.
+    /// No authentication.
     None,
 }
 
-/// Why a session or a request was refused.
+/// Reason of a refused session or request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// Protocol versions differ.
+    /// The protocol versions differ.
     Version,
-    /// Two nodes of the same role.
+    /// Both nodes have the same role.
     Role,
-    /// Token missing on one side, or not the same.
+    /// One side has no token, or the tokens differ.
     Auth,
-    /// Another frontend is served.
+    /// A different frontend is being served.
     Busy,
-    /// Models differ.
+    /// The models differ.
     Model,
-    /// Two nodes of one name.
+    /// Two nodes have the same name.
     NameTaken,
-    /// What was asked for exceeds the memory budget or a device's limits.
+    /// The request exceeds the memory budget or a device's limits.
     Budget,
-    /// A frame that breaks the protocol, or none in time.
+    /// A frame breaks the protocol, or a frame did not come in time.
     Protocol,
-    /// The node is leaving.
+    /// The node is about to stop.
     ShuttingDown,
 }
 
@@ -94,19 +94,19 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// A fixed number of bytes, in JSON as lower-case hexadecimal digits. Never printed: some are
-/// secret.
+/// A fixed number of bytes, in JSON as lower-case hexadecimal digits. `Debug` does not print them,
+/// since some are secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hex<const N: usize>(pub [u8; N]);
 
-/// What a data connection must show to be let in: random, fresh for each connection and epoch.
+/// Random key of a data connection, fresh for each connection and epoch.
 pub type Key = Hex<16>;
 
 impl<const N: usize> Hex<N> {
     /// Fresh random bytes from the system.
     ///
     /// # Errors
-    /// The system gave none.
+    /// The system has no random bytes.
     pub fn random() -> io::Result<Self> {
         let mut bytes = [0; N];
         getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -136,7 +136,7 @@ impl<'de, const N: usize> Deserialize<'de> for Hex<N> {
     }
 }
 
-/// An accelerator's totals since the session began, carried by its heartbeats.
+/// An accelerator's totals since the session began, sent with heartbeats and after a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
@@ -144,59 +144,59 @@ pub struct Counters {
     pub arrived: u64,
     /// Responses posted.
     pub responded: u64,
-    /// Refusals posted in the place of responses.
+    /// Refusals posted in place of responses.
     pub refused: u64,
-    /// Samples that got no response: dropped, or too late for their connection.
+    /// Samples without a response: dropped, or too late for their connection.
     pub dropped_late: u64,
-    /// Batches the engines ran.
+    /// Batches that the engines ran.
     pub batches: u64,
-    /// Samples that were copied on this node on their way.
+    /// Samples copied on this node.
     pub copies: u64,
-    /// Parts of responses that others followed.
+    /// Parts of responses that further parts followed.
     pub parts: u64,
 }
 
-/// How well an accelerator finds what lies between the two nodes, and its own inside.
+/// Health scores that an accelerator measures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scores {
-    /// Health of the sender's interior, as copies between its NICs and GPUs see it.
+    /// Health of the accelerator's interior, measured by copies between its NICs and GPUs.
     pub interior: Score,
-    /// Health of the rails between the two nodes, as far as the sender has something to say; at
-    /// most [`MAX_RAILS`](crate::wire::MAX_RAILS).
+    /// Health of the rails between the two nodes, where measured; at most
+    /// [`MAX_RAILS`](crate::wire::MAX_RAILS).
     pub rails: Vec<RailScore>,
 }
 
-/// One rail in [`Scores`].
+/// Score of one rail in [`Scores`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RailScore {
-    /// Number of the accelerator's NIC.
+    /// Index of the accelerator's NIC.
     pub nic: u16,
-    /// Its health.
+    /// Health of the rail.
     pub score: Score,
 }
 
-/// How a connection's bytes will cross, as the frontend asks for it.
+/// Fabric of a connection, with the frontend's parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fabric", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RequestTransport {
-    /// Over a socket, which the frontend opens.
+    /// A socket, which the frontend opens.
     Tcp {},
-    /// Over a queue pair.
+    /// A queue pair.
     Ib {
-        /// The frontend's end of it.
+        /// Description of the frontend's end.
         end: IbEnd,
     },
-    /// Over libfabric.
+    /// A libfabric connection.
     Ofi {
-        /// The frontend's end of it.
+        /// Description of the frontend's end.
         end: OfiEnd,
     },
 }
 
 impl RequestTransport {
-    /// `tcp`, `ib` or `ofi`.
+    /// Name of the fabric: `tcp`, `ib` or `ofi`.
     pub const fn fabric(&self) -> &'static str {
         match self {
             RequestTransport::Tcp {} => "tcp",
@@ -206,29 +206,29 @@ impl RequestTransport {
     }
 }
 
-/// How a connection's bytes will cross, as the accelerator grants it.
+/// Fabric of a connection, with the accelerator's parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fabric", rename_all = "snake_case", deny_unknown_fields)]
 pub enum GrantTransport {
-    /// Over a socket.
+    /// A socket.
     Tcp {
-        /// Where the frontend connects to.
+        /// Address that the frontend connects to.
         address: SocketAddr,
     },
-    /// Over a queue pair.
+    /// A queue pair.
     Ib {
-        /// The accelerator's end of it, which knows the frontend's already.
+        /// Description of the accelerator's end, which is connected to the frontend's end already.
         end: IbEnd,
     },
-    /// Over libfabric.
+    /// A libfabric connection.
     Ofi {
-        /// The accelerator's end of it, which knows the frontend's already.
+        /// Description of the accelerator's end, which is connected to the frontend's end already.
         end: OfiEnd,
     },
 }
 
 impl GrantTransport {
-    /// `tcp`, `ib` or `ofi`.
+    /// Name of the fabric: `tcp`, `ib` or `ofi`.
     pub const fn fabric(&self) -> &'static str {
         match self {
             GrantTransport::Tcp { .. } => "tcp",
@@ -238,66 +238,66 @@ impl GrantTransport {
     }
 }
 
-/// One connection the frontend asks for.
+/// One connection that the frontend requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionRequest {
-    /// Number of the connection within the session; it stays when the connection is rebuilt.
+    /// Number of the connection within the session; it is kept when the connection is opened again.
     pub connection: u16,
-    /// Which of the accelerator's NICs, modulo their number.
+    /// Index of the accelerator's NIC, modulo its number of NICs.
     pub nic: u16,
-    /// Which of the accelerator's GPUs, counted from the NIC's own, modulo their number: 0 is its
-    /// own.
+    /// Index of the accelerator's GPU, counted from the NIC's own GPU (0), modulo its number of
+    /// GPUs.
     pub gpu_turn: u16,
-    /// From 1; higher each time the connection is opened.
+    /// Epoch, from 1; higher each time the connection is opened.
     pub epoch: u32,
     /// Slots in each direction, at most [`MAX_SLOTS`](fabric::MAX_SLOTS).
     pub slots: u32,
-    /// Bytes of one slot on the accelerator.
+    /// Bytes of one request slot, on the accelerator.
     pub request_stride: u32,
-    /// Bytes of one slot on the frontend, the response's header included.
+    /// Bytes of one response slot, on the frontend, header included.
     pub response_stride: u32,
-    /// The fabric and what it needs of the frontend.
+    /// Fabric, with the frontend's parameters.
     pub transport: RequestTransport,
 }
 
-/// One connection the accelerator grants.
+/// One connection that the accelerator grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionGrant {
-    /// As asked for.
+    /// Number of the connection, as requested.
     pub connection: u16,
-    /// As asked for.
+    /// Epoch, as requested.
     pub epoch: u32,
-    /// As asked for.
+    /// Slots in each direction, as requested.
     pub slots: u32,
-    /// The accelerator's NIC that it ends at.
+    /// Index of the accelerator's NIC.
     pub nic: u16,
-    /// The GPU whose engine its samples go to; `None` where the accelerator makes no difference.
+    /// GPU whose engine runs the samples; `None` for any GPU.
     pub gpu: Option<u32>,
-    /// What the data connection must show.
+    /// Key that the data connection must present.
     pub key: Key,
-    /// The fabric and what it needs of the accelerator.
+    /// Fabric, with the accelerator's parameters.
     pub transport: GrantTransport,
 }
 
-/// A frame.
+/// A frame of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Message {
-    /// Who is speaking. First frame of each side.
+    /// Identity of the sender; first frame of each side.
     Hello {
-        /// [`VERSION`].
+        /// Protocol version, [`VERSION`].
         version: u64,
-        /// The sender's.
+        /// Role of the sender.
         role: Role,
-        /// The sender's node name.
+        /// Node name of the sender.
         node: String,
-        /// What the sender wants.
+        /// Authentication that the sender wants.
         auth: AuthKind,
         /// 32 fresh random bytes.
         nonce: Hex<32>,
-        /// How often the sender will send heartbeats, in milliseconds.
+        /// Interval of the sender's heartbeats, in milliseconds.
         heartbeat_ms: u32,
     },
     /// Proof of the token; see [`auth`](super::auth).
@@ -305,160 +305,159 @@ pub enum Message {
         /// The proof, absent where `auth` is `none`.
         mac: Option<Hex<32>>,
     },
-    /// The model the sender runs.
+    /// The model that the sender runs.
     Model {
-        /// All of it.
+        /// Description of the model.
         spec: ModelSpec,
-        /// When tokens are to leave the accelerator: the frontend's to say, and it must.
+        /// Moments at which tokens leave the accelerator. Sent by every frontend, and only by it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stream: Option<Stream>,
-        /// What runs the model: the accelerator's to say, and it must.
+        /// Engine that runs the model. Sent by every accelerator, and only by it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engine: Option<EngineInfo>,
-        /// What the sender says of itself and its machine.
+        /// Facts about the sender's node.
         facts: Box<NodeFacts>,
     },
-    /// Asks for connections; again, with higher epochs, to rebuild lost ones.
+    /// Requests connections; with higher epochs, opens lost ones again.
     Open {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
-        /// Those wanted.
+        /// The requested connections.
         connections: Vec<ConnectionRequest>,
     },
-    /// Grants all of an [`Message::Open`].
+    /// Grants all connections of an [`Message::Open`].
     Opened {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
-        /// One for each asked for, in the same order.
+        /// One grant per request, in the same order.
         connections: Vec<ConnectionGrant>,
     },
-    /// All data connections are up.
+    /// Announces that all data connections are up.
     Start {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
     },
-    /// The accelerator takes samples.
+    /// Answers a [`Message::Start`]: the accelerator accepts samples.
     Ready {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
     },
-    /// Asks for the node's part of the SUT's name.
+    /// Requests the node's part of the SUT's name.
     Name {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
     },
     /// Answers a [`Message::Name`].
     NameIs {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
-        /// The node's part.
+        /// The node's part of the SUT's name.
         name: String,
     },
-    /// Asks to answer everything that has arrived.
+    /// Requests that all arrived samples be answered.
     Drain {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
     },
-    /// Everything is answered.
+    /// Answers a [`Message::Drain`]: all arrived samples are answered.
     Drained {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
-        /// Totals.
+        /// Totals of the session.
         counters: Counters,
-        /// Batches of the session by their size.
+        /// Batches of the session by size.
         batches: BatchSizes,
-        /// What each GPU did in the session.
+        /// Record of each GPU for the session.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         gpus: Vec<GpuRecord>,
-        /// What the node's threads and engine were used for since it started: what a run used is
-        /// the difference of two answers.
+        /// Work of the node's threads and engine since the node started. A run's work is the
+        /// difference of two answers.
         #[serde(default)]
         used: NodeUse,
     },
-    /// Asks for the node's machine and configuration.
+    /// Requests the node's machine and configuration.
     Describe {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
     },
     /// Answers a [`Message::Describe`].
     Described {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
-        /// Both.
+        /// Machine and configuration.
         description: Box<Description>,
     },
-    /// Asks for the accelerator's own side of the run, from a byte of it on.
+    /// Requests the accelerator's side of the run, from byte `at` on.
     Side {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
-        /// Bytes that were told already; from 0 on it is put together anew.
+        /// Offset in bytes; with 0, the accelerator assembles its side anew.
         at: u64,
     },
     /// Answers a [`Message::Side`].
     SideIs {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
-        /// Bytes of all of it; 0 where nothing is known.
+        /// Length of the whole side in bytes; 0 where the accelerator has none.
         of: u64,
-        /// A piece of it: JSON, at most [`MAX_SIDE_PART`](super::limits::MAX_SIDE_PART) bytes.
+        /// The piece: JSON, at most [`MAX_SIDE_PART`](super::limits::MAX_SIDE_PART) bytes.
         text: String,
     },
-    /// A request is not granted, and nothing has changed.
+    /// Refuses a request, which has no effect.
     Refused {
-        /// Of the request.
+        /// Id of the request.
         id: u64,
-        /// Reason.
+        /// Reason as a code.
         code: ErrorCode,
         /// Reason in words.
         text: String,
     },
-    /// The sender is alive.
+    /// Shows that the sender is alive.
     Heartbeat {
-        /// From 1, by 1.
+        /// Sequence number, from 1 in steps of 1.
         seq: u64,
-        /// Totals, from an accelerator alone.
+        /// Totals, from an accelerator only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counters: Option<Counters>,
-        /// Scores, from an accelerator that keeps some.
+        /// Scores, from an accelerator that measures some.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scores: Option<Scores>,
     },
     /// The sender has given up a connection.
     ConnectionLost {
-        /// Which.
+        /// Number of the connection.
         connection: u16,
-        /// Which life of it.
+        /// Epoch of the connection.
         epoch: u32,
-        /// In words.
+        /// Cause in words.
         cause: String,
     },
-    /// The accelerator's whole reason for a refusal whose slot held only a part of it.
+    /// The accelerator's full reason for a refusal, where the slot holds only a part of it.
     RefusedSample {
         /// Number of the connection.
         connection: u16,
-        /// Its epoch.
+        /// Epoch of the connection.
         epoch: u32,
-        /// The slot.
+        /// Slot of the sample.
         slot: u16,
-        /// The use of the slot that was refused.
+        /// Use count of the slot.
         #[serde(rename = "use")]
         use_count: u16,
-        /// In words, at most [`MAX_REFUSAL`] bytes.
+        /// Reason in words, at most [`MAX_REFUSAL`] bytes.
         text: String,
     },
-    /// The sender's end of a lost connection is torn down
-    /// and no batch of its reads the connection's slots.
+    /// The sender's end of a lost connection is destroyed, and none of its batches reads the slots.
     ConnectionReset {
-        /// Which.
+        /// Number of the connection.
         connection: u16,
-        /// Which life of it.
+        /// Epoch of the connection.
         epoch: u32,
     },
-    /// The sender is done; the session ends.
+    /// The sender ends the session in good order.
     Bye {},
-    /// The sender cannot go on; the session ends.
+    /// The sender ends the session with an error.
     Error {
-        /// Reason.
+        /// Reason as a code.
         code: ErrorCode,
         /// Reason in words.
         text: String,
@@ -466,7 +465,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The value of `type` of every message, in the order of the enum.
+    /// Value of `type` of every message, in the order of the enum.
     pub const TYPES: [&'static str; 22] = [
         "hello",
         "answer",
@@ -492,7 +491,7 @@ impl Message {
         "error",
     ];
 
-    /// The value of `type`.
+    /// Value of `type` of this message.
     pub const fn kind(&self) -> &'static str {
         Self::TYPES[match self {
             Message::Hello { .. } => 0,
@@ -527,13 +526,13 @@ pub const MAX_REFUSAL: usize = 512;
 /// Longest reason in words, in bytes.
 pub const MAX_TEXT: usize = 2048;
 
-/// A reason in words, fit to be sent or printed: at most [`MAX_TEXT`] bytes, nothing that moves a
-/// terminal's cursor.
+/// Makes a text safe to send and print: at most [`MAX_TEXT`] bytes, control characters replaced by
+/// spaces.
 pub fn clip(text: &str) -> String {
     clip_to(text, MAX_TEXT)
 }
 
-/// As [`clip`], with a limit of its own.
+/// As [`clip`], with the limit `bytes`.
 pub(in crate::control) fn clip_to(text: &str, bytes: usize) -> String {
     let mut out = String::new();
     for c in text.chars() {

@@ -1,15 +1,15 @@
-//! The control plane: how two nodes find out who the other is, agree on a model and on connections,
-//! watch each other and part. `docs/protocol.md` is normative.
+//! The control plane: two nodes authenticate, agree on a model and on connections, monitor each
+//! other and end the session. `docs/protocol.md` is normative.
 //!
-//! It runs over one TCP connection for each pair of nodes, which the frontend opens. Frames are
-//! JSON ([`frame`], [`message`], [`limits`]); the order is hello, proof ([`auth`]), model, and from
-//! then on requests and their answers beside a heartbeat. The protocol itself is in `core`, for
-//! both roles and without I/O; `shell` is what is around it: tokio, sockets and tasks.
-//! [`ClientSession`] is the frontend's side, [`Server`] and [`ServerSession`] are the
-//! accelerator's. Whoever has connected and not proved who it is waits in a `lobby`.
+//! It uses one TCP connection per pair of nodes, which the frontend opens. Frames are JSON
+//! ([`frame`], [`message`], [`limits`]). The order is hello, proof ([`auth`]), model, then requests
+//! and answers beside a heartbeat. `core` is the protocol for both roles, without I/O. `shell` is
+//! the code around it: tokio, sockets and tasks. [`ClientSession`] is the frontend's side;
+//! [`Server`] and [`ServerSession`] are the accelerator's side. Unauthenticated peers wait in a
+//! `lobby`.
 //!
-//! Nothing here is on the way of a sample. Every wait has a deadline, every frame is checked before
-//! it is believed, and what a peer has not proved it does not learn.
+//! The control plane is not on a sample's path. Every wait has a deadline, every frame is checked
+//! before use, and an unauthenticated peer learns nothing but the hello.
 
 pub mod auth;
 pub mod frame;

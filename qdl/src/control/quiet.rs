@@ -1,8 +1,8 @@
-//! One log line for many: what strangers can cause at will must not fill a log.
+//! A rate-limited log, so that strangers cannot fill the log.
 //!
-//! The first event of a kind is written at once. What follows within ten seconds is counted, and
-//! written as one line when they are over, with the last of it in full; so it goes on until nothing
-//! comes any more.
+//! The first event is logged at once. Events within the next 10 s are counted and logged as one
+//! line at the end of the period, with the last event in full. Periods follow each other until one
+//! is empty.
 
 use std::{future::pending, time::Duration};
 
@@ -10,21 +10,21 @@ use tokio::time::sleep;
 
 use fabric::clock::now_ns;
 
-/// How long events are counted before they are written.
+/// Length of a counting period.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// See the module. Times are nanoseconds of one monotonic clock.
+/// A rate-limited log for one kind of event. Times are nanoseconds of one monotonic clock.
 #[derive(Debug)]
 pub struct Quiet {
     what: &'static str,
-    /// The end of the period, within one.
+    /// End of the current period, if any.
     until: Option<u64>,
     more: u64,
     last: String,
 }
 
 impl Quiet {
-    /// For events that are called `what` in a line: "data connections refused".
+    /// Makes a log for events with the plural name `what`, such as "data connections refused".
     pub fn new(what: &'static str) -> Self {
         Quiet {
             what,
@@ -34,21 +34,21 @@ impl Quiet {
         }
     }
 
-    /// An event: warns of it at once if it is the first, else within the period.
+    /// Records an event: logs it at once, or counts it within a period.
     pub fn warn(&mut self, now: u64, line: impl FnOnce() -> String) {
         if let Some(line) = self.note(now, line()) {
             tracing::warn!("{line}");
         }
     }
 
-    /// Warns of what was counted. To be called when the period is over.
+    /// Logs the counted events, if the period is over.
     pub fn sum_up(&mut self, now: u64) {
         if let Some(line) = self.sum(now) {
             tracing::warn!("{line}");
         }
     }
 
-    /// Waits until [`Quiet::sum_up`] is to be called: for ever while nothing is counted.
+    /// Waits until [`Quiet::sum_up`] is due: for ever outside a period.
     pub fn wait(&self) -> impl Future<Output = ()> + Send + use<> {
         let until = self.until;
         async move {
@@ -112,7 +112,7 @@ mod tests {
                 "499 more connections refused in the last 10 s, the last: 1499 has no key",
             ]
         );
-        // Counting stops where nothing comes, and the next is written at once again.
+        // An empty period ends the counting, and the next event is logged at once.
         let end = quiet.until.expect("one more period");
         assert_eq!(quiet.sum(end), None);
         assert_eq!(quiet.until, None);

@@ -1,5 +1,5 @@
-//! Sessions over real loopback sockets. [`Raw`] frames its JSON by hand, so that the bytes on the
-//! wire are checked against something other than the codec under test.
+//! Sessions over loopback sockets. [`Raw`] frames its JSON by hand, so that the tests check the
+//! bytes on the wire independently of the codec.
 
 mod broken_peers;
 pub(in crate::control) mod codec;
@@ -30,7 +30,7 @@ use crate::{
 };
 use fabric::wire::Stream;
 
-/// Nothing in these tests should take this long.
+/// Time limit that no sound test reaches.
 const LONG: Duration = Duration::from_secs(20);
 
 const TOKEN: &str = "0123456789abcdef";
@@ -58,7 +58,7 @@ fn facts(host: &str) -> NodeFacts {
     }
 }
 
-/// Patient with a slow machine: nothing is to time out.
+/// Time limits so long that no session times out on a slow machine.
 fn patient() -> Timing {
     let s = Duration::from_secs;
     Timing {
@@ -71,7 +71,7 @@ fn patient() -> Timing {
     }
 }
 
-/// Quick to give a silent peer up.
+/// Time limits that give a silent peer up quickly.
 fn hasty() -> Timing {
     let ms = Duration::from_millis;
     Timing {
@@ -116,7 +116,7 @@ async fn bind(params: ServerParams) -> Server {
     Server::bind(any_port(), params).await.expect("bound")
 }
 
-/// What a handler was told.
+/// A call that a handler received.
 #[derive(Clone, Debug, PartialEq)]
 enum Told {
     Open(Vec<ConnectionRequest>),
@@ -125,18 +125,18 @@ enum Told {
     Gone(String, bool),
 }
 
-/// Grants everything up to a budget of slots, and tells what it was told.
+/// Grants connections up to a budget of slots, and reports its calls.
 struct Handler {
     told: mpsc::UnboundedSender<Told>,
     budget: u32,
     drains: AtomicU32,
-    /// Where `open` waits for leave.
+    /// Where set, `open` waits for permission.
     gate: Option<Mutex<std::sync::mpsc::Receiver<()>>>,
     leave: std::sync::mpsc::Sender<()>,
 }
 
 impl Handler {
-    /// As `new`, but every `open` waits for a [`Handler::go`].
+    /// Makes a handler whose `open` waits for [`Handler::go`].
     fn slow() -> (Arc<Handler>, mpsc::UnboundedReceiver<Told>) {
         let (mut handler, heard) = Handler::new();
         let (leave, gate) = std::sync::mpsc::channel();
@@ -244,7 +244,7 @@ fn connection(connection: u16, epoch: u32, slots: u32) -> ConnectionRequest {
     }
 }
 
-/// A peer made of plain bytes.
+/// A peer that sends raw bytes.
 struct Raw(TcpStream);
 
 impl Raw {
@@ -276,7 +276,7 @@ impl Raw {
         .expect("an answer")
     }
 
-    /// The next frame of this type; heartbeats in between are passed over.
+    /// The next frame of this type; skips heartbeats.
     async fn hear_type(&mut self, kind: &str) -> Value {
         timeout(LONG, async {
             loop {
@@ -291,7 +291,7 @@ impl Raw {
         .expect("a frame of this type in time")
     }
 
-    /// The error that ends the session, and the end.
+    /// Expects the error frame that ends the session, and the end.
     async fn refusal(mut self, code: &str) -> String {
         let frame = self.hear_type("error").await;
         assert_eq!(frame["code"], code, "{frame}");
@@ -299,7 +299,7 @@ impl Raw {
         frame["text"].as_str().expect("text").to_owned()
     }
 
-    /// A handshake without a token, up to and including the model.
+    /// Performs a handshake without a token, up to and including the model.
     async fn handshake(&mut self, node: &str) {
         self.say(hello(node)).await;
         assert_eq!(self.hear_type("hello").await["version"], VERSION);
@@ -318,7 +318,7 @@ fn hello(node: &str) -> Value {
     })
 }
 
-/// Everything told up to the end of a session.
+/// All calls up to the end of a session.
 async fn until_gone(heard: &mut mpsc::UnboundedReceiver<Told>) -> Vec<Told> {
     let mut all = Vec::new();
     let wait = timeout(LONG, async {
@@ -330,8 +330,8 @@ async fn until_gone(heard: &mut mpsc::UnboundedReceiver<Told>) -> Vec<Told> {
     all
 }
 
-/// Serves sessions one after the other until the test is over; what the handlers are told comes
-/// back.
+/// Serves one session after another until the test is over; returns the channel of the handlers'
+/// calls.
 fn serve(mut server: Server) -> mpsc::UnboundedReceiver<Told> {
     let (handler, heard) = Handler::new();
     tokio::spawn(async move {
@@ -342,7 +342,7 @@ fn serve(mut server: Server) -> mpsc::UnboundedReceiver<Told> {
     heard
 }
 
-/// Waits on another thread, so that the runtime of the test goes on.
+/// Runs `f` on a second thread, so that the test's runtime goes on.
 async fn aside<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(f).await.expect("no panic")
 }

@@ -1,13 +1,13 @@
-//! What arrives on a connection, read: answers in one piece, and those that come in parts.
+//! Decoding of arrivals: answers in one piece, answers in parts, and refusals.
 //!
 //! ```text
-//!   first part   [ header | tokens ]        --> handed over, its first token noted in the tracker
+//!   first part   [ header | tokens ]        --> handed over; the tracker keeps its first token
 //!   more parts            [ tokens ]        --> handed over
-//!   last part             [ tokens | trailer ]  --> the sample is completed
+//!   last part             [ tokens | trailer ]  --> completes the sample
 //! ```
 //!
-//! A sample whose connection is lost in the middle goes again with the first token that was
-//! reported: it is not reported twice, and must come again as it was.
+//! A sample whose connection is lost between parts is sent again with its reported first token. The
+//! token is not reported twice, and the new answer must repeat it.
 
 use super::{Connection, Contradiction, First, Sample, Shared, WARM_UP_ID};
 use crate::{
@@ -19,54 +19,54 @@ use crate::{
 };
 use fabric::{Broken, Imm, Window, clock::now_ns};
 
-/// In [`Coming::parts`]: one of them made no sense, and none that follows does.
+/// Value of [`Coming::parts`] after an invalid part: every later part is invalid too.
 const SPOILT: u32 = u32::MAX;
 
-/// A slot whose answer comes in parts: what has come. Of no use once the last is there.
+/// Parts of one slot's answer so far; meaningless after the last part.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Coming {
     payload: u32,
     parts: u32,
     queue_us: u32,
-    /// Microseconds from the sample's arrival there to its first token.
+    /// Microseconds from the sample's arrival at the accelerator to its first token.
     pub first_residence_us: u32,
-    /// When the first was seen, and after how long each was, added up.
+    /// Time at which the first part was seen, and the sum of all parts' times since the post.
     pub first_ns: u64,
     pub after_ns: u64,
 }
 
-/// A part that others follow, seen in this turn.
+/// A part with parts to follow, seen in this turn.
 pub(super) struct Piece {
-    /// Place of its connection among those that are up.
+    /// Index of its connection in `FrontendNic::up`.
     pub up: usize,
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
-    /// Bytes of payload before it, and its own.
+    /// Payload bytes before this part, and in it.
     pub at: u32,
     pub len: u32,
-    /// It holds the sample's first token, which is not reported yet.
+    /// Holds the sample's first token, which is not reported yet.
     pub first: bool,
 }
 
-/// A response that is there, seen in this turn.
+/// A complete response, seen in this turn.
 pub(super) struct Seen {
-    /// Place of its connection among those that are up.
+    /// Index of its connection in `FrontendNic::up`.
     pub up: usize,
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
-    /// Of a response in parts: the length of all, and the times at its end.
+    /// Header; for a response in parts, with the total length and the final times.
     pub header: ResponseHeader,
-    /// Writes that it came in.
+    /// Writes that the response came in.
     pub parts: u32,
-    /// Microseconds from the sample's arrival there to the posting of a part, on average.
+    /// Mean of the parts' microseconds from the sample's arrival to posting, at the accelerator.
     pub mean_us: u32,
 }
 
 impl Seen {
-    /// Everything that is recorded of two answers in one piece is the same: they went in one burst,
-    /// and were seen in one turn.
+    /// Whether two whole answers have equal records: they left in one burst and were seen in one
+    /// turn.
     pub fn is_alike(&self, other: &Seen) -> bool {
         let (mine, theirs) = (&self.in_flight, &other.in_flight);
         self.up == other.up
@@ -82,34 +82,34 @@ impl Seen {
             && other.parts == 1
     }
 
-    /// Microseconds that the sample was at the accelerator.
+    /// Microseconds that the sample spent at the accelerator.
     pub fn residence_us(&self) -> u32 {
         self.header.queue_us.saturating_add(self.header.compute_us)
     }
 }
 
-/// What one turn brought.
+/// Arrivals of one turn.
 #[derive(Default)]
 pub(super) struct Came {
     pub pieces: Vec<Piece>,
     pub seen: Vec<Seen>,
     pub contradictions: Vec<Contradiction>,
-    /// Samples whose answers make no sense, by connection and slot: they go again.
+    /// Samples with invalid answers, by connection and slot; they are sent again.
     pub spoilt: Vec<(usize, u16, Sample)>,
     pub refused: Vec<RefusedAnswer>,
 }
 
 /// A sample that its accelerator has refused.
 pub(super) struct RefusedAnswer {
-    /// Place of its connection among those that are up.
+    /// Index of its connection in `FrontendNic::up`.
     pub up: usize,
     pub connection: usize,
     pub imm: Imm,
     pub sample: Sample,
-    /// Where in the payload the reason lies.
+    /// Offset of the reason within the payload.
     pub at: u32,
     pub len: u32,
-    /// More of it comes over the control plane.
+    /// The control plane carries the full reason.
     pub is_cut: bool,
 }
 
@@ -130,28 +130,28 @@ impl Came {
     }
 }
 
-/// A write, read.
+/// A decoded write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Write {
-    /// A part that others follow: payload before it, and its own.
+    /// A part with parts to follow: payload bytes before it, and in it.
     Part { at: u32, len: u32 },
-    /// The end: what [`Seen`] says of it.
+    /// The end of an answer, with fields as in [`Seen`].
     End {
         header: ResponseHeader,
         parts: u32,
         mean_us: u32,
     },
-    /// A reason instead, or in the place of the rest.
+    /// A refusal in place of the answer, or of its rest.
     Refused { refusal: Refusal, at: u32, len: u32 },
 }
 
 impl Coming {
-    /// Notes that what has come makes no sense, whatever follows.
+    /// Marks the answer as invalid, whatever follows.
     fn spoil(&mut self) {
         self.parts = SPOILT;
     }
 
-    /// Reads a write that has arrived; `None` where what it says makes no sense.
+    /// Decodes a write that has arrived; `None` where it is invalid.
     fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Write> {
         let arrived = u32::try_from(bytes.len()).ok()?;
         if at == 0 {
@@ -207,19 +207,19 @@ impl Coming {
     }
 }
 
-/// The payload of a response, or a piece of it.
+/// The payload of a response, or a range of it.
 ///
 /// # Safety
-/// These bytes have arrived, and the slot's grant is not opened again as long as they are read.
+/// These bytes have arrived, and the caller keeps the slot's grant closed while the slice lives.
 pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &[u8] {
     let offset = window.slot_offset(slot) + RESPONSE_HEADER_BYTES + at as usize;
-    // SAFETY: the caller's promise: the peer has no more business in these bytes.
+    // SAFETY: by the caller's promise, the peer does not write these bytes.
     unsafe { window.region().bytes(offset, len as usize) }.unwrap_or_default()
 }
 
 impl Shared {
-    /// A write has arrived on a connection, which is number `up` of those that are up. Answers to
-    /// samples that warm up end here.
+    /// Handles a write on a connection, which has index `up` among those that are up. Answers to
+    /// warm-up samples end here.
     pub(super) fn arrived(
         &self,
         (up, connection): (usize, &Connection),
@@ -232,12 +232,12 @@ impl Shared {
         let mut none = Coming::default();
         let coming = coming.get_mut(usize::from(slot)).unwrap_or(&mut none);
         let offset = window.slot_offset(slot) + at as usize;
-        // SAFETY: the receiving half has reported these bytes: the peer has no more business in
-        // them until the slot's grant is opened again, which only `release` makes possible.
+        // SAFETY: the receiving half has reported these bytes, so the peer does not write them
+        // until the slot's grant is opened again, which only `release` permits.
         let bytes = unsafe { window.region().bytes(offset, len as usize) };
         let write = bytes.ok().and_then(|b| coming.read(b, imm, at));
-        // The grant is closed, or the peer owes the rest and this thread alone would sweep it:
-        // either way the record is ours to read.
+        // The grant is closed, or it is open and only this thread could sweep it. Either way this
+        // thread may read the record.
         let in_flight = connection.tracker.arrived(slot);
         let (write, in_flight) = match (write, in_flight) {
             (Some(write), Some(in_flight)) if self.is_of_the_model(&write, at) => {
@@ -245,7 +245,7 @@ impl Shared {
             }
             (_, in_flight) => {
                 coming.spoil();
-                // Where the grant is open still, the sample is found when the connection is swept.
+                // Where the grant is still open, the sweep of the connection finds the sample.
                 if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
                     came.spoilt.push((connection.index, slot, in_flight.sample));
                 }
@@ -334,7 +334,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A first part holds at least its token, and an answer has a length that the model can have.
+    /// Whether a first part holds at least its token, and an answer has a length of the model.
     fn is_of_the_model(&self, write: &Write, at: u32) -> bool {
         match write {
             Write::Part { len, .. } => at > 0 || *len >= self.token_bytes,
@@ -346,7 +346,7 @@ impl Shared {
         }
     }
 
-    /// The first token of an answer, little-endian; `None` where there is none.
+    /// The first token of an answer, little-endian; `None` where the payload is shorter.
     fn token(&self, payload: &[u8]) -> Option<u64> {
         let n = self.token_bytes as usize;
         let mut b = [0; 8];
@@ -362,8 +362,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// An answer cut anywhere reads as what was written; a trailer that counts otherwise does
-        /// not.
+        /// An answer cut at any place decodes to its parts; a trailer with wrong counts is refused.
         #[test]
         fn parts_read_as_what_was_written(
             sizes in prop::collection::vec(1u32..50, 1..20),

@@ -1,4 +1,4 @@
-//! What a dispatcher is handed, what it calls back, and what it counts.
+//! Types of the dispatcher's interface: settings, callbacks, events and counts.
 
 use std::{io, sync::Arc};
 
@@ -11,56 +11,55 @@ use crate::{
 use fabric::wire::Stream;
 use fabric::{Broken, Imm, Region, RegionError};
 
-/// One response, good for the length of the call it is handed to.
+/// One response, valid during the callback.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'a> {
     /// The sample's id, as issued.
     pub id: u64,
     /// The sample's index, as issued.
     pub index: u64,
-    /// Index of the connection that brought it.
+    /// Index of the connection that delivered the response.
     pub connection: usize,
-    /// The response's bytes, where the fabric put them.
+    /// Bytes of the response, in the slot where the fabric stored them.
     pub payload: &'a [u8],
-    /// Nothing of it was handed to [`Completer::parts`] before, now or by a connection that was
-    /// lost: its first token comes with its last.
+    /// No part of the response was handed to [`Completer::parts`], on this connection or on a lost
+    /// one: the first token comes with the last.
     pub whole: bool,
 }
 
-/// A part of a response that goes on, good for the length of the call it is handed to.
+/// A part of an unfinished response, valid during the callback.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// The sample's id, as issued.
     pub id: u64,
     /// The sample's index, as issued.
     pub index: u64,
-    /// Bytes of the response before it.
+    /// Bytes of the response before this part.
     pub at: u32,
-    /// Its own bytes, where the fabric put them.
+    /// Bytes of this part, in the slot where the fabric stored them.
     pub payload: &'a [u8],
-    /// It holds the sample's first token, and that was not handed over before.
+    /// The part holds the sample's first token, which was not handed over before.
     pub first: bool,
-    /// Connections that were lost with the sample in flight before.
+    /// Connections lost earlier while the sample was in flight on them.
     pub losses: u16,
 }
 
-/// A sample's first token came twice, as its connection was lost after the first time, and was not
-/// the same.
+/// Two different first tokens of one sample: its connection was lost after the first one, and the
+/// answer to the retry begins with the second one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contradiction {
     /// The sample's index, as issued.
     pub index: u64,
-    /// The token that was reported, its bytes little-endian.
+    /// The reported token, its bytes little-endian.
     pub reported: u64,
-    /// The one that came when the sample was sent again.
+    /// The first token of the retry.
     pub again: u64,
-    /// Index of the connection that this one came by.
+    /// Index of the connection that delivered the retry's answer.
     pub connection: usize,
 }
 
 impl Contradiction {
-    /// A sample's first token, `again`, against the one that was reported; `None` where they are
-    /// the same, or none was.
+    /// Compares a first token with the reported one; `None` where they agree or none was reported.
     pub fn of(sample: &Sample, again: Option<u64>, connection: usize) -> Option<Self> {
         let reported = sample.first?.token;
         (again != Some(reported)).then(|| Contradiction {
@@ -72,30 +71,30 @@ impl Contradiction {
     }
 }
 
-/// Takes the responses of one NIC. Lives on the NIC's thread.
+/// Consumes the responses of one NIC, on the NIC's thread.
 pub trait Completer: Send {
-    /// What each NIC thread that may come to call it does before all else.
+    /// First action of each NIC thread that may call the completer.
     fn begin(&self) -> Option<fn()> {
         None
     }
 
-    /// Completes one poll's worth of samples. The payloads' slots are free once this returns.
+    /// Completes the samples of one poll. The payloads' slots are freed once the call returns.
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>);
 
-    /// Hands over parts of responses that go on; called before `complete` for what the same poll
-    /// brought. The parts of a sample come in order; where it is sent again they begin anew (`at`
-    /// 0), and [`Part::first`] is not set a second time.
+    /// Takes parts of unfinished responses, before `complete` for the same poll. Parts of a sample
+    /// come in order. After a retry they begin again at offset 0, and [`Part::first`] is not set a
+    /// second time.
     fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
         let _ = parts;
     }
 
-    /// A sample that was sent again has another first token than the one reported.
+    /// Takes a contradiction: a retry's first token differs from the reported one.
     fn contradicted(&mut self, what: Contradiction) {
         let _ = what;
     }
 
-    /// Records the times of so many samples, neighbours of one burst whose marks are the very same,
-    /// after `complete`; each sample is in one call.
+    /// Records the times of `alike` samples of one burst with equal times, after `complete`. Each
+    /// sample is recorded once.
     fn record(&mut self, times: &SampleTimes, alike: u64);
 
     /// Called about every tick, for live figures.
@@ -104,107 +103,107 @@ pub trait Completer: Send {
     }
 }
 
-/// What the dispatcher reports to its owner.
+/// Events that the dispatcher reports to its owner.
 #[derive(Clone, Debug)]
 pub enum DispatchEvent {
-    /// A connection was lost and its local side is destroyed; its samples are on their way again.
+    /// A connection was lost, its local side is destroyed, and its samples are queued again.
     ConnectionLost {
         /// Index of the connection.
         connection: usize,
         /// Epoch that was lost.
         epoch: u32,
-        /// Why.
+        /// Cause of the loss.
         cause: Broken,
         /// Samples that went back to the backlog.
         again: usize,
     },
-    /// A sample went again and again, and each connection that carried it was lost. It goes on: to
-    /// give the run up is the owner's to do. Told after the loss, and after each further one.
+    /// Too many connections that carried a sample were lost. The dispatcher retries the sample;
+    /// the owner may abort the run. Reported after the loss, and after each further loss.
     WornOut {
         /// The sample's index, as issued.
         index: u64,
-        /// How many connections were lost while it was in flight on them.
+        /// Connections lost while the sample was in flight on them.
         losses: u16,
-        /// Index of the last.
+        /// Index of the connection lost last.
         connection: usize,
-        /// Why that was lost.
+        /// Cause of that loss.
         cause: Broken,
     },
-    /// An accelerator refused a sample, which is tried again; not after the third time, when the
-    /// owner is to give the run up, since the sample is never completed otherwise.
+    /// An accelerator refused a sample. The dispatcher retries it up to two times. After the third
+    /// refusal the owner must abort the run, since the sample is never completed otherwise.
     Refused(RefusedSample),
-    /// A rail went out of service, or came back. Under a policy by health alone.
+    /// A rail went out of service or came back; only under a policy by health.
     Rail {
-        /// Index of the peer it leads to.
+        /// Index of the rail's peer.
         peer: usize,
-        /// Which, and from what to what.
+        /// The rail, with its old and new state.
         change: Change,
     },
 }
 
-/// A sample that its accelerator did not answer, by its own word.
+/// A refusal of a sample by its accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedSample {
-    /// Index of the connection that brought the refusal, and its epoch.
+    /// Index of the connection that delivered the refusal.
     pub connection: usize,
-    /// See there.
+    /// Epoch of that connection.
     pub epoch: u32,
-    /// The slot and its use.
+    /// Slot and use count of the sample.
     pub imm: Imm,
-    /// The sample's index, as issued; `None`: it warmed up.
+    /// Index of the sample, as issued; `None` for a warm-up sample.
     pub index: Option<u64>,
-    /// Its attempts so far, this one included.
+    /// Attempts so far, this one included.
     pub tries: Tries,
-    /// The accelerator's words, without what no terminal should be shown.
+    /// The accelerator's reason, without control characters.
     pub reason: String,
-    /// More of them come over the control plane.
+    /// The control plane carries the full reason.
     pub is_cut: bool,
 }
 
-/// Completes samples of an aborted run with no bytes at all, and hears of events.
+/// Receives events, and the samples of an aborted run.
 pub trait Owner: Send + Sync {
-    /// Completes these samples empty.
+    /// Completes these samples without a response.
     fn complete_empty(&self, samples: &[Sample]);
-    /// Hears of an event, on a NIC thread: returns soon.
+    /// Handles an event, on a NIC thread; must return quickly.
     fn event(&self, event: DispatchEvent);
 }
 
 /// One NIC of the frontend, or one share of its connections ([`CrewPlan`]).
 pub struct DispatchNic {
-    /// How its thread waits and where it runs.
+    /// Settings of its thread.
     pub cfgs: NicThreadCfgs,
-    /// Takes its responses.
+    /// Consumer of its responses.
     pub completer: Box<dyn Completer>,
 }
 
-/// What a dispatcher is made of.
+/// Settings of a dispatcher.
 pub struct DispatchCfgs {
-    /// How connections are chosen.
+    /// Policy that chooses connections.
     pub policy: Policy,
-    /// Signs of life.
+    /// Time limits of the echo.
     pub echo: EchoCfgs,
     /// Largest burst that the issuing thread posts, in payload bytes; NIC threads post larger ones.
-    /// 0: NIC threads post all.
+    /// With 0, NIC threads post all bursts.
     pub post_up_to: u64,
-    /// How long a thread issues to the same connection, unless a burst is full before.
+    /// Time for which a thread issues to the same connection, unless a burst is full earlier.
     pub stay_ns: u64,
-    /// One system call or doorbell for each sample.
+    /// Rings one doorbell, or makes one system call, for each sample.
     pub one_by_one: bool,
-    /// Registered memory samples are sent from; a sample's `source` is an index into it.
+    /// Registered source regions; a sample's `source` is an index into this list.
     pub sources: Vec<Arc<Region>>,
-    /// Samples lie here instead, unregistered, and are copied before they are sent.
+    /// Unregistered memory of the samples; each sample is copied into registered memory.
     pub staged_from: Option<Arc<Region>>,
-    /// The connections.
+    /// Settings of the connections.
     pub connections: Vec<ConnectionCfgs>,
-    /// Which thread polls which share of which NIC; `None`: each NIC has its own.
+    /// Threads and shares of the NICs; `None` for one thread per NIC.
     pub crew: Option<CrewPlan>,
-    /// Writes queued on a connection before its doorbell must be rung.
+    /// Writes that a connection queues before its doorbell must be rung.
     pub send_depth: usize,
-    /// Which parts of an answer come before its end.
+    /// Parts in which answers come.
     pub stream: Stream,
     /// Bytes of one token of an answer, at most 8, where answers are tokens.
     pub token_bytes: u32,
-    /// Lengths that an answer can have; `None`: any.
+    /// Valid lengths of answers; `None` for any length.
     pub answers: Option<Lengths>,
 }
 
@@ -231,44 +230,44 @@ impl Default for DispatchCfgs {
     }
 }
 
-/// Totals of a dispatcher. At rest, `issued == completed + completed_empty`.
+/// Totals of a dispatcher. After a drain, `issued == completed + completed_empty`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DispatchCounts {
     /// Samples handed to [`Dispatcher::issue`](super::Dispatcher::issue).
     pub issued: u64,
     /// Samples completed with a response.
     pub completed: u64,
-    /// Parts of responses handed over that others followed.
+    /// Parts handed over that further parts followed.
     pub parts: u64,
     /// Samples completed empty after an abort.
     pub completed_empty: u64,
-    /// Samples sent again because their connection was lost.
+    /// Samples sent again after their connection was lost.
     pub again: u64,
     /// Refusals: first, second and third of a sample.
     pub refused: [u64; 3],
-    /// Requests posted, those sent again included.
+    /// Requests posted, retries included.
     pub posted: u64,
     /// Connections lost.
     pub connections_lost: u64,
-    /// Most samples that waited at once because no slot was free.
+    /// Most samples that waited at once for a free slot.
     pub backlog_max: u64,
-    /// Samples that found no free slot when they were issued.
+    /// Samples that found no free slot at issue.
     pub backlogged: u64,
-    /// Samples that the issuing thread left to a NIC thread to post although a slot was free.
+    /// Samples that the issuing thread left to a NIC thread although a slot was free.
     pub handed_over: u64,
-    /// Times a NIC thread had to be woken by another thread.
+    /// Wake-ups of NIC threads by other threads.
     pub wakeups: u64,
-    /// Times a NIC thread went to sleep.
+    /// Sleeps of NIC threads.
     pub sleeps: u64,
 }
 
-/// A dispatcher that could not be made.
+/// Error of [`Dispatcher::new`](super::Dispatcher::new).
 #[derive(Debug, thiserror::Error)]
 pub enum DispatchError {
-    /// Memory for its slots.
+    /// The memory of the slots cannot be mapped.
     #[error("slots: {0}")]
     Region(#[from] RegionError),
-    /// A NIC thread.
+    /// A NIC thread cannot be started.
     #[error("NIC thread: {0}")]
     Thread(#[from] io::Error),
 }

@@ -1,14 +1,12 @@
-//! The backlog: samples that have no slot yet, or that other threads are to post. One for all
-//! connections.
+//! The backlog, one for all connections: samples without a slot, and samples left to other threads.
 
 use std::sync::atomic::Ordering;
 
 use super::{Connection, Sample, Shared};
 
 impl Shared {
-    /// Posts the backlog on every connection that has room, for as long
-    /// as there is any: a connection whose token is taken may have less
-    /// room than there are samples. Begins with connection `first`.
+    /// Posts the backlog on every connection with room, starting at connection `first`, until the
+    /// backlog is empty. One connection may not suffice: a second thread may hold its token.
     pub(super) fn drive_all(&self, first: usize) {
         let (before, from) = self.connections.split_at(first.min(self.connections.len()));
         for connection in from.iter().chain(before).filter(|l| l.takes()) {
@@ -19,9 +17,9 @@ impl Shared {
         }
     }
 
-    /// Puts samples of the caller's into the backlog, and counts why they are there: as many as
-    /// there are slots for were left to other threads, the others have none to go to. Slots are
-    /// looked at before anybody can take them, as those who choose a connection look at them.
+    /// Puts the caller's samples into the backlog and counts the reasons: those with a free slot
+    /// are handed over to other threads, the rest are backlogged. Free slots are counted before the
+    /// push, by the same measure by which the arbiter counts them.
     pub(super) fn leave_to_others(&self, samples: impl ExactSizeIterator<Item = Sample>) {
         let n = samples.len() as u64;
         let before = self.backlog_len.load(Ordering::Relaxed);
@@ -39,7 +37,7 @@ impl Shared {
         }
     }
 
-    /// Free slots of connections that are up; no more than `enough` are looked for.
+    /// Free slots of the connections that are up; stops counting at `enough`.
     pub(super) fn free_slots(&self, enough: u64) -> u64 {
         let mut free = 0;
         for load in self.connections.iter().map(Connection::load) {
@@ -56,21 +54,21 @@ impl Shared {
     pub(super) fn push_all(&self, samples: impl ExactSizeIterator<Item = Sample>) {
         let n = samples.len() as u64;
         if n > 0 {
-            // Counted first, so that the length is never less than what can be popped.
+            // Count first, so that the length is never less than the number of samples.
             self.backlog_len.fetch_add(n, Ordering::SeqCst);
             self.backlog.push(samples);
         }
     }
 
-    /// The backlog's length goes down by so many that were taken: when they are posted, so that
-    /// nobody takes it for empty who could find what is put back of them.
+    /// Reduces the backlog's length by `taken` posted samples. Runs after the post, so that the
+    /// length is not 0 while some of them may be put back.
     pub(super) fn taken_off(&self, taken: u64) {
         if taken > 0 {
             self.backlog_len.fetch_sub(taken, Ordering::SeqCst);
         }
     }
 
-    /// Samples in the backlog, those included that are being posted.
+    /// Samples in the backlog, those being posted included.
     pub(super) fn waiting(&self) -> u64 {
         self.backlog_len.load(Ordering::SeqCst)
     }
@@ -85,7 +83,7 @@ impl Shared {
             self.complete_empty(&spent);
         }
         if let Some(h) = self.health.get() {
-            // One of its samples may be held by whoever gives them out.
+            // The thread that distributes samples may hold one of them.
             return self.distribute(h);
         }
         while let Some(sample) = self.backlog.pop() {

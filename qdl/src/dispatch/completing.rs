@@ -1,5 +1,4 @@
-//! What a turn of a NIC thread has seen: handed over to be completed, its slots freed, and, once
-//! what waited for those is posted, recorded.
+//! Completion of a turn's arrivals: hand them over, free their slots, later record their times.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +9,7 @@ use super::{
 };
 use fabric::clock::now_ns;
 
-/// When the answers of a turn were handed over.
+/// Times at which a turn's answers were seen and handed over.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Handed {
     seen_ns: u64,
@@ -18,8 +17,8 @@ pub(super) struct Handed {
 }
 
 impl FrontendNic {
-    /// Hands over what this turn has seen, parts first, each in one call; then frees the slots.
-    /// What there is to record waits for [`Self::record`], in the same turn.
+    /// Hands over this turn's parts, then its answers, in one call each; then frees the slots.
+    /// [`Self::record`] records the times later in the same turn.
     pub(super) fn complete(&mut self, now: u64) -> Handed {
         let shared = self.shared.clone();
         for what in self.came.contradictions.drain(..) {
@@ -32,7 +31,7 @@ impl FrontendNic {
         if !self.came.seen.is_empty() {
             handed = self.hand_answers_over(&shared, now);
         }
-        // Behind the parts that were handed over: another thread may complete these.
+        // After the hand-over of parts, since a different thread may complete these samples.
         for (connection, slot, sample) in self.came.spoilt.drain(..) {
             let mut none = None;
             let up = self.up.iter_mut().find(|u| u.connection == connection);
@@ -64,8 +63,9 @@ impl FrontendNic {
                 id: p.in_flight.sample.id,
                 index: p.in_flight.sample.index,
                 at: p.at,
-                // SAFETY: these bytes have arrived (`Shared::arrived`), and the slot is not granted
-                // again before it is released, after its last part or with its connection.
+                // SAFETY: these bytes have arrived (`Shared::arrived`). The slot is granted again
+                // only after its release, which follows the last part or the loss of the
+                // connection.
                 payload: unsafe { payload(window, p.slot, p.at, p.len) },
                 first: p.first,
                 losses: p.in_flight.sample.tries.losses,
@@ -83,8 +83,8 @@ impl FrontendNic {
                 id: s.in_flight.sample.id,
                 index: s.in_flight.sample.index,
                 connection: s.connection,
-                // SAFETY: the receiving half has closed the grant (`Shared::arrived`), so the peer
-                // may not write the slot until it is granted again, after the release below.
+                // SAFETY: the receiving half has closed the grant (`Shared::arrived`). The peer may
+                // write the slot only after a new grant, which follows the release below.
                 payload: unsafe { payload(window, s.slot, 0, s.header.len) },
                 whole: s.in_flight.sample.first.is_none(),
             }
@@ -114,7 +114,7 @@ impl FrontendNic {
         }
     }
 
-    /// Records the times of the answers that were handed over in this turn.
+    /// Records the times of this turn's answers.
     pub(super) fn record(&mut self, handed: Handed) {
         let Handed {
             seen_ns: now,
@@ -135,7 +135,7 @@ impl FrontendNic {
                 Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
                 _ => (now, residence, 0),
             };
-            // What is sent again may have begun before it was lost: its first token came then.
+            // A retried answer may have begun before the loss: its first token came then.
             let first_ns = match f.sample.first {
                 Some(first) if first.at_ns.get() < f.posted_ns => first.at_ns.get(),
                 _ => first_ns,

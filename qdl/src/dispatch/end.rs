@@ -1,5 +1,5 @@
-//! One connection as the frontend sees it over the whole run: its slots, its tracker, its sending
-//! half, and what it counts.
+//! The frontend's end of one connection, over the whole run: slots, tracker, sending half and
+//! counts.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -20,30 +20,29 @@ use crate::{
 use fabric::wire::Stream;
 use fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window};
 
-/// Most samples of a burst: enough for one system call, few enough that connections share evenly
-/// what comes.
+/// Most samples of a burst: enough for one system call, and few enough to spread over connections.
 pub(super) const BURST: usize = 64;
 
-/// Most samples in a connection's ring: more than are issued during one turn of its NIC thread.
+/// Most samples in a connection's ring: more than arrive during one turn of its NIC thread.
 const LEFT: usize = 4 * BURST;
 
-/// What a connection is made of.
+/// Settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionCfgs {
-    /// Index of the accelerator it leads to.
+    /// Index of its accelerator.
     pub peer: usize,
-    /// Index of the NIC that it is on.
+    /// Index of its NIC.
     pub nic_index: usize,
-    /// Slots at either end.
+    /// Slots at each end.
     pub slots: usize,
-    /// Bytes from one response slot to the next, header included, and the trailer where answers
-    /// come in parts.
+    /// Bytes from one response slot to the next, with the header, and with the trailer where
+    /// answers come in parts.
     pub response_stride: usize,
     /// Bytes from one request slot to the next, at the peer.
     pub request_stride: usize,
 }
 
-/// What a connection's NIC thread shows some times a second: it alone writes.
+/// Live figures of a connection. Only its NIC thread writes them, some times a second.
 #[derive(Debug, Default)]
 pub(super) struct Now {
     pub samples: AtomicU64,
@@ -51,41 +50,41 @@ pub(super) struct Now {
     pub bytes_in: AtomicU64,
     pub retransmits: AtomicU64,
     pub window_limited_us: AtomicU64,
-    /// One more than it is; 0 where the fabric does not say.
+    /// Round trip in microseconds plus 1; 0 where the fabric does not know it.
     pub rtt_us: AtomicU64,
 }
 
-/// See the module.
+/// The frontend's end of one connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub index: usize,
     pub cfgs: ConnectionCfgs,
-    /// Which of all shares of NICs it is in: whose thread polls it.
+    /// Index of its share, which names the thread that polls it.
     pub share: usize,
-    /// Its ring: samples that were given to it and are not posted yet. Under a policy by health at
-    /// most as many as it has slots.
+    /// The ring: samples given to this connection and not posted yet. Under a policy by health it
+    /// holds at most as many as the connection has slots.
     pub assigned: ArrayQueue<Sample>,
-    /// It is chosen by health: it draws nothing from the backlog by itself.
+    /// The policy is by health, so this connection takes no samples from the backlog by itself.
     pub by_health: bool,
     pub tracker: Tracker,
     pub window: Window,
     pub send: SendHalf,
     pub up: CachePadded<AtomicBool>,
-    /// Of links that are gone: what their receiving halves did.
+    /// Counts of the receiving halves of earlier links.
     pub counts: Mutex<ConnectionRecord>,
-    /// Samples posted, for the reconciliation; those that warmed it up included.
+    /// Samples posted, warm-up samples included; the reconciliation compares this count.
     pub posted: CachePadded<AtomicU64>,
-    /// Answers to samples that warmed it up, refusals included.
+    /// Answers to warm-up samples, refusals included.
     pub warmed: AtomicU64,
-    /// Refusals of others.
+    /// Refusals of the caller's samples.
     pub refused: AtomicU64,
-    /// What its NIC thread shows of it while the run goes on.
+    /// Live figures.
     pub now: Now,
-    /// Where samples are copied to that do not lie in registered memory.
+    /// Registered copies of samples that lie in unregistered memory.
     staging: Option<Arc<Region>>,
 }
 
-/// Source index of the connection's own staging region, after those of the caller.
+/// Index of the connection's staging region, behind the caller's source regions.
 fn staging_source(sources: usize) -> SourceId {
     SourceId(sources as u16)
 }
@@ -125,7 +124,7 @@ impl Connection {
         })
     }
 
-    /// What a link of this connection is made with.
+    /// The endpoint for a new link.
     pub fn endpoint(&self, sources: &[Arc<Region>], send_depth: usize) -> Endpoint {
         let mut sources = sources.to_vec();
         sources.extend(self.staging.clone());
@@ -147,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// The same; down where it may not be chosen.
+    /// The load, shown as down where `may` excludes the connection.
     pub fn load_if(&self, may: impl Fn(&Connection) -> bool) -> Load {
         let load = self.load();
         Load {
@@ -156,31 +155,31 @@ impl Connection {
         }
     }
 
-    /// Nothing is in flight on it or waits in its ring.
+    /// Whether no sample is in flight or in the ring.
     pub fn is_idle(&self) -> bool {
         self.tracker.in_flight() == 0 && self.assigned.is_empty()
     }
 
-    /// Samples given to it and not posted yet.
+    /// Samples in the ring.
     pub fn assigned(&self) -> usize {
         self.assigned.len()
     }
 
-    /// Could it post a sample now?
+    /// Whether it could post a sample now.
     pub fn takes(&self) -> bool {
         self.up.load(Ordering::SeqCst) && self.tracker.has_free() && !self.send.is_blocked()
     }
 
-    /// Puts the connection up with a fresh link.
+    /// Brings the connection up with a fresh link.
     pub fn attach(&self, tx: Box<dyn Tx>) {
         self.window.grants().reset();
         self.send.attach(tx);
         self.up.store(true, Ordering::SeqCst);
     }
 
-    /// Takes the connection down: afterwards nobody posts on it. True
-    /// once it has said goodbye; until then it is to be called again.
-    /// The receiving half is the caller's to drop before it sweeps.
+    /// Takes the connection down: afterwards no thread posts on it. Returns true once the link has
+    /// said goodbye; until then the caller calls again. The caller drops the receiving half before
+    /// the sweep.
     pub fn detach(&self) -> bool {
         self.up.store(false, Ordering::SeqCst);
         self.send.finish()
@@ -190,7 +189,7 @@ impl Connection {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything it has counted so far.
+    /// All counts so far.
     pub fn settled(&self) -> ConnectionRecord {
         let sent = self.send.counts();
         ConnectionRecord {
@@ -206,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// What it is like now; counts may lag behind by some hundredths of a second.
+    /// Live figures; the counts may lag by some hundredths of a second.
     pub fn reading(&self) -> ConnectionReading {
         let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
         ConnectionReading {
@@ -221,18 +220,17 @@ impl Connection {
         }
     }
 
-    /// Samples of the caller's that were posted.
+    /// Posted samples without warm-up samples.
     pub fn posted_for_callers(&self) -> u64 {
         let warmed = self.warmed.load(Ordering::Relaxed);
         self.posted.load(Ordering::Relaxed).saturating_sub(warmed)
     }
 
-    /// Posts one sample by a slot that is reserved for it. Returns the bytes that had to be copied
-    /// for it.
+    /// Posts one sample through a reserved slot. Returns the number of bytes copied to staging.
     ///
     /// # Errors
-    /// The post's own, and whether the sample is still the caller's: it is not where the peer has
-    /// answered it meanwhile, which closed the slot's grant.
+    /// The error of the post, and whether the caller still owns the sample. It does not if the peer
+    /// has already answered, which closed the slot's grant.
     pub fn post(
         &self,
         link: &mut dyn Tx,
@@ -253,8 +251,8 @@ impl Connection {
             let offset = usize::from(slot) * self.cfgs.request_stride;
             let len = sample.len as usize;
             if len <= self.cfgs.request_stride {
-                // SAFETY: the QSL does not change a loaded sample, and the staging slot belongs to
-                // this slot's owner, who was reserved just now.
+                // SAFETY: the QSL does not change a loaded sample. The caller has reserved the
+                // slot, so it owns the slot's staging bytes.
                 let copy = unsafe { (from.bytes(sample.offset, len), to.bytes_mut(offset, len)) };
                 if let (Ok(from), Ok(to)) = copy {
                     to.copy_from_slice(from);
@@ -270,7 +268,7 @@ impl Connection {
         };
         post.imm = imm;
         link.post(&post).map(|()| copied).map_err(|e| {
-            // Whoever closes the grant owns the sample: this thread, or one that took an answer.
+            // The thread that closes the grant owns the sample: this one, or one with an answer.
             let is_ours = self.window.grants().revoke(slot);
             if is_ours {
                 self.tracker.release(slot);

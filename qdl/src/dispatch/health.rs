@@ -1,19 +1,19 @@
-//! Choosing by health: what the dispatcher does where the policy is one of [`RailArbiter`]'s.
+//! Dispatch under a policy by health, with [`RailArbiter`].
 //!
 //! ```text
 //!   issue --> assign: pick a rail, one of its connections --> that connection's queue --> posted
 //!         \-> no connection has room --> backlog --> distribute, when slots come free --/
 //! ```
 //!
-//! A sample is picked for before it is posted, so that bytes count against a rail from the decision
-//! on. From then on it belongs to its connection, and only a thread that drives that connection
-//! posts it: `posting` decides which, once for what a call gives to a connection.
-//! Every pick ends in exactly one `completed` or `taken_back`: the sample is answered, or could not
-//! be posted, or its connection was lost or its rail is congested before it was posted.
+//! The arbiter picks a rail before the post, so the sample's bytes load the rail from the decision
+//! on. The sample then belongs to its connection, and only a thread that drives the connection
+//! posts it. `posting` decides which thread, once per call and connection. Each pick ends in one
+//! `completed` or one `taken_back`: the answer came, the post failed, the connection was lost, or
+//! the rail became congested before the post.
 //!
-//! The backlog is handed out by whoever comes by, one at a time ([`SendToken`]): a sample for which
-//! there is no room is held, not put back, so that samples keep their order. A connection never
-//! draws from the backlog by itself: a sample waits rather than go by a rail that is congested.
+//! One thread at a time distributes the backlog ([`SendToken`]). It holds a sample that finds no
+//! room instead of putting it back, so the order is kept. A connection takes no sample from the
+//! backlog by itself: a sample waits rather than use a congested rail.
 
 use std::{
     cell::Cell,
@@ -29,23 +29,22 @@ use crate::{
 use fabric::clock::now_ns;
 
 thread_local! {
-    /// What a call gave to each connection, and whether that was idle before.
+    /// Samples that a call gave to each connection, and whether the connection was idle before.
     static BURSTS: Cell<Vec<(usize, Burst, bool)>> = const { Cell::new(Vec::new()) };
 }
 
-/// Asks whether a NIC of this node, by its index, says of
-/// itself that it is down; `None` where it cannot be asked.
+/// Asks a NIC of this node, by index, whether its link is down; `None` where the NIC does not say.
 pub type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 
-/// What choosing by health takes.
+/// State of a policy by health.
 pub(super) struct Health {
     pub arbiter: RailArbiter,
-    /// The sample of the backlog that there was no room for.
+    /// The sample of the backlog that found no room.
     turn: SendToken<Option<Sample>>,
     pub next_tick_ns: AtomicU64,
     tick_ns: u64,
     nic_down: Box<NicDown>,
-    /// The control session with each peer is lost.
+    /// Per peer: the control session is lost.
     control_lost: Box<[AtomicBool]>,
 }
 
@@ -69,13 +68,13 @@ impl Health {
 }
 
 impl Shared {
-    /// Gives a sample to a connection: its index, and whether it was idle. `None` when none has
-    /// room.
+    /// Puts a sample into a connection's ring. Returns the connection's index and whether it was
+    /// idle, or `None` when no connection has room.
     fn assign(&self, h: &Health, now: u64, sample: &Sample) -> Option<(usize, bool)> {
         self.assign_to(h, now, sample, |_| true)
     }
 
-    /// The same among some connections alone.
+    /// As [`Self::assign`], among the connections that `may` admits.
     pub(super) fn assign_to(
         &self,
         h: &Health,
@@ -88,11 +87,11 @@ impl Shared {
         let connection = &self.connections[index];
         let is_idle = connection.is_idle();
         if connection.assigned.push(*sample).is_err() {
-            // Others filled it since the look.
+            // Other threads have filled the ring since the pick.
             h.arbiter.taken_back(index, sample.len);
             return None;
         }
-        // Either the connection is seen to be down here, or whoever takes it down sees the sample.
+        // Either this thread sees the connection down, or its NIC thread sees the sample.
         fence(Ordering::SeqCst);
         if !connection.up.load(Ordering::SeqCst) {
             self.take_assigned_back(connection);
@@ -100,7 +99,7 @@ impl Shared {
         Some((index, is_idle))
     }
 
-    /// Takes back what was given to a connection and not posted.
+    /// Moves the samples of a connection's ring back to the backlog.
     pub(super) fn take_assigned_back(&self, connection: &Connection) {
         while let Some(sample) = connection.assigned.pop() {
             if let Some(h) = self.health.get() {
@@ -110,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// [`super::Dispatcher::issue`] by health.
+    /// [`super::Dispatcher::issue`] under a policy by health.
     pub(super) fn issue_by_health(&self, h: &Health, samples: &[Sample]) {
         let now = now_ns();
         let mut given = 0;
@@ -139,9 +138,9 @@ impl Shared {
         }
     }
 
-    /// Gives out what waits in the backlog, as far as there is room, and sees that it is posted.
+    /// Gives the backlog's samples to connections with room, and wakes their NIC threads.
     pub(super) fn distribute(&self, h: &Health) {
-        // Slots that came free before are seen by the owner of the turn, or by us.
+        // The token's owner, or this thread, sees slots that were freed before.
         fence(Ordering::SeqCst);
         let mut gave = false;
         h.turn.drive(|held| {
@@ -162,7 +161,7 @@ impl Shared {
             }
         });
         if gave {
-            // Its NIC thread posts.
+            // The NIC thread of the connection posts.
             for connection in self.connections.iter().filter(|c| c.assigned() > 0) {
                 let thread = self.handles().get(connection.share);
                 thread.inspect(|t| t.wake());
@@ -170,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// A connection has come up.
+    /// Tells the arbiter that a connection has come up.
     pub(super) fn health_up(&self, connection: usize) {
         if let Some(h) = self.health.get() {
             let mut changes = Vec::new();
@@ -180,7 +179,7 @@ impl Shared {
         }
     }
 
-    /// A connection was lost, and its samples are in the backlog.
+    /// Tells the arbiter that a connection is lost. Its samples are in the backlog already.
     pub(super) fn health_lost(&self, connection: &Connection) {
         if let Some(h) = self.health.get() {
             let (peer, mut changes) = (connection.cfgs.peer, Vec::new());
@@ -197,11 +196,11 @@ impl Shared {
         }
     }
 
-    /// Folds what was measured into the scores, where it is time: one of the NIC threads does.
+    /// Folds the measurements into the scores when the fold is due; one NIC thread does so.
     pub(super) fn health_tick(&self, now: u64) {
         let Some(h) = self.health.get() else { return };
         let due = h.next_tick_ns.load(Ordering::Relaxed);
-        // First: a look that is too early must not put the next fold off.
+        // Check first: an early call must not postpone the next fold.
         if now < due {
             return;
         }
@@ -231,7 +230,7 @@ impl Shared {
                 change: *change,
             });
         }
-        // A rail more, or one less: either way there may be another choice now.
+        // A rail came or went, so a waiting sample may have a new choice.
         if !changes.is_empty() && self.has_backlog() {
             self.distribute(h);
         }

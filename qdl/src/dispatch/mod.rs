@@ -1,20 +1,20 @@
-//! The frontend's side of the library: give it samples, it calls back with responses.
+//! The frontend's dispatcher: it takes samples, and calls back with responses.
 //!
 //! ```text
 //!   issue(samples) --> the ring of a connection with a free slot, chosen by the arbiter: the
 //!                  |   issuing thread posts it, or the NIC thread does (`posting`)
 //!                  \-> no slot, or more bursts than connections: the backlog, from which NIC
-//!                      threads post as slots come free
+//!                      threads post when slots come free
 //! ```
 //!
-//! The backlog is one for all connections, not one for each: a sample is
-//! bound to a connection only when it has a slot, so a slow accelerator
-//! holds up nobody else's samples and a lost connection has none waiting.
+//! All connections share one backlog. A sample is bound to a connection only when it has a slot. So
+//! a slow accelerator delays no samples of other accelerators, and a lost connection has none
+//! waiting.
 //!
-//! Every sample issued is completed exactly once: with its response, after having been sent again
-//! if its connection was lost, or empty once the dispatcher was told to [`Dispatcher::abort`]. What
-//! comes of a response before its end is handed over as it comes; where the sample is sent again
-//! that begins anew, but its first token is reported once, and compared when it comes again.
+//! Every issued sample is completed exactly once: with its response, possibly after a retry on a
+//! second connection, or empty after [`Dispatcher::abort`]. Parts of a response are handed over as
+//! they come. After a retry the parts begin again; the first token is reported once, and compared
+//! with the retry's first token.
 
 mod answers;
 mod api;
@@ -81,11 +81,11 @@ pub(crate) struct Shared {
     backlogged: AtomicU64,
     handed_over: CachePadded<AtomicU64>,
     arbiter: Arbiter,
-    /// Set once the peers have said what their connections lead to, under a policy by health.
+    /// Set once the peers have described their connections, under a policy by health.
     health: OnceLock<Health>,
     /// Set before the first sample, where slots are `auto`.
     limits: OnceLock<Limits>,
-    /// The connection that had the last burst, of those to each peer.
+    /// Per peer: the connection that got the last burst.
     last_of_peer: Box<[CachePadded<AtomicUsize>]>,
     owner: Arc<dyn Owner>,
     aborted: AtomicBool,
@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     first_ns: AtomicU64,
     /// Samples completed, by share.
     completed: Box<[CachePadded<AtomicU64>]>,
-    /// Parts handed over that others follow, by share.
+    /// Parts handed over with parts to follow, by share.
     parts: Box<[CachePadded<AtomicU64>]>,
     token_bytes: u32,
     answers: Option<Lengths>,
@@ -102,7 +102,7 @@ pub(crate) struct Shared {
     again: AtomicU64,
     /// Refusals: first, second and third of a sample.
     refused: [AtomicU64; 3],
-    /// Samples that were refused three times, until the run is given up.
+    /// Samples refused three times, kept until the run is aborted.
     spent: Mutex<Vec<Sample>>,
     connections_lost: AtomicU64,
     echo: EchoCfgs,
@@ -111,13 +111,13 @@ pub(crate) struct Shared {
     warm_up: WarmUp,
     /// Largest burst that the issuing thread posts, in payload bytes.
     post_up_to: u64,
-    /// How long a thread issues to the same connection, unless a burst is full before.
+    /// Time for which a thread issues to the same connection, unless a burst is full earlier.
     stay_ns: u64,
-    /// One doorbell for each sample.
+    /// Rings one doorbell for each sample.
     one_by_one: bool,
 }
 
-/// See the module.
+/// The frontend's dispatcher.
 pub struct Dispatcher {
     shared: Arc<Shared>,
     handles: Vec<NicThreadHandle>,
@@ -128,8 +128,8 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Maps the response slots and starts the NIC threads. All connections are down. `shares` are
-    /// those of the plan, or one for each NIC where there is none.
+    /// Maps the response slots and starts the NIC threads, with all connections down. `shares` has
+    /// one entry per share of the plan, or per NIC where there is no plan.
     ///
     /// # Errors
     /// [`DispatchError`].
@@ -193,7 +193,7 @@ impl Dispatcher {
             stay_ns: cfgs.stay_ns,
             one_by_one: cfgs.one_by_one,
         });
-        // Dropped where a thread cannot be started, it ends those before it.
+        // Dropped on an error, it ends the threads that have started.
         let mut dispatcher = Dispatcher {
             shared,
             handles: Vec::new(),
@@ -225,7 +225,7 @@ impl Dispatcher {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a connection's link is to be made with. The peer's side must have as many slots.
+    /// The endpoint for a new link of a connection. The peer's side must have as many slots.
     pub fn endpoint(&self, connection: usize) -> Endpoint {
         self.shared.connections[connection].endpoint(&self.shared.sources, self.send_depth)
     }
@@ -240,7 +240,7 @@ impl Dispatcher {
         self.shared.connections.len()
     }
 
-    /// Puts a connection up: a fresh link of a new epoch. Its memory must be out of quarantine.
+    /// Brings a connection up with a link of a new epoch. Its memory must be out of quarantine.
     pub fn attach(&self, connection: usize, epoch: u32, link: Link) {
         self.command(
             connection,
@@ -252,7 +252,7 @@ impl Dispatcher {
         );
     }
 
-    /// Gives up this epoch of a connection, as if the fabric had reported it broken.
+    /// Takes down this epoch of a connection, as if the fabric had reported it broken.
     pub fn give_up(&self, connection: usize, epoch: u32, cause: Broken) {
         self.command(
             connection,
@@ -264,7 +264,7 @@ impl Dispatcher {
         );
     }
 
-    /// Gives up every connection that is up on a NIC: its link is down.
+    /// Takes down every connection of a NIC whose link is down.
     pub fn give_up_nic(&self, nic_index: usize, cause: &Broken) {
         for share in self.crew.shares_of(nic_index) {
             self.inboxes[share].push(Command::GiveUpAll(cause.clone()));
@@ -278,9 +278,9 @@ impl Dispatcher {
         self.handles[share].wake();
     }
 
-    /// From now on rails are chosen by health; before it, by what is outstanding. `tick_ns` is how
-    /// often scores are folded; `nic_down` says of a NIC whether it is down. The first
-    /// call counts.
+    /// Switches to a policy by health; before the call, connections are chosen by outstanding
+    /// samples. Scores are folded every `tick_ns`. `nic_down` says whether a NIC is down. Only the
+    /// first call has an effect.
     pub fn choose_by_health(&self, arbiter: RailArbiter, tick_ns: u64, nic_down: Box<NicDown>) {
         let peers = 1 + self
             .shared
@@ -299,15 +299,15 @@ impl Dispatcher {
         self.handles.iter().for_each(NicThreadHandle::wake);
     }
 
-    /// The control session with a peer is lost, or there is one
-    /// again: whose fault the loss of a rail is depends on it.
+    /// Records whether the control session with a peer is lost: the arbiter uses it to decide who
+    /// is at fault for a lost rail.
     pub fn control_session(&self, peer: usize, lost: bool) {
         if let Some(h) = self.shared.health.get() {
             h.control(peer, lost);
         }
     }
 
-    /// What a peer's heartbeat says of its interior and of the rails.
+    /// Records the scores of a peer's interior and of its rails, from a heartbeat.
     pub fn told(
         &self,
         peer: usize,
@@ -319,14 +319,13 @@ impl Dispatcher {
         }
     }
 
-    /// What there is to say about each rail to a peer; nothing unless rails are chosen by health.
+    /// Report on each rail to a peer; empty unless the policy is by health.
     pub fn rail_report(&self, peer: usize) -> Vec<RailReport> {
         let health = self.shared.health.get();
         health.map_or_else(Vec::new, |h| h.arbiter.report(peer))
     }
 
-    /// Ends it: every connection is given up, and what is
-    /// outstanding and what still comes is completed empty.
+    /// Aborts the run: takes all connections down and completes all outstanding samples empty.
     pub fn abort(&self, cause: &str) {
         self.shared.aborted.store(true, Ordering::SeqCst);
         for inbox in &self.inboxes {
@@ -336,7 +335,7 @@ impl Dispatcher {
         self.shared.empty_backlog();
     }
 
-    /// Waits until nothing is outstanding; false if that takes longer than `deadline`.
+    /// Waits until no sample is outstanding; false after `deadline`.
     pub fn drain(&self, deadline: Duration) -> bool {
         let end = now_ns().saturating_add(deadline.as_nanos() as u64);
         while self.outstanding() > 0 {
@@ -348,8 +347,8 @@ impl Dispatcher {
         true
     }
 
-    /// Stops the NIC threads and takes every connection down. A thread that does not end, because
-    /// what it calls does not return, is left to itself after a while.
+    /// Stops the NIC threads and takes every connection down. A thread that does not end within the
+    /// time limit, because a callback does not return, is detached.
     pub fn stop(&self) {
         for inbox in &self.inboxes {
             inbox.push(Command::Stop);
@@ -367,23 +366,23 @@ impl Drop for Dispatcher {
 }
 
 impl Shared {
-    /// The thread of each share; none while the first of them are being started.
+    /// Handle of each share's thread; empty while the threads are starting.
     fn handles(&self) -> &[NicThreadHandle] {
         self.nic_threads.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Wakes every NIC thread: a lost connection's samples may go by any of them.
+    /// Wakes every NIC thread: any of them may post a lost connection's samples.
     fn wake_all(&self) {
         self.handles().iter().for_each(NicThreadHandle::wake);
     }
 
-    /// Posts a connection's ring and (but by health) the backlog, or leaves both to the owner of
-    /// its token.
+    /// Posts a connection's ring and, unless the policy is by health, the backlog; or leaves both
+    /// to the owner of the connection's token.
     fn drive(&self, connection: &Connection) -> Posted {
         self.drive_with(connection, iter::empty())
     }
 
-    /// The same, `direct` before all else: what is left of it is the caller's.
+    /// As [`Self::drive`], with `direct` first. The caller keeps what is not taken from `direct`.
     fn drive_with(
         &self,
         connection: &Connection,
@@ -392,7 +391,7 @@ impl Shared {
         let mut requests = Requests::new(self, connection, direct);
         let done = connection.send.drive(&mut requests);
         if done.broken.is_some() {
-            // The NIC thread takes the connection down, even if nothing comes over it any more.
+            // The NIC thread takes the connection down, even if no event comes from the link.
             let thread = self.handles().get(connection.share);
             thread.inspect(|t| t.wake());
         }

@@ -1,5 +1,5 @@
-//! The work of a frontend's NIC thread, for one share of a NIC's connections: poll them, complete
-//! what has arrived, post from the backlog as slots come free, watch for silence, and take lost
+//! The work of a frontend's NIC thread, for one share of a NIC's connections: it polls them,
+//! completes arrivals, posts the backlog when slots come free, checks liveness, and takes lost
 //! connections down.
 
 use std::{
@@ -29,27 +29,26 @@ use crate::{
 };
 use fabric::{Armed, Broken, Link, PathReading, clock::now_ns};
 
-/// So many connections may be lost with a sample in flight on them before it is said to be
-/// [`DispatchEvent::WornOut`]: a sample that an accelerator dies of takes its connections along
-/// for ever. But connections are also lost through no fault of their samples, and one with a long
-/// answer is in flight on many. Were half of its attempts lost so, which is a run of one fault for
-/// each two answers, 64 in a row come once in 10^19; were it nine out of ten, once in 850.
+/// Losses of a sample's connections after which [`DispatchEvent::WornOut`] names the sample. A
+/// sample that crashes its accelerator loses its connections for ever. But connections are also
+/// lost without the sample's fault, and a long answer is in flight on many. If half of its attempts
+/// fail by chance, 64 losses in a row occur once in 10^19; if nine of ten fail, once in 850.
 const LOSSES: u16 = 64;
 
-/// How often a connection's way is looked at: one system call, for ten in a second.
+/// Interval of path readings: one system call each, ten per second.
 const LOOK_AT_PATH_NS: u64 = 100_000_000;
 
-/// How often is shown what a connection has carried.
+/// Interval of updates of a connection's live figures.
 const SHOW_NS: u64 = 40_000_000;
 
-/// Payload bytes that samples took.
+/// Payload bytes of completed samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Carried {
     pub(super) bytes_out: u64,
     pub(super) bytes_in: u64,
 }
 
-/// What the NIC thread is told.
+/// Command to a NIC thread.
 pub(super) enum Command {
     Attach {
         connection: usize,
@@ -61,7 +60,7 @@ pub(super) enum Command {
         epoch: u32,
         cause: Broken,
     },
-    /// Rails are chosen by health from now on.
+    /// The policy is by health from now on.
     Health,
     GiveUpAll(Broken),
     Stop,
@@ -73,24 +72,23 @@ pub(super) struct Up {
     pub(super) epoch: u32,
     half: Receiving,
     echo: Echo,
-    /// The peer was asked for a sign of life and gave none; what it has said by the next poll
-    /// counts still.
+    /// The echo timed out. Bytes that the next poll finds still count as a sign of life.
     silent: Option<Broken>,
-    /// Responses taken from it.
+    /// Responses taken from the connection.
     taken: u64,
-    /// Payload bytes of those and of their requests.
+    /// Payload bytes of those responses and their requests.
     pub(super) carried: Carried,
-    /// What of that is shown, and when it was.
+    /// Time, samples and bytes of the last update of the live figures.
     shown: (u64, u64, Carried),
-    /// What the fabric said of the way when it was looked at last, and when that was.
+    /// Time and value of the last path reading.
     path: (u64, PathReading),
-    /// `taken` at that moment.
+    /// `taken` at the last path reading.
     taken_at_look: u64,
-    /// What has come of each slot's answer; empty where answers come in one piece.
+    /// Parts of each slot's answer so far; empty where answers come in one piece.
     pub(super) coming: Box<[Coming]>,
-    /// Those who choose by health know that it is up.
+    /// The arbiter by health knows that the connection is up.
     known: bool,
-    /// One of its samples has seen too many connections go.
+    /// The worn-out sample with the most losses, if any.
     pub(super) worn: Option<Sample>,
 }
 
@@ -101,7 +99,7 @@ pub(super) struct FrontendNic {
     pub(super) completer: Box<dyn Completer>,
     pub(super) up: Vec<Up>,
     order: PollOrder,
-    /// Those that take their leave: nobody posts on them, and what still comes is not looked at.
+    /// Connections that say goodbye: no thread posts on them, and their arrivals are ignored.
     leaving: Vec<Up>,
     pub(super) came: Came,
     new_fds: Vec<RawFd>,
@@ -116,8 +114,7 @@ impl FrontendNic {
         completer: Box<dyn Completer>,
         handle: &NicThreadHandle,
     ) -> Self {
-        // Touched from the pinned thread: where memory cannot be bound to a node, it comes to lie
-        // near.
+        // The pinned thread touches the memory, so it is local even where memory cannot be bound.
         for connection in shared.connections.iter().filter(|l| l.share == share) {
             connection.window.region().prefault();
             handle.note_memory(connection.window.region());
@@ -196,7 +193,7 @@ impl FrontendNic {
         }
     }
 
-    /// Tells those who choose by health which connections are up.
+    /// Tells the arbiter by health which connections are up.
     fn make_known(&mut self) {
         if self.shared.health.get().is_some() {
             for up in self.up.iter_mut().filter(|u| !u.known) {
@@ -206,13 +203,13 @@ impl FrontendNic {
         }
     }
 
-    /// Nothing is to be taken down.
+    /// Whether no connection has to be taken down.
     fn is_whole(&self) -> bool {
         self.leaving.is_empty() && self.up.iter().all(|u| u.half.broken.is_none())
     }
 
-    /// Destroys the local side of connections that are broken, or of all when this thread stops, as
-    /// soon as they have said goodbye: from then on nothing lands through them.
+    /// Takes broken connections down, or all when this thread stops. Destroys the local side of
+    /// each once it has said goodbye; from then on no write lands through it.
     fn take_down(&mut self) {
         let down = |u: &mut Up| self.stopping || u.half.broken.is_some();
         self.leaving.extend(self.up.extract_if(.., down));
@@ -239,8 +236,8 @@ impl FrontendNic {
         }
     }
 
-    /// A connection is lost, unless this thread stops: its
-    /// samples go again by whatever connection is left.
+    /// Handles a lost connection: its samples are sent again on the remaining connections. Does
+    /// nothing where this thread stops.
     fn lose(&mut self, up: Up) {
         let Up {
             connection: index,
@@ -261,11 +258,11 @@ impl FrontendNic {
         shared.warm_up.lost(index, &cause);
         shared.take_assigned_back(connection);
         if shared.aborted.load(Ordering::SeqCst) {
-            // It was given up with the run.
+            // The connection was taken down with the run.
             shared.empty_backlog();
         } else {
             shared.connections_lost.fetch_add(1, Ordering::Relaxed);
-            // What was in flight, and what could not be posted.
+            // Samples that were in flight, or could not be posted.
             if shared.has_backlog() {
                 shared.wake_all();
             }
@@ -298,14 +295,14 @@ impl FrontendNic {
         let connection = &shared.connections[up.connection];
         let before = came.seen.len();
         let coming = &mut up.coming;
-        // Of what is in flight, not of what may be: all of 256 read at once, with room for 2,048,
-        // leave the peer nothing to do meanwhile.
+        // Half of the writes in flight, not of the slots: 256 responses read at once, with room for
+        // 2,048, would leave the peer idle meanwhile.
         let most = burst(connection.tracker.in_flight());
         let polled = up.half.poll(&connection.send, most, |imm, at, len| {
             shared.arrived((i, connection), coming, (imm, at, len), came)
         });
         if polled.busy {
-            // Bytes of an answer that is under way are a sign of life, too.
+            // Bytes of an incomplete answer are a sign of life, too.
             up.echo.heard(now);
             up.silent = None;
         } else if up.silent.is_some() && up.half.broken.is_none() {
@@ -318,12 +315,11 @@ impl FrontendNic {
         polled
     }
 
-    /// Posts rings and the backlog, and goes on with what a full socket held up. Returns whether
-    /// that was anything.
+    /// Posts rings and the backlog, and continues blocked flushes. Returns whether it did any work.
     fn post(&mut self, completed: bool) -> bool {
         let mut busy = false;
         if completed && let Some(h) = self.shared.health.get() {
-            // Slots came free before the look.
+            // Slots were freed before the check of the backlog.
             fence(Ordering::SeqCst);
             if self.shared.has_backlog() {
                 self.shared.distribute(h);
@@ -342,7 +338,7 @@ impl FrontendNic {
 }
 
 impl Up {
-    /// Shows what it has carried to whoever asks for readings.
+    /// Updates the live figures of the connection.
     fn show(&mut self, connection: &Connection) {
         let (_, taken, carried) = self.shown;
         let now = &connection.now;
@@ -355,7 +351,7 @@ impl Up {
         (self.shown.1, self.shown.2) = (self.taken, self.carried);
     }
 
-    /// The same every now and then.
+    /// Updates the live figures when the update is due.
     fn show_at(&mut self, connection: &Connection, now: u64) {
         if now.saturating_sub(self.shown.0) >= SHOW_NS {
             self.shown.0 = now;
@@ -363,7 +359,7 @@ impl Up {
         }
     }
 
-    /// Counts what the fabric says of the way in, while samples are on it.
+    /// Takes a path reading when it is due, and adds it to the counts while samples are in flight.
     fn look_at_path(&mut self, connection: &Connection, now: u64) {
         let (at, before) = self.path;
         let span = now.saturating_sub(at);
@@ -377,8 +373,8 @@ impl Up {
         let carried = self.taken - std::mem::replace(&mut self.taken_at_look, self.taken);
         let on_it = connection.tracker.in_flight() > 0;
         if on_it || carried > 0 {
-            // The system's average over what went before: where samples are few and quick, hardly
-            // any is under way at the moment of a look.
+            // Use the kernel's average over the time before: with few and quick samples, hardly any
+            // is in flight at the moment of a reading.
             let rtt = &connection.now.rtt_us;
             rtt.store(reading.rtt_us + 1, Ordering::Relaxed);
         }
@@ -422,7 +418,7 @@ impl NicWork for FrontendNic {
             self.shared.health_tick(now);
         }
         if self.is_whole() {
-            // Times are recorded while the peers see to what goes out now.
+            // Record after posting, so that the peers work meanwhile.
             busy |= self.post(came);
             self.record(handed);
         } else {
@@ -490,14 +486,14 @@ impl NicWork for FrontendNic {
 }
 
 impl Shared {
-    /// Whether samples wait that may go by this connection.
+    /// Whether samples wait that this connection may post.
     fn waits_for(&self, connection: &Connection) -> bool {
         !connection.assigned.is_empty() || (!connection.by_health && self.has_backlog())
     }
 
-    /// A sample that was in flight has no answer, and its connection is lost. Samples that warm up
-    /// do not go again. One that has lost too many is noted in `worn`: of several, the one that has
-    /// lost most.
+    /// Queues a sample again after the loss of its connection; false for a warm-up sample or an
+    /// aborted run. Sets `worn` to the sample if it is worn out and has more losses than the one in
+    /// `worn`.
     pub(super) fn goes_again(
         &self,
         connection: &Connection,
@@ -516,7 +512,7 @@ impl Shared {
             h.arbiter.taken_back(connection.index, sample.len);
         }
         self.push_all(iter::once(sample));
-        // With the run, it has nowhere to go.
+        // After an abort, the sample is not sent again.
         let goes = !self.aborted.load(Ordering::SeqCst);
         self.again.fetch_add(u64::from(goes), Ordering::Relaxed);
         goes

@@ -6,12 +6,12 @@
 //!                     \-> more bursts than connections, or no room: the backlog
 //! ```
 //!
-//! A burst has at most [`BURST`] samples and [`BURST_BYTES`], and at least one sample. It goes to
-//! the connection of this thread's last burst if that is less than `stay_ns` ago, both together
-//! are within one burst, and the connection has room; otherwise to the connection that the arbiter
-//! names. Of an accelerator's connections the one that had the last burst has an advantage of one
-//! burst in flight: its NIC threads are awake. The rule stands in `docs/architecture.md`, *Which
-//! thread posts*, and its measurements in `bench/README.md`.
+//! A burst has 1 to [`BURST`] samples, and at most [`BURST_BYTES`] unless it is one sample. It goes
+//! to the connection of the thread's last burst if that is less than `stay_ns` ago, both together
+//! fit one burst, and the connection has room. Otherwise the arbiter chooses. Of an accelerator's
+//! connections, the one with the last burst has an advantage of one burst in flight: its NIC
+//! threads are awake. The rule stands in `docs/architecture.md`, *Which thread posts*; its
+//! measurements in `bench/README.md`.
 
 use std::{
     cell::Cell,
@@ -23,33 +23,32 @@ use super::{Connection, Dispatcher, Sample, Shared, end::BURST};
 use crate::connection::NicThreadHandle;
 use fabric::clock::now_ns;
 
-/// Most payload bytes of a burst: what one `sendmsg` carries well, and what one core copies while
-/// another wakes up.
+/// Most payload bytes of a burst: as many as one core copies while a second core wakes up.
 pub(super) const BURST_BYTES: u64 = 64 << 10;
 
-/// More samples than this in a connection's ring mean that its NIC thread has no core: the issuing
-/// thread posts. Twice what is issued during a turn of a NIC thread that has one.
+/// Samples in a ring above which the NIC thread has no core: the issuing thread then posts. Twice
+/// the samples issued during a turn of a running NIC thread.
 const CROWD: usize = 2 * BURST;
 
-/// Bursts of a stay that the issuing thread posts for a NIC thread that sleeps: as many system
-/// calls take as long as its wake-up, so the next burst wakes it.
+/// Bursts of a stay that the issuing thread posts for a sleeping NIC thread. Their system calls
+/// cost as much as one wake-up, so the next burst wakes the NIC thread.
 const FOR_SLEEPER: u32 = 4;
 
-/// No round trip is shorter: a connection that had a burst less than this ago is not idle.
+/// Lower bound of a round trip: a connection with a burst more recent than this is not idle.
 const ROUND_TRIP_NS: u64 = 4_000;
 
-/// The connection that a thread issues to, and how much more of one burst fits there.
+/// The connection that a thread issues to, and the room left in its burst.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
-    /// Address of the dispatcher: indices of another one mean nothing.
+    /// Address of the dispatcher that `connection` belongs to.
     dispatcher: usize,
     connection: usize,
-    /// When the last burst was issued.
+    /// Issue time of the last burst.
     issued_ns: u64,
-    /// Samples that fit: within a burst, and with a free slot each.
+    /// Samples that still fit the burst, each with a free slot.
     samples: usize,
     bytes: u64,
-    /// Bursts that the thread has posted for the NIC thread, which slept.
+    /// Bursts that the thread has posted for the sleeping NIC thread.
     for_sleeper: u32,
 }
 
@@ -63,7 +62,7 @@ impl Stay {
         for_sleeper: 0,
     };
 
-    /// Whether the whole burst goes where the last one went.
+    /// Whether the whole burst goes to the connection of the last one.
     fn takes(&self, dispatcher: usize, burst: &Burst, now_ns: u64, stay_ns: u64) -> bool {
         self.dispatcher == dispatcher
             && burst.samples <= self.samples
@@ -76,7 +75,7 @@ thread_local! {
     static STAY: Cell<Stay> = const { Cell::new(Stay::NONE) };
 }
 
-/// The first samples of a call, as many as go together.
+/// Size of a burst: the first samples of a call that go together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Burst {
     samples: usize,
@@ -84,7 +83,7 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// One sample.
+    /// Makes a burst of one sample.
     pub fn of(sample: &Sample) -> Burst {
         Burst {
             samples: 1,
@@ -92,13 +91,13 @@ impl Burst {
         }
     }
 
-    /// One sample more.
+    /// Adds one sample.
     pub fn add(&mut self, sample: &Sample) {
         self.samples += 1;
         self.bytes += u64::from(sample.len);
     }
 
-    /// The first burst of `samples`: none where there are no samples.
+    /// The first burst of `samples`; empty for no samples.
     fn first(samples: &[Sample]) -> Burst {
         let mut burst = Burst::default();
         for s in samples.iter().take(BURST) {
@@ -110,7 +109,7 @@ impl Burst {
         burst
     }
 
-    /// Whether `samples` are at most `most` bursts.
+    /// Whether `samples` make at most `most` bursts.
     fn are_at_most(mut samples: &[Sample], most: usize) -> bool {
         if samples.len() > most.saturating_mul(BURST) {
             return false;
@@ -123,11 +122,12 @@ impl Burst {
 }
 
 impl Dispatcher {
-    /// Sends samples. Returns at once; each is completed exactly once: from a NIC thread, or from
-    /// the thread that empties the backlog once the run was given up.
+    /// Issues samples and returns at once. Each sample is completed exactly once: from a NIC
+    /// thread, or from the thread that empties the backlog after an abort.
     ///
-    /// Nothing here sleeps or locks (but by health, where each choice takes the peer's lock), and
-    /// nothing allocates unless samples go to the backlog, which has a lock and grows by rows.
+    /// The call never sleeps. It takes no lock, except that a policy by health locks the peer for
+    /// each choice. It allocates only for samples that go to the backlog, which has a lock and
+    /// grows by rows.
     pub fn issue(&self, samples: &[Sample]) {
         let s = &*self.shared;
         if s.issued.fetch_add(samples.len() as u64, Ordering::Relaxed) == 0 {
@@ -152,12 +152,12 @@ impl Dispatcher {
 }
 
 impl Shared {
-    /// Puts samples into the backlog, and sees that they are posted as slots come free.
+    /// Puts samples into the backlog, and sees to it that threads post them when slots come free.
     fn back_up(&self, samples: &[Sample]) {
         let bytes = samples.iter().take(BURST).map(|s| u64::from(s.len)).sum();
         let is_small = samples.len() <= BURST && self.is_small(bytes);
         self.leave_to_others(samples.iter().copied());
-        // A slot may have come free between the look and the push.
+        // A slot may have come free between the count and the push.
         fence(Ordering::SeqCst);
         if is_small {
             self.drive_all(0);
@@ -166,8 +166,8 @@ impl Shared {
         }
     }
 
-    /// Gives samples to connections, burst by burst. Returns how many, from the first on: no
-    /// connection has room for the others.
+    /// Gives samples to connections, burst by burst. Returns the number of samples given; no
+    /// connection has room for the rest.
     fn give(&self, samples: &[Sample]) -> usize {
         let dispatcher = ptr::from_ref(self).addr();
         let mut stay = STAY.get();
@@ -183,7 +183,7 @@ impl Shared {
                 stay = Stay {
                     dispatcher,
                     connection: chosen,
-                    // Whether it is idle is looked at.
+                    // 0, so that the code below checks whether the connection is idle.
                     issued_ns: 0,
                     samples: BURST.min(connection.load().room()),
                     bytes: BURST_BYTES.max(burst.bytes),
@@ -195,7 +195,7 @@ impl Shared {
                 }
             }
             let connection = &self.connections[stay.connection];
-            // Its lines are other threads' to write: they are read only where it may be idle.
+            // Other threads write the connection's counters, so read them only when it may be idle.
             let is_recent = first.issued_ns.saturating_sub(stay.issued_ns) < ROUND_TRIP_NS;
             let is_idle = !is_recent && connection.is_idle();
             let next = &samples[given..given + burst.samples];
@@ -204,7 +204,7 @@ impl Shared {
                 .map_while(|s| connection.assigned.push(*s).ok())
                 .count();
             if pushed == 0 {
-                // Other threads took the room since the look.
+                // Other threads have taken the room since the choice.
                 stay = Stay::NONE;
                 break;
             }
@@ -222,7 +222,7 @@ impl Shared {
         given
     }
 
-    /// The connection that the arbiter names for a burst that begins with this sample; `None` where
+    /// The connection that the arbiter chooses for a burst that begins with `first`; `None` where
     /// none has room.
     fn pick(&self, first: &Sample) -> Option<usize> {
         let advantage = BURST_BYTES / u64::from(first.len).max(1);
@@ -243,20 +243,20 @@ impl Shared {
         Some(chosen)
     }
 
-    /// The same decision for samples that a policy by health has put into a connection's ring.
+    /// As [`Self::post_or_leave`], for samples that a policy by health has put into a ring.
     pub(super) fn post_or_leave_given(&self, connection: &Connection, burst: Burst, is_idle: bool) {
         let posts = is_idle || connection.assigned() > CROWD;
         self.post_or_leave(connection, burst, posts, &mut 0);
     }
 
-    /// Whether the issuing thread may post so many bytes.
+    /// Whether the issuing thread may post `bytes` payload bytes.
     fn is_small(&self, bytes: u64) -> bool {
         bytes <= self.post_up_to
     }
 
-    /// A burst was put into a connection's ring: posts what the ring holds if the burst is small
-    /// and `posts` says so or the NIC thread sleeps; otherwise leaves it to the NIC thread, which
-    /// is woken if it sleeps. `for_sleeper` counts the bursts of this stay that were posted for the
+    /// Posts or leaves a burst in a connection's ring. The caller posts the ring if the burst is
+    /// small and either `posts` is true or the NIC thread sleeps. Otherwise the NIC thread posts,
+    /// and is woken if it sleeps. `for_sleeper` counts the bursts of this stay posted for a
     /// sleeping NIC thread. Returns false where the connection is down.
     fn post_or_leave(
         &self,
@@ -265,8 +265,8 @@ impl Shared {
         posts: bool,
         for_sleeper: &mut u32,
     ) -> bool {
-        // Behind the fence of `is_asleep` either the connection is seen to be down, or the thread
-        // that takes it down sees the samples; and a NIC thread that is awake sees them before it
+        // After the fence in `is_asleep`, this thread sees the connection down, or the thread that
+        // takes it down sees the samples. A NIC thread that is awake sees the samples before it
         // sleeps.
         let thread = self.handles().get(connection.share);
         let sleeper = thread.filter(|t| t.is_asleep());
@@ -313,8 +313,8 @@ mod tests {
     }
 
     proptest! {
-        /// Bursts cover a call, each within its bounds unless it is one sample, and none could take
-        /// the next one's first sample.
+        /// Bursts cover a call. Each is within its bounds or is one sample, and none could take the
+        /// first sample of the next one.
         #[test]
         fn bursts_are_as_long_as_their_bounds_allow(
             lengths in prop::collection::vec(0u32..100_000, 0..300),

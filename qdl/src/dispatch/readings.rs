@@ -1,4 +1,4 @@
-//! What there is to read of a dispatcher while it works and behind it: counts, records, places.
+//! Statistics of a dispatcher, during and after a run: counts, records and placement.
 
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
@@ -9,24 +9,24 @@ use crate::{
 };
 
 impl Dispatcher {
-    /// Where the threads run and the connections' memory lies, by NIC.
+    /// Placement of each NIC's threads and of its connections' memory.
     pub fn placed(&self) -> Vec<Placed> {
         NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
     }
 
-    /// NUMA nodes that the samples lie on, as the system says.
+    /// NUMA nodes of the samples' memory, as the kernel reports them.
     pub fn sample_nodes(&self) -> BTreeSet<u32> {
         let s = &*self.shared;
         let regions = s.sources.iter().chain(&s.staged_from);
         regions.flat_map(|r| r.nodes()).collect()
     }
 
-    /// How many NIC threads there are.
+    /// Number of NIC threads.
     pub fn nic_threads(&self) -> usize {
         self.crew.threads()
     }
 
-    /// Which thread posts a sample.
+    /// The rule that decides which thread posts a sample.
     pub fn posting_rule(&self) -> PostingRule {
         PostingRule {
             up_to_bytes: self.shared.post_up_to,
@@ -34,13 +34,13 @@ impl Dispatcher {
         }
     }
 
-    /// How many connections are up.
+    /// Number of connections that are up.
     pub fn connections_up(&self) -> usize {
         let up = |l: &&Connection| l.up.load(Ordering::Relaxed);
         self.shared.connections.iter().filter(up).count()
     }
 
-    /// When the first sample was issued, on [`fabric::clock`]; those that warm up are none.
+    /// Issue time of the first sample on [`fabric::clock`], warm-up samples excluded.
     pub fn first_issued_ns(&self) -> Option<u64> {
         match self.shared.first_ns.load(Ordering::Relaxed) {
             0 => None,
@@ -54,7 +54,7 @@ impl Dispatcher {
         c.issued - c.completed - c.completed_empty
     }
 
-    /// Parts handed over that others follow: like completed samples, a sign that answers come.
+    /// Parts handed over with parts to follow. Like completed samples, they show progress.
     pub fn parts(&self) -> u64 {
         let parts = self.shared.parts.iter();
         parts.map(|p| p.load(Ordering::Relaxed)).sum()
@@ -70,7 +70,7 @@ impl Dispatcher {
             completed,
             completed_empty,
             parts: self.parts(),
-            // Read last: what is completed was issued before.
+            // Load last: each completed sample was issued before.
             issued: s.issued.load(Ordering::Acquire),
             again: s.again.load(Ordering::Relaxed),
             refused: [0, 1, 2].map(|i| s.refused[i].load(Ordering::Relaxed)),
@@ -88,13 +88,13 @@ impl Dispatcher {
         }
     }
 
-    /// What the NIC threads were used for so far.
+    /// Work of the NIC threads so far.
     pub fn nic_use(&self) -> NicUse {
         NicThreadHandle::uses(&self.handles)
     }
 
-    /// What each connection did; complete once the dispatcher has been stopped. It knows them by
-    /// index alone: their names, and why they were lost, are the caller's to put in.
+    /// Record of each connection, final once the dispatcher has been stopped. The caller adds the
+    /// names of the connections and the causes of their losses.
     pub fn connection_records(&self) -> Vec<ConnectionRecord> {
         self.shared
             .connections
@@ -103,8 +103,7 @@ impl Dispatcher {
             .collect()
     }
 
-    /// What each connection is like now, by index; without the scores of rails. Looking at it costs
-    /// nobody anything.
+    /// Live figures of each connection, without rail scores. Reading them slows no other thread.
     pub fn readings(&self) -> Vec<ConnectionReading> {
         self.shared
             .connections
@@ -114,7 +113,8 @@ impl Dispatcher {
     }
 
     /// Samples copied into registered memory before they were sent (`qsl: staged`), and their
-    /// bytes. Not among the totals: those are read during a run, and this waits for who is sending.
+    /// bytes. They are not part of [`Self::counts`], because this call waits for the threads that
+    /// send.
     pub fn staged(&self) -> (u64, u64) {
         let sent = self.shared.connections.iter().map(|c| c.send.counts());
         sent.fold((0, 0), |(n, bytes), c| {

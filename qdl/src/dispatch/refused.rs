@@ -1,4 +1,4 @@
-//! Samples that an accelerator has refused: each is tried again, first by another accelerator.
+//! Refused samples: each is tried again, first at a different accelerator.
 
 use std::{
     iter,
@@ -14,12 +14,12 @@ use super::{
 use fabric::clock::now_ns;
 
 impl Shared {
-    /// An accelerator refused a sample: tries it again, by another accelerator where one has room.
+    /// Handles a refusal: tries the sample again, at a different accelerator where one has room.
     pub(super) fn refused(&self, epoch: u32, refused: &answers::RefusedAnswer) {
         let connection = &self.connections[refused.connection];
         let slot = refused.imm.slot();
         // SAFETY: the receiving half has closed the grant (`Shared::arrived`), and the slot is
-        // released below, so the peer has no business in these bytes.
+        // released only below, so the peer does not write these bytes.
         let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
         let reason = String::from_utf8_lossy(reason);
         let reason = reason.replace(char::is_control, " ");
@@ -49,7 +49,7 @@ impl Shared {
         }
         let peer = connection.cfgs.peer;
         if sample.tries.are_over() {
-            // It is tried no more: the run's owner gives the run up, which completes it empty.
+            // The sample is not tried again. The owner aborts the run, which completes it empty.
             self.spent().push(sample);
         } else if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
             && !self.give_to_one(&sample, |_| true)
@@ -61,12 +61,12 @@ impl Shared {
         }
     }
 
-    /// Samples that were refused three times.
+    /// Samples refused three times.
     pub(super) fn spent(&self) -> MutexGuard<'_, Vec<Sample>> {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a sample into the ring of a connection that may have it. False where none has room.
+    /// Puts a sample into the ring of a connection that `may` admits. False where none has room.
     fn give_to_one(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
         let given = match self.health.get() {
             Some(h) => self.assign_to(h, now_ns(), sample, may),

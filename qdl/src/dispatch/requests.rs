@@ -1,4 +1,4 @@
-//! Samples on their way to a connection: where whoever has its send token takes them from.
+//! Source of a connection's writes: the samples that the owner of its send token posts.
 
 use std::{cell::Cell, sync::atomic::Ordering};
 
@@ -7,34 +7,34 @@ use crate::connection::{Next, Outgoing, SendCounts, burst, tracker::Reserved};
 use fabric::{PostError, Tx, clock::now_ns};
 
 thread_local! {
-    /// Where a thread puts samples of the backlog, while it posts them.
+    /// Samples of the backlog that this thread is posting.
     static TAKEN: Cell<Vec<Sample>> = const { Cell::new(Vec::new()) };
 }
 
-/// Samples on their way to a connection: the caller's own first, then what was given to this
-/// connection, and, but by health, the backlog.
+/// Samples for one connection: first the caller's own, then the connection's ring, and, unless the
+/// policy is by health, the backlog.
 pub(super) struct Requests<'a, D> {
     shared: &'a Shared,
     connection: &'a Connection,
     direct: D,
-    /// When this burst began.
+    /// Start time of this burst.
     now: u64,
-    /// Most of a burst.
+    /// Most samples of a burst.
     burst: usize,
-    /// Slots for those that are to be expected of this burst.
+    /// Reserved slots for the samples expected in this burst.
     slots: Reserved,
     /// Writes of this burst.
     posted: usize,
-    /// Samples of the backlog, of which those before `next` have been posted in this burst: they
-    /// are not taken off its length yet.
+    /// Samples of the backlog. Those before `next` are posted in this burst, and are not yet
+    /// subtracted from the backlog's length.
     taken: Vec<Sample>,
     next: usize,
-    /// So many were posted of others, which `taken` held before.
+    /// Posted samples that `taken` held earlier in this burst.
     before: u64,
 }
 
 impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
-    /// The caller's own are `direct`.
+    /// Makes the source of `connection`'s writes; `direct` are the caller's own samples.
     pub fn new(shared: &'a Shared, connection: &'a Connection, direct: D) -> Self {
         Requests {
             shared,
@@ -43,7 +43,7 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
             now: 0,
             burst: match shared.one_by_one {
                 true => 1,
-                // Answers that one poll brings make room for samples of one doorbell.
+                // One doorbell's samples match the answers of one poll.
                 false => burst(connection.tracker.allowance()),
             },
             slots: Reserved::default(),
@@ -54,16 +54,16 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
         }
     }
 
-    /// The next of those taken.
+    /// The next of `taken`.
     fn of_taken(&mut self) -> Option<Sample> {
         let sample = self.taken.get(self.next).copied()?;
         self.next += 1;
         Some(sample)
     }
 
-    /// The next where none of those taken is left.
+    /// The next sample where `taken` is used up.
     fn of_others(&mut self, room: usize) -> Option<Sample> {
-        // What nothing was given to is not popped from: that takes a fence each time.
+        // Check for an empty ring first, since each pop costs a fence.
         let assigned = &self.connection.assigned;
         let given = || match assigned.is_empty() {
             true => None,
@@ -73,8 +73,8 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
         sample.or_else(|| self.of_backlog(room))
     }
 
-    /// The backlog's next, and those behind it, as many as are posted in this burst. Of those that
-    /// were taken before none is left.
+    /// Refills `taken` from the backlog, up to the number posted in this burst, and returns the
+    /// first. Requires that `taken` is used up.
     fn of_backlog(&mut self, room: usize) -> Option<Sample> {
         let seen = self.before + self.next as u64;
         if self.connection.by_health || self.shared.waiting() <= seen {
@@ -90,7 +90,7 @@ impl<'a, D: ExactSizeIterator<Item = Sample>> Requests<'a, D> {
         self.of_taken()
     }
 
-    /// So many more are there to be posted, as far as can be seen.
+    /// Number of samples known to wait.
     fn more(&self) -> usize {
         let backlog = match self.connection.by_health {
             true => 0,
@@ -128,8 +128,8 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
                 return Next::Nothing;
             }
         }
-        // Those taken have their slots: none of what comes now goes before them. They are posted
-        // from where they lie.
+        // The samples in `taken` have their slots and go first; they are posted in place, without a
+        // copy.
         let other;
         let sample = match self.taken.get(self.next) {
             Some(sample) => {
@@ -173,8 +173,8 @@ impl<D: ExactSizeIterator<Item = Sample>> Outgoing for Requests<'_, D> {
         let came_back = connection.tracker.give_back(&mut self.slots);
         self.posted = 0;
         if let Some(left) = self.taken.get(self.next..) {
-            // There is something where the link has failed alone: whoever takes the connection down
-            // wakes the others.
+            // Only a failed link leaves any. The thread that takes the connection down wakes the
+            // others.
             self.shared.backlog.put_back(left);
         }
         let seen = std::mem::take(&mut self.before) + std::mem::take(&mut self.next) as u64;
@@ -198,7 +198,7 @@ impl<D> Drop for Requests<'_, D> {
 }
 
 impl Shared {
-    /// A sample could not be posted after all: it goes by another connection.
+    /// Returns a sample that could not be posted to the backlog; a warm-up sample is dropped.
     fn not_posted(&self, connection: &Connection, sample: Sample) {
         if sample.id == WARM_UP_ID {
             return self.warm_up.not_posted(connection.index);

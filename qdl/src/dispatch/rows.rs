@@ -1,9 +1,8 @@
-//! A queue of samples, first in, first out, that takes and gives several with one lock.
+//! A FIFO queue of samples that adds and removes several samples under one lock.
 //!
-//! The lock is on the way of samples, once for a doorbell's worth of them and never for one that is
-//! posted by whoever issues it: it is held while at most [`BURST`] samples are copied, which takes
-//! less than claiming them one by one would. A row that is taken whole is not copied, and one that
-//! is brought whole was made before.
+//! Samples take the lock once per doorbell; a sample that the issuing thread posts takes none. The
+//! lock is held while at most [`BURST`] samples are copied, which costs less than claiming them one
+//! by one. A whole row is moved without a copy, and is filled before the lock is taken.
 
 use std::{
     collections::VecDeque,
@@ -13,13 +12,13 @@ use std::{
 
 use super::{Sample, end::BURST};
 
-/// Empty rows kept for those who bring few samples at a time.
+/// Empty rows kept for threads that push few samples at a time.
 const SPARE: usize = 4;
 
 #[derive(Debug, Default)]
 struct Row {
     samples: Vec<Sample>,
-    /// Those before it have been taken.
+    /// Samples before this index have been taken.
     from: usize,
 }
 
@@ -29,12 +28,12 @@ struct Inner {
     spare: Vec<Vec<Sample>>,
 }
 
-/// See the module.
+/// A FIFO queue of samples in rows.
 #[derive(Debug, Default)]
 pub(super) struct Rows(Mutex<Inner>);
 
 impl Inner {
-    /// Puts a sample behind the last.
+    /// Appends a sample.
     fn push(&mut self, sample: Sample) {
         match self.rows.back_mut() {
             Some(row) if row.samples.len() < row.samples.capacity().min(BURST) => {
@@ -49,8 +48,7 @@ impl Inner {
         }
     }
 
-    /// Takes the first row away, whose samples have been taken. Returns its memory where that is
-    /// not kept.
+    /// Removes the first row, whose samples have been taken. Returns its memory unless it is kept.
     fn drop_first(&mut self) -> Option<Vec<Sample>> {
         let mut empty = self.rows.pop_front()?.samples;
         if empty.capacity() < BURST || self.spare.len() >= SPARE {
@@ -67,8 +65,8 @@ impl Rows {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts samples behind the last, a row at a time: the first of many may be taken while the
-    /// others are still to come.
+    /// Appends samples, one row at a time. Other threads may take the first rows before the last
+    /// are pushed.
     pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
         if samples.len() > BURST {
             let rows = samples.len().div_ceil(BURST);
@@ -88,7 +86,7 @@ impl Rows {
         }
     }
 
-    /// Takes the first.
+    /// Takes the first sample.
     pub fn pop(&self) -> Option<Sample> {
         let mut inner = self.lock();
         let row = inner.rows.front_mut()?;
@@ -100,7 +98,7 @@ impl Rows {
         sample
     }
 
-    /// Puts samples that were taken last before the first again.
+    /// Puts samples back in front of the first.
     pub fn put_back(&self, samples: &[Sample]) {
         if !samples.is_empty() {
             self.lock().rows.push_front(Row {
@@ -110,8 +108,7 @@ impl Rows {
         }
     }
 
-    /// Takes the first, `most` at most, in place of what is in `taken`. Fewer where there are
-    /// fewer; of a row at most.
+    /// Takes up to `most` samples, and at most one row, in place of the contents of `taken`.
     pub fn take(&self, most: usize, taken: &mut Vec<Sample>) {
         taken.clear();
         let mut inner = self.lock();
@@ -157,7 +154,7 @@ mod tests {
     }
 
     proptest! {
-        /// So many are pushed, so many wanted of what is taken next, and so many of those put back.
+        /// Each step: samples pushed, samples taken next, and samples of those put back.
         #[test]
         fn samples_come_out_once_and_in_their_order(
             steps in prop::collection::vec((0u64..200, 0usize..80, 0usize..3), 1..60),

@@ -1,10 +1,10 @@
-//! How many slots of each connection are in use: one number, from what the accelerator's engine
-//! works on at once.
+//! Number of slots in use per connection, computed from the number of samples that the
+//! accelerator's engine works on at once.
 //!
-//! Memory is granted for many slots. Samples in flight beyond the need wait in queues, and their
-//! memory leaves the caches. So a connection uses its first slots alone
-//! ([`Tracker::allow`](crate::connection::tracker::Tracker::allow)), as many as [`in_use`] says.
-//! The number is computed when a connection or an accelerator comes or goes, never from a rate.
+//! Memory is granted for many slots. More samples in flight than needed only wait in queues, and
+//! their memory leaves the caches. So a connection uses its first slots alone
+//! ([`Tracker::allow`](crate::connection::tracker::Tracker::allow)), as many as [`in_use`] returns.
+//! The number changes when a connection or an accelerator comes or goes, never with the rate.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -13,19 +13,19 @@ use std::sync::{
 
 use super::{Dispatcher, Shared};
 
-/// Batches in flight for each that computes: one on its way out, one that computes, one on its way
-/// back.
+/// Batches in flight per batch that computes: one outbound, one computing, one inbound.
 const BATCHES: u64 = 3;
-/// Bytes of samples in flight on a connection that its core's caches hold (measured with second
-/// level caches of 1 and 2 MiB; `bench/README.md`).
+/// Bytes of samples in flight that a core's caches hold, per connection (measured with L2 caches of
+/// 1 and 2 MiB; `bench/README.md`).
 const CACHED_BYTES: usize = 2 << 20;
-/// Small samples: more in flight bring nothing.
+/// Most slots for small samples: more slots do not raise the rate.
 const MOST_CACHED: usize = 1024;
-/// Fewest slots: both directions and both ends have work.
+/// Fewest slots: both directions and both ends stay busy.
 const LEAST: usize = 4;
 
-/// Slots in use of a connection: of `granted`, with `stride` bytes each. `works_on` samples is what
-/// the engine works on at once, 0 where it does not say; `sharing` connections lead to it.
+/// Slots in use of a connection that has `granted` slots of `stride` bytes. `works_on` is the
+/// number of samples that the engine works on at once, 0 where unknown; `sharing` connections feed
+/// it.
 fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize {
     if works_on == 0 {
         return granted;
@@ -39,19 +39,19 @@ fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize
         .min(granted)
 }
 
-/// See the module.
+/// State of `slots: auto`.
 pub(super) struct Limits {
-    /// Connections whose `slots` the configuration leaves open.
+    /// Connections with `slots: auto`.
     auto: Box<[bool]>,
-    /// Samples that each accelerator's engine works on at once; 0 where it does not say.
+    /// Per accelerator: samples that its engine works on at once; 0 where unknown.
     works_on: Box<[AtomicU64]>,
-    /// One thread computes at a time, so that the last change counts.
+    /// Serializes computations, so that the last change is in effect.
     computing: Mutex<()>,
 }
 
 impl Dispatcher {
-    /// From now on limits the slots in use of the connections that are true in `auto`. The first
-    /// call counts.
+    /// Limits the slots in use of the connections that are true in `auto`. Only the first call has
+    /// an effect.
     pub fn limit_slots(&self, auto: &[bool]) {
         let s = &*self.shared;
         let peers = s.connections.iter().map(|c| c.cfgs.peer + 1).max();
@@ -62,7 +62,7 @@ impl Dispatcher {
         });
     }
 
-    /// A peer's engine works on so many samples at once; 0: it does not say.
+    /// Sets the number of samples that a peer's engine works on at once; 0 where unknown.
     pub fn engine_works_on(&self, peer: usize, samples: u64) {
         let s = &*self.shared;
         if let Some(works_on) = s.limits.get().and_then(|l| l.works_on.get(peer)) {
@@ -73,14 +73,14 @@ impl Dispatcher {
 }
 
 impl Shared {
-    /// Connections came or went, or an accelerator did: computes the slots in use of each.
+    /// Computes the slots in use, after a connection or an accelerator came or went.
     pub(super) fn connections_changed(&self) {
         let Some(limits) = self.limits.get() else {
             return;
         };
         let computing = limits.computing.lock();
         let _computing = computing.unwrap_or_else(PoisonError::into_inner);
-        // Under a policy by health all samples may go by the connections of one NIC.
+        // Under a policy by health, the connections of one NIC may carry all samples.
         let by_nic = self.arbiter.policy().by_health().is_some();
         let place = |i: usize| {
             let c = &self.connections[i].cfgs;
@@ -104,7 +104,7 @@ impl Shared {
             more |= slots > before;
         }
         if more && self.has_backlog() {
-            // NIC threads that found no room sleep.
+            // Wakes NIC threads that sleep because they found no room.
             self.wake_all();
         }
     }
@@ -116,18 +116,18 @@ mod tests {
 
     #[test]
     fn slots_in_use_follow_the_rule() {
-        // Small samples: 1,024; images: 13; large ones: 4; all of what is granted, if that is less.
+        // Small samples: 1,024; images: 13; large samples: 4; never more than granted.
         assert_eq!(in_use(8192, 64, 1, 1), 1024);
         assert_eq!(in_use(8192, 4_608, 1, 1), 455);
         assert_eq!(in_use(400, 150_528, 1, 2), 13);
         assert_eq!(in_use(400, 10 << 20, 1, 2), 4);
         assert_eq!(in_use(2, 150_528, 1, 2), 2);
-        // Three times what the engine works on, shared by its connections.
+        // Three times the engine's samples, divided among its connections.
         assert_eq!(in_use(8192, 150_528, 1000, 1), 3000);
         assert_eq!(in_use(8192, 150_528, 1000, 4), 750);
         assert_eq!(in_use(8192, 150_528, 1000, 0), 3000);
         assert_eq!(in_use(400, 150_528, u64::MAX, 1), 400);
-        // An engine that does not say.
+        // An engine that does not state its number.
         assert_eq!(in_use(400, 150_528, 0, 4), 400);
     }
 }

@@ -1,19 +1,19 @@
-//! Warming connections up: before the caller's first sample, samples of every size go over every
-//! connection and come back, so that what happens once (pages mapped, windows grown, caches and
-//! branch predictors filled, clocks raised) has happened.
+//! Warm-up of connections: before the caller's first sample, samples of every size cross every
+//! connection. One-time costs are then paid: pages mapped, windows grown, caches and branch
+//! predictors filled, clocks raised.
 //!
 //! ```text
 //!   cold    the longest sample over each connection          must be answered
 //!   sizes   each other size over each connection             \
-//!   warm    the longest again, WARM times                     } while the budget lasts
+//!   warm    the longest sample again, WARM times              } while the budget lasts
 //!   ramp    2, 4, 8 .. at once over all, up to their slots   /
 //! ```
 //!
-//! All but the ramp send one sample at a time, so that a connection's figures
-//! are its own; where the budget is gone before every connection had its first,
-//! the rest of those go at once. Samples carry [`WARM_UP_ID`] and end in the NIC
-//! thread: no completer sees them, none goes again by another connection, and a
-//! connection that is lost, or does not answer, ends the warm-up with its name.
+//! All phases but the ramp send one sample at a time, so that each figure belongs to one
+//! connection. If the budget ends before every connection had its first sample, the rest of those
+//! are sent at once. Samples carry [`WARM_UP_ID`] and end in the NIC thread: no completer sees
+//! them, and none is sent again. A connection that is lost or silent ends the warm-up with an error
+//! that names it.
 
 use std::{
     collections::VecDeque,
@@ -25,83 +25,83 @@ use super::{Connection, Dispatcher, Sample, Shared};
 use crate::{connection::tracker::InFlight, response::ResponseHeader};
 use fabric::{Broken, clock::now_ns};
 
-/// Id of the samples that warm up; a caller's own may not have it.
+/// Id of warm-up samples; callers must not use it.
 pub const WARM_UP_ID: u64 = u64::MAX;
 
-/// Samples over each connection, one at a time, that its warm latency is the median of.
+/// Samples per connection, one at a time, whose median is the warm latency.
 const WARM: usize = 5;
-/// Refusals in a row that end a warm-up.
+/// Consecutive refusals that end a warm-up.
 const REFUSED: u32 = 3;
-/// How long a sender waits before it looks again whether there is room.
+/// Pause of the sender before it checks again for room.
 const AGAIN: Duration = Duration::from_micros(50);
 
-/// What a warm-up is made of.
+/// Settings of a warm-up.
 #[derive(Clone, Debug)]
 pub struct WarmUpCfgs {
-    /// One sample for each size that is used. Their ids do not matter.
+    /// One sample of each size in use; their ids are ignored.
     pub samples: Vec<Sample>,
-    /// What may be left out is left out after so long.
+    /// Time after which optional phases are skipped.
     pub budget: Duration,
-    /// Without an answer from any connection for so long, while some are due, it has failed.
+    /// Time without any answer, while answers are due, after which the warm-up fails.
     pub deadline: Duration,
-    /// The connections have carried samples before: those that are down by now are left out.
+    /// The connections have carried samples before, so those that are down are skipped.
     pub again: bool,
 }
 
-/// How one connection warmed up.
+/// Warm-up figures of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionWarmUp {
     /// Network time (round trip minus residence) of the very first sample, in nanoseconds.
     pub cold_ns: u64,
-    /// The same of later samples of that size, sent one at
-    /// a time: their median; `None` if the budget was gone.
+    /// Median network time of later samples of that size, sent one at a time, in nanoseconds;
+    /// `None` if the budget was spent.
     pub warm_ns: Option<u64>,
 }
 
-/// What a warm-up did.
+/// Result of a warm-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WarmUpReport {
-    /// Each connection, in order; empty if there was nothing to send.
+    /// Figures of each connection, in order; empty if there were no samples.
     pub connections: Vec<ConnectionWarmUp>,
     /// Samples answered.
     pub samples: u64,
-    /// How long it took, in nanoseconds.
+    /// Duration in nanoseconds.
     pub took_ns: u64,
-    /// Sizes that went over every connection, and sizes there are.
+    /// Number of sizes that crossed every connection, and number of sizes.
     pub sizes: (usize, usize),
-    /// Most samples that were sent at once over one connection.
+    /// Most samples sent at once over one connection.
     pub at_once: usize,
 }
 
-/// A warm-up that failed. Every variant names the connection.
+/// Error of a warm-up. Every variant names the connection.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum WarmUpError {
-    /// It was down before its first sample.
+    /// The connection was down before its first sample.
     #[error("it is down")]
     Down {
-        /// The connection.
+        /// Index of the connection.
         connection: usize,
     },
-    /// It was lost.
+    /// The connection was lost.
     #[error("{cause}")]
     Lost {
-        /// The connection.
+        /// Index of the connection.
         connection: usize,
-        /// Why.
+        /// Cause of the loss.
         cause: Broken,
     },
-    /// Nothing came back, or there was no room to send.
+    /// No answer came, or the connection had no room to send.
     #[error("no answer within {after:?}, nor from any other connection (warm_up.deadline_ms)")]
     Silent {
-        /// The first connection that owes an answer.
+        /// Index of the first connection that owes an answer.
         connection: usize,
-        /// How long was waited.
+        /// Time waited.
         after: Duration,
     },
 }
 
 impl WarmUpError {
-    /// The connection that failed.
+    /// Index of the connection that failed.
     pub fn connection(&self) -> usize {
         match self {
             WarmUpError::Down { connection }
@@ -111,7 +111,7 @@ impl WarmUpError {
     }
 }
 
-/// Between who warms up and the NIC threads.
+/// State shared by the warming thread and the NIC threads.
 #[derive(Debug, Default)]
 pub(super) struct WarmUp {
     state: Mutex<State>,
@@ -121,14 +121,14 @@ pub(super) struct WarmUp {
 #[derive(Debug, Default)]
 struct State {
     running: bool,
-    /// One sample at a time is on its way.
+    /// Only one sample is in flight.
     alone: bool,
     /// Answers due from each connection.
     due: Vec<u32>,
-    /// Network times since the last look.
+    /// Connections and network times of answers since the last read.
     answers: Vec<(usize, u64)>,
     answered: u64,
-    /// Refusals since the last answer, of samples alone on their way or before any answer.
+    /// Refusals since the last answer, of samples sent alone or before any answer.
     refused: u32,
     lost: Option<(usize, Broken)>,
 }
@@ -144,12 +144,12 @@ impl WarmUp {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A sample could not be posted on `connection` after all.
+    /// Records that a sample could not be posted on `connection`.
     pub fn not_posted(&self, connection: usize) {
         self.answer(connection, None);
     }
 
-    /// A connection was lost.
+    /// Records the loss of a connection.
     pub fn lost(&self, connection: usize, cause: &Broken) {
         let mut state = self.lock();
         if state.running {
@@ -160,11 +160,11 @@ impl WarmUp {
         }
     }
 
-    /// A sample was refused: like one that was not posted, until too many are in a row.
+    /// Records a refusal like a failed post; too many in a row count as a lost connection.
     pub fn refused(&self, connection: usize, words: String) {
         let refused = {
             let mut state = self.lock();
-            // Of many at once some may be refused, one after the other.
+            // Of many samples at once, some may be refused without a fault.
             state.refused += u32::from(state.alone || state.answered == 0);
             state.refused
         };
@@ -174,7 +174,7 @@ impl WarmUp {
         self.answer(connection, None);
     }
 
-    /// Returns whether it was the only sample on its way.
+    /// Records an answer. Returns whether the sample was alone in flight.
     fn answer(&self, connection: usize, network_ns: Option<u64>) -> bool {
         let mut state = self.lock();
         if let Some(due) = state.due.get_mut(connection) {
@@ -192,7 +192,7 @@ impl WarmUp {
     }
 }
 
-/// Samples that are due to be posted, one after the other as there is room.
+/// Samples to post on one connection, as it has room.
 struct Due<'a> {
     samples: &'a mut VecDeque<Sample>,
     warm_up: &'a WarmUp,
@@ -217,7 +217,7 @@ impl Iterator for Due<'_> {
 impl ExactSizeIterator for Due<'_> {}
 
 impl Shared {
-    /// An answer to a warm-up's sample; its slot is free again.
+    /// Records the answer to a warm-up sample, whose slot is free again.
     pub(super) fn warmed(&self, connection: &Connection, f: &InFlight, header: &ResponseHeader) {
         let residence = u64::from(header.queue_us) + u64::from(header.compute_us);
         let round_trip = now_ns().saturating_sub(f.posted_ns);
@@ -231,7 +231,7 @@ impl Shared {
 }
 
 impl Dispatcher {
-    /// Warms every connection up. Nobody may issue meanwhile, and nothing may be outstanding.
+    /// Warms every connection up. No sample may be outstanding or be issued meanwhile.
     ///
     /// # Errors
     /// [`WarmUpError`] names the connection that failed.
@@ -250,22 +250,22 @@ impl Dispatcher {
         let report = Round::new(self, cfgs).run();
         self.shared.warm_up.lock().running = false;
         for (connection, before) in self.shared.connections.iter().zip(before) {
-            // All but the fabric's own.
+            // Resets all counts but the fabric's.
             connection.send.set_counts(before);
-            // An echo may have come by meanwhile, to be answered.
+            // An echo may wait for its reply.
             self.shared.drive(connection);
         }
         report
     }
 }
 
-/// A warm-up under way.
+/// A running warm-up.
 struct Round<'a> {
     shared: &'a Shared,
     cfgs: &'a WarmUpCfgs,
-    /// Longest first.
+    /// One sample per size, longest first.
     samples: Vec<Sample>,
-    /// Those that are warmed up.
+    /// Indices of the connections to warm up.
     connections: Vec<usize>,
     began: Instant,
     report: WarmUpReport,
@@ -307,9 +307,9 @@ impl<'a> Round<'a> {
         Ok(self.report)
     }
 
-    /// The longest sample over each connection, for the first time.
+    /// Sends the longest sample over each connection, for the first time.
     fn cold(&mut self) -> Result<(), WarmUpError> {
-        // A connection that is left out has nothing to wait for.
+        // A connection that is skipped counts as answered.
         let mut first: Vec<Option<u64>> = vec![Some(0); self.shared.connections.len()];
         self.connections.iter().for_each(|l| first[*l] = None);
         let mut since = Instant::now();
@@ -337,7 +337,7 @@ impl<'a> Round<'a> {
                 let after = self.cfgs.deadline;
                 return Err(WarmUpError::Silent { connection, after });
             } else {
-                // It could not be posted: there was less room than it seemed.
+                // The sample could not be posted: the connection had less room than expected.
                 std::thread::sleep(AGAIN);
             }
         }
@@ -353,7 +353,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Every other size over each connection.
+    /// Sends every other size over each connection.
     fn sizes(&mut self) -> Result<(), WarmUpError> {
         for i in 1..self.samples.len() {
             for connection in self.connections.clone() {
@@ -367,7 +367,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// The longest again, for the figures.
+    /// Sends the longest sample again, for the figures.
     fn warm(&mut self) -> Result<(), WarmUpError> {
         for connection in self.connections.clone() {
             let mut times = Vec::with_capacity(WARM);
@@ -383,8 +383,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// More and more at once. A round takes about twice as
-    /// long as the one before it, if it takes longer at all.
+    /// Sends more and more samples at once. A round takes at most about twice the last one's time.
     fn ramp(&mut self) -> Result<(), WarmUpError> {
         let slots = |l: &usize| self.shared.connections[*l].tracker.allowance();
         let most = self.connections.iter().map(slots).max().unwrap_or(1);
@@ -406,7 +405,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// One sample, and nothing else on its way. `None` if it could not be posted.
+    /// Sends one sample alone and returns its network time, or `None` if it could not be posted.
     fn one(&self, connection: usize, sample: Sample) -> Result<Option<u64>, WarmUpError> {
         self.shared.warm_up.lock().alone = true;
         self.send(connection, [sample].into())?;
@@ -417,7 +416,7 @@ impl<'a> Round<'a> {
         Ok(answers.first().map(|(_, ns)| *ns))
     }
 
-    /// Posts samples on a connection, as it has room.
+    /// Posts samples on a connection as it has room.
     fn send(&self, connection: usize, mut samples: VecDeque<Sample>) -> Result<(), WarmUpError> {
         let to = &self.shared.connections[connection];
         let (mut since, mut seen) = (Instant::now(), (samples.len(), 0));
@@ -425,7 +424,7 @@ impl<'a> Round<'a> {
             if !to.up.load(Ordering::SeqCst) {
                 return Err(self.failed(WarmUpError::Down { connection }));
             }
-            // Whoever has the token meanwhile does not know of these.
+            // A second thread with the token does not know these samples, so post them here.
             let due = Due {
                 samples: &mut samples,
                 warm_up: &self.shared.warm_up,
@@ -451,7 +450,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Why it failed: a connection that was lost comes before one that is found down because of it.
+    /// Prefers the cause of a lost connection to an error that follows from the loss.
     fn failed(&self, otherwise: WarmUpError) -> WarmUpError {
         match self.shared.warm_up.lock().lost.take() {
             Some((connection, cause)) => WarmUpError::Lost { connection, cause },
@@ -459,7 +458,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Waits until every answer is there.
+    /// Waits until every due answer has come.
     fn wait(&self) -> Result<(), WarmUpError> {
         let warm_up = &self.shared.warm_up;
         let mut state = warm_up.lock();

@@ -1,10 +1,10 @@
-//! The lengths that a model's samples and answers can have: one check for what either peer sends.
+//! Valid lengths of a model's samples and answers: one check for data from either peer.
 
 use std::fmt;
 
 use super::{ModelSpec, TensorSpec};
 
-/// Fixed tensors once, and ragged ones by the row: a length alone tells how many rows there are.
+/// Sum of fixed tensors plus a number of rows of ragged tensors, which a length determines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lengths {
     /// Bytes of the tensors that are not ragged.
@@ -15,29 +15,29 @@ pub struct Lengths {
     max_rows: usize,
 }
 
-/// A tensor whose bytes cannot be told apart from others by a sample's length alone.
+/// Error of [`Lengths::of_inputs`]: a sample's length does not determine the tensor's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{tensor}: {reason}")]
 pub struct NoLengths {
     /// Name of the tensor.
     pub tensor: String,
-    /// What is wrong with it.
+    /// Problem of the tensor.
     pub reason: &'static str,
 }
 
 impl Lengths {
-    /// Those of a model's samples, uncompressed.
+    /// Lengths of a model's samples, uncompressed.
     ///
     /// # Errors
-    /// [`NoLengths`].
+    /// [`NoLengths`] names the tensor.
     pub fn of_inputs(model: &ModelSpec) -> Result<Self, NoLengths> {
         Lengths::of(model.inputs.iter())
     }
 
-    /// Those of a model's answers, all parts together.
+    /// Lengths of a model's answers, all parts together.
     ///
     /// # Errors
-    /// [`NoLengths`].
+    /// [`NoLengths`] names the tensor.
     pub fn of_outputs(model: &ModelSpec) -> Result<Self, NoLengths> {
         Lengths::of(model.outputs())
     }
@@ -72,14 +72,14 @@ impl Lengths {
                 return refuse("all ragged tensors need the same first dimension");
             }
             lengths.max_rows = rows;
-            // `bytes` is not 0, so neither is `rows`.
+            // `bytes` is not 0, so `rows` is not 0.
             lengths.row = lengths.row.saturating_add(bytes / rows);
         }
         Ok(lengths)
     }
 
-    /// Rows of the ragged tensors in `len` bytes, 0 where the model has none; `None` where nothing
-    /// of the model has that length.
+    /// Number of rows of the ragged tensors in `len` bytes, 0 where the model has none. `None`
+    /// where `len` is invalid for the model.
     pub fn rows(&self, len: usize) -> Option<usize> {
         let rest = len.checked_sub(self.fixed)?;
         if self.row == 0 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     proptest! {
-        /// A length is taken exactly where the tensors can add up to it.
+        /// A length is valid exactly where the tensors can add up to it.
         #[test]
         fn a_length_is_taken_where_tensors_add_up_to_it(
             fixed in 0usize..9, row in 1usize..9, max in 1usize..9, len in 0usize..120,

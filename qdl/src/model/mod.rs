@@ -1,4 +1,4 @@
-//! What a model takes and gives, per sample: the part of a model that both nodes must agree on.
+//! Inputs and outputs of a model, per sample: the part that both nodes must agree on.
 
 mod lengths;
 
@@ -56,7 +56,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// One tensor of one sample: the batch dimension is never part of `shape`.
+/// One tensor of one sample; `shape` excludes the batch dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorSpec {
@@ -64,16 +64,16 @@ pub struct TensorSpec {
     pub name: String,
     /// Element type.
     pub dtype: DType,
-    /// Elements per sample along each dimension; for a ragged tensor the largest.
+    /// Elements per sample along each dimension; the maximum for a ragged tensor.
     pub shape: Vec<usize>,
-    /// True where a sample may be shorter than `shape` along its first dimension. It then travels
-    /// at its true length and is padded on the accelerator.
+    /// Whether a sample may be shorter than `shape` along its first dimension. It is sent at its
+    /// true length and padded on the accelerator.
     #[serde(default)]
     pub ragged: bool,
 }
 
 impl TensorSpec {
-    /// Bytes of a sample at its largest; `None` where the product overflows.
+    /// Bytes of the largest sample's tensor; `None` where the product overflows.
     pub fn bytes(&self) -> Option<usize> {
         self.shape
             .iter()
@@ -91,8 +91,7 @@ impl fmt::Display for TensorSpec {
     }
 }
 
-/// How samples are compressed by the QSL, each by itself and without loss
-/// ([`compression`](crate::compression)).
+/// Lossless compression of each sample by the QSL ([`compression`](crate::compression)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
@@ -108,29 +107,29 @@ impl fmt::Display for Compression {
     }
 }
 
-/// A model as the wire sees it.
+/// A model as both nodes describe it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
-    /// Name both nodes use for it.
+    /// Name that both nodes use for the model.
     pub name: String,
-    /// Inputs in the order they are packed into a slot.
+    /// Inputs, in their order within a slot.
     pub inputs: Vec<TensorSpec>,
-    /// The only output, or of several the one that names the class: a response begins with it.
+    /// The only output, or the one that names the class: a response begins with it.
     pub output: TensorSpec,
-    /// The others, in the order in which they are packed behind it.
+    /// Further outputs, in their order behind `output`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_outputs: Vec<TensorSpec>,
-    /// How samples are compressed on their way; `None`: they are carried as they are.
+    /// Compression of samples on the network; `None` for uncompressed samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<Compression>,
 }
 
-/// First difference between two nodes' ideas of a model.
+/// First difference between two nodes' descriptions of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("model {field}: this node has {ours}, the peer has {theirs}")]
 pub struct ModelMismatch {
-    /// What differs.
+    /// The differing field.
     pub field: String,
     /// This node's value.
     pub ours: String,
@@ -139,8 +138,8 @@ pub struct ModelMismatch {
 }
 
 impl ModelSpec {
-    /// A model that takes any bytes, at most `max_input` of them, and answers with `output` bytes:
-    /// what the engines `null` and `digest` run.
+    /// Makes a model that takes up to `max_input` arbitrary bytes and answers with `output` bytes,
+    /// as the engines `null` and `digest` run it.
     pub fn opaque(name: &str, max_input: usize, output: usize) -> Self {
         let tensor = |name: &str, bytes, ragged| TensorSpec {
             name: name.to_owned(),
@@ -157,8 +156,8 @@ impl ModelSpec {
         }
     }
 
-    /// A model that takes the token ids of a prompt, at most `prompt` of them, and answers with
-    /// those of an answer, at most `answer`: what engines of language models run.
+    /// Makes a model that takes up to `prompt` token ids and answers with up to `answer` token ids,
+    /// as engines of language models run it.
     pub fn of_tokens(name: &str, prompt: usize, answer: usize) -> Self {
         let ids = |name: &str, most| TensorSpec {
             name: name.to_owned(),
@@ -175,15 +174,15 @@ impl ModelSpec {
         }
     }
 
-    /// Bytes of the largest sample; `None` where they overflow.
+    /// Bytes of the largest sample; `None` where the sum overflows.
     pub fn max_input_bytes(&self) -> Option<usize> {
         self.inputs
             .iter()
             .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
     }
 
-    /// Bytes of the largest sample as it is carried: with compression, of one that does not get
-    /// smaller. `None` where they overflow.
+    /// Bytes of the largest sample on the network: with compression, of a sample that does not
+    /// shrink. `None` where the sum overflows.
     pub fn max_carried_bytes(&self) -> Option<usize> {
         let bytes = self.max_input_bytes()?;
         match self.compression {
@@ -192,36 +191,35 @@ impl ModelSpec {
         }
     }
 
-    /// True where every sample has the same number of bytes as it is carried.
+    /// Whether every sample has the same number of bytes on the network.
     pub fn carried_size_is_fixed(&self) -> bool {
         self.fixed_size() && self.compression.is_none()
     }
 
-    /// The same model, its samples compressed like this on their way: what the file of a model
-    /// does not say.
+    /// Sets the compression of samples on the network, which a model file does not contain.
     #[must_use]
     pub fn carried(mut self, compression: Option<Compression>) -> Self {
         self.compression = compression;
         self
     }
 
-    /// All outputs, in the order in which they are packed into a response.
+    /// All outputs, in their order within a response.
     pub fn outputs(&self) -> impl Iterator<Item = &TensorSpec> {
         std::iter::once(&self.output).chain(&self.other_outputs)
     }
 
-    /// Bytes of the largest response payload; `None` where they overflow.
+    /// Bytes of the largest response payload; `None` where the sum overflows.
     pub fn max_output_bytes(&self) -> Option<usize> {
         self.outputs()
             .try_fold(0usize, |n, t| n.checked_add(t.bytes()?))
     }
 
-    /// True where every sample has the same number of bytes.
+    /// Whether every uncompressed sample has the same number of bytes.
     pub fn fixed_size(&self) -> bool {
         self.inputs.iter().all(|t| !t.ragged)
     }
 
-    /// Compares with the peer's idea of the model and names the first difference.
+    /// Compares with the peer's description of the model; the error names the first difference.
     pub fn check_against(&self, theirs: &ModelSpec) -> Result<(), ModelMismatch> {
         let differ = |field: String, a: &dyn fmt::Display, b: &dyn fmt::Display| {
             let (ours, theirs) = (a.to_string(), b.to_string());
@@ -326,7 +324,7 @@ mod tests {
         assert!(text.contains("output count: this node has 3"), "{text}");
         a.other_outputs[0].shape = vec![usize::MAX];
         assert_eq!(a.max_output_bytes(), None);
-        // A model of one output reads and writes as ever.
+        // The JSON of a model with one output has no field for further outputs.
         let one = serde_json::to_string(&ModelSpec::opaque("m", 64, 8)).expect("JSON");
         assert!(!one.contains("other_outputs"), "{one}");
     }

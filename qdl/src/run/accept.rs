@@ -1,6 +1,6 @@
-//! A data port: lets connections in that show the key of a connection.
+//! A data port of the accelerator: admits data connections that present a granted key.
 //!
-//! A peer that connects has a moment to show a key, in a [`Lobby`].
+//! A peer that connects has a time limit for its preamble, in a [`Lobby`].
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -18,11 +18,11 @@ use fabric::{
     tcp::{self, PREAMBLE_DEADLINE, Preamble, TcpCfgs, TcpDevice},
 };
 
-/// What a guest showed, or what is wrong with it.
+/// A guest's preamble, or the reason for its refusal.
 type Shown = (SocketAddr, Result<(TcpStream, Preamble), &'static str>);
 
-/// Accepts on the data port of a NIC, with `strangers` places beside those of connections that are
-/// to come. A frontend that takes it for the control port is sent away with the words `elsewhere`.
+/// Accepts connections on the data port of a NIC, with `strangers` places beside those of expected
+/// connections. A frontend that takes the port for the control port gets the text `elsewhere`.
 pub(super) async fn let_in(
     listener: TcpListener,
     (strangers, elsewhere): (usize, String),
@@ -71,13 +71,13 @@ pub(super) async fn let_in(
     }
 }
 
-/// Granted connections whose data socket has not arrived yet.
+/// Number of granted connections whose data socket has not arrived yet.
 fn connections_to_come(shared: &Shared) -> usize {
     let session = lock(&shared.current).clone();
     session.map_or(0, |s| lock(&s.connections).awaited())
 }
 
-/// Puts the connection up whose key was shown.
+/// Attaches the connection whose key was presented.
 async fn admit(
     mut stream: TcpStream,
     preamble: Preamble,
@@ -92,7 +92,7 @@ async fn admit(
         .take(&preamble.key, preamble.connection, preamble.epoch)
         .ok_or("its key is not one that was handed out")?;
     let linked = if expected == nic_index {
-        // A few bytes into an empty socket: no wait for the peer to read.
+        // Never waits for the peer: the message is a few bytes into an empty socket buffer.
         TcpDevice::welcome(&mut stream)
             .await
             .and_then(|()| stream.into_std())
@@ -108,7 +108,7 @@ async fn admit(
             .attach(shared, nic_index, connection, link)
             .ok_or_else(|| "its connection was given up meanwhile".to_owned()),
         Err(why) => {
-            // No NIC thread ever had it, and none will say that it is down.
+            // No NIC thread has the connection, so report its loss here.
             session.lost_here(&ConnectionLost {
                 session: session.id,
                 connection: preamble.connection,

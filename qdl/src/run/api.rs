@@ -1,4 +1,4 @@
-//! What a [`Cluster`](super::Cluster) is handed and calls back, and how it fails.
+//! Interface of a [`Cluster`](super::Cluster): its sample memory, its listener and its errors.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -9,42 +9,42 @@ use crate::{
 };
 use fabric::{Region, tcp::TcpError};
 
-/// Memory the samples lie in.
+/// Memory of the samples.
 #[derive(Clone, Debug, Default)]
 pub struct SampleMemory {
-    /// Registered: sent from where it lies. A sample's `source` is an index into it.
+    /// Registered source regions; a sample's `source` is an index into this list.
     pub sources: Vec<Arc<Region>>,
-    /// Not registered: copied on the way (`qsl: staged`).
+    /// Unregistered memory, from which samples are copied (`qsl: staged`).
     pub staged_from: Option<Arc<Region>>,
 }
 
-/// Hears what becomes of the cluster.
+/// Callbacks of a cluster.
 pub trait ClusterListener: Send + Sync {
-    /// Completes these samples with no bytes: the run was aborted.
+    /// Completes these samples without a response, because the run is aborted.
     fn complete_empty(&self, samples: &[Sample]);
-    /// The run is over: no connection was left for too long, or [`abort`](super::Cluster::abort)
-    /// was called. Called once; the cause names the peer, when and why.
+    /// The run is aborted: no connection was left for too long, or [`abort`](super::Cluster::abort)
+    /// was called. Called once; the cause names the peer, the time and the reason.
     fn aborted(&self, cause: &str);
-    /// Something worth a line: a connection lost, a peer back.
+    /// Reports an event for the log, such as a lost connection or a peer that is back.
     fn note(&self, line: &str);
-    /// An accelerator is waited for, before [`Cluster::connect`](super::Cluster::connect) returns.
+    /// Reports a wait for an accelerator, in [`Cluster::connect`](super::Cluster::connect).
     fn waiting(&self, line: &str) {
         self.note(line);
     }
 }
 
-/// A NIC that cannot be used as it is configured, or a connection on it that failed.
+/// Error of a configured NIC, or of a connection on it.
 #[derive(Debug, thiserror::Error)]
 #[error("nics[{index}]: {source}")]
 pub struct NicError {
-    /// Which entry of `nics`.
+    /// Index of the entry in `nics`.
     index: usize,
-    /// What failed.
+    /// The underlying error.
     source: Box<dyn Error + Send + Sync>,
 }
 
 impl NicError {
-    /// Says of an error that it is of entry `index`.
+    /// Makes errors of `nics[index]`.
     pub(super) fn of<E: Into<Box<dyn Error + Send + Sync>>>(index: usize) -> impl Fn(E) -> Self {
         move |source| NicError {
             index,
@@ -53,79 +53,79 @@ impl NicError {
     }
 }
 
-/// A cluster that could not be brought up.
+/// Error of bringing a cluster up.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// The control plane: a peer cannot be reached, or does not want us.
+    /// The control plane failed: a peer is unreachable, or refuses this node.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// This node's token.
+    /// This node's token is invalid.
     #[error(transparent)]
     Auth(#[from] AuthError),
-    /// A data connection.
+    /// A data connection failed.
     #[error("{node}: {source}")]
     Data {
-        /// The accelerator.
+        /// Node name of the accelerator.
         node: String,
-        /// What failed.
+        /// The underlying error.
         source: TcpError,
     },
-    /// A NIC, or a connection on it.
+    /// A NIC, or a connection on it, failed.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// Slots or threads.
+    /// The slots cannot be mapped, or the threads cannot be started.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
-    /// A model or configuration whose slots make no sense.
+    /// The sizes of the model or the configuration are invalid for slots.
     #[error("{0}")]
     Slots(String),
-    /// Accelerators that run different models under one name.
+    /// Accelerators run different models under one name.
     #[error(
         "the accelerators do not run the same model: {kinds}; give all of them the same, or set \
          `model_files: any`"
     )]
     Contents {
-        /// Which has what.
+        /// The models, with the nodes of each.
         kinds: String,
     },
-    /// Rails that cannot be chosen among.
+    /// The rails are invalid for the arbiter.
     #[error("arbiter: {0}")]
     Rails(#[from] RailsError),
-    /// A connection that failed its warm-up.
+    /// A connection failed its warm-up.
     #[error(
         "connection {connection} (nics[{nic}], accelerator at {address}) failed its warm-up: {source}"
     )]
     WarmUp {
-        /// Its name in the summary: the accelerator's node and its index there.
+        /// Name of the connection in the summary: the accelerator's node and the index there.
         connection: String,
-        /// The accelerator's control plane.
+        /// Control address of the accelerator.
         address: String,
         /// Index into this node's `nics`.
         nic: usize,
-        /// What failed.
+        /// The underlying error.
         source: WarmUpError,
     },
-    /// An accelerator that does not say its name.
+    /// An accelerator did not return its name.
     #[error("{node} ({address}) did not answer Name(): {problem}")]
     Name {
-        /// Its node name.
+        /// Node name of the accelerator.
         node: String,
-        /// Its control plane.
+        /// Control address of the accelerator.
         address: String,
-        /// Why there is no answer.
+        /// Cause of the missing answer.
         problem: String,
     },
-    /// The control thread.
+    /// The control thread cannot be started, or failed.
     #[error("control thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// Connections that are open on one side only.
+    /// Some connections did not come up in time.
     #[error("{up} of {connections} connections came up within {deadline:?}")]
     NotUp {
-        /// Connections up.
+        /// Number of connections that are up.
         up: usize,
-        /// Connections wanted.
+        /// Number of connections configured.
         connections: usize,
-        /// How long was waited.
+        /// Time waited.
         deadline: Duration,
     },
 }

@@ -1,4 +1,4 @@
-//! What a cluster can be asked: of itself, of its connections, and of its accelerators.
+//! Queries of a cluster: about itself, its connections, and its accelerators.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,11 @@ use crate::{
 };
 use fabric::clock::now_ns;
 
-/// How long they may take in all to tell their side of the run at its end.
+/// Time limit for all accelerators to send their sides of the run.
 const SIDES: Duration = Duration::from_secs(2);
 
 impl Cluster {
-    /// What each connection is like now, by index.
+    /// Live figures of each connection, by index, with the scores of rails.
     pub fn readings(&self) -> Vec<ConnectionReading> {
         let mut all = self.common.dispatcher().readings();
         if let Some(rails) = self.common.rails.get() {
@@ -40,8 +40,8 @@ impl Cluster {
         all
     }
 
-    /// Asks every accelerator for its own side of the run. One that was lost, or does not answer
-    /// soon, goes without: the page says so.
+    /// Requests every accelerator's side of the run. A lost or slow accelerator is left out, and
+    /// the report page says so.
     pub(super) fn sides(&self) -> Vec<NodeSide> {
         let first_ns = self.common.dispatcher().first_issued_ns();
         let end = Instant::now() + SIDES;
@@ -57,7 +57,7 @@ impl Cluster {
                 let left = end.saturating_duration_since(Instant::now());
                 let sent_ns = now_ns();
                 let (of, part) = handle.side(text.len() as u64).wait(left).ok()?;
-                // It says how long ago it began, half a round trip ago.
+                // The accelerator states its age as of its answer, half a round trip ago.
                 let middle = || sent_ns + now_ns().saturating_sub(sent_ns) / 2;
                 let asked_ns = *asked_ns.get_or_insert_with(middle);
                 text += &part;
@@ -73,7 +73,7 @@ impl Cluster {
         peers.filter_map(one).collect()
     }
 
-    /// What happened when, as far as it is known here; losses are elsewhere.
+    /// Events of the run with their times; losses are kept separately.
     pub(super) fn events(&self, began_ns: Option<u64>) -> Vec<Event> {
         let at = |at_ns: u64| began_ns.map(|began| (at_ns as f64 - began as f64) / 1e9);
         let mut events = Vec::new();
@@ -103,13 +103,13 @@ impl Cluster {
         events
     }
 
-    /// Asks every accelerator for its part of the SUT's name, over the wire, now. The time is that
-    /// of the slowest answer. One that was lost after it had said its name goes by that, as lost:
-    /// the failure rules have decided that the run goes on without it.
+    /// Requests every accelerator's part of the SUT's name over the network. The duration is that
+    /// of the slowest answer. An accelerator that was lost after it had sent its name keeps that
+    /// name, marked as lost: the failure rules let the run go on without it.
     ///
     /// # Errors
-    /// [`ClusterError::Name`] names the first that does not answer: a system is named by all of its
-    /// nodes or not at all.
+    /// [`ClusterError::Name`] names the first accelerator without a name; the SUT's name must cover
+    /// all nodes.
     pub fn name(&self) -> Result<(String, Duration), ClusterError> {
         let began = Instant::now();
         let deadline = self.common.config.deadlines.name();
@@ -130,7 +130,7 @@ impl Cluster {
                     parts.push(name.clone());
                     continue;
                 }
-                // Its session stands, and so do its connections: it ought to answer.
+                // The session and its connections are up, so the accelerator should answer.
                 Some(Err(ControlError::Timeout { .. } | ControlError::Refused { .. })) => {
                     peer.outages.is_whole()
                 }
@@ -156,7 +156,7 @@ impl Cluster {
         Ok((format!("Network SUT: {}", parts.join(" + ")), took))
     }
 
-    /// What has happened in a run that goes on, and which accelerators and connections were lost.
+    /// Events and losses of the running run so far.
     pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         let common = &self.common;
         let events = self.events(common.dispatcher().first_issued_ns());
@@ -168,29 +168,29 @@ impl Cluster {
         (events, losses.collect())
     }
 
-    /// Samples issued and not completed.
+    /// Number of samples issued and not completed.
     pub fn outstanding(&self) -> u64 {
         self.common.dispatcher().outstanding()
     }
 
-    /// Samples completed with a response.
+    /// Number of samples completed with a response.
     pub fn completed(&self) -> u64 {
         self.common.dispatcher().counts().completed
     }
 
-    /// NIC threads.
+    /// Number of NICs.
     pub fn nics(&self) -> usize {
         self.common.config.nics.len()
     }
 
-    /// Names of the accelerators, in the order of the configuration.
+    /// Node names of the accelerators, in the order of the configuration.
     pub fn peers(&self) -> Vec<String> {
         (0..self.common.peers.len())
             .map(|i| self.common.peer(i).node.clone())
             .collect()
     }
 
-    /// Each accelerator's name and engine, in the order of the configuration.
+    /// Node name and engine of each accelerator, in the order of the configuration.
     pub fn engines(&self) -> Vec<(String, EngineInfo)> {
         let of = |i| {
             let peer = self.common.peer(i);
@@ -199,13 +199,13 @@ impl Cluster {
         (0..self.common.peers.len()).map(of).collect()
     }
 
-    /// Each connection's name, by index: its accelerator's, and its number there.
+    /// Name of each connection, by index: the accelerator's node and the index there.
     pub fn connection_names(&self) -> Vec<String> {
         let all = 0..self.common.connection_of.len();
         all.map(|i| self.common.connection_name(i)).collect()
     }
 
-    /// The fabric, as the summary names it.
+    /// Name of the fabric, as in the summary.
     pub fn fabric(&self) -> &'static str {
         self.common
             .config
@@ -214,18 +214,18 @@ impl Cluster {
             .map_or("none", |n| n.fabric.as_str())
     }
 
-    /// Why the Network division would not permit what samples go over, a line each: loopback, link
-    /// layers that are not known. Empty where nothing speaks against it.
+    /// Reasons why the Network division would not permit the links, such as loopback or an unknown
+    /// link layer. One line each; empty where there are none.
     pub fn link_notes(&self) -> Vec<String> {
         permitted::links(&self.common.facts, &self.peer_facts())
     }
 
-    /// The same of the machines: nodes on one, or on machines that cannot be told apart.
+    /// Reasons against the machines: nodes on one machine, or on indistinguishable machines.
     pub fn machine_notes(&self) -> Vec<String> {
         permitted::machines(&self.common.facts, &self.peer_facts())
     }
 
-    /// Asks every accelerator to describe itself; one that does not is there with the reason.
+    /// Requests every accelerator's description; a missing one is replaced by the reason.
     pub fn describe(&self) -> Vec<Described> {
         let peers = 0..self.common.peers.len();
         let ask = |i| {
@@ -248,12 +248,12 @@ impl Cluster {
         answers.collect()
     }
 
-    /// What this node tells the others of itself.
+    /// Facts that this node sends to its peers.
     pub fn facts(&self) -> NodeFacts {
         self.common.facts.clone()
     }
 
-    /// What each accelerator has told, by its name.
+    /// Facts of each accelerator, by its node name.
     pub fn peer_facts(&self) -> Vec<(String, NodeFacts)> {
         let of = |i| {
             let peer = self.common.peer(i);

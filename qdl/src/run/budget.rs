@@ -1,22 +1,22 @@
-//! The accelerator's memory for slots, over all of its sessions: taken before slots are made, and
-//! free once nothing reads them any more, whatever has become of their session.
+//! The accelerator's memory budget for slots, over all sessions. Memory is reserved before slots
+//! are made, and freed when the last reader drops them, independently of the session.
 
 use std::sync::{Arc, Mutex, Weak};
 
 use super::lock;
 
-/// See the module. `S` owns slots.
+/// The memory budget. `S` owns slots.
 #[derive(Debug)]
 pub(super) struct Budget<S>(Arc<Mutex<Uses<S>>>);
 
 #[derive(Debug)]
 struct Uses<S> {
-    /// Bytes of slots that are being made.
+    /// Bytes reserved for slots in the making.
     making: usize,
     made: Vec<(Weak<S>, usize)>,
 }
 
-/// Bytes for slots that are being made; free again when this is dropped.
+/// Bytes reserved for slots in the making; freed on drop.
 #[derive(Debug)]
 pub(super) struct Share<S> {
     uses: Arc<Mutex<Uses<S>>>,
@@ -31,10 +31,10 @@ impl<S> Budget<S> {
         })))
     }
 
-    /// Takes `bytes` where all together stay within `limit`.
+    /// Reserves `bytes` if the total stays within `limit`.
     ///
     /// # Errors
-    /// The bytes that are in use.
+    /// The bytes in use.
     pub fn take(&self, bytes: usize, limit: usize) -> Result<Share<S>, usize> {
         let mut uses = lock(&self.0);
         let in_use = uses.in_use();
@@ -62,7 +62,7 @@ impl<S> Uses<S> {
 }
 
 impl<S> Share<S> {
-    /// From now on the bytes are in use for as long as `slots` lives.
+    /// Ties the reservation to `slots`: it is freed when the last reference is dropped.
     pub fn made(self, slots: &Arc<S>) {
         let made = (Arc::downgrade(slots), self.bytes);
         lock(&self.uses).made.push(made);

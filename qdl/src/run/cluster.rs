@@ -1,4 +1,4 @@
-//! The frontend's connections to all accelerators.
+//! The frontend's connections to all accelerators, from connect to finish.
 
 use std::{
     sync::{
@@ -38,28 +38,29 @@ use crate::{
 };
 use fabric::{MAX_SLOTS, clock::now_ns, os::Near};
 
-/// How long the control thread may take to end once it was told to.
+/// Time limit for the control thread to end after the stop.
 const LEAVING: Duration = Duration::from_secs(10);
-/// How long accelerators may take to say what they were used for before the clock starts.
+/// Time limit for accelerators to report their work before the run starts.
 const USE: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The frontend's connections to all accelerators.
 pub struct Cluster {
     pub(super) common: Arc<Common>,
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
-    /// The warm-up, and when it was over.
+    /// Report of the warm-up, and its end time.
     pub(super) warmed: Mutex<Option<(WarmUpReport, u64)>>,
-    /// Of each NIC.
+    /// Placement of each NIC.
     near: Vec<Near>,
 }
 
 impl Cluster {
-    /// Reaches every accelerator, checks models and names, and opens every connection. `completer`
-    /// makes that of each share of the NICs ([`frontend_crew`]). An accelerator that is still
-    /// loading is waited for within [`Deadlines::connect`](crate::config::Deadlines::connect). Each
-    /// step then ends within [`Deadlines::step`](crate::config::Deadlines::step): the handshakes,
-    /// and, for one after the other, having connections granted, connecting them and starting.
+    /// Connects to every accelerator, checks models and names, and opens every connection.
+    /// `completer` makes the completer of each share of the NICs ([`frontend_crew`]). A loading
+    /// accelerator is waited for within [`Deadlines::connect`](crate::config::Deadlines::connect).
+    /// Each step has the deadline [`Deadlines::step`](crate::config::Deadlines::step): all
+    /// handshakes together, and for one accelerator after another the grant, the connecting and the
+    /// start.
     ///
     /// # Errors
     /// [`ClusterError`] names the peer or the configuration key.
@@ -163,8 +164,8 @@ impl Cluster {
             warmed: Mutex::default(),
             near,
         };
-        // A backstop: two steps are common and three are for each accelerator, and each has a
-        // deadline of its own.
+        // Upper bound of all steps: two are common and three are per accelerator, each with its own
+        // deadline.
         let steps = 2 + 3 * config.accelerators.len() as u32;
         let deadline = d.connect() + d.step().saturating_mul(steps) + LEAVING;
         match told.recv_timeout(deadline) {
@@ -184,8 +185,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Under a policy by health: makes what chooses, now
-    /// that it is known where every connection ends.
+    /// Under a policy by health, makes the arbiter, once the end of every connection is known.
     fn choose_by_health(&self) -> Result<(), ClusterError> {
         let common = &self.common;
         let Some(policy) = common.config.arbiter.by_health() else {
@@ -206,7 +206,7 @@ impl Cluster {
             .collect();
         let health = settings::health(&common.config.health);
         let (map, arbiter) = RailMap::new(&connections, common.peers.len(), policy, health)?;
-        // The names come before the first change.
+        // Set the names before the first change.
         let _ = common.rails.set(map);
         let links = common.links.clone();
         let nic_down = Box::new(move |nic: usize| links.get(nic).and_then(LinkWatch::is_down));
@@ -216,8 +216,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Limits the slots in use where `slots` is `auto`, now that every engine has said what it
-    /// works on at once.
+    /// Limits the slots in use with `slots: auto`, once every engine has stated the number of
+    /// samples that it works on at once.
     fn limit_slots(&self) {
         let (common, dispatcher) = (&self.common, self.common.dispatcher());
         let auto = |i| {
@@ -248,21 +248,21 @@ impl Cluster {
         Ok(())
     }
 
-    /// Warms every connection up with these samples, one for each size that is used, as the
-    /// configuration's `warm_up` says. Before the first sample is issued. `None` where it says that
-    /// they begin cold.
+    /// Warms every connection up with these samples, one per size in use, as `warm_up` configures.
+    /// Called before the first sample is issued. `None` where the configuration turns the warm-up
+    /// off.
     ///
     /// # Errors
     /// [`ClusterError::WarmUp`] names the connection that failed.
     pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
         let report = self.warm(samples)?;
-        // What it took is not the run's.
+        // The work of the warm-up is not the run's.
         self.note_use();
         Ok(report)
     }
 
-    /// Asks every accelerator what it was used for so far. One that does not answer soon goes
-    /// without: it costs a line of the summary, not the run.
+    /// Requests every accelerator's work so far. A missing answer costs a line of the summary, not
+    /// the run.
     fn note_use(&self) {
         let peers = 0..self.common.peers.len();
         let ask = |i| self.common.peer(i).handle.clone().map(|h| (i, h.drain()));
@@ -275,7 +275,7 @@ impl Cluster {
         }
     }
 
-    /// What this node's NIC threads were used for so far.
+    /// Work of this node's NIC threads so far.
     pub fn nic_use(&self) -> NicUse {
         self.common.dispatcher().nic_use()
     }
@@ -306,11 +306,10 @@ impl Cluster {
         Ok(Some(report))
     }
 
-    /// The same before a later phase of the run, whose samples LoadGen has loaded anew: connections
-    /// that were idle meanwhile have lost their congestion windows. It takes about as long as the
-    /// loading took, `idle`, but no less than a tenth of the budget and no more than all of it.
-    /// Connections that are down are left out, and one that fails now is lost like any other in the
-    /// middle of a run. After [`Cluster::warm_up`] alone.
+    /// Warms up again before a later phase, whose samples LoadGen has loaded anew: idle connections
+    /// have lost their congestion windows. It takes about as long as the loading, `idle`, between a
+    /// tenth of the budget and all of it. Connections that are down are skipped. A connection that
+    /// fails now is lost as in the middle of a run. Requires an earlier [`Cluster::warm_up`].
     pub fn warm_up_again(&self, samples: Vec<Sample>, idle: Duration) {
         let config = self.common.config.warm_up;
         if !config.is_on() {
@@ -333,17 +332,17 @@ impl Cluster {
         }
     }
 
-    /// What sends samples ([`Dispatcher::issue`]).
+    /// The dispatcher, which sends samples ([`Dispatcher::issue`]).
     pub fn dispatcher(&self) -> &Dispatcher {
         self.common.dispatcher()
     }
 
-    /// Ends the run: what is outstanding and what still comes is completed empty.
+    /// Aborts the run: completes outstanding and later samples empty.
     pub fn abort(&self, cause: &str) {
         self.common.abort(cause);
     }
 
-    /// Drains what is outstanding, takes leave of every accelerator, and stops every thread.
+    /// Drains outstanding samples, ends every session with a bye, and stops every thread.
     pub fn finish(mut self) -> SystemRecord {
         let common = self.common.clone();
         let deadline = common.config.deadlines.drain();
@@ -354,7 +353,7 @@ impl Cluster {
                 common.dispatcher().outstanding()
             ));
         }
-        // Before they close the run, and not of one that is given up: it has no time.
+        // Before the accelerators close the run. An aborted run has no time for it.
         let sides = match aborted {
             true => Vec::new(),
             false => self.sides(),
@@ -384,7 +383,7 @@ impl Cluster {
                 leaving.push(handle);
             }
         }
-        // Before the byes: a connection that its peer closes first would look lost.
+        // Before the byes, since a connection that its peer closes first would look lost.
         common.dispatcher().stop();
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
@@ -393,7 +392,7 @@ impl Cluster {
         let warm_up = super::lock(&self.warmed).take();
         let mut warm_up = warm_up.map(|(report, _)| report);
         if let Some(w) = &mut warm_up {
-            // Those of later phases, and answers that came after one had failed, too.
+            // Includes later phases, and answers that came after a phase had failed.
             w.samples = connections.iter().map(|c| c.warmed).sum();
         }
         let lost = super::lock(&common.lost).clone();
@@ -407,7 +406,7 @@ impl Cluster {
             .map(|i| {
                 let connections = common.connection_of.iter().filter(|(peer, _)| *peer == i);
                 let mut peer = common.peer(i);
-                // One that did not answer the drain has said no more than this.
+                // An accelerator without an answer to the drain has reported no later totals.
                 peer.session_over(|at_ns| common.in_run(at_ns));
                 super::report::accelerator(&peer, connections.count())
             })
@@ -467,16 +466,16 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop_control();
-        // While there is somebody for its NIC threads to tell.
+        // While the owner of its NIC threads' events exists.
         self.common.dispatcher().stop();
     }
 }
 
-/// Which connections there are: every NIC entry has its connections to every accelerator. With the
-/// peer and the index within the peer of each.
+/// Plans the connections: every NIC entry has its connections to every accelerator. Returns their
+/// settings, and the peer and the index within the peer of each.
 ///
 /// # Errors
-/// [`ClusterError::Slots`]: sizes that overflow, or too many connections.
+/// [`ClusterError::Slots`]: sizes overflow, or there are too many connections.
 pub(super) fn plan(
     config: &FrontendConfig,
 ) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {

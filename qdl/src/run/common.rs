@@ -1,4 +1,5 @@
-//! What the caller of a [`Cluster`](super::Cluster), its control thread and its look-outs share.
+//! State that the caller of a [`Cluster`](super::Cluster), its control thread and its peer tasks
+//! share.
 
 use std::{
     sync::{
@@ -29,40 +30,40 @@ use crate::{
 };
 use fabric::clock::now_ns;
 
-/// Most losses of connections, and most sessions of one accelerator, that are kept apart.
+/// Most losses of connections, and most sessions of one accelerator, that are recorded separately.
 const MOST_KEPT: usize = 256;
 
-/// What is known of one accelerator.
+/// State of one accelerator.
 #[derive(Debug, Default)]
 pub(super) struct PeerState {
     pub node: String,
     pub address: String,
-    /// What runs the model there.
+    /// Engine of the accelerator.
     pub engine: EngineInfo,
-    /// What it says of itself and its machine.
+    /// Facts about the accelerator's node.
     pub facts: NodeFacts,
     pub handle: Option<ClientHandle>,
-    /// Its part of the SUT's name, as it last said.
+    /// Last known part of the SUT's name.
     pub named: Option<String>,
-    /// The totals of its session, once all is answered.
+    /// Totals of its session, from the answer to the drain.
     pub drained: Option<Counters>,
     pub batches: BatchSizes,
     pub gpus: Vec<GpuRecord>,
-    /// What the last heartbeat of its session said, and when it came.
+    /// Totals and time of the last heartbeat of its session.
     pub heartbeat: Option<(Counters, u64)>,
-    /// Sessions that are over, as far as it had told of them.
+    /// Totals of earlier sessions, as of their last heartbeats.
     pub lost_sessions: Vec<LostSession>,
-    /// What was lost when.
+    /// Outages of the accelerator.
     pub outages: Outages,
-    /// What it refused.
+    /// Refusals of the accelerator.
     pub refusals: Refusals,
-    /// What it was used for when LoadGen's clock was about to start, and at the end.
+    /// Work of its node at the start of LoadGen's clock, and at the end.
     pub used: [Option<NodeUse>; 2],
 }
 
 impl PeerState {
-    /// Its session is over, and what its last heartbeat said is all there is of it, unless it has
-    /// had its last word: a heartbeat may come between that and the end.
+    /// Records the totals of an ended session from its last heartbeat, unless the drain was
+    /// answered: a heartbeat may come between that answer and the end.
     pub fn session_over(&mut self, in_run: impl Fn(u64) -> Option<f64>) {
         let last = self.heartbeat.take().filter(|_| self.drained.is_none());
         let Some((c, at_ns)) = last else {
@@ -86,34 +87,34 @@ impl PeerState {
 /// Peer, and index within the peer, of each connection.
 pub type ConnectionOf = Vec<(usize, u16)>;
 
-/// What tasks and callers share.
+/// State that tasks and callers share.
 pub(super) struct Common {
     pub dispatcher: OnceLock<Dispatcher>,
     pub config: FrontendConfig,
     pub auth: Auth,
     pub peers: Vec<Mutex<PeerState>>,
-    /// What this node says of itself.
+    /// Facts about this node.
     pub facts: NodeFacts,
     pub listener: Arc<dyn ClusterListener>,
     pub began: Instant,
-    /// No more repairs: the run is ending.
+    /// The run is ending, so nothing is reconnected.
     pub closing: AtomicBool,
     pub aborted: AtomicBool,
-    /// The run is about to be given up.
+    /// The run is about to be aborted.
     pub ending: AtomicBool,
     pub losses: Vec<mpsc::UnboundedSender<LocalLoss>>,
-    /// Connections lost so far, and why.
+    /// Connections lost so far, with the causes.
     pub lost: Mutex<Vec<(usize, String)>>,
-    /// Some of them are not kept.
+    /// Some losses are not recorded.
     pub lost_more: AtomicBool,
     /// Peer and index within the peer of each connection.
     pub connection_of: ConnectionOf,
     pub nics: Vec<ClientNic>,
-    /// Whether the link of each NIC is down.
+    /// Link state of each NIC.
     pub links: Vec<LinkWatch>,
-    /// Where each connection ends, once it was granted.
+    /// Accelerator's end of each connection, once granted.
     pub ends: Mutex<Vec<Option<ConnectionEnd>>>,
-    /// Under a policy by health, once every accelerator has granted its connections.
+    /// Set under a policy by health, once every accelerator has granted its connections.
     pub rails: OnceLock<RailMap>,
 }
 
@@ -126,7 +127,7 @@ impl Common {
         super::lock(&self.peers[index])
     }
 
-    /// Whether the link of a NIC is down, as far as it can be told.
+    /// Whether the link of a NIC is known to be down.
     pub fn link_is_down(&self, nic: usize) -> bool {
         self.links.get(nic).and_then(LinkWatch::is_down) == Some(true)
     }
@@ -143,21 +144,20 @@ impl Common {
         }
     }
 
-    /// A time of the clock in seconds of the run, which begins with its first query; `None` before
-    /// it.
+    /// Converts a clock time to seconds since the first query; `None` before it.
     pub fn in_run(&self, at_ns: u64) -> Option<f64> {
         let began = self.dispatcher().first_issued_ns()?;
         let ns = at_ns.checked_sub(began)?;
         Some((ns as f64 / 1e6).round() / 1e3)
     }
 
-    /// A connection as people know it: its accelerator's name, and its number there.
+    /// Name of a connection for users: its accelerator's node, and the index there.
     pub fn connection_name(&self, connection: usize) -> String {
         let (peer, index) = self.connection_of[connection];
         format!("{}/{index}", self.peer(peer).node)
     }
 
-    /// How a session with an accelerator is opened.
+    /// Parameters of a session with an accelerator.
     pub fn params(&self, index: usize) -> ClientParams {
         ClientParams {
             address: self.config.accelerators[index].control.to_string(),
@@ -171,10 +171,10 @@ impl Common {
     }
 }
 
-/// How long an accelerator's reason, for a loss or for the run's end, is waited for.
+/// Time limit for an accelerator's reason of a loss or of the run's end.
 pub(super) const REASON: Duration = Duration::from_secs(1);
 
-/// Ends the run once an accelerator has had the time to say why, unless it has ended by then.
+/// Aborts the run after [`REASON`], so that an accelerator can send a reason first.
 fn abort_soon(common: &Arc<Common>, words: impl Fn(&Common) -> String + Send + Sync + 'static) {
     if common.ending.swap(true, Ordering::SeqCst) {
         return;
@@ -193,9 +193,8 @@ fn abort_soon(common: &Arc<Common>, words: impl Fn(&Common) -> String + Send + S
     }
 }
 
-/// What the dispatcher tells goes to the look-out of the peer it concerns.
-/// Held weakly: the dispatcher is a part of what it tells. It is stopped before the last of that
-/// goes.
+/// Routes the dispatcher's events to the peer's task. The reference is weak, because `Common` owns
+/// the dispatcher. The dispatcher stops before the last strong reference is dropped.
 pub(super) struct ClusterOwner(pub Weak<Common>);
 
 impl Owner for ClusterOwner {
@@ -259,7 +258,7 @@ impl Owner for ClusterOwner {
             }
         };
         let (peer, index) = common.connection_of[connection];
-        // What goes with the run was not lost.
+        // Connections that end with the run are not lost.
         if !common.is_closing() {
             let mut lost = super::lock(&common.lost);
             let is_known = lost.iter().any(|(of, _)| *of == connection);
@@ -270,7 +269,7 @@ impl Owner for ClusterOwner {
                 lost.push((connection, later.to_owned()));
             }
         }
-        // The task is gone only once the cluster is closing.
+        // The receiver is dropped only when the cluster closes.
         let _ = common.losses[peer].send(LocalLoss {
             index,
             epoch,

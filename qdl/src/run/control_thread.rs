@@ -1,5 +1,5 @@
-//! The frontend's control thread: brings every session up, runs the look-outs, and aborts the run
-//! when no connection has been left for too long.
+//! The frontend's control thread: brings every session up, runs the peer tasks, and aborts the run
+//! when no connection has been up for too long.
 
 use std::{
     collections::HashSet,
@@ -21,19 +21,19 @@ use crate::{
 };
 use fabric::Broken;
 
-/// How often the monitor looks.
+/// Interval of the monitor.
 const MONITOR: Duration = Duration::from_millis(50);
 
-/// How often an accelerator that is still loading is tried again, and a line says so.
+/// Interval of attempts to reach a loading accelerator, and interval of the log lines about it.
 const AGAIN: Duration = Duration::from_millis(200);
 const SAY: Duration = Duration::from_secs(10);
 
-/// Of the time until the frontend must have ended, what is kept for ending.
+/// Part of the frontend's time limit that is reserved for ending.
 const ENDING: Duration = Duration::from_millis(500);
 
 pub(super) type Told = std::sync::mpsc::Sender<Result<(), ClusterError>>;
 
-/// The control thread's task.
+/// Body of the control thread.
 pub(super) async fn control(
     common: Arc<Common>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
@@ -42,7 +42,7 @@ pub(super) async fn control(
 ) {
     let tasks = tokio::select! {
         tasks = bring_up(&common, inboxes) => tasks,
-        // Whoever waited for it has given up.
+        // The caller of `connect` has given up.
         _ = stopped.wait_for(|s| *s) => return,
     };
     let tasks = match tasks {
@@ -61,12 +61,12 @@ pub(super) async fn control(
     let watching = tokio::spawn(async move { monitor(&common).await });
     let _ = stopped.wait_for(|s| *s).await;
     watching.abort();
-    // The tasks see it too; each takes leave of its peer.
+    // The tasks see the stop too, and end their sessions with a bye.
     let leave = async { while running.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(Duration::from_millis(500), leave).await;
 }
 
-/// Connects to all, checks their names, opens all their connections.
+/// Connects to all accelerators, checks their names, and opens all connections.
 async fn bring_up(
     common: &Arc<Common>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
@@ -77,7 +77,7 @@ async fn bring_up(
         connecting.spawn(async move { reach(&common, i).await.map(|session| (i, session)) });
     }
     let mut sessions = Vec::new();
-    // The first that fails ends it, whoever is still waited for.
+    // The first failure ends the loop, even if other accelerators are still loading.
     while let Some(reached) = connecting.join_next().await {
         sessions.push(reached.map_err(std::io::Error::other)??);
     }
@@ -112,7 +112,7 @@ async fn bring_up(
     Ok(tasks)
 }
 
-/// Connects to one accelerator, and waits for it while it is still loading.
+/// Connects to one accelerator, and retries while it is loading.
 async fn reach(common: &Common, index: usize) -> Result<ClientSession, ControlError> {
     let (began, patience) = (Instant::now(), common.config.deadlines.connect());
     let mut say_at = began;
@@ -143,7 +143,7 @@ async fn reach(common: &Common, index: usize) -> Result<ClientSession, ControlEr
     }
 }
 
-/// All engines run the same, as far as they say what they run.
+/// Checks that all engines run the same model content, as far as they state it.
 fn check_contents(sessions: &[ClientSession]) -> Result<(), ClusterError> {
     let mut kinds: Vec<(&Content, Vec<String>)> = Vec::new();
     for s in sessions {
@@ -168,7 +168,7 @@ fn check_contents(sessions: &[ClientSession]) -> Result<(), ClusterError> {
     })
 }
 
-/// Aborts the run when no connection has been left for too long.
+/// Aborts the run when no connection has been up for too long.
 async fn monitor(common: &Common) {
     let d = &common.config.deadlines;
     let mut none_since: Option<Instant> = None;
@@ -181,8 +181,7 @@ async fn monitor(common: &Common) {
         for (nic, was) in down.iter_mut().enumerate() {
             let is = common.link_is_down(nic);
             if is && !*was {
-                // Nothing comes or goes until the link is back:
-                // there is no need to wait for silence.
+                // A link that is down carries nothing, so do not wait for the echo.
                 let cause = format!("the link of {} is down", common.config.nics[nic].label());
                 common.listener.note(&cause);
                 common
@@ -203,7 +202,7 @@ async fn monitor(common: &Common) {
                 Some((p.node.clone(), p.address.clone(), outage))
             })
             .collect();
-        // Silence took its time to be noticed, and that counts.
+        // Detecting the silence has taken time, which counts.
         let noticed = if losses.iter().any(|(_, _, l)| l.by_silence) {
             d.echo_interval() + d.echo_timeout()
         } else {

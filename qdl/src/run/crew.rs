@@ -1,11 +1,10 @@
-//! The number of NIC threads, and which NICs share them: from the configuration and the machine's
-//! cores.
+//! Plan of the NIC threads, from the configuration and the machine's cores.
 //!
-//! TCP NICs of one place and wait mode are a group and share threads. With `nic_threads: auto` a
-//! group has half as many threads as that place has cores, at least one and no more than it needs.
-//! Each NIC is on min(4, threads of the group / NICs, connections) of them, at least on one. An
-//! `ib` or `ofi` NIC has a thread of its own, which is pinned before it opens the device. A NIC
-//! with `mode: poll` has one, too: that thread has a core to itself.
+//! TCP NICs with the same placement and wait mode form a group and share threads. With
+//! `nic_threads: auto` a group has half as many threads as its placement has cores, at least one
+//! and at most as many as it needs. Each NIC uses min(4, threads of the group / NICs, connections)
+//! threads, at least one. An `ib` or `ofi` NIC has its own thread, which is pinned before it opens
+//! the device. A NIC with `mode: poll` also has its own thread, which occupies a core.
 
 use std::thread::available_parallelism;
 
@@ -16,28 +15,27 @@ use crate::{
 };
 use fabric::os::Near;
 
-/// Cores for one NIC thread: as many again are left to LoadGen or the engine, and to the kernel.
+/// Cores per NIC thread: the second core is left to LoadGen or the engine, and to the kernel.
 const CORES: usize = 2;
 
-/// Most threads of one NIC, unless `nic_threads` says otherwise. Several threads carry 1.8 to 2.2
-/// times the images of one; each takes a core while it spins.
+/// Most threads of one NIC with `nic_threads: auto`. Several threads carry 1.8 to 2.2 times the
+/// images of one; each occupies a core while it spins.
 const MOST: usize = 4;
 
-/// Most threads of one NIC, whatever `nic_threads` says.
+/// Most threads of one NIC, whatever the value of `nic_threads`.
 const MAX_SHARES: usize = 64;
 
-/// Cores that this process may use: its affinity and its cgroup's share of the time, whichever is
-/// less.
+/// Cores that this process may use: the smaller of its affinity and its cgroup's CPU quota.
 fn cores() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-/// Connections of each NIC, where they are known.
+/// Number of connections of each NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Connections {
-    /// Its own `connections`, to so many accelerators.
+    /// The NIC's `connections`, to this many accelerators.
     ToAccelerators(usize),
-    /// As many as frontends ask for.
+    /// As many as frontends request.
     AsAsked,
 }
 
@@ -50,7 +48,7 @@ impl Connections {
     }
 }
 
-/// NIC threads of a frontend on this machine.
+/// Plans the NIC threads of a frontend on this machine.
 pub fn frontend_crew(config: &FrontendConfig) -> CrewPlan {
     let connections = Connections::ToAccelerators(config.accelerators.len());
     let FrontendConfig {
@@ -59,7 +57,7 @@ pub fn frontend_crew(config: &FrontendConfig) -> CrewPlan {
     crew(nics, &near(nics), *nic_threads, cores(), connections)
 }
 
-/// NIC threads of an accelerator on this machine.
+/// Plans the NIC threads of an accelerator on this machine.
 pub fn accelerator_crew(config: &AcceleratorConfig) -> CrewPlan {
     let AcceleratorConfig {
         nics, nic_threads, ..
@@ -68,8 +66,8 @@ pub fn accelerator_crew(config: &AcceleratorConfig) -> CrewPlan {
     crew(nics, &near(nics), *nic_threads, cores(), connections)
 }
 
-/// Sets `connections: auto` of each NIC of a frontend to the number of its threads on this machine,
-/// dealt over the accelerators, with at least one to each.
+/// Resolves `connections: auto` of a frontend's NICs to the number of their threads, divided among
+/// the accelerators, with at least one to each.
 pub fn settle_connections(config: &mut FrontendConfig) {
     let near = near(&config.nics);
     connections(config, &near, cores());
@@ -89,15 +87,14 @@ fn connections(config: &mut FrontendConfig, near: &[Near], cores: usize) {
     }
 }
 
-/// Where each NIC's threads and memory belong on this machine. What sysfs does not say is not
-/// known, and nothing is bound.
+/// Placement of each NIC on this machine. Where sysfs does not say, nothing is bound.
 pub(super) fn near(nics: &[NicConfig]) -> Vec<Near> {
     let topology = Topology::of_this_machine().unwrap_or_default();
     nics.iter().map(|n| topology.near_nic(n)).collect()
 }
 
-/// NIC threads for these NICs, each where `near` says, on a machine with so many cores. `wanted` is
-/// `nic_threads`: so many, as far as there are connections for them, or by the rule of this module.
+/// Plans the threads of these NICs, placed by `near`, on a machine with `cores` cores. `wanted` is
+/// `nic_threads`: a number, limited by the connections, or `auto` for the rule of this module.
 pub(super) fn crew(
     nics: &[NicConfig],
     near: &[Near],
@@ -112,7 +109,7 @@ pub(super) fn crew(
         0 => cores / CORES,
         pinned => pinned.min(cores) / CORES,
     };
-    // Shares of each NIC of a group: no more than there are threads for.
+    // Shares of each NIC of a group, at most its number of threads.
     let shares_of = |group: &Group, nic: usize| {
         let most = match wanted {
             _ if !group.shares => 1,
@@ -130,7 +127,7 @@ pub(super) fn crew(
         Auto::Fixed(_) => vec![1; groups.len()],
     };
     if let Auto::Fixed(wanted) = wanted {
-        // One more where most share one, until there are enough.
+        // Add threads one by one where most shares use one thread.
         while threads.iter().sum::<usize>() < wanted {
             let more = (0..groups.len()).filter(|g| threads[*g] < shares(&groups[*g]));
             let each = |g: &usize| shares(&groups[*g]) * 1024 / threads[*g];
@@ -159,13 +156,13 @@ pub(super) fn crew(
 
 struct Group {
     nics: Vec<usize>,
-    /// They may be on one thread, and one of them on several.
+    /// The NICs may share a thread, and a NIC may use several.
     shares: bool,
-    /// Cores that their threads are kept on; 0: any.
+    /// Cores of the placement; 0 for any core.
     cpus: usize,
 }
 
-/// NICs that may share threads.
+/// Groups NICs that may share threads.
 fn groups(nics: &[NicConfig], near: &[Near]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (i, nic) in nics.iter().enumerate() {
@@ -204,7 +201,7 @@ mod tests {
             .collect()
     }
 
-    /// NICs with one connection each.
+    /// Plans NICs with one connection each.
     fn of(nics: &[NicConfig], near: &[Near], wanted: Auto<usize>, cores: usize) -> CrewPlan {
         let mut nics = nics.to_vec();
         for connections in nics.iter_mut().filter_map(NicConfig::connections_mut) {

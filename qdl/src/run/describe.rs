@@ -1,4 +1,4 @@
-//! What the accelerators of a configuration say of themselves, asked without a run.
+//! Descriptions of a configuration's accelerators, requested without a run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,15 +9,15 @@ use crate::{
     wire::Description,
 };
 
-/// How long a node may take to describe itself: it asks drivers, and a GPU's may have to be loaded.
+/// Time limit for a node's description: it queries drivers, and may load a GPU's driver.
 pub(super) const DESCRIBING: Duration = Duration::from_secs(20);
 
-/// What a node answered, by its name.
+/// A node's description.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// Its node name.
+    /// Node name.
     pub node: String,
-    /// What it says of itself; else in words why it does not.
+    /// The description, or the reason why it is missing.
     pub description: Result<Description, String>,
 }
 
@@ -28,12 +28,12 @@ impl Described {
     }
 }
 
-/// Opens a session with each accelerator of a configuration, has it describe itself, and takes its
-/// leave. No sample memory is asked for.
+/// Opens a session with each accelerator of a configuration, requests its description, and ends the
+/// session. Allocates no sample memory.
 ///
 /// # Errors
-/// [`ClusterError`] of the first accelerator that cannot be reached, or does not want us: one that
-/// serves another frontend is `busy`.
+/// [`ClusterError`] of the first accelerator that is unreachable or refuses this node. An
+/// accelerator that serves a different frontend refuses with `busy`.
 pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, ClusterError> {
     let auth = settings::auth(config.auth())?;
     let facts = Arc::new(node_facts(&config.nics));
@@ -66,7 +66,7 @@ async fn one(params: ClientParams) -> Result<Described, ControlError> {
     let mut session = ClientSession::connect(params).await?;
     let answer = session.handle.describe().within(DESCRIBING).await;
     match &answer {
-        // It may still be at it: it hears why nobody waits.
+        // The node may still work on it: the error tells it that the caller has left.
         Err(ControlError::Timeout { .. }) => {
             let text = "no description came in time";
             session.handle.close(ErrorCode::ShuttingDown, text);

@@ -1,4 +1,4 @@
-//! What this node says of itself to the others.
+//! Facts about this node for its peers.
 
 use std::{
     path::Path,
@@ -13,7 +13,7 @@ use crate::{
 };
 use fabric::os::{Host, sha256_of_file};
 
-/// What does not change while the program runs.
+/// The facts that are constant while the program runs.
 fn program() -> &'static NodeFacts {
     static FACTS: OnceLock<NodeFacts> = OnceLock::new();
     FACTS.get_or_init(|| {
@@ -36,8 +36,8 @@ fn program() -> &'static NodeFacts {
     })
 }
 
-/// The version of these programs, with the commit that they were built from. `head` is what the
-/// checkout stood at when it was built, where the build was not told the commit.
+/// Version of these programs with the commit of the build. `head` is the checkout's commit at build
+/// time, used where the build did not get `QDL_COMMIT`.
 pub fn version(head: Option<&str>) -> String {
     let of = match (program_commit(), head.filter(|h| is_commit(h))) {
         ((Some(commit), Some(false)), _) => format!("commit {commit}"),
@@ -49,8 +49,8 @@ pub fn version(head: Option<&str>) -> String {
     format!("{} ({of})", env!("CARGO_PKG_VERSION"))
 }
 
-/// The commit that the build was told, and whether the checkout had changes beyond it. A build
-/// script that asks git would build everything anew with every commit.
+/// The commit that the build got, and whether the checkout had changes. A build script that asks
+/// git would rebuild everything at every commit.
 fn program_commit() -> (Option<&'static str>, Option<bool>) {
     let dirty = option_env!("QDL_DIRTY").map(|word| word != "0" && word != "false");
     (option_env!("QDL_COMMIT").filter(|c| is_commit(c)), dirty)
@@ -60,8 +60,8 @@ fn is_commit(text: &str) -> bool {
     (7..=64).contains(&text.len()) && text.chars().all(|c| c.is_ascii_hexdigit())
 }
 
-/// The facts of a node with these NICs. The first call reads the program's own file once, to hash
-/// it: some tens of milliseconds.
+/// Facts about a node with these NICs. The first call hashes the program's file, which takes some
+/// tens of milliseconds.
 pub fn node_facts(nics: &[NicConfig]) -> NodeFacts {
     NodeFacts {
         links: topology::links(&nics[..nics.len().min(MAX_RAILS)]),

@@ -1,4 +1,4 @@
-//! Connections that a frontend asks for: made within the memory there is, and handed out.
+//! Grants of connections that a frontend requests, within the memory budget.
 
 use std::{
     net::SocketAddr,
@@ -18,23 +18,23 @@ use crate::{
 };
 use fabric::{Link, MAX_SLOTS, ib::check_memory};
 
-/// A connection that was made for a request.
+/// A connection made for a request.
 pub(super) struct Made {
     connection: Arc<ServeConnection>,
-    /// There where the accelerator makes the connection.
+    /// Set where the accelerator makes the link itself.
     link: Option<Link>,
     grant: ConnectionGrant,
 }
 
 impl Session {
-    /// Connections that a NIC is to write are pinned: all of a request must fit into this machine's
-    /// memory, before the first of them is made.
+    /// Checks that all requested slots fit this machine's memory before the first connection is
+    /// made, because slots that a NIC writes are pinned.
     pub(super) fn room_for(&self, requests: &[ConnectionRequest]) -> Result<(), Refusal> {
         let bytes = requests.iter().fold(0usize, |sum, r| {
             let slot = (r.request_stride as usize).saturating_add(r.response_stride as usize);
             sum.saturating_add(slot.saturating_mul(r.slots as usize))
         });
-        // More than the budget allows is refused with the connection that exceeds it.
+        // A total above the budget is refused later, with the connection that exceeds it.
         if bytes > self.config.memory() {
             return Ok(());
         }
@@ -51,7 +51,7 @@ impl Session {
         })
     }
 
-    /// Makes one connection, which nothing knows of yet.
+    /// Makes one connection without registering it anywhere.
     pub(super) fn make(&self, shared: &Shared, r: &ConnectionRequest) -> Result<Made, Refusal> {
         let refuse = |code, text| Err(Refusal { code, text });
         let model = &self.params.model;
@@ -143,7 +143,7 @@ impl Session {
             (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
                 let mut accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
                 if let (Err(e), true) = (&accepted, connection.is_on_device()) {
-                    // A GPU may let NICs at less of its memory than it has.
+                    // A GPU may expose less memory to NICs than it has.
                     nic.no_gpu_slots(nic_index, gpu, &e.to_string());
                     connection = ServeConnection::on_nodes(cfgs, nodes, None)
                         .map(Arc::new)
@@ -185,7 +185,8 @@ impl Session {
         })
     }
 
-    /// Hands out what was made. What the frontend has given up meanwhile is dropped.
+    /// Registers a connection and returns its grant. Drops what the frontend has given up
+    /// meanwhile.
     pub(super) fn hand_out(&self, shared: &Shared, made: Made) -> ConnectionGrant {
         let Made {
             connection,
@@ -201,7 +202,7 @@ impl Session {
                 let slot = imm.slot();
                 tracing::warn!("connection {number}, slot {slot}: refused: {why}");
             }
-            // Of more than a session may send, the refusals themselves are counted.
+            // Above the limit, only the refusals themselves are counted.
             if is_cut && sent.fetch_add(1, Ordering::Relaxed) < MAX_REASONS {
                 let use_of = (number, epoch, imm.slot(), imm.use_count());
                 handle.refused_sample(use_of, why);
@@ -217,13 +218,13 @@ impl Session {
     }
 }
 
-/// Refusals of a session that are logged; all are counted.
+/// Refusals of a session that are logged.
 const LOGGED_REASONS: u64 = 32;
-/// Most whole reasons of refused samples that a session sends.
+/// Most full reasons of refused samples that a session sends.
 const MAX_REASONS: u64 = 256;
 
-/// The address by which the frontend reached the control plane serves for data too, where none is
-/// configured. `None` where the port listens on all addresses of the other family alone.
+/// Address of the data port. If the port listens on any address, it is the control address that the
+/// frontend reached. `None` where the port listens only on addresses of the other family.
 fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAddr> {
     if configured.ip().is_unspecified() {
         if configured.is_ipv4() && reached.is_ipv6() {
@@ -234,8 +235,7 @@ fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAd
     Some(configured)
 }
 
-/// The GPU of a connection over NIC `nic_index` whose
-/// frontend asks for the `turn`th from the NIC's own.
+/// GPU of a connection over NIC `nic_index` with `gpu_turn` `turn`, counted from the NIC's own GPU.
 fn gpu_for(nics: &[Option<u32>], nic_index: usize, turn: u16) -> Option<u32> {
     let own = nics.get(nic_index).copied().flatten()?;
     let mut gpus: Vec<u32> = nics.iter().copied().flatten().collect();

@@ -1,5 +1,5 @@
-//! The rails of a cluster by name: what dispatch chooses among by health, made from what the
-//! accelerators granted, and what the log and the report say of them.
+//! Rails of a cluster, for policies by health: their construction from the accelerators' grants,
+//! and their names and changes in the log and the report.
 
 use std::sync::Mutex;
 
@@ -13,32 +13,31 @@ use crate::{
 };
 use fabric::clock::now_ns;
 
-/// Most changes of rails that are kept: an accelerator's scores may make one in each tick.
+/// Most recorded changes of rails: an accelerator's scores may cause one per tick.
 const MOST_CHANGES: usize = 4_096;
 
-/// Where a connection ends at the accelerator, as granted.
+/// The accelerator's end of a connection, as granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionEnd {
     pub nic: u16,
     pub gpu: Option<u32>,
 }
 
-/// A rail: a NIC here and one there.
+/// A rail: this node's NIC and the accelerator's NIC.
 type RailEnds = (usize, u16);
 
-/// The rails to each accelerator, and what became of them.
+/// Rails to each accelerator, and their changes.
 #[derive(Debug, Default)]
 pub(super) struct RailMap {
     peers: Vec<Vec<RailEnds>>,
-    /// The peer and the rail of each connection.
+    /// Peer and rail of each connection.
     of: Vec<(usize, RailId)>,
     changes: Mutex<Vec<(usize, Change)>>,
     began_ns: u64,
 }
 
 impl RailMap {
-    /// The rails by which `connections` (peer, NIC here,
-    /// end there) run, and what chooses among them.
+    /// Makes the rails of `connections` (peer, local NIC, accelerator's end), and their arbiter.
     pub fn new(
         connections: &[(usize, usize, ConnectionEnd)],
         peers: usize,
@@ -61,7 +60,7 @@ impl RailMap {
         }
         let rail_of = |peer: usize, nic: usize, end: ConnectionEnd| {
             let at = rails[peer].iter().position(|r| *r == (nic, end.nic));
-            // More rails than there may be are refused below.
+            // The arbiter refuses too many rails below.
             RailId(at.unwrap_or(0).min(usize::from(u8::MAX)) as u8)
         };
         let connection = |(peer, nic, end): &(usize, usize, ConnectionEnd)| ConnectionRail {
@@ -105,7 +104,7 @@ impl RailMap {
         super::lock(&self.changes)
     }
 
-    /// `nics[0]-nics[2]`, by the indices in the two nodes' configurations.
+    /// Name of a rail, such as `nics[0]-nics[2]`, by the indices in the two nodes' configurations.
     fn name(&self, peer: usize, rail: RailId) -> String {
         match self.peers.get(peer).and_then(|p| p.get(rail.index())) {
             Some((here, there)) => format!("nics[{here}]-nics[{there}]"),
@@ -113,7 +112,7 @@ impl RailMap {
         }
     }
 
-    /// A rail has changed: a line for the log.
+    /// Records a change of a rail, and returns a line for the log.
     pub fn changed(&self, peer: usize, node: &str, change: Change) -> String {
         let mut changes = self.changes();
         if changes.len() < MOST_CHANGES {
@@ -129,13 +128,12 @@ impl RailMap {
         )
     }
 
-    /// The peer and the rail of a connection.
+    /// Peer and rail of a connection.
     pub fn of_connection(&self, connection: usize) -> Option<(usize, RailId)> {
         self.of.get(connection).copied()
     }
 
-    /// Every change so far: of which peer's rail, when, whether it takes probes alone from then on,
-    /// and in words.
+    /// Every change so far: peer, time, whether the rail only takes probes afterwards, and text.
     pub fn told(&self) -> Vec<(usize, u64, bool, String)> {
         let each = |(peer, c): &(usize, Change)| {
             let (from, to) = (word(c.from), word(c.to));
@@ -145,7 +143,7 @@ impl RailMap {
         self.changes().iter().map(each).collect()
     }
 
-    /// The rails that end at a NIC of a peer.
+    /// Rails that end at a NIC of a peer.
     pub fn at_nic(&self, peer: usize, nic: u16) -> impl Iterator<Item = RailId> + '_ {
         let rails = self.peers.get(peer).into_iter().flatten().enumerate();
         rails
@@ -153,7 +151,7 @@ impl RailMap {
             .map(|(i, _)| RailId(i as u8))
     }
 
-    /// Every rail for the summary.
+    /// Records of all rails to a peer, for the summary.
     pub fn records(&self, common: &Common, peer: usize, node: &str) -> Vec<RailRecord> {
         let all = self.changes();
         let report = common.dispatcher().rail_report(peer);

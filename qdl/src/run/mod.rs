@@ -1,13 +1,13 @@
-//! What holds a run together: what happens to connections from its beginning to its end.
+//! The life of a run: opening, supervision and end of all connections.
 //!
-//! [`Cluster`] is the frontend's side: it reaches every accelerator over the control plane, has its
-//! connections granted and opened, hands them to the dispatcher, and looks after them ([`peer`]:
-//! one task for each accelerator): a lost connection is quarantined and made again, a lost
-//! accelerator is tried again, and when no connection is left for too long the run is aborted.
+//! [`Cluster`] is the frontend's side. It connects to every accelerator over the control plane,
+//! opens the granted connections, passes them to the dispatcher, and supervises them ([`peer`]: one
+//! task per accelerator). It quarantines a lost connection and opens it again, reconnects to a lost
+//! accelerator, and aborts the run when no connection has been up for too long.
 //!
-//! [`Node`] is the accelerator's side: it grants slots within its
-//! memory budget, lets data connections in that show their key, and
-//! takes a session's connections down when its frontend leaves or dies.
+//! [`Node`] is the accelerator's side. It grants slots within its memory budget, admits data
+//! connections that present their keys, and takes a session's connections down when its frontend
+//! leaves or dies.
 
 mod accept;
 mod api;
@@ -51,11 +51,11 @@ pub use usage::{usage, usage_of};
 
 use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};
 
-/// Bytes of a cache line, so that neighbouring responses share none.
+/// Bytes of a cache line; neighbouring responses share none.
 const LINE: usize = 64;
 
-/// Bytes from one request slot to the next. Exactly the sample where all have one size: then
-/// neighbours in the window are one batch where they lie.
+/// Bytes from one request slot to the next. Equals the sample size where it is fixed, so that
+/// neighbouring slots form a batch in place.
 pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
     let bytes = model.max_carried_bytes()?;
     if model.carried_size_is_fixed() {
@@ -65,8 +65,8 @@ pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
     }
 }
 
-/// Bytes from one response slot to the next, header included, and the trailer where the output is
-/// ragged: only such a response may come in parts.
+/// Bytes from one response slot to the next, with the header, and with the trailer where the output
+/// is ragged: only such a response may come in parts.
 pub fn response_stride(model: &crate::model::ModelSpec) -> Option<usize> {
     let trailer = match model.output.ragged {
         true => RESPONSE_TRAILER_BYTES,
@@ -78,7 +78,7 @@ pub fn response_stride(model: &crate::model::ModelSpec) -> Option<usize> {
         .checked_next_multiple_of(LINE)
 }
 
-/// Locks; a panic elsewhere does not make what is behind the lock less true.
+/// Locks a mutex, ignoring poisoning: a panic of a different thread leaves the data valid.
 fn lock<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

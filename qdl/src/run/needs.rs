@@ -1,4 +1,4 @@
-//! What a run will take of a frontend's NICs and of memory, from its configuration alone.
+//! Connections and memory that a frontend's run needs, computed from its configuration alone.
 
 use std::net::UdpSocket;
 
@@ -12,26 +12,26 @@ use fabric::{
 /// Connections and slots of one entry of `nics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicNeeds {
-    /// Its address or device.
+    /// Address or device of the NIC.
     pub label: String,
-    /// `tcp` or `ib`.
+    /// Name of the fabric: `tcp`, `ib` or `ofi`.
     pub fabric: &'static str,
     /// Connections to each accelerator.
     pub connections: usize,
-    /// Slots of a connection.
+    /// Slots of each connection.
     pub slots: usize,
 }
 
 /// Connections and slots of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotNeeds {
-    /// Of each NIC.
+    /// Needs of each NIC.
     pub nics: Vec<NicNeeds>,
-    /// Accelerators.
+    /// Number of accelerators.
     pub accelerators: usize,
-    /// Connections in all.
+    /// Number of connections in all.
     pub connections: usize,
-    /// Slots of all of them.
+    /// Number of slots of all connections.
     pub slots: usize,
     /// Bytes of a request slot, on an accelerator.
     pub request_bytes: usize,
@@ -40,10 +40,10 @@ pub struct SlotNeeds {
 }
 
 impl SlotNeeds {
-    /// Of a configuration.
+    /// Computes the needs of a configuration.
     ///
     /// # Errors
-    /// [`ClusterError::Slots`] where the model's sizes make no slots.
+    /// [`ClusterError::Slots`] where the model's sizes are invalid for slots.
     pub fn of(config: &FrontendConfig) -> Result<Self, ClusterError> {
         let (connections, _) = plan(config)?;
         let request_bytes = request_stride(&config.model).unwrap_or(usize::MAX);
@@ -71,17 +71,17 @@ impl SlotNeeds {
         self.slots.saturating_mul(self.response_bytes)
     }
 
-    /// Bytes of slots on each accelerator, to be had from its `memory_mib`.
+    /// Bytes of slots on each accelerator, taken from its `memory_mib`.
     pub fn accelerator_bytes(&self) -> usize {
         let slot = self.request_bytes.saturating_add(self.response_bytes);
         (self.slots / self.accelerators.max(1)).saturating_mul(slot)
     }
 
-    /// Whether the token can be read, every address is this machine's, and every device can be
-    /// opened and its slots be locked. Nothing is sent.
+    /// Checks that the token is readable, each address is local, each device opens, and its slots
+    /// can be locked. Sends nothing.
     ///
     /// # Errors
-    /// [`ClusterError`], as a run would say it.
+    /// [`ClusterError`], as a run would report it.
     pub fn check_node(&self, config: &FrontendConfig) -> Result<(), ClusterError> {
         settings::auth(config.auth())?;
         for (index, nic) in config.nics.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The accelerator's side: one frontend at a time, its connections and their memory.
+//! The accelerator's side of a run: serves one frontend at a time, with its connections and memory.
 
 use std::{
     net::SocketAddr,
@@ -40,79 +40,79 @@ use fabric::{
     tcp::{TcpCfgs, TcpDevice, TcpError},
 };
 
-/// Most places in the lobby of the control port, and in those of all data ports together. The limit
-/// of open files is raised for them; where it cannot be, each takes a quarter of it.
+/// Most places in the lobby of the control port, and in the lobbies of all data ports together. The
+/// limit of open files is raised for them; otherwise each uses a quarter of the limit.
 const PLACES: usize = 2_048;
 /// Fewest places in a lobby.
 const FEWEST_PLACES: usize = 32;
 
-/// What the engine has done since the node was started.
+/// Totals of the engine since the node started.
 #[derive(Clone, Debug, Default)]
 pub struct EngineTotals {
     /// Inputs copied before the engine could read them.
     pub copies: u64,
-    /// Its batches.
+    /// Batches by size.
     pub batches: BatchSizes,
-    /// Its sequences, where it batches by itself.
+    /// Totals of sequences, where the engine batches by itself.
     pub sequences: Option<SequenceTotals>,
-    /// Health of this node's interior, where something measures it.
+    /// Health of this node's interior, where measured.
     pub interior: Option<Score>,
-    /// Its GPUs.
+    /// Record of each GPU.
     pub gpus: Vec<GpuRecord>,
-    /// What it was used for.
+    /// Work of the engine.
     pub used: EngineUse,
 }
 
-/// What a node is made of beside its configuration.
+/// Parameters of a node beside its configuration.
 #[derive(Clone)]
 pub struct NodeParams {
-    /// What it adds to the SUT's name.
+    /// This node's part of the SUT's name.
     pub sut_name: String,
-    /// What its engine runs: where the configuration leaves it to the model file, what that holds.
+    /// The engine's model, taken from the model file where the configuration leaves it open.
     pub model: ModelSpec,
-    /// What runs it, as frontends are told.
+    /// Description of the engine for frontends.
     pub engine_info: EngineInfo,
-    /// Serve one frontend, then end.
+    /// Serves one frontend, then ends.
     pub once: bool,
-    /// Asks the engine for its totals.
+    /// Returns the engine's totals.
     pub engine: Arc<dyn Fn() -> EngineTotals + Send + Sync>,
-    /// Describes the node and its machine, where its program can; else why not. On a thread that
-    /// may wait.
+    /// Describes the node and its machine, or says why it cannot. Called on a thread that may
+    /// block.
     pub describe: Describe,
 }
 
-/// See [`NodeParams::describe`].
+/// Type of [`NodeParams::describe`].
 pub type Describe = Arc<dyn Fn() -> Result<Description, String> + Send + Sync>;
 
-/// A node that could not be started.
+/// Error of starting a node.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The control plane.
+    /// The control plane failed.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The data ports.
+    /// A data port failed.
     #[error(transparent)]
     Data(#[from] TcpError),
-    /// A NIC of RDMA or of libfabric.
+    /// An RDMA or libfabric NIC failed.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// The token.
+    /// The token is invalid.
     #[error(transparent)]
     Auth(#[from] AuthError),
-    /// Threads or descriptors.
+    /// No thread or descriptor is left.
     #[error("starting: {0}")]
     Io(#[from] std::io::Error),
-    /// The model's sizes.
+    /// The model's sizes overflow.
     #[error("model {0}: its sizes overflow")]
     Model(String),
 }
 
-/// Ends a node from any thread.
+/// Handle that stops a node from any thread.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Sender<Option<String>>);
 
 impl Stop {
-    /// The node takes leave of its frontend, with these words, and ends.
+    /// Stops the node, which sends the reason `why` to its frontend. Later calls have no effect.
     pub fn stop(&self, why: &str) {
         self.0.send_if_modified(|w| {
             let first = w.is_none();
@@ -124,7 +124,7 @@ impl Stop {
     }
 }
 
-/// See the module.
+/// The accelerator's node, before [`Node::run`].
 pub struct Node {
     config: Arc<AcceleratorConfig>,
     params: Arc<NodeParams>,
@@ -132,9 +132,9 @@ pub struct Node {
     control: control::Server,
     nics: Arc<[ServerNic]>,
     links: Arc<[LinkWatch]>,
-    /// Where each NIC's threads and memory belong.
+    /// Placement of each NIC.
     near: Arc<[Near]>,
-    /// The data ports, with the NIC each belongs to.
+    /// Listeners of the data ports, with the index of the NIC.
     data: Vec<(usize, TcpListener, TcpCfgs)>,
     runtime: tokio::runtime::Runtime,
     /// Places in the lobby of each data port.
@@ -142,21 +142,21 @@ pub struct Node {
     stop: watch::Sender<Option<String>>,
 }
 
-/// What NIC threads, tasks and sessions share.
+/// State that NIC threads, tasks and sessions share.
 pub(super) struct Shared {
     pub server: Server,
-    /// Who reads what arrives.
+    /// Consumer of arrivals.
     pub service: Arc<dyn Service>,
-    /// Sessions so far.
+    /// Number of sessions so far.
     pub sessions: AtomicU64,
     pub current: Mutex<Option<Arc<Session>>>,
-    /// Memory of slots.
+    /// Memory budget of slots.
     pub budget: Budget<ServeConnection>,
-    /// What connections that are no more had answered, and had to drop.
+    /// Totals of connections that have ended.
     pub settled: Mutex<Settled>,
 }
 
-/// What connections did that are no more.
+/// Totals of connections that have ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settled {
     pub responded: u64,
@@ -253,23 +253,23 @@ impl Node {
         })
     }
 
-    /// Where the control plane listens, with the port the system chose.
+    /// Address of the control plane, with the port that the system chose.
     pub fn control_address(&self) -> SocketAddr {
         self.control.address()
     }
 
-    /// For ending it.
+    /// Handle that stops the node.
     pub fn stopper(&self) -> Stop {
         Stop(self.stop.clone())
     }
 
-    /// Serves frontends, one after the other, until stopped (or one, with `once`). Returns why it
-    /// ended, if it was stopped.
+    /// Serves frontends, one after another, until stopped (with `once`: one frontend). Returns the
+    /// reason of the stop, if it was stopped.
     pub fn run(self) -> Option<String> {
         self.run_with(&mut |_| {})
     }
 
-    /// The same; `served` hears what each frontend's connections did, once they are down.
+    /// As [`Node::run`]; `served` gets the report of each frontend once its connections are down.
     pub fn run_with(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         let Node {
             config,
@@ -347,8 +347,8 @@ impl Node {
                 };
                 watching.abort();
                 gathering.abort();
-                // NIC threads still report the connections they
-                // take down: until then it is the current session.
+                // NIC threads still report the connections that they take down, so the session
+                // stays current until then.
                 state.release(config.deadlines.drain()).await;
                 *lock(&shared.current) = None;
                 let clean = matches!(&ended, Ok(Ok(cause)) if cause.is_clean());
@@ -369,7 +369,7 @@ impl Node {
         why
     }
 
-    /// What the NIC threads have done so far.
+    /// Totals of the NIC threads so far.
     pub fn counts(&self) -> ServeCounts {
         self.shared.server.counts()
     }
@@ -384,11 +384,11 @@ impl Shared {
     }
 }
 
-/// Waits until the node is told to end, and returns why.
+/// Waits for the stop, and returns its reason.
 async fn told(stopped: &mut watch::Receiver<Option<String>>) -> String {
     match stopped.wait_for(Option::is_some).await {
         Ok(why) => why.clone().unwrap_or_default(),
-        // The node itself holds the sender.
+        // Impossible: the node holds the sender.
         Err(_) => std::future::pending().await,
     }
 }

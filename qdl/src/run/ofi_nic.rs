@@ -17,16 +17,15 @@ use fabric::{
     ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiError, OfiResources},
 };
 
-/// Looks at a first message that come one after the other; then there are pauses, each twice as
-/// long as the last.
+/// Polls of the first message without a pause. Later pauses double from `SHORTEST` to `LONGEST`.
 const EAGER: u32 = 64;
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(8);
-/// So many looks are due before it is too late, unless the deadline has passed so many times.
+/// The deadline needs this many polls too, unless `MOST` times the deadline has passed.
 const FAIR: u32 = 200;
 const MOST: u32 = 3;
 
-/// A NIC that connections are opened on.
+/// A libfabric NIC that opens connections.
 #[derive(Debug)]
 pub(super) struct OfiNic {
     resources: Arc<OfiResources>,
@@ -58,7 +57,7 @@ impl OfiNic {
         })
     }
 
-    /// Refuses slots of so many bytes in all where a NIC is to write them and cannot.
+    /// Checks that this machine can lock `bytes` of slots, where the NIC writes them.
     pub fn check_memory(&self, bytes: usize) -> Result<(), OfiError> {
         let device = self.resources.device();
         if !device.locks_memory() {
@@ -67,19 +66,18 @@ impl OfiNic {
         check_memory(&device.name(), bytes).map_err(OfiError::Memory)
     }
 
-    /// Makes memory known that is sent from, for good.
+    /// Registers source memory for the whole run.
     pub fn keep(&self, sources: &[Arc<Region>]) -> Result<(), OfiError> {
         self.resources.keep(sources)
     }
 
-    /// Half a connection, which does not know its peer yet.
+    /// Prepares the local half of a connection.
     pub fn prepare(&self, endpoint: Endpoint) -> Result<OfiConnection, OfiError> {
         let cfgs = OfiCfgs::resolve(self.resources.device(), &endpoint, self.inline_bytes)?;
         OfiConnection::prepare(&self.resources, endpoint, &cfgs)
     }
 
-    /// Both steps of the side that answers: its end, and the link, over which the peer speaks
-    /// first.
+    /// Accepts a connection: returns this end's description, and the link. The peer sends first.
     pub fn accept(&self, endpoint: Endpoint, peer: &OfiEnd) -> Result<(OfiEnd, Link), OfiError> {
         let half = self.prepare(endpoint)?;
         let end = half.end().clone();
@@ -87,8 +85,8 @@ impl OfiNic {
     }
 }
 
-/// A connection whose first message is under way, for the thread that looks at it. Once whoever
-/// waits has given up, it is gone, whatever that thread was at.
+/// A connection whose first message is in flight, shared with the polling thread. When the waiting
+/// caller gives up, it drops the connection under that thread.
 struct Held(Arc<Mutex<Option<Dialling>>>);
 
 impl Drop for Held {
@@ -97,13 +95,13 @@ impl Drop for Held {
     }
 }
 
-/// Looks until the message has crossed both ways, or it is too late. A process that has hardly run
-/// meanwhile has not waited: some looks are due before that is said.
+/// Polls until the message has crossed both ways, or the deadline has passed. A process that was
+/// not scheduled has not waited: the deadline also requires a minimum number of polls.
 fn look(held: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), OfiError> {
     let started = Instant::now();
     let mut pause = SHORTEST;
     for looks in 0.. {
-        // Nobody else looks, and whoever has taken it out does not want to know.
+        // Only this thread polls; an empty slot means that the caller has given up.
         let Some(crossed) = lock(held).as_mut().map(Dialling::step) else {
             break;
         };
@@ -122,8 +120,8 @@ fn look(held: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), OfiErr
     Ok(())
 }
 
-/// Introduces the peer and waits until a message has crossed both ways. The provider works, and may
-/// wait, on another thread than this one.
+/// Connects to the peer and waits until a message has crossed both ways. The provider may block, so
+/// a second thread drives it.
 pub(super) async fn dial(
     half: OfiConnection,
     peer: &OfiEnd,

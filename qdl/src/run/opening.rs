@@ -1,5 +1,5 @@
-//! Opens the connections to one accelerator: asks for those that are due, makes what was granted,
-//! and tells their lives what came of it.
+//! Opening the connections to one accelerator: requests the due ones, connects the granted ones,
+//! and records the results in their [`Dialled`] states.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,13 +18,13 @@ use crate::control::{
 };
 use fabric::Link;
 
-/// How often it is looked whether the session has ended while its connections are opened.
+/// Interval of checks whether the session has ended while its connections are opened.
 const SESSION_LOOK: Duration = Duration::from_millis(50);
 
-/// What a task comes back with.
+/// Result of a task.
 pub(super) enum Done {
-    /// What could not be made here (number and epoch) and why, what was asked for, its local
-    /// halves, and the answer.
+    /// Result of a request: connections (number and epoch) whose local half failed, the last of
+    /// those errors, the requested connections, their local halves, and the answer.
     Answered {
         refused: Vec<(u16, u32)>,
         failed: Option<ClusterError>,
@@ -32,11 +32,11 @@ pub(super) enum Done {
         prepared: HashMap<u16, Prepared>,
         answer: Result<Vec<ConnectionGrant>, ControlError>,
     },
-    /// A grant and what came of connecting to it.
+    /// A grant and the result of connecting to it.
     Connected(ConnectionGrant, Result<Link, ClusterError>),
 }
 
-/// A connection that is to be opened.
+/// A connection that is due to be opened.
 struct Due {
     number: u16,
     epoch: u32,
@@ -52,7 +52,7 @@ struct Halves {
     requests: Vec<ConnectionRequest>,
     prepared: HashMap<u16, Prepared>,
     refused: Vec<(u16, u32)>,
-    /// Why the last of those that were refused was.
+    /// The last error of those that failed.
     failed: Option<ClusterError>,
 }
 
@@ -78,7 +78,7 @@ impl Halves {
                     });
                 }
                 Err(e) => {
-                    // A NIC that is down holds up its own connections alone.
+                    // A NIC that is down delays only its own connections.
                     halves.failed = Some(e);
                     halves.refused.push((d.number, d.epoch));
                 }
@@ -89,7 +89,7 @@ impl Halves {
 }
 
 impl PeerTask {
-    /// Opens every connection of a fresh session, then says that all are up.
+    /// Opens every connection of a fresh session, then announces that all are up.
     pub async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
         let free = |l: &PeerConnection| l.life.due();
         let Some(all_due) = self.connections.iter().filter_map(free).max() else {
@@ -98,14 +98,14 @@ impl PeerTask {
                 session.peer_node
             )));
         };
-        // A fresh session opens all that it can at once.
+        // A fresh session opens every free connection at once.
         self.open(&session.handle, self.now().max(all_due));
         let mut failed = None;
         loop {
             let done = tokio::select! {
                 done = self.tasks.join_next() => done,
                 () = tokio::time::sleep(SESSION_LOOK) => {
-                    // Whoever still waits for the peer's NIC waits in vain.
+                    // After the session's end, tasks that wait for the peer's NIC cannot succeed.
                     if session.handle.ended().is_none() {
                         continue;
                     }
@@ -117,7 +117,7 @@ impl PeerTask {
             let done = done.map_err(std::io::Error::other)?;
             failed = failed.or(self.done(&session.handle, done).err());
         }
-        // What else failed then did because of it.
+        // The session's end is the cause of the other failures.
         if let Some(cause) = session.handle.ended() {
             return Err(cause.into());
         }
@@ -129,8 +129,8 @@ impl PeerTask {
         Ok(())
     }
 
-    /// Asks for all connections that are due. Their local halves are made away from this thread: a
-    /// provider takes its time, and the sessions are to be heard meanwhile.
+    /// Requests all due connections. A second thread makes their local halves, because a provider
+    /// may be slow and this thread must serve the sessions.
     pub(super) fn open(&mut self, handle: &ClientHandle, now: Duration) {
         let mut due = Vec::new();
         for (number, l) in (0u16..).zip(&mut self.connections) {
@@ -179,8 +179,8 @@ impl PeerTask {
         });
     }
 
-    /// A task has come back. What is not wanted any more is dropped in here, before the control
-    /// session, whose task is on this thread too, tells the accelerator that this end has let go.
+    /// Handles the result of a task. Unwanted halves are dropped here, before the session's task,
+    /// on the same thread, tells the accelerator that this end is reset.
     pub(super) fn done(&mut self, handle: &ClientHandle, done: Done) -> Result<(), ClusterError> {
         let now = self.now();
         if let Done::Answered { refused, .. } = &done {
@@ -207,7 +207,7 @@ impl PeerTask {
                 answer: Err(e),
                 ..
             } => {
-                // Before the accelerator hears that nothing of them is here.
+                // Before the accelerator learns that this end has no part of them.
                 drop(prepared);
                 let answer = match e {
                     ControlError::Refused { .. } => Answer::Refused,
@@ -246,7 +246,7 @@ impl PeerTask {
         }
     }
 
-    /// Begins to make the data connections that were granted.
+    /// Starts to connect the granted data connections.
     fn granted(
         &mut self,
         handle: &ClientHandle,
@@ -269,7 +269,7 @@ impl PeerTask {
         }
     }
 
-    /// One data connection.
+    /// Connects one data connection.
     fn connect(
         &self,
         grant: ConnectionGrant,

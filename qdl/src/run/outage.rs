@@ -1,41 +1,41 @@
-//! What an accelerator lost, when and why. What goes at about one time is one outage, which lasts
-//! until none of it is missing any more. A data structure; the clock is handed in.
+//! Outages of an accelerator: losses at about the same time form one outage, which lasts until
+//! every lost connection is back. A data structure; the caller passes the clock.
 
 use std::collections::BTreeSet;
 
 use crate::stats::{LossRecord, SilentOn};
 use fabric::Broken;
 
-/// Most outages that are kept apart; later ones are counted in with the last.
+/// Most outages recorded separately; later losses are added to the last.
 const MOST: usize = 256;
 
-/// See the module.
+/// One outage of an accelerator.
 #[derive(Clone, Debug)]
 pub(super) struct Outage {
-    /// When its first connection was lost.
+    /// Time of the first loss.
     pub at_ns: u64,
-    /// Why: what the control session ended with where it ended, else the first connection.
+    /// Cause: that of the session's end if the session ended, else that of the first connection.
     pub cause: String,
-    /// It was found out by waiting for a sign of life, which took its time.
+    /// A timeout of the echo or heartbeat found it, some time after the fault.
     pub by_silence: bool,
-    /// On what there was silence, where that is why.
+    /// Plane that was silent, if silence is the cause.
     silent_on: Option<SilentOn>,
-    /// When nothing was missing any more.
+    /// End of the outage.
     back_ns: Option<u64>,
-    /// The cause says no more than that the peer closed it.
+    /// The cause says only that the peer closed the connection.
     bare: bool,
     /// The session ended too.
     session: bool,
-    /// With it the accelerator was out of reach.
+    /// No connection to the accelerator was left.
     whole: bool,
-    /// Connections that were lost in it, and those of them that are missing now.
+    /// Connections lost in the outage, and those that are still down.
     lost: BTreeSet<u16>,
     down: BTreeSet<u16>,
-    /// Losses of connections.
+    /// Number of losses of connections.
     losses: u64,
-    /// Samples that went again.
+    /// Samples sent again.
     again: u64,
-    /// Somebody was told of it: what is lost from now on is another.
+    /// The outage was reported, so later losses start a new one.
     told: bool,
 }
 
@@ -43,12 +43,12 @@ pub(super) struct Outage {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outages {
     all: Vec<Outage>,
-    /// Connections to it.
+    /// Number of connections to the accelerator.
     connections: usize,
 }
 
 impl Outages {
-    /// Of an accelerator with so many connections.
+    /// Makes the state of an accelerator with `connections` connections.
     pub fn new(connections: usize) -> Self {
         Outages {
             all: Vec::new(),
@@ -60,23 +60,23 @@ impl Outages {
         self.all.iter().filter(|o| o.back_ns.is_none())
     }
 
-    /// The first that goes on.
+    /// The first outage that has not ended.
     pub fn now(&self) -> Option<&Outage> {
         self.open().next()
     }
 
-    /// Every connection is missing.
+    /// Whether every connection is down.
     pub fn is_whole(&self) -> bool {
         let missing = self.open().map(|o| o.down.len()).sum::<usize>();
         self.now().is_some() && missing >= self.connections
     }
 
-    /// There is something that nobody has been told of.
+    /// Whether the last outage has not been reported.
     pub fn is_news(&self) -> bool {
         self.all.last().is_some_and(|o| !o.told)
     }
 
-    /// The outage of what is lost now; `same`: it belongs to the last, told or not.
+    /// The outage that a new loss belongs to. With `same`, it is the last one even if reported.
     fn begun(
         &mut self,
         at_ns: u64,
@@ -107,9 +107,9 @@ impl Outages {
         self.all.last_mut()
     }
 
-    /// A connection was lost, by its number, and with it the way of so many samples.
+    /// Records the loss of connection `number`, with `again` samples to send again.
     pub fn lost(&mut self, number: u16, at_ns: u64, cause: &Broken, again: u64) {
-        // The last one's, where that began with the session's end.
+        // Losses after the session's end belong to its outage.
         let same = self.all.last().is_some_and(|o| o.session);
         for o in &mut self.all {
             o.down.remove(&number);
@@ -130,7 +130,7 @@ impl Outages {
         }
     }
 
-    /// The accelerator says why it lost a connection. True where that was not known.
+    /// Records the accelerator's reason for a loss. True where no reason was known.
     pub fn reason(&mut self, number: u16, words: &str) -> bool {
         let of_it = |o: &&mut Outage| o.bare && o.lost.contains(&number);
         let Some(o) = self.all.iter_mut().rev().find(of_it) else {
@@ -141,13 +141,13 @@ impl Outages {
         true
     }
 
-    /// Why a connection was lost at last.
+    /// Cause of the last loss of a connection.
     pub fn last_cause(&self, number: u16) -> Option<String> {
         let mut of_it = self.all.iter().rev();
         Some(of_it.find(|o| o.lost.contains(&number))?.cause.clone())
     }
 
-    /// The control session ended: what it ended with says more than a socket does.
+    /// Records the end of the session, whose cause is more specific than a socket's.
     pub fn session_over(&mut self, at_ns: u64, cause: &str, by_silence: bool) {
         let same = self.is_whole();
         if let Some(o) = self.begun(at_ns, cause, by_silence, same)
@@ -159,8 +159,8 @@ impl Outages {
         }
     }
 
-    /// A connection is up again. True where nothing of its outage is missing any more, and the
-    /// session stands.
+    /// Records that a connection is up again. True where its outage has ended and the session is
+    /// up.
     pub fn up(&mut self, number: u16, now_ns: u64) -> bool {
         let mut whole = false;
         for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
@@ -173,7 +173,7 @@ impl Outages {
         whole
     }
 
-    /// A new session has all its connections.
+    /// Records that a new session has all its connections.
     pub fn back(&mut self, now_ns: u64) {
         for o in self.all.iter_mut().filter(|o| o.back_ns.is_none()) {
             o.down.clear();
@@ -182,7 +182,7 @@ impl Outages {
         }
     }
 
-    /// What is to be said of the last, once: by `node` and by the time of the run.
+    /// Record of the last outage, once, with the node's name and the time of the run.
     pub fn tell(&mut self, node: &str, in_run: impl Fn(u64) -> Option<f64>) -> Option<LossRecord> {
         let connections = self.connections;
         let o = self.all.last_mut().filter(|o| !o.told)?;
@@ -190,7 +190,7 @@ impl Outages {
         Some(record(o, node, connections, &in_run))
     }
 
-    /// All of them, for the record.
+    /// Records of all outages.
     pub fn records(&self, node: &str, in_run: impl Fn(u64) -> Option<f64>) -> Vec<LossRecord> {
         let each = |o| record(o, node, self.connections, &in_run);
         self.all.iter().map(each).collect()
@@ -270,7 +270,7 @@ mod tests {
         );
         assert!(!o.is_news() && o.tell("a", seconds).is_none());
         assert_eq!(o.records("a", seconds), [told]);
-        // Connections of the new session come up one by one: it is back once all are.
+        // Connections of the new session come up one by one; the outage ends with the last.
         assert!(!o.up(0, 120) && o.now().is_some());
         o.back(130);
         assert!(o.now().is_none());
@@ -283,7 +283,7 @@ mod tests {
         let mut o = Outages::new(2);
         o.session_over(110, "it was killed", false);
         let _ = o.tell("a", seconds);
-        // A thread that hung took them down late.
+        // A blocked thread took them down late.
         (0..2).for_each(|i| o.lost(i, 150, &given_up("given up"), 4));
         let records = o.records("a", seconds);
         assert_eq!((records.len(), records[0].again), (1, 8));
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!((records.len(), records[0].at_s), (1, Some(10.0)));
         assert_eq!(records[0].why, "not heard of for 2 s");
         assert_eq!(records[0].silent_on, Some(SilentOn::Control));
-        // Killed: the session's end goes before the silence of a connection.
+        // Killed: the session's end outranks the silence of a connection.
         let mut o = Outages::new(1);
         o.lost(0, 110, &silent(), 4);
         o.session_over(111, "it was killed", false);
@@ -317,7 +317,7 @@ mod tests {
             panic!("{records:?}")
         };
         assert_eq!((first.at_s, first.whole, first.back), (None, false, true));
-        // With it nothing was left.
+        // After the second loss no connection was left.
         assert_eq!((second.at_s, second.whole), (Some(50.0), true));
         assert_eq!((&second.connections[..], second.back), (&[0][..], false));
         assert!(o.up(0, 170) && o.now().is_none());

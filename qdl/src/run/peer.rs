@@ -1,5 +1,5 @@
-//! The frontend's look-out for one accelerator: opens its connections, quarantines lost ones until
-//! both ends have let go, opens them again, and comes back to an accelerator that was gone.
+//! The frontend's task for one accelerator: opens connections, quarantines lost ones until both
+//! ends have let go, opens them again, and reconnects to a lost accelerator.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,10 +22,10 @@ use crate::{
 };
 use fabric::{Broken, clock::now_ns};
 
-/// What is lost at about one time is told of in one line, so long after the first of it.
+/// Delay of the report of a loss, so that one line covers losses at about the same time.
 const TOGETHER: Duration = Duration::from_millis(250);
 
-/// A connection's local side was destroyed.
+/// The dispatcher has destroyed the local side of a connection.
 #[derive(Debug)]
 pub(super) struct LocalLoss {
     /// Index of the connection within the peer.
@@ -33,7 +33,7 @@ pub(super) struct LocalLoss {
     pub epoch: u32,
     pub cause: Broken,
     pub again: usize,
-    /// When.
+    /// Time of the loss.
     pub at_ns: u64,
 }
 
@@ -41,28 +41,28 @@ pub(super) struct PeerConnection {
     /// Index among all connections.
     pub(super) connection: usize,
     pub(super) nic_index: usize,
-    /// Which of the accelerator's NICs to ask for, and which of its GPUs.
+    /// Indices of the accelerator's NIC and GPU to request.
     pub(super) turn: u16,
     pub(super) gpu_turn: u16,
     pub(super) life: Dialled,
 }
 
-/// See the module.
+/// The frontend's task for one accelerator.
 pub(super) struct PeerTask {
     pub(super) index: usize,
     pub(super) common: Arc<Common>,
     losses: mpsc::UnboundedReceiver<LocalLoss>,
     pub(super) connections: Vec<PeerConnection>,
-    /// What is asked of the accelerator and the data connections that are being made. While a
-    /// session is served nothing waits for them: neither a slow answer nor a path that swallows
-    /// everything may hold up the other connections.
+    /// Requests to the accelerator, and data connections that are being made. A running session
+    /// does not wait for them: neither a slow answer nor a dead path may delay the other
+    /// connections.
     pub(super) tasks: JoinSet<Done>,
-    /// A request for connections is under way. There is one at a time, since the accelerator works
-    /// on one at a time.
+    /// A request for connections is in progress. One at a time, since the accelerator handles one
+    /// at a time.
     pub(super) asking: bool,
-    /// When the accelerator is tried again, once its session is over.
+    /// Back-off of attempts to reconnect after the session's end.
     pace: Pace,
-    /// When what was lost is told of.
+    /// Time of the report of the last losses.
     tell_at: Option<Instant>,
 }
 
@@ -88,8 +88,8 @@ impl PeerTask {
                 PeerConnection {
                     connection,
                     nic_index,
-                    // NICs are paired by their place. Where the accelerator has more of them, a
-                    // NIC's connections go round those that are left over.
+                    // NICs are paired by index. Further connections of a NIC go in turn to the
+                    // accelerator's remaining NICs.
                     turn: (nic_index + nth * seen_nics) as u16,
                     gpu_turn: if nic.gpus == Gpus::All { nth as u16 } else { 0 },
                     life: Dialled::new(),
@@ -108,12 +108,12 @@ impl PeerTask {
         }
     }
 
-    /// The time by which connections live.
+    /// Time on the clock of the connections' states.
     pub(super) fn now(&self) -> Duration {
         self.common.began.elapsed()
     }
 
-    /// Looks after the accelerator until the cluster closes.
+    /// Supervises the accelerator until the cluster closes.
     pub async fn run(mut self, mut session: ClientSession, mut stopped: watch::Receiver<bool>) {
         loop {
             let ended = tokio::select! {
@@ -122,7 +122,7 @@ impl PeerTask {
             };
             let Some(cause) = ended else {
                 session.handle.bye();
-                // Until the bye is out, or there is nobody to hear it.
+                // Until the bye is sent, or the peer is gone.
                 while session.events.next().await.is_some() {}
                 session.events.closed().await;
                 return;
@@ -192,7 +192,7 @@ impl PeerTask {
         }
     }
 
-    /// The accelerator has let go of a lost connection.
+    /// Records that the accelerator has let go of a lost connection.
     fn reset_there(&mut self, connection: u16, epoch: u32) {
         self.log_reset(connection, epoch, "there");
         if let Some(l) = self.connections.get_mut(usize::from(connection)) {
@@ -207,7 +207,7 @@ impl PeerTask {
         );
     }
 
-    /// The accelerator's view of its interior and its NICs.
+    /// Passes the accelerator's scores of its interior and its NICs to the dispatcher.
     fn scored(&self, scores: &Scores) {
         let Some(rails) = self.common.rails.get() else {
             return;
@@ -232,8 +232,8 @@ impl PeerTask {
         })
     }
 
-    /// Takes a step of a connection's life, and does what follows from it. True where what was
-    /// brought is to be gone on with.
+    /// Applies a transition to a connection's state and executes its consequences. True where the
+    /// caller continues with the connection.
     pub(super) fn step(
         &mut self,
         handle: &ClientHandle,
@@ -260,7 +260,7 @@ impl PeerTask {
         todo.go_on
     }
 
-    /// The dispatcher has destroyed this end of a connection and sent its samples elsewhere.
+    /// Handles the loss of a connection's local end, whose samples are sent elsewhere.
     fn lost(&mut self, handle: &ClientHandle, loss: &LocalLoss) {
         self.report(loss);
         let (epoch, now) = (loss.epoch, self.now());
@@ -288,14 +288,14 @@ impl PeerTask {
         if peer.outages.is_news() {
             let wait = match cause.says_why() {
                 true => TOGETHER,
-                // Nothing is known but that the peer closed it.
+                // The cause says only that the peer closed the connection.
                 false => REASON,
             };
             self.tell_at.get_or_insert_with(|| Instant::now() + wait);
         }
     }
 
-    /// The accelerator says why it lost a connection.
+    /// Records the accelerator's reason for a loss.
     fn reason(&mut self, number: u16, cause: &str) {
         if self.common.peer(self.index).outages.reason(number, cause)
             && let Some(at) = &mut self.tell_at
@@ -304,7 +304,7 @@ impl PeerTask {
         }
     }
 
-    /// Tells of what was lost, once.
+    /// Reports the last outage, once.
     fn tell(&mut self) {
         self.tell_at = None;
         let told = {
@@ -317,7 +317,7 @@ impl PeerTask {
         }
     }
 
-    /// A connection of a session that goes on was made again.
+    /// Records that a connection of the running session was opened again.
     fn up_again(&mut self, connection: u16) {
         let (node, whole) = {
             let mut peer = self.common.peer(self.index);
@@ -332,14 +332,14 @@ impl PeerTask {
         }
     }
 
-    /// In how long the next connection that is out of quarantine is to be opened again.
+    /// Delay until the next connection out of quarantine is due; `None` where none is.
     fn reopen_at(&self) -> Option<Duration> {
         let due = self.connections.iter().filter_map(|l| l.life.due()).min();
         due.filter(|_| !self.asking && !self.common.is_closing())
             .map(|at| at.saturating_sub(self.now()))
     }
 
-    /// The accelerator is served again.
+    /// Reports that the accelerator is back.
     fn back(&mut self) {
         self.tell();
         let line = {
@@ -350,7 +350,7 @@ impl PeerTask {
         self.common.listener.note(&line);
     }
 
-    /// The session is over: all of the peer's connections are given up.
+    /// Handles the end of the session: takes all of the peer's connections down.
     async fn gone(&mut self, cause: &ControlError) {
         self.common.dispatcher().control_session(self.index, true);
         let words = {
@@ -364,7 +364,7 @@ impl PeerTask {
             }
             words
         };
-        // Each ends where it waits; none of them has a connection afterwards.
+        // Cancels tasks at their next await; afterwards none holds a connection.
         self.tasks.shutdown().await;
         self.asking = false;
         for l in &mut self.connections {
@@ -375,7 +375,7 @@ impl PeerTask {
         }
     }
 
-    /// Tries the accelerator again and again; the monitor says when that has gone on for too long.
+    /// Reconnects until it succeeds; the monitor aborts the run if that takes too long.
     async fn come_back(&mut self) -> ClientSession {
         self.all_down().await;
         self.tell();
@@ -397,9 +397,9 @@ impl PeerTask {
         }
     }
 
-    /// After a session: waits until every connection's local side is down. The
-    /// peer's memory belongs to a session that is over and is not used again.
-    /// A connection that is not down in time stays out of use until it is.
+    /// Waits after a session until every connection's local side is down. The peer's memory belongs
+    /// to the old session and is not used again. A connection that is not down in time stays out of
+    /// use until it is.
     async fn all_down(&mut self) {
         let deadline = self.common.config.deadlines.step();
         let end = Instant::now() + deadline;
@@ -410,11 +410,11 @@ impl PeerTask {
                     self.report(&loss);
                     let now = self.now();
                     if let Some(l) = self.connections.get_mut(usize::from(loss.index)) {
-                        // There is no session to tell.
+                        // No session exists that could be told.
                         let _ = l.life.lost(loss.epoch, now);
                     }
                 }
-                // The cluster is going.
+                // The cluster is being dropped.
                 Ok(None) => return std::future::pending().await,
                 Err(_) => break,
             }
@@ -441,17 +441,17 @@ impl PeerTask {
                 session.peer_node
             )));
         }
-        // What the run was begun for holds to its end: whether tokens are counted above all.
+        // The engine must stay the same for the whole run, above all whether tokens are counted.
         let files = self.common.config.model_files;
         if let Some(other) = another_engine(&engine, &session.engine, files) {
             let text = format!("{expected} came back with {other}");
-            // Nobody else would say why it is not used: it is there, and answers.
+            // Report it: otherwise a reachable accelerator would stay unused without a word.
             self.common.listener.note(&text);
             return Err(ClusterError::Slots(text));
         }
         let result = self.open_all(&session).await;
         if let Err(e) = result {
-            // Whatever was attached goes with the session.
+            // Attached connections end with the session.
             self.gone(&ControlError::Setting {
                 key: "control",
                 problem: e.to_string(),
@@ -469,7 +469,7 @@ impl PeerTask {
     }
 }
 
-/// What is another engine, or another model of it, than the one it was before.
+/// Difference between an accelerator's former and new engine or model content, if any.
 fn another_engine(was: &EngineInfo, is: &EngineInfo, files: ModelFiles) -> Option<String> {
     if (&was.name, was.tokens) != (&is.name, is.tokens) {
         return Some(format!("engine `{}` where it had `{}`", is.name, was.name));
@@ -482,14 +482,14 @@ fn another_engine(was: &EngineInfo, is: &EngineInfo, files: ModelFiles) -> Optio
     }
 }
 
-/// Why a session ended, without the name of whose it was: that stands before it.
+/// Cause of a session's end without the peer's name, which precedes it in the message.
 fn words_of(cause: &ControlError, node: &str, address: &str) -> String {
     let text = cause.to_string();
     let peer = format!("{node} ({address}): ");
     text.strip_prefix(&peer).map_or(text.clone(), str::to_owned)
 }
 
-/// Why the connections of a session that is over are given up.
+/// Cause for taking down the connections of an ended session.
 fn given_up(cause: &ControlError, words: &str) -> Broken {
     match cause {
         ControlError::Silent { .. } => Broken::Silent(words.to_owned()),

@@ -1,14 +1,14 @@
-//! What a run's fabric is not: one that the Network division permits. The rules want the frontend
-//! and the accelerators on separate machines, and Ethernet, IEEE 802.11, InfiniBand or 3GPP between
-//! them.
+//! Reasons why the Network division would not permit a run's fabric. The rules require that the
+//! frontend and the accelerators are separate machines, connected by Ethernet, IEEE 802.11,
+//! InfiniBand or 3GPP.
 
 use crate::{
     stats::LOOPBACK_NOTE,
     wire::{LinkFact, LinkLayer, NodeFacts},
 };
 
-/// Why the links of a run would not count, a line each; empty where nothing speaks against them.
-/// `own` are this node's facts, `peers` the accelerators' names and facts.
+/// Reasons against the links of a run, one line each; empty where there are none. `own` are this
+/// node's facts, `peers` the accelerators' names and facts.
 pub(super) fn links(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
     let loopback = |l: &LinkFact| l.layer == LinkLayer::Loopback;
     let all_loopback = !own.links.is_empty() && own.links.iter().all(loopback);
@@ -28,7 +28,7 @@ pub(super) fn links(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<Strin
     notes
 }
 
-/// The same of the machines.
+/// Reasons against the machines of a run, one line each.
 pub(super) fn machines(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
     let mut notes = Vec::new();
     let of = |wanted: Option<bool>| {
@@ -54,7 +54,7 @@ pub(super) fn machines(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<St
     notes
 }
 
-/// What is wrong with a link; `node` is whose it is.
+/// Reason against a link of `node`, if any.
 fn of_link(node: &str, link: &LinkFact) -> Option<String> {
     let LinkFact { nic, name, layer } = link;
     let what = match layer {
@@ -66,7 +66,7 @@ fn of_link(node: &str, link: &LinkFact) -> Option<String> {
     Some(format!("{node}nics[{nic}] ({name}) is {what}"))
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins names: `a`, `a and b`, `a, b and c`.
 fn listed(names: &[&str]) -> Option<String> {
     let (last, others) = names.split_last()?;
     Some(match others {

@@ -1,4 +1,4 @@
-//! Where a node's NIC threads and memory are, for its summary.
+//! Placement of a node's NIC threads and memory, for its summary.
 
 use crate::{
     connection::Placed,
@@ -6,7 +6,7 @@ use crate::{
 };
 use fabric::os::{Near, numa_nodes};
 
-/// Of NICs with these labels, where they were to be, and where they are.
+/// Placement of NICs with these labels, as configured and as reported by the kernel.
 pub(super) fn places<'a>(
     nics: impl Iterator<Item = (String, &'a Near)>,
     placed: Vec<Placed>,

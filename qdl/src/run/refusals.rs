@@ -1,5 +1,5 @@
-//! What an accelerator refused: counted by kind, with the whole reason, which may come by the
-//! control plane before or behind the refusal itself. A data structure.
+//! Refusals of an accelerator, counted by kind, with their full reasons, which the control plane
+//! may deliver before or after the refusal. A data structure.
 
 use std::collections::VecDeque;
 
@@ -8,39 +8,39 @@ use crate::{
     stats::{RefusalRecord, kind_of},
 };
 
-/// Most kinds that are told apart; others are counted with the last.
+/// Most kinds counted separately; further kinds are counted with the last.
 const KINDS: usize = 32;
-/// Most refusals whose whole reasons are waited for, and most reasons that came first.
+/// Most refusals that wait for their full reasons, and most early reasons.
 const WAITING: usize = 256;
 
-/// A use of a slot: connection by its number at the accelerator, epoch, slot, use count.
+/// One use of a slot: connection index at the accelerator, epoch, slot, use count.
 pub type SlotUse = (u16, u32, u16, u16);
 
-/// See the module.
+/// Refusals of one accelerator, by kind.
 #[derive(Debug, Default)]
 pub struct Refusals {
     records: Vec<RefusalRecord>,
-    /// Refusals that hold only a part of their reason: whose record it opened, and the sample that
-    /// ended the run by it.
+    /// Refusals with a partial reason: index of the record that it opened, and the sample whose
+    /// last refusal it was.
     waiting: VecDeque<(SlotUse, Option<usize>, Option<u64>)>,
     reasons: VecDeque<(SlotUse, String)>,
 }
 
-/// What is to be done about a refusal.
+/// Reaction to a refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OnRefusal {
-    /// Nothing: one more of its kind is counted.
+    /// None: the refusal is counted.
     Count,
-    /// It is the first of its kind: this is to be said.
+    /// The first of its kind: report this line.
     Note(String),
-    /// It was the sample's last: the run ends, for this reason.
+    /// The sample's last refusal: abort the run for this reason.
     End(String),
-    /// The same, once the whole reason has come, or soon.
+    /// The sample's last refusal: abort the run once the full reason has come, or soon.
     EndSoon(String),
 }
 
 impl Refusals {
-    /// A refusal came. `number`: the connection's, at the accelerator `node`.
+    /// Records a refusal on connection `number` of the accelerator `node`.
     pub fn refused(&mut self, node: &str, number: u16, r: &RefusedSample) -> OnRefusal {
         let use_of = (number, r.epoch, r.imm.slot(), r.imm.use_count());
         let early = self.reasons.iter().position(|(u, _)| *u == use_of);
@@ -87,7 +87,7 @@ impl Refusals {
         }
     }
 
-    /// The whole reason of a refusal came. Returns why the run ends, where it was waited for.
+    /// Records a full reason. Returns the cause of the abort, if the abort waited for it.
     pub fn reason(&mut self, node: &str, use_of: SlotUse, words: &str) -> Option<String> {
         let waits = self.waiting.iter().position(|(u, ..)| *u == use_of);
         let Some((_, opened, last)) = waits.and_then(|i| self.waiting.remove(i)) else {
@@ -105,7 +105,7 @@ impl Refusals {
         last.map(|sample| last_words(node, sample, words))
     }
 
-    /// All of them, for the record.
+    /// Records of all kinds.
     pub fn records(&self) -> &[RefusalRecord] {
         &self.records
     }

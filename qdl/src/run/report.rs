@@ -1,4 +1,4 @@
-//! What a cluster's run is put on record as.
+//! Records of a cluster's run, for the summary.
 
 use super::common::PeerState;
 use crate::{
@@ -6,8 +6,8 @@ use crate::{
     stats::{AcceleratorRecord, ConnectionRecord, Ledger, WarmUpRecord, limits::NodeUse},
 };
 
-/// Puts in what the dispatcher does not know of its connections: their
-/// names, why they were lost each time they were, and how they warmed up.
+/// Adds to the dispatcher's records what it does not know: the connections' names, the causes of
+/// their losses, and their warm-up times.
 pub(super) fn complete(
     connections: &mut [ConnectionRecord],
     name: impl Fn(usize) -> String,
@@ -25,7 +25,7 @@ pub(super) fn complete(
     }
 }
 
-/// What an accelerator said of itself.
+/// Record of an accelerator, from its own totals.
 pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRecord {
     let said = peer.drained;
     let counters = said.unwrap_or_default();
@@ -43,22 +43,22 @@ pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRe
         dropped_late: counters.dropped_late,
         copies: counters.copies,
         batches: peer.batches.clone(),
-        // The frontend's to read from the copy of the node's configuration.
+        // The frontend reads it from the copy of the node's configuration.
         batching: String::new(),
         gpus: peer.gpus.clone(),
         used: match &peer.used {
             [Some(before), Some(now)] => now.since(before),
-            // Since it started is no run's.
+            // Without the first reading, the difference is unknown.
             _ => NodeUse::default(),
         },
-        // The frontend's to know, once it has read LoadGen's log.
+        // The frontend adds it after reading LoadGen's log.
         accuracy: None,
         lost: lost.map(|outage| outage.cause.clone()),
         lost_sessions: peer.lost_sessions.clone(),
     }
 }
 
-/// The dispatcher's totals, as they are reconciled.
+/// The dispatcher's totals, for the reconciliation.
 pub(super) fn ledger(d: &DispatchCounts, warm_up: Option<&WarmUpReport>) -> Ledger {
     Ledger {
         issued: d.issued,
@@ -74,7 +74,7 @@ pub(super) fn ledger(d: &DispatchCounts, warm_up: Option<&WarmUpReport>) -> Ledg
     }
 }
 
-/// The warm-up as a whole.
+/// Record of the warm-up.
 pub(super) fn warm_up(w: &WarmUpReport) -> WarmUpRecord {
     WarmUpRecord {
         samples: w.samples,
@@ -144,7 +144,7 @@ mod tests {
             batches: 3,
             ..Counters::default()
         };
-        // What it said in a session that was lost is no last word.
+        // Totals of a lost session are not final.
         peer.heartbeat = Some((counters, 7));
         peer.session_over(|ns| Some(ns as f64));
         let lost = accelerator(&peer, 2);
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!((session.as_of_s, session.batches), (Some(7.0), 3));
         peer.lost_sessions.clear();
         peer.drained = Some(counters);
-        // One more heartbeat between its last word and the end of the session.
+        // One more heartbeat between the answer to the drain and the end of the session.
         peer.heartbeat = Some((counters, 8));
         peer.session_over(|ns| Some(ns as f64));
         let a = accelerator(&peer, 2);

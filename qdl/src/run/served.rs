@@ -1,4 +1,5 @@
-//! One frontend being served: its connections, their memory, and what its control session asks for.
+//! One frontend being served: its connections, their memory, and the requests of its control
+//! session.
 
 use std::{
     collections::HashMap,
@@ -37,49 +38,49 @@ use crate::{
 use fabric::wire::Stream;
 use fabric::{Broken, Link, os::Near};
 
-/// How often quarantined connections are looked at, while there are some.
+/// Interval of checks while connections are quarantined.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
-/// And at the latest, though none is known of.
+/// Interval of checks otherwise.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 
-/// One frontend being served.
+/// Session with one frontend.
 pub(super) struct Session {
     pub id: u64,
     pub config: Arc<AcceleratorConfig>,
     pub params: Arc<NodeParams>,
     pub shared: Weak<Shared>,
     pub handle: ServerHandle,
-    /// The address of this node by which the frontend reached it.
+    /// This node's address that the frontend reached.
     pub local: SocketAddr,
-    /// When the frontend wants tokens to leave this node.
+    /// Moments at which the frontend wants tokens to leave this node.
     pub stream: Stream,
     pub nics: Arc<[ServerNic]>,
-    /// What it was granted.
+    /// Connections granted to the frontend.
     pub connections: Mutex<Granted<Arc<ServeConnection>>>,
     pub arrived_before: u64,
     pub settled_before: Settled,
     pub engine_before: EngineTotals,
-    /// Sleeps of the NIC threads, and how often they were woken, before it.
+    /// Sleeps and wake-ups of the NIC threads before the session.
     pub waits_before: (u64, u64),
-    /// A connection was lost.
+    /// Signals a lost connection.
     pub losses: tokio::sync::Notify,
-    /// Connections that are no more.
+    /// Records of connections that have ended.
     pub ended: Mutex<Vec<ServedConnection>>,
-    /// The last epoch of each connection that was lost, and not closed by the frontend as it took
-    /// its leave.
+    /// Last epoch of each connection that was lost, without those that the frontend closed as it
+    /// left.
     pub lost: Mutex<HashMap<u16, u32>>,
-    /// Refusals that were logged, and whole reasons that the frontend was sent.
+    /// Number of refusals logged, and number of full reasons sent.
     pub reasons: Arc<[AtomicU64; 2]>,
-    /// What had arrived when a drain was answered.
+    /// Arrivals at the time of an answered drain.
     pub drained: Drained,
     pub links: Arc<[LinkWatch]>,
-    /// What this node was like, tick by tick.
+    /// Readings of this node, tick by tick.
     pub side: Side,
-    /// Where the threads and the memory of each NIC belong.
+    /// Placement of each NIC.
     pub near: Arc<[Near]>,
 }
 
-/// The frontend had everything answered, as it does before it leaves.
+/// Set once every arrival was answered on request, as it happens before the frontend leaves.
 #[derive(Debug, Default)]
 pub(super) struct Drained {
     done: AtomicBool,
@@ -92,27 +93,27 @@ impl Drained {
         self.done.store(true, Ordering::Release);
     }
 
-    /// Nothing has arrived since.
+    /// Whether no sample has arrived since.
     fn holds(&self, arrived: u64) -> bool {
         self.done.load(Ordering::Acquire) && self.arrived.load(Ordering::Relaxed) == arrived
     }
 }
 
 impl Session {
-    /// Samples that have arrived in this session.
+    /// Number of samples that arrived in this session.
     fn arrived(&self) -> Option<u64> {
         let shared = self.shared.upgrade()?;
         Some(shared.server.counts().arrived - self.arrived_before)
     }
 
-    /// The frontend had everything answered and sent nothing since: its connections end in good
-    /// order, whatever their sockets say of it.
+    /// Whether a drain was answered and no sample came since: its connections then end in good
+    /// order, whatever their sockets report.
     fn is_leaving(&self) -> bool {
         self.arrived().is_some_and(|n| self.drained.holds(n))
     }
 
-    /// Serves a connection on a NIC whose data connection
-    /// has come, unless it was given up meanwhile.
+    /// Attaches a connection whose data connection has come to a NIC, unless it was given up
+    /// meanwhile.
     pub fn attach(
         &self,
         shared: &Shared,
@@ -120,8 +121,7 @@ impl Session {
         connection: Arc<ServeConnection>,
         link: Link,
     ) -> Option<()> {
-        // Under the lock, so that what gives the connection
-        // up comes behind it on its way to the NIC thread.
+        // Under the lock, so that a later command to give up follows on its way to the NIC thread.
         let mut connections = lock(&self.connections);
         let ServeConnectionCfgs {
             connection: number,
@@ -132,22 +132,22 @@ impl Session {
         wanted.then(|| shared.server.attach(nic_index, connection, link))
     }
 
-    /// The NIC thread has destroyed this end of a connection.
+    /// Handles the loss of a connection whose local side the NIC thread has destroyed.
     pub fn lost_here(&self, l: &ConnectionLost) {
-        // Under the lock, so that the frontend hears of the loss before it hears that this end has
-        // let go.
+        // Under the lock, so that the frontend learns of the loss before it learns that this end
+        // has let go.
         let mut connections = lock(&self.connections);
         let news = connections.lost_here(l.connection, l.epoch);
         self.losses.notify_one();
-        // Where the frontend lost it first, it still does not know why.
+        // If the frontend lost the connection first, it still lacks the cause.
         if news || !matches!(l.cause, Broken::Closed | Broken::GivenUp(_)) {
             self.handle
                 .connection_lost(l.connection, l.epoch, &l.cause.to_string());
         }
         if news {
             let (connection, epoch, cause) = (l.connection, l.epoch, &l.cause);
-            // At the end of a run the frontend closes its connections before it says so. Behind a
-            // drain an end is an end, whatever the socket calls it, but for a broken protocol.
+            // A leaving frontend closes its connections before its bye. After a drain, any end
+            // except a protocol error counts as closed.
             let ended = match cause {
                 Broken::Closed => true,
                 Broken::BadFrame { .. } | Broken::OutOfBounds { .. } | Broken::Grant(_) => false,
@@ -162,20 +162,19 @@ impl Session {
         }
     }
 
-    /// Confirms to the frontend when this end of a lost
-    /// connection is down and no batch reads its slots.
+    /// Tells the frontend when this end of a lost connection is down and no batch reads its slots.
     pub async fn watch(self: Arc<Self>) {
         loop {
             if self.collect(true) {
                 tokio::time::sleep(LOOK).await;
             } else {
-                // Whoever lost a connection before this call has left a permit.
+                // A loss before this call has stored a permit.
                 let _ = tokio::time::timeout(LOOK_ANYWAY, self.losses.notified()).await;
             }
         }
     }
 
-    /// Lets go of lost connections that nothing reads any more. True while some are not let go of.
+    /// Lets go of lost connections without readers. True while some lost connections remain.
     fn collect(&self, lost: bool) -> bool {
         let mut connections = lock(&self.connections);
         for (connection, epoch) in
@@ -202,7 +201,8 @@ impl Session {
         }
     }
 
-    /// After the session: every connection goes, and with the last batch that reads it its memory.
+    /// Releases every connection after the session; its memory is freed with the last batch that
+    /// reads it.
     pub async fn release(&self, patience: Duration) {
         let end = Instant::now() + patience;
         loop {
@@ -222,14 +222,14 @@ impl Session {
         }
     }
 
-    /// What its connections did, once they are released. `clean`: the frontend took its leave. One
-    /// that had everything answered has too, though its last word did not come.
+    /// Report of the session, once its connections are released. `clean`: the frontend ended with a
+    /// bye. A frontend whose drain was answered counts as clean even if its bye did not come.
     pub fn report(&self, frontend: &str, clean: bool) -> ServedReport {
         let clean = clean || self.is_leaving();
         let engine = (self.params.engine)();
         let mut report = ServedReport {
             frontend: frontend.to_owned(),
-            // Where a batch still reads a connection, its counts are not complete.
+            // Counts are not final while a batch still reads a connection.
             clean: clean && lock(&self.connections).busy() == 0,
             connections: std::mem::take(&mut *lock(&self.ended)),
             batches: engine.batches.since(&self.engine_before.batches),
@@ -259,7 +259,7 @@ impl Session {
         report
     }
 
-    /// What the engines have done so far, in this session and before.
+    /// Totals of the engines since the node started.
     pub fn engine_now(&self) -> EngineTotals {
         (self.params.engine)()
     }
@@ -275,7 +275,7 @@ impl Session {
         };
         let mut now;
         {
-            // In this order, as `collect` takes them: none is between the two.
+            // Lock in the order of `collect`, so that no connection is counted in neither or both.
             let connections = lock(&self.connections);
             now = *lock(&shared.settled);
             for connection in connections.slots() {
@@ -304,8 +304,8 @@ impl Session {
     }
 }
 
-/// Of a session that ended in good order: a connection that was the last of its number, and is not
-/// among those that were `lost`, was closed by the frontend just before it said so. In the order of
+/// Marks the connections of a cleanly ended session as lost or closed. The last epoch of a number
+/// is closed unless `lost` contains it; earlier epochs were lost. `connections` are in the order of
 /// numbers and epochs.
 fn closed(connections: &mut [ServedConnection], lost: &HashMap<u16, u32>) {
     for i in 0..connections.len() {
@@ -369,7 +369,7 @@ impl SessionHandler for Session {
                 Err(refusal)
             }
         };
-        // Some may have been given up meanwhile.
+        // The frontend may have given some up meanwhile.
         self.losses.notify_one();
         granted
     }
@@ -434,7 +434,7 @@ impl SessionHandler for Session {
 
     fn side(&self, at: u64) -> (u64, String) {
         if at == 0 {
-            // What came since the last reading is told too.
+            // Includes the time since the last reading.
             self.side.read_now(self);
         }
         self.side.tell(&self.config.node, at)
@@ -478,12 +478,12 @@ mod tests {
             .map(|(connection, epoch)| ServedConnection {
                 connection,
                 epoch,
-                // Closed before the bye came, as most are.
+                // Closed before the bye came, as most connections are.
                 lost: true,
                 ..ServedConnection::default()
             })
             .into();
-        // (0, 1) was seen to be closed, and made again.
+        // (0, 1) was lost and opened again.
         closed(&mut connections, &HashMap::from([(2, 3)]));
         let lost = connections.iter().map(|c| c.lost).collect::<Vec<_>>();
         assert_eq!(lost, [true, false, false, true, true]);

@@ -1,5 +1,5 @@
-//! An accelerator's own side of a run, tick by tick: gathered from its first sample on, and told to
-//! the frontend when that asks at the end.
+//! An accelerator's side of a run: readings tick by tick from its first sample on, sent to the
+//! frontend on request at the end.
 
 use std::{
     sync::{Arc, Mutex},
@@ -19,21 +19,21 @@ use crate::{
 };
 use fabric::{clock::now_ns, os::thread_times};
 
-/// How often counts are read: a tick of them each.
+/// Interval of counter readings; each is one tick.
 const EVERY: Duration = Duration::from_nanos(FIRST_TICK_NS);
-/// And threads, which cost two small reads each: every fifth time.
+/// Every fifth reading includes the threads, which cost two small reads each.
 const THREADS: u64 = 5;
-/// The most that is told. More would be of no use to anybody, and has to be held by both.
+/// Most bytes of a side; both nodes must hold it in memory.
 pub(super) const MOST_BYTES: u64 = 4 << 20;
 
-/// Of so many threads a peer may tell.
+/// Most threads in a peer's side.
 const MOST_THREADS: usize = 32;
 
-/// See the module.
+/// Readings of an accelerator's run.
 #[derive(Debug, Default)]
 pub(super) struct Side {
     gathered: Mutex<Option<Gathered>>,
-    /// What is being told, part by part.
+    /// The text being sent, piece by piece.
     told: Mutex<String>,
 }
 
@@ -57,7 +57,7 @@ fn reading(counters: &Counters, engine: EngineTotals) -> EngineReading {
 }
 
 impl Side {
-    /// Reads for as long as nobody ends it.
+    /// Takes readings until the task is aborted.
     pub async fn gather(session: Arc<Session>) {
         let mut every = tokio::time::interval(EVERY);
         every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -67,7 +67,7 @@ impl Side {
         }
     }
 
-    /// Reads a session's counts.
+    /// Takes one reading of a session.
     pub fn read_now(&self, session: &Session) {
         let (counters, engine) = (session.counters_now(), session.engine_now());
         self.read(now_ns(), &counters, engine);
@@ -78,7 +78,7 @@ impl Side {
         let mut gathered = lock(&self.gathered);
         let begun = gathered.as_ref().is_some_and(|g| g.readings > 0);
         if !begun && reading.arrived == 0 || gathered.is_none() {
-            // What comes before the first sample is not told.
+            // Readings before the first sample are dropped.
             *gathered = Some(Gathered {
                 begin_ns: now_ns,
                 threads: ThreadTicks::new(now_ns),
@@ -96,8 +96,8 @@ impl Side {
         }
     }
 
-    /// What is known by now, from `at` on: how many bytes it is in all, and as many of them as one
-    /// frame takes. Asked for its beginning, it is put together anew.
+    /// The text from byte `at` on: its total length, and a piece that fits one frame. With `at` 0
+    /// the text is assembled anew.
     pub fn tell(&self, node: &str, at: u64) -> (u64, String) {
         let mut told = lock(&self.told);
         if at == 0 {
@@ -112,7 +112,7 @@ impl Side {
         (told.len() as u64, rest[..end].to_owned())
     }
 
-    /// In JSON; its `begins_s` is how long ago it began, below 0. Empty where there is nothing.
+    /// The side as JSON; its `begins_s` is the negative age of its begin. Empty without readings.
     fn text(&self, node: &str) -> String {
         let now_ns = now_ns();
         let mut gathered = lock(&self.gathered);
@@ -137,15 +137,15 @@ impl Side {
     }
 }
 
-/// What a peer told `asked_ns`, on this node's clock: cut to what may be, and put on the clock of a
-/// run that began at `first_ns`. `None` where it makes no sense.
+/// Checks a peer's side received at `asked_ns`, clips it, and converts it to the clock of a run
+/// that began at `first_ns`. `None` where it is invalid.
 pub(super) fn checked(
     mut told: NodeSide,
     node: String,
     asked_ns: u64,
     first_ns: u64,
 ) -> Option<NodeSide> {
-    // A float becomes 0 where it is below 0 or no number.
+    // The cast saturates: values below 0 and NaN become 0.
     let lasted_ns = (-told.begins_s * 1e9) as u64;
     let tick = told.tick_ms.checked_mul(1_000_000)?;
     let ticks = told.engines.len();
@@ -223,9 +223,9 @@ mod tests {
         for k in 0..3 {
             side.read(at(k), &counters(0), EngineTotals::default());
         }
-        // Before anything arrived nothing is told.
+        // Readings before the first arrival are not sent.
         assert_eq!(side.tell("acc", 0).0, 0);
-        // Batches of some sizes in each tick: more than goes into one part.
+        // Batches of several sizes in each tick make the text longer than one piece.
         let mut batches = BatchSizes::new(16);
         for k in 3..1_003u64 {
             (1..=16).for_each(|size| batches.record(size));
@@ -251,7 +251,7 @@ mod tests {
                 .all(|t| (t.arrived, t.answered) == (7, 7))
         );
         assert!(!told.threads.is_empty() && told.begins_s <= 0.0);
-        // On the frontend's clock; what no accelerator tells is not believed.
+        // On the frontend's clock; impossible values are refused.
         let own = NodeSide {
             begins_s: -100.0,
             ..told

@@ -1,11 +1,10 @@
-//! How a connection's bytes cross: the one step of opening a
-//! connection that differs between fabrics, for both sides.
+//! The steps of opening a connection that differ between fabrics, for both sides.
 //!
 //! | | `tcp` | `ib` | `ofi` |
 //! | --- | --- | --- | --- |
-//! | frontend, before `open` | nothing | queue pair, says where | endpoint, says where |
-//! | accelerator, for `opened` | says where | makes one, joins both | makes one that knows both |
-//! | frontend, after `opened` | connects, shows the key | joins both | says hello, is answered |
+//! | frontend, before `open` | nothing | queue pair, describes it | endpoint, describes it |
+//! | accelerator, for `opened` | states its address | connects queue pair | connects its endpoint |
+//! | frontend, after `opened` | connects, shows the key | connects queue pair | exchanges hellos |
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -35,13 +34,13 @@ use fabric::{
     tcp::{self, Preamble, TcpCfgs, TcpDevice},
 };
 
-/// A GPU's memory that writes are tried on: as much as a driver
-/// hands out at a time, so that more comes from elsewhere.
+/// Bytes of GPU memory for the probe: a driver's allocation unit, so that the slots come from
+/// different memory.
 const PROBE_BYTES: usize = 2 << 20;
-/// How long such a write may take.
+/// Time limit of the probe's writes.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// An RDMA device that connections are opened on.
+/// An RDMA device that opens connections.
 #[derive(Debug)]
 pub(super) struct IbNic {
     resources: Arc<IbResources>,
@@ -90,10 +89,10 @@ impl IbNic {
         })
     }
 
-    /// Memory of a GPU for `bytes` of slots that this NIC writes, if the configuration wants that.
-    /// The first time, a write through a connection of the NIC with itself has to be seen by the
-    /// GPU; where it is not, or where there is no such memory, one line says why, and slots of this
-    /// NIC for that GPU are in the host's memory for good.
+    /// Allocates `bytes` of a GPU's memory for slots that this NIC writes, if `gpudirect` is on.
+    /// The first call per GPU probes a write through a connection of the NIC with itself. If the
+    /// probe or the allocation fails, a warning says why, and later slots of this NIC for the GPU
+    /// are in host memory.
     pub fn gpu_slots(
         &self,
         index: usize,
@@ -133,7 +132,7 @@ impl IbNic {
         }
     }
 
-    /// From now on its slots are in the host's memory.
+    /// Puts later slots of this NIC for the GPU into host memory.
     pub fn no_gpu_slots(&self, index: usize, gpu: Option<u32>, why: &str) {
         let mut direct = lock(&self.direct);
         direct.retain(|(g, _)| *g != gpu);
@@ -141,7 +140,7 @@ impl IbNic {
         tracing::warn!("nics[{index}]: gpudirect: its slots are in the host's memory: {why}");
     }
 
-    /// A connection with itself.
+    /// Makes a connection of the device with itself.
     fn join(&self, a: Endpoint, b: Endpoint) -> Result<(Link, Link), IbError> {
         let (a, b) = (self.prepare(a)?, self.prepare(b)?);
         let (at_a, at_b) = (a.end(), b.end());
@@ -153,7 +152,7 @@ impl IbNic {
         self.resources.device().name()
     }
 
-    /// Half a connection, which does not know its peer yet.
+    /// Prepares the local half of a connection.
     pub fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, IbError> {
         let limits = self.resources.device().limits();
         let cfgs = IbCfgs::resolve(&self.wishes, limits, Traffic::of(&endpoint))?;
@@ -161,7 +160,7 @@ impl IbNic {
         IbConnection::prepare(&self.resources, endpoint, &cfgs)
     }
 
-    /// Both steps of the side that answers: its end, and the link.
+    /// Accepts a connection: returns this end's description, and the link.
     pub fn accept(&self, endpoint: Endpoint, peer: &IbEnd) -> Result<(IbEnd, Link), IbError> {
         let half = self.prepare(endpoint)?;
         let end = half.end();
@@ -181,7 +180,7 @@ pub(super) enum ClientNic {
     Ofi(OfiNic),
 }
 
-/// What a connection has of its own before the accelerator answers.
+/// Local half of a connection, made before the accelerator's answer.
 #[derive(Debug)]
 pub(super) enum Prepared {
     Tcp,
@@ -190,8 +189,8 @@ pub(super) enum Prepared {
 }
 
 impl ClientNic {
-    /// Opens what is to be opened, and pins the samples where they are sent from by a NIC. `slots`
-    /// are the bytes of all slots on this node.
+    /// Opens the device, if any, and registers the samples' memory with it. `slots` is the size of
+    /// all slots on this node, in bytes.
     pub fn open(
         index: usize,
         nic: &NicConfig,
@@ -227,7 +226,7 @@ impl ClientNic {
         }
     }
 
-    /// What to ask the accelerator for.
+    /// Prepares the local half, and the parameters of the request.
     pub fn prepare(
         &self,
         index: usize,
@@ -248,7 +247,7 @@ impl ClientNic {
         }
     }
 
-    /// Completes the connection that the accelerator has granted.
+    /// Completes a connection that the accelerator has granted.
     pub async fn connect(
         &self,
         index: usize,
@@ -306,7 +305,7 @@ pub(super) enum ServerNic {
 }
 
 impl ServerNic {
-    /// `tcp`, `ib` or `ofi`.
+    /// Name of the fabric: `tcp`, `ib` or `ofi`.
     pub fn fabric(&self) -> &'static str {
         match self {
             ServerNic::Tcp(_) => "tcp",

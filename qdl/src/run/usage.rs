@@ -1,4 +1,4 @@
-//! What this process was used for so far, as one reading: [`NodeUse`].
+//! Work of this process so far, as one reading: [`NodeUse`].
 
 use crate::stats::limits::{ISSUE, NicUse, NodeUse, ThreadGroup};
 use fabric::{
@@ -6,18 +6,18 @@ use fabric::{
     os::{ThreadTime, affinity, machine_time, thread_times},
 };
 
-/// Kinds of threads that are told apart; the rest is one more.
+/// Most kinds of threads counted separately; the rest is one more kind.
 const KINDS: usize = 32;
-/// Threads of no kind of their own.
+/// Name of the kind for the rest.
 const OTHER: &str = "other";
 
-/// A reading of this process. Threads are grouped by their names, those whose numbers are in
-/// `issue` as [`ISSUE`]. Costs two small reads of `/proc` for each thread.
+/// Takes a reading of this process. Threads are grouped by name; threads with ids in `issue` form
+/// the group [`ISSUE`]. Costs two small reads of `/proc` per thread.
 pub fn usage(issue: &[u64], nics: NicUse) -> NodeUse {
     usage_of(&thread_times(), issue, nics)
 }
 
-/// The same of threads that were read just now.
+/// As [`usage`], from thread times that were read just now.
 pub fn usage_of(threads: &[ThreadTime], issue: &[u64], nics: NicUse) -> NodeUse {
     let machine = machine_time().unwrap_or_default();
     NodeUse {
@@ -58,7 +58,7 @@ fn groups(threads: &[ThreadTime], issue: &[u64]) -> Vec<ThreadGroup> {
     groups
 }
 
-/// A thread's name without its number: `engine` of `engine-3`.
+/// A thread's name without its number, such as `engine` for `engine-3`.
 fn kind(name: &str) -> &str {
     match name.rsplit_once('-') {
         Some((kind, number)) if !kind.is_empty() && number.parse::<u32>().is_ok() => kind,
@@ -83,7 +83,7 @@ mod tests {
             thread(2, "nic-0", 5_000, 2_000),
             thread(3, "nic-1", 6_000, 3_000),
             thread(4, "loadgen", 9_000, 1_000),
-            // LoadGen's own have its name.
+            // Threads of LoadGen have the process's name.
             thread(5, "loadgen", 4_000, 0),
             thread(6, "-7", 0, 0),
         ];

@@ -1,14 +1,14 @@
-//! Answers of one connection on their way to the frontend: which slots have something to post, and
-//! how far those have gone that leave in parts.
+//! Answers of one connection on the way to the frontend: the queue of slots with bytes to post, and
+//! the progress of each answer in parts.
 //!
 //! ```text
-//!   engine's thread                              whoever has the send token
-//!   bytes of the output are final --> Growing    Growing --> one write for all that is new,
-//!           \--> the slot, unless it is in --> [ready] --/   the first part by itself
+//!   engine's thread                              owner of the send token
+//!   bytes of the output are final --> Growing    Growing --> one write for all new bytes,
+//!           \--> the slot, unless it is in --> [ready] --/   but the first part alone
 //! ```
 //!
-//! A slot that answers in parts is in the queue once, however many of its parts wait there: what
-//! could not be posted yet leaves with what follows it, so that nothing here grows without bound.
+//! A slot that answers in parts is in the queue at most once, however many parts wait. Bytes that
+//! could not be posted leave together with later bytes, so the queue is bounded.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -19,78 +19,78 @@ use crate::response::{Refusal, ResponseTrailer};
 use fabric::Imm;
 use fabric::wire::Stream;
 
-/// Something to post.
+/// Entry of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ready {
-    /// An answer in one piece, or a refusal of one that had no part yet; header included.
+    /// An answer in one piece, or a refusal without earlier parts; `bytes` includes the header.
     Whole { imm: Imm, bytes: u32, refused: bool },
-    /// The slot of one that has grown.
+    /// A slot whose answer has new bytes.
     Part(u16),
 }
 
-/// In [`Growing::state`]: nothing follows.
+/// Flag of [`Growing::state`]: the answer is complete.
 const LAST: u64 = 1 << 31;
-/// In the same: bytes of the slot that are final, header included.
+/// Mask of [`Growing::state`]: final bytes of the slot, header included.
 const BYTES: u64 = LAST - 1;
 
-/// In [`Growing::reason`]: more of it comes over the control plane.
+/// Flag of [`Growing::reason`]: the control plane carries the full reason.
 const CUT: u32 = LAST as u32;
 
-/// Most bytes of a slot that an answer in parts may take.
+/// Most bytes of a slot that an answer in parts may use.
 pub(super) const MOST: usize = BYTES as usize;
 
-/// An answer that leaves in parts. What the engine's thread writes comes before `state`, which it
-/// writes last; the rest belongs to whoever has the send token.
+/// An answer that leaves in parts. The engine's thread writes its fields first and `state` last.
+/// The owner of the send token writes the other fields.
 #[derive(Debug, Default)]
 pub(super) struct Growing {
     imm: AtomicU32,
-    /// Where the first part ends.
+    /// End of the first part.
     first: AtomicU32,
     compute_us: AtomicU32,
-    /// Where the reason begins that takes the place of its rest, with [`CUT`]; 0 without one.
+    /// Start of the refusal's reason within the slot, with [`CUT`]; 0 without a refusal.
     reason: AtomicU32,
     /// Microseconds from the sample's arrival to the newest part (32 bits), [`LAST`], [`BYTES`].
     state: AtomicU64,
-    /// The slot is in the queue.
+    /// Whether the slot is in the queue.
     queued: AtomicBool,
     posted: AtomicU32,
     parts: AtomicU32,
     sum_us: AtomicU64,
 }
 
-/// A write of an answer in parts.
+/// One write of an answer in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Without the bit that says that more follow.
+    /// Immediate without the flag that more parts follow.
     pub imm: Imm,
-    /// Bytes of the slot, the trailer left out.
+    /// Range of the slot's bytes, without the trailer.
     pub from: u32,
     pub to: u32,
-    /// What is written behind the last.
+    /// Trailer behind the last part.
     pub trailer: Option<ResponseTrailer>,
 }
 
 impl Growing {
-    /// An answer begins with a part that ends at `first`.
+    /// Starts an answer whose first part ends at `first`.
     pub fn begin(&self, imm: Imm, first: u32) {
         self.imm.store(imm.bits(), Ordering::Relaxed);
         self.first.store(first, Ordering::Relaxed);
         self.reason.store(0, Ordering::Relaxed);
     }
 
-    /// Bytes of the slot that are final, header included; 0 before its first part.
+    /// Final bytes of the slot, header included; 0 before the first part.
     pub fn grown(&self) -> u32 {
         (self.state.load(Ordering::Relaxed) & BYTES) as u32
     }
 
-    /// The answer ends at `to` with a reason in the place of its rest.
+    /// Ends the answer at `to` with a refusal's reason in place of its rest.
     pub fn refuse(&self, to: u32, refusal: Refusal) {
         let cut = if refusal == Refusal::Cut { CUT } else { 0 };
         self.reason.store(self.grown() | cut, Ordering::Relaxed);
         self.grow(to, 0, self.compute_us.load(Ordering::Relaxed), true);
     }
 
-    /// Its slot is final up to `to`.
+    /// Marks the slot's bytes up to `to` as final.
     pub fn grow(&self, to: u32, queue_us: u32, compute_us: u32, last: bool) {
         let residence = u64::from(queue_us.saturating_add(compute_us));
         self.compute_us.store(compute_us, Ordering::Relaxed);
@@ -99,14 +99,14 @@ impl Growing {
         self.state.store(state, Ordering::Release);
     }
 
-    /// True where an answer is complete, which ends with this: once for each.
+    /// Discards a complete answer. Returns true once per answer, false for an incomplete one.
     fn give_up(&self) -> bool {
-        // Nothing grows behind the last part.
+        // No part follows the last one, so a set `LAST` flag is stable.
         self.state.load(Ordering::Acquire) & LAST != 0
             && self.state.swap(0, Ordering::AcqRel) & LAST != 0
     }
 
-    /// What to write now, and how long after the sample's arrival that was ready.
+    /// The next write, and the microseconds from the sample's arrival until it was ready.
     fn next(&self) -> Option<(Piece, u64)> {
         let state = self.state.load(Ordering::Acquire);
         let (ready, residence) = ((state & BYTES) as u32, state >> 32);
@@ -115,7 +115,7 @@ impl Growing {
         let reason = self.reason.load(Ordering::Relaxed);
         let (to, last) = match (from, reason & !CUT) {
             (0, _) => (self.first.load(Ordering::Relaxed), false),
-            // What is left of the answer goes before the reason, which is a part by itself.
+            // The rest of the answer goes before the reason, which is a separate part.
             (_, at) if from < at && ends => (at, false),
             _ => (ready, ends),
         };
@@ -147,13 +147,13 @@ impl Growing {
         Some((piece, residence))
     }
 
-    /// That was posted.
+    /// Records that `piece` was posted.
     fn posted(&self, piece: &Piece, residence_us: u64) {
         if piece.trailer.is_some() {
             self.posted.store(0, Ordering::Relaxed);
             self.parts.store(0, Ordering::Relaxed);
             self.sum_us.store(0, Ordering::Relaxed);
-            // The slot's next user begins with this.
+            // The slot's next answer starts from this state.
             self.state.store(0, Ordering::Release);
         } else {
             let add =
@@ -166,41 +166,41 @@ impl Growing {
     }
 }
 
-/// See the module.
+/// Queue and state of a connection's answers.
 #[derive(Debug)]
 pub(super) struct Answers {
     ready: ArrayQueue<Ready>,
-    /// One for each slot; none where every answer leaves in one piece.
+    /// One entry per slot; empty where every answer leaves in one piece.
     growing: Box<[CachePadded<Growing>]>,
 }
 
 impl Answers {
-    /// Of a connection of so many slots.
+    /// Makes the state of a connection with `slots` slots.
     pub fn new(slots: usize, stream: Stream) -> Self {
         let growing = match stream {
             Stream::None => 0,
             Stream::First | Stream::All => slots,
         };
         Answers {
-            // A slot is granted again once its answer is posted, so that it has one place; and one
-            // more for what is left of an answer in parts that another thread has just posted.
+            // A slot is granted again after its answer is posted, so one place per slot suffices.
+            // A slot with parts needs a second one, for bytes that remain while others post.
             ready: ArrayQueue::new((slots + growing).max(1)),
             growing: (0..growing).map(|_| CachePadded::default()).collect(),
         }
     }
 
-    /// The answer of a slot that may leave in parts.
+    /// State of a slot's answer in parts; `None` where answers leave in one piece.
     pub fn growing(&self, slot: u16) -> Option<&Growing> {
         self.growing.get(usize::from(slot)).map(|g| &**g)
     }
 
-    /// Queues something; false where there is no place, as only a slot that was answered twice
-    /// could bring about.
+    /// Queues an entry. Returns false where the queue is full, which only a slot answered twice
+    /// causes.
     pub fn push(&self, ready: Ready) -> bool {
         if let Ready::Part(slot) = ready
             && let Some(g) = self.growing(slot)
         {
-            // Whoever takes it from the queue clears this first, and looks afterwards.
+            // The thread that pops the entry clears the flag first and reads the state afterwards.
             if g.queued.swap(true, Ordering::AcqRel) {
                 return true;
             }
@@ -208,9 +208,9 @@ impl Answers {
         self.ready.push(ready).is_ok()
     }
 
-    /// The next that has something to post, or had when it was queued.
+    /// Takes the next entry. A slot's bytes may have been posted since it was queued.
     pub fn pop(&self) -> Option<Ready> {
-        // Looking costs nothing; to find it empty by popping takes a fence.
+        // Check for emptiness first, since a pop of an empty queue costs a fence.
         if self.ready.is_empty() {
             return None;
         }
@@ -223,22 +223,22 @@ impl Answers {
         Some(ready)
     }
 
-    /// How many slots wait in the queue.
+    /// Number of entries in the queue.
     pub fn waiting(&self) -> usize {
         self.ready.len()
     }
 
-    /// Whether none waits there.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
     }
 
-    /// What to write of a slot. With the send token alone.
+    /// The next write of a slot. Only the owner of the send token may call it.
     pub fn piece(&self, slot: u16) -> Option<(Piece, u64)> {
         self.growing(slot)?.next()
     }
 
-    /// That was posted; what is left of the slot goes to the end of the queue.
+    /// Records that `piece` was posted, and queues the slot again if bytes remain.
     pub fn posted(&self, slot: u16, piece: &Piece, residence_us: u64) {
         if let Some(g) = self.growing(slot) {
             g.posted(piece, residence_us);
@@ -248,9 +248,9 @@ impl Answers {
         }
     }
 
-    /// Gives up what was queued, and what follows it. True where that was an answer, or the end of
-    /// one: once for each, though a slot may be in the queue again while it is given up. With the
-    /// send token alone.
+    /// Discards an entry and its later parts. Returns true for an answer or its end, once per
+    /// answer, even if the slot is queued again meanwhile. Only the owner of the send token may
+    /// call it.
     pub fn give_up(&self, ready: Ready) -> bool {
         match ready {
             Ready::Whole { .. } => true,
@@ -297,7 +297,7 @@ mod tests {
             mean_us: (35 + 35 + 55) / 3,
         };
         assert_eq!(pieces(&answers), [(28, 36, Some(trailer))]);
-        // And the slot begins anew, whatever is left in the queue.
+        // The slot's next answer starts afresh, despite a stale queue entry.
         answers.push(Ready::Part(2));
         assert_eq!(pieces(&answers), []);
         g.begin(Imm::new(2, 2), 20);
@@ -340,14 +340,14 @@ mod tests {
         g.grow(20, 0, 1, false);
         answers.push(Ready::Part(1));
         let first = answers.pop().expect("a part");
-        // It ends while another thread has its first part in hand.
+        // The answer ends while a different thread holds its first part.
         g.grow(24, 0, 2, true);
         answers.push(Ready::Part(1));
         assert!(answers.give_up(first));
         let second = answers.pop().expect("it is queued again");
         assert!(!answers.give_up(second), "counted twice");
         assert_eq!(answers.piece(1), None);
-        // One that goes on is not over.
+        // An incomplete answer is not counted.
         let g = answers.growing(2).expect("a slot");
         g.begin(Imm::new(2, 1), 20);
         g.grow(20, 0, 1, false);

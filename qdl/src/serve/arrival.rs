@@ -1,98 +1,98 @@
-//! One sample that has arrived and waits for the engine, wherever it came from.
+//! One sample that has arrived and waits for the engine, from any origin.
 
 use std::{fmt, sync::Arc};
 
 use fabric::Region;
 use fabric::wire::Stream;
 
-/// What became of an [`Arrival`].
+/// Result of an [`Arrival`] that the engine has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// The origin's name for the sample ([`Arrival::ticket`]).
+    /// Ticket of the sample ([`Arrival::ticket`]).
     pub ticket: u64,
     /// Bytes of the response that the engine wrote to the output.
     pub len: u32,
     /// Microseconds between arrival and the start of its batch.
     pub queue_us: u32,
-    /// Microseconds its batch took in the engine.
+    /// Microseconds that its batch spent in the engine.
     pub compute_us: u32,
-    /// What went before, where it was answered in parts.
+    /// Parts sent before, where the answer leaves in parts.
     pub sent: Sent,
 }
 
-/// What of an answer has been sent in parts.
+/// Parts of an answer that have been sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Bytes of the output.
+    /// Bytes of the output sent.
     pub bytes: u32,
-    /// In how many parts.
+    /// Number of parts.
     pub parts: u32,
-    /// Microseconds from the sample's arrival to each part's posting, added up.
+    /// Sum over the parts of the microseconds from the sample's arrival to the part's posting.
     pub sum_us: u64,
 }
 
-/// A part of an answer that goes on: bytes of the output that are final.
+/// A part of an unfinished answer: a range of final bytes of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The origin's name for the sample ([`Arrival::ticket`]).
+    /// Ticket of the sample ([`Arrival::ticket`]).
     pub ticket: u64,
-    /// Where in the output it begins: where the part before it ended.
+    /// Offset in the output: the end of the part before, or 0.
     pub from: u32,
-    /// Where it ends. Never where it begins.
+    /// End offset; greater than `from`.
     pub to: u32,
-    /// Microseconds between arrival and the engine taking the sample.
+    /// Microseconds from arrival until the engine took the sample.
     pub queue_us: u32,
-    /// Microseconds from then to now.
+    /// Microseconds from then until this part.
     pub compute_us: u32,
 }
 
-/// Where arrivals come from and their responses go: a connection of the fabric, or LoadGen itself
-/// when everything runs in one process.
+/// Source of arrivals and destination of their responses: a connection of the fabric, or LoadGen in
+/// a single-process run.
 pub trait Origin: Send + Sync {
-    /// Sends the responses of samples of this origin. Called with as many at once as a batch holds,
-    /// so that they leave with one doorbell. The outputs belong to the origin from here on.
+    /// Sends responses of this origin's samples, up to a whole batch per call, so that one doorbell
+    /// suffices. The origin owns the outputs from then on.
     fn respond(&self, finished: &[Finished]);
 
-    /// Answers a sample with a reason in the place of its answer, or of the rest of it: it cannot
-    /// be run, or its run failed. The connection and its other samples go on.
+    /// Sends a refusal in place of the answer, or of its rest: the sample cannot be run, or its run
+    /// failed. The connection and its other samples go on.
     fn refuse(&self, ticket: u64, why: &str);
 
-    /// A sample has ended with neither answer nor refusal: whoever had it dropped it, as it must be
-    /// once nothing that is sent arrives ([`Origin::is_gone`]), or where the engine has failed. Of
-    /// this, [`Origin::respond`] and [`Origin::refuse`] one comes once for each sample.
+    /// Records that a sample was dropped without answer or refusal: the origin is gone
+    /// ([`Origin::is_gone`]), or the engine failed. Each sample ends with exactly one call of
+    /// [`Origin::respond`], [`Origin::refuse`] or this method.
     fn dropped(&self, ticket: u64) {
         let _ = ticket;
     }
 
-    /// Sends a part of an answer; more follow, and [`Origin::respond`] with the last. The bytes of
-    /// the output up to [`Part::to`] belong to the origin from here on. Called only where
-    /// [`Origin::stream`] asks for parts, one after the other for each sample.
+    /// Sends a part of an answer; more parts follow, and [`Origin::respond`] comes with the last.
+    /// The origin owns the output up to [`Part::to`] from then on. Called only where
+    /// [`Origin::stream`] asks for parts, and in order for each sample.
     fn part(&self, part: &Part) {
         let _ = part;
     }
 
-    /// Which parts of an answer are wanted before its end.
+    /// Parts in which the origin wants answers.
     fn stream(&self) -> Stream {
         Stream::None
     }
 
-    /// True once nothing that is sent arrives any more: whoever still works on a sample of this
-    /// origin drops it.
+    /// Whether responses can no longer be delivered: a thread that works on a sample of this origin
+    /// drops it.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// The GPU whose engine its samples are meant for; `None` where any will do.
+    /// GPU whose engine must run the samples; `None` for any GPU.
     fn gpu(&self) -> Option<u32> {
         None
     }
 }
 
-/// One sample: its input where it landed, room for its output where it will be sent from.
+/// One sample: its input in the slot where it landed, and room for its output where it is sent
+/// from.
 ///
-/// Dropping an arrival without answering leaves its slot taken until its connection ends, which is
-/// what must happen to a sample whose connection is gone; its origin counts it
-/// ([`Origin::dropped`]).
+/// Dropping an arrival without an answer leaves its slot in use until its connection ends, as must
+/// happen when the connection is gone. The origin counts the drop ([`Origin::dropped`]).
 pub struct Arrival {
     input: *const u8,
     len: u32,
@@ -100,24 +100,23 @@ pub struct Arrival {
     capacity: u32,
     ticket: u64,
     arrived_ns: u64,
-    /// The input lies in memory of a device.
+    /// The input lies in a device's memory.
     on_device: bool,
-    /// Its origin is told how it ended, or is about to be.
+    /// The origin has learned of the sample's end, or the current call tells it.
     ended: bool,
     origin: Arc<dyn Origin>,
 }
 
-// SAFETY: the two addresses belong to this arrival
-// alone (see `new`) and may be used from any thread.
+// SAFETY: this arrival alone owns both addresses (see `new`), and any thread may use them.
 unsafe impl Send for Arrival {}
-// SAFETY: `&Arrival` gives only shared access to the input, which nobody writes.
+// SAFETY: `&Arrival` gives only shared access to the input, which no thread writes.
 unsafe impl Sync for Arrival {}
 
 impl Arrival {
     /// # Safety
-    /// As long as the arrival lives, and until its response is given to `origin`, `input` must
-    /// (unless [`Arrival::on_device`] follows) be readable for `len` bytes that nobody writes, and
-    /// `output` writable for `capacity` bytes that nobody else touches; `origin` keeps both alive.
+    /// Until the arrival's response is given to `origin`: `input` must be readable for `len` bytes
+    /// that no thread writes, unless [`Arrival::on_device`] follows. `output` must be writable for
+    /// `capacity` bytes that no other thread accesses. `origin` must keep both alive.
     pub unsafe fn new(
         input: *const u8,
         len: u32,
@@ -140,90 +139,87 @@ impl Arrival {
         }
     }
 
-    /// The same sample; where `on_device`, its input lies in memory of a device
-    /// ([`Region::of_device`](fabric::Region::of_device)): what [`Arrival::new`] asks of the
-    /// input holds for the device, and this process does not follow its address.
+    /// Marks the input as device memory ([`Region::of_device`](fabric::Region::of_device)), where
+    /// `on_device` is true. The promise of [`Arrival::new`] then holds for the device, and this
+    /// process does not dereference the input's address.
     #[must_use]
     pub fn on_device(mut self, on_device: bool) -> Self {
         self.on_device = on_device;
         self
     }
 
-    /// True where the input lies in memory of a device:
-    /// its address and length are all there is here.
+    /// Whether the input lies in a device's memory: only its address and length are usable here.
     pub fn is_on_device(&self) -> bool {
         self.on_device
     }
 
-    /// The sample's bytes, at their true length; none where they lie in memory of a device.
+    /// The sample's bytes, at their true length; empty where they lie in a device's memory.
     pub fn input(&self) -> &[u8] {
         if self.on_device {
             return &[];
         }
-        // SAFETY: promised in `new`.
+        // SAFETY: the caller of `new` promised it.
         unsafe { std::slice::from_raw_parts(self.input, self.len as usize) }
     }
 
-    /// Its true length in bytes, wherever it lies.
+    /// True length of the input in bytes, in any memory.
     pub fn input_len(&self) -> usize {
         self.len as usize
     }
 
-    /// Address of the input: neighbours whose addresses
-    /// differ by exactly the sample size form a run.
+    /// Address of the input. Samples form a run where their addresses differ by the sample size.
     pub fn address(&self) -> usize {
         self.input as usize
     }
 
     /// Room for the response.
     pub fn output(&mut self) -> &mut [u8] {
-        // SAFETY: promised in `new`; `&mut self` makes the access exclusive.
+        // SAFETY: the caller of `new` promised it; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.output, self.capacity as usize) }
     }
 
-    /// The same from byte `at` on, empty beyond its end: where what lies before has been given to
-    /// the origin in parts ([`Origin::part`]), which reads it while more is written behind.
+    /// The room from byte `at` on; empty beyond its end. The origin may read earlier parts
+    /// ([`Origin::part`]) while the caller writes behind them.
     pub fn output_from(&mut self, at: usize) -> &mut [u8] {
         let at = at.min(self.capacity as usize);
-        // SAFETY: promised in `new` for all of the room, of which this is the end.
+        // SAFETY: the caller of `new` promised it for all of the room, of which this is the end.
         unsafe { std::slice::from_raw_parts_mut(self.output.add(at), self.capacity as usize - at) }
     }
 
-    /// Bytes of that room.
+    /// Length of the room in bytes.
     pub fn output_len(&self) -> usize {
         self.capacity as usize
     }
 
-    /// The origin's name for it.
+    /// The origin's identifier of the sample.
     pub fn ticket(&self) -> u64 {
         self.ticket
     }
 
-    /// When it arrived, on this process's [`fabric::clock`].
+    /// Arrival time on this process's [`fabric::clock`].
     pub fn arrived_ns(&self) -> u64 {
         self.arrived_ns
     }
 
-    /// Gives it back without an answer: [`Origin::refuse`]. Its output belongs to the origin from
-    /// here on.
+    /// Refuses the sample ([`Origin::refuse`]). The origin owns the output from then on.
     pub fn refuse(mut self, why: &dyn fmt::Display) {
         self.ended = true;
         let (origin, ticket) = (Arc::clone(&self.origin), self.ticket);
-        // Before the origin may use its slot again.
+        // Drop before the origin may use the slot again.
         drop(self);
         origin.refuse(ticket, &why.to_string());
     }
 
-    /// Answers it, by itself: [`Origin::respond`]. Its output belongs to the origin from here on.
+    /// Answers the sample alone ([`Origin::respond`]). The origin owns the output from then on.
     pub fn respond(mut self, finished: &Finished) {
         self.ended = true;
         let origin = Arc::clone(&self.origin);
-        // Before the origin may use its slot again.
+        // Drop before the origin may use the slot again.
         drop(self);
         origin.respond(std::slice::from_ref(finished));
     }
 
-    /// Where its response goes.
+    /// Destination of the response.
     pub fn origin(&self) -> &Arc<dyn Origin> {
         &self.origin
     }
@@ -243,16 +239,16 @@ impl fmt::Debug for Arrival {
     }
 }
 
-/// Gives the responses of a batch to their origins, neighbours of one origin in one call.
+/// Sends the responses of a batch to their origins, with one call per run of the same origin.
 ///
-/// `scratch` is emptied and reused, so that no memory is allocated once it has grown.
+/// `scratch` is cleared and reused, so it allocates no memory once it has grown.
 pub fn respond_all(
     batch: impl IntoIterator<Item = (Arrival, Finished)>,
     scratch: &mut Vec<Finished>,
 ) {
     scratch.clear();
-    // The first of neighbours stands for their origin: nothing else of it is used any more, and the
-    // others are dropped where they are.
+    // The first arrival of a run keeps the origin alive and is not used otherwise. Later arrivals
+    // of the run are dropped in the loop.
     let mut current: Option<Arrival> = None;
     for (mut arrival, finished) in batch {
         arrival.ended = true;
@@ -274,24 +270,24 @@ pub fn respond_all(
     }
 }
 
-/// Takes arrivals from a NIC thread.
+/// Consumer of a NIC thread's arrivals.
 pub trait Service: Send + Sync {
-    /// Called on the NIC thread with all that one poll brought; takes them out of `arrivals` and
-    /// returns soon. What the service does inline delays every connection of the NIC.
+    /// Takes the arrivals of one poll out of `arrivals`, on the NIC thread. Must return quickly:
+    /// its duration delays every connection of the NIC.
     fn arrived(&self, arrivals: &mut Vec<Arrival>);
 
-    /// Called once for each piece of memory that samples will lie in, before the first of them: the
-    /// place to register it with a device. On a thread of its own, so that it may take its time.
+    /// Registers memory of samples with a device. Called once per region, before its first sample,
+    /// on a separate thread, so that it may take long.
     fn memory(&self, inputs: &Arc<Region>) {
         let _ = inputs;
     }
 
-    /// Memory of a GPU for the slots of a connection, at least `bytes`
-    /// of it: of `gpu`, or of the only one. Called before the connection
-    /// is made; samples that land there are read by that GPU alone.
+    /// Allocates at least `bytes` of a GPU's memory for a connection's slots, on `gpu` or on the
+    /// only GPU. Called before the connection is opened. Only that GPU may read samples that land
+    /// there.
     ///
     /// # Errors
-    /// Why there is none, in words; then the slots are in the host's memory.
+    /// No such memory is available; the error says why. The slots are then in host memory.
     fn slots(&self, gpu: Option<u32>, bytes: usize) -> Result<Arc<Region>, String> {
         let _ = (gpu, bytes);
         Err("nothing here reads slots in the memory of a GPU".to_owned())

@@ -1,5 +1,5 @@
-//! One connection as the accelerator sees it: the slots its samples land in, the slots its
-//! responses are sent from, and its sending half.
+//! The accelerator's end of one connection: the slots of its samples, the slots of its responses,
+//! and its sending half.
 
 use std::{
     fmt,
@@ -24,42 +24,40 @@ use crate::{
 use fabric::wire::Stream;
 use fabric::{Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window};
 
-/// More parts than this in a connection's queue mean that its NIC thread has no core: the engine's
-/// thread posts.
+/// Parts in a connection's queue above which its NIC thread has no core: the engine's thread posts.
 const CROWD: usize = 64;
 
-/// What a connection is made of; the frontend asks for it.
+/// Settings of a connection, requested by the frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeConnectionCfgs {
-    /// Which session it belongs to; two frontends in
-    /// turn use the same connection numbers and epochs.
+    /// Session of the connection; successive frontends use the same connection numbers and epochs.
     pub session: u64,
     /// The frontend's index of the connection.
     pub connection: u16,
-    /// Its epoch.
+    /// Epoch of the connection.
     pub epoch: u32,
-    /// The GPU whose engine its samples go to; `None` where that makes no difference.
+    /// GPU whose engine runs the samples; `None` for any GPU.
     pub gpu: Option<u32>,
-    /// Slots at either end.
+    /// Slots at each end.
     pub slots: usize,
     /// Bytes from one request slot to the next.
     pub request_stride: usize,
-    /// Bytes from one response slot to the next, header included, and the trailer where answers may
-    /// leave in parts.
+    /// Bytes from one response slot to the next, with the header, and with the trailer where
+    /// answers leave in parts.
     pub response_stride: usize,
-    /// Which parts of an answer the frontend wants before its end.
+    /// Parts in which the frontend wants answers.
     pub stream: Stream,
 }
 
 impl ServeConnectionCfgs {
-    /// Bytes of slots the connection takes on this node; `None` where they overflow.
+    /// Bytes of the connection's slots on this node; `None` where the sum overflows.
     pub fn bytes(&self) -> Option<usize> {
         self.request_stride
             .checked_add(self.response_stride)?
             .checked_mul(self.slots)
     }
 
-    /// Bytes of a response slot that an output may take.
+    /// Bytes of a response slot that an output may use.
     fn capacity(&self) -> Option<usize> {
         let (own, most) = match self.stream {
             Stream::None => (RESPONSE_HEADER_BYTES, u32::MAX as usize),
@@ -69,22 +67,22 @@ impl ServeConnectionCfgs {
     }
 }
 
-/// What the NIC thread counted of its receiving half.
+/// Counts of the receiving half, kept by the NIC thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Received {
     /// Samples handed to the service.
     pub arrived: u64,
-    /// Sleeps that it ended.
+    /// Sleeps of the thread that the connection's descriptor ended.
     pub wakeups: u64,
     pub fabric: FabricCounts,
 }
 
-/// Hears the whole reason of a refusal, by the slot and use that it ends, and whether the slot
-/// holds only a part of it.
+/// Callback that receives the full reason of a refusal, by slot and use count, and whether the slot
+/// holds only a part of the reason.
 pub(crate) type OnReason = dyn Fn(Imm, &str, bool) + Send + Sync;
 
-/// This node's end of a connection. An [`Arrival`] holds it, so the slots stay mapped after the
-/// link is gone until no batch reads them; [`ServeConnection::readers`] counts such arrivals.
+/// This node's end of a connection. Each [`Arrival`] holds a reference, so the slots stay mapped
+/// until no batch reads them. [`ServeConnection::readers`] counts these arrivals.
 pub struct ServeConnection {
     pub(super) cfgs: ServeConnectionCfgs,
     pub(super) window: Window,
@@ -92,34 +90,34 @@ pub struct ServeConnection {
     pub(super) send: SendHalf,
     /// Responses that are not posted yet.
     pub(super) answers: Answers,
-    /// The thread that polls it, which rings doorbells that wait.
+    /// The thread that polls the connection and posts the queue.
     nic: OnceLock<NicThreadHandle>,
-    /// Nothing that is sent arrives any more.
+    /// Responses can no longer be delivered.
     gone: AtomicBool,
-    /// Hears of refusals.
+    /// Callback for refusals.
     reasons: OnceLock<Box<OnReason>>,
     pub(super) responded: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) parts: AtomicU64,
     late: AtomicU64,
-    /// There once the local side is destroyed.
+    /// Final once the local side is destroyed.
     received: Mutex<Received>,
 }
 
 impl ServeConnection {
-    /// Maps the slots and grants all requests to the frontend.
+    /// Maps the slots and grants all request slots to the frontend.
     ///
     /// # Errors
-    /// [`RegionError`] when the memory cannot be had.
+    /// [`RegionError`] when the memory cannot be mapped.
     pub fn new(cfgs: ServeConnectionCfgs) -> Result<Self, RegionError> {
         Self::on_nodes(cfgs, &[], None)
     }
 
-    /// As [`ServeConnection::new`], on these NUMA nodes; with request slots in memory that is there
-    /// already, a GPU's perhaps.
+    /// As [`ServeConnection::new`], on these NUMA nodes, with request slots in existing memory
+    /// `slots`, such as a GPU's, where given.
     ///
     /// # Errors
-    /// [`RegionError`] when it is too small, or when there is none for responses.
+    /// [`RegionError`] when `slots` is too small, or the memory cannot be mapped.
     pub fn on_nodes(
         cfgs: ServeConnectionCfgs,
         nodes: &[u32],
@@ -160,17 +158,17 @@ impl ServeConnection {
         })
     }
 
-    /// What it was made of.
+    /// Settings of the connection.
     pub fn cfgs(&self) -> ServeConnectionCfgs {
         self.cfgs
     }
 
-    /// True where its request slots are in memory of a GPU.
+    /// Whether the request slots lie in a GPU's memory.
     pub fn is_on_device(&self) -> bool {
         self.window.region().device().is_some()
     }
 
-    /// What its link is to be made with.
+    /// The endpoint for a new link.
     pub fn endpoint(&self, send_depth: usize) -> Endpoint {
         Endpoint {
             window: self.window.clone(),
@@ -182,8 +180,7 @@ impl ServeConnection {
         }
     }
 
-    /// Arrivals of this connection that are still alive
-    /// somewhere, given the one `Arc` the caller holds.
+    /// Number of live arrivals of this connection, if the caller holds the only other reference.
     pub fn readers(self: &Arc<Self>) -> usize {
         Arc::strong_count(self) - 1
     }
@@ -193,8 +190,8 @@ impl ServeConnection {
         self.responded.load(Ordering::Relaxed)
     }
 
-    /// Parts of responses handed to the fabric that others follow. Like the other two it may be
-    /// asked for at any time: it does not hold up who sends.
+    /// Parts of responses handed to the fabric, with parts to follow. Like the other counts it may
+    /// be read at any time without delaying a sender.
     pub fn parts(&self) -> u64 {
         self.parts.load(Ordering::Relaxed)
     }
@@ -204,23 +201,23 @@ impl ServeConnection {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Each refusal goes to `hear`, on an engine's thread, before it is posted.
+    /// Sets the callback for refusals. It runs on an engine's thread before the refusal is posted.
     pub(crate) fn on_reason(&self, hear: Box<OnReason>) {
         let _ = self.reasons.set(hear);
     }
 
-    /// Samples that got no answer: dropped, or answered when the connection was gone.
+    /// Samples without an answer: dropped, or answered after the connection was gone.
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Counts of its sending half, once its links are gone: this takes the send token, and what is
-    /// ready meanwhile would stay where it is.
+    /// Counts of the sending half. Only for a connection whose links are gone: the call holds the
+    /// send token, and ready responses would wait meanwhile.
     pub(super) fn sent_counts(&self) -> FabricCounts {
         self.send.fabric_counts()
     }
 
-    /// What it did; complete once its local side is destroyed and nothing reads it any more.
+    /// Record of the connection, final once its local side is destroyed and no arrival is left.
     pub fn record(&self) -> ServedConnection {
         let received = *self.received.lock().unwrap_or_else(PoisonError::into_inner);
         ServedConnection {
@@ -250,7 +247,7 @@ impl ServeConnection {
         self.memory().for_each(Region::prefault);
     }
 
-    /// Slots that samples land in.
+    /// Window of the request slots.
     #[cfg(all(test, not(qdl_loom)))]
     pub(crate) fn window(&self) -> &Window {
         &self.window
@@ -260,8 +257,8 @@ impl ServeConnection {
         self.window.region()
     }
 
-    /// Nothing is sent afterwards. True once the connection
-    /// has said goodbye; until then it is to be called again.
+    /// Stops sending. Returns true once the link has said goodbye; until then the caller calls
+    /// again.
     pub(super) fn detach(&self) -> bool {
         self.gone.store(true, Ordering::Relaxed);
         let over = self.send.finish();
@@ -269,13 +266,13 @@ impl ServeConnection {
         over
     }
 
-    /// It is polled by this thread.
+    /// Sets the NIC thread that polls the connection.
     pub(super) fn polled_by(&self, nic: &NicThreadHandle) {
         let _ = self.nic.set(nic.clone());
     }
 
-    /// The arrival of a write, put behind the others: the receiving half has closed the slot's
-    /// grant. `None` where there is no such slot.
+    /// Appends the arrival of a write, whose grant the receiving half has closed. `None` where the
+    /// slot does not exist.
     pub(super) fn arrive(
         self: &Arc<Self>,
         (imm, len): (Imm, u32),
@@ -292,17 +289,15 @@ impl ServeConnection {
             .ok()?;
         let output = self.output.at(output, capacity).ok()?;
         let on_device = self.is_on_device();
-        // The grant of the slot is closed, so the peer does not write the input. It is opened again
-        // only when the response has been posted (`post_next`): by then the arrival has ended
-        // (`respond`) and the output's bytes have left it, or are read by the kernel or the NIC
-        // alone, and by no reference of this process. A peer that writes before it has the response
-        // breaks the connection up to that moment, and afterwards spoils what is sent to it. Of an
-        // answer in parts, whose bytes leave while the arrival lives, its owner writes behind what
-        // it has given to `part` alone; the header before the output and the trailer behind the
-        // last of it are not the arrival's.
-        // SAFETY: both addresses were checked to lie in regions that `self` keeps alive, and the
-        // arrival keeps `self` alive; while it lives nobody else writes the input or its part of
-        // the output, as above.
+        // The slot's grant is closed, so the peer does not write the input. `post_next` opens the
+        // grant only after it has posted the response. By then the arrival has ended (`respond`),
+        // and only the kernel or the NIC reads the output. A peer that writes earlier breaks the
+        // connection, or after that moment spoils its own response. Parts leave while the arrival
+        // lives: its owner writes only behind the bytes given to `part`. The header before the
+        // output and the trailer behind it do not belong to the arrival.
+        // SAFETY: `at` checked both ranges, in regions that `self` keeps alive, and the arrival
+        // keeps `self` alive. While it lives, no other thread writes the input or its part of the
+        // output, as explained above.
         arrivals.push(unsafe {
             Arrival::new(
                 input,
@@ -318,37 +313,37 @@ impl ServeConnection {
         Some(())
     }
 
-    /// Sends what is ready, or leaves it to the owner of the token. Returns whether that was
-    /// anything.
+    /// Posts ready responses, or leaves them to the owner of the token. Returns whether it did any
+    /// work.
     pub(super) fn drive(&self) -> bool {
         self.send.drive(&mut Responses::of(self)).is_work()
     }
 
-    /// Whether something waits that the fabric has room for, as far as can be seen.
+    /// Whether responses wait and the last flush was not blocked.
     pub(super) fn has_ready(&self) -> bool {
         !self.answers.is_empty() && !self.send.is_blocked()
     }
 
-    /// Whether parts that were queued before this are left to the NIC thread: it is awake, and it
-    /// has a core, since not too many wait.
+    /// Whether queued parts are left to the NIC thread: it is awake, and few enough parts wait to
+    /// show that it has a core.
     fn leaves_parts(&self) -> bool {
         let is_awake = |nic: &NicThreadHandle| !nic.is_asleep();
         self.nic.get().is_some_and(is_awake) && self.answers.waiting() <= CROWD
     }
 
-    /// A length of output, at most what its slot has room for.
+    /// Limits an output's length to its slot's capacity.
     fn within(&self, len: u32) -> u32 {
         let capacity = self.cfgs.capacity().unwrap_or(0);
         len.min(u32::try_from(capacity).unwrap_or(u32::MAX))
     }
 
-    /// Drops what was queued: nobody is there to have it.
+    /// Discards a queue entry, since the link is gone.
     pub(super) fn give_up(&self, ready: Ready) {
         let late = u64::from(self.answers.give_up(ready));
         self.late.fetch_add(late, Ordering::Relaxed);
     }
 
-    /// What is to be posted of a sample that has been computed.
+    /// Makes the queue entry of a computed sample, and writes its header.
     pub(super) fn ready(&self, finished: &Finished) -> Ready {
         let imm = Imm::from_bits(finished.ticket as u32);
         let len = self.within(finished.len);
@@ -377,15 +372,15 @@ impl ServeConnection {
         }
     }
 
-    /// Leaves it to whoever has the send token.
+    /// Queues an entry for the owner of the send token.
     pub(super) fn queue(&self, ready: Ready) {
         if !self.answers.push(ready) {
-            // Only a slot that was answered twice could fill it.
+            // Only a slot answered twice fills the queue.
             self.late.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Where a slot's response begins, in the region that responses are sent from.
+    /// Offset of a slot's response in the output region.
     pub(super) fn output_offset(&self, slot: u16) -> usize {
         usize::from(slot) * self.cfgs.response_stride
     }
@@ -393,8 +388,8 @@ impl ServeConnection {
     /// Writes the header of a response, in one piece or of the first part.
     fn begin(&self, imm: Imm, header: &ResponseHeader) {
         let offset = self.output_offset(imm.slot());
-        // SAFETY: these bytes lie before the arrival's output, and nothing of the slot is posted
-        // yet: nobody else touches them.
+        // SAFETY: the header lies before the arrival's output, and no write of the slot is posted
+        // yet, so no other thread accesses these bytes.
         let to = unsafe { self.output.bytes_mut(offset, RESPONSE_HEADER_BYTES) };
         if let Ok(to) = to {
             to.copy_from_slice(&header.encode());
@@ -461,8 +456,8 @@ impl Origin for ServeConnection {
         }
         let end = from + reason.len() as u32;
         let at = self.output_offset(imm.slot()) + (header + from) as usize;
-        // SAFETY: the arrival has been given back, and the parts that are on their way end before
-        // here: nobody else touches these bytes, which lie within the slot's output.
+        // SAFETY: the arrival has been given back, and the posted parts end before `at`. So no
+        // other thread accesses these bytes, which lie within the slot's output.
         let to = unsafe { self.output.bytes_mut(at, reason.len()) };
         if let Ok(to) = to {
             to.copy_from_slice(reason);
@@ -498,7 +493,7 @@ impl Origin for ServeConnection {
     fn respond(&self, finished: &[Finished]) {
         let mut responses = Responses::with(self, finished);
         self.send.drive(&mut responses);
-        // Somebody else has the token, or there was no room.
+        // A second thread holds the token, or the fabric was full.
         let left = responses.direct.as_slice();
         if !left.is_empty() {
             left.iter().for_each(|f| self.queue(self.ready(f)));

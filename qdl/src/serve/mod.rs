@@ -1,4 +1,4 @@
-//! The accelerator's side of the library: take arrivals, give back responses.
+//! The accelerator's server: it takes arrivals, and sends responses back.
 //!
 //! ```text
 //!   NIC thread: Rx::poll --> Arrival --> Service (the batcher) --> engine --> respond_all
@@ -6,9 +6,9 @@
 //!   frontend  <------------------- Tx::flush <------- the connection's send token <-----+
 //! ```
 //!
-//! An [`Arrival`] borrows its slot from the connection it came by: the engine reads the sample
-//! where it landed and writes the response where it is sent from. An engine that has its answer
-//! bit by bit gives what is final to [`Origin::part`], and goes on writing behind it.
+//! An [`Arrival`] borrows a slot of its connection: the engine reads the sample in the slot where
+//! it landed, and writes the response where it is sent from. An engine that produces its answer
+//! step by step passes final bytes to [`Origin::part`] and goes on writing behind them.
 
 mod answers;
 mod arrival;
@@ -42,28 +42,28 @@ use fabric::{Broken, FabricCounts, Link};
 use nic::{Command, ServeNic};
 use prepare::Preparer;
 
-/// What a server tells whoever set it up.
+/// A lost connection, as reported to the server's owner.
 #[derive(Clone, Debug)]
 pub struct ConnectionLost {
-    /// Session it belonged to.
+    /// Session of the connection.
     pub session: u64,
     /// The frontend's index of the connection.
     pub connection: u16,
-    /// Its epoch.
+    /// Epoch of the connection.
     pub epoch: u32,
-    /// Why.
+    /// Cause of the loss.
     pub cause: Broken,
 }
 
-/// Hears that a connection was lost, on a NIC thread: returns soon. Its local side is destroyed by
-/// then; batches may still read its slots.
+/// Callback for a lost connection, on a NIC thread; must return quickly. The connection's local
+/// side is destroyed by then, but batches may still read its slots.
 pub type OnConnectionLost = dyn Fn(ConnectionLost) + Send + Sync;
 
 pub(crate) type Which = dyn Fn(&ServeConnectionCfgs) -> bool + Send + Sync;
 
 #[derive(Debug, Default)]
 pub(crate) struct NicCounts {
-    /// Connections that it has, or is to have.
+    /// Connections attached, or about to be.
     connections: AtomicUsize,
     arrived: AtomicU64,
     received: Mutex<FabricCounts>,
@@ -74,15 +74,15 @@ pub(crate) struct NicCounts {
 pub struct ServeCounts {
     /// Samples that arrived.
     pub arrived: u64,
-    /// What the receiving halves did; those of live connections are counted when they end.
+    /// Counts of the receiving halves; a connection is added when it ends.
     pub received: FabricCounts,
-    /// Times a NIC thread had to be woken by another thread.
+    /// Wake-ups of NIC threads by other threads.
     pub wakeups: u64,
-    /// Times a NIC thread went to sleep.
+    /// Sleeps of NIC threads.
     pub sleeps: u64,
 }
 
-/// The accelerator's NIC threads.
+/// The accelerator's server: its NIC threads and their connections.
 pub struct Server {
     handles: Vec<NicThreadHandle>,
     inboxes: Vec<Arc<SegQueue<Command>>>,
@@ -96,7 +96,7 @@ impl Server {
     /// Starts one NIC thread for each entry. All deliver to `service`.
     ///
     /// # Errors
-    /// A thread or descriptor could not be had.
+    /// No thread or descriptor is left.
     pub fn new(
         nics: Vec<NicThreadCfgs>,
         service: &Arc<dyn Service>,
@@ -106,17 +106,17 @@ impl Server {
         Server::with_crew(nics, &each, service, lost)
     }
 
-    /// The same with threads as planned; an entry for each share of a NIC.
+    /// Starts NIC threads by the plan, with one entry per share.
     ///
     /// # Errors
-    /// A thread or descriptor could not be had.
+    /// No thread or descriptor is left, or the plan does not fit `shares`.
     pub fn with_crew(
         shares: Vec<NicThreadCfgs>,
         crew: &CrewPlan,
         service: &Arc<dyn Service>,
         lost: &Arc<OnConnectionLost>,
     ) -> io::Result<Self> {
-        // Dropped where a thread cannot be started, it ends those before it.
+        // Dropped on an error, it ends the threads that have started.
         let mut server = Server {
             handles: Vec::new(),
             inboxes: Vec::new(),
@@ -157,15 +157,15 @@ impl Server {
         self.crew.nics()
     }
 
-    /// Where the threads run and the connections' memory lies, by NIC.
+    /// Placement of each NIC's threads and of its connections' memory.
     pub fn placed(&self) -> Vec<Placed> {
         NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
     }
 
-    /// Serves a connection on a NIC, once its slots are ready: a thread beside the NIC's sees to
-    /// that, so that the NIC's other connections do not wait for it.
+    /// Serves a connection on a NIC. A separate thread prepares its slots first, so that the NIC's
+    /// other connections do not wait.
     pub fn attach(&self, nic_index: usize, connection: Arc<ServeConnection>, link: Link) {
-        // Where there are fewest.
+        // Choose the share with the fewest connections.
         let has = |share: &usize| self.counts[*share].connections.load(Ordering::Relaxed);
         let shares = self.crew.shares_of(nic_index);
         let Some(share) = shares.min_by_key(has) else {
@@ -177,7 +177,7 @@ impl Server {
         self.preparers[share].pass(Command::Attach { connection, link });
     }
 
-    /// Gives every connection up that `which` chooses, as if the fabric had reported it broken.
+    /// Takes down every connection that `which` selects, as if the fabric had reported it broken.
     pub fn give_up(
         &self,
         which: impl Fn(&ServeConnectionCfgs) -> bool + Send + Sync + 'static,
@@ -190,14 +190,14 @@ impl Server {
                 cause: cause.clone(),
             };
             self.command(share, give_up());
-            // Those that are still being made ready, too.
+            // Also those that are still being prepared.
             self.preparers[share].pass(give_up());
         }
     }
 
     fn command(&self, share: usize, command: Command) {
         self.inboxes[share].push(command);
-        // None while they are being started.
+        // Empty while the threads are starting.
         if let Some(handle) = self.handles.get(share) {
             handle.wake();
         }
@@ -215,15 +215,15 @@ impl Server {
         total
     }
 
-    /// What the NIC threads were used for so far.
+    /// Work of the NIC threads so far.
     pub fn nic_use(&self) -> NicUse {
         NicThreadHandle::uses(&self.handles)
     }
 
-    /// Stops the NIC threads; every connection is taken down. A
-    /// thread that does not end is left to itself after a while.
+    /// Stops the NIC threads and takes every connection down. A thread that does not end within the
+    /// time limit is detached.
     pub fn stop(&self) {
-        // First, so that no connection comes after the end.
+        // Stop the preparers first, so that no connection comes after the end.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
         connection::join_all(preparers.collect(), connection::ENDING);
         for share in 0..self.inboxes.len() {

@@ -1,5 +1,5 @@
-//! The work of an accelerator's NIC thread, for one share of a NIC's connections: poll them, hand
-//! arrivals to the service, answer echoes, go on with what a full socket held up, and take lost
+//! The work of an accelerator's NIC thread, for one share of a NIC's connections: it polls them,
+//! hands arrivals to the service, answers echoes, continues blocked flushes, and takes lost
 //! connections down.
 
 use std::{
@@ -16,7 +16,7 @@ use super::{
 use crate::connection::{NicWork, PollOrder, Polled, Receiving, Turn, arm_all, burst};
 use fabric::{Armed, Broken, Link, clock::now_ns};
 
-/// What the NIC thread is told.
+/// Command to a NIC thread.
 pub(super) enum Command {
     Attach {
         connection: Arc<ServeConnection>,
@@ -42,7 +42,7 @@ pub(super) struct ServeNic {
     counts: Arc<NicCounts>,
     up: Vec<Up>,
     order: PollOrder,
-    /// Those that take their leave: nothing is sent on them, and what still comes is not looked at.
+    /// Connections that say goodbye: no responses are sent, and their arrivals are ignored.
     leaving: Vec<Up>,
     arrivals: Vec<Arrival>,
     new_fds: Vec<RawFd>,
@@ -98,7 +98,7 @@ impl ServeNic {
         }
     }
 
-    /// Destroys the local side of every broken connection that has said goodbye, and tells of it.
+    /// Destroys the local side of broken connections that have said goodbye, and reports them.
     fn take_down(&mut self) {
         let broken = |u: &mut Up| u.half.broken.is_some();
         self.leaving.extend(self.up.extract_if(.., broken));

@@ -1,11 +1,9 @@
-//! What a connection takes before its NIC thread has it: the pages of its slots
-//! are touched and the engine registers them, which takes long enough to hold
-//! up the samples of every other connection of that NIC. So a thread beside
-//! each NIC thread, on the same cores, does it, and hands the connection on.
+//! Preparation of a connection before its NIC thread polls it: the slots' pages are touched and the
+//! engine registers them. This takes long enough to delay other connections of the NIC. So a thread
+//! beside each NIC thread, on the same cores, does it and passes the connection on.
 //!
-//! A connection may be given up before it is handed on. So what gives connections up goes both
-//! ways: to the NIC thread at once, for the connections it has, and through here, behind the
-//! connections that are still being made ready.
+//! A connection may be given up before it is passed on. So the command to give up goes two ways: at
+//! once to the NIC thread, and through this queue, behind the connections in preparation.
 
 use std::{
     io,
@@ -18,14 +16,14 @@ use crossbeam_queue::SegQueue;
 use super::{Service, nic::Command};
 use crate::connection::{NicThreadCfgs, NicThreadHandle};
 
-/// The thread beside a NIC thread. It ends when this is dropped, once it has handed on what it has.
+/// The thread beside a NIC thread. When this is dropped, the thread passes its queue on and ends.
 pub(super) struct Preparer {
     jobs: Mutex<Option<mpsc::Sender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Preparer {
-    /// Beside the NIC thread of `inbox` and `handle`.
+    /// Starts the thread beside the NIC thread of `inbox` and `handle`.
     pub fn new(
         thread: &NicThreadCfgs,
         service: Arc<dyn Service>,
@@ -37,8 +35,8 @@ impl Preparer {
         let thread = std::thread::Builder::new()
             .name(format!("{}-slots", thread.name))
             .spawn(move || {
-                // Where memory cannot be bound to a node, it comes to lie near the cores that touch
-                // it first.
+                // Where memory cannot be bound to a node, the pinned thread's first touch places
+                // it.
                 near.pin();
                 for command in queue {
                     if let Command::Attach { connection, .. } = &command {
@@ -58,16 +56,16 @@ impl Preparer {
         })
     }
 
-    /// Hands a command on, behind those before it. Once this is stopped, nobody has it.
+    /// Passes a command on behind earlier ones. After `stop` the command is dropped.
     pub fn pass(&self, command: Command) {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(jobs) = &*jobs {
-            // The thread ends only when the queue is closed.
+            // `send` cannot fail: the thread ends only when the queue is closed.
             let _ = jobs.send(command);
         }
     }
 
-    /// Takes nothing more. The thread ends with what it has, and is the caller's to wait for.
+    /// Closes the queue. Returns the thread, which ends after its queue, for the caller to join.
     pub fn stop(&self) -> Option<JoinHandle<()>> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         *jobs = None;

@@ -1,4 +1,4 @@
-//! Responses on their way to the frontend: what whoever has a connection's send token posts.
+//! Source of a connection's writes: the responses that the owner of its send token posts.
 
 use std::{slice, sync::atomic::Ordering};
 
@@ -9,15 +9,15 @@ use crate::{
 };
 use fabric::{Post, PostError, SourceId, Tx};
 
-/// Responses on their way to the frontend: those that were queued, then the caller's own.
+/// Responses of one connection: first the queued ones, then the caller's own.
 pub(super) struct Responses<'a> {
     connection: &'a ServeConnection,
     pub direct: slice::Iter<'a, Finished>,
-    /// Whole ones, and last parts, posted in this burst.
+    /// Whole answers and last parts, posted in this burst.
     answered: u64,
-    /// Refusals.
+    /// Refusals posted in this burst.
     refused: u64,
-    /// Parts that others follow.
+    /// Parts with parts to follow, posted in this burst.
     parts: u64,
 }
 
@@ -36,7 +36,7 @@ impl<'a> Responses<'a> {
         }
     }
 
-    /// Posts what is ready of a slot; `None` where that was posted already.
+    /// Posts the next write of `ready`; `None` where its bytes were posted already.
     fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Next> {
         let c = self.connection;
         let (slot, posted, ends, refused) = match ready {
@@ -60,8 +60,8 @@ impl<'a> Responses<'a> {
                 let offset = c.output_offset(slot);
                 if let Some(trailer) = &piece.trailer {
                     let behind = offset + piece.to as usize;
-                    // SAFETY: the arrival has been given back (`respond`), and the parts that are
-                    // on their way end before here: nobody else touches these bytes.
+                    // SAFETY: the arrival has been given back (`respond`), and the posted parts end
+                    // before `behind`, so no other thread accesses these bytes.
                     let to = unsafe { c.output.bytes_mut(behind, RESPONSE_TRAILER_BYTES) };
                     if let Ok(to) = to {
                         to.copy_from_slice(&trailer.encode());
@@ -87,8 +87,8 @@ impl<'a> Responses<'a> {
         Some(match posted {
             Ok(()) => {
                 if ends {
-                    // The frontend may use the slot again as soon as it has the response, and not
-                    // before.
+                    // Not earlier: the frontend may use the slot again as soon as it has the
+                    // response.
                     c.window.grants().open(slot);
                     self.answered += u64::from(!refused);
                     self.refused += u64::from(refused);
@@ -108,7 +108,7 @@ impl<'a> Responses<'a> {
 
 impl Outgoing for Responses<'_> {
     fn burst(&self) -> usize {
-        // One doorbell for all that is ready.
+        // One doorbell for all ready responses.
         usize::MAX
     }
 
@@ -152,7 +152,7 @@ impl Outgoing for Responses<'_> {
         false
     }
 
-    /// Nobody is there to have them.
+    /// Discards the queue, since the link is gone.
     fn down(&mut self) {
         let c = self.connection;
         while let Some(ready) = c.answers.pop() {

@@ -1,4 +1,4 @@
-//! A connection without a server around it: what it counts.
+//! Counts of a connection without a server.
 
 use std::{
     sync::{Arc, mpsc},
@@ -59,7 +59,7 @@ fn finished(arrival: &Arrival, len: u32, parts: u32) -> Finished {
     }
 }
 
-/// Takes what it is given; the first flush says that it is there, and waits until it may go on.
+/// Takes every post; the first flush signals that it runs, and waits for permission to end.
 #[derive(Debug)]
 struct Slow {
     there: mpsc::Sender<()>,
@@ -132,7 +132,7 @@ fn every_sample_without_an_answer_is_counted_once() {
         };
         late(0, &drop);
         late(1, &|a| a.refuse(&"too long"));
-        // The connection is down: nobody is there to have an answer.
+        // The connection is down, so its answers cannot be delivered.
         late(2, &|a| {
             let f = finished(&a, 8, 0);
             a.respond(&f);

@@ -1,4 +1,4 @@
-//! The end of a connection: what came before it arrives, and nothing after it.
+//! The end of a connection: earlier writes arrive, later writes do not.
 
 use std::{
     thread,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Event, Imm, PostError};
 
-/// Breaking: arrivals first, then the break, then nothing; and the sender hears of it too.
+/// Breaking: the receiver reports arrivals, the break, then nothing. Its sending half breaks too.
 pub fn a_dead_peer_breaks_the_connection_after_what_it_sent(fabric: &dyn Fabric) {
     let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
     b.grant_all();
@@ -34,7 +34,7 @@ pub fn a_dead_peer_breaks_the_connection_after_what_it_sent(fabric: &dyn Fabric)
     }
 }
 
-/// Quarantine begins with this: once both halves are dropped, the window stays as it is.
+/// Torn-down connections leave the window unchanged, which quarantine relies on.
 pub fn nothing_lands_after_a_connection_is_torn_down(fabric: &dyn Fabric) {
     let (mut a, b) = join(fabric, Shape::honest(8, 4096));
     b.grant_all();
@@ -46,7 +46,7 @@ pub fn nothing_lands_after_a_connection_is_torn_down(fabric: &dyn Fabric) {
     }
     thread::sleep(Duration::from_millis(20));
     let r = window.region();
-    // SAFETY: the connection is gone: nobody writes.
+    // SAFETY: both halves of the receiver are dropped, so no thread writes the window.
     let all = unsafe { r.bytes(0, r.len()) }.expect("in bounds");
     assert!(all.iter().all(|b| *b == GUARD), "a late write landed");
     assert!((0..8).all(|s| window.grants().is_open(s)), "and was taken");

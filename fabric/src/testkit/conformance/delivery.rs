@@ -1,4 +1,4 @@
-//! What is sent arrives whole and in order, in its slot, and wakes who sleeps.
+//! Delivery: writes arrive whole and in order, in their slots, and wake a sleeping receiver.
 
 use std::{collections::VecDeque, thread, time::Duration};
 
@@ -58,7 +58,7 @@ pub fn bytes_arrive_whole_and_in_order(fabric: &dyn Fabric) {
     assert_eq!(a.link.tx.posted(), sizes.len() as u64);
 }
 
-/// Control messages need no grant and keep their place among the writes.
+/// Order: control messages need no grant and keep their place among the writes.
 pub fn control_messages_keep_their_place(fabric: &dyn Fabric) {
     let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
     b.window.grants().open(0).expect("closed");
@@ -85,8 +85,8 @@ pub fn control_messages_keep_their_place(fabric: &dyn Fabric) {
     assert!(expected.iter().all(|e| came.contains(e)), "{came:?}");
 }
 
-/// Sleeping: arm, sleep on the descriptor, be woken; what came before arming is never slept
-/// through.
+/// Sleeping: the receiver arms, sleeps on the descriptor and is woken. A write before arming is
+/// never missed.
 pub fn a_sleeper_is_woken(fabric: &dyn Fabric) {
     let rounds = 200u16;
     let (mut a, mut b) = join(fabric, Shape::honest(usize::from(rounds), 64));
@@ -121,14 +121,14 @@ pub fn a_sleeper_is_woken(fabric: &dyn Fabric) {
     for i in 0..rounds {
         a.send(0, 8, Imm::new(i, 1));
         if i % 3 == 0 {
-            // Long enough for the sleeper to be asleep, most of the time.
+            // 300 us: the receiver is asleep most of the time.
             thread::sleep(Duration::from_micros(300));
         }
     }
     sleeper.join().expect("woken every time");
 }
 
-/// A long exchange: each request is answered in the same slot with bytes that depend on it.
+/// Ownership: each of many requests is answered in its slot with bytes computed from the request.
 pub fn slots_are_used_again_and_again_in_both_directions(fabric: &dyn Fabric) {
     let (slots, stride, total) = (32usize, 2048usize, fabric.exchanges());
     let (mut a, mut b) = join(fabric, Shape::honest(slots, stride));
@@ -151,7 +151,7 @@ pub fn slots_are_used_again_and_again_in_both_directions(fabric: &dyn Fabric) {
                 other => panic!("{other:?}"),
             });
             while let Some((imm, len)) = ready.front().copied() {
-                // A slot's source is in use until its last response has retired; so wait for all.
+                // A slot's source is in use until its last response has retired: wait for all.
                 if b.link.tx.retired() < b.link.tx.posted() || b.link.tx.room() == 0 {
                     break;
                 }

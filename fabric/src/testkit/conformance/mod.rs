@@ -1,13 +1,13 @@
-//! One suite for every fabric: each clause of the contract as a function that joins two endpoints
-//! and panics where the fabric breaks its word.
+//! The conformance suite: each clause of the contract as a function that joins two endpoints and
+//! panics where the fabric breaks the clause.
 //!
 //! A fabric implements [`Fabric`] and calls [`fabric_conformance!`](crate::fabric_conformance),
-//! which makes one test of each case. The cases are in modules by what they ask of it:
+//! which makes one test of each case:
 //!
-//! * `delivery`: what is sent arrives, in order, and wakes who sleeps.
-//! * `refusals`: what is outside its bounds or was not granted does not.
-//! * `parts`: slots that are written in parts.
-//! * `queue`: the send queue, and when the memory behind it is free.
+//! * `delivery`: writes arrive, in order, and wake a sleeping receiver.
+//! * `refusals`: writes out of bounds or without a grant are refused.
+//! * `parts`: writes of slots in parts.
+//! * `queue`: the send queue and the retirement of its memory.
 //! * `breaking`: the end of a connection.
 
 mod breaking;
@@ -49,52 +49,52 @@ pub use refusals::{
     a_write_without_a_grant_breaks_the_connection,
 };
 
-/// What the suite needs of a fabric.
+/// A fabric under test.
 pub trait Fabric: Sync {
     /// Joins two endpoints.
     fn pair(&self, a: Endpoint, b: Endpoint) -> (Link, Link);
 
-    /// True where a refused write leaves the slot untouched. A NIC writes first and is found out
-    /// after.
+    /// Whether a refused write leaves the slot untouched. A NIC writes first, and the receiver
+    /// detects the fault afterwards.
     fn looks_before_bytes_land(&self) -> bool {
         true
     }
 
-    /// Why it cannot be tried on this machine, if it cannot: each case says so and passes.
+    /// Why this machine cannot run the fabric, if so: each case prints the reason and passes.
     fn absent(&self) -> Option<String> {
         None
     }
 
-    /// True where writes arrive in the order they were posted.
+    /// Whether writes arrive in the order of posting.
     fn keeps_order(&self) -> bool {
         true
     }
 
-    /// True where slots can be written in parts.
+    /// Whether slots may be written in parts.
     fn takes_parts(&self) -> bool {
         self.keeps_order()
     }
 
-    /// True where writes stay in the sender's queue until the peer's software reads. A NIC takes
-    /// them all by itself, since every one has its slot.
+    /// Whether writes stay in the sender's queue until the peer's software reads. A NIC delivers
+    /// them all, since each write has its slot.
     fn fills_up_unread(&self) -> bool {
         true
     }
 
-    /// How many requests the long exchange makes.
+    /// Requests of the long exchange.
     fn exchanges(&self) -> usize {
         4000
     }
 
-    /// How long to wait for the next thing that must come. Never for all of them: how long those
-    /// take together is the machine's speed.
+    /// Time limit for the next event. There is no limit for a whole case, which depends on the
+    /// machine's speed.
     fn patience(&self) -> Duration {
         Duration::from_secs(20)
     }
 }
 
-/// Makes one test of each case for the fabric that the expression names (seen from a module inside
-/// the caller's). An attribute before the expression goes to each test:
+/// Makes one test of each case. The expression names the fabric as seen from a module inside the
+/// caller's module. An attribute before the expression applies to each test:
 /// `fabric_conformance!(#[ignore = "needs a device"] super::MyFabric)`.
 #[macro_export]
 macro_rules! fabric_conformance {

@@ -1,4 +1,4 @@
-//! Slots that are written in parts: behind one another, each told as it comes, and nothing else.
+//! Parts: writes of one slot land behind one another, and each is reported as it arrives.
 
 use super::{
     Fabric,
@@ -7,13 +7,13 @@ use super::{
 };
 use crate::{Broken, Event, Imm};
 
-/// What the next event has to be.
+/// Asserts that the next event is this arrival.
 fn arrives(b: &mut End, imm: Imm, at: usize, len: usize) {
     let (at, len) = (at as u32, len as u32);
     assert_eq!(b.next(), Event::Arrived { imm, at, len });
 }
 
-/// The connection is broken by a frame that cannot be; returns what of it.
+/// Asserts that a bad frame breaks the connection, and returns the frame's field and value.
 fn bad_frame(b: &mut End) -> (&'static str, u64) {
     match b.next_broken() {
         Broken::BadFrame { what, value } => (what, value),
@@ -21,8 +21,8 @@ fn bad_frame(b: &mut End) -> (&'static str, u64) {
     }
 }
 
-/// Order: each part begins where the one before it ended, whatever their sizes, and is there when
-/// it is told.
+/// Order: each part begins where the part before it ended, whatever the sizes. Its bytes are
+/// readable once it is reported.
 pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
     if !fabric.takes_parts() {
         return;
@@ -41,7 +41,7 @@ pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
         a.post_at(at, len, at, imm).expect("posted");
         at += len;
     }
-    // What waits is longer than some buffers: both ends have to go on.
+    // The parts exceed some socket buffers, so both ends must make progress.
     let (mut came, mut progress) = (Vec::new(), Progress::new(fabric.patience()));
     while came.len() < sizes.len() {
         assert!(progress.goes_on(came.len()), "{came:?}");
@@ -70,8 +70,8 @@ pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
     }
 }
 
-/// Ownership: between the parts the slot is the sender's, and afterwards the receiver's; its next
-/// use begins at its beginning.
+/// Ownership: the sender owns the slot between the parts, the receiver owns it after the last. The
+/// next use begins at offset 0.
 pub fn a_grant_is_closed_by_the_last_part(fabric: &dyn Fabric) {
     if !fabric.takes_parts() {
         return;
@@ -90,14 +90,14 @@ pub fn a_grant_is_closed_by_the_last_part(fabric: &dyn Fabric) {
         assert!(!b.window.grants().is_open(1), "that was all");
         assert_eq!(b.slot(1, 20), bytes);
     }
-    // And one in one piece.
+    // A use in one piece follows uses in parts.
     assert_eq!(b.window.grants().open(1), Some(4));
     a.send(0, 20, Imm::new(1, 4));
     arrives(&mut b, Imm::new(1, 4), 0, 20);
     assert!(!b.window.grants().is_open(1));
 }
 
-/// A generator that needs no crate: the next number below `n`.
+/// Xorshift generator without a crate: the next number below `n`.
 fn below(state: &mut u64, n: usize) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -105,7 +105,7 @@ fn below(state: &mut u64, n: usize) -> usize {
     (*state >> 11) as usize % n
 }
 
-/// Against a model: what has been sent to each slot. Parts of many slots in any mixture, of any
+/// Compares with a model of the bytes sent to each slot: parts of many slots, in any mixture and
 /// size, over many uses.
 pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
     if !fabric.takes_parts() {
@@ -115,13 +115,13 @@ pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
     let (mut a, mut b) = join(fabric, Shape::in_parts(slots, stride));
     b.grant_all();
     let mut random = 0x9e37_79b9_7f4a_7c15;
-    // Of the use that each slot is in: its length, what was sent, what came.
+    // Per slot: use count, length, bytes sent and bytes arrived of the current use.
     let mut uses = vec![(1u16, 0, 0, 0); slots];
     let (mut posted, mut came, mut answers) = (0, 0, 0);
     let mut progress = Progress::new(fabric.patience());
     while came < total {
         assert!(progress.goes_on(posted + came), "{posted} {came}");
-        // As many as have a receive for sure.
+        // At most as many parts as the receiver surely has receive buffers for.
         while posted < total && posted - came < 2 * slots && a.link.tx.room() > 0 {
             let slot = below(&mut random, slots);
             let (use_count, len, sent, _) = &mut uses[slot];
@@ -134,7 +134,7 @@ pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
                 );
             }
             if *sent == *len {
-                // All of it is on its way.
+                // The answer is sent in full.
                 break;
             }
             let part = 1 + below(&mut random, *len - *sent);
@@ -165,7 +165,7 @@ pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
             assert_eq!(imm.more(), *got < *whole);
             came += 1;
             if !imm.more() {
-                // Nothing of it is sent any more when its last part is there.
+                // After its last part, the model sends no byte of the answer again.
                 answers += 1;
                 let next = b.window.grants().open(imm.slot()).expect("closed");
                 uses[slot] = (next, 0, 0, 0);
@@ -180,7 +180,7 @@ pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
     assert!(answers > 0 && answers < total && b.guards_untouched());
 }
 
-/// Bounds: a slot is as long as it is, however its bytes come.
+/// Bounds: parts cannot extend a slot.
 pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.takes_parts() {
         return;
@@ -212,7 +212,7 @@ pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
     }
 }
 
-/// Order: what a frame says of its offset has to be what came before it.
+/// Order: the offset in a frame must equal the end of the part before.
 pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.takes_parts() {
         return;
@@ -234,7 +234,7 @@ pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
     }
 }
 
-/// A part is at least one byte, the last too.
+/// Each part has at least 1 byte, the last part too.
 pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.takes_parts() {
         return;
@@ -254,7 +254,7 @@ pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
     assert!(b.window.grants().is_open(3));
 }
 
-/// Requests come in one piece.
+/// Requests come in one piece, so a part of a request breaks the connection.
 pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.takes_parts() {
         return;
@@ -272,7 +272,7 @@ pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fab
     }
 }
 
-/// Ownership: the last part was the last.
+/// Ownership: no part may follow the last part.
 pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.takes_parts() {
         return;
@@ -286,7 +286,7 @@ pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
         a.send_at(16, 4, 16, imm);
         arrives(&mut b, imm.with_more(), 0, 16);
         arrives(&mut b, imm, 16, 4);
-        // As a write of its own: the slot begins anew, and is not granted.
+        // The extra write begins at offset 0 of the slot, which is not granted.
         let again = if more { imm.with_more() } else { imm };
         a.send_at(20, 4, 0, again);
         refused(&mut b);
@@ -296,7 +296,7 @@ pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
     }
 }
 
-/// Ownership: every part is of the use that was granted.
+/// Ownership: every part carries the granted use count.
 pub fn a_part_with_a_wrong_use_count_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.takes_parts() {
         return;

@@ -1,4 +1,4 @@
-//! The send queue, and when the memory behind it may be changed.
+//! The send queue: its capacity, and when the memory of a write is free.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{Event, Flushed, Imm, PostError};
 
-/// A full queue, and that what was refused can be posted later.
+/// A full queue refuses a write, and the same write can be posted later.
 pub fn a_full_send_queue_is_an_answer_and_not_a_wait(fabric: &dyn Fabric) {
     let slots = 600;
     let stride = 20_000;
@@ -20,7 +20,7 @@ pub fn a_full_send_queue_is_an_answer_and_not_a_wait(fabric: &dyn Fabric) {
     b.grant_all();
     let mut sent = 0;
     let mut full = false;
-    // Nobody reads: sooner or later nothing more is taken.
+    // The receiver does not read, so the queue fills up.
     while sent < slots {
         assert!(a.link.tx.room() <= 8);
         match a.post(0, stride, Imm::new(sent as u16, 1)) {
@@ -91,7 +91,7 @@ pub fn retired_memory_is_free(fabric: &dyn Fabric) {
         a.fill(0, &pattern(usize::from(slot), stride));
         a.post(0, stride, Imm::new(slot, 1)).expect("posted");
         let end = Instant::now() + fabric.patience();
-        // The peer may have to read for it to retire.
+        // Some fabrics retire a write only after the peer has read.
         let mut seen = None;
         while a.link.tx.retired() < a.link.tx.posted() || seen.is_none() {
             assert!(Instant::now() < end, "never retired or never arrived");

@@ -1,5 +1,5 @@
-//! What is outside its bounds or was not granted is refused: at the sender, and by a receiver whose
-//! sender lies.
+//! Refusals: writes out of bounds or without a grant are refused by the sender, and by the receiver
+//! of a dishonest sender.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{Broken, Control, Event, Imm, Post, PostError, SourceId};
 
-/// Bounds, at the sender.
+/// Bounds, at the sender: `post` refuses a write outside the source or the slot.
 pub fn a_post_outside_its_bounds_is_refused(fabric: &dyn Fabric) {
     let (mut a, b) = join(fabric, Shape::honest(4, 128));
     b.grant_all();
@@ -44,7 +44,7 @@ pub fn a_post_outside_its_bounds_is_refused(fabric: &dyn Fabric) {
     assert_eq!(a.link.tx.posted(), 0);
 }
 
-/// Whoever takes an arrival reads from the beginning of its slot.
+/// Bounds: readers of an arrival read from the beginning of the slot.
 pub fn a_write_that_begins_inside_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
     if !fabric.looks_before_bytes_land() {
         return;
@@ -69,8 +69,8 @@ pub fn a_write_that_begins_inside_its_slot_breaks_the_connection(fabric: &dyn Fa
     assert!(b.untouched());
 }
 
-/// A NIC may refuse a write without telling its own side: then the sender hears of it, with what it
-/// sends next. A receiver that looks by itself must know.
+/// Waits until one end breaks. A NIC may refuse a write without notice at the receiver; the sender
+/// then breaks at its next write. A receiver that checks before bytes land must break itself.
 fn either_breaks(fabric: &dyn Fabric, a: &mut End, b: &mut End) -> Broken {
     if fabric.looks_before_bytes_land() {
         a.flush();
@@ -95,7 +95,7 @@ fn either_breaks(fabric: &dyn Fabric, a: &mut End, b: &mut End) -> Broken {
     }
 }
 
-/// Bounds, at the receiver: a sender that believes slots to be larger.
+/// Bounds, at the receiver: the sender believes in larger slots.
 pub fn a_write_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
     let lie = Shape {
         claimed_stride: 256,
@@ -123,7 +123,7 @@ pub fn a_write_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
     assert!(b.guards_untouched());
 }
 
-/// Bounds, at the receiver: a sender that believes in more slots.
+/// Bounds, at the receiver: the sender believes in more slots.
 pub fn a_write_to_a_slot_outside_the_window_breaks_the_connection(fabric: &dyn Fabric) {
     let lie = Shape {
         claimed_slots: 100,
@@ -143,7 +143,7 @@ pub fn a_write_to_a_slot_outside_the_window_breaks_the_connection(fabric: &dyn F
     assert!(b.guards_untouched());
 }
 
-/// What came was against a grant, and it is the last of that connection.
+/// Asserts that a grant error breaks the connection and that no event follows.
 pub(super) fn refused(b: &mut End) {
     let broken = b.next_broken();
     assert!(matches!(broken, Broken::Grant(_)), "{broken}");
@@ -152,7 +152,7 @@ pub(super) fn refused(b: &mut End) {
     assert_eq!(more, 0, "nothing follows a break");
 }
 
-/// Ownership: the receiver has granted nothing.
+/// Ownership: the receiver has opened no grant.
 pub fn a_write_without_a_grant_breaks_the_connection(fabric: &dyn Fabric) {
     let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
     a.send(0, 100, Imm::new(2, 1));
@@ -162,7 +162,7 @@ pub fn a_write_without_a_grant_breaks_the_connection(fabric: &dyn Fabric) {
     }
 }
 
-/// Ownership: a duplicate.
+/// Ownership: the second write is a duplicate.
 pub fn a_second_write_to_a_slot_breaks_the_connection(fabric: &dyn Fabric) {
     let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
     b.grant_all();
@@ -178,7 +178,7 @@ pub fn a_second_write_to_a_slot_breaks_the_connection(fabric: &dyn Fabric) {
     }
 }
 
-/// Ownership: a late completion of an earlier use.
+/// Ownership: the second write carries the use count of an earlier use.
 pub fn a_write_with_a_wrong_use_count_breaks_the_connection(fabric: &dyn Fabric) {
     let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
     b.grant_all();

@@ -1,4 +1,4 @@
-//! Two joined ends, and the waits of the cases.
+//! Two joined ends, and the time limits of the cases.
 
 use std::{
     sync::Arc,
@@ -12,7 +12,7 @@ use crate::{
     Broken, Endpoint, Event, Flushed, Grants, Imm, Link, Post, PostError, Region, SourceId, Window,
 };
 
-/// One end under test: its link, its window and the region it sends from.
+/// One end under test: its link, its window and its source region.
 pub(super) struct End {
     pub(super) link: Link,
     pub(super) window: Window,
@@ -20,7 +20,7 @@ pub(super) struct End {
     patience: Duration,
 }
 
-/// What an end claims; a liar's sender claims a window that is not there.
+/// Size of an end's window, and the size that its sender believes the peer's window to have.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) slots: usize,
@@ -28,7 +28,7 @@ pub(super) struct Shape {
     pub(super) claimed_slots: usize,
     pub(super) claimed_stride: usize,
     pub(super) send_depth: usize,
-    /// Which parts slots may be written in.
+    /// Parts in which slots may be written.
     pub(super) stream: Stream,
 }
 
@@ -44,7 +44,7 @@ impl Shape {
         }
     }
 
-    /// The same, where slots may be written in parts.
+    /// Makes an honest shape whose slots may be written in parts.
     pub(super) fn in_parts(slots: usize, stride: usize) -> Self {
         Shape {
             stream: Stream::All,
@@ -56,10 +56,10 @@ impl Shape {
 pub(super) const GUARD: u8 = 0xee;
 
 fn endpoint(shape: Shape) -> Endpoint {
-    // A guard page's worth on both sides of the slots shows a write that strays.
+    // 4,096 guard bytes on both sides of the slots reveal a stray write.
     let bytes = shape.slots * shape.stride;
     let region = Arc::new(Region::new(bytes + 8192).expect("memory"));
-    // SAFETY: nobody else knows the region yet.
+    // SAFETY: only this function knows the region.
     unsafe { region.bytes_mut(0, bytes + 8192) }
         .expect("in bounds")
         .fill(GUARD);
@@ -101,8 +101,8 @@ impl End {
     }
 
     pub(super) fn fill(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: these bytes are not being sent: each case fills before it posts or after a
-        // retirement.
+        // SAFETY: each case fills bytes before it posts them or after they have retired, so no send
+        // reads them now.
         unsafe { self.source.bytes_mut(offset, bytes.len()) }
             .expect("in bounds")
             .copy_from_slice(bytes);
@@ -110,7 +110,7 @@ impl End {
 
     pub(super) fn slot(&self, slot: u16, len: usize) -> Vec<u8> {
         let offset = self.window.slot_offset(slot);
-        // SAFETY: read after its arrival or after the connection broke: nobody writes it.
+        // SAFETY: the slot has arrived or the connection broke, so no thread writes the bytes.
         unsafe { self.window.region().bytes(offset, len) }
             .expect("in bounds")
             .to_vec()
@@ -125,7 +125,7 @@ impl End {
 
     pub(super) fn guards_untouched(&self) -> bool {
         let r = self.window.region();
-        // SAFETY: nobody has any business in the guards.
+        // SAFETY: the guards lie outside the window, so no honest write touches them.
         let (before, after) = unsafe { (r.bytes(0, 4096), r.bytes(r.len() - 4096, 4096)) };
         before.expect("in bounds").iter().all(|b| *b == GUARD)
             && after.expect("in bounds").iter().all(|b| *b == GUARD)
@@ -135,7 +135,7 @@ impl End {
         self.post_at(offset, len, 0, imm)
     }
 
-    /// A part: `at` is where in its slot it lands.
+    /// Posts a part that lands at offset `at` of its slot.
     pub(super) fn post_at(
         &mut self,
         offset: usize,
@@ -152,13 +152,13 @@ impl End {
         })
     }
 
-    /// Posts a part and flushes, whatever it takes.
+    /// Posts a part and flushes until the fabric has taken it.
     pub(super) fn send_at(&mut self, offset: usize, len: usize, at: usize, imm: Imm) {
         self.post_at(offset, len, at, imm).expect("posted");
         self.flush();
     }
 
-    /// Posts and flushes, whatever it takes.
+    /// Posts a write and flushes until the fabric has taken it.
     pub(super) fn send(&mut self, offset: usize, len: usize, imm: Imm) {
         self.post(offset, len, imm).expect("posted");
         self.flush();
@@ -172,7 +172,7 @@ impl End {
         }
     }
 
-    /// The next event.
+    /// Polls until an event comes; panics after the time limit.
     pub(super) fn next(&mut self) -> Event {
         let end = Instant::now() + self.patience;
         loop {
@@ -194,7 +194,7 @@ impl End {
     }
 }
 
-/// Tells what is stuck from what is slow: counts the time since the last step, not since the first.
+/// Detects a stuck case: the time limit restarts at each step.
 pub(super) struct Progress {
     patience: Duration,
     at: usize,
@@ -210,7 +210,7 @@ impl Progress {
         }
     }
 
-    /// False once `at` has been the same for as long as the patience lasts.
+    /// False once `at` has not changed for the whole time limit.
     pub(super) fn goes_on(&mut self, at: usize) -> bool {
         let now = Instant::now();
         if at != self.at {

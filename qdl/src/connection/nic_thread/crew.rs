@@ -1,18 +1,18 @@
-//! The plan by which threads poll NICs.
+//! The plan that assigns connections to NIC threads.
 //!
 //! A *share* is a set of connections of one NIC, all of them or some, that one thread polls. NICs
-//! of the same fabric, wait mode and place may share threads; a NIC with more work than one thread
-//! can do has several shares, each on a thread of its own. The plan is made at the start and does
+//! of the same fabric, wait mode and placement may share threads. A NIC with more work than one
+//! thread can do has several shares on different threads. The plan is made at the start and does
 //! not change.
 
 use std::collections::VecDeque;
 
-/// The thread of each share of each NIC.
+/// NIC and thread of each share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CrewPlan {
-    /// The NIC of each share. Every NIC has at least one.
+    /// NIC of each share. Every NIC has at least one share.
     pub nic_of: Vec<usize>,
-    /// The thread of each share. Threads are counted from 0, and each has at least one share.
+    /// Thread of each share. Threads are numbered from 0, and each has at least one share.
     pub thread_of: Vec<usize>,
 }
 
@@ -21,7 +21,7 @@ pub struct CrewPlan {
 pub struct ShareOut(Vec<VecDeque<usize>>);
 
 impl ShareOut {
-    /// The share of the next connection of a NIC; of one that is not in the plan its own number.
+    /// Share of the next connection of `nic`; for a NIC outside the plan, `nic` itself.
     pub fn next(&mut self, nic: usize) -> usize {
         let Some(shares) = self.0.get_mut(nic) else {
             return nic;
@@ -32,7 +32,7 @@ impl ShareOut {
 }
 
 impl CrewPlan {
-    /// A thread for each of so many NICs.
+    /// Plans one thread for each of `nics` NICs.
     pub fn each(nics: usize) -> Self {
         CrewPlan {
             nic_of: (0..nics).collect(),
@@ -40,27 +40,27 @@ impl CrewPlan {
         }
     }
 
-    /// Shares.
+    /// Number of shares.
     pub fn shares(&self) -> usize {
         self.nic_of.len()
     }
 
-    /// NICs.
+    /// Number of NICs.
     pub fn nics(&self) -> usize {
         count(&self.nic_of)
     }
 
-    /// The shares of a NIC.
+    /// Shares of one NIC.
     pub fn shares_of(&self, nic: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.shares()).filter(move |share| self.nic_of[*share] == nic)
     }
 
-    /// Threads.
+    /// Number of threads.
     pub fn threads(&self) -> usize {
         count(&self.thread_of)
     }
 
-    /// Deals a NIC's connections out to its shares.
+    /// Makes the dealer of connections to shares.
     pub fn share_out(&self) -> ShareOut {
         let of_nic = (0..self.nics()).map(|nic| self.shares_of(nic).collect());
         ShareOut(of_nic.collect())
@@ -73,7 +73,7 @@ impl CrewPlan {
     }
 }
 
-/// One more than the largest number.
+/// The largest number plus 1; 0 for an empty list.
 fn count(of: &[usize]) -> usize {
     of.iter().map(|i| i + 1).max().unwrap_or(0)
 }

@@ -1,5 +1,4 @@
-//! What others have of a NIC thread: they see whether it sleeps, wake it, and read what it was used
-//! for.
+//! Handle of a NIC thread for other threads: whether it sleeps, waking it, and its statistics.
 
 use std::{
     collections::BTreeSet,
@@ -17,28 +16,28 @@ use super::{Placed, crew::CrewPlan};
 use crate::stats::limits::NicUse;
 use fabric::{Region, os::CpuList};
 
-/// Of what wakes a thread, among the descriptors that it sleeps on.
+/// Token of the waker among the descriptors that the thread sleeps on.
 pub(super) const WAKER: Token = Token(usize::MAX);
 
-/// It turns, or will before it sleeps.
+/// The thread polls, or will poll before it sleeps.
 pub(super) const AWAKE: u8 = 0;
-/// It sleeps, or is about to and has yet to look once more.
+/// The thread sleeps, or will poll once more before it sleeps.
 pub(super) const ASLEEP: u8 = 1;
-/// The same, and somebody is about to wake it.
+/// As `ASLEEP`, and a second thread is about to wake it.
 const WAKING: u8 = 2;
 
-/// The state of one NIC thread that other threads see.
+/// State of one NIC thread that other threads access.
 #[derive(Debug)]
 pub(super) struct Thread {
     pub(super) waker: Waker,
     pub(super) state: AtomicU8,
     wakeups: AtomicU64,
     pub(super) sleeps: AtomicU64,
-    /// Nanoseconds in turns that found something. Written in every such turn, and so kept away from
-    /// `state`, which everybody who issues reads.
+    /// Nanoseconds in busy turns. Every busy turn writes it, so it has its own cache line, apart
+    /// from `state`, which every issuing thread reads.
     pub(super) worked_ns: CachePadded<AtomicU64>,
     pub(super) cpus: Mutex<CpuList>,
-    /// NUMA nodes of its connections' memory.
+    /// NUMA nodes of the memory of its connections.
     nodes: Mutex<BTreeSet<u32>>,
 }
 
@@ -55,8 +54,9 @@ impl Thread {
         })
     }
 
-    /// Whether the thread sleeps and the caller is the one to wake it. Behind a fence, which pairs
-    /// with the one in `run`: the thread sees what was made known before it, or is seen asleep.
+    /// Claims the right to wake the thread; false if it is awake or claimed. The caller issues a
+    /// `SeqCst` fence first. It pairs with the fence in `run`: either the thread sees what the
+    /// caller published, or the caller sees the thread asleep.
     pub(super) fn claim(&self) -> bool {
         let state = &self.state;
         state.load(Ordering::SeqCst) == ASLEEP
@@ -66,32 +66,31 @@ impl Thread {
     }
 }
 
-/// The thread that polls a share of a NIC's connections.
+/// Handle of the thread that polls a share of a NIC's connections.
 #[derive(Clone, Debug)]
 pub struct NicThreadHandle(pub(super) Arc<Thread>);
 
 impl NicThreadHandle {
-    /// Makes sure that the thread turns once more. What
-    /// the caller made known before is seen by that turn.
+    /// Makes the thread poll once more, and see all that the caller published before.
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.0.claim() {
             self.0.wakeups.fetch_add(1, Ordering::Relaxed);
-            // Fails only if the eventfd's counter is full, and then the thread is being woken.
+            // The call fails only if the eventfd's counter is full; the thread is then being woken.
             let _ = self.0.waker.wake();
         }
     }
 
-    /// Whether the thread sleeps, or is about to and has yet to look once more; also while another
-    /// thread is about to wake it, which may lose its core before it does. A thread that is awake
-    /// sees what the caller made known before.
+    /// Whether the thread sleeps or will poll only once more before it sleeps. Also true while a
+    /// different thread is about to wake it, since that thread may be preempted first. A thread
+    /// that is awake sees what the caller published before.
     pub fn is_asleep(&self) -> bool {
-        // Pairs with the fence in `run`, as that of `wake`.
+        // Pairs with the fence in `run`, as the fence in `wake` does.
         fence(Ordering::SeqCst);
         self.0.state.load(Ordering::SeqCst) != AWAKE
     }
 
-    /// The threads of these shares, each once.
+    /// Threads of these shares, without duplicates.
     fn threads(shares: &[NicThreadHandle]) -> impl Iterator<Item = &Thread> {
         let first = |(i, h): &(usize, &NicThreadHandle)| {
             shares[..*i]
@@ -102,8 +101,7 @@ impl NicThreadHandle {
         all.map(|(_, h)| &*h.0)
     }
 
-    /// How often other threads had to wake the threads of these shares, and how often those went to
-    /// sleep.
+    /// Number of wake-ups by other threads, and number of sleeps, of the threads of these shares.
     pub fn waits(shares: &[NicThreadHandle]) -> (u64, u64) {
         Self::threads(shares).fold((0, 0), |(wakeups, sleeps), t| {
             let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
@@ -111,21 +109,21 @@ impl NicThreadHandle {
         })
     }
 
-    /// What the threads of these shares were used for so far.
+    /// Work of the threads of these shares so far.
     pub fn uses(shares: &[NicThreadHandle]) -> NicUse {
         let threads = Self::threads(shares);
         let worked: Vec<_> = threads
             .map(|t| t.worked_ns.load(Ordering::Relaxed))
             .collect();
         NicUse {
-            // A thread that never had work is no thread with time to spare.
+            // A thread that never had work does not count as idle capacity.
             threads: worked.iter().filter(|ns| **ns > 0).count() as u32,
             worked_us: worked.iter().map(|ns| ns / 1000).sum(),
             sleeps: Self::waits(shares).1,
         }
     }
 
-    /// Where it runs and its connections' memory lies.
+    /// CPUs of the thread, and NUMA nodes of its connections' memory.
     pub fn placed(&self) -> Placed {
         Placed {
             cpus: lock(&self.0.cpus).clone(),
@@ -133,8 +131,8 @@ impl NicThreadHandle {
         }
     }
 
-    /// The same of each NIC, whose shares these are: where the thread of its first runs, and where
-    /// the memory of all lies.
+    /// Placement of each NIC: CPUs of the thread of its first share, and NUMA nodes of all its
+    /// connections' memory.
     pub fn placed_by_nic(shares: &[NicThreadHandle], plan: &CrewPlan) -> Vec<Placed> {
         let nic = |nic| {
             let mut shares = plan.shares_of(nic).filter_map(|share| shares.get(share));
@@ -147,7 +145,7 @@ impl NicThreadHandle {
         (0..plan.nics()).map(nic).collect()
     }
 
-    /// Notes where memory of one of its connections lies, whose pages are there. Costs a system
+    /// Adds the NUMA nodes of a connection's memory, whose pages must be present. Costs a system
     /// call.
     pub(crate) fn note_memory(&self, region: &Region) {
         let nodes = region.nodes();

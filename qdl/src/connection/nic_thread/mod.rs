@@ -1,12 +1,12 @@
-//! The loop of a NIC thread: work while there is some, look again for a configured time, then arm
-//! every connection, look once more, and sleep on all their descriptors at once. A thread does so
-//! for one NIC, for several, or for a share of one NIC's connections ([`crew`]).
+//! The loop of a NIC thread. The thread works while there is work, polls again for a configured
+//! time, arms every connection, polls once more, and sleeps on all descriptors. One thread serves
+//! one NIC, several NICs, or a share of one NIC's connections ([`crew`]).
 //!
-//! * here: what its work is, how threads are started and how they end
-//! * `turning`: the loop itself
-//! * `handle`: what others have of a thread: they see whether it sleeps, and wake it
+//! * this file: the work of a thread, its start and its end
+//! * `turning`: the loop
+//! * `handle`: state of a thread for other threads, which see whether it sleeps, and wake it
 //! * [`crew`]: the plan of shares and threads
-//! * [`spin`]: how a thread that finds nothing waits
+//! * [`spin`]: how an idle thread waits
 
 pub mod crew;
 pub mod spin;
@@ -41,42 +41,42 @@ pub use crew::CrewPlan;
 pub use handle::NicThreadHandle;
 pub use spin::{Spin, Wait};
 
-/// How a NIC thread waits and where it runs.
+/// Settings of a NIC thread.
 #[derive(Clone, Debug)]
 pub struct NicThreadCfgs {
-    /// Name of the thread, at most 15 bytes of it visible.
+    /// Name of the thread; the kernel keeps 15 bytes.
     pub name: String,
-    /// How it looks for work before it sleeps.
+    /// How an idle thread waits before it sleeps.
     pub spin: Spin,
-    /// How often [`NicWork::tick`] is called, ns.
+    /// Interval of [`NicWork::tick`], in nanoseconds.
     pub tick_ns: u64,
-    /// Where the thread runs and its connections' memory lies.
+    /// Placement of the thread and of its connections' memory.
     pub near: Near,
-    /// What the thread does before all else.
+    /// First action of the thread.
     pub begin: Option<fn()>,
 }
 
-/// Where a NIC thread runs and its connections' memory lies, as the system says.
+/// Placement of a NIC thread and of its connections' memory, as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// CPUs the thread may run on.
     pub cpus: CpuList,
-    /// NUMA nodes of its connections' slots and responses; empty where the system does not say.
+    /// NUMA nodes of its connections' slots and responses; empty where the kernel does not say.
     pub nodes: BTreeSet<u32>,
 }
 
-/// What one turn found.
+/// Result of one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Something was done: turn again at once.
+    /// Work was done: turn again at once.
     Busy,
-    /// Nothing to do.
+    /// No work was found.
     Idle,
-    /// This work is over. Its thread ends with its last work.
+    /// This work is over. The thread ends with its last work.
     Stop,
 }
 
-/// Whether any was ready. All are armed first: one that is left out would wake no thread.
+/// Arms all connections, since an unarmed one would wake no thread. `Ready` if any is ready.
 pub(crate) fn arm_all(armed: impl Iterator<Item = Armed>) -> Armed {
     match armed.filter(|a| *a == Armed::Ready).count() {
         0 => Armed::Sleep,
@@ -84,38 +84,38 @@ pub(crate) fn arm_all(armed: impl Iterator<Item = Armed>) -> Armed {
     }
 }
 
-/// What a NIC thread does, for one share of a NIC's connections.
+/// Work of a NIC thread for one share of a NIC's connections.
 pub trait NicWork {
-    /// Polls every connection once and does what follows from it.
+    /// Polls every connection once and handles the events.
     fn turn(&mut self, now_ns: u64) -> Turn;
 
-    /// Called about every `tick_ns`: echoes and deadlines.
+    /// Checks echoes and deadlines, about every `tick_ns`.
     fn tick(&mut self, now_ns: u64) {
         let _ = now_ns;
     }
 
-    /// Before sleeping: arms every connection, and says whether there is anything to do after all.
+    /// Arms every connection before a sleep, and returns whether any has events at hand.
     fn arm(&mut self) -> Armed;
 
-    /// A sleep was ended by something to read on this descriptor.
+    /// Records that `fd` ended a sleep.
     fn woken_by(&mut self, fd: RawFd) {
         let _ = fd;
     }
 
-    /// Descriptors to sleep on from now on. One that is
-    /// closed need not be taken back: the kernel forgets it.
+    /// Passes new descriptors to sleep on to `add`. The kernel removes closed descriptors by
+    /// itself.
     fn new_descriptors(&mut self, add: &mut dyn FnMut(RawFd));
 }
 
-/// Makes a share's work, on the thread that does it.
+/// Makes the work of a share, on the thread that runs it.
 pub type MakeWork<W> = Box<dyn FnOnce(NicThreadHandle) -> W + Send>;
 
-/// Starts NIC threads as planned. The first share of a thread says how it waits and where it runs.
-/// Each thread is pinned, then makes the works of its shares: memory that they touch first and
-/// devices that they open are near. Returns the handle of each share, and all threads.
+/// Starts NIC threads by the plan. A thread takes its settings from its first share. Each thread is
+/// pinned before it makes the work of its shares, so memory and devices are near. Returns the
+/// handle of each share, and all threads.
 ///
 /// # Errors
-/// No descriptor or thread could be had; or the plan is one for other shares.
+/// No descriptor or thread is left, or the plan does not fit `shares`.
 pub fn spawn_crew<W: NicWork + Send + 'static>(
     shares: Vec<(NicThreadCfgs, MakeWork<W>)>,
     plan: &CrewPlan,
@@ -132,11 +132,11 @@ pub fn spawn_crew<W: NicWork + Send + 'static>(
     for (thread, share) in plan.thread_of.iter().zip(shares) {
         of_thread[*thread].push(share);
     }
-    // Whether all threads have been started: else each ends.
+    // Whether all threads have started; if not, each ends.
     let complete = Arc::new(OnceLock::new());
     let mut started = Vec::new();
     for ((poll, handle), shares) in polls.into_iter().zip(&handles).zip(of_thread) {
-        // The plan is sound: every thread has a share.
+        // `is_sound` has checked that every thread has a share.
         let Some((cfgs, _)) = shares.first() else {
             continue;
         };
@@ -168,10 +168,10 @@ pub fn spawn_crew<W: NicWork + Send + 'static>(
     Ok((of_share.collect(), started))
 }
 
-/// Starts a NIC thread of one NIC, as [`spawn_crew`] does.
+/// Starts one NIC thread for one NIC, as [`spawn_crew`] does.
 ///
 /// # Errors
-/// No descriptor or thread could be had.
+/// No descriptor or thread is left.
 pub fn spawn<W: NicWork + Send + 'static>(
     cfgs: NicThreadCfgs,
     make: impl FnOnce(NicThreadHandle) -> W + Send + 'static,
@@ -184,11 +184,11 @@ pub fn spawn<W: NicWork + Send + 'static>(
     }
 }
 
-/// How long NIC threads, and those beside them, may take to end once they were told to.
+/// Time limit for NIC threads and their companions to end after the stop.
 pub(crate) const ENDING: Duration = Duration::from_secs(10);
 
-/// Waits for threads that were told to end, for `patience` in all.
-/// One that does not is left to itself, with a line in the log.
+/// Waits up to `patience` for all threads to end. A thread that does not end is detached with a
+/// warning.
 pub fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
     let end = Instant::now() + patience;
     for t in threads {
@@ -196,7 +196,7 @@ pub fn join_all(threads: Vec<JoinHandle<()>>, patience: Duration) {
             std::thread::sleep(Duration::from_micros(200));
         }
         if t.is_finished() {
-            // One that panicked has said so already.
+            // A thread that panicked has reported the panic.
             let _ = t.join();
         } else {
             let name = t.thread().name().unwrap_or("a thread").to_owned();

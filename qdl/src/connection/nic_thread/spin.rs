@@ -1,41 +1,40 @@
-//! How a thread waits that has found nothing to do: it looks again
-//! at once, then lets others run between its looks, then sleeps.
+//! How an idle thread waits: it polls again at once, then yields between polls, then sleeps.
 
 use std::{hint, thread};
 
-/// After how long a thread that spins lets others run, in nanoseconds, where nothing else is said.
+/// Default idle time after which a spinning thread yields, in nanoseconds.
 ///
-/// Shorter than a round trip over loopback, so that an answer that is on its way is met by a thread
-/// that looks; and where another thread wants the core, hardly longer than the switch to it.
+/// It is shorter than a round trip over loopback, so the thread still polls when an answer comes.
+/// It is hardly longer than a switch to a second thread that wants the core.
 pub const DEFAULT_YIELD_AFTER_NS: u64 = 2_000;
 
-/// How long a thread looks for work before it sleeps, and how it does so.
+/// How long a thread polls before it sleeps, and when it yields.
 ///
-/// A thread that spins keeps its core until the scheduler takes it away, some milliseconds later.
-/// Where as many threads spin as there are cores, whoever has something to do (LoadGen's issue
-/// thread, the peer on the same machine) waits for that. `sched_yield` hands the core over at once;
-/// where nobody wants it, the call returns in a fraction of a microsecond.
+/// A spinning thread keeps its core until the scheduler preempts it, some milliseconds later. Where
+/// as many threads spin as there are cores, LoadGen's issue thread or a peer on the same machine
+/// waits for a core. `sched_yield` releases the core at once; with no waiting thread it returns in
+/// less than 1 us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spin {
-    /// Idle for so long, the thread lets others run between two looks, ns; `u64::MAX` never does.
+    /// Idle time after which the thread yields between polls, in ns; `u64::MAX` for never.
     pub yield_after_ns: u64,
-    /// Idle for so long, it sleeps, ns; `u64::MAX` never does.
+    /// Idle time after which the thread sleeps, in ns; `u64::MAX` for never.
     pub sleep_after_ns: u64,
 }
 
-/// What a thread does that has found nothing.
+/// Next action of an idle thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Look again at once.
+    /// Poll again at once.
     Look,
-    /// Let others run, then look again.
+    /// Yield the core, then poll again.
     Yield,
-    /// Sleep until something comes.
+    /// Sleep until an event comes.
     Sleep,
 }
 
 impl Spin {
-    /// Sleeps after so many nanoseconds, and lets others run after [`DEFAULT_YIELD_AFTER_NS`].
+    /// Sleeps after `sleep_after_ns`, and yields after [`DEFAULT_YIELD_AFTER_NS`].
     pub const fn new(sleep_after_ns: u64) -> Self {
         Spin {
             yield_after_ns: DEFAULT_YIELD_AFTER_NS,
@@ -43,7 +42,7 @@ impl Spin {
         }
     }
 
-    /// What a thread does that has been idle for so long.
+    /// Action of a thread that has been idle for `idle_ns`.
     pub const fn wait(&self, idle_ns: u64) -> Wait {
         if idle_ns >= self.sleep_after_ns && self.sleep_after_ns != u64::MAX {
             Wait::Sleep
@@ -56,7 +55,7 @@ impl Spin {
 }
 
 impl Wait {
-    /// Does what there is to do before the next look; `false` where the thread is to sleep.
+    /// Pauses before the next poll; false where the thread must sleep instead.
     pub fn pause(self) -> bool {
         match self {
             Wait::Look => hint::spin_loop(),

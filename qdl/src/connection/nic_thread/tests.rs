@@ -1,4 +1,4 @@
-//! Wakes that are not lost, shares on one thread and on several, and plans that do not fit.
+//! Tests: no wake-up is lost, with shares on one or several threads, and unsound plans are refused.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -36,14 +36,14 @@ fn cfgs_of_a_sleeper() -> NicThreadCfgs {
     NicThreadCfgs {
         name: "test-nic".into(),
         spin: Spin::new(0),
-        // No tick comes to the rescue.
+        // The tick is so rare that no test depends on it.
         tick_ns: 3_600_000_000_000,
         near: Near::default(),
         begin: None,
     }
 }
 
-/// A thread that sleeps at once.
+/// Starts a thread that sleeps at once.
 fn sleeper(work: Counter) -> (NicThreadHandle, JoinHandle<()>) {
     spawn(cfgs_of_a_sleeper(), move |_| work).expect("started")
 }
@@ -58,7 +58,7 @@ fn a_thread_that_somebody_is_about_to_wake_still_sleeps() {
         assert!(Instant::now() < end, "it never slept");
         std::thread::yield_now();
     }
-    // A waker that is preempted before it writes.
+    // A waking thread is preempted before it writes to the eventfd.
     assert!(handle.0.claim());
     assert!(
         handle.is_asleep(),
@@ -89,7 +89,7 @@ fn a_wake_is_never_lost() {
     thread.join().expect("stopped");
 }
 
-/// Two shares on one thread, one on another, and no tick.
+/// Two shares run on one thread and one share on a second thread, without a tick.
 #[test]
 fn a_wake_reaches_each_share_of_a_thread() {
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! The loop itself.
+//! The loop of a NIC thread.
 
 use std::{
     os::fd::RawFd,
@@ -15,7 +15,7 @@ use super::{
 };
 use fabric::{Armed, clock::now_ns};
 
-/// Turns the works of a thread until each of them has stopped.
+/// Runs the works of a thread until each of them has stopped.
 pub(super) fn run<W: NicWork>(
     cfgs: &NicThreadCfgs,
     thread: &Thread,
@@ -56,7 +56,7 @@ pub(super) fn run<W: NicWork>(
         let wait = cfgs.spin.wait(now - idle_since);
         if wait.pause() {
             if wait == Wait::Yield {
-                // The time of another thread on this core is no work of this one's.
+                // Time of other threads on this core must not count as this thread's work.
                 now = now_ns();
             }
             continue;
@@ -67,7 +67,7 @@ pub(super) fn run<W: NicWork>(
         if arm_all(works.iter_mut().map(NicWork::arm)) == Armed::Sleep {
             thread.sleeps.fetch_add(1, Ordering::Relaxed);
             let ns = next_tick.saturating_sub(now).max(1000);
-            // An interrupted sleep is a short one.
+            // An interrupted sleep only ends early.
             let _ = poll.poll(&mut events, Some(Duration::from_nanos(ns)));
         }
         thread.state.store(AWAKE, Ordering::SeqCst);
@@ -78,7 +78,7 @@ pub(super) fn run<W: NicWork>(
                 works.iter_mut().for_each(|w| w.woken_by(fd));
             }
         }
-        // A tick alone is no reason to spin again.
+        // A tick without events does not restart spinning.
         if !events.is_empty() {
             idle_since = now;
         }
@@ -92,8 +92,7 @@ fn register(poll: &Poll, fd: RawFd) {
         Interest::READABLE | Interest::WRITABLE,
     );
     if let Err(e) = result {
-        // A connection that cannot be slept on is still
-        // polled at every tick, and its echo shows a loss.
+        // Without epoll, each tick still polls the connection, and its echo detects a loss.
         tracing::warn!("NIC thread: epoll_ctl: {e}");
     }
 }

@@ -1,4 +1,4 @@
-//! The accelerator's side of a session: takes the frontend's requests in turn and answers them.
+//! The accelerator's side of a session: handles the frontend's requests in turn.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,44 +26,44 @@ use super::{
     link::{Link, Step},
 };
 
-/// Most `open` and `start`, and most `drain`, that may wait for their turn.
+/// Most `open` and `start` requests that wait, and most `drain` requests that wait.
 const MAX_WAITING: usize = 256;
 
-/// How often the owner is asked whether a drain that is under way is done.
+/// Interval at which the owner is asked whether a drain is done.
 const DRAIN_POLL: Duration = Duration::from_millis(2);
 
-/// A request that is not granted: the frontend is told, and the session goes on.
+/// Refusal of a request; the session goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Reason.
+    /// Reason as a code.
     pub code: ErrorCode,
-    /// Reason in words: what is asked for, what there is, which key to change.
+    /// Reason in words: the request, the limit, and the key to change.
     pub text: String,
 }
 
-/// What happens, and what the owner is asked for.
+/// Events for the owner, including requests to the owner.
 #[derive(Debug)]
 pub(in crate::control) enum Event {
-    /// The frontend has proved who it is.
+    /// The frontend has authenticated.
     Proved,
-    /// May the frontend of this name be served? Answered by [`Accelerator::admit`].
+    /// Asks whether this frontend may be served; the owner answers with [`Accelerator::admit`].
     Admit(String),
-    /// The session begins, with the frontend of this name.
+    /// The session with this frontend begins.
     Connected(String),
-    /// Connections are asked for: one such at a time, answered by [`Accelerator::opened`].
+    /// Requests connections, one request at a time; answered with [`Accelerator::opened`].
     Open(Vec<ConnectionRequest>),
-    /// The node's part of the SUT's name is asked for: answered by [`Accelerator::named`].
+    /// Requests the node's part of the SUT's name; answered with [`Accelerator::named`].
     Name(u64),
-    /// The node is to describe itself: one such at a time, answered by
+    /// Requests the node's description, one request at a time; answered with
     /// [`Accelerator::described`].
     Describe,
-    /// This node's side of the run is asked for, from a byte of it on: answered by
+    /// Requests this node's side of the run: request id, and offset in bytes. Answered with
     /// [`Accelerator::side_is`].
     Side(u64, u64),
-    /// Is everything answered that has arrived? [`Accelerator::drained`] if so; else this comes
-    /// again.
+    /// Asks whether every arrived sample is answered. If so, the owner calls
+    /// [`Accelerator::drained`]; else the event comes again.
     Drain,
-    /// A heartbeat is due: [`Accelerator::beat`].
+    /// A heartbeat is due; answered with [`Accelerator::beat`].
     Beat,
     /// The frontend has given up a connection.
     ConnectionLost {
@@ -71,9 +71,9 @@ pub(in crate::control) enum Event {
         epoch: u32,
         cause: String,
     },
-    /// The frontend's end of this connection is torn down, and nothing there uses its slots.
+    /// The frontend's end of this connection is destroyed and uses no slots.
     ConnectionReset { connection: u16, epoch: u32 },
-    /// The session is over. Always the last event.
+    /// The session is over; always the last event.
     Gone(ControlError),
 }
 
@@ -87,36 +87,36 @@ enum Work {
 /// Epochs of one connection.
 #[derive(Debug, Default)]
 struct Connection {
-    /// The last that was granted, 0 for none.
+    /// Last granted epoch, 0 for none.
     opened: u32,
-    /// The highest that was asked for.
+    /// Highest requested epoch.
     asked: u32,
-    /// Asked for, and not answered.
+    /// Requested epochs without an answer.
     pending: Vec<u32>,
-    /// What the frontend says of pending ones: a cause for lost, none for reset.
+    /// The frontend's messages about pending epochs: with a cause for lost, without for reset.
     held: Vec<(u32, Option<String>)>,
 }
 
-/// See the module.
+/// State machine of the accelerator's side of a session.
 #[derive(Debug)]
 pub(in crate::control) struct Accelerator {
     link: Link,
     connections: HashMap<u16, Connection>,
-    /// A start was asked for and has not been refused.
+    /// A start was requested and not refused.
     started: bool,
     waiting: VecDeque<Work>,
-    /// The open that the owner works on: its number, connections and epochs.
+    /// The open in progress at the owner: request id, connections and epochs.
     working: Option<(u64, Vec<(u16, u32)>)>,
     draining: Vec<u64>,
-    /// The description that the owner works on.
+    /// The describe request in progress at the owner.
     describing: Option<u64>,
-    /// When the owner is asked again.
+    /// Time of the next drain query.
     drain_at: u64,
     events: VecDeque<Event>,
 }
 
 impl Accelerator {
-    /// A connection came from `address`. `nonce` is random.
+    /// Makes the state of a connection from `address`. `nonce` must be random.
     pub fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
         Accelerator {
             link: Link::new(Role::Accelerator, local, address, nonce, now),
@@ -131,7 +131,7 @@ impl Accelerator {
         }
     }
 
-    /// Answers [`Event::Admit`]: this frontend is served, or the name of the one that is.
+    /// Answers [`Event::Admit`]: admits the frontend, or names the frontend being served.
     pub fn admit(&mut self, place: Result<(), String>, now: u64) {
         self.link.admit(place, now);
     }
@@ -178,13 +178,13 @@ impl Accelerator {
         }
     }
 
-    /// Answers [`Event::Side`]: bytes of all of it, and a piece.
+    /// Answers [`Event::Side`] with the total length in bytes and the piece.
     pub fn side_is(&mut self, id: u64, (of, text): (u64, String)) {
         self.link.say(Message::SideIs { id, of, text });
     }
 
-    /// Answers every drain. Names of GPUs and threads are the driver's and the system's words: they
-    /// are cut to what the frontend takes.
+    /// Answers every pending drain. Clips names of GPUs and threads, which come from drivers and
+    /// the system, to the frontend's limits.
     pub fn drained(
         &mut self,
         counters: Counters,
@@ -304,10 +304,10 @@ impl Accelerator {
         Err(self.link.field(kind, "id", problem))
     }
 
-    /// Takes up the requests whose turn it is.
+    /// Starts waiting requests.
     fn work(&mut self) {
         while self.working.is_none() {
-            // Checked when it is its turn: what came before may change the answer.
+            // Check in turn, since earlier requests may change the result.
             match self.waiting.pop_front() {
                 None => return,
                 Some(Work::Start(id)) => {
@@ -338,7 +338,7 @@ impl Accelerator {
         }
     }
 
-    /// A connection's epochs grow, and a session has a limited number of connections.
+    /// Checks that epochs grow and that the session does not exceed its number of connections.
     fn check_open(&self, connections: &[(u16, u32)]) -> Result<(), String> {
         let opened = |connection: u16| self.connections.get(&connection).map_or(0, |l| l.opened);
         for &(connection, epoch) in connections {
@@ -359,7 +359,7 @@ impl Accelerator {
         Ok(())
     }
 
-    /// Answers an open, then does what the frontend has said of its connections meanwhile.
+    /// Answers an open, then handles the frontend's held messages about its connections.
     fn open_done(
         &mut self,
         id: u64,
@@ -394,7 +394,7 @@ impl Accelerator {
         }
     }
 
-    /// The frontend has given up a connection, or torn its end down.
+    /// Handles a connection_lost or connection_reset frame, or holds it until its open is answered.
     fn connection_note(
         &mut self,
         kind: &'static str,
@@ -424,7 +424,7 @@ impl Accelerator {
         Ok(())
     }
 
-    /// The same, of an epoch whose open is answered.
+    /// Handles such a frame for an epoch whose open is answered.
     fn heed(&mut self, connection: u16, epoch: u32, cause: Option<String>) {
         let opened = self.connections.get(&connection).map_or(0, |l| l.opened);
         if epoch == opened {
@@ -437,7 +437,7 @@ impl Accelerator {
                 None => Event::ConnectionReset { connection, epoch },
             });
         } else if epoch > opened && cause.is_some() {
-            // It was refused: nothing of it exists here, and the frontend may wait to hear so.
+            // The open was refused, so no end exists here; the frontend may wait for this reset.
             self.link.connection_reset(connection, epoch);
         }
     }

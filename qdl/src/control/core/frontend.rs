@@ -1,4 +1,4 @@
-//! The frontend's side of a session: asks, hands out answers, reports what happens.
+//! The frontend's side of a session: sends requests, matches answers, reports events.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,58 +17,58 @@ use super::{
     link::{Link, Step},
 };
 
-/// What a session reports to its frontend.
+/// Events that a session reports to its frontend.
 #[derive(Clone, Debug)]
 pub enum ClientEvent {
     /// The accelerator has given up a connection.
     ConnectionLost {
-        /// Which.
+        /// Number of the connection.
         connection: u16,
-        /// Its epoch.
+        /// Epoch of the connection.
         epoch: u32,
-        /// In words.
+        /// Cause in words.
         cause: String,
     },
-    /// The accelerator's whole reason for the refusal of a sample: connection, epoch, slot, use.
+    /// The full reason of a sample's refusal, by connection, epoch, slot and use count.
     RefusedSample((u16, u32, u16, u16), String),
-    /// The accelerator's end of a lost connection is torn down and none of its batches reads the
+    /// The accelerator's end of a lost connection is destroyed, and none of its batches reads the
     /// slots.
     ConnectionReset {
-        /// Which.
+        /// Number of the connection.
         connection: u16,
-        /// Its epoch.
+        /// Epoch of the connection.
         epoch: u32,
     },
-    /// A heartbeat came, with the accelerator's totals.
+    /// A heartbeat with the accelerator's totals.
     Heartbeat(Counters),
-    /// The scores that a heartbeat carried.
+    /// Scores of a heartbeat.
     Scores(Scores),
-    /// The session is over. Always the last event, and always there.
+    /// The session is over; always the last event.
     Gone(ControlError),
 }
 
-/// What happens; `T` is what the owner gave with a request, to know its answer by.
+/// Events for the owner; `T` is the owner's token of a request.
 #[derive(Debug)]
 pub(in crate::control) enum Event<T> {
-    /// The session begins, with the accelerator of this name.
+    /// The session with this accelerator begins.
     Connected(String),
-    /// The frame that answers a request: each gets exactly one, or the session's end.
+    /// Answer to a request. Each request gets exactly one answer or the cause of the session's end.
     Answer(T, Result<Message, ControlError>),
     Session(ClientEvent),
 }
 
-/// A request that waits for its answer.
+/// A request without an answer.
 #[derive(Debug)]
 struct Ask<T> {
     kind: &'static str,
-    /// The kind of frame that answers it.
+    /// Type of the frame that answers it.
     answer: &'static str,
-    /// Connection, epoch and slots of each that is to be opened.
+    /// Connection, epoch and slots of each requested connection.
     connections: Vec<(u16, u32, u32)>,
     token: T,
 }
 
-/// See the module.
+/// State machine of the frontend's side of a session.
 #[derive(Debug)]
 pub(in crate::control) struct Frontend<T> {
     link: Link,
@@ -78,7 +78,7 @@ pub(in crate::control) struct Frontend<T> {
 }
 
 impl<T> Frontend<T> {
-    /// A connection to `address` was made. `nonce` is random.
+    /// Makes the state of a connection to `address`. `nonce` must be random.
     pub fn new(local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
         Frontend {
             link: Link::new(Role::Frontend, local, address, nonce, now),
@@ -88,7 +88,7 @@ impl<T> Frontend<T> {
         }
     }
 
-    /// Asks for connections.
+    /// Requests connections.
     pub fn open(&mut self, connections: Vec<ConnectionRequest>, token: T) {
         let asked = connections
             .iter()
@@ -100,27 +100,27 @@ impl<T> Frontend<T> {
         });
     }
 
-    /// Says that all data connections are up.
+    /// Announces that all data connections are up.
     pub fn start(&mut self, token: T) {
         self.ask(token, "ready", vec![], |id| Message::Start { id });
     }
 
-    /// Asks for the accelerator's part of the SUT's name.
+    /// Requests the accelerator's part of the SUT's name.
     pub fn name(&mut self, token: T) {
         self.ask(token, "name_is", vec![], |id| Message::Name { id });
     }
 
-    /// Asks the accelerator to answer all that has arrived.
+    /// Requests that the accelerator answer all arrived samples.
     pub fn drain(&mut self, token: T) {
         self.ask(token, "drained", vec![], |id| Message::Drain { id });
     }
 
-    /// Asks the accelerator to describe itself: one such at a time.
+    /// Requests the accelerator's description; one request at a time.
     pub fn describe(&mut self, token: T) {
         self.ask(token, "described", vec![], |id| Message::Describe { id });
     }
 
-    /// Asks for the accelerator's side of the run, from a byte of it on.
+    /// Requests the accelerator's side of the run from byte `at` on.
     pub fn side(&mut self, at: u64, token: T) {
         self.ask(token, "side_is", vec![], |id| Message::Side { id, at });
     }
@@ -140,7 +140,7 @@ impl<T> Frontend<T> {
             (None, _) if !self.link.in_session() => {
                 refused("control", "the session has not begun".to_owned())
             }
-            // What the peer would have to refuse ends no session: the caller gets the error.
+            // A request that the peer would reject stays here: the caller gets the error.
             (None, Err(o)) => refused(o.field, o.problem),
             (None, Ok(())) => {
                 self.next_id += 1;
@@ -229,8 +229,7 @@ impl<T> Frontend<T> {
         self.events.extend(event.map(Event::Session));
     }
 
-    /// Gives an answer to the request that it fits. One that does not fit is answered by the
-    /// session's end.
+    /// Matches an answer with its request. An answer without a matching request ends the session.
     fn answer(&mut self, id: u64, message: Message) -> Result<(), ControlError> {
         let kind = message.kind();
         let fits = self.waiting.get(&id).filter(|ask| ask.answer == kind);

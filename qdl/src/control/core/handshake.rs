@@ -1,4 +1,4 @@
-//! From the first byte to a peer that is known: hello, proof, model.
+//! The handshake: hello, proof, model.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,14 +16,14 @@ use fabric::wire::Stream;
 
 use super::heartbeat::HeartbeatCfgs;
 
-/// Deadlines of a session, beside those that its callers give.
+/// Time limits of a session, beside those of single requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// For a connection to be made.
+    /// Time limit for connecting.
     pub connect: Duration,
-    /// For the whole handshake, and for the system to take any one frame.
+    /// Time limit for the whole handshake, and for sending any one frame.
     pub handshake: Duration,
-    /// The heartbeat's periods.
+    /// Periods of the heartbeat.
     pub heartbeat: HeartbeatCfgs,
 }
 
@@ -37,18 +37,18 @@ impl Default for Timing {
     }
 }
 
-/// What a node says beside its model, each role its own: the frame of a frontend has the one field,
-/// that of an accelerator the other, and neither may be missing.
+/// Role-specific part of a node's model frame. A frontend must send `stream` and an accelerator
+/// must send `engine`, and neither may send the other field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Own {
-    /// A frontend: when tokens are to leave the accelerator.
+    /// A frontend: moments at which tokens leave the accelerator.
     Stream(Stream),
-    /// An accelerator: what runs the model.
+    /// An accelerator: the engine that runs the model.
     Engine(EngineInfo),
 }
 
 impl Own {
-    /// What a peer of this role said with its model.
+    /// Extracts the part from the model frame of a peer with this role.
     fn of(
         role: Role,
         stream: Option<Stream>,
@@ -67,7 +67,7 @@ impl Own {
     }
 }
 
-/// This node's side of every session.
+/// This node's part in every session.
 #[derive(Clone, Debug)]
 pub struct Local {
     pub node: String,
@@ -76,7 +76,7 @@ pub struct Local {
     pub own: Own,
     pub facts: NodeFacts,
     pub heartbeat: HeartbeatCfgs,
-    /// For the whole handshake, and for the system to take what is sent.
+    /// Time limit for the whole handshake, and for sending a frame.
     pub deadline: Duration,
 }
 
@@ -118,20 +118,20 @@ enum Phase {
     Session,
 }
 
-/// One side of a handshake.
+/// State of one side of a handshake.
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub role: Role,
     pub local: Arc<Local>,
     /// The peer, as errors print it.
     pub peer: Peer,
-    /// Its name, once its hello has come.
+    /// The peer's node name, once its hello has come.
     pub peer_node: String,
-    /// It has proved who it is.
+    /// The peer has authenticated.
     pub proved: bool,
-    /// What it said with its model, once that has come.
+    /// Role-specific part of the peer's model frame, once it has come.
     pub peer_own: Option<Own>,
-    /// What it says of itself and its machine.
+    /// Facts about the peer's node.
     pub peer_facts: NodeFacts,
     address: String,
     nonce: Hex<32>,
@@ -164,7 +164,7 @@ impl Handshake {
         self.phase == Phase::Admission
     }
 
-    /// The frontend is served: what is left to say.
+    /// Admits the frontend and returns the last frame of the handshake.
     pub fn admit(&mut self) -> Option<Message> {
         let asked = self.asks_for_a_place();
         asked.then(|| {
@@ -173,7 +173,7 @@ impl Handshake {
         })
     }
 
-    /// What comes next, in words.
+    /// Name of the expected frame.
     pub fn expected(&self) -> &'static str {
         match self.phase {
             Phase::Hello => "hello",
@@ -184,8 +184,8 @@ impl Handshake {
         }
     }
 
-    /// A frame of the handshake. An accelerator says nothing before the peer's hello, proves
-    /// nothing before the peer's proof, and asks for the place of the one frontend last of all.
+    /// Handles a frame of the handshake and returns the reply. An accelerator sends no frame before
+    /// the peer's hello and no proof before the peer's proof. It asks for admission last.
     pub fn receive(&mut self, message: Message) -> Result<Option<Message>, ControlError> {
         let accelerator = self.role == Role::Accelerator;
         let reply = match (self.phase, message) {
@@ -298,7 +298,7 @@ impl Handshake {
         }
     }
 
-    /// The order of the checks is the protocol's.
+    /// Checks a hello in the order that the protocol prescribes.
     fn check_hello(&mut self, message: Message) -> Result<(), ControlError> {
         let Message::Hello {
             version,

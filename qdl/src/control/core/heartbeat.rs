@@ -1,13 +1,13 @@
-//! Is the peer alive, and when is it to hear from this node?
+//! Heartbeat of a session: liveness of the peer, and times of this node's heartbeats.
 
 use std::time::Duration;
 
 /// Periods of a session's heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatCfgs {
-    /// How often this node sends one.
+    /// Interval of this node's heartbeats.
     pub every: Duration,
-    /// Silence after which the peer is gone.
+    /// Silence after which the peer counts as gone.
     pub gone_after: Duration,
 }
 
@@ -21,10 +21,10 @@ impl Default for HeartbeatCfgs {
 }
 
 impl HeartbeatCfgs {
-    /// Do the periods make sense?
+    /// Checks the periods.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The problem of a period.
     pub fn check(&self) -> Result<(), String> {
         let HeartbeatCfgs { every, gone_after } = *self;
         if every < Duration::from_millis(1) || every > Duration::from_secs(3600) {
@@ -38,22 +38,22 @@ impl HeartbeatCfgs {
         }
     }
 
-    /// A peer's period must be shorter than this, or a delayed heartbeat would end the session.
+    /// Limit of the peer's period: from it on, a delayed heartbeat could end the session.
     pub(super) fn longest_period(&self) -> Duration {
         (self.every + self.gone_after) / 2
     }
 }
 
-/// A heartbeat whose number does not follow the last.
+/// Error of a heartbeat with a wrong sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutOfOrder {
-    /// Number it has.
+    /// Number received.
     pub got: u64,
-    /// Number it should have.
+    /// Number expected.
     pub expected: u64,
 }
 
-/// Both directions of one session's heartbeat. Times are nanoseconds of one monotonic clock.
+/// Heartbeat state of one session. Times are nanoseconds of one monotonic clock.
 #[derive(Clone, Debug)]
 pub(super) struct Heartbeat {
     every: u64,
@@ -69,7 +69,7 @@ pub(super) fn nanos(d: Duration) -> u64 {
 }
 
 impl Heartbeat {
-    /// A session that begins now: the peer has just been heard, and a heartbeat is due.
+    /// Makes the state of a session that begins at `now`; the first heartbeat is due at once.
     pub fn new(cfgs: &HeartbeatCfgs, now: u64) -> Self {
         Heartbeat {
             every: nanos(cfgs.every),
@@ -81,7 +81,7 @@ impl Heartbeat {
         }
     }
 
-    /// True when a heartbeat is to be sent now. Missed ones are not made up for.
+    /// Whether a heartbeat is due. Missed heartbeats are not sent later.
     pub fn due(&mut self, now: u64) -> bool {
         let due = now >= self.next_send;
         if due {
@@ -90,21 +90,21 @@ impl Heartbeat {
         due
     }
 
-    /// Number of the heartbeat that is sent now.
+    /// Sequence number for the next heartbeat.
     pub fn next_number(&mut self) -> u64 {
         self.sent += 1;
         self.sent
     }
 
-    /// Any frame of the peer came.
+    /// Records that a frame came from the peer.
     pub fn heard(&mut self, now: u64) {
         self.heard_at = self.heard_at.max(now);
     }
 
-    /// A heartbeat of the peer came with this number.
+    /// Records the sequence number of the peer's heartbeat.
     ///
     /// # Errors
-    /// [`OutOfOrder`]: on an ordered connection that is no network's doing.
+    /// [`OutOfOrder`] if it skips: TCP keeps order, so the peer is broken.
     pub fn number(&mut self, seq: u64) -> Result<(), OutOfOrder> {
         let expected = self.heard + 1;
         if seq != expected {
@@ -114,18 +114,18 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// How long the peer has been silent, once that is too long.
+    /// Duration of the peer's silence, once it reaches the limit.
     pub fn gone(&self, now: u64) -> Option<Duration> {
         let silent = now.saturating_sub(self.heard_at);
         (silent >= self.gone_after).then(|| Duration::from_nanos(silent))
     }
 
-    /// When [`Heartbeat::due`] becomes true.
+    /// Time at which [`Heartbeat::due`] becomes true.
     pub fn next_send(&self) -> u64 {
         self.next_send
     }
 
-    /// When [`Heartbeat::gone`] becomes true, unless the peer is heard before.
+    /// Time at which [`Heartbeat::gone`] returns a value, unless a frame comes earlier.
     pub fn gone_at(&self) -> u64 {
         self.heard_at.saturating_add(self.gone_after)
     }

@@ -1,5 +1,4 @@
-//! What both roles have in common: the handshake, the order of frames to send, signs of life, the
-//! end.
+//! The part of a session that both roles share: handshake, send queue, liveness, end.
 
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
@@ -15,20 +14,20 @@ use super::{
     heartbeat::{Heartbeat, nanos},
 };
 
-/// How long what the peer still sends is read away when a session ends. Without it the system may
-/// answer the peer with a reset, and the peer would never read why.
+/// Time for which the peer's bytes are drained at the end of a session. Without draining, the
+/// system may answer the peer with a reset, which would discard the error frame.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// How long a peer that takes nothing any more is listened to: it may have said goodbye.
+/// Time for which a peer that accepts no bytes is still read: it may have sent a bye.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Frames waiting to be sent beyond which an accelerator takes no more requests.
+/// Frames in the send queue at which an accelerator stops reading requests.
 const MAX_OUT: usize = 256;
 
-/// Progress of the handshake that the owner hears of.
+/// Progress of the handshake, for the owner.
 #[derive(Debug)]
 pub enum Step {
-    /// The frontend has proved who it is.
+    /// The frontend has authenticated.
     Proved,
     /// An accelerator asks whether the frontend of this name may be served.
     Admit(String),
@@ -39,12 +38,12 @@ pub enum Step {
 #[derive(Debug)]
 enum Phase {
     Going,
-    /// Nothing can be sent any more, but what the peer said last is still read.
+    /// Sending has failed, and the peer's last frames are still read.
     Mute {
         cause: ControlError,
         until: u64,
     },
-    /// The cause is known. `shut`: all is said, and the peer's rest is read away.
+    /// The cause is set. `shut`: all frames are sent, and the peer's bytes are drained.
     Leaving {
         until: u64,
         shut: bool,
@@ -52,14 +51,14 @@ enum Phase {
     Over,
 }
 
-/// See the module.
+/// State that both roles share.
 #[derive(Debug)]
 pub struct Link {
     handshake: Handshake,
     handshake_by: u64,
     step: Option<Step>,
     out: VecDeque<Message>,
-    /// Since when frames that were handed out have not all been taken by the system.
+    /// Time since when the system has not accepted all frames handed out.
     unsent: Option<u64>,
     heartbeat: Heartbeat,
     phase: Phase,
@@ -68,7 +67,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A connection was made. `nonce` is random. A frontend says hello at once.
+    /// Makes a connection's state. `nonce` must be random. A frontend sends its hello at once.
     pub fn new(role: Role, local: Arc<Local>, address: String, nonce: Hex<32>, now: u64) -> Self {
         let heartbeat = Heartbeat::new(&local.heartbeat, now);
         let handshake_by = now.saturating_add(nanos(local.deadline));
@@ -92,32 +91,32 @@ impl Link {
         self.handshake.peer.clone()
     }
 
-    /// What the peer said beside its model, once it has.
+    /// Role-specific part of the peer's model frame, once it has come.
     pub fn peer_own(&self) -> Option<&Own> {
         self.handshake.peer_own.as_ref()
     }
 
-    /// What the peer says of itself and its machine, once it has.
+    /// Facts about the peer's node, once they have come.
     pub fn peer_facts(&self) -> &NodeFacts {
         &self.handshake.peer_facts
     }
 
-    /// The peer has proved who it is: its frames may have their full length.
+    /// Whether the peer has authenticated, so that its frames may have their full length.
     pub fn is_proved(&self) -> bool {
         self.handshake.proved
     }
 
-    /// The handshake is over and the session is not.
+    /// Whether the handshake is complete and the session goes on.
     pub fn in_session(&self) -> bool {
         self.handshake.is_done() && matches!(self.phase, Phase::Going)
     }
 
-    /// Why the session is over, if it is.
+    /// Cause of the session's end, once it has ended.
     pub fn cause(&self) -> Option<&ControlError> {
         self.cause.as_ref()
     }
 
-    /// May more be read? Not while a peer takes no answers.
+    /// Whether input should be read. An accelerator stops reading while the peer reads no answers.
     pub fn wants_input(&self) -> bool {
         match self.phase {
             Phase::Going => !self.is_held_up(),
@@ -126,17 +125,17 @@ impl Link {
         }
     }
 
-    /// The cause is known: what comes is not looked at any more.
+    /// Whether the cause is set, so that input is drained.
     pub fn is_leaving(&self) -> bool {
         matches!(self.phase, Phase::Leaving { .. })
     }
 
-    /// All is said: this direction of the connection is to be shut down.
+    /// Whether all frames are sent, so that the sending direction must be shut down.
     pub fn is_shut(&self) -> bool {
         matches!(self.phase, Phase::Leaving { shut: true, .. })
     }
 
-    /// Nothing is left to do: the connection is to be closed.
+    /// Whether the connection must be closed.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
     }
@@ -145,7 +144,7 @@ impl Link {
         self.handshake.role == Role::Accelerator && self.out.len() >= MAX_OUT
     }
 
-    /// Sends a frame of the session; after its end there is nobody to send it to.
+    /// Queues a frame of the session; drops it after the session's end.
     pub fn say(&mut self, message: Message) {
         if self.in_session() {
             self.out.push_back(message);
@@ -159,13 +158,13 @@ impl Link {
         Some(message)
     }
 
-    /// Frames wait to be sent.
+    /// Whether frames wait to be sent.
     #[cfg(all(test, not(qdl_loom)))]
     pub fn has_output(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// The system has taken all that was handed out.
+    /// Records that the system has accepted all frames handed out.
     pub fn flushed(&mut self, now: u64) {
         self.unsent = None;
         if let Phase::Leaving { until, shut } = &mut self.phase
@@ -176,7 +175,7 @@ impl Link {
         }
     }
 
-    /// Ends the session; the peer is told why where there is something to tell.
+    /// Ends the session, with an error frame to the peer where the cause has one.
     pub fn fail(&mut self, cause: ControlError, now: u64) {
         if self.cause.is_some() {
             return;
@@ -191,14 +190,14 @@ impl Link {
         };
     }
 
-    /// Ends the session at once: there is nobody left who could be told.
+    /// Ends the session at once, without a frame to the peer.
     fn end(&mut self, cause: ControlError) {
         self.out.clear();
         self.cause.get_or_insert(cause);
         self.phase = Phase::Over;
     }
 
-    /// This node has given up a connection.
+    /// Tells the peer that this node has given up a connection.
     pub fn connection_lost(&mut self, connection: u16, epoch: u32, cause: &str) {
         let cause = clip(cause);
         self.say(Message::ConnectionLost {
@@ -208,24 +207,24 @@ impl Link {
         });
     }
 
-    /// This node's end of a lost connection is torn down and nothing here uses its slots.
+    /// Tells the peer that this node's end of a lost connection is destroyed and uses no slots.
     pub fn connection_reset(&mut self, connection: u16, epoch: u32) {
         self.say(Message::ConnectionReset { connection, epoch });
     }
 
-    /// Ends the session and tells the peer why.
+    /// Ends the session with an error frame to the peer.
     pub fn close(&mut self, code: ErrorCode, text: &str, now: u64) {
         let (peer, text) = (self.peer(), clip(text));
         self.fail(ControlError::Ended { peer, code, text }, now);
     }
 
-    /// Takes leave.
+    /// Ends the session with a bye.
     pub fn bye(&mut self, now: u64) {
         self.say(Message::Bye {});
         self.fail(ControlError::Bye { peer: self.peer() }, now);
     }
 
-    /// The peer has closed the connection.
+    /// Handles the end of the peer's stream.
     pub fn closed(&mut self) {
         let (peer, waiting_for) = (self.peer(), self.handshake.expected());
         match std::mem::replace(&mut self.phase, Phase::Over) {
@@ -235,8 +234,8 @@ impl Link {
         }
     }
 
-    /// What a failing socket says of the peer: where the session had begun and the peer's side is
-    /// no more, its program is not either.
+    /// Error of a failing socket. After the handshake, a reset means that the peer's program is
+    /// gone.
     fn broken(&self, doing: &'static str, source: Arc<io::Error>) -> ControlError {
         let peer = self.peer();
         let no_more = matches!(
@@ -255,7 +254,7 @@ impl Link {
         }
     }
 
-    /// What the peer sent is no frame, or what is to be sent is none.
+    /// Handles an error of the codec, while reading or writing.
     pub fn bad_frame(&mut self, e: FrameError, now: u64) {
         let peer = self.peer();
         match e {
@@ -267,8 +266,8 @@ impl Link {
         }
     }
 
-    /// Nothing more can be sent. A peer that said goodbye and closed may leave this node in the
-    /// middle of a frame, so what it said is read before the failure counts.
+    /// Handles a failed write. A peer that sends a bye and closes can cause it, so the peer's last
+    /// frames are read before the failure counts.
     pub fn write_failed(&mut self, e: io::Error, now: u64) {
         self.out.clear();
         self.unsent = None;
@@ -282,12 +281,12 @@ impl Link {
         };
     }
 
-    /// Enough of the peer's rest was read away.
+    /// Ends the draining of the peer's bytes.
     pub fn left(&mut self) {
         self.phase = Phase::Over;
     }
 
-    /// Takes a frame. It is given back if it is one of the session, for the role to handle.
+    /// Handles a frame. Returns a frame of the session for the role to handle.
     pub fn receive(&mut self, message: Message, now: u64) -> Option<Message> {
         match self.phase {
             Phase::Going => {}
@@ -322,7 +321,7 @@ impl Link {
         }
     }
 
-    /// Time has passed. True when a heartbeat is due.
+    /// Checks the time limits. Returns true when a heartbeat is due.
     pub fn handle_timeout(&mut self, now: u64) -> bool {
         let (peer, after) = (self.peer(), self.handshake.local.deadline);
         let late = |peer, waiting_for| ControlError::Timeout {
@@ -360,7 +359,7 @@ impl Link {
         Some(since.saturating_add(nanos(self.handshake.local.deadline)))
     }
 
-    /// When [`Link::handle_timeout`] has something to do.
+    /// Time at which [`Link::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<u64> {
         let at = match &self.phase {
             Phase::Over => return None,
@@ -372,14 +371,14 @@ impl Link {
         Some(self.send_by().map_or(at, |by| at.min(by)))
     }
 
-    /// Progress of the handshake, once each. A session begins when all of the handshake is sent.
+    /// The next step of the handshake, once. A session begins when all its frames are sent.
     pub fn step(&mut self) -> Option<Step> {
         let begins = matches!(self.step, Some(Step::Connected(_)));
         let sent = self.out.is_empty() && self.unsent.is_none();
         self.step.take_if(|_| sent || !begins)
     }
 
-    /// The cause, once: at once, but for an end that this node chose, which is to be said first.
+    /// The cause, once. A bye or an end by this node is reported only after its frame is sent.
     pub fn gone(&mut self) -> Option<ControlError> {
         let cause = self.cause.as_ref()?;
         let chosen = matches!(cause, ControlError::Bye { .. } | ControlError::Ended { .. });
@@ -391,8 +390,7 @@ impl Link {
         Some(cause.clone())
     }
 
-    /// Sends a heartbeat, unless other frames wait to be sent: each of them is as good a sign of
-    /// life.
+    /// Queues a heartbeat, unless other frames wait: each frame shows that this node is alive.
     pub fn beat(&mut self, counters: Option<Counters>, scores: Option<Scores>) {
         if self.in_session() && self.out.is_empty() && self.unsent.is_none() {
             let seq = self.heartbeat.next_number();
@@ -404,7 +402,7 @@ impl Link {
         }
     }
 
-    /// A heartbeat came.
+    /// Checks the peer's heartbeat.
     pub fn beaten(&mut self, seq: u64) -> Result<(), ControlError> {
         self.heartbeat.number(seq).map_err(|e| {
             let problem = format!("{}, expected {}", e.got, e.expected);
@@ -412,7 +410,7 @@ impl Link {
         })
     }
 
-    /// A field that makes no sense at this point.
+    /// Makes the error of an invalid field.
     pub fn field(&self, kind: &'static str, field: &'static str, problem: String) -> ControlError {
         ControlError::Field {
             peer: self.peer(),
@@ -422,7 +420,7 @@ impl Link {
         }
     }
 
-    /// A frame that does not belong here.
+    /// Makes the error of a frame that is out of order.
     pub fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
         ControlError::Unexpected {
             peer: self.peer(),
@@ -431,8 +429,8 @@ impl Link {
         }
     }
 
-    /// The owner's answer to [`Step::Admit`]: the frontend is served, or the name of the one that
-    /// is.
+    /// The owner's answer to [`Step::Admit`]: admits the frontend, or names the frontend being
+    /// served.
     pub fn admit(&mut self, place: Result<(), String>, now: u64) {
         match place {
             Ok(()) => {
@@ -453,7 +451,7 @@ impl Link {
         self.step = Some(Step::Connected(self.handshake.peer_node.clone()));
     }
 
-    /// A frame of the handshake.
+    /// Handles a frame of the handshake.
     fn shake(&mut self, message: Message, now: u64) -> Result<(), ControlError> {
         let proved = self.handshake.proved;
         let reply = self.handshake.receive(message)?;

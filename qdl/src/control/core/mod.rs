@@ -1,18 +1,16 @@
-//! The protocol without I/O, for both roles: frames and time in, frames and events out.
+//! The protocol as a state machine without I/O, for both roles.
 //!
 //! A core opens no socket, starts no thread and reads no clock; the shell around it
-//! (`control/shell`) does. Order, limits, deadlines and errors of the control plane live here and
-//! nowhere else. The shell, or a test in its place, does this in turn:
+//! (`control/shell`) does. All order, limits, deadlines and errors of the control plane are in the
+//! core. The shell, or a test in its place, repeats these steps:
 //!
-//! 1. [`Core::handle`] for each frame that came, [`Link::closed`] and its like for a socket that
-//!    failed;
+//! 1. [`Core::handle`] for each received frame; [`Link::closed`] and similar for socket errors;
 //! 2. [`Core::handle_timeout`] with the time;
-//! 3. [`Core::poll_event`] until there is none; requests and answers are plain methods;
-//! 4. [`Link::poll_transmit`] for each frame to send, [`Link::flushed`] once the system has taken
-//!    all;
-//! 5. sleep until there is something to read, or until [`Core::poll_timeout`].
+//! 3. [`Core::poll_event`] until it returns none; requests and answers are plain methods;
+//! 4. [`Link::poll_transmit`] for each frame to send; [`Link::flushed`] once the system has all;
+//! 5. sleep until the socket is ready, or until [`Core::poll_timeout`].
 //!
-//! Times are nanoseconds of one monotonic clock. Random bytes are handed in.
+//! Times are nanoseconds of one monotonic clock. The caller supplies random bytes.
 
 pub mod accelerator;
 pub mod frontend;
@@ -29,27 +27,27 @@ pub use handshake::Timing;
 pub(super) use handshake::{Local, Own};
 pub(super) use link::Link;
 
-/// What the shell needs of either role.
+/// Interface of both roles to the shell.
 pub(super) trait Core {
-    /// What happens.
+    /// Events for the owner.
     type Event;
 
-    /// What both roles have in common.
+    /// The state that both roles share.
     fn link(&self) -> &Link;
 
-    /// The same, for frames and ends.
+    /// The shared state, for frames and ends.
     fn link_mut(&mut self) -> &mut Link;
 
-    /// A frame of the peer came.
+    /// Handles a frame of the peer.
     fn handle(&mut self, message: Message, now: u64);
 
-    /// Time has passed. To be called when what the peer has sent is read: this process may have
-    /// been the one that slept.
+    /// Checks the time limits. The caller reads the peer's bytes first: this process may have been
+    /// too slow to read them.
     fn handle_timeout(&mut self, now: u64);
 
-    /// When to call [`Core::handle_timeout`] at the latest; `None` once the session is over.
+    /// Latest time for [`Core::handle_timeout`]; `None` once the session is over.
     fn poll_timeout(&self) -> Option<u64>;
 
-    /// The next thing that has happened.
+    /// The next event.
     fn poll_event(&mut self) -> Option<Self::Event>;
 }

@@ -1,4 +1,4 @@
-//! The frontend's side of a session: connect, ask, listen.
+//! The frontend's side of a session: connection, requests and events.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -30,48 +30,48 @@ use crate::control::{
     message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
 };
 
-/// Events kept for a reader that is slow; heartbeats beyond are dropped, anything else ends the
+/// Events kept for a slow reader. Beyond it heartbeats are dropped, and any other event ends the
 /// session.
 const MAX_EVENTS: usize = 4096;
 
 type Session = Frontend<ReplySender>;
 
-/// What a handle has the session do, with the time.
+/// Command of a handle to the session, with the time.
 type Command = Box<dyn FnOnce(&mut Session, u64) + Send>;
 
-/// What a frontend brings to a session.
+/// Parameters of a frontend's session.
 #[derive(Clone, Debug)]
 pub struct ClientParams {
     /// The accelerator's `control.listen`: `host:port`.
     pub address: String,
     /// This node's name.
     pub node: String,
-    /// How both sides prove who they are.
+    /// Authentication policy of this node.
     pub auth: Auth,
     /// The model of this run.
     pub model: ModelSpec,
-    /// When tokens are to leave the accelerator.
+    /// Moments at which tokens leave the accelerator.
     pub stream: Stream,
-    /// What this node says of itself.
+    /// Facts about this node.
     pub facts: NodeFacts,
-    /// Deadlines and heartbeat.
+    /// Time limits and heartbeat.
     pub timing: Timing,
 }
 
-/// A session with one accelerator. A task on the runtime it was made on keeps it alive.
+/// A session with one accelerator. A task on the runtime of [`ClientSession::connect`] drives it.
 #[derive(Debug)]
 pub struct ClientSession {
     /// The accelerator's node name.
     pub peer_node: String,
     /// The accelerator's address.
     pub peer_address: SocketAddr,
-    /// What runs the model there.
+    /// Engine of the accelerator.
     pub engine: EngineInfo,
-    /// What the accelerator says of itself and its machine.
+    /// Facts about the accelerator's node.
     pub facts: NodeFacts,
-    /// For asking.
+    /// Handle for requests.
     pub handle: ClientHandle,
-    /// What happens.
+    /// Events of the session.
     pub events: ClientEvents,
 }
 
@@ -81,7 +81,7 @@ pub struct ClientEvents {
     events: mpsc::Receiver<ClientEvent>,
     ended: Arc<Ended>,
     over: bool,
-    /// Dropped by the session's task when its socket is closed.
+    /// The session's task drops the sender when its socket is closed.
     closed: oneshot::Receiver<()>,
 }
 
@@ -95,15 +95,14 @@ impl ClientEvents {
         }
     }
 
-    /// Waits until the session's socket is closed in good order, which may be a moment after its
-    /// end: one that is dropped before may be reset, and the peer never read the last word.
+    /// Waits until the session's socket is closed in good order, shortly after the session's end.
+    /// If the caller drops the runtime earlier, a reset may discard the last frame.
     pub async fn closed(&mut self) {
         let _ = (&mut self.closed).await;
     }
 }
 
-/// Asks the accelerator from any thread. When the last one is dropped the session says bye and
-/// ends.
+/// Sends requests from any thread. Dropping the last handle ends the session with a bye.
 #[derive(Clone, Debug)]
 pub struct ClientHandle {
     commands: mpsc::UnboundedSender<Command>,
@@ -111,7 +110,7 @@ pub struct ClientHandle {
 }
 
 impl ClientHandle {
-    /// Asks for connections; all of them are granted, in this order, or none.
+    /// Requests connections; all are granted, in this order, or none.
     pub fn open(&self, connections: Vec<ConnectionRequest>) -> Pending<Vec<ConnectionGrant>> {
         let take = |r| match r {
             Message::Opened { connections, .. } => Some(connections),
@@ -120,13 +119,13 @@ impl ClientHandle {
         self.ask("opened", take, |session, to| session.open(connections, to))
     }
 
-    /// Says that all data connections are up; answered when the accelerator is ready to serve.
+    /// Announces that all data connections are up; answered when the accelerator accepts samples.
     pub fn start(&self) -> Pending<()> {
         let take = |r| matches!(r, Message::Ready { .. }).then_some(());
         self.ask("ready", take, Session::start)
     }
 
-    /// Asks the accelerator for its part of the SUT's name: one round trip for each call.
+    /// Requests the accelerator's part of the SUT's name; each call costs one round trip.
     pub fn name(&self) -> Pending<String> {
         let take = |r| match r {
             Message::NameIs { name, .. } => Some(name),
@@ -135,7 +134,7 @@ impl ClientHandle {
         self.ask("name_is", take, Session::name)
     }
 
-    /// Asks the accelerator to answer all that has arrived.
+    /// Requests that the accelerator answer all arrived samples.
     pub fn drain(&self) -> Pending<(Counters, BatchSizes, Vec<GpuRecord>, NodeUse)> {
         let take = |r| match r {
             Message::Drained {
@@ -150,8 +149,8 @@ impl ClientHandle {
         self.ask("drained", take, Session::drain)
     }
 
-    /// Asks the accelerator to describe its machine and configuration. One such request at a time:
-    /// a second one that comes before the answer ends the session.
+    /// Requests the accelerator's machine and configuration. A second request before the answer
+    /// ends the session.
     pub fn describe(&self) -> Pending<Description> {
         let take = |r| match r {
             Message::Described { description, .. } => Some(*description),
@@ -160,8 +159,8 @@ impl ClientHandle {
         self.ask("described", take, Session::describe)
     }
 
-    /// Asks for a piece of the accelerator's side of the run, from a byte of it on: how many bytes
-    /// it is in all, and the piece.
+    /// Requests the accelerator's side of the run, from byte `at` on: its total length in bytes,
+    /// and the piece.
     pub fn side(&self, at: u64) -> Pending<(u64, String)> {
         let take = |r| match r {
             Message::SideIs { of, text, .. } => Some((of, text)),
@@ -170,7 +169,7 @@ impl ClientHandle {
         self.ask("side_is", take, move |session, to| session.side(at, to))
     }
 
-    /// This node has given up a connection.
+    /// Tells the accelerator that this node has given up a connection.
     pub fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
         let cause = cause.to_owned();
         self.command(move |session, _| {
@@ -180,23 +179,24 @@ impl ClientHandle {
         });
     }
 
-    /// This node's end of a lost connection is torn down and nothing here uses its slots.
+    /// Tells the accelerator that this node's end of a lost connection uses no slots any more.
     pub fn connection_reset(&self, connection: u16, epoch: u32) {
         self.command(move |session, _| session.link_mut().connection_reset(connection, epoch));
     }
 
-    /// Ends the session; the accelerator serves the next frontend. [`ClientEvent::Gone`] follows.
+    /// Ends the session in good order, so that the accelerator can serve the next frontend.
+    /// [`ClientEvent::Gone`] follows.
     pub fn bye(&self) {
         self.command(|session, now| session.link_mut().bye(now));
     }
 
-    /// Ends the session and tells the accelerator what was wrong.
+    /// Ends the session with an error to the accelerator.
     pub fn close(&self, code: ErrorCode, text: &str) {
         let text = text.to_owned();
         self.command(move |session, now| session.link_mut().close(code, &text, now));
     }
 
-    /// Why the session is over, if it is.
+    /// Cause of the session's end, once it has ended.
     pub fn ended(&self) -> Option<ControlError> {
         self.ended.if_over()
     }
@@ -213,18 +213,18 @@ impl ClientHandle {
     }
 
     fn command(&self, command: impl FnOnce(&mut Session, u64) + Send + 'static) {
-        // After the end nothing takes it, and the caller learns of the end from its answer's
-        // channel.
+        // After the session's end the command is dropped, and the closed answer channel reports the
+        // end.
         let _ = self.commands.send(Box::new(command));
     }
 }
 
 impl ClientSession {
-    /// Connects, authenticates both ways and compares models. Must be called on a tokio runtime,
-    /// which has to go on running for as long as the session does.
+    /// Connects, authenticates both ways and compares models. Must be called on a tokio runtime
+    /// that runs as long as the session.
     ///
     /// # Errors
-    /// [`ControlError`] names the address, what was waited for or refused, and what to do.
+    /// [`ControlError`] names the address, the missing frame or the refusal, and the remedy.
     pub async fn connect(params: ClientParams) -> Result<ClientSession, ControlError> {
         let (address, timing) = (params.address, params.timing);
         let own = Own::Stream(params.stream);
@@ -256,13 +256,13 @@ impl ClientSession {
                     wire.close(core).await;
                     return Err(cause);
                 }
-                // Neither comes before the session begins, and the cause before the end.
+                // Impossible: answers come in a session, and `None` comes after the cause.
                 Some(Event::Answer(..) | Event::Session(_)) | None => {}
             }
         };
         let engine = match core.link().peer_own() {
             Some(Own::Engine(engine)) => engine.clone(),
-            // A session does not begin without it.
+            // The handshake requires the engine.
             _ => EngineInfo::default(),
         };
         let facts = core.link().peer_facts().clone();
@@ -294,7 +294,7 @@ impl ClientSession {
     }
 }
 
-/// The session's task.
+/// Runs the session until its end.
 async fn run(
     mut wire: Wire,
     mut core: Session,
@@ -325,8 +325,7 @@ async fn run(
                 break;
             }
             Some(Event::Session(event)) => {
-                // The next heartbeat says more than this one: a reader that is behind misses
-                // nothing.
+                // A slow reader may miss a heartbeat, because the next one supersedes it.
                 let news = matches!(event, ClientEvent::Heartbeat(_) | ClientEvent::Scores(_));
                 if let Err(mpsc::error::TrySendError::Full(_)) = events.try_send(event)
                     && !news
@@ -341,7 +340,7 @@ async fn run(
             None => break,
         }
     }
-    // First the cause, then the channels: who finds one closed finds the cause.
+    // Drop the channels after setting the cause: a reader that finds one closed finds the cause.
     drop((inbox, events));
     wire.close(core).await;
 }

@@ -1,4 +1,4 @@
-//! The shell around a core: moves bytes between a socket and the core, and sleeps until its
+//! The I/O around a core: moves bytes between a socket and the core, and sleeps until its
 //! deadlines.
 
 use std::{
@@ -28,7 +28,7 @@ use crate::control::{
 /// Bytes read or encoded at a time.
 const CHUNK: usize = 8192;
 
-/// How much of what the peer still sends is read away when a session ends.
+/// Most bytes of the peer that are drained when a session ends.
 const LINGER_BYTES: usize = 4 << 20;
 
 /// One control connection.
@@ -38,16 +38,16 @@ pub(super) struct Wire {
     codec: Codec,
     input: BytesMut,
     output: BytesMut,
-    /// The peer sends nothing more.
+    /// The peer has ended its direction.
     eof: bool,
-    /// This direction is shut down.
+    /// This node's direction is shut down.
     shut: bool,
-    /// Bytes read away.
+    /// Bytes drained.
     lingered: usize,
 }
 
 impl Wire {
-    /// Takes a connected stream.
+    /// Wraps a connected stream.
     pub fn new(stream: TcpStream, address: &str) -> Result<Self, ControlError> {
         stream.set_nodelay(true).map_err(|e| ControlError::Io {
             peer: Peer::at(address),
@@ -65,15 +65,14 @@ impl Wire {
         })
     }
 
-    /// Drives the core until something happens; `None` once all is over. Nothing is lost when the
-    /// wait is given up. What the owner has the core do in between is sent with the next call.
+    /// Drives the core until its next event; `None` once the session is over. Cancelling the wait
+    /// loses nothing. Frames that the owner queues meanwhile are sent by the next call.
     pub async fn next<C: Core>(&mut self, core: &mut C) -> Option<C::Event> {
         loop {
             if let Some(event) = core.poll_event() {
                 return Some(event);
             }
-            // What has come is read before silence is judged: this process may have been the one
-            // that slept.
+            // Read before the time limits are checked: this process may have been too slow to read.
             self.receive(core);
             core.handle_timeout(now_ns());
             self.transmit(core.link_mut());
@@ -85,7 +84,7 @@ impl Wire {
         }
     }
 
-    /// Runs a core whose session is over to the end of its connection.
+    /// Drives a core whose session is over until its connection is closed.
     pub async fn close<C: Core>(mut self, mut core: C) {
         while self.next(&mut core).await.is_some() {}
     }
@@ -98,8 +97,8 @@ impl Wire {
         let mut read = self.stream.try_read_buf(&mut self.input);
         let now = now_ns();
         if would_block(&read) && core.poll_timeout().is_some_and(|at| now >= at) {
-            // The runtime says what the system said when it was last asked. A thread that something
-            // else held up may not have asked since, and would judge the peer by its own silence.
+            // The runtime's readiness may be stale. A thread that was blocked may not have polled
+            // since, and would take its own delay for the peer's silence.
             read = self.read_at_once();
         }
         match read {
@@ -126,7 +125,7 @@ impl Wire {
         }
     }
 
-    /// What the system has, without the runtime's leave.
+    /// Reads from the socket directly, whatever the runtime's readiness.
     fn read_at_once(&mut self) -> io::Result<usize> {
         let mut chunk = [0; CHUNK];
         let n = (&*SockRef::from(&self.stream)).read(&mut chunk)?;
@@ -174,7 +173,7 @@ impl Wire {
         }
         if link.is_shut() && !self.shut {
             self.shut = true;
-            // A peer that is gone already needs no end.
+            // An error means that the peer is gone already.
             let _ = SockRef::from(&self.stream).shutdown(Shutdown::Write);
         }
         if link.is_shut() && self.eof {
@@ -182,7 +181,7 @@ impl Wire {
         }
     }
 
-    /// Waits until there is something to read or room to write, or until the time is come.
+    /// Waits until the socket is readable or writable as needed, or until `until`.
     async fn ready(&self, link: &Link, until: u64) {
         let sleep = sleep(Duration::from_nanos(until.saturating_sub(now_ns())));
         let read = (!self.eof && link.wants_input()).then_some(Interest::READABLE);
@@ -191,7 +190,7 @@ impl Wire {
             return sleep.await;
         };
         tokio::select! { biased;
-            // What is wrong with the socket is found when it is used.
+            // The next read or write reports a socket error.
             _ = self.stream.ready(interest) => {}
             () = sleep => {}
         }

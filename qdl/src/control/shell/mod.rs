@@ -1,10 +1,10 @@
-//! The control plane's sockets and tasks: bytes in and out of the core, and nothing that decides.
+//! Sockets and tasks of the control plane; all decisions are in the core.
 //!
-//! * `io`: one control connection; reads, writes, sleeps until the core's next deadline.
-//! * `client`: the frontend's session, and the handle by which other threads use it.
-//! * `server`: accepts, bounds pending handshakes, admits one frontend.
-//! * `session`: the accelerator's session; runs the slow calls of its handler beside it.
-//! * `pending`: an answer that is still to come.
+//! * `io`: one control connection; reads, writes, and sleeps until the core's next deadline.
+//! * `client`: the frontend's session, and its handle for other threads.
+//! * `server`: accepts peers, bounds pending handshakes, admits one frontend.
+//! * `session`: the accelerator's session; runs slow calls of its handler on other threads.
+//! * `pending`: an answer that has not come yet.
 
 mod client;
 mod io;

@@ -1,4 +1,4 @@
-//! An answer that has not come yet, for tasks and for plain threads.
+//! An answer that has not come yet, for tasks and plain threads.
 
 use std::{
     future::Future,
@@ -18,7 +18,7 @@ use crate::control::{
 
 pub(super) type ReplySender = oneshot::Sender<Result<Message, ControlError>>;
 
-/// Why a session is over.
+/// Cause of a session's end, shared with its handles.
 #[derive(Debug)]
 pub(super) struct Ended {
     peer: Peer,
@@ -33,7 +33,7 @@ impl Ended {
         }
     }
 
-    /// The first cause stands.
+    /// Sets the cause; later calls have no effect.
     pub fn set(&self, cause: ControlError) {
         let _ = self.cause.set(cause);
     }
@@ -42,7 +42,7 @@ impl Ended {
         self.cause.get().cloned()
     }
 
-    /// The cause, for whoever knows that the session is over. Without one, its runtime was stopped.
+    /// The cause of an ended session. Without a stored cause, the session's runtime was stopped.
     pub fn cause(&self) -> ControlError {
         self.if_over().unwrap_or_else(|| ControlError::Ended {
             peer: self.peer.clone(),
@@ -52,7 +52,7 @@ impl Ended {
     }
 }
 
-/// An answer that has not come yet. The request is under way, waited for or not.
+/// An answer that has not come yet. Dropping it does not cancel the request.
 #[derive(Debug)]
 #[must_use = "the request is under way, but nobody waits for its answer"]
 pub struct Pending<T> {
@@ -88,8 +88,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Waits on a plain thread. On a thread that runs the session's tasks this would wait for
-    /// itself until the deadline: there, use [`Pending::within`].
+    /// Waits on a plain thread. On a thread that runs the session's tasks, the call blocks its own
+    /// session until the deadline; use [`Pending::within`] there.
     ///
     /// # Errors
     /// The request was refused, the deadline passed, or the session ended.
@@ -113,7 +113,7 @@ impl<T> Pending<T> {
         answer: Result<Result<Message, ControlError>, oneshot::error::RecvError>,
     ) -> Result<T, ControlError> {
         match answer {
-            // An answer of another kind never gets this far.
+            // The core has checked that the answer has the expected type.
             Ok(answer) => (self.take)(answer?).ok_or_else(|| self.ended.cause()),
             Err(_) => Err(self.ended.cause()),
         }

@@ -1,4 +1,4 @@
-//! The accelerator's listener: any number of strangers may knock, one frontend at a time is served.
+//! The accelerator's listener: many peers may connect, and one frontend at a time is served.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -25,28 +25,28 @@ use crate::control::{
     message::Hex,
 };
 
-/// What an accelerator brings to every session.
+/// Parameters of an accelerator's sessions.
 #[derive(Clone, Debug)]
 pub struct ServerParams {
     /// This node's name.
     pub node: String,
-    /// How frontends prove who they are.
+    /// Authentication policy of this node.
     pub auth: Auth,
-    /// The model that is run here.
+    /// The model that this node runs.
     pub model: ModelSpec,
-    /// What runs it.
+    /// Engine that runs the model.
     pub engine: EngineInfo,
-    /// What this node says of itself.
+    /// Facts about this node.
     pub facts: NodeFacts,
-    /// Deadlines and heartbeat.
+    /// Time limits and heartbeat.
     pub timing: Timing,
-    /// Most peers that may be here without a session; one more costs the oldest silent one its
-    /// place, so that those who never speak keep nobody out.
+    /// Most peers without a session. One more evicts the oldest silent peer, so that silent peers
+    /// keep no frontend out.
     pub pending: usize,
 }
 
-/// The listener. Handshakes go on in a task of their own until this is dropped, also while a
-/// session is run, so that a second frontend is told at once that it has to wait.
+/// The listener. A task performs handshakes until this is dropped, also during a session, so that a
+/// second frontend learns at once that it has to wait.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -64,8 +64,8 @@ impl Server {
     /// Listens on `address`. Must be called on a tokio runtime, which drives the handshakes.
     ///
     /// # Errors
-    /// The address is in use, is not this node's or is open to strangers without a token, or the
-    /// parameters make no sense.
+    /// The address is in use, is not local, or is not loopback although no token is set; or a
+    /// parameter is invalid.
     pub async fn bind(address: SocketAddr, params: ServerParams) -> Result<Self, ControlError> {
         let own = Own::Engine(params.engine);
         let (node, facts) = (params.node, params.facts);
@@ -105,8 +105,8 @@ impl Server {
         let task = tokio::spawn(async move {
             loop {
                 match lobby.next().await {
-                    // Only one session exists at a time, so there is room, or nothing asks any
-                    // more.
+                    // Only one session exists at a time, so the channel has room, unless the owner
+                    // is gone.
                     Ok(session) => {
                         if found.try_send(session).is_err() {
                             tracing::warn!("control: a frontend came while this node stops");
@@ -127,14 +127,13 @@ impl Server {
         })
     }
 
-    /// The address listened on, with the port the system chose where the config said 0.
+    /// The address listened on, with the port that the system chose for port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits, for as long as it takes, for a frontend that has proved who it is and runs the same
-    /// model. Until the session it gives is over (or dropped), others are told that this node is
-    /// busy. Peers that fail are logged.
+    /// Waits without a time limit for an authenticated frontend that runs the same model. Until the
+    /// returned session ends or is dropped, others get the error `busy`. Failures are logged.
     ///
     /// # Errors
     /// The runtime that drives the handshakes is gone.
@@ -149,7 +148,7 @@ impl Server {
     }
 }
 
-/// One handshake, the goodbye included.
+/// Performs one handshake; after a failure, also the orderly end.
 pub(in crate::control) async fn greet(
     guest: Guest,
     local: Arc<Local>,
@@ -162,7 +161,7 @@ pub(in crate::control) async fn greet(
         speaks: _,
         proof,
     } = guest;
-    // Only a socket that is no more has none.
+    // Fails only for a dead socket.
     let reached = canonical(stream.local_addr().unwrap_or(address));
     let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
     let from = address.to_string();
@@ -186,7 +185,7 @@ pub(in crate::control) async fn greet(
                 wire.close(core).await;
                 return Err(cause);
             }
-            // None comes before the session begins, and the cause before the end.
+            // Impossible before the session begins, and `None` comes after the cause.
             Some(_) | None => {}
         }
     }

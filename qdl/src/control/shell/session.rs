@@ -27,50 +27,50 @@ use crate::control::{
     },
 };
 
-/// What an accelerator does when its frontend asks. Calls come from the session's task and must not
-/// wait, but for [`SessionHandler::open`], which comes once at a time on a thread of its own.
+/// Callbacks of an accelerator's session. The session's task makes the calls, which must not block.
+/// Only [`SessionHandler::open`] and [`SessionHandler::describe`] run on a separate thread.
 pub trait SessionHandler: Send + Sync + 'static {
-    /// Makes connections: one grant for each request, in the same order, or none at all. A
-    /// connection that is open already comes with a higher epoch: it is to be rebuilt.
+    /// Opens connections: one grant per request, in the same order, or none. A request with a
+    /// higher epoch opens an existing connection again.
     ///
     /// # Errors
-    /// The frontend is told, and nothing has changed.
+    /// The request is refused and has no effect.
     fn open(&self, connections: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal>;
 
     /// The frontend has given up this connection.
     fn connection_lost(&self, connection: u16, epoch: u32, cause: &str);
 
-    /// The frontend's end of this connection is torn down, and nothing there uses its slots.
+    /// The frontend's end of this connection is destroyed and uses no slots.
     fn connection_reset(&self, connection: u16, epoch: u32);
 
-    /// The totals once everything that has arrived is answered, `None` while it is not. Called
-    /// again until it is.
+    /// Totals once every arrived sample is answered, `None` before. Called again until it returns
+    /// totals.
     fn drain(&self) -> Option<Counters>;
 
-    /// The session's batches by their size, and what each GPU did in it, for the answer to a drain.
+    /// The session's batches by size and the record of each GPU, for the answer to a drain.
     fn engine(&self) -> (BatchSizes, Vec<GpuRecord>) {
         Default::default()
     }
 
-    /// What this node's threads and engine were used for since it started, for the same answer.
+    /// Work of this node's threads and engine since its start, for the answer to a drain.
     fn used(&self) -> NodeUse {
         NodeUse::default()
     }
 
-    /// This node's side of the run, from a byte on: how many bytes it is in all, and a piece of at
-    /// most [`MAX_SIDE_PART`](crate::control::limits::MAX_SIDE_PART). Nothing unless it keeps one.
+    /// This node's side of the run, from byte `at` on: its total length, and a piece of at most
+    /// [`MAX_SIDE_PART`](crate::control::limits::MAX_SIDE_PART) bytes. Empty by default.
     fn side(&self, at: u64) -> (u64, String) {
         let _ = at;
         (0, String::new())
     }
 
-    /// This node's part of the SUT's name, as it is now.
+    /// This node's current part of the SUT's name.
     fn name(&self) -> String;
 
-    /// This node's machine and configuration. It comes once at a time, on a thread of its own.
+    /// This node's machine and configuration. One call at a time, on a separate thread.
     ///
     /// # Errors
-    /// The frontend is told why there is none.
+    /// No description is available; the frontend gets the reason.
     fn describe(&self) -> Result<Description, Refusal> {
         Err(Refusal {
             code: ErrorCode::Protocol,
@@ -81,27 +81,27 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// Totals for the next heartbeat.
     fn counters(&self) -> Counters;
 
-    /// Scores for the next heartbeat, where this node keeps some.
+    /// Scores for the next heartbeat, if this node measures any.
     fn scores(&self) -> Option<Scores> {
         None
     }
 
-    /// The session is over: called exactly once, last of all, and before another frontend is let
-    /// in. (A call of [`SessionHandler::open`] that is under way then may still return; what it
-    /// granted is void.)
+    /// The session is over. Called exactly once, as the last call, before a next frontend is
+    /// admitted. A concurrent call of [`SessionHandler::open`] may still return; its grants are
+    /// void.
     fn gone(&self, cause: &ControlError);
 }
 
-/// Which frontend is served; at most one is.
+/// The frontend being served, if any.
 #[derive(Clone, Debug, Default)]
 pub(in crate::control) struct Served(Arc<Mutex<Option<String>>>);
 
-/// The right to be the one; given back when dropped.
+/// The right to be served; released when dropped.
 #[derive(Debug)]
 pub(in crate::control) struct Claim(Served);
 
 impl Served {
-    /// Takes the place for `node`, or says who has it.
+    /// Claims the place for `node`; the error names the frontend being served.
     pub fn claim(&self, node: &str) -> Result<Claim, String> {
         let mut served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*served {
@@ -120,10 +120,10 @@ impl Drop for Claim {
     }
 }
 
-/// What a handle has the session do, with the time.
+/// Command of a handle to the session, with the time.
 type Command = Box<dyn FnOnce(&mut Accelerator, u64) + Send>;
 
-/// A frontend that has proved who it is, before [`ServerSession::run`].
+/// An authenticated and admitted frontend, before [`ServerSession::run`].
 #[derive(Debug)]
 pub struct ServerSession {
     wire: Wire,
@@ -136,14 +136,14 @@ pub struct ServerSession {
     handle: ServerHandle,
 }
 
-/// Speaks to the frontend from any thread. What is said after the session's end is lost.
+/// Sends messages to the frontend from any thread. Messages after the session's end are dropped.
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
     commands: mpsc::UnboundedSender<Command>,
 }
 
 impl ServerHandle {
-    /// This node has given up a connection.
+    /// Tells the frontend that this node has given up a connection.
     pub fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
         let cause = cause.to_owned();
         self.command(move |session, _| {
@@ -153,7 +153,7 @@ impl ServerHandle {
         });
     }
 
-    /// An engine refused a sample, and its slot has no room for all of the reason.
+    /// Sends the full reason of a refusal whose slot holds only a part of it.
     pub fn refused_sample(
         &self,
         (connection, epoch, slot, use_count): (u16, u32, u16, u16),
@@ -169,19 +169,19 @@ impl ServerHandle {
         self.command(move |session, _| session.link_mut().say(message));
     }
 
-    /// This node's end of a lost connection is torn down and no batch reads its slots.
+    /// Tells the frontend that this node's end of a lost connection uses no slots any more.
     pub fn connection_reset(&self, connection: u16, epoch: u32) {
         self.command(move |session, _| session.link_mut().connection_reset(connection, epoch));
     }
 
-    /// Ends the session and tells the frontend why.
+    /// Ends the session with an error to the frontend.
     pub fn close(&self, code: ErrorCode, text: &str) {
         let text = text.to_owned();
         self.command(move |session, now| session.link_mut().close(code, &text, now));
     }
 
     fn command(&self, command: impl FnOnce(&mut Accelerator, u64) + Send + 'static) {
-        // The handler learns of the session's end; there is nothing to report here.
+        // The handler learns of the session's end, so an error here needs no report.
         let _ = self.commands.send(Box::new(command));
     }
 }
@@ -211,36 +211,36 @@ impl ServerSession {
         &self.node
     }
 
-    /// The address the frontend connects from.
+    /// The frontend's address.
     pub fn peer_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// When the frontend wants tokens to leave this node.
+    /// Moments at which the frontend wants tokens to leave this node.
     pub fn stream(&self) -> Stream {
         match self.core.link().peer_own() {
             Some(Own::Stream(stream)) => *stream,
-            // A session does not begin without it.
+            // The handshake requires the stream.
             _ => Stream::None,
         }
     }
 
-    /// What the frontend says of itself and its machine.
+    /// Facts about the frontend's node.
     pub fn facts(&self) -> &NodeFacts {
         self.core.link().peer_facts()
     }
 
-    /// The address of this node that the frontend reached.
+    /// This node's address that the frontend reached.
     pub fn local_address(&self) -> SocketAddr {
         self.reached
     }
 
-    /// For speaking to the frontend from other threads.
+    /// Handle for messages from other threads.
     pub fn handle(&self) -> ServerHandle {
         self.handle.clone()
     }
 
-    /// Serves the frontend until the session ends, and says why it did
+    /// Serves the frontend until the session ends and returns the cause
     /// ([`is_clean`](ControlError::is_clean) for a bye). Dropping this future ends the session too.
     pub async fn run(self, handler: Arc<dyn SessionHandler>) -> ControlError {
         let ServerSession {
@@ -248,7 +248,7 @@ impl ServerSession {
             mut core,
             claim,
             mut inbox,
-            // One handle at least lives as long as the session: the inbox stays open.
+            // This handle lives as long as the session, so the inbox stays open.
             handle,
             ..
         } = self;
@@ -291,7 +291,7 @@ impl ServerSession {
                 Some(Event::Name(id)) => core.named(id, handler.name()),
                 Some(Event::Describe) => {
                     let (handler, handle) = (handler.clone(), handle.clone());
-                    // It may ask devices and drivers, which takes a while.
+                    // The handler may query devices and drivers, which takes time.
                     tokio::task::spawn_blocking(move || {
                         let answer = handler.describe();
                         handle.command(move |session, _| session.described(answer));
@@ -328,7 +328,7 @@ impl ServerSession {
     }
 }
 
-/// Tells the handler, whatever way the session ends, and gives the place free after that.
+/// Calls the handler's `gone` however the session ends, then releases the place.
 struct End {
     handler: Arc<dyn SessionHandler>,
     cause: ControlError,

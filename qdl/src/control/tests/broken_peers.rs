@@ -1,4 +1,4 @@
-//! Peers that are silent, broken, of another version or hostile.
+//! Peers that are silent, broken, hostile or of a different version.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn open_client(address: SocketAddr) -> ClientParams {
     }
 }
 
-/// What an accelerator makes of a peer, and the address it must name.
+/// The accelerator's error for a peer; the error must name the peer's address.
 async fn accelerator_on<F: Future<Output = ()>>(
     deadline: Duration,
     peer: impl FnOnce(Raw) -> F,
@@ -172,7 +172,7 @@ async fn a_peer_that_closes_or_falls_silent_in_the_handshake_is_named_with_what_
 
 #[tokio::test]
 async fn both_sides_report_both_versions() {
-    // Whatever else a hello of another version may hold.
+    // A hello of a different version may have any other fields.
     let theirs = json!({"type": "hello", "version": 99, "speed": "ludicrous"});
     let here = accelerator_on(LONG, |mut raw| async move {
         raw.say(theirs).await;
@@ -219,9 +219,9 @@ async fn those_who_knock_and_never_speak_keep_nobody_out() {
         .await
         .expect("let in");
     session.handle.name().within(LONG).await.expect("served");
-    // The oldest were shown the door.
+    // The oldest silent peers were evicted.
     assert_eq!(silent[0].hear().await, None);
-    // Also while a session is on, another stranger breaks nothing.
+    // Also during a session, a stranger disturbs nothing.
     let mut raw = Raw::connect(address).await;
     raw.bytes(&[0xff; 64]).await;
     raw.refusal("protocol").await;
@@ -248,7 +248,7 @@ async fn a_slow_frontend_gets_in_through_a_flood_of_silent_peers() {
         silent
     };
     let mut raw = Raw::connect(address).await;
-    // It has nearly lost its place when it begins to speak, and from then on keeps it.
+    // The frontend is about to lose its place when it speaks, and from then on it keeps the place.
     let _silent = flood(pending - 1).await;
     raw.say(hello("fe-1")).await;
     raw.hear_type("hello").await;
@@ -335,7 +335,7 @@ async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
     let mut raw = Raw(l.accept().await.expect("accepted").0);
     accept(&mut raw).await;
     let ClientSession { handle, events, .. } = frontend.await.expect("ran").expect("connected");
-    // Nobody has to listen to the events.
+    // The events need no reader.
     drop(events);
     let short = Duration::from_millis(5);
     let e = handle.drain().within(short).await.expect_err("an error");
@@ -363,7 +363,7 @@ async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
         ),
         "{e}"
     );
-    // It may still come: nobody waits for it, and that is no error.
+    // A late answer without a waiting caller is no error.
     raw.hear_type("drain").await;
     let asked = raw.hear_type("name").await;
     raw.say(json!({"type": "name_is", "id": asked["id"], "name": "late"}))
@@ -376,7 +376,7 @@ async fn an_answer_that_does_not_come_is_waited_for_until_its_deadline() {
     assert_eq!(again.await.expect("ran").expect("a name"), "in time");
 }
 
-/// An accelerator's side of the handshake, without a token.
+/// Performs the accelerator's side of the handshake, without a token.
 async fn accept(raw: &mut Raw) {
     raw.hear_type("hello").await;
     let mut ours = hello("acc-1");
@@ -454,7 +454,7 @@ async fn a_frontend_that_breaks_the_order_is_told_which_field() {
         .expect("an error in time");
         assert!(text.contains(words), "{text} lacks {words:?}");
         drop(raw);
-        // Before the next one knocks, this one is gone.
+        // The session ends before the next peer connects.
         until_gone(&mut heard).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The codec against any bytes, in pieces of any size.
+//! The codec on arbitrary bytes, in pieces of any size.
 
 use bytes::BytesMut;
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ fn node_facts() -> impl Strategy<Value = NodeFacts> {
     )
 }
 
-/// One of every type, within its limits.
+/// One message of each type, within its limits.
 pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
     let counters = prop::array::uniform6(0..=limits::MAX_COUNT).prop_map(|c| Counters {
         arrived: c[0],
@@ -202,7 +202,7 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// Feeds bytes in pieces and then the end; everything that comes out, up to the first error.
+/// Feeds bytes in pieces, then the end. Returns the messages and the first error.
 fn feed(codec: &mut Codec, bytes: &[u8], piece: usize) -> (Vec<Message>, Option<FrameError>) {
     let mut buffer = BytesMut::new();
     let mut out = Vec::new();
@@ -248,8 +248,7 @@ proptest! {
         prop_assert!(e.is_none(), "{e:?}");
         prop_assert_eq!(&out, &messages);
 
-        // Cut anywhere, what was whole comes out, and a cut inside a frame is told from one between
-        // two.
+        // Cut at any place, the whole frames are decoded, and a cut inside a frame is an error.
         let cut = cut.index(bytes.len());
         let (out, e) = feed(&mut full(), &bytes[..cut], piece);
         let whole = ends.iter().filter(|e| **e <= cut).count() - 1;
@@ -275,8 +274,8 @@ proptest! {
         prop_assert_eq!(e.is_none(), bytes.is_empty(), "{:?}", e);
     }
 
-    /// Valid JSON with one byte changed is a message or an error, never a panic; and if it is a
-    /// message, it is within its limits.
+    /// Valid JSON with one changed byte decodes to a message within its limits, or is an error; it
+    /// never panics.
     #[test]
     fn a_changed_byte_is_survived(m in message(), at in any::<prop::sample::Index>(), to: u8) {
         let mut bytes = BytesMut::new();
@@ -306,8 +305,8 @@ proptest! {
     }
 }
 
-/// Every type there is can be made: `TYPES` and the generator above have the same length as the
-/// enum, which [`Message::kind`] matches without a wildcard.
+/// Every type can be made: `TYPES` and the generator above have the same length as the enum, which
+/// [`Message::kind`] matches without a wildcard.
 #[test]
 fn every_type_is_known_and_no_other() {
     for kind in Message::TYPES {
@@ -326,7 +325,7 @@ fn every_type_is_known_and_no_other() {
 
 #[test]
 fn the_longest_description_fits_a_frame_and_a_longer_one_is_refused() {
-    // What escaping makes longest of what may be in it.
+    // Quotation marks grow most when escaped.
     let of = |bytes: usize| Message::Described {
         id: u64::MAX,
         description: Box::new(Description {
@@ -366,7 +365,7 @@ fn a_frame_past_the_limit_is_refused_before_it_is_read() {
         ),
         "{e:?}"
     );
-    // And not sent either.
+    // A frame past the limit is not sent either.
     let m = Message::Error {
         code: ErrorCode::Protocol,
         text: "x".repeat(MAX_FRAME),

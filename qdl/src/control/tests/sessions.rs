@@ -1,4 +1,4 @@
-//! Both sides as they are meant to be used, and the refusals that a user meets.
+//! Sessions in normal use, and refusals that a user meets.
 
 use super::*;
 
@@ -29,7 +29,7 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         );
         handle.start().within(LONG).await.expect("ready");
 
-        // From a thread that runs no tasks, as LoadGen's does.
+        // From a thread that runs no tasks, like LoadGen's.
         let h = handle.clone();
         let name = aside(move || h.name().wait(LONG)).await.expect("a name");
         assert_eq!(name, "acc-1 (null engine)");
@@ -80,7 +80,7 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
     let mut server = bind(server_params()).await;
     let address = server.address();
     let (handler, _heard) = Handler::new();
-    // A process that ends: its socket is closed whatever is on the way to it.
+    // A process that ends closes its socket, even with unread bytes.
     let client = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -99,7 +99,7 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
     let mouth = session.handle();
     aside(move || client.join()).await.expect("said good-bye");
 
-    // It is gone before the accelerator gets to say the first of these.
+    // The client is gone before the accelerator sends the first of these.
     (0..100).for_each(|i| mouth.connection_lost(i, 1, "closed"));
     let cause = timeout(LONG, session.run(handler)).await.expect("ends");
     assert!(cause.is_clean(), "{cause}");
@@ -191,7 +191,7 @@ async fn a_refused_request_leaves_the_session_as_it_was() {
         "{text}"
     );
 
-    // Not even sent: the peer would end the session.
+    // The frontend does not send these requests, because the peer would end the session.
     for bad in [
         vec![],
         vec![connection(0, 0, 1)],
@@ -261,7 +261,7 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
         .await
         .expect("the first is not disturbed");
 
-    // Dropped without a word: as good as a bye.
+    // Dropping the handle counts as a bye.
     drop(first);
     timeout(LONG, async {
         loop {
@@ -283,7 +283,7 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
     assert!(matches!(told.last(), Some(Told::Gone(_, true))), "{told:?}");
 }
 
-/// An accelerator that does not check is found out by the frontend.
+/// The frontend detects an accelerator that does not check.
 #[tokio::test]
 async fn the_frontend_checks_for_itself() {
     let (l, address) = listener().await;
@@ -294,7 +294,7 @@ async fn the_frontend_checks_for_itself() {
     answer["role"] = json!("accelerator");
     answer["node"] = json!("acc-1");
     raw.say(answer).await;
-    // A proof played back is no proof.
+    // A reflected proof is refused.
     let proof = raw.hear_type("answer").await;
     raw.say(proof).await;
     let text = raw.refusal("auth").await;
@@ -364,7 +364,7 @@ async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
     assert_eq!(heard.recv().await, None, "nothing comes after the end");
 }
 
-/// A frontend stops waiting for a slow `open` and gives its connections up: the rest of the session
+/// A frontend stops waiting for a slow `open` and gives its connections up. The rest of the session
 /// goes on, whether the open is then granted or refused.
 #[tokio::test]
 async fn a_connection_given_up_while_its_open_is_worked_on_costs_nothing_else() {
@@ -385,7 +385,7 @@ async fn a_connection_given_up_while_its_open_is_worked_on_costs_nothing_else() 
         let late = handle.open(vec![connection(1, 1, slots)]);
         handle.connection_lost(1, 1, "no answer in time");
         handle.connection_reset(1, 1);
-        // Answered while the open is still worked on, so both frames have been taken.
+        // The answer comes while the open is in progress, so both frames have been read.
         handle.name().within(LONG).await.expect("the session lives");
         handler.go();
         assert_eq!(late.within(LONG).await.is_ok(), granted);
@@ -407,7 +407,7 @@ async fn a_connection_given_up_while_its_open_is_worked_on_costs_nothing_else() 
             assert!(opened < lost, "{told:?}");
         } else {
             assert_eq!(lost, None, "there is nothing to lose");
-            // Nothing of it exists, so the accelerator has let go of it.
+            // No end exists here, so the accelerator confirms the reset.
             let reset = timeout(LONG, async {
                 loop {
                     match events.next().await.expect("not over") {
@@ -424,8 +424,8 @@ async fn a_connection_given_up_while_its_open_is_worked_on_costs_nothing_else() 
     }
 }
 
-/// The thread of the runtime was held up, and then has something to say before the runtime has
-/// looked at its sockets: what the peer has said meanwhile is there.
+/// The runtime's thread was blocked, and sends a frame before the runtime has polled its sockets.
+/// The peer's frames from that time still count.
 #[tokio::test]
 async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
     let (tell, told) = std::sync::mpsc::channel();
@@ -482,7 +482,7 @@ async fn a_connection_granted_too_late_costs_that_connection_alone() {
     assert!(matches!(late, ControlError::Timeout { .. }), "{late}");
     handle.connection_lost(1, 1, &late.to_string());
     handle.connection_reset(1, 1);
-    // It is granted now, and asked for anew behind that.
+    // The late grant comes now, and the connection is requested again after it.
     handler.go();
     handler.go();
     let again = handle.open(vec![connection(1, 2, 16)]).within(LONG).await;

@@ -1,5 +1,4 @@
-//! A connection that is made while another of its rail carries
-//! samples: what it takes to make its slots ready holds up nobody.
+//! A connection attaches while a second one of its rail carries samples, and delays none of them.
 
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -9,7 +8,7 @@ use std::{
 use super::{rig::*, *};
 use crate::serve::{Arrival, Service};
 
-/// Registers the memory of one connection at once, and of the others when it is told to.
+/// Registers the memory of the first connection at once, of later ones after `go`.
 #[derive(Default)]
 struct Slow {
     registered: Mutex<(usize, bool)>,
@@ -43,8 +42,8 @@ fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_connection() {
     let b = Bench::new(RigCfgs::new(3, 8), slow.clone());
     b.connect(0, 1, Over::Memory);
     b.wait_up(1);
-    // Connections 0 and 2 are of one rail. Its other end may
-    // be written to at once, and answers once it is ready.
+    // Connections 0 and 2 share a rail. The peer may write to connection 2 at once; it answers once
+    // its memory is registered.
     let serve = b.serve_connection(2, 1);
     let (_near, far, _faults) =
         fabric::testkit::memory::pair(b.dispatcher.endpoint(2), serve.endpoint(64))
@@ -52,7 +51,7 @@ fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_connection() {
     b.server.attach(0, serve, far);
     b.issue(0..100);
     let carried = b.dispatcher.drain(Duration::from_secs(10));
-    // Given up before it is ready: it is lost all the same, once it is.
+    // The connection is given up before it is ready, and its loss is reported once it is ready.
     b.server.give_up(|c| c.connection == 2, &Broken::Closed);
     slow.go();
     assert!(carried, "{:?}", b.dispatcher.counts());

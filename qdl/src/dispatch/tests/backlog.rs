@@ -1,4 +1,4 @@
-//! Why samples are in the backlog: there is no slot for them, or another thread posts them.
+//! Reasons for the backlog: no slot is free, or a different thread must post.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn backlog(b: &Bench) -> (u64, u64, u64) {
     (c.backlogged, c.backlog_max, c.handed_over)
 }
 
-/// The same without the last.
+/// Backlogged samples, and most of them at once.
 fn waiting(b: &Bench) -> (u64, u64) {
     let c = b.dispatcher.counts();
     (c.backlogged, c.backlog_max)
@@ -78,7 +78,7 @@ fn by_health_large_samples_are_handed_over_too() {
     let b = Bench::digests(RigCfgs::new(2, 8).up_to(0).policy(Policy::Best));
     b.connect_all(Over::Memory);
     let end = Instant::now() + Duration::from_secs(10);
-    // A rail takes samples once those who choose know that it is up.
+    // A rail takes samples once the arbiter knows that it is up.
     let mut id = 0;
     while b.dispatcher.counts().handed_over == 0 {
         assert!(Instant::now() < end, "{:?}", b.dispatcher.counts());

@@ -1,9 +1,8 @@
-//! Rails chosen by health: every policy keeps what holds
-//! for the others, and every pick comes to an end.
+//! Policies by health: each keeps the guarantees of the other policies, and each pick ends.
 
 use super::{everything::all_come_back, losses::cut_and_make_again, rig::*, *};
 
-/// Every policy by health, with samples posted by the issuer or by the NIC threads.
+/// Runs `then` under every policy by health, with the issuing thread or NIC threads posting.
 fn by_health(then: impl Fn(&Bench)) {
     let delta = Score::from_steps(8192);
     let spray = |above_only| Policy::HealthSpray { delta, above_only };
@@ -15,12 +14,12 @@ fn by_health(then: impl Fn(&Bench)) {
     ] {
         let b = Bench::digests(RigCfgs::new(3, 8).up_to(up_to).policy(policy));
         then(&b);
-        // What was completed last may not have been told to the rails yet.
+        // The last completions may not have reached the arbiter before the stop.
         b.dispatcher.stop();
         let rails = b.dispatcher.rail_report(0);
         let picked: u64 = rails.iter().map(|r| r.picked).sum();
         assert!(picked >= b.dispatcher.counts().posted, "{rails:?}");
-        // Every pick has ended, in an answer or by being taken back.
+        // Every pick has ended, with an answer or by being taken back.
         assert!(rails.iter().all(|r| r.assigned_bytes == 0), "{rails:?}");
     }
 }
@@ -58,7 +57,7 @@ fn by_health_a_call_rings_once_for_what_it_gives_to_a_connection() {
     b.check(calls * size);
     let tx = b.dispatcher.connection_records()[0].tx;
     assert_eq!(tx.writes, calls * size);
-    // A NIC thread that wakes up rings for what a call has left, too.
+    // A NIC thread that wakes up also rings for the samples that a call has left.
     assert!(tx.syscalls <= 2 * calls, "{tx:?}");
 }
 
@@ -82,7 +81,7 @@ fn a_look_that_is_too_early_does_not_put_the_next_fold_off() {
     let shared = &b.dispatcher.shared;
     let health = shared.health.get().expect("by health");
     let due = || health.next_tick_ns.load(Ordering::Relaxed);
-    // An hour ahead, where the NIC threads' own looks are all too early.
+    // One hour ahead, so that the NIC threads' own calls are all too early.
     let now = now_ns() + 3_600_000_000_000;
     shared.health_tick(now);
     assert_eq!(due(), now + 1_000_000);

@@ -1,4 +1,4 @@
-//! A connection that is given up says goodbye, and its neighbours on the same NIC go on meanwhile.
+//! A closing connection says goodbye while its neighbours on the same NIC go on.
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -8,7 +8,7 @@ use std::{
 use super::{rig::*, tampered::*, *};
 use fabric::{Tx, testkit::memory};
 
-/// Takes its time to say goodbye: until it may stop.
+/// Delays its goodbye until the test permits it.
 #[derive(Clone, Default)]
 struct Lingers {
     began: Arc<AtomicBool>,
@@ -30,7 +30,7 @@ impl Tamper for Lingers {
     }
 }
 
-/// Whether samples go by connection 2 while connection 0, of the same NIC, takes its leave.
+/// Whether connection 2 carries samples while connection 0, of the same NIC, says goodbye.
 fn neighbours_go_on(b: &Bench, lingers: &Lingers) {
     lingers.wait_begun();
     b.issue(0..100);
@@ -65,7 +65,7 @@ fn a_frontends_goodbye_holds_up_no_other_connection() {
 fn an_accelerators_goodbye_holds_up_no_other_connection() {
     let b = Bench::of(3, 8);
     let lingers = Lingers::default();
-    // The frontend's end of connection 0 is nobody's: only its neighbour carries samples.
+    // No frontend drives connection 0; only its neighbour carries samples.
     let serve = b.serve_connection(0, 1);
     let (_near, far, _faults) =
         memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");

@@ -1,4 +1,4 @@
-//! Two NICs that share a thread, and one NIC whose connections are on two threads.
+//! Two NICs that share a thread, and one NIC whose connections use two threads.
 
 use super::{everything::all_come_back, losses::cut_and_make_again, rig::*, *};
 
@@ -62,7 +62,7 @@ fn a_nics_connections_are_shared_out_and_go_with_its_link() {
     assert_eq!(left, [1, 3], "those of the other NIC");
 }
 
-/// One at a time, and no tick: each has to wake the thread.
+/// Samples come one at a time without a tick, so each must wake the thread.
 #[test]
 fn a_sample_alone_wakes_the_thread_that_its_nics_share() {
     let b = bench(2, shared(), 0, Wait::asleep());

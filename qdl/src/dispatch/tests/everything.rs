@@ -1,5 +1,4 @@
-//! What is issued comes back, by whatever way and in
-//! whatever bursts, and what was done for it is counted.
+//! Every issued sample comes back, over every fabric and in any bursts, and the work is counted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -64,7 +63,7 @@ fn a_connection_counts_what_it_did_and_the_counts_agree() {
     b.connect_all(Over::Tcp);
     let n = 20;
     for id in 0..n {
-        // Longer than the NIC threads spin, so that what comes finds them asleep.
+        // Longer than the NIC threads spin, so that each sample finds them asleep.
         std::thread::sleep(Duration::from_millis(2));
         b.dispatcher.issue(&[b.sample(id)]);
         b.drain();
@@ -90,7 +89,7 @@ fn a_connection_counts_what_it_did_and_the_counts_agree() {
     assert!(sum(|l| l.tx.copies) <= n);
 }
 
-/// Keeps the first samples, so that there is company for ever, and answers the others at once.
+/// Keeps the first `wanted` samples in flight, and answers the others at once.
 struct Company {
     kept: Hoard,
     wanted: usize,
@@ -129,7 +128,7 @@ pub fn rung_though_nobody_comes_by(up_to: u64) {
     b.connect_all(Over::Tcp);
     let mut id = 0;
     for round in 0..3_000u64 {
-        // One rings; those right behind it may wait.
+        // The first sample rings; those right behind it may wait.
         for _ in 0..1 + round % 4 {
             b.dispatcher.issue(&[b.sample(id)]);
             id += 1;

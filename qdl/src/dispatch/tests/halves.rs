@@ -1,4 +1,4 @@
-//! One poll takes half of what is in flight, so that the peer has the other half meanwhile.
+//! One poll takes half of the writes in flight, so that the peer works on the rest meanwhile.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A frontend that does not keep to the protocol harms itself alone.
+//! A frontend that breaks the protocol harms only itself.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use super::{rig::*, tampered::*, *};
 use crate::serve::{Arrival, Service};
 use fabric::{Flushed, Imm, Post, SourceId, Tx, testkit::memory};
 
-/// Answers at once, and counts.
+/// Answers at once, and counts the answers.
 #[derive(Default)]
 struct Counted(AtomicU64);
 
@@ -25,7 +25,7 @@ impl Service for Counted {
     }
 }
 
-/// Has no room for a single response, for now.
+/// Has no room for any response at first.
 struct NoRoom;
 
 impl Tamper for NoRoom {

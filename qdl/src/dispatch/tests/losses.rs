@@ -1,5 +1,5 @@
-//! Connections that are cut, fall silent or are given up: what was
-//! in flight goes again, and memory is let go with its last reader.
+//! Connections that are cut, silent or given up: samples in flight are sent again, and memory is
+//! freed with its last reader.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use super::{rig::*, *};
 use crate::serve::Service;
 use fabric::testkit::memory;
 
-/// Cuts each of three connections twenty times and makes it again, while samples go.
+/// Cuts each of three connections twenty times and reconnects it, while samples flow.
 pub fn cut_and_make_again(b: &Bench) {
     let mut faults = b.connect_all(Over::Memory);
     let n = 6000u64;

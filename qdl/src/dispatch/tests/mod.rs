@@ -1,23 +1,23 @@
-//! Dispatcher against server, over the in-memory fabric and over sockets: every sample is answered
-//! with its own response exactly once, whatever happens to the connections.
+//! Dispatcher and server together, over the in-memory fabric and over sockets: every sample is
+//! answered exactly once with its own response, whatever happens to the connections.
 //!
-//! * `rig`: both ends, and a book of what became of each sample.
-//! * `everything`: what is issued comes back, by whatever way and in whatever bursts.
-//! * `sending`: what whoever posts finds out, and the NIC thread must learn.
-//! * `posting`: which thread posts a sample.
-//! * `losses`: connections that are cut, fall silent or are given up.
-//! * `attaching`: connections that come while others carry samples.
-//! * `backlog`: why samples wait, or are left to others.
-//! * `slots`: how many slots are in use.
-//! * `halves`: how much of it one poll takes.
-//! * `crews`: NICs that share a thread, and one on several.
-//! * `by_health`: the same where rails are chosen by health.
+//! * `rig`: both ends, and a book that records each sample's fate.
+//! * `everything`: every issued sample comes back, over every fabric and in any bursts.
+//! * `sending`: failures that a posting thread finds and the NIC thread must learn.
+//! * `posting`: the thread that posts a sample.
+//! * `losses`: connections that are cut, silent or given up.
+//! * `attaching`: connections that attach while others carry samples.
+//! * `backlog`: reasons why samples wait or are left to other threads.
+//! * `slots`: number of slots in use.
+//! * `halves`: number of events that one poll takes.
+//! * `crews`: NICs that share a thread, and a NIC on several threads.
+//! * `by_health`: the same guarantees under policies by health.
 //! * `parts`: answers in parts, write by write.
-//! * `streamed`: the same through a server, in every mixture.
+//! * `streamed`: answers in parts through a server, in every mixture.
 //! * `warm_up`: samples before the first.
-//! * `closing`: connections that take their leave beside others.
-//! * `refused`: samples that an accelerator does not answer.
-//! * `hostile`: a frontend that does not keep to the protocol.
+//! * `closing`: connections that say goodbye beside others.
+//! * `refused`: samples that an accelerator refuses.
+//! * `hostile`: a frontend that breaks the protocol.
 //! * `tampered`: links that misbehave.
 
 mod attaching;

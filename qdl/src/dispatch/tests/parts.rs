@@ -1,5 +1,5 @@
-//! Answers in parts, from an accelerator whose every write the test makes: first tokens are told
-//! once, in order, and compared where the sample was sent again.
+//! Answers in parts, with an accelerator whose writes the test makes: first tokens are reported
+//! once, in order, and compared after a retry.
 
 use std::{
     ops::Deref,
@@ -26,7 +26,7 @@ const REQUEST: usize = 64;
 const RESPONSE: usize = 256;
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the completer was told.
+/// A call that the completer received.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Told {
     Part(u64, u32, Vec<u32>, bool),
@@ -96,7 +96,7 @@ pub(super) struct Far {
     link: Link,
     source: Arc<Region>,
     grants: Arc<Grants>,
-    /// Of each slot: what has been written.
+    /// Per slot: bytes written.
     at: [usize; SLOTS],
     faults: MemoryFaults,
 }
@@ -106,7 +106,7 @@ impl Parts {
         Parts::made(connections, false)
     }
 
-    /// One connection to each of so many accelerators.
+    /// Makes one connection to each of `peers` accelerators.
     pub fn of_peers(peers: usize) -> Self {
         Parts::made(peers, true)
     }
@@ -175,7 +175,7 @@ impl Parts {
         }
     }
 
-    /// The times of the next sample that has ended.
+    /// The times of the next finished sample.
     pub fn times(&self) -> SampleTimes {
         match self.told.recv_timeout(PATIENCE).expect("times") {
             Told::Times(t) => t,
@@ -183,7 +183,7 @@ impl Parts {
         }
     }
 
-    /// Nothing else is told, now that all is over.
+    /// Checks that the completer receives no further call.
     pub fn nothing_more(self) {
         assert!(self.dispatcher.drain(PATIENCE));
         self.dispatcher.stop();
@@ -192,7 +192,7 @@ impl Parts {
         assert!(more.iter().all(times), "{more:?}");
     }
 
-    /// What was told of the nth refusal, nothing else having been told.
+    /// The nth refusal reported, if no other events came.
     pub fn refused(&self, n: usize) -> RefusedSample {
         match self.event(n) {
             DispatchEvent::Refused(r) => r,
@@ -216,7 +216,7 @@ impl Parts {
 }
 
 impl Far {
-    /// The immediate of the next request.
+    /// Waits for the immediate of the next request.
     pub fn request(&mut self) -> Imm {
         let mut next = None;
         eventually("a request comes", || {
@@ -226,7 +226,7 @@ impl Far {
         next.expect("just seen")
     }
 
-    /// The same where one is there.
+    /// The immediate of the next request, if one has come.
     pub fn try_request(&mut self) -> Option<Imm> {
         let mut got = None;
         self.link.rx.poll(1, &mut |e| got = Some(e));
@@ -239,7 +239,7 @@ impl Far {
         }
     }
 
-    /// Refuses a sample of which nothing was sent.
+    /// Refuses a sample before any part of its answer.
     pub fn refuse(&mut self, imm: Imm, why: &str) {
         let header = ResponseHeader {
             len: why.len() as u32,
@@ -251,7 +251,7 @@ impl Far {
         self.post(imm, &[&header.encode()[..], why.as_bytes()].concat());
     }
 
-    /// Refuses the rest of an answer, in the last of so many parts.
+    /// Refuses the rest of an answer, in the last of `parts` parts.
     pub fn refuse_rest(&mut self, imm: Imm, why: &str, parts: u32) {
         let before = self.at[usize::from(imm.slot())] - RESPONSE_HEADER_BYTES;
         let trailer = ResponseTrailer {
@@ -268,7 +268,7 @@ impl Far {
         let slot = usize::from(imm.slot());
         let at = self.at[slot];
         let offset = slot * RESPONSE + at;
-        // SAFETY: nothing of these bytes is on its way.
+        // SAFETY: no write in flight covers these bytes.
         unsafe { self.source.store(offset, bytes) }.expect("inside");
         let post = Post {
             source: SourceId(0),
@@ -336,7 +336,7 @@ fn parts_of_one_poll_are_told_in_order_and_before_their_end() {
     rig.issue(0..1);
     rig.issue(1..2);
     let (a, b) = (far.request(), far.request());
-    // All of it in one doorbell, so that one poll brings it.
+    // One doorbell carries all parts, so one poll brings them.
     far.first(a, &[10]);
     far.first(b, &[20]);
     far.more(a, &[11, 12]);
@@ -477,7 +477,7 @@ fn another_first_token_after_a_loss_is_a_contradiction() {
     far.flush();
     assert_eq!(rig.next(), Told::Whole(7, vec![11, 12], false));
     rig.nothing_more();
-    // The same of an answer in one piece, and of one with no token at all.
+    // The same with an answer in one piece, and with an answer without tokens.
     for (tokens, again) in [(vec![9, 10], 9), (vec![], 0)] {
         let (rig, mut far, imm) = lost_after_its_first_token();
         far.whole(imm, &tokens);
@@ -491,7 +491,7 @@ fn another_first_token_after_a_loss_is_a_contradiction() {
 #[test]
 fn a_first_token_stays_told_through_two_losses() {
     let (rig, far, imm) = lost_after_its_first_token();
-    // Lost again, once before and once after its first part has come.
+    // The connection is lost again, once before and once after the first part.
     let _ = imm;
     far.faults.cut();
     rig.broken(1);
@@ -511,31 +511,31 @@ fn a_first_token_stays_told_through_two_losses() {
     rig.nothing_more();
 }
 
-/// What an accelerator writes that makes no sense, after its request has come.
+/// Writes invalid parts after a request has come.
 type Nonsense = fn(&mut Far, Imm);
 
 #[test]
 fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again() {
     let cases: [(&str, Nonsense); 8] = [
         ("response header", |far, imm| {
-            // What follows is there with it, and makes no sense either.
+            // The following parts arrive with it, and are invalid too.
             far.post(imm.with_more(), &Far::header(imm, &[10, 11])[..20]);
             far.more(imm, &[11]);
             far.last(imm, &[12], 3);
         }),
         ("response header", |far, imm| {
-            // As above, with a trailer that counts what came as it was sent.
+            // As above, with a trailer whose counts match the parts.
             far.post(imm.with_more(), &Far::header(imm, &[]));
             far.last(imm, &[12], 2);
         }),
         ("response header", |far, imm| {
-            // A header that promises more than came with it.
+            // A header that promises more bytes than arrived.
             let mut bytes = Far::header(imm, &[10, 11]);
             bytes.truncate(20);
             far.post(imm.with_more(), &bytes);
         }),
         ("response header", |far, imm| {
-            // No token in the first part.
+            // A first part without a token.
             far.post(imm.with_more(), &Far::header(imm, &[]));
         }),
         ("response header", |far, imm| {
@@ -548,7 +548,7 @@ fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again
         }),
         ("response trailer", |far, imm| {
             far.first(imm, &[10]);
-            // Too short for any trailer.
+            // Too short for a trailer.
             far.post(imm, &[1; 15]);
         }),
         ("response trailer", |far, imm| {
@@ -631,7 +631,7 @@ fn a_sample_that_every_connection_is_lost_with_is_named() {
         let (index, losses, connection, cause) = worn_out(&rig).expect("told");
         assert_eq!((index, losses, connection), (107, 64, 0));
         assert_eq!(matches!(cause, Broken::BadFrame { .. }), nonsense);
-        // Whoever is told may let it go on.
+        // The owner may let the sample go on.
         let mut far = rig.connect(1, 1);
         let imm = far.request();
         far.whole(imm, &[10, 11]);
@@ -647,7 +647,7 @@ fn losses_without_the_sample_in_flight_do_not_count() {
     lose(&rig, 63, |far, _| far.faults.cut());
     let mut far = rig.connect(1, 1);
     let imm = far.request();
-    // It is in flight there, while the other goes on being lost.
+    // The sample stays in flight while the other connection is lost again and again.
     for n in 63..70 {
         rig.connect(0, n + 1).faults.cut();
         rig.broken(n as usize);

@@ -1,5 +1,5 @@
-//! Which thread posts a sample, and that none is forgotten: not by a NIC thread that sleeps, that
-//! has no core, or whose connection goes.
+//! Posting threads: no sample is forgotten by a NIC thread that sleeps, has no core, or loses its
+//! connection.
 
 use std::{
     sync::Arc,
@@ -38,7 +38,7 @@ fn the_issuing_thread_posts_a_sample_on_an_idle_connection() {
         );
     }
     b.check(n);
-    // A slot is free a moment after its sample is completed: the next sample may meet it taken.
+    // A slot is freed shortly after its sample completes, so the next sample may find it taken.
     let c = b.dispatcher.counts();
     assert!(c.handed_over < n / 2, "{c:?}");
 }

@@ -1,5 +1,4 @@
-//! Samples that an accelerator refuses: the reason lands in their own slot, and nothing else is
-//! touched.
+//! Refusals: the reason lands in the sample's own slot, and no other slot changes.
 
 use std::sync::Arc;
 
@@ -14,11 +13,11 @@ use crate::{
 };
 use fabric::Imm;
 
-/// Refuses samples whose bytes say so, the first time or every time; answers the others.
+/// Refuses samples chosen by their first byte, the first `times` times; answers the others.
 struct Picky {
-    /// One in so many, by the first byte of the input.
+    /// Refuses one sample in this many, by the first byte of the input.
     one_in: u8,
-    /// Times that each is refused.
+    /// Refusals of each chosen sample.
     times: u8,
     refused: Mutex<std::collections::HashMap<Vec<u8>, u8>>,
 }
@@ -91,7 +90,7 @@ fn a_refused_sample_is_tried_again_and_nothing_else_is() {
         assert_eq!((c.issued, c.completed, c.posted), (n, n, n + 2 * once));
         let events = b.book.events.lock().expect("alive");
         nothing_was_lost(&events);
-        // A slot of 8 bytes holds as much of the reason.
+        // A slot of 8 bytes holds 8 bytes of the reason.
         let of_it = |r: &&RefusedSample| r.reason == "HTTP 500" && r.is_cut;
         assert!(refusals(&events).iter().all(of_it));
         drop(events);
@@ -129,7 +128,7 @@ fn a_sample_that_is_refused_three_times_is_named_with_the_reason() {
         assert_eq!(refused.reason, "HTTP 400: no such token");
         assert!(!refused.is_cut);
     }
-    // It is tried no more, and completed with the run.
+    // The sample is not tried again, and is completed with the run.
     assert_eq!(rig.dispatcher.counts().refused, [1, 1, 1]);
     assert_eq!(rig.dispatcher.outstanding(), 1);
     rig.dispatcher.abort("a sample was refused three times");
@@ -158,7 +157,7 @@ fn the_next_try_goes_to_another_accelerator() {
     rig.nothing_more();
 }
 
-/// The next request, and whether it came to the first.
+/// Waits for the next request; true if accelerator `one` received it.
 fn either(one: &mut Far, two: &mut Far) -> (Imm, bool) {
     let mut next = None;
     eventually("a request comes to either", || {

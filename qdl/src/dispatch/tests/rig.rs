@@ -36,7 +36,7 @@ impl Service for Digest {
     }
 }
 
-/// Keeps what it is given, so that samples stay in flight.
+/// Keeps its arrivals, so that samples stay in flight.
 #[derive(Default)]
 pub struct Hoard(pub Mutex<Vec<Arrival>>);
 
@@ -46,15 +46,15 @@ impl Service for Hoard {
     }
 }
 
-/// What came back: id -> (times, digest).
+/// Answers and events received. `answers` maps an id to the number of answers and the digest.
 #[derive(Default)]
 pub struct Book {
     pub answers: Mutex<HashMap<u64, (u32, Option<u64>)>>,
     pub events: Mutex<Vec<DispatchEvent>>,
-    /// Samples whose times were recorded, and what their requests had of bytes.
+    /// Samples with recorded times, and the payload bytes of their requests.
     pub recorded: AtomicU64,
     pub recorded_bytes: AtomicU64,
-    /// Calls by which they were.
+    /// Number of record calls.
     pub records: AtomicU64,
 }
 
@@ -127,7 +127,7 @@ impl Bench {
         }
     }
 
-    /// Issues samples `0..n`, some hundred at the most at a time.
+    /// Issues samples `0..n` in bursts of at most 150.
     pub fn issue_in_bursts(&self, n: u64) {
         let mut id = 0;
         for burst in (1..).map(|i: u64| 1 + i * i % 150) {
@@ -147,7 +147,7 @@ impl Bench {
         });
     }
 
-    /// Every one of `n` samples was answered once, with its own digest, and recorded.
+    /// Checks that `n` samples were answered once with their own digest, and recorded.
     pub fn check(&self, n: u64) {
         self.check_answers(n);
         let bytes = (0..n).map(|id| u64::from(self.sample(id).len));
@@ -157,7 +157,7 @@ impl Bench {
         assert_eq!(c.posted, n + c.again);
     }
 
-    /// Every one of `n` samples was answered once, with its own digest.
+    /// Checks that `n` samples were answered once with their own digest.
     pub fn check_answers(&self, n: u64) {
         let answers = self.book.answers.lock().expect("alive");
         assert_eq!(answers.len() as u64, n);
@@ -167,7 +167,7 @@ impl Bench {
         }
     }
 
-    /// The times of so many samples were recorded, which had so many bytes.
+    /// Checks that the times of `n` samples with `bytes` payload bytes were recorded.
     pub fn check_recorded(&self, n: u64, bytes: u64) {
         let recorded = || self.book.recorded.load(Ordering::Relaxed);
         // That is the last thing of a turn.

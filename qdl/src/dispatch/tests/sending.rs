@@ -1,5 +1,5 @@
-//! What whoever posts finds out about a link while the NIC thread sleeps: that it failed, that it
-//! is full. The NIC thread has no tick to come to the rescue here.
+//! A posting thread finds a link failed or full while the NIC thread sleeps. No tick wakes the NIC
+//! thread here.
 
 use std::{
     sync::{Arc, mpsc},
@@ -10,7 +10,7 @@ use super::{rig::*, tampered::*, *};
 use crate::response::ResponseHeader;
 use fabric::{Flushed, Grants, Post, PostError, SourceId, Tx, Window, testkit::memory};
 
-/// NIC threads that sleep at once, and nothing that wakes them by and by.
+/// A bench whose NIC threads sleep at once, without a tick.
 fn asleep(connections: usize, policy: Policy) -> Bench {
     Bench::digests(
         RigCfgs::new(connections, 8)
@@ -39,7 +39,7 @@ fn a_link_that_fails_whoever_posts_is_lost_though_nothing_comes_over_it() {
     b.check(1);
 }
 
-/// Takes so many writes, and then none.
+/// Takes this many writes, then fails.
 struct Tires(usize);
 
 impl Tamper for Tires {
@@ -60,7 +60,7 @@ fn samples_that_a_failing_link_refuses_go_by_another_nic_at_once() {
     let _faults = b.connect_tampered(0, Tires(0));
     b.connect(1, 1, Over::Memory);
     b.wait_up(2);
-    // The first finds out; the thread of the other NIC sleeps.
+    // The issuing thread finds the failure; the second NIC's thread sleeps.
     b.dispatcher.issue(&[b.sample(0)]);
     b.drain();
     b.check(1);
@@ -96,12 +96,12 @@ fn samples_of_a_connection_whose_token_is_taken_go_by_another_that_has_room() {
     b.connect(1, 1, Over::Memory);
     b.wait_up(2);
     std::thread::scope(|scope| {
-        // It has the token of connection 0, and keeps it.
+        // This thread takes the token of connection 0 and keeps it.
         scope.spawn(|| b.dispatcher.issue(&[b.sample(0)]));
         is_flushing
             .recv_timeout(Duration::from_secs(10))
             .expect("flushed");
-        // In turn: connection 1, then 0.
+        // The arbiter alternates: connection 1, then 0.
         b.dispatcher.issue(&[b.sample(1)]);
         b.dispatcher.issue(&[b.sample(2)]);
         let end = Instant::now() + Duration::from_secs(10);
@@ -127,8 +127,8 @@ fn room_that_comes_while_a_flush_ends_is_not_overlooked() {
         if !std::mem::take(&mut first) {
             return inner.flush();
         }
-        // There was no room. Before that is said, room comes, and wakes the NIC thread, which
-        // looks, and looks again before it sleeps: between two looks lies a whole turn.
+        // The link was full. Before the flush returns, room comes and wakes the NIC thread, which
+        // polls and arms twice: a whole turn lies between the two.
         let before = looks.armed.load(Ordering::SeqCst);
         let end = Instant::now() + Duration::from_secs(10);
         while looks.armed.load(Ordering::SeqCst) < before + 2 && Instant::now() < end {
@@ -144,7 +144,7 @@ fn room_that_comes_while_a_flush_ends_is_not_overlooked() {
     b.check(1);
 }
 
-/// A link that has failed, of a peer that answers what was granted though it was sent nothing.
+/// A failed link whose peer answers a granted slot although it received no request.
 struct Early {
     peer: Link,
     book: Arc<Book>,
@@ -179,7 +179,7 @@ fn a_sample_that_is_answered_while_its_post_fails_is_completed_once() {
         queue_us: 1,
         compute_us: 2,
     };
-    // SAFETY: nobody else knows the region yet.
+    // SAFETY: only this test knows the region.
     let bytes = unsafe { region.bytes_mut(0, RESPONSE) }.expect("in");
     bytes[..16].copy_from_slice(&header.encode());
     let slots = Arc::new(Region::new(8 * 4096).expect("memory"));

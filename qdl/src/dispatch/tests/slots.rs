@@ -1,4 +1,4 @@
-//! How many slots are in use where the configuration leaves them open.
+//! Number of slots in use with `slots: auto`.
 
 use std::{thread, time::Duration};
 
@@ -8,16 +8,16 @@ use crate::serve::Service;
 /// Slots of a connection.
 const SLOTS: usize = 4096;
 
-/// How many of the rig's, of 4 KiB each, fit into 2 MiB.
+/// Slots of 4 KiB, as in the rig, that fit 2 MiB.
 const LEAST: u64 = 512;
 
-/// Connections that are not lost however slow this machine is, and large samples alone.
+/// A bench with large samples, whose connections are not lost however slow the machine.
 fn patient(connections: usize, service: Arc<dyn Service>) -> Bench {
     let cfgs = RigCfgs::new(connections, SLOTS).up_to(0);
     Bench::new(cfgs.wait(Wait::patient()), service)
 }
 
-/// Connections to an engine that answers nothing, with more to do than they have slots for.
+/// A bench whose engine answers no sample, with more samples than slots.
 fn stuck(connections: usize) -> Bench {
     let b = patient(connections, Arc::new(Hoard::default()));
     b.connect_all(Over::Memory);
@@ -46,7 +46,7 @@ fn an_engine_has_some_batches_and_one_that_does_not_say_all_slots() {
     b.dispatcher.engine_works_on(0, 1);
     b.issue(0..5000);
     posts(&b, LEAST);
-    // Three times what it works on.
+    // Three times the engine's number.
     b.dispatcher.engine_works_on(0, 300);
     posts(&b, 900);
     assert_eq!(allowed(&b), [900]);

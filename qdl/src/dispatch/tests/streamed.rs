@@ -1,5 +1,5 @@
-//! Answers in parts through a server: an engine that gives tokens bit by bit, to whichever sample
-//! it likes, over connections that fill up or are cut.
+//! Answers in parts through a server: an engine emits tokens step by step, for samples in any
+//! order, over connections that fill up or are cut.
 
 use std::{
     collections::HashMap,
@@ -28,14 +28,14 @@ const REQUEST: usize = 64;
 const MOST: usize = 24;
 const RESPONSE: usize = RESPONSE_HEADER_BYTES + 4 * MOST + RESPONSE_TRAILER_BYTES;
 
-/// The answer to a sample.
+/// The expected answer to a sample.
 fn answer(input: &[u8]) -> Vec<u32> {
     let h = xxh3_64(input);
     let n = 1 + h as usize % MOST;
     (0..n as u32).map(|i| (h >> 8) as u32 ^ (i * 77)).collect()
 }
 
-/// A sample that is being answered.
+/// A sample whose answer is in progress.
 struct Sequence {
     arrival: Arrival,
     answer: Vec<u32>,
@@ -53,7 +53,7 @@ impl Sequence {
         }
     }
 
-    /// `n` tokens more, sent where parts are wanted. True with the last.
+    /// Emits `n` tokens, sent at once where parts are wanted. Returns true with the last token.
     fn step(&mut self, n: usize) -> bool {
         let end = (self.done + n).min(self.answer.len());
         for i in self.done..end {
@@ -90,7 +90,7 @@ impl Sequence {
     }
 }
 
-/// Gives arrivals to a thread of its own, which steps them in an order of its own.
+/// Hands arrivals to a second thread, which advances them in an order of its own choice.
 struct Engine(Mutex<mpsc::Sender<Arrival>>);
 
 impl Service for Engine {
@@ -127,7 +127,7 @@ fn engine() -> (Engine, JoinHandle<()>) {
     (Engine(Mutex::new(give)), thread)
 }
 
-/// What came of each sample: its parts so far, how often its first token and its end were told.
+/// Record of each sample: its parts so far, reports of its first token, and completions.
 #[derive(Clone, Debug, Default)]
 struct Entry {
     parts: Vec<u8>,
@@ -162,7 +162,7 @@ impl Completer for Keeper {
             let e = entries.entry(p.id).or_default();
             assert_eq!(e.ends, 0, "a part of sample {} after its end", p.id);
             if p.at == 0 {
-                // Sent again, they begin anew.
+                // After a retry, the parts begin again.
                 e.parts.clear();
             }
             assert_eq!(e.parts.len(), p.at as usize, "sample {}", p.id);
@@ -231,8 +231,8 @@ impl Streamed {
         }
     }
 
-    /// Every one of `n` samples was answered once, right, and its first token told once. Returns
-    /// how many came in one piece.
+    /// Checks that `n` samples were answered once, correctly, with one report of each first token.
+    /// Returns the number of answers in one piece.
     fn check(mut self, n: u64) -> usize {
         self.drain();
         self.dispatcher.stop();
@@ -263,7 +263,7 @@ impl Streamed {
     }
 }
 
-/// Every sample comes back; `all` where parts but the first must have left before the end.
+/// Checks that every sample comes back in the parts that `stream` allows.
 fn everything_comes_back(stream: Stream, depth: usize) {
     for over in [Over::Memory, Over::Tcp] {
         let rig = Streamed::new(3, stream);
@@ -278,9 +278,9 @@ fn everything_comes_back(stream: Stream, depth: usize) {
         let whole = rig.check(n) as u64;
         match stream {
             Stream::None => assert_eq!((whole, parts), (n, 0)),
-            // An answer that is there at once is one piece.
+            // An answer that is complete at once is one piece.
             Stream::First => assert_eq!(whole + parts, n),
-            // Where there is hardly room, what waits leaves together, but the first by itself.
+            // With little room, waiting tokens leave together, but the first leaves alone.
             Stream::All => {
                 let least = if depth > 1 { n } else { n - whole };
                 assert!(whole < n / 2 && parts >= least, "{whole} {parts}");
@@ -324,7 +324,7 @@ fn first_tokens_are_told_once_whenever_connections_are_cut() {
     }
 }
 
-/// Has no room for anything until it is opened.
+/// Has no room until the test opens it.
 struct Gate(Arc<AtomicBool>);
 
 impl Tamper for Gate {
@@ -343,7 +343,7 @@ impl Tamper for Gate {
     }
 }
 
-/// Keeps what it is given.
+/// Keeps its arrivals.
 struct Hoard(Mutex<mpsc::Sender<Arrival>>);
 
 impl Service for Hoard {
@@ -407,7 +407,7 @@ fn parts_that_wait_for_room_leave_together_and_the_first_by_itself() {
         assert_eq!(came, [first, rest], "{stream:?}");
         let window = &rig.dispatcher.shared.connections[0].window;
         let (begin, len) = (window.slot_offset(3), 16 + 40 + 16);
-        // SAFETY: all of it has arrived.
+        // SAFETY: all of these bytes have arrived.
         let bytes = unsafe { window.region().bytes(begin, len) }.expect("inside");
         let header = ResponseHeader::decode(&bytes[..at as usize], at, 1).expect("a header");
         assert_eq!((header.len, header.queue_us, header.compute_us), (8, 1, 2));

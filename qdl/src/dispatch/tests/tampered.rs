@@ -8,7 +8,7 @@ use fabric::{
     testkit::{memory, memory::MemoryFaults},
 };
 
-/// What is done instead of what a sending half does.
+/// Replacements for the calls of a sending half.
 pub trait Tamper: Send + 'static {
     fn post(&mut self, tx: &mut dyn Tx, post: &Post) -> Result<(), PostError> {
         tx.post(post)
@@ -68,16 +68,16 @@ impl<T> fmt::Debug for Tampered<T> {
     }
 }
 
-/// What a NIC thread asks of a receiving half.
+/// Calls that a NIC thread makes to a receiving half.
 #[derive(Debug, Default)]
 pub struct Asked {
-    /// How often it was made ready for a sleep.
+    /// Number of `arm` calls.
     pub armed: AtomicU64,
-    /// Most events that the last poll was to report.
+    /// Budget of the last poll.
     pub most: AtomicU64,
 }
 
-/// A receiving half that notes what is asked of it.
+/// A receiving half that records its calls.
 #[derive(Debug)]
 struct Noting {
     rx: Box<dyn Rx>,
@@ -101,7 +101,7 @@ impl Rx for Noting {
     }
 }
 
-/// The same link with its sending half tampered with.
+/// Replaces the sending half of `link` by a tampered one.
 pub fn tampered(link: Link, tamper: impl Tamper) -> Link {
     let tx = Box::new(Tampered {
         tx: link.tx,
@@ -116,7 +116,7 @@ impl Bench {
         self.connect_noting(connection, tamper, &Arc::default())
     }
 
-    /// The same, where it is noted what the NIC thread asks for.
+    /// As [`Self::connect_tampered`], recording the NIC thread's calls in `asked`.
     pub fn connect_noting(
         &self,
         connection: usize,

@@ -1,5 +1,4 @@
-//! Samples before the first: they go over every connection,
-//! count apart, and fail by the connection's name.
+//! Warm-up samples cross every connection, are counted apart, and fail with the connection's name.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +31,7 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
             b.issue(0..50);
             b.drain();
             b.dispatcher.stop();
-            // No completer saw any of it.
+            // No completer saw a warm-up sample.
             b.check(50);
             let counts = b.dispatcher.counts();
             assert_eq!(
@@ -93,7 +92,7 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     b.wait_events(2);
     b.connect(0, 2, Over::Memory);
     b.wait_up(1);
-    // And down it stays.
+    // The second connection stays down.
     let failed = warm_up(&b, 1, Duration::ZERO).expect_err("down");
     assert_eq!(failed, WarmUpError::Down { connection: 1 });
     assert_eq!(b.dispatcher.outstanding(), 0);

@@ -1,16 +1,16 @@
-//! The frontend's end of a connection: it asks for it, and asks again when it was lost, at its
-//! pace.
+//! The frontend's end of a connection: requests the connection, and requests it again with a
+//! back-off after a loss.
 
 use std::time::Duration;
 
 use super::Life;
 
-/// First pause before something is tried again; doubles up to the last.
+/// First pause before a retry; each retry doubles it up to [`LAST_RETRY`].
 pub const FIRST_RETRY: Duration = Duration::from_millis(50);
-/// The longest.
+/// Longest pause before a retry.
 pub const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// When something is tried again. Times are since any moment, always the same.
+/// Exponential back-off. Times are relative to one fixed moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pace {
     at: Duration,
@@ -18,7 +18,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Ready at once.
+    /// Allows an attempt at once.
     pub const fn new() -> Self {
         Pace {
             at: Duration::ZERO,
@@ -26,54 +26,54 @@ impl Pace {
         }
     }
 
-    /// When it may be tried.
+    /// Earliest time of the next attempt.
     pub const fn at(&self) -> Duration {
         self.at
     }
 
-    /// It is being tried: each attempt without success doubles the pause.
+    /// Records the start of an attempt, which doubles the next pause.
     pub fn tried(&mut self, now: Duration) {
         self.pause = (self.pause * 2).min(LAST_RETRY);
         self.failed(now);
     }
 
-    /// It has failed: the pause begins now.
+    /// Records a failure: the pause begins now.
     pub fn failed(&mut self, now: Duration) {
         self.at = now + self.pause;
     }
 
-    /// It has succeeded: what comes next begins with a short pause.
+    /// Records a success, which resets the pause.
     pub fn succeeded(&mut self) {
         self.pause = FIRST_RETRY;
     }
 }
 
-/// What came of asking the accelerator.
+/// Result of a request to the accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is granted.
+    /// The connection is granted.
     Granted,
-    /// It is not, or it could not even be asked: nothing was made.
+    /// The connection is refused, or the request was not sent: the accelerator has made nothing.
     Refused,
-    /// None came in time: it may be granted all the same.
+    /// No answer came in time: the accelerator may still grant the connection.
     Missing,
 }
 
-/// What the caller is to do, in this order.
+/// Actions for the caller, in this order.
 #[must_use]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Todo {
-    /// Go on with what was brought. Otherwise it has been dropped, or is dropped now.
+    /// Continue with the half or link at hand. Otherwise the caller drops it first.
     pub go_on: bool,
-    /// Have the NIC thread give it up.
+    /// The NIC thread must take the connection down.
     pub give_up: bool,
-    /// Tell the accelerator that it is lost.
+    /// Tell the accelerator that the connection is lost.
     pub tell_lost: bool,
     /// Tell the accelerator that this end has let go.
     pub tell_reset: bool,
 }
 
-/// See the module.
+/// State of the frontend's end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialled {
     life: Life,
@@ -81,7 +81,7 @@ pub struct Dialled {
 }
 
 impl Dialled {
-    /// Never asked for.
+    /// Makes the state of a connection that was never requested.
     pub const fn new() -> Self {
         Dialled {
             life: Life::new(),
@@ -89,17 +89,17 @@ impl Dialled {
         }
     }
 
-    /// The epoch that is live or was last.
+    /// The current or last epoch.
     pub const fn epoch(&self) -> u32 {
         self.life.epoch()
     }
 
-    /// When it is to be asked for; `None` while its memory is not free.
+    /// Earliest time of a request; `None` while the memory is in use or quarantined.
     pub fn due(&self) -> Option<Duration> {
         self.life.is_free().then(|| self.pace.at())
     }
 
-    /// The epoch to ask for, if it is time.
+    /// The epoch to request, if a request is due; the caller must send it.
     pub fn ask(&mut self, now: Duration) -> Option<u32> {
         self.due().filter(|due| *due <= now)?;
         let epoch = self.epoch().checked_add(1)?;
@@ -108,7 +108,7 @@ impl Dialled {
         Some(epoch)
     }
 
-    /// What came of asking. What was prepared for it is dropped before unless it was granted.
+    /// Handles the result of a request. The caller has dropped its local half unless it is granted.
     pub fn answered(&mut self, epoch: u32, answer: Answer, now: Duration) -> Todo {
         match answer {
             Answer::Granted => {
@@ -118,14 +118,14 @@ impl Dialled {
             Answer::Refused => {
                 self.life.refused(epoch);
                 self.pace.failed(now);
-                // The accelerator may have lost it before.
+                // The accelerator may have reported the loss earlier.
                 self.let_go(Todo::default())
             }
             Answer::Missing => self.lost(epoch, now),
         }
     }
 
-    /// The data connection is made.
+    /// Handles a successful data connection.
     pub fn connected(&mut self, epoch: u32) -> Todo {
         let wanted = self.life.up(epoch);
         if wanted {
@@ -134,8 +134,8 @@ impl Dialled {
         self.wanted(epoch, wanted)
     }
 
-    /// This end is destroyed: the NIC thread has taken it down, or the data connection could not be
-    /// made.
+    /// Handles the loss of this end: the NIC thread has destroyed it, or the data connection
+    /// failed.
     pub fn lost(&mut self, epoch: u32, now: Duration) -> Todo {
         if epoch != self.epoch() {
             return Todo::default();
@@ -148,7 +148,7 @@ impl Dialled {
         })
     }
 
-    /// The accelerator has lost it.
+    /// Handles the accelerator's message that it has lost the connection.
     pub fn lost_there(&mut self, epoch: u32) -> Todo {
         Todo {
             give_up: self.life.lost_there(epoch),
@@ -156,12 +156,12 @@ impl Dialled {
         }
     }
 
-    /// The accelerator has let go.
+    /// Handles the accelerator's message that it has let go.
     pub fn reset_there(&mut self, epoch: u32) {
         self.life.reset_there(epoch);
     }
 
-    /// The session is over, and tasks that had the connection are, too.
+    /// Handles the end of the session; the session's tasks have ended before.
     pub fn session_over(&mut self) -> Todo {
         let give_up = self.life.session_over();
         if !self.is_on_nic_thread() {
@@ -173,7 +173,7 @@ impl Dialled {
         })
     }
 
-    /// It is not free before a NIC thread has taken it down.
+    /// Whether a NIC thread must take the connection down before it is free.
     pub fn is_on_nic_thread(&self) -> bool {
         self.life.is_on_nic_thread()
     }

@@ -1,41 +1,40 @@
-//! The accelerator's ends of a session's connections: what was granted, who has its slots, and
-//! which keys are out.
+//! The accelerator's ends of a session's connections: granted epochs, the owners of the slots, and
+//! the keys handed out.
 //!
-//! `S` stands for the slots: a handle that can be cloned, and whose owner knows whether somebody
-//! else still reads them.
+//! `S` is a cloneable handle of the slots; the caller can tell whether other clones still exist.
 
 use std::collections::HashMap;
 
 use super::{Life, LifeError};
 
-/// What a data connection has to show.
+/// Key that a data connection must present.
 pub type Key = [u8; 16];
 
 #[derive(Debug)]
 struct Connection<S> {
     life: Life,
-    /// There while its memory is in use.
+    /// Set while the memory is in use.
     slots: Option<S>,
     nic: usize,
-    /// Epochs up to this one were given up before they were opened, and are not opened any more.
+    /// Epochs up to this one were given up before they were opened, and must not be opened.
     void: u32,
 }
 
-/// What the caller is to do about a connection that the frontend has lost.
+/// Actions for the caller after the frontend has lost a connection.
 #[must_use]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostThere {
-    /// Have the NIC thread give it up.
+    /// The NIC thread must take the connection down.
     pub give_up: bool,
-    /// Tell the frontend at once that nothing of it is here.
+    /// Tell the frontend at once that this end does not exist.
     pub tell_reset: bool,
 }
 
-/// See the module.
+/// Connections of one session.
 #[derive(Debug)]
 pub struct Granted<S> {
     connections: HashMap<u16, Connection<S>>,
-    /// Granted ones whose data connection has not come yet.
+    /// Keys of granted connections whose data connection has not come yet.
     keys: HashMap<Key, (u16, u32)>,
     over: bool,
 }
@@ -51,10 +50,10 @@ impl<S> Default for Granted<S> {
 }
 
 impl<S: Clone> Granted<S> {
-    /// A task begins to make these connections, given by number and epoch: all of them, or none.
+    /// Starts to make these connections (number and epoch): all of them or none.
     ///
     /// # Errors
-    /// The first that cannot be, and why.
+    /// The first connection that is not allowed, and the reason.
     pub fn ask(&mut self, wanted: &[(u16, u32)]) -> Result<(), (u16, LifeError)> {
         for (i, (number, epoch)) in wanted.iter().enumerate() {
             if let Err(e) = self.ask_one(*number, *epoch) {
@@ -79,16 +78,16 @@ impl<S: Clone> Granted<S> {
         c.life.ask(epoch)
     }
 
-    /// The task makes none of these, and has dropped what it had made.
+    /// Records that none of these connections was made; the caller has dropped its parts.
     pub fn refused(&mut self, wanted: &[(u16, u32)]) {
         for (number, epoch) in wanted {
             self.connection(*number).life.refused(*epoch);
         }
     }
 
-    /// The task has made one. True where it is still wanted; `key` is what its data connection will
-    /// show. Otherwise its link is to be dropped before this is unlocked, and its slots are
-    /// collected later.
+    /// Records that a connection was made. Returns whether it is still wanted; `key` is the key
+    /// that its data connection must present. If it is unwanted, the caller drops its link before
+    /// it unlocks this value, and the slots are collected later.
     pub fn granted(
         &mut self,
         (number, epoch): (u16, u32),
@@ -106,7 +105,7 @@ impl<S: Clone> Granted<S> {
         wanted
     }
 
-    /// The slots of the connection that this key was handed out for, once, and its NIC.
+    /// Takes a key and returns its connection's slots and NIC; each key is valid once.
     pub fn take(&mut self, key: &Key, number: u16, epoch: u32) -> Option<(S, usize)> {
         let of = self.keys.remove(key)?;
         let c = self.connections.get(&number)?;
@@ -114,25 +113,26 @@ impl<S: Clone> Granted<S> {
         Some((slots.clone(), c.nic))
     }
 
-    /// The data connection is there: true where it goes to a NIC thread, before this is unlocked.
+    /// Handles the arrival of a data connection. True where the caller must pass it to a NIC thread
+    /// before it unlocks this value.
     pub fn up(&mut self, number: u16, epoch: u32) -> bool {
         let c = self.connections.get_mut(&number);
         c.is_some_and(|c| c.life.up(epoch))
     }
 
-    /// This end has lost a connection, and whatever had it is through with it. True where the
-    /// frontend is to be told.
+    /// Handles the loss of this end, whose holder has released it. True where the caller must tell
+    /// the frontend.
     pub fn lost_here(&mut self, number: u16, epoch: u32) -> bool {
         let c = self.connections.get_mut(&number);
         c.is_some_and(|c| c.life.lost_here(epoch))
     }
 
-    /// The frontend has lost a connection.
+    /// Handles the frontend's message that it has lost a connection.
     pub fn lost_there(&mut self, number: u16, epoch: u32) -> LostThere {
         self.keys.retain(|_, of| *of != (number, epoch));
         let over = self.over;
         let c = self.connection(number);
-        // It was refused, or its turn has not come yet.
+        // The request was refused, or it still waits for its turn.
         let absent =
             epoch > c.life.epoch() || (epoch == c.life.epoch() && c.life.is_free() && epoch > 0);
         if absent {
@@ -144,15 +144,15 @@ impl<S: Clone> Granted<S> {
         }
     }
 
-    /// The frontend has let go.
+    /// Handles the frontend's message that it has let go.
     pub fn reset_there(&mut self, number: u16, epoch: u32) {
         if let Some(c) = self.connections.get_mut(&number) {
             c.life.reset_there(epoch);
         }
     }
 
-    /// Lets go of lost connections whose slots are `unread`, handing the slots out. Returns those
-    /// that the frontend is to be told of.
+    /// Lets go of lost connections whose slots are `unread`, and passes the slots to `slots`.
+    /// Returns the connections to report to the frontend.
     pub fn collect(
         &mut self,
         unread: impl Fn(&S) -> bool,
@@ -170,8 +170,8 @@ impl<S: Clone> Granted<S> {
         tell
     }
 
-    /// The session is over: nothing is granted any more, and NIC threads are to give up what they
-    /// have.
+    /// Ends the session: grants nothing more. The caller has the NIC threads take their connections
+    /// down.
     pub fn end(&mut self) {
         self.over = true;
         self.keys.clear();
@@ -180,23 +180,23 @@ impl<S: Clone> Granted<S> {
         }
     }
 
-    /// How many connections are still made or have their slots in use.
+    /// Number of connections that are being made or whose slots are in use.
     pub fn busy(&self) -> usize {
         let busy = |c: &&Connection<S>| c.slots.is_some() || c.life.is_held();
         self.connections.values().filter(busy).count()
     }
 
-    /// Lost ones that this end has not let go of.
+    /// Whether a lost connection exists that this end has not let go of.
     pub fn quarantined(&self) -> bool {
         self.connections.values().any(|c| c.life.is_letting_go())
     }
 
-    /// Keys that are out.
+    /// Number of keys handed out and not taken.
     pub fn awaited(&self) -> usize {
         self.keys.len()
     }
 
-    /// All slots in use.
+    /// Slots of all connections that have some.
     pub fn slots(&self) -> impl Iterator<Item = &S> {
         self.connections.values().filter_map(|c| c.slots.as_ref())
     }

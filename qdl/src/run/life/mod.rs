@@ -1,4 +1,4 @@
-//! A connection's life at one end, without I/O, and with the clock handed in.
+//! State machine of a connection at one end, without I/O; the caller passes the clock.
 //!
 //! ```text
 //!          ask             granted            up
@@ -10,16 +10,15 @@
 //!    +----------------------------------+    both ends have let go
 //! ```
 //!
-//! A half-dead connection can still write: the peer may not know yet that it is lost, its NIC may
-//! be sending again what was never acknowledged, and a batch may still be reading the slots. So the
-//! slots of a lost connection are quarantined until both ends have said, over the control session,
-//! that their side is torn down and nothing reads its slots any more. The connection that follows
-//! has a new epoch, and with it a new key (and on `ib` a new queue pair).
+//! A lost connection may still be written: the peer may not know of the loss yet, its NIC may
+//! retransmit, and a batch may still read the slots. So the slots of a lost connection are
+//! quarantined until both ends have confirmed over the control session that their side is destroyed
+//! and unread. The next connection has a new epoch, and with it a new key (on `ib` also a new queue
+//! pair).
 //!
-//! * [`Life`] - one end of one connection, the same at both
-//! * [`dialled`] - the frontend's end: asks, and asks again at its pace
-//! * [`granted`] - the accelerator's ends of a session: who holds which slots, and which keys are
-//!   out
+//! * [`Life`] - one end of one connection, the same at both nodes
+//! * [`dialled`] - the frontend's end: requests with a back-off
+//! * [`granted`] - the accelerator's ends of a session: owners of the slots, and keys handed out
 
 pub mod dialled;
 pub mod granted;
@@ -27,22 +26,22 @@ pub mod granted;
 #[cfg(test)]
 mod tests;
 
-/// Where an end of a connection is; see the module.
+/// Stage of one end of a connection; see the diagram above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// No epoch has the memory.
+    /// No epoch uses the memory.
     Free,
-    /// A task here is at work on it: waits for the answer, or makes the slots.
+    /// A task works on it: waits for the answer, or makes the slots.
     Asked,
-    /// Its data connection is being made.
+    /// The data connection is being made.
     Opening,
-    /// It is on a NIC thread.
+    /// A NIC thread polls it.
     Up,
-    /// Given up, and quarantined.
+    /// Lost, and quarantined.
     Lost,
 }
 
-/// Who has a connection at this end, and will say when it has it no more.
+/// The part of this node that holds the connection, and reports when it has released it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     Nothing,
@@ -50,46 +49,45 @@ enum Holder {
     NicThread,
 }
 
-/// See the module.
+/// State of one end of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// The epoch that is live or was last.
+    /// The current or last epoch.
     epoch: u32,
     stage: Stage,
     holder: Holder,
-    /// Which ends have let go of this epoch.
+    /// Whether this end, and the peer's end, have let go of the epoch.
     here: bool,
     there: bool,
-    /// The session it was opened in is over: there is no peer to confirm to, nor one that could
-    /// still write.
+    /// The session of the epoch is over, so no peer needs a confirmation or could still write.
     over: bool,
 }
 
-/// What is asked for does not fit the connection's life.
+/// Error of a request that the connection's state does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LifeError {
-    /// Its memory is still in use.
+    /// The memory is still in use.
     #[error("epoch {epoch} still uses the slots of this connection")]
     InUse {
-        /// The epoch that holds the memory.
+        /// The epoch that uses the memory.
         epoch: u32,
     },
-    /// Its slots are quarantined.
+    /// The slots are quarantined.
     #[error(
         "the slots of epoch {epoch} are quarantined: {missing} has not confirmed that it let go"
     )]
     Quarantined {
-        /// The epoch that was lost.
+        /// The lost epoch.
         epoch: u32,
-        /// Which end is missing.
+        /// The end that has not confirmed.
         missing: &'static str,
     },
-    /// An epoch that does not come after the last.
+    /// The epoch is not higher than the last.
     #[error("epoch {asked} does not come after epoch {last}")]
     OldEpoch {
-        /// Epoch asked for.
+        /// The requested epoch.
         asked: u32,
-        /// Last epoch there was.
+        /// The last epoch.
         last: u32,
     },
     /// The session is over.
@@ -98,7 +96,7 @@ pub enum LifeError {
 }
 
 impl Life {
-    /// A connection that has never been opened; epochs begin at 1.
+    /// Makes the state of a connection that was never opened; epochs begin at 1.
     pub const fn new() -> Self {
         Life {
             epoch: 0,
@@ -110,40 +108,40 @@ impl Life {
         }
     }
 
-    /// The epoch that is live or was last.
+    /// The current or last epoch.
     pub const fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// True once both ends have let go: the next epoch may be asked for.
+    /// Whether both ends have let go, so that the next epoch may be requested.
     pub fn is_free(&self) -> bool {
         self.stage == Stage::Free
     }
 
-    /// True while something of this end has the connection.
+    /// Whether a part of this node holds the connection.
     pub fn is_held(&self) -> bool {
         self.holder != Holder::Nothing
     }
 
-    /// True until a NIC thread says that it has taken the connection down.
+    /// Whether a NIC thread holds the connection and has not reported it destroyed.
     pub fn is_on_nic_thread(&self) -> bool {
         self.holder == Holder::NicThread
     }
 
-    /// Lost, and this end has not let go yet, though nothing has the connection any more.
+    /// Whether the connection is lost and unheld, and this end has not let go.
     pub fn may_let_go(&self) -> bool {
         self.is_letting_go() && !self.is_held()
     }
 
-    /// Lost, and this end has not let go yet.
+    /// Whether the connection is lost, and this end has not let go.
     pub fn is_letting_go(&self) -> bool {
         self.stage == Stage::Lost && !self.here
     }
 
-    /// Takes the memory for a new epoch; a task is at work on it.
+    /// Takes the memory for a new epoch, on which a task works.
     ///
     /// # Errors
-    /// [`LifeError`] while the memory may still be touched by the last epoch.
+    /// [`LifeError`] while the last epoch may still use the memory, or if `epoch` is not higher.
     pub fn ask(&mut self, epoch: u32) -> Result<(), LifeError> {
         let last = self.epoch;
         match self.stage {
@@ -165,20 +163,20 @@ impl Life {
         }
     }
 
-    /// The task that was at work on `epoch` has brought what was asked for. False where it is not
-    /// wanted any more: then it is to be dropped, and [`Life::released`].
+    /// Records that the task has made the connection of `epoch`. False where it is unwanted: then
+    /// the caller drops it and calls [`Life::released`].
     pub fn granted(&mut self, epoch: u32) -> bool {
         self.step(epoch, Stage::Asked, Stage::Opening)
     }
 
-    /// The task that was at work on `epoch` has nothing, and neither end has made anything.
+    /// Records that the task has failed, and that neither end has made anything.
     pub fn refused(&mut self, epoch: u32) {
         self.step(epoch, Stage::Asked, Stage::Free);
         self.released(epoch);
     }
 
-    /// The data connection is there and goes to a NIC thread. False where it is not wanted any
-    /// more: then it is to be dropped.
+    /// Records that the data connection goes to a NIC thread. False where it is unwanted: then the
+    /// caller drops it.
     pub fn up(&mut self, epoch: u32) -> bool {
         let wanted = self.step(epoch, Stage::Opening, Stage::Up);
         if wanted {
@@ -187,20 +185,21 @@ impl Life {
         wanted
     }
 
-    /// This end has lost `epoch`, and whatever had it is through with it. True where that is news,
-    /// for the peer too.
+    /// Records that this end has lost `epoch` and that its holder has released it. True where the
+    /// caller must tell the peer.
     pub fn lost_here(&mut self, epoch: u32) -> bool {
         let news = self.lose(epoch).is_some();
         self.released(epoch);
         news && !self.over
     }
 
-    /// The peer has lost `epoch`. True where a NIC thread is to give it up.
+    /// Records that the peer has lost `epoch`. True where a NIC thread must take the connection
+    /// down.
     pub fn lost_there(&mut self, epoch: u32) -> bool {
         self.lose(epoch) == Some(Stage::Up)
     }
 
-    /// The peer has let go of `epoch`, which it may say before this end knows of the loss.
+    /// Records that the peer has let go of `epoch`, possibly before this end knows of the loss.
     pub fn reset_there(&mut self, epoch: u32) {
         if epoch == self.epoch && self.stage != Stage::Free {
             self.there = true;
@@ -208,15 +207,15 @@ impl Life {
         }
     }
 
-    /// What had `epoch` here is through with it.
+    /// Records that the holder of `epoch` has released it.
     pub fn released(&mut self, epoch: u32) {
         if epoch == self.epoch {
             self.holder = Holder::Nothing;
         }
     }
 
-    /// This end lets go: nothing here reads or writes the slots of the lost epoch. True where the
-    /// peer is to be told.
+    /// Lets go of the lost epoch: nothing here uses the slots. True where the caller must tell the
+    /// peer.
     pub fn let_go(&mut self) -> bool {
         let news = self.may_let_go();
         if news {
@@ -226,8 +225,8 @@ impl Life {
         news && !self.over
     }
 
-    /// The session is over, and with it the peer's end. True where a NIC thread is to give the
-    /// connection up.
+    /// Records the end of the session and of the peer's end. True where a NIC thread must take the
+    /// connection down.
     pub fn session_over(&mut self) -> bool {
         let was_up = self.lose(self.epoch) == Some(Stage::Up);
         self.over = true;
@@ -239,7 +238,7 @@ impl Life {
         matches!(self.stage, Stage::Asked | Stage::Opening | Stage::Up)
     }
 
-    /// Where it was when it was lost; `None` where that is no news.
+    /// Stage before the loss; `None` where the loss is known or the epoch is wrong.
     fn lose(&mut self, epoch: u32) -> Option<Stage> {
         let live = epoch == self.epoch && self.is_live();
         live.then(|| std::mem::replace(&mut self.stage, Stage::Lost))

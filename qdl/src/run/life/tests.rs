@@ -1,5 +1,5 @@
-//! Random histories of both ends of a session, joined by pipes that keep their order: who tells
-//! what when is up to the dice.
+//! Random histories of both ends of a session, joined by pipes that keep their order. The random
+//! numbers decide the order of messages.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -40,7 +40,7 @@ enum ToAccelerator {
     Open(Vec<Which>),
 }
 
-/// The slots of one epoch at the accelerator.
+/// Slots of one epoch at the accelerator.
 #[derive(Debug)]
 struct Slots(Which);
 
@@ -48,11 +48,11 @@ struct Slots(Which);
 #[derive(Default)]
 struct Served {
     granted: Granted<Arc<Slots>>,
-    /// All that was ever asked for, which is what the control plane lets through.
+    /// Everything that was ever requested; the control plane lets only that through.
     asked: HashSet<Which>,
     queue: VecDeque<Vec<Which>>,
     working: Option<Vec<Which>>,
-    /// Slots whose data connection is being welcomed, on a NIC thread, and read by a batch.
+    /// Slots whose data connection is being welcomed, is on a NIC thread, or is read by a batch.
     doors: Vec<Arc<Slots>>,
     nic: Vec<Arc<Slots>>,
     readers: Vec<Arc<Slots>>,
@@ -85,7 +85,7 @@ impl Served {
         }
     }
 
-    /// Takes up, or finishes, an `open`.
+    /// Starts or finishes an `open`.
     fn work(&mut self, succeed: bool) -> Option<ToFront> {
         let Some(wanted) = self.working.take() else {
             let wanted = self.queue.pop_front()?;
@@ -106,7 +106,7 @@ impl Served {
             let slots = Arc::new(Slots(which));
             assert_eq!(self.alive(which.0), NONE, "one user of the memory");
             self.made.push(Arc::downgrade(&slots));
-            // The even ones are connected by the accelerator itself, as queue pairs are.
+            // The accelerator connects the even ones itself, like queue pairs.
             self.keys += 1;
             let key = (which.0 % 2 == 1).then(|| u128::from(self.keys).to_le_bytes());
             let wanted = self.granted.granted(which, slots.clone(), 0, key);
@@ -119,7 +119,7 @@ impl Served {
         Some(ToFront::Opened(grants))
     }
 
-    /// A NIC thread loses a connection, or is told to.
+    /// A NIC thread loses a connection, or must take it down.
     fn lose(&mut self, i: usize) -> Option<Frame> {
         let slots = self.nic.swap_remove(i);
         let which = slots.0;
@@ -150,7 +150,7 @@ impl Served {
         tell.into_iter().map(Frame::Reset).collect()
     }
 
-    /// The session is over.
+    /// Ends the session.
     fn end(&mut self) {
         self.over = true;
         self.queue.clear();
@@ -158,7 +158,7 @@ impl Served {
         self.granted.end();
     }
 
-    /// Whatever is under way comes to its end.
+    /// Completes all work in progress.
     fn run_out(&mut self) {
         self.work(true);
         while self.obey().is_some() || !self.orders.is_empty() {}
@@ -173,14 +173,14 @@ impl Served {
 struct World {
     now: Duration,
     front: Vec<Dialled>,
-    /// Requests on their way: what is waited for, if it still is.
+    /// Requests in flight: the connections waited for, if the frontend still waits.
     asking: Option<Vec<Which>>,
     connecting: Vec<(Which, Option<Key>)>,
     nic: Vec<Which>,
     orders: Vec<Which>,
-    /// Epochs that may touch the memory of each connection.
+    /// Epochs that may access the memory of each connection.
     memory: Vec<Vec<u32>>,
-    /// When each connection was asked for, since it was last up.
+    /// Request times of each connection since it was last up.
     attempts: Vec<Vec<Duration>>,
     asked: HashSet<Which>,
     here: Served,
@@ -240,7 +240,7 @@ impl World {
         self.memory[usize::from(number)].retain(|e| *e != epoch);
     }
 
-    /// True where the caller is to go on.
+    /// Executes the actions; true where the caller continues.
     fn obey_todo(&mut self, which: Which, todo: Todo) -> bool {
         if todo.give_up {
             self.orders.push(which);
@@ -264,7 +264,7 @@ impl World {
         }
         let front = &mut self.front[usize::from(which.0)];
         let todo = front.answered(which.1, answer, self.now);
-        // What is not wanted any more is dropped before the peer hears that it is.
+        // Unwanted parts are dropped before the peer is told.
         if answer == Answer::Granted && !todo.go_on {
             self.drop_half(which);
         }
@@ -299,7 +299,7 @@ impl World {
             }
             Some(ToFront::Opened(grants)) => {
                 let of: Vec<_> = grants.iter().map(|(w, _)| *w).collect();
-                // An answer that comes too late is nobody's.
+                // An answer that comes too late is ignored.
                 if self.asking.take_if(|a| *a == of).is_some() {
                     for (which, key) in grants {
                         if self.answered(which, Answer::Granted) {
@@ -394,7 +394,7 @@ impl World {
         self.attempts.iter_mut().for_each(Vec::clear);
     }
 
-    /// What was said long ago, and what nobody could say, changes nothing.
+    /// Old and impossible messages change nothing.
     fn old_words(&mut self, a: usize) {
         let at = a % self.front.len();
         let front = &mut self.front[at];
@@ -476,7 +476,7 @@ impl World {
         }
     }
 
-    /// Nothing goes wrong any more: every connection comes up, whatever has happened before.
+    /// Without further faults every connection comes up, whatever happened before.
     fn comes_up(&mut self) {
         for _ in 0..200 {
             while !self.to_accelerator.is_empty() {
@@ -505,7 +505,7 @@ impl World {
             while !self.connecting.is_empty() {
                 self.connect(0, true);
             }
-            // One end may be up alone, until an echo is missed.
+            // One end may be up alone until an echo is missed.
             let alone = |w: &Which| !self.here.nic.iter().any(|s| s.0 == *w);
             if let Some(i) = self.nic.iter().position(alone)
                 && self.here.doors.is_empty()
@@ -562,8 +562,8 @@ proptest! {
         world.nothing_is_left();
     }
 
-    /// A frontend may say what it likes: no slots are in use twice, and once its session is over
-    /// none are in use at all.
+    /// Whatever a frontend sends, no slots have two users, and after its session no slots are in
+    /// use.
     #[test]
     fn no_frontend_keeps_slots(
         words in prop::collection::vec((0u8..14, 0u16..3, 0u32..6), 0..200),
@@ -622,7 +622,7 @@ fn slots_are_quarantined_until_both_ends_have_let_go() {
     let old = LifeError::OldEpoch { asked: 1, last: 1 };
     assert_eq!(life.ask(1), Err(old));
     up(&mut life, 2);
-    // The peer was the first to know.
+    // The peer learned of the loss first.
     life.reset_there(2);
     assert!(!life.let_go(), "it was not lost yet");
     assert!(life.lost_here(2), "news");

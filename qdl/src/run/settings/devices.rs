@@ -1,4 +1,4 @@
-//! The plain values that devices and connections are opened with, out of a NIC's entry.
+//! Settings of devices and connections, from an entry of `nics`.
 
 use fabric::{
     ib::{IbDeviceCfgs, IbWishes},
@@ -11,7 +11,7 @@ use crate::{
     topology::Topology,
 };
 
-/// The device's own NUMA node, or the configured one. Where sysfs does not say, there is none.
+/// Placement near the configured or the device's NUMA node; empty where sysfs does not say.
 fn near(nic: &NicConfig) -> Near {
     let topology = Topology::of_this_machine().unwrap_or_default();
     topology.near(topology.node_of_nic(nic).as_slice())
@@ -48,7 +48,7 @@ pub fn ib(nic: &NicConfig, ib: &IbKeys) -> IbWishes {
     }
 }
 
-/// The NIC of an entry with `ofi`.
+/// Device settings of an entry with `ofi`.
 ///
 /// # Errors
 /// [`OfiError::Setting`]: the entry has `match` and stands for several NICs.

@@ -1,5 +1,5 @@
-//! From the configuration to what each part of a run takes: one mapping for each concept, the same
-//! for both ends.
+//! Settings of each part of a run, from the configuration: one mapping per concept, the same for
+//! both ends.
 
 use crate::{
     config::{
@@ -23,19 +23,19 @@ mod tests;
 
 pub(super) use devices::{ib, ib_device, ofi_device};
 
-/// NIC threads look after their connections so often.
+/// Interval of a NIC thread's tick.
 const TICK_NS: u64 = 25_000_000;
-/// And at health, under a policy by it, also while nothing arrives.
+/// Interval of the tick under a policy by health.
 const HEALTH_TICK_NS: u64 = 5_000_000;
 /// Most writes queued on a connection before its doorbell must be rung.
 pub(super) const SEND_DEPTH: usize = 256;
 
-/// Nanoseconds, of milliseconds that a file gives.
+/// Converts milliseconds of the configuration to nanoseconds.
 fn ns(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
 }
 
-/// How the nodes prove who they are; reads the token.
+/// Authentication policy; reads the token.
 pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, AuthError> {
     Ok(match auth {
         config::Auth::LoopbackOnly => Auth::Unset,
@@ -44,7 +44,7 @@ pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, AuthError> {
     })
 }
 
-/// The control plane's.
+/// Time limits of the control plane.
 pub(super) fn timing(d: &Deadlines) -> Timing {
     Timing {
         connect: d.step(),
@@ -56,7 +56,7 @@ pub(super) fn timing(d: &Deadlines) -> Timing {
     }
 }
 
-/// How a thread looks for work: not at all before it sleeps for `event`, without an end for `poll`.
+/// How a thread polls before it sleeps: not at all for `event`, for ever for `poll`.
 fn spin(c: &Completion) -> Spin {
     Spin {
         yield_after_ns: c
@@ -70,7 +70,7 @@ fn spin(c: &Completion) -> Spin {
     }
 }
 
-/// The NIC thread of `nics[index]`.
+/// Settings of the NIC thread of `nics[index]`.
 pub(super) fn nic_thread(index: usize, nic: &NicConfig, near: &Near) -> NicThreadCfgs {
     NicThreadCfgs {
         name: format!("nic-{index}"),
@@ -81,7 +81,7 @@ pub(super) fn nic_thread(index: usize, nic: &NicConfig, near: &Near) -> NicThrea
     }
 }
 
-/// The same on a frontend, where it may look at health.
+/// Settings of a frontend's NIC thread, which may need a shorter tick for health.
 pub(super) fn frontend_nic_thread(
     index: usize,
     config: &FrontendConfig,
@@ -121,7 +121,7 @@ pub(super) fn congestion(keys: &TcpKeys, label: &str) -> Result<Option<String>, 
     Ok(chosen)
 }
 
-/// What watches a NIC's link.
+/// Monitor of a NIC's link.
 pub(super) fn link(nic: &NicConfig) -> LinkWatch {
     match &nic.fabric {
         NicFabric::Tcp(tcp) => LinkWatch::of_address(tcp.at().ip()),
@@ -133,7 +133,7 @@ pub(super) fn link(nic: &NicConfig) -> LinkWatch {
     }
 }
 
-/// The dispatcher's, but for its connections and its memory.
+/// Settings of the dispatcher, without connections and memory.
 pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
     let d = &config.deadlines;
     let up_to = |n: &NicConfig| n.post_up_to() as u64;
@@ -154,7 +154,7 @@ pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
     }
 }
 
-/// How the health of rails is judged.
+/// Settings of the rails' health.
 pub(super) fn health(c: &HealthConfig) -> HealthCfgs {
     let hold = |first: u64, most: u64| FailbackCfgs {
         first_ns: ns(first),
@@ -173,8 +173,8 @@ pub(super) fn health(c: &HealthConfig) -> HealthCfgs {
     }
 }
 
-/// A warning for each NIC whose NIC thread is pinned to cores of another NUMA node than its own, or
-/// whose `numa` names a node that is not there.
+/// Warnings: one for each NIC whose thread is pinned to cores of a different NUMA node, or whose
+/// `numa` names a node that does not exist.
 pub fn pinning_warnings(nics: &[NicConfig]) -> Vec<String> {
     let Ok(topology) = Topology::of_this_machine() else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Random histories of two cores through pipes that delay, swallow and break, but reorder nothing.
+//! Random histories of two cores over pipes that delay, drop and break, but keep the order.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,26 +15,26 @@ fn is_chosen(rng: &mut Rng, percent: u64) -> bool {
     rng.u64(..100) < percent
 }
 
-/// What befalls the connection.
+/// Fault of the connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
     /// Both ends find it closed.
     Cut,
-    /// Nothing arrives any more, in this direction (0: to the accelerator) or in both (2).
+    /// No frame arrives any more: in one direction (0: to the accelerator), or in both (2).
     Hole(usize),
-    /// The system takes nothing more of one side.
+    /// The system accepts no more bytes from one side.
     Stuck(usize),
 }
 
-/// One direction. A frame, or the end.
+/// One direction: frames, or the end.
 #[derive(Default)]
 struct Pipe {
     items: VecDeque<(u64, Option<Message>)>,
     ended: bool,
 }
 
-/// One end, as far as the other role's does the same.
+/// State of one end that both roles share.
 struct Side {
     heard: u64,
     eof: bool,
@@ -54,12 +54,12 @@ struct History {
     sides: [Side; 2],
     /// To the accelerator, and to the frontend.
     pipes: [Pipe; 2],
-    /// The accelerator's owner is done with this open then.
+    /// Time at which the accelerator's owner completes this open.
     opening: Option<(u64, Vec<ConnectionRequest>)>,
-    /// What the frontend's owner did: answers of each request, epochs asked for.
+    /// Actions of the frontend's owner: number of answers to each request, and requested epochs.
     answers: Vec<u32>,
     started: bool,
-    /// A description was asked for and has not come: one at a time.
+    /// A describe request waits for its answer; one at a time.
     describing: bool,
     describe_token: Option<usize>,
     asked: HashMap<u16, u32>,
@@ -118,10 +118,10 @@ impl History {
         }
     }
 
-    /// Until both sides have nothing left to do; at the end of its run an owner takes its leave.
+    /// Runs until both sides are over; near the end one owner ends the session.
     fn run(&mut self) -> u64 {
         let mut act_at = self.rng.u64(..40) * MS;
-        // Past the handshake: before it there is nothing to take leave of.
+        // After the handshake, since before it no session exists.
         let leave_at = (150 + self.rng.u64(..250)) * MS;
         let mut cut = false;
         for _ in 0..20_000 {
@@ -190,7 +190,7 @@ impl History {
         }
     }
 
-    /// Something that an owner does by itself.
+    /// A spontaneous action of one owner.
     fn act(&mut self) {
         let connection_of = |rng: &mut Rng| rng.u64(..4) as u16;
         let token = self.answers.len();
@@ -198,7 +198,7 @@ impl History {
             0..=2 => {
                 let number = connection_of(&mut self.rng);
                 let last = self.asked.entry(number).or_insert(0);
-                // Now and then one that is not higher, which is refused.
+                // Sometimes the epoch is not higher, and the request is refused.
                 let epoch = (*last + u32::from(is_chosen(&mut self.rng, 90))).max(1);
                 *last = epoch;
                 self.f.open(vec![connection(number, epoch)], token);
@@ -260,7 +260,7 @@ impl History {
         }
     }
 
-    /// Events and frames, until neither side has more for now.
+    /// Handles events and frames until neither side has more.
     fn settle(&mut self) {
         let mut more = true;
         while more {
@@ -289,14 +289,13 @@ impl History {
         }
     }
 
-    /// As the shell does: frames, then the end once all is said; a reader that is over breaks the
-    /// pipe.
+    /// Acts as the shell: sends frames, then the end. A reader that is over breaks the pipe.
     fn transmit(&mut self, from: usize) -> bool {
         let (now, faulty, fault) = (self.now, self.now >= self.fault_at, self.fault);
         let reader_over = self.link(1 - from).is_over();
         let mut any = false;
         if faulty && fault == Fault::Stuck(from) {
-            // One frame is with the system, and stays there.
+            // The system holds one frame for ever.
             self.link(from).poll_transmit(now);
             return false;
         }
@@ -393,7 +392,7 @@ impl History {
 
     fn frontend_event(&mut self, event: Event<usize>) {
         match event {
-            // Also what was asked for after the end is answered, with its cause.
+            // A request after the end is answered with the end's cause.
             Event::Answer(token, _) => {
                 self.answers[token] += 1;
                 if self.describe_token == Some(token) {
@@ -420,7 +419,7 @@ impl History {
             );
             assert_eq!(self.now, self.sides[side].heard + self.gone_after);
         }
-        // Two sound cores never break the protocol; what breaks is the connection.
+        // Two correct cores never break the protocol; only the connection breaks.
         let sound = match &cause {
             ControlError::Bye { .. } | ControlError::Ended { .. } => true,
             ControlError::Remote { code, .. } => {
@@ -437,7 +436,7 @@ impl History {
         self.sides[side].gone = Some(cause);
     }
 
-    /// What must hold of every history.
+    /// Checks that hold for every history.
     fn check(&self, began_leaving: u64) {
         let waits = nanos(local("x").deadline) * 2 + self.gone_after + 600 * MS + 4 * self.delay;
         for side in &self.sides {
@@ -453,7 +452,7 @@ impl History {
     }
 }
 
-/// A frame, or the end, reaches a core.
+/// Delivers a frame or the end to a core.
 fn arrive(core: &mut impl Core, side: &mut Side, item: Option<Message>, now: u64) {
     match item {
         Some(message) => {
@@ -471,7 +470,7 @@ fn arrive(core: &mut impl Core, side: &mut Side, item: Option<Message>, now: u64
     }
 }
 
-/// Says which history it was that failed.
+/// Prints the seed of a failed history.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -496,7 +495,7 @@ fn ten_thousand_histories_end_with_a_cause_in_time_and_every_request_is_answered
             *causes.entry(kind.to_owned()).or_default() += 1;
         }
     }
-    // Every way to end is among them, or these are not the histories they are meant to be.
+    // The histories must cover every kind of end.
     for kind in ["Bye", "Ended", "Remote", "Silent", "Timeout", "Closed"] {
         assert!(
             causes.get(kind).is_some_and(|n| *n > 20),

@@ -1,5 +1,5 @@
-//! Cores without a socket: handshakes and orders that are refused, and two cores through pipes that
-//! take their time ([`histories`]).
+//! Cores without sockets: refused handshakes and refused orders, and two cores over slow pipes
+//! ([`histories`]).
 
 mod histories;
 mod refusals;
@@ -91,7 +91,7 @@ fn grant(l: &ConnectionRequest) -> ConnectionGrant {
     }
 }
 
-/// Carries every frame from one core to the other, at once.
+/// Delivers every frame from one core to the other, without delay.
 fn carry<A: Core, B: Core>(from: &mut A, to: &mut B, now: u64) -> bool {
     let mut any = false;
     while let Some(m) = from.link_mut().poll_transmit(now) {
@@ -102,8 +102,8 @@ fn carry<A: Core, B: Core>(from: &mut A, to: &mut B, now: u64) -> bool {
     any
 }
 
-/// Everything both have to say to each other, at once; the accelerator's owner lets any frontend
-/// in.
+/// Exchanges all frames between both cores, without delay. The accelerator's owner admits any
+/// frontend.
 fn meet(f: &mut Frontend<usize>, a: &mut Accelerator, now: u64) -> (Vec<Event<usize>>, Vec<Asked>) {
     let (mut there, mut here) = (Vec::new(), Vec::new());
     loop {
@@ -125,7 +125,7 @@ fn meet(f: &mut Frontend<usize>, a: &mut Accelerator, now: u64) -> (Vec<Event<us
     }
 }
 
-/// Two cores in a session.
+/// Makes two cores in a session.
 fn session() -> (Frontend<usize>, Accelerator) {
     let (mut f, mut a) = (frontend(local("fe-1")), accelerator(local("acc-1")));
     let (here, there) = meet(&mut f, &mut a, 0);

@@ -1,4 +1,4 @@
-//! What does not fit is refused, and the peer is told what.
+//! Invalid input is refused, and the peer learns the reason.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::{
     wire::{Description, MAX_DESCRIPTION},
 };
 
-/// Both sides' word on one handshake.
+/// Both sides' cause after one handshake.
 fn handshake(f: Local, a: Local) -> (Option<ControlError>, Option<ControlError>) {
     let (mut f, mut a) = (frontend(f), accelerator(a));
     meet(&mut f, &mut a, 0);
@@ -33,7 +33,7 @@ fn told(e: Option<ControlError>, expected: ErrorCode, words: &[&str]) {
     }
 }
 
-/// The accelerator finds out; the frontend is told, in words that make sense on its side.
+/// The accelerator detects the mismatch, and the frontend gets a text from its own point of view.
 #[test]
 fn what_does_not_fit_is_refused_and_both_sides_say_what() {
     let (here, there) = handshake(local("fe-1"), local("acc-1"));
@@ -81,7 +81,7 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
     assert!(matches!(there, ControlError::NameTaken { .. }), "{there}");
     told(here, ErrorCode::NameTaken, &["acc-1"]);
 
-    // 60 ms is half-way between 20 and 100 of the accelerator's.
+    // 60 ms is half-way between the accelerator's 20 and 100 ms.
     let slow = |ms| HeartbeatCfgs {
         every: Duration::from_millis(ms),
         gone_after: Duration::from_secs(1),
@@ -94,7 +94,7 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
     assert!(here.is_none(), "{here:?}");
 }
 
-/// Each role says its own part beside the model: not to say it is no way of saying none.
+/// Each role must send its own field with the model; omitting it does not mean none.
 #[test]
 fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     let stream = Own::Stream(Stream::None);
@@ -250,7 +250,7 @@ fn a_frontend_that_breaks_the_order_is_told_which_field() {
             ],
             "start.id: a session starts once",
         ),
-        // One is worked on, 256 wait.
+        // One is in progress, 256 wait.
         (
             many(258, &|i| open(i, connection(0, i as u32))),
             "open.id: 256 such requests wait",
@@ -305,8 +305,8 @@ fn a_description_past_its_limits_is_refused_and_the_session_goes_on() {
     }
 }
 
-/// A driver's and a library's names are not ours: they are cut before the frontend would refuse
-/// them, and with them the whole answer.
+/// Names from drivers and libraries are clipped, since the frontend would refuse a longer name and
+/// the whole answer with it.
 #[test]
 fn what_a_node_says_when_it_is_drained_is_cut_to_its_limits() {
     let (mut f, mut a) = session();
@@ -336,7 +336,7 @@ fn what_a_node_says_when_it_is_drained_is_cut_to_its_limits() {
     assert_eq!(crate::control::limits::check(drained), Ok(()));
 }
 
-/// What the frontend says of a connection whose open is worked on waits for the answer.
+/// The frontend's messages about a connection whose open is in progress wait for the answer.
 #[test]
 fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {
     for granted in [true, false] {
@@ -349,7 +349,7 @@ fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {
             epoch: 3,
             cause: "slow".to_owned(),
         };
-        // Twice: the second says nothing new.
+        // The second, equal message has no effect.
         a.handle(lost.clone(), 0);
         a.handle(lost.clone(), 0);
         a.handle(
@@ -403,7 +403,7 @@ fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {
                 "{sent:?}"
             );
             assert!(events.is_empty(), "there is nothing to lose: {events:?}");
-            // So it is if the frontend says it later.
+            // A later message of the frontend has the same result.
             a.handle(lost, 0);
             assert_eq!(a.link_mut().poll_transmit(0), Some(reset));
         }
@@ -411,7 +411,7 @@ fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {
     }
 }
 
-/// What is said of an earlier epoch must not touch the one that lives.
+/// A message about an earlier epoch must not affect the current one.
 #[test]
 fn a_word_on_an_earlier_epoch_is_ignored() {
     let (_, mut a) = session();
@@ -515,7 +515,7 @@ fn a_silent_accelerator_is_gone_in_time_and_who_waits_is_answered() {
     }
 }
 
-/// A peer that takes nothing is not read for ever, and not waited for either.
+/// A peer that accepts no bytes is neither read nor waited for without limit.
 #[test]
 fn a_peer_that_takes_no_answers_is_held_up_then_given_up() {
     let (_, mut a) = session();
@@ -533,7 +533,7 @@ fn a_peer_that_takes_no_answers_is_held_up_then_given_up() {
     let mut now = 0;
     while !a.link().is_over() {
         now = a.poll_timeout().expect("not over");
-        // It speaks, but takes nothing.
+        // The peer sends heartbeats but reads nothing.
         seq += 1;
         let beat = Message::Heartbeat {
             seq,
@@ -552,7 +552,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// Any frames in any order, to either role, at any point: they are in order, or the session
-    /// ends and the peer is told of a frame that it sent.
+    /// ends and the peer gets an error about one of its frames.
     #[test]
     fn any_frames_in_any_order_are_taken_or_refused_by_name(
         frames in prop::collection::vec(message(), 1..12), shaken: bool, to_accelerator: bool)
@@ -575,7 +575,7 @@ proptest! {
             let last = last_word(core);
             match core.link().cause() {
                 None => prop_assert_ne!(last.map_or("", |m| m.kind()), "error"),
-                // Said by the peer, or of a peer that does not fit.
+                // The peer sent the cause, or the peer does not fit.
                 Some(ControlError::Remote { .. } | ControlError::Bye { .. }
                     | ControlError::Version { .. } | ControlError::Role { .. }
                     | ControlError::TokenMissing { .. } | ControlError::TokenWrong { .. }) => {}

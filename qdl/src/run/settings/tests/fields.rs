@@ -2,7 +2,7 @@
 
 use super::source::{code, production, reads};
 
-/// A file of `qdl/src/config` as its public fields, and its public methods with their bodies.
+/// Public fields, and public methods with their bodies, of files in `qdl/src/config`.
 #[derive(Default)]
 struct Items {
     fields: Vec<String>,
@@ -40,12 +40,12 @@ impl Items {
         }
     }
 
-    /// Fields and methods that no code outside (`rest`) reads, not even by way of a method that is
-    /// read.
+    /// Fields and methods that no code in `rest` reads, neither directly nor through a method that
+    /// is called.
     fn dead(&self, rest: &str) -> Vec<String> {
         let mut seen = rest.to_owned();
         let mut left: Vec<_> = self.methods.iter().collect();
-        // A method that is called makes live what its body reads.
+        // A called method makes the fields that its body reads live.
         while let Some(i) = left.iter().position(|(name, _)| reads(&seen, name)) {
             seen.push_str(&left.swap_remove(i).1);
         }
@@ -56,7 +56,7 @@ impl Items {
     }
 }
 
-/// The programs' code without the configuration itself.
+/// Code of the programs without the configuration.
 fn rest() -> String {
     ["qdl/src", "frontend/src", "accelerator/src"]
         .map(|path| code(path, "qdl/src/config"))
@@ -70,7 +70,7 @@ fn every_field_is_read() {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         let named = |name: &str| path.file_name().is_some_and(|n| n == name);
-        // Errors are shown, not set.
+        // Errors are displayed, not configured.
         if path.extension().is_some_and(|e| e == "rs") && !named("error.rs") {
             items.read(&production(&std::fs::read_to_string(&path).expect("text")));
         }

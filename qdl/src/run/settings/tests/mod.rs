@@ -1,5 +1,5 @@
-//! Defaults that are said in two places agree, and every key of `docs/configuration.md` has an
-//! effect ([`keys`]), as has every field of the configuration's types ([`fields`]).
+//! Defaults that are stated twice agree. Every key of `docs/configuration.md` has an effect
+//! ([`keys`]), and so has every field of the configuration's types ([`fields`]).
 
 mod fields;
 mod keys;

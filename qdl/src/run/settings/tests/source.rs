@@ -1,14 +1,14 @@
-//! The source of the workspace as text, to find who reads a key.
+//! Source of the workspace as text, to find the readers of a key.
 
 use std::path::{Path, PathBuf};
 
-/// The root of the workspace.
+/// Root of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The code under `path` (a folder or a file, from the root of the workspace), without tests and
-/// comments; what lies under `without` is left out.
+/// Code under `path` (a folder or a file, relative to the root), without tests, comments, and files
+/// below `without`.
 pub fn code(path: &str, without: &str) -> String {
     let mut todo = vec![root().join(path)];
     let mut text = String::new();
@@ -30,7 +30,7 @@ pub fn code(path: &str, without: &str) -> String {
     text
 }
 
-/// A file without its tests and its comments.
+/// Text of a file without tests and comments.
 pub fn production(file: &str) -> String {
     let code = file.split("#[cfg(test)]\nmod tests {").next();
     let lines = code.unwrap_or_default().lines();
@@ -40,7 +40,7 @@ pub fn production(file: &str) -> String {
         .collect()
 }
 
-/// Does `text` have `.name` as a whole word, or `.name(` for a call?
+/// Whether `text` contains `.name` as a whole word, or `.name(` for a call.
 pub fn reads(text: &str, name: &str) -> bool {
     let dotted = format!(".{name}");
     text.match_indices(&dotted).any(|(at, found)| {

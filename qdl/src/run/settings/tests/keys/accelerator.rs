@@ -1,4 +1,4 @@
-//! The keys of an accelerator.
+//! Keys of an accelerator's configuration.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The keys of a frontend.
+//! Keys of a frontend's configuration.
 
 use serde_json::{Value, json};
 
@@ -180,7 +180,7 @@ fn every_key_of_a_frontend_has_an_effect() {
         read("nics[0].address", json!("127.0.0.2"), session, "tcp.at()"),
         maps("nics[0].post_from_issue_thread_up_to", json!(7), "dispatch"),
     ];
-    // 8 bytes, as digests have.
+    // 8 bytes, the size of a digest.
     for key in &mut keys {
         if key.path == "verify" {
             key.given.push(("model.output.dtype", json!("u8")));

@@ -1,8 +1,8 @@
-//! Every key of `docs/configuration.md` has an effect: for each there is another value and a probe.
+//! Every key of `docs/configuration.md` has an effect: each has a second value and a probe here.
 //!
-//! The document's two files are taken with the keys that stand in comments. A key without an entry
-//! here fails, and so does one whose other value leaves what the rest of the program takes
-//! ([`Effect::Maps`]) as it is, or that no code reads ([`Effect::Read`]).
+//! The tests parse the document's two files, including keys in comments. A key without an entry
+//! fails. So does a key whose second value changes no setting ([`Effect::Maps`]) or that no code
+//! reads ([`Effect::Read`]).
 
 use std::{fmt::Debug, path::Path};
 
@@ -25,18 +25,18 @@ mod frontend;
 
 const TEXT: &str = include_str!("../../../../../../docs/configuration.md");
 
-/// How it shows that a key does something.
+/// Proof that a key has an effect.
 enum Effect {
-    /// What this part of a run takes becomes another.
+    /// The settings of this part of a run change.
     Maps(&'static str),
-    /// The value is another, and the code at this path reads it by these words.
+    /// The value changes, and the code at this path reads it with these words.
     Read(&'static str, &'static str),
 }
 
-/// A key, another value for it, and what that does.
+/// A key, a second value for it, and the effect.
 struct Key {
     path: &'static str,
-    /// Other keys that it needs beside it.
+    /// Keys that it requires beside it.
     given: Vec<(&'static str, Value)>,
     other: Value,
     effect: Effect,
@@ -67,7 +67,7 @@ impl Key {
     }
 }
 
-/// The document's files as trees, with what stands in comments.
+/// The document's files as trees, including keys in comments.
 fn files() -> [Value; 2] {
     let blocks: Vec<Value> = TEXT
         .split("```yaml\n")
@@ -81,11 +81,11 @@ fn files() -> [Value; 2] {
     blocks.try_into().expect("two files")
 }
 
-/// `  # key: value  # remark` as `  key: value  # remark`, and what is below such a key
-/// (`  #   key: value`) likewise, where it stands.
+/// Turns `  # key: value  # remark` into `  key: value  # remark`. Likewise for lines below such a
+/// key (`  #   key: value`), with their indentation.
 fn uncommented(line: &str) -> String {
     let blank = line.len() - line.trim_start().len();
-    // Farther to the right a remark goes on.
+    // Farther to the right, the line continues a remark.
     let comment = line[blank..].strip_prefix("# ").filter(|_| blank < 10);
     let key = comment.and_then(|rest| {
         let (key, _) = rest.split_once(':')?;
@@ -98,7 +98,7 @@ fn uncommented(line: &str) -> String {
     }
 }
 
-/// The paths of all keys with a value of their own. LoadGen's settings are LoadGen's to know.
+/// Paths of all keys with a scalar value. LoadGen's settings are excluded.
 fn leaves(path: &str, value: &Value, out: &mut Vec<String>) {
     match value {
         Value::Object(map) if !map.is_empty() && !path.ends_with(".settings") => {
@@ -116,7 +116,7 @@ fn leaves(path: &str, value: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// Sets `path`, whose mappings are made where there are none.
+/// Sets `path`, and creates missing mappings.
 fn set(tree: &mut Value, path: &str, value: &Value) {
     let pointer = path.replace('[', ".").replace(']', "");
     let mut here = tree;
@@ -129,20 +129,20 @@ fn set(tree: &mut Value, path: &str, value: &Value) {
     *here = value.clone();
 }
 
-/// The document's own values, without the keys that belong to another kind of model or engine.
+/// The document's values, without keys of other kinds of models or engines.
 fn base(block: usize) -> Value {
     let part = TEXT.split("```yaml\n").nth(block + 1).expect("two files");
     serde_saphyr::from_str(part.split("```").next().expect("its end")).expect("YAML")
 }
 
-/// What the parts of a run take, by name.
+/// Settings of the parts of a run, by name.
 type Taken = Vec<(&'static str, String)>;
 
 fn text(value: impl Debug) -> String {
     format!("{value:?}")
 }
 
-/// A machine where it makes a difference which node a thread is on.
+/// A machine with two NUMA nodes, where placement matters.
 fn two_sockets() -> Topology {
     let root = tempfile::tempdir().expect("a folder");
     let addresses = machine::expand(machine::TWO_SOCKETS, root.path()).expect("a machine");
@@ -189,7 +189,7 @@ fn nics(nics: &[NicConfig], d: &Deadlines) -> Taken {
     ]
 }
 
-/// Of two cores.
+/// Plan of the threads on a machine with two cores.
 fn threads(nics: &[NicConfig], wanted: Auto<usize>) -> String {
     let near = vec![Near::default(); nics.len()];
     text(crew(nics, &near, wanted, 2, Connections::ToAccelerators(1)))
