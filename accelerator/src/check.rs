@@ -9,8 +9,8 @@ use qdl::{
     model::TensorSpec,
     os::available_memory,
     run::{accelerator_crew, request_stride, response_stride},
-    stats::{Page, memory},
 };
+use report::text::{Page, memory};
 
 use crate::node::Accelerator;
 

@@ -11,8 +11,8 @@ use qdl::{
     model::{ModelSpec, TensorSpec},
     os::available_memory,
     run::{SlotNeeds, frontend_crew},
-    stats::{Page, memory},
 };
+use report::text::{Page, memory};
 
 use crate::{
     accuracy::names_the_class, cli::Args, exit::ExitCode, folder, local, memory::Estimate,

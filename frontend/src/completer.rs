@@ -12,8 +12,8 @@ use loadgen_bridge::{
 };
 use qdl::{
     clock::now_ns,
+    counters::{Live, Recorder},
     dispatch::{Completer, Contradiction, Part, Response, Sample, SampleTimes},
-    stats::{Live, Recorder},
 };
 
 use crate::{

@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use qdl::{os::thread_id, stats::limits::NodeUse};
+use qdl::os::thread_id;
+use record::NodeUse;
 
 /// How often it is read in mid-run: some reads of `/proc` for each thread,
 const EVERY: Duration = Duration::from_millis(500);
@@ -67,10 +68,8 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use qdl::{
-        run::usage,
-        stats::limits::{ISSUE, NicUse},
-    };
+    use qdl::run::usage;
+    use record::{ISSUE, NicUse};
 
     use super::*;
 

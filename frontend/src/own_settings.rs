@@ -4,8 +4,8 @@ use qdl::{
     config::{Completion, FrontendConfig, NicAt, NicConfig, QslMode, Verify, Written},
     os::Congestion,
     run::{request_stride, response_stride},
-    stats::{DEFAULT, GivenValue, SettingOf, SettingRecord},
 };
+use record::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 use serde_json::Value;
 
 use crate::cli::Args;

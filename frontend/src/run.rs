@@ -26,9 +26,9 @@ use loadgen_bridge::{Plan, TestMode};
 use qdl::{
     clock::now_ns,
     config::{self, FrontendConfig, NicConfig, Written},
+    counters::Live,
     os::{Near, available_memory},
     run::{frontend_crew, pinning_warnings, settle_connections},
-    stats::Live,
     topology::{Topology, spell_out},
 };
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use loadgen_bridge::{QuerySample, SystemUnderTest};
-use qdl::{clock::now_ns, dispatch::Sample, fabric::SourceId, stats::Live};
+use qdl::{clock::now_ns, counters::Live, dispatch::Sample, fabric::SourceId};
 
 use crate::{
     backend::Backend,
@@ -171,7 +171,8 @@ impl SystemUnderTest for Sut {
 #[cfg(test)]
 mod tests {
     use loadgen_bridge::ResponseId;
-    use qdl::{config::DatasetConfig, model::ModelSpec, stats::SystemRecord};
+    use qdl::{config::DatasetConfig, model::ModelSpec};
+    use record::SystemRecord;
 
     use super::*;
     use crate::dataset::Dataset;
@@ -192,7 +193,7 @@ mod tests {
             let n = self.calls.fetch_add(1, Relaxed);
             (format!("Network SUT {n}"), Some(Duration::from_micros(n)))
         }
-        fn engines(&self) -> Vec<(String, qdl::wire::EngineInfo)> {
+        fn engines(&self) -> Vec<(String, record::EngineInfo)> {
             Vec::new()
         }
         fn outstanding(&self) -> u64 {

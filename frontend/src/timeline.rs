@@ -2,15 +2,17 @@
 //! anyway, and put together at its end for `timeline.json`.
 
 use qdl::{
-    os::ThreadTime,
-    stats::{
-        Live, LossRecord, SystemRecord,
-        limits::ISSUE,
+    counters::{
+        Live,
         ticks::{
             Grown, LatenciesSoFar, LatencyTicks, ThreadReading, ThreadTicks, tick_count, tick_ns,
         },
-        timeline::{ConnectionReading, ConnectionTick, Event, NodeSide, Tick, Timeline},
     },
+    os::ThreadTime,
+};
+use record::{
+    ISSUE, LossRecord, SystemRecord,
+    timeline::{ConnectionTick, Event, NodeSide, Tick, Timeline},
 };
 
 /// With more connections than this they are not told tick by tick.
@@ -55,7 +57,7 @@ pub struct Gather {
 }
 
 /// A row for [`Grown`]: counters first.
-fn row(issued: u64, completed: u64, connections: &[ConnectionReading]) -> Vec<u64> {
+fn row(issued: u64, completed: u64, connections: &[ConnectionTick]) -> Vec<u64> {
     let connections = &connections[..connections.len().min(MOST_CONNECTIONS)];
     let mut row = vec![issued, completed];
     for c in connections {
@@ -114,7 +116,7 @@ fn threads<'a>(
 
 impl Gather {
     /// A look at the counters before the first query: what they hold is not the run's.
-    pub fn before(&mut self, connections: &[ConnectionReading]) {
+    pub fn before(&mut self, connections: &[ConnectionTick]) {
         self.before = row(0, 0, connections);
     }
 
@@ -123,7 +125,7 @@ impl Gather {
         &mut self,
         [first_ns, now_ns]: [u64; 2],
         [issued, completed]: [u64; 2],
-        connections: &[ConnectionReading],
+        connections: &[ConnectionTick],
     ) {
         let now = row(issued, completed, connections);
         if self.run.is_none() {
@@ -141,7 +143,7 @@ impl Gather {
     }
 
     /// Each connection since the run began, as it was at the last look.
-    pub fn connections(&self) -> Vec<ConnectionReading> {
+    pub fn connections(&self) -> Vec<ConnectionTick> {
         let Some((grown, _)) = &self.run else {
             return Vec::new();
         };
@@ -149,7 +151,7 @@ impl Gather {
         let of = row.len().saturating_sub(RUN) / (EACH + GAUGES);
         let reading = |i| {
             let c = connection(&row, i, of);
-            ConnectionReading {
+            ConnectionTick {
                 samples: c.samples,
                 bytes_out: c.bytes_out,
                 bytes_in: c.bytes_in,
@@ -345,14 +347,15 @@ fn lost(loss: &LossRecord) -> Vec<Event> {
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::{ConnectionRecord, Ledger, Live, SampleTimes};
+    use qdl::counters::{Live, SampleTimes};
+    use record::{ConnectionRecord, Ledger};
 
     use super::*;
 
     const S: u64 = 1_000_000_000;
 
-    fn reading(samples: u64, rtt_us: Option<u64>) -> ConnectionReading {
-        ConnectionReading {
+    fn reading(samples: u64, rtt_us: Option<u64>) -> ConnectionTick {
+        ConnectionTick {
             samples,
             bytes_out: 10 * samples,
             bytes_in: samples,

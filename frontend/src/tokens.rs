@@ -11,11 +11,12 @@ use std::sync::{
 
 use loadgen_bridge::{Scenario, TestSettings};
 use qdl::{
+    counters::TokenSizes,
     dispatch::Contradiction,
     model::{DType, ModelSpec, TensorSpec},
-    stats::TokenSizes,
-    wire::{EngineInfo, Stream},
+    wire::Stream,
 };
+use record::EngineInfo;
 
 /// Bytes of a token id: `i32`, little-endian.
 pub const TOKEN_BYTES: usize = 4;

@@ -21,6 +21,7 @@ pub mod compression;
 pub mod config;
 pub mod connection;
 pub mod control;
+pub mod counters;
 pub mod dispatch;
 pub mod fabric;
 pub mod model;
@@ -29,7 +30,6 @@ pub mod rails;
 pub mod response;
 pub mod run;
 pub mod serve;
-pub mod stats;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 pub mod topology;

@@ -17,8 +17,9 @@ use std::{
 use harness::*;
 use qdl::{
     control::{Auth, ClientParams, ClientSession, Timing},
-    wire::{NodeFacts, Stream},
+    wire::Stream,
 };
+use record::NodeFacts;
 use socket2::{Domain, Socket, Type};
 
 /// The port that the child process is to flood.

@@ -20,8 +20,9 @@ use qdl::{
     run::{request_stride, response_stride},
     serve::Service,
     testkit::assert_has,
-    wire::{NodeFacts, Stream},
+    wire::Stream,
 };
+use record::NodeFacts;
 
 /// The device of the frontend and the accelerator's, each rail one port of it.
 fn devices() -> [String; 2] {

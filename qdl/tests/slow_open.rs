@@ -24,9 +24,9 @@ use qdl::{
     },
     run::{request_stride, response_stride},
     serve::{Arrival, Service},
-    stats::ServedReport,
     wire::Stream,
 };
+use record::ServedReport;
 use verbs::stub;
 
 const SLOTS: usize = 16;
@@ -161,7 +161,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         auth: Auth::Unset,
         model: model(),
         stream: Stream::None,
-        facts: qdl::wire::NodeFacts::default(),
+        facts: record::NodeFacts::default(),
         timing: Timing::default(),
     };
     let mut session = runtime

@@ -1,39 +1,49 @@
-//! The page of a run: one file that opens from a disk, prints, and is complete without a script;
-//! and runs beside each other. `docs/report.md` says what each picture shows.
+//! A run's record for people: the summary on a terminal, what limited the run, its page, and runs
+//! beside each other. The page is one file that opens from a disk, prints, and is complete without
+//! a script; `docs/report.md` says what each picture shows.
 //!
 //! Everything is drawn when the page is made, from what lies in a run's folder; what is not there
 //! is said. The page holds the run's own files, and is read back as the run.
 //!
 //! | module | purpose |
 //! | --- | --- |
-//! | [`run`] | a run as its folder, or its page, has it |
+//! | [`text`] | summaries as text, and numbers with units |
+//! | [`causes`] | what limits a run, and the judge |
+//! | `embedded`, `columns` | a run into its page, and back out of it |
+//! | `latency` | counts in a timeline's buckets, and their quantiles |
 //! | [`draw`] | SVG: scales, axes, shapes |
 //! | [`mod@html`] | escaping, tables, headings |
 //! | [`pictures`] | what each picture shows |
-//! | [`advice`] | what limited the run, and what to turn |
+//! | [`advice`] | the causes on the page |
 //! | [`page`] | the whole page of one run |
 //! | [`live`] | a run that goes on |
 //! | [`compare`] | several runs: groups, differences, whether they are more than noise |
 //! | [`command()`] | `qdl report` |
 
 mod advice;
+pub mod causes;
+mod columns;
 mod command;
 mod compare;
 mod draw;
+mod embedded;
 mod html;
+mod latency;
 mod live;
 mod page;
 mod pictures;
-mod run;
+pub mod text;
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
+use record::{ReadError, Run};
+
 pub use command::{Outcome, ReportArgs, command};
+pub use embedded::read_all;
 pub use live::{Over, SoFar, State, so_far};
-pub use run::{ReadError, Run};
 
 /// The page in a run's folder.
 pub const FILE: &str = "report.html";

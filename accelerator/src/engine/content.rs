@@ -15,8 +15,8 @@ use std::{
 use qdl::{
     config::EngineKind,
     os::{sha256_of, sha256_of_file},
-    wire::{Content, MAX_CONTENT_NAME},
 };
+use record::{Content, MAX_CONTENT_NAME};
 
 use super::{EngineError, EngineParams, onnx_data};
 

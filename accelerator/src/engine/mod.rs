@@ -38,9 +38,8 @@ use qdl::{
     model::ModelSpec,
     rails::Score,
     serve::Arrival,
-    stats::GpuRecord,
-    wire::PrefixCache,
 };
+use record::{GpuRecord, PrefixCache};
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use content::{Hashed, Hashing};

@@ -52,8 +52,8 @@ use qdl::{
     model::Compression,
     os::Near,
     serve::{Arrival, Finished, Service, respond_all},
-    stats::limits::{DecompressedUse, EngineUse},
 };
+use record::{DecompressedUse, EngineUse};
 
 pub use counters::Counters;
 

@@ -18,8 +18,8 @@ use qdl::{
     fabric::Region,
     run::EngineTotals,
     serve::{Arrival, Service},
-    stats::{BatchSizes, GpuRecord, SequenceTotals, limits::EngineUse},
 };
+use record::{BatchSizes, EngineUse, GpuRecord, SequenceTotals};
 
 use crate::{
     engine::{self, Engine, EngineError, EngineParams},

@@ -15,6 +15,7 @@ use anyhow::{Result, ensure};
 use qdl::{
     clock::now_ns,
     connection::{NicThreadCfgs, Spin},
+    counters::{Live, Recorder, SampleTimes},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
         Response, Sample,
@@ -29,7 +30,6 @@ use qdl::{
         Arrival, Finished, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Server, Service,
         respond_all,
     },
-    stats::{Live, Recorder, SampleTimes},
 };
 
 use super::{

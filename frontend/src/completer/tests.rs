@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use loadgen_bridge::{Scenario, TestSettings};
-use qdl::{dispatch::First, fabric::SourceId, model::ModelSpec, stats::TokenSizes};
+use qdl::{counters::TokenSizes, dispatch::First, fabric::SourceId, model::ModelSpec};
 
 use super::*;
 

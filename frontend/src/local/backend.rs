@@ -25,9 +25,9 @@ use qdl::{
     fabric::{Grants, Imm, Region, RegionError},
     run::{OnRefusal, Refusals, node_facts},
     serve::{Arrival, Finished, Origin, Part, Service},
-    stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord, limits::NodeUse},
-    wire::{EngineInfo, Stream},
+    wire::Stream,
 };
+use record::{AcceleratorRecord, BatchSizes, EngineInfo, Ledger, NodeUse, SystemRecord};
 
 use super::begun::Begun;
 use crate::{
@@ -525,7 +525,7 @@ mod tests {
         engine::{Digest, EngineKind, EngineParams},
         pipeline::Options,
     };
-    use qdl::{fabric::SourceId, stats::Live};
+    use qdl::{counters::Live, fabric::SourceId};
 
     use super::*;
 

@@ -16,10 +16,10 @@ use accelerator::{
 };
 use qdl::{
     config::TokensConfig,
+    counters::Live,
     dispatch::{Completer, Part, Response, Sample, SampleTimes},
     fabric::{Region, SourceId},
     model::ModelSpec,
-    stats::Live,
     wire::Stream,
 };
 
@@ -135,7 +135,7 @@ fn local(settings: &TokensConfig, stream: Stream, book: &Arc<Mutex<Book>>) -> Ar
     LocalBackend::new(Parts {
         node: "n".to_owned(),
         model: "m".to_owned(),
-        info: qdl::wire::EngineInfo::default(),
+        info: record::EngineInfo::default(),
         pipelines: pipelines.expect("starts"),
         inputs: Arc::new(inputs),
         slots: 48,

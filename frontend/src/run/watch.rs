@@ -11,13 +11,8 @@ use std::{
 
 use ::report::SoFar;
 use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
-use qdl::{
-    clock::now_ns,
-    os::thread_times,
-    run::usage_of,
-    stats::{Figures, LossRecord},
-    wire::Stream,
-};
+use qdl::{clock::now_ns, os::thread_times, run::usage_of, wire::Stream};
+use record::{Figures, LossRecord};
 
 use super::{Result, readings::Readings};
 use crate::{

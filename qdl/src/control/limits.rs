@@ -4,16 +4,15 @@
 
 use std::{collections::HashSet, ops::RangeInclusive};
 
+use record::{
+    Content, DecompressedUse, EngineInfo, EngineUse, GpuRecord, LinkFact, MAX_CACHE_WORDS,
+    MAX_CONTENT_NAME, MAX_ENGINE_NAME, MAX_HOST, NicUse, NodeFacts, NodeUse, PrefixCache,
+    ThreadGroup,
+};
+
 use crate::{
     model::{ModelSpec, TensorSpec},
-    stats::{
-        GpuRecord,
-        limits::{DecompressedUse, EngineUse, NicUse, NodeUse, ThreadGroup},
-    },
-    wire::{
-        Content, EngineInfo, LinkFact, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME,
-        MAX_HOST, MAX_RAILS, MAX_SLOTS, NodeFacts, OfiEnd, PrefixCache,
-    },
+    wire::{MAX_RAILS, MAX_SLOTS, OfiEnd},
 };
 
 use super::message::{

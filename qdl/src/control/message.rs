@@ -3,12 +3,12 @@
 
 use std::{fmt, io, net::SocketAddr};
 
+use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
     model::ModelSpec,
-    stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{Description, EngineInfo, IbEnd, NodeFacts, OfiEnd, Score, Stream},
+    wire::{Description, IbEnd, OfiEnd, Score, Stream},
 };
 
 /// Version of the protocol, both planes.

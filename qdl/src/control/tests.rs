@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use record::{EngineInfo, NodeFacts};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -26,7 +27,7 @@ use super::*;
 use crate::{
     control::message::VERSION,
     model::ModelSpec,
-    wire::{Description, EngineInfo, NodeFacts, Stream},
+    wire::{Description, Stream},
 };
 
 /// Nothing in these tests should take this long.

@@ -14,9 +14,9 @@ use crate::{
         SendHalf,
         tracker::{Sample, Tracker},
     },
+    counters::{ConnectionCounts, ConnectionReading},
     fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window},
     rails::Load,
-    stats::{ConnectionRecord, timeline::ConnectionReading},
     wire::Stream,
 };
 
@@ -72,7 +72,7 @@ pub(super) struct Connection {
     pub send: SendHalf,
     pub up: CachePadded<AtomicBool>,
     /// Of links that are gone: what their receiving halves did.
-    pub counts: Mutex<ConnectionRecord>,
+    pub counts: Mutex<ConnectionCounts>,
     /// Samples posted, for the reconciliation; those that warmed it up included.
     pub posted: CachePadded<AtomicU64>,
     /// Answers to samples that warmed it up, refusals included.
@@ -186,14 +186,14 @@ impl Connection {
         self.send.finish()
     }
 
-    pub fn counts(&self) -> MutexGuard<'_, ConnectionRecord> {
+    pub fn counts(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Everything it has counted so far.
-    pub fn settled(&self) -> ConnectionRecord {
+    pub fn settled(&self) -> ConnectionCounts {
         let sent = self.send.counts();
-        ConnectionRecord {
+        ConnectionCounts {
             tx: self.send.fabric_counts(),
             slots: self.cfgs.slots as u64,
             allowed: self.tracker.allowance() as u64,
@@ -202,7 +202,7 @@ impl Connection {
             posted: self.posted_for_callers(),
             warmed: self.warmed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            ..self.counts().clone()
+            ..*self.counts()
         }
     }
 
@@ -217,7 +217,6 @@ impl Connection {
             window_limited_us: read(&self.now.window_limited_us),
             rtt_us: read(&self.now.rtt_us).checked_sub(1),
             in_flight: self.tracker.in_flight() as u64,
-            score: None,
         }
     }
 

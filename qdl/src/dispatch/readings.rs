@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::atomic::Ordering};
 use super::{Connection, DispatchCounts, Dispatcher};
 use crate::{
     connection::{NicThreadHandle, Placed},
-    stats::{ConnectionRecord, PostingRule, limits::NicUse, timeline::ConnectionReading},
+    counters::{ConnectionCounts, ConnectionReading, NicTimes},
 };
 
 impl Dispatcher {
@@ -26,12 +26,10 @@ impl Dispatcher {
         self.crew.threads()
     }
 
-    /// Which thread posts a sample.
-    pub fn posting_rule(&self) -> PostingRule {
-        PostingRule {
-            up_to_bytes: self.shared.post_up_to,
-            one_by_one: self.shared.one_by_one,
-        }
+    /// Which thread posts a sample: the largest burst that the issuing thread posts, in payload
+    /// bytes, and whether each sample has a doorbell of its own.
+    pub fn posting_rule(&self) -> (u64, bool) {
+        (self.shared.post_up_to, self.shared.one_by_one)
     }
 
     /// How many connections are up.
@@ -89,13 +87,13 @@ impl Dispatcher {
     }
 
     /// What the NIC threads were used for so far.
-    pub fn nic_use(&self) -> NicUse {
+    pub fn nic_use(&self) -> NicTimes {
         NicThreadHandle::uses(&self.handles)
     }
 
     /// What each connection did; complete once the dispatcher has been stopped. It knows them by
     /// index alone: their names, and why they were lost, are the caller's to put in.
-    pub fn connection_records(&self) -> Vec<ConnectionRecord> {
+    pub fn connection_records(&self) -> Vec<ConnectionCounts> {
         self.shared
             .connections
             .iter()
@@ -103,7 +101,7 @@ impl Dispatcher {
             .collect()
     }
 
-    /// What each connection is like now, by index; without the scores of rails. Looking at it costs
+    /// What each connection is like now, by index. Looking at it costs
     /// nobody anything.
     pub fn readings(&self) -> Vec<ConnectionReading> {
         self.shared

@@ -67,6 +67,7 @@
 //!
 //! `testkit::conformance` holds the tests of all this, as functions for any fabric.
 
+mod counts;
 mod device_memory;
 mod grants;
 mod imm;
@@ -82,7 +83,7 @@ use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
 use crate::wire::Stream;
 
-pub use crate::stats::{FabricCounts, limits::PathReading};
+pub use counts::{FabricCounts, PathReading};
 pub use device_memory::{DeviceMemory, ProbeError, probe};
 pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};

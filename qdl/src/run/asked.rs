@@ -2,6 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use record::{
+    EngineInfo, LossRecord, NodeFacts,
+    timeline::{ConnectionTick, Event, NodeSide},
+};
+
 use super::{
     Cluster,
     api::ClusterError,
@@ -11,11 +16,6 @@ use super::{
 use crate::{
     clock::now_ns,
     control::{ClientHandle, ControlError},
-    stats::{
-        LossRecord,
-        timeline::{ConnectionReading, Event, NodeSide},
-    },
-    wire::{EngineInfo, NodeFacts},
 };
 
 /// How long they may take in all to tell their side of the run at its end.
@@ -23,8 +23,9 @@ const SIDES: Duration = Duration::from_secs(2);
 
 impl Cluster {
     /// What each connection is like now, by index.
-    pub fn readings(&self) -> Vec<ConnectionReading> {
-        let mut all = self.common.dispatcher().readings();
+    pub fn readings(&self) -> Vec<ConnectionTick> {
+        let all = self.common.dispatcher().readings();
+        let mut all: Vec<_> = all.iter().map(super::report::reading).collect();
         if let Some(rails) = self.common.rails.get() {
             for peer in 0..self.common.peers.len() {
                 let report = self.common.dispatcher().rail_report(peer);

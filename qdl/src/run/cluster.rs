@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use record::{NicUse, Places, PostingRule, SystemRecord};
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -36,7 +37,6 @@ use crate::{
     fabric::MAX_SLOTS,
     model::Lengths,
     os::Near,
-    stats::{Places, SystemRecord, limits::NicUse},
     topology::LinkWatch,
 };
 
@@ -279,7 +279,7 @@ impl Cluster {
 
     /// What this node's NIC threads were used for so far.
     pub fn nic_use(&self) -> NicUse {
-        self.common.dispatcher().nic_use()
+        super::report::nic_use(self.common.dispatcher().nic_use())
     }
 
     fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
@@ -390,17 +390,17 @@ impl Cluster {
         common.dispatcher().stop();
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
-        let mut connections = common.dispatcher().connection_records();
+        let counts = common.dispatcher().connection_records();
         let (events, _) = self.happened();
         let warm_up = super::lock(&self.warmed).take();
         let mut warm_up = warm_up.map(|(report, _)| report);
         if let Some(w) = &mut warm_up {
             // Those of later phases, and answers that came after one had failed, too.
-            w.samples = connections.iter().map(|c| c.warmed).sum();
+            w.samples = counts.iter().map(|c| c.warmed).sum();
         }
         let lost = super::lock(&common.lost).clone();
-        super::report::complete(
-            &mut connections,
+        let connections = super::report::connections(
+            &counts,
             |i| common.connection_name(i),
             &lost,
             warm_up.as_ref(),
@@ -427,6 +427,7 @@ impl Cluster {
             .collect();
         let nics = common.config.nics.iter().map(NicConfig::label);
         let counts = common.dispatcher().counts();
+        let (up_to_bytes, one_by_one) = common.dispatcher().posting_rule();
         let (staged_copies, staged_bytes) = common.dispatcher().staged();
         SystemRecord {
             refusals,
@@ -440,7 +441,10 @@ impl Cluster {
             backlog_max: counts.backlog_max,
             backlogged: counts.backlogged,
             handed_over: counts.handed_over,
-            posting_rule: Some(common.dispatcher().posting_rule()),
+            posting_rule: Some(PostingRule {
+                up_to_bytes,
+                one_by_one,
+            }),
             losses,
             facts: Some(common.facts.clone()),
             events,

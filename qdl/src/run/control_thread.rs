@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use record::Content;
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -18,7 +19,6 @@ use crate::{
     config::ModelFiles,
     control::{ClientSession, ControlError, check_unique_names},
     fabric::Broken,
-    wire::Content,
 };
 
 /// How often the monitor looks.

@@ -6,11 +6,13 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use record::NodeFacts;
+
 use crate::{
     config::NicConfig,
     os::{Host, sha256_of_file},
     topology,
-    wire::{MAX_RAILS, NodeFacts},
+    wire::MAX_RAILS,
 };
 
 /// What does not change while the program runs.

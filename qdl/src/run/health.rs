@@ -3,6 +3,8 @@
 
 use std::sync::Mutex;
 
+use record::{RailChange, RailRecord};
+
 use super::common::Common;
 use crate::{
     clock::now_ns,
@@ -10,7 +12,6 @@ use crate::{
         Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy,
         RailState, RailsError,
     },
-    stats::{RailChange, RailRecord},
 };
 
 /// Most changes of rails that are kept: an accelerator's scores may make one in each tick.

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use record::{BatchSizes, EngineInfo, EngineUse, GpuRecord, SequenceTotals, ServedReport};
 use tokio::{net::TcpListener, sync::watch};
 
 use super::{
@@ -33,9 +34,8 @@ use crate::{
     os::{Near, more_open_files},
     rails::Score,
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
-    stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport, limits::EngineUse},
     topology::LinkWatch,
-    wire::{Description, EngineInfo},
+    wire::Description,
 };
 
 /// Most places in the lobby of the control port, and in those of all data ports together. The limit

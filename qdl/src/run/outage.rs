@@ -3,10 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
-    fabric::Broken,
-    stats::{LossRecord, SilentOn},
-};
+use record::{LossRecord, SilentOn};
+
+use crate::fabric::Broken;
 
 /// Most outages that are kept apart; later ones are counted in with the last.
 const MOST: usize = 256;

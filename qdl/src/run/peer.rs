@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use record::EngineInfo;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -20,7 +21,6 @@ use crate::{
     config::{Gpus, ModelFiles},
     control::{ClientEvent, ClientHandle, ClientSession, ControlError, Scores},
     fabric::Broken,
-    wire::EngineInfo,
 };
 
 /// What is lost at about one time is told of in one line, so long after the first of it.
@@ -314,7 +314,7 @@ impl PeerTask {
             peer.outages.tell(&node, |at_ns| self.common.in_run(at_ns))
         };
         if let Some(told) = told.filter(|_| !self.common.is_closing()) {
-            self.common.listener.note(&told.line());
+            self.common.listener.note(&told.to_string());
         }
     }
 
@@ -521,7 +521,7 @@ mod tests {
             name: name.to_owned(),
             tokens: false,
             at_once: 64,
-            content: Some(crate::wire::Content::Settings {
+            content: Some(record::Content::Settings {
                 sha256: hash.repeat(64),
             }),
             ..EngineInfo::default()

@@ -2,10 +2,7 @@
 //! and the accelerators on separate machines, and Ethernet, IEEE 802.11, InfiniBand or 3GPP between
 //! them.
 
-use crate::{
-    stats::LOOPBACK_NOTE,
-    wire::{LinkFact, LinkLayer, NodeFacts},
-};
+use record::{LOOPBACK_NOTE, LinkFact, LinkLayer, NodeFacts};
 
 /// Why the links of a run would not count, a line each; empty where nothing speaks against them.
 /// `own` are this node's facts, `peers` the accelerators' names and facts.

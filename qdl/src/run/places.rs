@@ -1,9 +1,10 @@
 //! Where a node's NIC threads and memory are, for its summary.
 
+use record::{NicPlace, Places};
+
 use crate::{
     connection::Placed,
     os::{Near, numa_nodes},
-    stats::{NicPlace, Places},
 };
 
 /// Of NICs with these labels, where they were to be, and where they are.

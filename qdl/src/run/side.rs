@@ -6,18 +6,16 @@ use std::{
     time::Duration,
 };
 
+use record::timeline::{MOST_SIZES, NodeSide};
+
 use super::{lock, node::EngineTotals, served::Session};
 use crate::{
     clock::now_ns,
     control::{Counters, limits::MAX_SIDE_PART},
-    os::thread_times,
-    stats::{
-        ticks::{
-            EngineReading, EngineTicks, FIRST_TICK_NS, MOST_SIZES, MOST_TICKS, ThreadReading,
-            ThreadTicks, tick_ns,
-        },
-        timeline::NodeSide,
+    counters::ticks::{
+        EngineReading, EngineTicks, FIRST_TICK_NS, MOST_TICKS, ThreadReading, ThreadTicks, tick_ns,
     },
+    os::thread_times,
 };
 
 /// How often counts are read: a tick of them each.
@@ -47,7 +45,7 @@ struct Gathered {
 }
 
 fn reading(counters: &Counters, engine: EngineTotals) -> EngineReading {
-    let copied = |us: u64, g: &crate::stats::GpuRecord| us + g.copy_in_us + g.copy_out_us;
+    let copied = |us: u64, g: &record::GpuRecord| us + g.copy_in_us + g.copy_out_us;
     EngineReading {
         arrived: counters.arrived,
         answered: counters.responded,
@@ -191,7 +189,7 @@ fn read_threads(g: &mut Gathered, now_ns: u64) {
 
 #[cfg(test)]
 mod tests {
-    use crate::stats::BatchSizes;
+    use record::BatchSizes;
 
     use super::*;
 

@@ -1,9 +1,10 @@
 //! What this process was used for so far, as one reading: [`NodeUse`].
 
+use record::{ISSUE, NicUse, NodeUse, ThreadGroup};
+
 use crate::{
     clock::now_ns,
     os::{ThreadTime, affinity, machine_time, thread_times},
-    stats::limits::{ISSUE, NicUse, NodeUse, ThreadGroup},
 };
 
 /// Kinds of threads that are told apart; the rest is one more.

@@ -20,7 +20,6 @@ use crate::{
     response::{
         MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
     },
-    stats::ServedConnection,
     wire::Stream,
 };
 
@@ -71,11 +70,12 @@ impl ServeConnectionCfgs {
 
 /// What the NIC thread counted of its receiving half.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Received {
+pub struct Received {
     /// Samples handed to the service.
     pub arrived: u64,
     /// Sleeps that it ended.
     pub wakeups: u64,
+    /// What the fabric counted.
     pub fabric: FabricCounts,
 }
 
@@ -216,29 +216,21 @@ impl ServeConnection {
 
     /// Counts of its sending half, once its links are gone: this takes the send token, and what is
     /// ready meanwhile would stay where it is.
-    pub(super) fn sent_counts(&self) -> FabricCounts {
+    pub fn sent_counts(&self) -> FabricCounts {
         self.send.fabric_counts()
     }
 
-    /// What it did; complete once its local side is destroyed and nothing reads it any more.
-    pub fn record(&self) -> ServedConnection {
-        let received = *self.received.lock().unwrap_or_else(PoisonError::into_inner);
-        ServedConnection {
-            connection: self.cfgs.connection,
-            epoch: self.cfgs.epoch,
-            arrived: received.arrived,
-            answered: self.responded(),
-            refused: self.refused(),
-            dropped_late: self.late(),
-            wakeups: received.wakeups,
-            blocked: self.send.counts().blocked,
-            tx: self.sent_counts(),
-            rx: received.fabric,
-            lost: false,
-        }
+    /// Doorbells after which something was left that its socket or queue pair had no room for.
+    pub fn blocked(&self) -> u64 {
+        self.send.counts().blocked
     }
 
-    pub(super) fn received(&self, counts: Received) {
+    /// Counts of its receiving half; complete once its local side is destroyed.
+    pub fn received(&self) -> Received {
+        *self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn put_received(&self, counts: Received) {
         *self.received.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 

@@ -35,8 +35,8 @@ pub use end::{ServeConnection, ServeConnectionCfgs};
 
 use crate::{
     connection::{self, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed},
+    counters::NicTimes,
     fabric::{Broken, FabricCounts, Link},
-    stats::limits::NicUse,
 };
 
 use nic::{Command, ServeNic};
@@ -70,7 +70,7 @@ pub(crate) struct NicCounts {
 }
 
 /// Totals of a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServeCounts {
     /// Samples that arrived.
     pub arrived: u64,
@@ -216,7 +216,7 @@ impl Server {
     }
 
     /// What the NIC threads were used for so far.
-    pub fn nic_use(&self) -> NicUse {
+    pub fn nic_use(&self) -> NicTimes {
         NicThreadHandle::uses(&self.handles)
     }
 

@@ -7,11 +7,10 @@
 
 use std::{fs, net::IpAddr, path::Path};
 
+use record::{LinkFact, LinkLayer};
+
 use super::{LinkWatch, near::device_of};
-use crate::{
-    config::{NicAt, NicConfig},
-    wire::{LinkFact, LinkLayer},
-};
+use crate::config::{NicAt, NicConfig};
 
 /// ARP hardware types of the kernel's `if_arp.h`.
 const ETHERNET: u32 = 1;

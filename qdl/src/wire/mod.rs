@@ -9,17 +9,11 @@
 //! | [`OfiEnd`] | what one end of a libfabric connection tells the other |
 //! | [`Score`] | a health score in (0, 1], exact |
 //! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
-//! | [`EngineInfo`] | what an accelerator says of its engine |
-//! | [`Content`] | what that engine really runs: a file, settings, a server's model |
-//! | [`NodeFacts`] | what a node says of itself and its machine |
 //! | [`Description`] | the whole of a machine, and the node's configuration |
 //! | `DATA_MAGIC`, `is_control_frame` | by which a peer's plane is known |
 //! | [`Stream`] | when the tokens of an answer leave the accelerator |
 
-mod content;
 mod description;
-mod engine;
-mod facts;
 mod ib_end;
 mod ofi_end;
 mod planes;
@@ -27,10 +21,7 @@ mod policy;
 mod score;
 mod stream;
 
-pub use content::{Content, MAX_CONTENT_NAME};
 pub use description::{Description, MAX_DESCRIPTION};
-pub use engine::{CacheState, EngineInfo, MAX_CACHE_WORDS, MAX_ENGINE_NAME, PrefixCache};
-pub use facts::{LinkFact, LinkLayer, MAX_HOST, MachineIds, NodeFacts};
 pub use ib_end::{IbEnd, IbRegion};
 pub use ofi_end::{OfiEnd, OfiForm, OfiRegion};
 pub(crate) use planes::{DATA_MAGIC, is_control_frame};

@@ -1,12 +1,13 @@
 //! Each figure of a group beside the first group's, and whether they differ by more than noise.
 
-use qdl::stats::{RunRecord, Stage, text};
+use record::{Run, RunRecord, Stage};
+
+use crate::text;
 
 use super::{
     bootstrap::{Draw, draws, interval, means, why_none},
     groups::Group,
 };
-use crate::run::Run;
 
 /// A figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -13,13 +13,16 @@ mod differences;
 mod groups;
 mod pictures;
 
-use qdl::stats::{Stage, text};
+use record::{Run, Stage};
+
+use crate::text;
 
 use self::groups::Group;
 use crate::{
+    causes,
+    embedded::record,
     html::{Cell, absent, escape, list, table},
     page,
-    run::{Run, record},
 };
 
 fn runs_table(groups: &[Group<'_>]) -> String {
@@ -35,7 +38,11 @@ fn runs_table(groups: &[Group<'_>]) -> String {
                 Some(false) => "INVALID",
                 None => "-",
             };
-            let limit = r.limits.findings.first().map_or("-", |f| f.cause.name());
+            let limit = r
+                .limits
+                .findings
+                .first()
+                .map_or("-", |f| causes::name(f.cause));
             rows.push(vec![
                 Cell::Raw(format!(
                     "<i class=\"{}\"></i>{}",

@@ -1,6 +1,8 @@
 //! Groups of runs over one another.
 
-use qdl::stats::{Stage, text};
+use record::{Run, Stage};
+
+use crate::text;
 
 use super::{
     differences::{Found, change},
@@ -14,7 +16,6 @@ use crate::{
         percentiles::{self, Curve, stage_legend},
         stages::{Means, bar},
     },
-    run::Run,
 };
 
 /// Changes that are marked on the axis, in percent.

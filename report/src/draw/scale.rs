@@ -1,6 +1,6 @@
 //! From a value to a place on an axis, and what is written there.
 
-use qdl::stats::text;
+use crate::text;
 
 /// A mark on an axis.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,11 +1,9 @@
 //! The pictures of a run that goes on, in an element of HTML.
 
+use crate::text;
 use hdrhistogram::Histogram;
-use qdl::stats::{
-    ConnectionRecord, RunRecord, Summary,
-    limits::{Evidence, LoadgenView},
-    text,
-    timeline::bucket_begins,
+use record::{
+    ConnectionRecord, Evidence, LoadgenView, Run, RunRecord, Summary, timeline::bucket_begins,
 };
 
 use super::{SoFar, State};
@@ -14,7 +12,6 @@ use crate::{
     html::{Cell, absent, escape, figure, table},
     page::{section, two},
     pictures::{connections, course, limits, percentiles, threads},
-    run::Run,
 };
 
 /// Most connections and NIC threads that have a row.
@@ -141,7 +138,7 @@ fn network(of: &SoFar, run: &Run) -> String {
     let rate = |bytes: u64| text::bit_rate(bytes as f64 * 8.0 / seconds / 1e9);
     if !of.connections.is_empty() {
         html = connections::over_time(run, &run.summary.run.system.connections);
-        let row = |(name, c): &(String, qdl::stats::timeline::ConnectionReading)| {
+        let row = |(name, c): &(String, record::timeline::ConnectionTick)| {
             vec![
                 Cell::words(format!("`{name}`")),
                 Cell::figure(text::grouped(c.samples)),
@@ -169,7 +166,7 @@ fn network(of: &SoFar, run: &Run) -> String {
         ];
         html.push_str(&table(&heading, &rows));
     }
-    let row = |(name, f): &(String, qdl::stats::Figures)| {
+    let row = |(name, f): &(String, record::Figures)| {
         let p99 = match f.p99_round_trip_ns {
             0 => "-".to_owned(),
             ns => text::time_us(ns as f64 / 1000.0),

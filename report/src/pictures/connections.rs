@@ -1,15 +1,16 @@
 //! Each connection and each rail: what it carried, and what held it up.
 
-use qdl::stats::{
-    ConnectionRecord, RailRecord, text,
+use record::{
+    ConnectionRecord, RailRecord, Run,
     timeline::{ConnectionTick, Timeline},
 };
+
+use crate::text;
 
 use super::percent;
 use crate::{
     draw::{rates, spark},
     html::{Cell, figure, paragraph, table},
-    run::Run,
 };
 
 /// Most connections that have a row with curves; a larger run's others are in the data.

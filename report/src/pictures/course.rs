@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use qdl::stats::{
-    text,
+use record::{
+    Run,
     timeline::{Event, Timeline, bucket_begins},
 };
+
+use crate::text;
 
 use crate::{
     draw::{At, Axis, Plot, Scale, Size, Strip, Svg, both, rates, seconds, times},
     html::{Cell, absent, figure, legend, table},
-    run::{Latencies, Run},
+    latency::Latencies,
 };
 
 /// Shades of the heat map.
@@ -297,7 +299,7 @@ fn seconds_alone(run: &Run) -> String {
     if per_second.len() < 2 {
         return absent("The run kept nothing over time, and was too short for its throughput.");
     }
-    let ticks = per_second.iter().map(|n| qdl::stats::timeline::Tick {
+    let ticks = per_second.iter().map(|n| record::timeline::Tick {
         completed: *n,
         issued: *n,
         ..Default::default()
@@ -359,7 +361,7 @@ mod tests {
 
     #[test]
     fn columns_hold_every_tick() {
-        let tick = qdl::stats::timeline::Tick {
+        let tick = record::timeline::Tick {
             issued: 2,
             completed: 1,
             latency: vec![(100, 1)],

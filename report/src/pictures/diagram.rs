@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use qdl::stats::{AcceleratorRecord, text};
+use record::{AcceleratorRecord, Run};
+
+use crate::text;
 
 use crate::{
     draw::{At, Size, Svg, both},
     html::figure,
-    run::Run,
 };
 
 const ROW: f64 = 17.0;
@@ -75,9 +76,9 @@ fn ways(run: &Run) -> BTreeMap<&str, Way> {
     ways
 }
 
-fn links(facts: Option<&qdl::wire::NodeFacts>) -> Vec<String> {
+fn links(facts: Option<&record::NodeFacts>) -> Vec<String> {
     let links = facts.iter().flat_map(|f| &f.links);
-    let name = |l: &qdl::wire::LinkFact| {
+    let name = |l: &record::LinkFact| {
         let layer = serde_json::to_value(l.layer).ok();
         let layer = layer.and_then(|v| v.as_str().map(str::to_owned));
         format!("nics[{}] {}, {}", l.nic, l.name, layer.unwrap_or_default())

@@ -1,16 +1,16 @@
 //! Batches, computing and copying of each accelerator.
 
-use qdl::stats::{
-    AcceleratorRecord, BatchSizes, GpuRecord, text,
-    ticks::EngineTicks,
+use record::{
+    AcceleratorRecord, BatchSizes, GpuRecord, Run,
     timeline::{EngineTick, NodeSide, Timeline},
 };
+
+use crate::text;
 
 use super::percent;
 use crate::{
     draw::{At, Axis, Plot, Scale, Size, Svg, both, rates, seconds},
     html::{Cell, absent, escape, figure, legend, table},
-    run::Run,
 };
 
 /// Sizes that have a bar each; more are put together by factors of two.
@@ -82,7 +82,7 @@ fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32, size: Size) -> 
         own => own as f64 / 1000.0,
     };
     let each = side.engines.len().div_ceil(COLUMNS).max(1);
-    let columns = EngineTicks::longer(&side.engines, each);
+    let columns = EngineTick::longer(&side.engines, each);
     let seconds_each = each as f64 * tick_s;
     let own_end = side.begins_s + side.engines.len() as f64 * tick_s;
     let end = (timeline.ticks.len() as f64 * of_run_s).max(own_end);

@@ -1,11 +1,12 @@
 //! The reconciliation as a picture: samples issued, posted, arrived, answered, completed.
 
-use qdl::stats::{RunRecord, text};
+use record::{Run, RunRecord};
+
+use crate::text;
 
 use crate::{
     draw::{At, Size, Svg, both},
     html::{figure, list},
-    run::Run,
 };
 
 /// A step of a sample's way: who counted, and what it is made of.
@@ -34,7 +35,7 @@ fn steps(run: &RunRecord) -> Vec<Step> {
         let again = ("k-post", again, "sent again");
         let warmed = ("k-all", l.warmed, "warm-up");
         steps.push(step("posted", "frontend", &[first, again, warmed]));
-        let sum = |of: fn(&qdl::stats::AcceleratorRecord) -> u64| -> u64 {
+        let sum = |of: fn(&record::AcceleratorRecord) -> u64| -> u64 {
             system.accelerators.iter().map(of).sum()
         };
         let arrived = sum(|a| {

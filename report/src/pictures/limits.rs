@@ -1,12 +1,13 @@
 //! How far the run is from each of LoadGen's limits.
 
-use qdl::stats::{LimitRecord, LimitUnit, text};
+use record::{LimitRecord, LimitUnit, Run};
+
+use crate::text;
 
 use super::percent;
 use crate::{
     draw::{At, Size, Svg, both},
     html::{absent, figure},
-    run::Run,
 };
 
 /// Where the limit itself stands on the bar, of its length.

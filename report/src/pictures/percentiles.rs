@@ -1,13 +1,13 @@
 //! Each stage at each percentile, on HdrHistogram's axis.
 
+use crate::text;
 use hdrhistogram::Histogram;
-use qdl::stats::{Stage, TokenTime, text};
+use record::{Run, Stage, TokenTime};
 
 use super::{colour, percent};
 use crate::{
     draw::{At, Axis, Plot, Scale, Size, Svg, both, times, width_of},
     html::{absent, figure, legend},
-    run::Run,
 };
 
 /// Points of a curve for each halving of the distance to 100 %.

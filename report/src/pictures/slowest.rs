@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use qdl::stats::{Stage, text, timeline::SlowSample};
+use record::{Run, Stage, timeline::SlowSample};
+
+use crate::text;
 
 use super::{colour, percent, percentiles::stage_legend, stages::bar};
 use crate::{
     draw::{At, Axis, Box4, Plot, Scale, Size, Svg, both, margin, rates, times},
     html::{absent, figure},
-    run::Run,
 };
 
 /// Nanoseconds of each stage of a sample, in the order of [`Stage::PARTS`].

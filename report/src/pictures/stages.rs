@@ -1,12 +1,13 @@
 //! Means of the stages, and that they add up to LoadGen's.
 
-use qdl::stats::{Stage, text};
+use record::{Run, Stage};
+
+use crate::text;
 
 use super::{SCHEDULED, colour, percent};
 use crate::{
     draw::{At, Size, Svg, both},
     html::{Cell, absent, figure, table},
-    run::Run,
 };
 
 /// What is known of the way from LoadGen to LoadGen, in microseconds on average.

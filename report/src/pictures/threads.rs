@@ -1,7 +1,7 @@
 //! What each thread of each node ran, and how long it waited for a core.
 
-use qdl::stats::{
-    limits::ThreadGroup,
+use record::{
+    Run, ThreadGroup,
     timeline::{NodeSide, ThreadSide},
 };
 
@@ -9,7 +9,6 @@ use super::percent;
 use crate::{
     draw::{At, Size, Svg, both},
     html::{absent, escape, figure, legend},
-    run::Run,
 };
 
 /// Most threads of a node that are drawn: the busiest.

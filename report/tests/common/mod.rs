@@ -6,17 +6,16 @@
 use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
-use qdl::stats::{
-    AcceleratorRecord, BatchSizes, ConnectionRecord, EarlyStopping, Exit, FabricCounts, GivenValue,
-    GpuRecord, Histograms, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, RailChange,
-    RailRecord, SampleTimes, SettingRecord, Summary,
-    limits::{Cause, Evidence, Finding, Limits, LoadgenView},
+use qdl::counters::{Histograms, SampleTimes};
+use record::{
+    AcceleratorRecord, BatchSizes, Cause, ConnectionRecord, EarlyStopping, Evidence, Exit, Finding,
+    GivenValue, GpuRecord, LimitRecord, LimitUnit, Limits, LoadgenLatency, LoadgenRecord,
+    LoadgenView, RailChange, RailRecord, Run, SettingRecord, Summary, TrafficRecord,
     timeline::{
         ConnectionTick, EngineTick, Event, NodeSide, SlowSample, ThreadSide, Tick, Timeline,
         latency_bucket,
     },
 };
-use report::Run;
 
 /// Mostly about `us`, now and then many times that.
 fn time_ns(rng: &mut Rng, us: f64) -> u64 {
@@ -288,7 +287,7 @@ fn accelerator(made: &Made, total: u64) -> AcceleratorRecord {
 fn summary(made: &Made, timeline: &Timeline, histograms: &Histograms) -> Summary {
     let total = (made.ticks * made.samples) as u64;
     let stages = histograms.table();
-    let row = *stages.get(qdl::stats::Stage::Total).expect("a row");
+    let row = *stages.get(record::Stage::Total).expect("a row");
     let mut s = Summary {
         node: "front".to_owned(),
         name: "QDL".to_owned(),
@@ -354,9 +353,9 @@ fn summary(made: &Made, timeline: &Timeline, histograms: &Histograms) -> Summary
         let of = |f: fn(&ConnectionTick) -> u64| {
             timeline.ticks.iter().map(|t| f(&t.connections[i])).sum()
         };
-        let bytes = |bytes| FabricCounts {
+        let bytes = |bytes| TrafficRecord {
             bytes,
-            ..FabricCounts::default()
+            ..TrafficRecord::default()
         };
         r.system.connections.push(ConnectionRecord {
             name: format!("acc-01/{i}"),
@@ -378,20 +377,11 @@ pub fn folder(made: &Made) -> tempfile::TempDir {
         .tempdir()
         .expect("a folder");
     let (summary, timeline, histograms) = parts(made);
-    let put =
-        |name: &str, json: String| std::fs::write(place.path().join(name), json).expect("written");
-    put(
-        "summary.json",
-        serde_json::to_string_pretty(&summary).expect("JSON"),
-    );
-    put(
-        "timeline.json",
-        serde_json::to_string(&timeline).expect("JSON"),
-    );
+    record::write_summary(place.path(), &summary).expect("written");
+    record::write_timeline(place.path(), &timeline).expect("written");
     let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    histograms
-        .save(place.path(), "latency", started, Duration::from_secs(1))
-        .expect("saved");
+    let took = Duration::from_secs(1);
+    record::save(&histograms.all(), place.path(), "latency", started, took).expect("saved");
     place
 }
 

@@ -20,7 +20,8 @@ mod worker;
 
 use std::sync::Arc;
 
-use qdl::{fabric::Region, model::ModelSpec, rails::Score, stats::GpuRecord};
+use qdl::{fabric::Region, model::ModelSpec, rails::Score};
+use record::GpuRecord;
 
 pub use torch::find_libraries;
 

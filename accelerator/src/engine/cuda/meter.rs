@@ -11,8 +11,8 @@ use std::{
 use qdl::{
     clock::now_ns,
     rails::{Interior, Score},
-    stats::{BatchSizes, GpuRecord},
 };
+use record::{BatchSizes, GpuRecord};
 
 use super::Device;
 

@@ -13,8 +13,8 @@ use qdl::{
     fabric::Region,
     model::{DType, ModelSpec, TensorSpec},
     rails::Score,
-    stats::GpuRecord,
 };
+use record::GpuRecord;
 
 use super::session::{Settings, check_output, one_line, view};
 use crate::engine::{

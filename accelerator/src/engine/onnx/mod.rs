@@ -17,7 +17,8 @@ mod spec;
 
 use std::{fs, path::PathBuf, sync::Arc};
 
-use qdl::{config::Provider, fabric::Region, model::ModelSpec, rails::Score, stats::GpuRecord};
+use qdl::{config::Provider, fabric::Region, model::ModelSpec, rails::Score};
+use record::GpuRecord;
 
 pub use library::find_library;
 

@@ -14,7 +14,7 @@ use crossbeam_utils::CachePadded;
 use mio::{Poll, Token, Waker};
 
 use super::{Placed, crew::CrewPlan};
-use crate::{fabric::Region, os::CpuList, stats::limits::NicUse};
+use crate::{counters::NicTimes, fabric::Region, os::CpuList};
 
 /// Of what wakes a thread, among the descriptors that it sleeps on.
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -111,12 +111,12 @@ impl NicThreadHandle {
     }
 
     /// What the threads of these shares were used for so far.
-    pub fn uses(shares: &[NicThreadHandle]) -> NicUse {
+    pub fn uses(shares: &[NicThreadHandle]) -> NicTimes {
         let threads = Self::threads(shares);
         let worked: Vec<_> = threads
             .map(|t| t.worked_ns.load(Ordering::Relaxed))
             .collect();
-        NicUse {
+        NicTimes {
             // A thread that never had work is no thread with time to spare.
             threads: worked.iter().filter(|ns| **ns > 0).count() as u32,
             worked_us: worked.iter().map(|ns| ns / 1000).sum(),

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use record::{EngineInfo, NodeFacts};
+
 use crate::{
     control::{
         auth::{Auth, Challenge},
@@ -10,7 +12,7 @@ use crate::{
         message::{AuthKind, Hex, Message, Role, VERSION},
     },
     model::ModelSpec,
-    wire::{EngineInfo, NodeFacts, Stream},
+    wire::Stream,
 };
 
 use super::heartbeat::HeartbeatCfgs;

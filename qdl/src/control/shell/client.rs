@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
@@ -11,8 +12,7 @@ use tokio::{
 use crate::{
     clock::now_ns,
     model::ModelSpec,
-    stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{Description, EngineInfo, NodeFacts, Stream},
+    wire::{Description, Stream},
 };
 
 use super::{

@@ -2,14 +2,10 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
+use record::{EngineInfo, NodeFacts};
 use tokio::{sync::mpsc, task::AbortHandle};
 
-use crate::{
-    clock::now_ns,
-    model::ModelSpec,
-    os::listen,
-    wire::{EngineInfo, NodeFacts},
-};
+use crate::{clock::now_ns, model::ModelSpec, os::listen};
 
 use super::{
     io::Wire,

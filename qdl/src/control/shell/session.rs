@@ -5,12 +5,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use record::{BatchSizes, GpuRecord, NodeFacts, NodeUse};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
     clock::now_ns,
-    stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{Description, NodeFacts, Stream},
+    wire::{Description, Stream},
 };
 
 use super::io::Wire;

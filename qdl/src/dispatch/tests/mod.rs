@@ -42,6 +42,6 @@ mod warm_up;
 use super::*;
 use crate::{
     connection::{CrewPlan, NicThreadCfgs},
+    counters::ConnectionCounts,
     rails::Policy,
-    stats::ConnectionRecord,
 };

@@ -6,6 +6,8 @@ mod refusals;
 
 use std::{sync::Arc, time::Duration};
 
+use record::{EngineInfo, NodeFacts};
+
 use super::{
     Core, Local, Own,
     accelerator::{Accelerator, Event as Asked},
@@ -22,7 +24,7 @@ use crate::{
         },
     },
     model::ModelSpec,
-    wire::{EngineInfo, NodeFacts, Stream},
+    wire::Stream,
 };
 
 const MS: u64 = 1_000_000;

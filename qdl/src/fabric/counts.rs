@@ -1,0 +1,81 @@
+//! What a connection counts, by the half that does it.
+
+/// What a connection has done, counted by the half that did it. Cost is counted before it is timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FabricCounts {
+    /// Writes posted (sent) or arrived (received), control messages left out.
+    pub writes: u64,
+    /// Of those, parts of an answer that others followed.
+    pub parts: u64,
+    /// Payload bytes of those writes.
+    pub bytes: u64,
+    /// Control messages.
+    pub control: u64,
+    /// Calls into the kernel or doorbells rung.
+    pub syscalls: u64,
+    /// Of those, the ones that moved nothing (`EAGAIN`).
+    pub empty_syscalls: u64,
+    /// System calls that moved less than was asked for.
+    pub partial: u64,
+    /// Payloads that crossed by way of an intermediate buffer of this process.
+    pub copies: u64,
+    /// Bytes of those.
+    pub copied_bytes: u64,
+    /// Payloads that rode in the work request.
+    pub inline: u64,
+    /// Work requests posted to the send queue (`ib`).
+    pub work_requests: u64,
+    /// Calls that posted them; one call takes a whole burst (`ib`).
+    pub doorbells: u64,
+    /// Work requests that were to complete at the sender (`ib`).
+    pub signaled: u64,
+    /// Work requests whose local memory is free again (`ib`).
+    pub retired: u64,
+    /// Receives posted (`ib`).
+    pub receives: u64,
+    /// Entries taken from completion queues (`ib`).
+    pub cqes: u64,
+    /// Events taken from completion channels: how often a sleeper was woken (`ib`).
+    pub cq_events: u64,
+    /// Times that the provider was let work, whichever half did it (`ofi`).
+    pub progress: u64,
+}
+
+impl FabricCounts {
+    /// Adds another half's counts.
+    pub fn add(&mut self, o: &FabricCounts) {
+        self.writes += o.writes;
+        self.parts += o.parts;
+        self.bytes += o.bytes;
+        self.control += o.control;
+        self.syscalls += o.syscalls;
+        self.empty_syscalls += o.empty_syscalls;
+        self.partial += o.partial;
+        self.copies += o.copies;
+        self.copied_bytes += o.copied_bytes;
+        self.inline += o.inline;
+        self.work_requests += o.work_requests;
+        self.doorbells += o.doorbells;
+        self.signaled += o.signaled;
+        self.retired += o.retired;
+        self.receives += o.receives;
+        self.cqes += o.cqes;
+        self.cq_events += o.cq_events;
+        self.progress += o.progress;
+    }
+}
+
+/// What a fabric says of a connection at one moment; counts since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathReading {
+    /// Microseconds in which there was something to send or to be acknowledged.
+    pub busy_us: u64,
+    /// Of those, with the peer's window full.
+    pub rwnd_limited_us: u64,
+    /// The round trip of a packet, smoothed, in microseconds.
+    pub rtt_us: u64,
+    /// The shortest of the last minutes, in microseconds.
+    pub min_rtt_us: u64,
+    /// Packets sent again.
+    pub retransmits: u64,
+}
