@@ -11,7 +11,6 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use qdl::run::SlotNeeds;
-use serde_json::Value;
 
 use super::{Args, Measured, Row};
 
@@ -152,17 +151,17 @@ pub fn run(
     accelerator.end().context("accelerator")?;
     m.accelerator_used = m.accelerator_used.max(watched.join().unwrap_or(0));
     let _ = drained.join();
-    let text = std::fs::read_to_string(out.join("summary.json"))?;
-    let summary: Value = serde_json::from_str(&text)?;
-    let verified = &summary["verified"];
-    m.compared = verified["compared"].as_u64().unwrap_or(0);
+    let text = std::fs::read_to_string(out.join(record::SUMMARY))?;
+    let record::Summary { run, .. } = serde_json::from_str(&text)?;
+    let verified = run.verified.unwrap_or_default();
+    m.compared = verified.compared;
     ensure!(
         m.compared == samples as u64,
         "{} of {samples} answers were compared",
         m.compared
     );
-    ensure!(verified["mismatches"] == 0, "wrong answers: {verified}");
-    let seconds = summary["duration_s"].as_f64().unwrap_or(0.0);
+    ensure!(verified.mismatches == 0, "wrong answers: {verified:?}");
+    let seconds = run.duration_s;
     ensure!(seconds > 0.0, "summary.json has no duration_s");
     Ok(seconds)
 }

@@ -31,28 +31,111 @@ fn times_of(bucket: usize) -> (u64, u64) {
     (shortest, shortest + ((1 << shift) - 1))
 }
 
+/// Values in buckets, with their exact sum and maximum. All memory is taken when it is made.
+#[derive(Clone, Debug)]
+pub(super) struct Values {
+    counts: Box<[u64]>,
+    sum: u128,
+    max: u64,
+}
+
+impl Values {
+    pub(super) fn new() -> Self {
+        Values {
+            counts: vec![0; BUCKETS].into(),
+            sum: 0,
+            max: 0,
+        }
+    }
+
+    pub(super) fn record(&mut self, value: u64, n: u64) {
+        self.counts[bucket(value)] += n;
+        self.sum += u128::from(value) * u128::from(n);
+        self.max = self.max.max(value);
+    }
+
+    pub(super) fn merge(&mut self, other: &Values) {
+        for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
+            *mine += theirs;
+        }
+        self.sum += other.sum;
+        self.max = self.max.max(other.max);
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    pub(super) fn sum(&self) -> u128 {
+        self.sum
+    }
+
+    pub(super) fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// The same as a histogram that other tools know.
+    pub(super) fn histogram(&self) -> Histogram<u64> {
+        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
+            .expect("1 ns to 1 h at 3 figures is a valid range");
+        histogram.auto(false);
+        for (i, n) in self.counts.iter().enumerate() {
+            if *n > 0 {
+                let (shortest, _) = times_of(i);
+                // No longer than the histogram's longest, so it has a place.
+                let _ = histogram.record_n(shortest, *n);
+            }
+        }
+        histogram
+    }
+
+    /// An upper estimate of a quantile of `count` values, of which those that are not here are
+    /// the least. It reads up to 270 KB and allocates nothing.
+    pub(super) fn quantile(&self, quantile: f64, count: u64) -> u64 {
+        let rank = ((count as f64 * quantile).ceil() as u64).clamp(1, count.max(1));
+        let mut seen = 0;
+        let met = self.counts.iter().position(|n| {
+            seen += n;
+            seen >= rank
+        });
+        met.map_or(0, |bucket| times_of(bucket).1).min(self.max)
+    }
+
+    /// The mean of `count` values; those that are not here are 0.
+    pub(super) fn mean(&self, count: u64) -> f64 {
+        match count {
+            0 => 0.0,
+            n => self.sum as f64 / n as f64,
+        }
+    }
+
+    /// Figures of times; `histogram` holds them all.
+    pub(super) fn row(&self, histogram: &Histogram<u64>) -> StageRow {
+        let [p50, p90, p99, p999] = quantiles(histogram, [500, 900, 990, 999]);
+        let us = |ns: u64| ns.min(self.max) as f64 / 1000.0;
+        StageRow {
+            p50_us: us(p50),
+            p90_us: us(p90),
+            p99_us: us(p99),
+            p999_us: us(p999),
+            max_us: us(self.max),
+            mean_us: self.mean(histogram.len()).round() / 1000.0,
+            count: histogram.len(),
+        }
+    }
+}
+
 /// Times of samples by stage: nanoseconds from 1 ns to 1 h at 3 significant figures.
 ///
 /// All memory (about 2 MiB) is taken when it is made; recording allocates nothing. Sums and maxima
 /// are kept beside the counts, so that means are exact and do add up.
 #[derive(Clone, Debug)]
 pub struct Histograms {
-    /// By stage, `BUCKETS` each.
-    counts: Box<[u64]>,
+    stages: [Values; Stage::COUNT],
     count: u64,
-    sum_ns: [u128; Stage::COUNT],
-    max_ns: [u64; Stage::COUNT],
     uneven: u64,
     /// Where answers are tokens.
     tokens: Option<Box<TokenHistograms>>,
-}
-
-/// An empty histogram of times, in nanoseconds.
-pub(super) fn timer() -> Histogram<u64> {
-    let mut h = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
-        .expect("1 ns to 1 h at 3 figures is a valid range");
-    h.auto(false);
-    h
 }
 
 impl Default for Histograms {
@@ -65,10 +148,8 @@ impl Histograms {
     /// Empty ones.
     pub fn new() -> Self {
         Histograms {
-            counts: vec![0; Stage::COUNT * BUCKETS].into(),
+            stages: [(); Stage::COUNT].map(|()| Values::new()),
             count: 0,
-            sum_ns: [0; Stage::COUNT],
-            max_ns: [0; Stage::COUNT],
             uneven: 0,
             tokens: None,
         }
@@ -96,14 +177,12 @@ impl Histograms {
     pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
         let (ns, adds_up) = times.split();
         self.count += n;
-        for (i, ns) in ns.into_iter().enumerate() {
+        for (i, (values, ns)) in self.stages.iter_mut().zip(ns).enumerate() {
             // Few samples fail: those that did not are counted where the stage is read.
             if i == Stage::Failed as usize && ns == 0 {
                 continue;
             }
-            self.counts[i * BUCKETS + bucket(ns)] += n;
-            self.sum_ns[i] += u128::from(ns) * u128::from(n);
-            self.max_ns[i] = self.max_ns[i].max(ns);
+            values.record(ns, n);
         }
         self.uneven += if adds_up { 0 } else { n };
         if let Some(tokens) = &mut self.tokens {
@@ -113,14 +192,10 @@ impl Histograms {
 
     /// Counts another thread's samples in.
     pub fn merge(&mut self, other: &Histograms) {
-        for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
-            *mine += theirs;
+        for (mine, theirs) in self.stages.iter_mut().zip(&other.stages) {
+            mine.merge(theirs);
         }
         self.count += other.count;
-        for i in 0..Stage::COUNT {
-            self.sum_ns[i] += other.sum_ns[i];
-            self.max_ns[i] = self.max_ns[i].max(other.max_ns[i]);
-        }
         self.uneven += other.uneven;
         match (&mut self.tokens, &other.tokens) {
             (Some(mine), Some(theirs)) => mine.merge(theirs),
@@ -139,39 +214,18 @@ impl Histograms {
         self.uneven
     }
 
-    /// How often each bucket of a stage was met.
-    fn counts(&self, stage: Stage) -> &[u64] {
-        &self.counts[stage as usize * BUCKETS..][..BUCKETS]
-    }
-
     /// The histogram of one stage, in nanoseconds, made of what was recorded so far.
     pub fn stage(&self, stage: Stage) -> Histogram<u64> {
-        let mut histogram = timer();
+        let mut histogram = self.stages[stage as usize].histogram();
         if stage == Stage::Failed {
-            let failed: u64 = self.counts(stage).iter().sum();
-            let _ = histogram.record_n(0, self.count.saturating_sub(failed));
-        }
-        for (i, n) in self.counts(stage).iter().enumerate() {
-            if *n > 0 {
-                let (shortest, _) = times_of(i);
-                // No longer than the histogram's longest, so it has a place.
-                let _ = histogram.record_n(shortest, *n);
-            }
+            let _ = histogram.record_n(0, self.count.saturating_sub(histogram.len()));
         }
         histogram
     }
 
-    /// An upper estimate of a stage's quantile so far (`0.99` for p99),
-    /// in nanoseconds. It reads up to 270 KB and allocates nothing.
+    /// An upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds.
     pub fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
-        let rank = ((self.count as f64 * quantile).ceil() as u64).clamp(1, self.count.max(1));
-        let mut seen = 0;
-        let met = self.counts(stage).iter().position(|n| {
-            seen += n;
-            seen >= rank
-        });
-        let longest = met.map_or(0, |bucket| times_of(bucket).1);
-        longest.min(self.max_ns[stage as usize])
+        self.stages[stage as usize].quantile(quantile, self.count)
     }
 
     /// Every histogram of times, by its key.
@@ -179,7 +233,7 @@ impl Histograms {
         let stages = Stage::ALL.iter().map(|s| (s.key(), self.stage(*s)));
         let tokens = self.tokens().into_iter();
         let tokens =
-            tokens.flat_map(|t| TokenTime::ALL.map(|time| (time.key(), t.histogram(time).clone())));
+            tokens.flat_map(|t| TokenTime::ALL.map(|time| (time.key(), t.histogram(time))));
         stages.chain(tokens).collect()
     }
 
@@ -189,22 +243,7 @@ impl Histograms {
     }
 
     fn row(&self, stage: Stage) -> StageRow {
-        let (count, max) = (self.count, self.max_ns[stage as usize]);
-        let mean_ns = match count {
-            0 => 0.0,
-            n => self.sum_ns[stage as usize] as f64 / n as f64,
-        };
-        let [p50, p90, p99, p999] = quantiles(&self.stage(stage), [500, 900, 990, 999]);
-        let us = |ns: u64| ns.min(max) as f64 / 1000.0;
-        StageRow {
-            p50_us: us(p50),
-            p90_us: us(p90),
-            p99_us: us(p99),
-            p999_us: us(p999),
-            max_us: us(max),
-            mean_us: mean_ns.round() / 1000.0,
-            count,
-        }
+        self.stages[stage as usize].row(&self.stage(stage))
     }
 }
 
@@ -282,18 +321,16 @@ mod tests {
                 at_once.record_alike(&total(t), n);
                 (0..n).for_each(|_| apart.record(&total(t)));
             }
-            prop_assert_eq!(&at_once.counts, &apart.counts);
             prop_assert_eq!((at_once.count, at_once.uneven), (apart.count, apart.uneven));
             if n > 0 {
-                prop_assert_eq!(at_once.sum_ns, apart.sum_ns);
-                prop_assert_eq!(at_once.max_ns, apart.max_ns);
+                prop_assert_eq!(at_once.table(), apart.table());
             }
         }
 
         /// Its buckets are the ones that hdrhistogram has, and quantiles are read alike.
         #[test]
         fn a_stage_is_what_an_hdrhistogram_would_have_recorded(ns in times(), q in 0.0f64..1.0) {
-            let (mut h, mut theirs) = (Histograms::new(), timer());
+            let (mut h, mut theirs) = (Histograms::new(), Values::new().histogram());
             for &t in &ns {
                 h.record(&total(t));
                 theirs.saturating_record(t);

@@ -32,22 +32,14 @@ impl Shown {
     }
 }
 
-/// The latencies that one NIC thread has shown: once a tick, and of ticks that are over alone, so
-/// that a sample costs nothing more.
+/// How many latencies of one NIC thread fell into each bucket: shown once a tick, and of ticks that
+/// are over alone, so that a sample costs nothing more.
 #[derive(Debug)]
-struct Latencies {
-    /// How many fell into each bucket since the run began.
-    buckets: [AtomicU64; LATENCY_BUCKETS],
-    /// Length of its ticks by now.
-    tick_ns: AtomicU64,
-}
+struct Latencies([AtomicU64; LATENCY_BUCKETS]);
 
 impl Default for Latencies {
     fn default() -> Self {
-        Latencies {
-            buckets: [const { AtomicU64::new(0) }; LATENCY_BUCKETS],
-            tick_ns: AtomicU64::new(0),
-        }
+        Latencies([const { AtomicU64::new(0) }; LATENCY_BUCKETS])
     }
 }
 
@@ -117,16 +109,15 @@ impl Live {
 
     /// How many latencies fell into each bucket of
     /// [`latency_bucket`](record::timeline::latency_bucket) since the run began, in ticks that are
-    /// over; and the length of the longest tick that a thread counts in by now, in nanoseconds.
-    pub fn latencies(&self) -> (Vec<u64>, u64) {
-        let (mut all, mut tick_ns) = (vec![0; LATENCY_BUCKETS], 0);
+    /// over.
+    pub fn latencies(&self) -> Vec<u64> {
+        let mut all = vec![0; LATENCY_BUCKETS];
         for one in &self.latencies {
-            for (sum, n) in all.iter_mut().zip(&one.buckets) {
+            for (sum, n) in all.iter_mut().zip(&one.0) {
                 *sum += n.load(Relaxed);
             }
-            tick_ns = one.tick_ns.load(Relaxed).max(tick_ns);
         }
-        (all, tick_ns)
+        all
     }
 
     /// Shows one NIC thread's counts.
@@ -141,16 +132,9 @@ impl Live {
     /// Adds the latencies of one NIC thread's tick that is over.
     pub(super) fn show_latencies(&self, share: usize, counts: &[u64; LATENCY_BUCKETS]) {
         if let Some(shown) = self.latencies.get(share) {
-            for (sum, n) in shown.buckets.iter().zip(counts).filter(|(_, n)| **n > 0) {
+            for (sum, n) in shown.0.iter().zip(counts).filter(|(_, n)| **n > 0) {
                 sum.store(sum.load(Relaxed) + n, Relaxed);
             }
-        }
-    }
-
-    /// Shows how long one NIC thread's ticks are by now.
-    pub(super) fn show_tick(&self, share: usize, tick_ns: u64) {
-        if let Some(shown) = self.latencies.get(share) {
-            shown.tick_ns.store(tick_ns, Relaxed);
         }
     }
 

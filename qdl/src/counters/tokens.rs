@@ -1,16 +1,12 @@
 //! Times and lengths of answers in tokens.
 
 use hdrhistogram::Histogram;
-use record::{CountRow, StageRow, TokenRecord, TokenTime};
+use record::{CountRow, TokenRecord, TokenTime};
 
 use super::{
     SampleTimes,
-    histograms::{quantiles, timer},
+    histograms::{Values, quantiles},
 };
-
-/// Longest prompt or answer told apart, in tokens, and most parts.
-const LONGEST: u64 = 1 << 28;
-const DIGITS: u8 = 3;
 
 /// Bytes of one token of a prompt, its mask and the like included, and of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,77 +17,44 @@ pub struct TokenSizes {
     pub output: u32,
 }
 
-/// Values with an exact sum, least and greatest.
+/// Numbers of tokens or parts, and the least exactly.
 #[derive(Clone, Debug)]
-struct Values {
-    histogram: Histogram<u64>,
-    sum: u128,
+struct Lengths {
+    values: Values,
     min: u64,
-    max: u64,
 }
 
-impl Values {
-    fn over(histogram: Histogram<u64>) -> Self {
-        Values {
-            histogram,
-            sum: 0,
+impl Lengths {
+    fn new() -> Self {
+        Lengths {
+            values: Values::new(),
             min: u64::MAX,
-            max: 0,
         }
-    }
-
-    fn counts() -> Self {
-        let mut h = Histogram::new_with_bounds(1, LONGEST, DIGITS)
-            .expect("1 to 2^28 at 3 figures is a valid range");
-        h.auto(false);
-        Values::over(h)
     }
 
     fn record(&mut self, value: u64) {
-        self.histogram.saturating_record(value);
-        self.sum += u128::from(value);
+        self.values.record(value, 1);
         self.min = self.min.min(value);
-        self.max = self.max.max(value);
     }
 
-    fn merge(&mut self, other: &Values) {
-        self.histogram
-            .add(&other.histogram)
-            .expect("all have the same bounds");
-        self.sum += other.sum;
+    fn merge(&mut self, other: &Lengths) {
+        self.values.merge(&other.values);
         self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
     }
 
-    fn mean(&self) -> f64 {
-        match self.histogram.len() {
-            0 => 0.0,
-            n => self.sum as f64 / n as f64,
-        }
+    fn sum(&self) -> u64 {
+        u64::try_from(self.values.sum()).unwrap_or(u64::MAX)
     }
 
-    fn time_row(&self) -> StageRow {
-        let [p50, p90, p99, p999] = quantiles(&self.histogram, [500, 900, 990, 999]);
-        let us = |ns: u64| ns.min(self.max) as f64 / 1000.0;
-        StageRow {
-            p50_us: us(p50),
-            p90_us: us(p90),
-            p99_us: us(p99),
-            p999_us: us(p999),
-            max_us: us(self.max),
-            mean_us: self.mean().round() / 1000.0,
-            count: self.histogram.len(),
-        }
-    }
-
-    fn count_row(&self) -> CountRow {
-        let [p50, p99] = quantiles(&self.histogram, [500, 990]);
+    fn row(&self) -> CountRow {
+        let (histogram, max) = (self.values.histogram(), self.values.max());
+        let [p50, p99] = quantiles(&histogram, [500, 990]);
         CountRow {
-            min: if self.max == 0 { 0 } else { self.min },
-            p50: p50.min(self.max),
-            mean: (self.mean() * 1000.0).round() / 1000.0,
-            p99: p99.min(self.max),
-            max: self.max,
+            min: if max == 0 { 0 } else { self.min },
+            p50: p50.min(max),
+            mean: (self.values.mean(histogram.len()) * 1000.0).round() / 1000.0,
+            p99: p99.min(max),
+            max,
         }
     }
 }
@@ -101,9 +64,9 @@ impl Values {
 pub struct TokenHistograms {
     sizes: TokenSizes,
     times: [Values; TokenTime::COUNT],
-    input: Values,
-    output: Values,
-    parts: Values,
+    input: Lengths,
+    output: Lengths,
+    parts: Lengths,
     /// Answers of several tokens that came in one part.
     whole: u64,
 }
@@ -113,10 +76,10 @@ impl TokenHistograms {
     pub fn new(sizes: TokenSizes) -> Self {
         TokenHistograms {
             sizes,
-            times: [(); TokenTime::COUNT].map(|()| Values::over(timer())),
-            input: Values::counts(),
-            output: Values::counts(),
-            parts: Values::counts(),
+            times: [(); TokenTime::COUNT].map(|()| Values::new()),
+            input: Lengths::new(),
+            output: Lengths::new(),
+            parts: Lengths::new(),
             whole: 0,
         }
     }
@@ -146,7 +109,7 @@ impl TokenHistograms {
     }
 
     fn time(&mut self, time: TokenTime, ns: u64) {
-        self.times[time as usize].record(ns);
+        self.times[time as usize].record(ns, 1);
     }
 
     /// Counts another thread's samples in.
@@ -162,31 +125,33 @@ impl TokenHistograms {
 
     /// Tokens of all answers.
     pub fn tokens(&self) -> u64 {
-        u64::try_from(self.output.sum).unwrap_or(u64::MAX)
+        self.output.sum()
     }
 
     /// Parts of all answers that others followed.
     pub fn parts_before_last(&self) -> u64 {
-        let all = u64::try_from(self.parts.sum).unwrap_or(u64::MAX);
-        all.saturating_sub(self.parts.histogram.len())
+        self.parts.sum().saturating_sub(self.parts.values.count())
     }
 
     /// The histogram of one time, in nanoseconds.
-    pub fn histogram(&self, time: TokenTime) -> &Histogram<u64> {
-        &self.times[time as usize].histogram
+    pub fn histogram(&self, time: TokenTime) -> Histogram<u64> {
+        self.times[time as usize].histogram()
     }
 
     /// An upper estimate of a time's quantile so far, in nanoseconds; allocates nothing.
     pub fn quantile_ns(&self, time: TokenTime, quantile: f64) -> u64 {
         let values = &self.times[time as usize];
-        values.histogram.value_at_quantile(quantile).min(values.max)
+        values.quantile(quantile, values.count())
     }
 
     /// The record of a run that took `duration_s`; what a frontend counts beside is its own to put
     /// in. Times of the first token stand in it where `first` says that somebody waited for one.
     pub fn record_of(&self, duration_s: f64, first: bool) -> TokenRecord {
         let shown = |time: &&TokenTime| first || **time == TokenTime::PartNetwork;
-        let row = |time: &TokenTime| (*time, self.times[*time as usize].time_row());
+        let row = |time: &TokenTime| {
+            let values = &self.times[*time as usize];
+            (*time, values.row(&values.histogram()))
+        };
         TokenRecord {
             tokens: self.tokens(),
             per_s: match duration_s > 0.0 {
@@ -194,9 +159,9 @@ impl TokenHistograms {
                 false => 0.0,
             },
             times: TokenTime::ALL.iter().filter(shown).map(row).collect(),
-            input: self.input.count_row(),
-            output: self.output.count_row(),
-            parts: self.parts.count_row(),
+            input: self.input.row(),
+            output: self.output.row(),
+            parts: self.parts.row(),
             whole: if first { self.whole } else { 0 },
             parts_before_last: self.parts_before_last(),
             ..TokenRecord::default()

@@ -105,7 +105,6 @@ impl LatencyTicks {
         self.tick = since / self.tick_ns;
         let end = (self.tick + 1).saturating_mul(self.tick_ns);
         self.end_ns = self.begin_ns.saturating_add(end);
-        live.show_tick(share, self.tick_ns);
     }
 
     fn flush(&mut self) {

@@ -9,7 +9,6 @@
 //! | --- | --- |
 //! | [`Recorder`] | a NIC thread: histograms and counts of its samples |
 //! | [`LatencyTicks`] | the thread that records samples, one for each: plain additions |
-//! | [`LatenciesSoFar`] | whoever looks at a run that goes on, of what those threads show |
 //! | [`Grown`] | whoever reads counters now and then; what came between two came evenly |
 //! | [`ThreadTicks`] | the same of a process's threads |
 //! | [`EngineTicks`] | an accelerator, of its engines |
@@ -18,14 +17,12 @@ mod engines;
 mod grown;
 mod latency;
 mod recorder;
-mod so_far;
 mod threads;
 
 pub use engines::{EngineReading, EngineTicks};
 pub use grown::Grown;
 pub use latency::LatencyTicks;
 pub use recorder::Recorder;
-pub use so_far::LatenciesSoFar;
 pub use threads::{ThreadReading, ThreadTicks};
 
 /// Length of the first ticks, in nanoseconds.
