@@ -33,8 +33,8 @@ use qdl::{
     response::RESPONSE_HEADER_BYTES,
     run::request_stride,
     serve::{OnConnectionLost, ServeConnection, ServeConnectionCfgs, Server, Service},
-    stats::GpuRecord,
 };
+use record::GpuRecord;
 use serde_json::{Value, json};
 
 /// What one poll of a NIC thread takes: so many slots arrive together, and become one batch.

@@ -8,8 +8,8 @@ use qdl::{
     config::{AcceleratorConfig, Auth, NicConfig, NicFabric},
     model::TensorSpec,
     run::{accelerator_crew, request_stride, response_stride},
-    stats::{Page, memory},
 };
+use report::text::{Page, memory};
 
 use crate::node::Accelerator;
 

@@ -12,10 +12,10 @@ use qdl::{
     model::{ModelMismatch, ModelSpec},
     run::{Describe, Node, NodeError, NodeParams, Stop},
     serve::Service,
-    stats::ServedReport,
     topology::Topology,
-    wire::{Description, EngineInfo},
+    wire::Description,
 };
+use record::{EngineInfo, ServedReport};
 
 use crate::{
     engine::{Engine, EngineError, EngineParams, Hashed, Hashing},

@@ -109,7 +109,7 @@ impl Frontend {
             auth: Auth::Unset,
             model: model.clone(),
             stream: fabric::wire::Stream::None,
-            facts: qdl::wire::NodeFacts::default(),
+            facts: record::NodeFacts::default(),
             timing: Timing::default(),
         };
         let largest = model.max_input_bytes().expect("small");

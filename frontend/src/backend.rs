@@ -5,12 +5,10 @@ use std::time::Duration;
 use qdl::{
     dispatch::Sample,
     run::{Described, node_facts},
-    stats::{
-        LossRecord, SystemRecord,
-        limits::NicUse,
-        timeline::{ConnectionReading, Event},
-    },
-    wire::{EngineInfo, NodeFacts},
+};
+use record::{
+    EngineInfo, LossRecord, NicUse, NodeFacts, SystemRecord, timeline::ConnectionTick,
+    timeline::Event,
 };
 
 /// The way of samples from LoadGen's SUT. Every sample
@@ -73,7 +71,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// What each connection is like now, in the order of [`Backend::connections`].
-    fn readings(&self) -> Vec<ConnectionReading> {
+    fn readings(&self) -> Vec<ConnectionTick> {
         Vec::new()
     }
 

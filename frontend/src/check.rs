@@ -10,8 +10,8 @@ use qdl::{
     config::{Auth, DatasetKind, EngineConfig, FrontendConfig, Verify},
     model::{ModelSpec, TensorSpec},
     run::{SlotNeeds, frontend_crew},
-    stats::{Page, memory},
 };
+use report::text::{Page, memory};
 
 use crate::{
     accuracy::names_the_class, cli::Args, exit::ExitCode, folder, local, memory::Estimate,

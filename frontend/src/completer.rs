@@ -12,8 +12,8 @@ use loadgen_bridge::{
     outgrow_log,
 };
 use qdl::{
+    counters::{Live, Recorder},
     dispatch::{Completer, Contradiction, Part, Response, Sample, SampleTimes},
-    stats::{Live, Recorder},
 };
 
 use crate::{

@@ -6,13 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use qdl::stats::Histograms;
+use record::{HISTOGRAMS, SUMMARY, TIMELINE};
 use submission::left;
 
 use crate::{
     exit::ExitCode,
     live,
-    report::{ACCURACY_FILE, HISTOGRAMS, INVALID_FILE, ReportError, SUMMARY_FILE, TIMELINE_FILE},
+    report::{ACCURACY_FILE, INVALID_FILE, ReportError},
     settings::Settings,
 };
 
@@ -90,7 +90,7 @@ fn writable(folder: &Path) -> io::Result<()> {
 /// A file of the folder that stays without `--force`. What an interrupted run has left does not.
 fn finished(settings: &Settings) -> Option<PathBuf> {
     let folder = settings.folder();
-    let summary = folder.join(SUMMARY_FILE);
+    let summary = folder.join(SUMMARY);
     if let Ok(text) = fs::read(&summary) {
         let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
         let interrupted = json["exit"]["code"] == ExitCode::Interrupted.code();
@@ -120,13 +120,13 @@ fn logs(settings: &Settings) -> Vec<PathBuf> {
 
 /// All files that a run may leave in `folder`, with LoadGen's logs of these names.
 fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
-    let histograms = Histograms::file_names(HISTOGRAMS).into_iter();
+    let histograms = record::file_names(HISTOGRAMS).into_iter();
     // What marks an invalid run goes last: should anything fail before, it still stands.
     let named = [
         ACCURACY_FILE,
         ::report::FILE,
-        TIMELINE_FILE,
-        SUMMARY_FILE,
+        TIMELINE,
+        SUMMARY,
         INVALID_FILE,
     ];
     let own = logs.iter().map(|name| folder.join(name));
@@ -163,7 +163,7 @@ fn discard(folder: &Path, logs: &[PathBuf]) -> io::Result<()> {
 
 /// Whether the run that lies in `folder` came to its end, so that it may replace another.
 fn ended(folder: &Path) -> bool {
-    let text = fs::read(folder.join(SUMMARY_FILE)).unwrap_or_default();
+    let text = fs::read(folder.join(SUMMARY)).unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     let code = json["exit"]["code"].as_u64();
     code.is_some_and(|c| UNENDED.iter().all(|u| u64::from(u.code()) != c))
@@ -389,7 +389,7 @@ mod tests {
             "{{\"exit\": {{\"code\": {}}}, \"who\": \"{words}\"}}",
             code.code()
         );
-        fs::write(s.folder().join(SUMMARY_FILE), json).expect("written");
+        fs::write(s.folder().join(SUMMARY), json).expect("written");
         fs::write(s.log.files().summary, words).expect("written");
         fs::write(s.folder().join(::report::FILE), words).expect("written");
     }
@@ -416,7 +416,7 @@ mod tests {
             "{error}"
         );
         assert_eq!(says(s.folder()), "first");
-        fs::remove_file(s.folder().join(SUMMARY_FILE)).expect("removed");
+        fs::remove_file(s.folder().join(SUMMARY)).expect("removed");
         let error = Place::take(&mut s, false).expect_err("a page").to_string();
         assert!(error.contains("report.html"), "{error}");
     }
@@ -457,7 +457,7 @@ mod tests {
         fs::write(s.folder().join(ASIDE).join("note"), "mine").expect("written");
         Place::take(&mut s, true).expect_err("no room");
         assert_eq!(says(s.folder()), "first");
-        assert!(s.folder().join(SUMMARY_FILE).is_file() && s.log.files().summary.is_file());
+        assert!(s.folder().join(SUMMARY).is_file() && s.log.files().summary.is_file());
         fs::remove_dir_all(s.folder().join(ASIDE)).expect("removed");
         fs::write(s.folder().join(MOVING), "a file").expect("written");
         Place::take(&mut s, true).expect_err("no room");
@@ -470,7 +470,7 @@ mod tests {
         let mut s = settings(folder.path());
         let whole = |s: &Settings| {
             assert_eq!(says(s.folder()), "first");
-            assert!(s.folder().join(SUMMARY_FILE).is_file() && s.log.files().summary.is_file());
+            assert!(s.folder().join(SUMMARY).is_file() && s.log.files().summary.is_file());
         };
         for moved in 0..3 {
             run(&s, ExitCode::Good, "first");

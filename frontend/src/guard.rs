@@ -4,11 +4,8 @@
 use std::collections::BTreeMap;
 
 use loadgen_bridge::TestMode;
-use qdl::{
-    config::{FrontendConfig, QslMode},
-    stats::SettingRecord,
-    wire::{EngineInfo, PrefixCache},
-};
+use qdl::config::{FrontendConfig, QslMode};
+use record::{EngineInfo, PrefixCache, SettingRecord};
 use serde_json::{Map, Value};
 use submission::{
     guard::{self, Nodes, Refusal, Told},

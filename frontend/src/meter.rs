@@ -7,7 +7,7 @@ use std::{
 };
 
 use fabric::os::thread_id;
-use qdl::stats::limits::NodeUse;
+use record::NodeUse;
 
 /// How often it is read in mid-run: some reads of `/proc` for each thread,
 const EVERY: Duration = Duration::from_millis(500);
@@ -68,10 +68,8 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use qdl::{
-        run::usage,
-        stats::limits::{ISSUE, NicUse},
-    };
+    use qdl::run::usage;
+    use record::{ISSUE, NicUse};
 
     use super::*;
 

@@ -9,12 +9,10 @@ use qdl::{
     config::{FrontendConfig, QslMode},
     dispatch::Sample,
     run::{Cluster, ClusterError, ClusterListener, Described, SampleMemory},
-    stats::{
-        Ledger, LossRecord, SystemRecord,
-        limits::NicUse,
-        timeline::{ConnectionReading, Event},
-    },
-    wire::{EngineInfo, NodeFacts},
+};
+use record::{
+    EngineInfo, Ledger, LossRecord, NicUse, NodeFacts, SystemRecord, timeline::ConnectionTick,
+    timeline::Event,
 };
 
 use crate::{
@@ -212,7 +210,7 @@ impl Backend for Network {
         cluster.map(|c| c.nic_use()).unwrap_or_default()
     }
 
-    fn readings(&self) -> Vec<ConnectionReading> {
+    fn readings(&self) -> Vec<ConnectionTick> {
         let cluster = self.cluster.upgrade();
         cluster.map(|c| c.readings()).unwrap_or_default()
     }

@@ -4,8 +4,8 @@ use fabric::os::Congestion;
 use qdl::{
     config::{Completion, FrontendConfig, NicConfig, NicFabric, QslMode, Verify, Written},
     run::{request_stride, response_stride},
-    stats::{DEFAULT, GivenValue, SettingOf, SettingRecord},
 };
+use record::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 use serde_json::Value;
 
 use crate::cli::Args;

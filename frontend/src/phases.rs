@@ -25,7 +25,8 @@ use std::{
 };
 
 use loadgen_bridge::{Phase, PhaseKind as Said, TestMode};
-use qdl::stats::{Histograms, PhaseKind, PhaseRecord, TokenSizes};
+use qdl::counters::{Histograms, TokenSizes};
+use record::{PhaseKind, PhaseRecord};
 
 /// What telling LoadGen of answers took, of some of the calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -327,7 +328,7 @@ pub fn records(gathered: &[Gathered], said: &[Phase], mode: TestMode) -> Vec<Pha
             }
             _ => ("performance".to_owned(), PhaseKind::Performance),
         };
-        let mut record = PhaseRecord::new(name, kind, &g.histograms, seconds);
+        let mut record = PhaseRecord::new(name, kind, g.histograms.table(), seconds);
         if let Some(Said::Step { qps, met }) = said(i) {
             record.asked_per_s = Some(*qps);
             record.kept = *met;
@@ -339,7 +340,7 @@ pub fn records(gathered: &[Gathered], said: &[Phase], mode: TestMode) -> Vec<Pha
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::SampleTimes;
+    use qdl::counters::SampleTimes;
 
     use super::*;
 

@@ -7,7 +7,8 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use qdl::stats::{Figures, Throughput};
+use qdl::counters::Throughput;
+use record::Figures;
 
 /// Nanoseconds between plain lines.
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use loadgen_bridge::{LoadgenError, Scenario, conf_values, has_byte_order_mark};
-use qdl::stats::{DEFAULT, GivenValue, SettingOf, SettingRecord};
+use record::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 use serde_json::{Map, Value};
 
 /// LoadGen's embedded file, which it reads when it is given a `user.conf`.

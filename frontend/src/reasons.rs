@@ -2,7 +2,7 @@
 //! change, with who gave it its value.
 
 use loadgen_bridge::{Scenario, TestOutcome, Verdict};
-use qdl::stats::{DEFAULT, EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
+use record::{DEFAULT, EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
 
 use crate::provenance::{MLPERF_CONF, Provenance};
 

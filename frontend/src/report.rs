@@ -9,13 +9,18 @@ use std::{
 
 use fabric::wire::Stream;
 use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
-use qdl::config::parse_accelerator;
-use qdl::stats::{
-    Accuracy, Carried, Exit, Histograms, LoadgenRecord, Mode, PhaseKind, PhaseRecord, RunRecord,
-    SaveError, SettingRecord, Stage, Summary, SystemRecord, Throughput, TokenRecord,
-    limits::{Evidence, LoadgenView, NodeUse},
-    timeline::Timeline,
-    with_losses, with_refusals,
+use qdl::{
+    config::parse_accelerator,
+    counters::{Histograms, Throughput},
+};
+use record::{
+    Accuracy, Carried, Evidence, Exit, HISTOGRAMS, LoadgenRecord, LoadgenView, Mode, NodeUse,
+    PhaseKind, PhaseRecord, RunRecord, SUMMARY, SaveError, SettingRecord, Stage, Summary,
+    SystemRecord, TIMELINE, TokenRecord, timeline::Timeline,
+};
+use report::{
+    causes::judge,
+    text::{self, with_losses, with_refusals},
 };
 use submission::{layout::Name, left};
 
@@ -33,14 +38,8 @@ use crate::{
 
 /// Stands in a result folder whose run must not be counted, whatever LoadGen wrote there.
 pub const INVALID_FILE: &str = "INVALID";
-/// The summary.
-pub const SUMMARY_FILE: &str = "summary.json";
 /// The share of right answers, in the form of MLCommons' own scripts.
 pub const ACCURACY_FILE: &str = "accuracy.txt";
-/// The run along its own clock.
-pub const TIMELINE_FILE: &str = "timeline.json";
-/// What the histograms' file names begin with.
-pub const HISTOGRAMS: &str = "latency";
 
 /// A report that cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +123,7 @@ impl Ended<'_> {
     pub fn summary(&self) -> (Summary, ExitCode) {
         let mut run = self.record();
         let agrees = run.close();
+        run.limits = judge(&run);
         let (code, reason) = self.verdict(agrees, &run.mismatches);
         let valid = match code {
             // What nobody asks is not judged.
@@ -336,7 +336,7 @@ impl Ended<'_> {
         let first = end.first_tokens.is_some() || end.stream != Stream::None;
         let record = histograms.record_of(seconds, first);
         Some(TokenRecord {
-            stream: end.stream,
+            stream: end.stream.to_string(),
             per_s: tokens_per_s(self.outcome.as_ref()).unwrap_or(record.per_s),
             // Not 99.00000000000001.
             limit_percentile: bounded
@@ -453,10 +453,11 @@ impl Ended<'_> {
     /// [`ReportError`] names the file.
     pub fn write(&self, summary: &Summary, code: ExitCode) -> Result<(), ReportError> {
         let folder = self.settings.folder();
-        let put = |name: &str, bytes: &[u8]| {
+        let failed = |name: &str| {
             let path = folder.join(name);
-            fs::write(&path, bytes).map_err(|source| ReportError::Write { path, source })
+            |source| ReportError::Write { path, source }
         };
+        let put = |name, bytes: &[u8]| fs::write(folder.join(name), bytes).map_err(failed(name));
         fs::create_dir_all(folder).map_err(|source| ReportError::Write {
             path: folder.to_owned(),
             source,
@@ -471,23 +472,13 @@ impl Ended<'_> {
             // A signal that came after the last query had marked it.
             let _ = fs::remove_file(folder.join(INVALID_FILE));
         }
-        let mut json = serde_json::to_vec_pretty(summary).map_err(|e| ReportError::Write {
-            path: folder.join(SUMMARY_FILE),
-            source: io::Error::other(e),
-        })?;
-        json.push(b'\n');
-        put(SUMMARY_FILE, &json)?;
+        record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
         if let Some(accuracy) = &summary.run.labelled {
             put(ACCURACY_FILE, accuracy::line(accuracy).as_bytes())?;
         }
-        let mut json = serde_json::to_vec(&self.timeline).map_err(|e| ReportError::Write {
-            path: folder.join(TIMELINE_FILE),
-            source: io::Error::other(e),
-        })?;
-        json.push(b'\n');
-        put(TIMELINE_FILE, &json)?;
-        self.histograms
-            .save(folder, HISTOGRAMS, self.started, self.duration)?;
+        record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE))?;
+        let histograms = self.histograms.all();
+        record::save(&histograms, folder, HISTOGRAMS, self.started, self.duration)?;
         Ok(())
     }
 }
@@ -495,7 +486,7 @@ impl Ended<'_> {
 /// The page on the screen, in colours or not.
 pub fn print(summary: &Summary, colors: bool) {
     // Nobody may be reading any more; the files are written.
-    let _ = writeln!(io::stdout(), "{}", summary.text(colors));
+    let _ = writeln!(io::stdout(), "{}", text::summary(summary, colors));
 }
 
 /// What summary.json holds, on standard output.

@@ -2,7 +2,7 @@
 //! they came to.
 
 use loadgen_bridge::{Detail, Figure, Scenario, TestMode, TestOutcome, Verdict};
-use qdl::stats::{
+use record::{
     EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, Mode, ScheduledToIssue,
     Stage, StageTable,
 };

@@ -29,8 +29,8 @@ use fabric::{
 use loadgen_bridge::{Plan, TestMode};
 use qdl::{
     config::{self, FrontendConfig, NicConfig, Written},
+    counters::Live,
     run::{frontend_crew, pinning_warnings, settle_connections},
-    stats::Live,
     topology::{Topology, spell_out},
 };
 

@@ -16,10 +16,8 @@ use std::{
 };
 
 use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
-use qdl::{
-    config::{self, LoadgenConfig, Problem, Written},
-    stats::DEFAULT,
-};
+use qdl::config::{self, LoadgenConfig, Problem, Written};
+use record::DEFAULT;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use submission::round::Round;

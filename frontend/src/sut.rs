@@ -11,7 +11,7 @@ use std::{
 
 use fabric::{SourceId, clock::now_ns};
 use loadgen_bridge::{QuerySample, SystemUnderTest};
-use qdl::{dispatch::Sample, stats::Live};
+use qdl::{counters::Live, dispatch::Sample};
 
 use crate::{
     backend::Backend,
@@ -172,7 +172,8 @@ impl SystemUnderTest for Sut {
 #[cfg(test)]
 mod tests {
     use loadgen_bridge::ResponseId;
-    use qdl::{config::DatasetConfig, model::ModelSpec, stats::SystemRecord};
+    use qdl::{config::DatasetConfig, model::ModelSpec};
+    use record::SystemRecord;
 
     use super::*;
     use crate::dataset::Dataset;
@@ -193,7 +194,7 @@ mod tests {
             let n = self.calls.fetch_add(1, Relaxed);
             (format!("Network SUT {n}"), Some(Duration::from_micros(n)))
         }
-        fn engines(&self) -> Vec<(String, qdl::wire::EngineInfo)> {
+        fn engines(&self) -> Vec<(String, record::EngineInfo)> {
             Vec::new()
         }
         fn outstanding(&self) -> u64 {

@@ -2,11 +2,13 @@
 //! anyway, and put together at its end for `timeline.json`.
 
 use fabric::os::ThreadTime;
-use qdl::stats::{
-    Live, LossRecord, SystemRecord,
-    limits::ISSUE,
-    ticks::{Grown, LatenciesSoFar, LatencyTicks, ThreadReading, ThreadTicks, tick_count, tick_ns},
-    timeline::{ConnectionReading, ConnectionTick, Event, NodeSide, Tick, Timeline},
+use qdl::counters::{
+    Live,
+    ticks::{Grown, LatencyTicks, ThreadReading, ThreadTicks, tick_count, tick_ns},
+};
+use record::{
+    ISSUE, LossRecord, SystemRecord,
+    timeline::{ConnectionTick, Event, NodeSide, Tick, Timeline},
 };
 
 /// With more connections than this they are not told tick by tick.
@@ -46,12 +48,12 @@ pub struct Gather {
     before: Vec<u64>,
     run: Option<(Grown, ThreadTicks)>,
     /// What NIC threads show of their ticks, where somebody looks on.
-    shown: Option<LatenciesSoFar>,
+    shown: Option<Grown>,
     events: Vec<Event>,
 }
 
 /// A row for [`Grown`]: counters first.
-fn row(issued: u64, completed: u64, connections: &[ConnectionReading]) -> Vec<u64> {
+fn row(issued: u64, completed: u64, connections: &[ConnectionTick]) -> Vec<u64> {
     let connections = &connections[..connections.len().min(MOST_CONNECTIONS)];
     let mut row = vec![issued, completed];
     for c in connections {
@@ -110,7 +112,7 @@ fn threads<'a>(
 
 impl Gather {
     /// A look at the counters before the first query: what they hold is not the run's.
-    pub fn before(&mut self, connections: &[ConnectionReading]) {
+    pub fn before(&mut self, connections: &[ConnectionTick]) {
         self.before = row(0, 0, connections);
     }
 
@@ -119,7 +121,7 @@ impl Gather {
         &mut self,
         [first_ns, now_ns]: [u64; 2],
         [issued, completed]: [u64; 2],
-        connections: &[ConnectionReading],
+        connections: &[ConnectionTick],
     ) {
         let now = row(issued, completed, connections);
         if self.run.is_none() {
@@ -137,34 +139,22 @@ impl Gather {
     }
 
     /// Each connection since the run began, as it was at the last look.
-    pub fn connections(&self) -> Vec<ConnectionReading> {
+    pub fn connections(&self) -> Vec<ConnectionTick> {
         let Some((grown, _)) = &self.run else {
             return Vec::new();
         };
         let row = grown.since_begin();
         let of = row.len().saturating_sub(RUN) / (EACH + GAUGES);
-        let reading = |i| {
-            let c = connection(&row, i, of);
-            ConnectionReading {
-                samples: c.samples,
-                bytes_out: c.bytes_out,
-                bytes_in: c.bytes_in,
-                in_flight: c.in_flight,
-                score: c.score,
-                retransmits: c.retransmits,
-                window_limited_us: c.window_limited_us,
-                rtt_us: c.rtt_us,
-            }
-        };
-        (0..of).map(reading).collect()
+        (0..of).map(|i| connection(&row, i, of)).collect()
     }
 
     /// A look at the latencies that NIC threads show, of a run that began at `first_ns`: for
-    /// [`Gather::so_far`], and at least once a tick.
+    /// [`Gather::so_far`], and at least once a tick. Threads show a tick as it ends.
     pub fn latencies(&mut self, [first_ns, now_ns]: [u64; 2], live: &Live) {
-        self.shown
-            .get_or_insert_with(|| LatenciesSoFar::new(first_ns))
-            .read(now_ns, live);
+        let shown = live.latencies();
+        let new = || Grown::new(first_ns, &vec![0; shown.len()], shown.len());
+        let grown = self.shown.get_or_insert_with(new);
+        grown.read(now_ns, &shown);
     }
 
     /// What is known of a run that goes on, which began at `first_ns`: ticks that are over alone,
@@ -189,10 +179,15 @@ impl Gather {
         let shown = self.shown.as_ref();
         let lasted_ns = now_ns.saturating_sub(first_ns);
         let tick = tick_ns(lasted_ns).max(grown.tick_ns());
-        let tick = tick.max(shown.map_or(0, LatenciesSoFar::tick_ns));
+        let tick = tick.max(shown.map_or(0, Grown::tick_ns));
         let n = usize::try_from(lasted_ns / tick).map_or(1, |n| n.max(1));
         let rows = grown.ticks(tick, n + 1);
-        let mut latencies = shown.map(|s| s.ticks(tick, n)).unwrap_or_default();
+        let shown = shown.map(|s| s.ticks(tick, n)).unwrap_or_default();
+        let latency = |row: &Vec<u64>| {
+            let counts = (0..).zip(row.iter().copied());
+            counts.filter(|(_, n)| *n > 0).collect()
+        };
+        let mut latencies: Vec<Vec<(u16, u64)>> = shown.iter().map(latency).collect();
         latencies.resize(n, Vec::new());
         let width = rows.first().map_or(0, Vec::len);
         let of = width.saturating_sub(RUN) / (EACH + GAUGES);
@@ -341,14 +336,15 @@ fn lost(loss: &LossRecord) -> Vec<Event> {
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::{ConnectionRecord, Ledger, Live, SampleTimes};
+    use qdl::counters::{Live, SampleTimes};
+    use record::{ConnectionRecord, Ledger};
 
     use super::*;
 
     const S: u64 = 1_000_000_000;
 
-    fn reading(samples: u64, rtt_us: Option<u64>) -> ConnectionReading {
-        ConnectionReading {
+    fn reading(samples: u64, rtt_us: Option<u64>) -> ConnectionTick {
+        ConnectionTick {
             samples,
             bytes_out: 10 * samples,
             bytes_in: samples,
@@ -467,6 +463,36 @@ mod tests {
             serde_json::from_str::<Timeline>(&json).expect("reads back"),
             t
         );
+    }
+
+    #[test]
+    fn latencies_of_ticks_that_are_over_are_known_while_the_run_goes_on() {
+        let (mut g, live) = (Gather::default(), Live::new(1));
+        live.begin(S);
+        let mut latencies = LatencyTicks::default();
+        for k in 0..40u64 {
+            let now = S + k * S / 40;
+            let times = SampleTimes {
+                issued_ns: now - 700,
+                completed_ns: now,
+                ..SampleTimes::default()
+            };
+            latencies.record(&times, 1, &live, 0);
+            g.look([S, now], [k, k], &[]);
+            g.latencies([S, now + 1], &live);
+        }
+        let t = g.so_far("fe", [S, 2 * S], (Vec::new(), Vec::new()));
+        let each = t
+            .ticks
+            .iter()
+            .map(|t| t.latency.iter().map(|(_, n)| n).sum::<u64>());
+        let each: Vec<u64> = each.collect();
+        assert_eq!(
+            each.iter().sum::<u64>(),
+            36,
+            "all but the last tick: {each:?}"
+        );
+        assert!(each[..8].iter().all(|n| (3..=5).contains(n)), "{each:?}");
     }
 
     #[test]

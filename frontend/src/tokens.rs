@@ -12,11 +12,11 @@ use std::sync::{
 use fabric::wire::Stream;
 use loadgen_bridge::{Scenario, TestSettings};
 use qdl::{
+    counters::TokenSizes,
     dispatch::Contradiction,
     model::{DType, ModelSpec, TensorSpec},
-    stats::TokenSizes,
-    wire::EngineInfo,
 };
+use record::EngineInfo;
 
 /// Bytes of a token id: `i32`, little-endian.
 pub const TOKEN_BYTES: usize = 4;

@@ -17,7 +17,8 @@ use std::{
 };
 
 use accelerator::engine::DigestAnswers;
-use qdl::{model::ModelSpec, stats::Verified};
+use qdl::model::ModelSpec;
+use record::Verified;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::tokens::{TOKEN_BYTES, count};

@@ -136,7 +136,8 @@ mod tests {
         time::Duration,
     };
 
-    use qdl::{config::DatasetConfig, model::ModelSpec, stats::SystemRecord};
+    use qdl::{config::DatasetConfig, model::ModelSpec};
+    use record::SystemRecord;
 
     use super::*;
     use crate::dataset::Dataset;
@@ -165,7 +166,7 @@ mod tests {
         fn name(&self) -> (String, Option<Duration>) {
             (String::new(), None)
         }
-        fn engines(&self) -> Vec<(String, qdl::wire::EngineInfo)> {
+        fn engines(&self) -> Vec<(String, record::EngineInfo)> {
             Vec::new()
         }
         fn outstanding(&self) -> u64 {

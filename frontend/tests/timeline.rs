@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Place, Running, accelerator, free_ports, words};
-use qdl::stats::timeline::{NodeSide, Timeline};
+use record::timeline::{NodeSide, Timeline};
 use serde_json::Value;
 
 struct Rig {
@@ -130,7 +130,7 @@ fn check_ticks(s: &Value, t: &Timeline) {
         .iter()
         .enumerate()
     {
-        let carried = |f: fn(&qdl::stats::timeline::ConnectionTick) -> u64| {
+        let carried = |f: fn(&record::timeline::ConnectionTick) -> u64| {
             t.ticks.iter().map(|t| f(&t.connections[i])).sum::<u64>()
         };
         assert_eq!(Some(carried(|c| c.samples)), c["samples"].as_u64(), "{c:#}");

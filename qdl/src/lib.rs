@@ -19,13 +19,13 @@ pub mod compression;
 pub mod config;
 pub mod connection;
 pub mod control;
+pub mod counters;
 pub mod dispatch;
 pub mod model;
 pub mod rails;
 pub mod response;
 pub mod run;
 pub mod serve;
-pub mod stats;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 pub mod topology;

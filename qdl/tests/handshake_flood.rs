@@ -16,10 +16,8 @@ use std::{
 
 use fabric::wire::Stream;
 use harness::*;
-use qdl::{
-    control::{Auth, ClientParams, ClientSession, Timing},
-    wire::NodeFacts,
-};
+use qdl::control::{Auth, ClientParams, ClientSession, Timing};
+use record::NodeFacts;
 use socket2::{Domain, Socket, Type};
 
 /// The port that the child process is to flood.

@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::wire::Stream;
 use fabric::{
     Endpoint, Grants, Region, Window,
     ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes},
+    wire::Stream,
 };
 use harness::*;
 use qdl::{
@@ -21,8 +21,8 @@ use qdl::{
     run::{request_stride, response_stride},
     serve::Service,
     testkit::{assert_has, ib_keys},
-    wire::NodeFacts,
 };
+use record::NodeFacts;
 
 /// The device of the frontend and the accelerator's, each rail one port of it.
 fn devices() -> [String; 2] {

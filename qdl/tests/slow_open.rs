@@ -11,13 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::wire::Stream;
 use fabric::{
     Endpoint, Grants, Region, Window,
     ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes},
+    wire::Stream,
 };
 use harness::*;
-use qdl::testkit::eventually_or;
 use qdl::{
     config::NicConfig,
     control::{
@@ -26,9 +25,9 @@ use qdl::{
     },
     run::{request_stride, response_stride},
     serve::{Arrival, Service},
-    stats::ServedReport,
-    testkit::ib_keys,
+    testkit::{eventually_or, ib_keys},
 };
+use record::ServedReport;
 use verbs::stub;
 
 const SLOTS: usize = 16;
@@ -163,7 +162,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         auth: Auth::Unset,
         model: model(),
         stream: Stream::None,
-        facts: qdl::wire::NodeFacts::default(),
+        facts: record::NodeFacts::default(),
         timing: Timing::default(),
     };
     let mut session = runtime

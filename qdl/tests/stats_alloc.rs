@@ -4,7 +4,8 @@
 use std::{hint::black_box, sync::Arc};
 
 use fabric::testkit::counting::{Counting, of_thread as asked};
-use qdl::stats::{BatchSizes, Live, Recorder, SampleTimes};
+use qdl::counters::{Live, Recorder, SampleTimes};
+use record::BatchSizes;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

@@ -1,12 +1,12 @@
-//! What limited the run, and what to turn: `qdl::stats`' own findings, the same as in the summary's
+//! What limited the run, and what to turn: the judge's findings, the same as in the summary's
 //! last line and in `docs/tuning.md`.
 
-use qdl::stats::limits::{Cause, Finding};
+use record::{Cause, Finding, Run};
 
 use crate::{
+    causes,
     html::{escape, paragraph, prose},
     pictures::slowest,
-    run::Run,
 };
 
 /// A card: its name, and what is seen, what it means, what to turn.
@@ -23,7 +23,11 @@ fn card(name: &str, rows: [&str; 3], first: bool) -> String {
 }
 
 fn of_finding(f: &Finding, first: bool) -> String {
-    card(f.cause.name(), [&f.figure, f.cause.means(), &f.turn], first)
+    card(
+        causes::name(f.cause),
+        [&f.figure, causes::means(f.cause), &f.turn],
+        first,
+    )
 }
 
 /// The findings, the strongest first, and what the slowest samples have in common.

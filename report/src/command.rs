@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::{Error, FILE, Run, html, put};
+use record::Run;
+
+use crate::{Error, FILE, html, put, read_all};
 
 /// Draws the page of a run, or puts several runs beside each other.
 ///
@@ -32,7 +34,7 @@ pub enum Outcome {
 }
 
 fn make(args: &ReportArgs) -> Result<PathBuf, Error> {
-    let runs = args.runs.iter().map(|path| Run::read_all(path));
+    let runs = args.runs.iter().map(|path| read_all(path));
     let runs: Vec<Vec<Run>> = runs.collect::<Result<_, _>>()?;
     let runs = runs.concat();
     let out = match (&args.output, &args.runs[..]) {

@@ -1,4 +1,5 @@
-//! The page of a run, one file that opens from a disk and prints; and runs beside each other.
+//! A run's record for people: the summary on a terminal, the causes of its limits, its page, and
+//! runs beside each other. A page is one file that opens from a disk and prints.
 //! `docs/report.md` says what each picture shows.
 //!
 //! Tables and bars are HTML; lines over time and percentiles are JSON in the page, which its script
@@ -7,34 +8,42 @@
 //!
 //! | module | purpose |
 //! | --- | --- |
-//! | [`run`] | a run as its folder, or its page, has it |
+//! | [`text`] | summaries as text, and numbers with units |
+//! | [`causes`] | what limits a run, and the judge |
+//! | `embedded` | a run into its page, and back out of it |
+//! | `latency` | counts in a timeline's buckets, and their quantiles |
 //! | [`chart`] | charts as data |
 //! | [`mod@html`] | escaping, tables, bars, headings |
 //! | [`pictures`] | what each picture shows |
-//! | [`advice`] | what limited the run, and what to turn |
+//! | [`advice`] | the causes on the page |
 //! | [`page`] | the whole page of one run |
 //! | [`live`] | a run that goes on |
 //! | [`compare`] | several runs: groups, differences, whether they are more than noise |
 //! | [`command()`] | `qdl report` |
 
 mod advice;
+pub mod causes;
 mod chart;
 mod command;
 mod compare;
+mod embedded;
 mod html;
+mod latency;
 mod live;
 mod page;
 mod pictures;
-mod run;
+pub mod text;
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
+use record::{ReadError, Run};
+
 pub use command::{Outcome, ReportArgs, command};
+pub use embedded::read_all;
 pub use live::{Over, SoFar, State, so_far};
-pub use run::{ReadError, Run};
 
 /// The page in a run's folder.
 pub const FILE: &str = "report.html";

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Made, run};
-use report::{Run, html};
+use record::Run;
+use report::{html, read_all};
 
 fn made(name: &'static str, network_us: f64, seed: u64) -> Run {
     run(&Made {
@@ -94,7 +95,7 @@ fn a_page_of_several_holds_them_all() {
     let place = tempfile::tempdir().expect("a folder");
     let path = place.path().join("compare.html");
     std::fs::write(&path, page).expect("written");
-    let names: Vec<String> = Run::read_all(&path)
+    let names: Vec<String> = read_all(&path)
         .expect("runs")
         .into_iter()
         .map(|r| r.name)
@@ -129,7 +130,7 @@ fn runs_whose_accelerators_had_another_configuration_are_two_settings() {
     // A page of them knows as much.
     let path = one.path().join("compare.html");
     std::fs::write(&path, &page).expect("written");
-    assert!(html(&Run::read_all(&path).expect("runs")).contains(row));
+    assert!(html(&read_all(&path).expect("runs")).contains(row));
     // Where no copy can be read its hash tells them apart.
     let hashed = |place: &tempfile::TempDir, hash: &str| {
         std::fs::remove_dir_all(place.path().join("files")).expect("removed");

@@ -4,7 +4,8 @@
 mod common;
 
 use common::{Made, folder, run};
-use report::{Run, html};
+use record::Run;
+use report::{html, read_all};
 
 /// What there is of a page for whoever lets no script run; the records are scripts too.
 fn without_scripts(page: &str) -> String {
@@ -189,14 +190,14 @@ fn a_page_is_the_record_of_its_run() {
     let page = html(std::slice::from_ref(&first));
     let path = place.path().join("page.html");
     std::fs::write(&path, &page).expect("written");
-    let again = Run::read_all(&path).expect("its run");
+    let again = read_all(&path).expect("its run");
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].timeline, first.timeline);
     assert_eq!(again[0].summary, first.summary);
     assert_eq!(again[0].histograms, first.histograms);
     assert_eq!(html(&again), page);
     std::fs::write(&path, "<p>another page</p>").expect("written");
-    let error = Run::read_all(&path).expect_err("no record").to_string();
+    let error = read_all(&path).expect_err("no record").to_string();
     assert!(
         error.contains("page.html") && error.contains("no record"),
         "{error}"
@@ -236,7 +237,7 @@ fn it_is_written_into_the_folder_of_its_run() {
 #[test]
 fn a_run_that_goes_on_has_pictures() {
     let (summary, timeline, _) = common::parts(&Made::default());
-    let reading = qdl::stats::timeline::ConnectionReading::default();
+    let reading = record::timeline::ConnectionTick::default();
     let named = summary.run.system.connections.iter();
     let so_far = report::SoFar {
         title: "Server <1>".to_owned(),

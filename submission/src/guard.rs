@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use qdl::wire::{CacheState, PrefixCache};
+use record::{CacheState, PrefixCache};
 use serde_json::{Map, Value};
 
 use crate::{

@@ -13,7 +13,7 @@ use std::{
 };
 
 use fabric::os;
-use qdl::wire::{MachineIds, NodeFacts, PrefixCache};
+use record::{MachineIds, NodeFacts, PrefixCache};
 use serde::{Deserialize, Serialize};
 
 use crate::{

@@ -13,10 +13,8 @@ use std::{
 };
 
 use fabric::os::{sha256_of, sha256_of_file};
-use qdl::{
-    config::EngineKind,
-    wire::{Content, MAX_CONTENT_NAME},
-};
+use qdl::config::EngineKind;
+use record::{Content, MAX_CONTENT_NAME};
 
 use super::{EngineError, EngineParams, onnx_data};
 

@@ -33,10 +33,8 @@ mod unpack;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use fabric::Region;
-use qdl::{
-    config::EngineConfig, model::ModelSpec, rails::Score, serve::Arrival, stats::GpuRecord,
-    wire::PrefixCache,
-};
+use qdl::{config::EngineConfig, model::ModelSpec, rails::Score, serve::Arrival};
+use record::{GpuRecord, PrefixCache};
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use content::{Hashed, Hashing};

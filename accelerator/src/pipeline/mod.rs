@@ -50,8 +50,8 @@ use qdl::{
     connection::join_all,
     model::Compression,
     serve::{Arrival, Finished, Service, respond_all},
-    stats::limits::{DecompressedUse, EngineUse},
 };
+use record::{DecompressedUse, EngineUse};
 
 pub use counters::Counters;
 

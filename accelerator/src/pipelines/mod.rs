@@ -17,8 +17,8 @@ use fabric::{Region, clock::now_ns};
 use qdl::{
     run::EngineTotals,
     serve::{Arrival, Service},
-    stats::{BatchSizes, GpuRecord, SequenceTotals, limits::EngineUse},
 };
+use record::{BatchSizes, EngineUse, GpuRecord, SequenceTotals};
 
 use crate::{
     engine::{self, Engine, EngineError, EngineParams},

@@ -20,6 +20,7 @@ use fabric::{
 };
 use qdl::{
     connection::{NicThreadCfgs, Spin},
+    counters::{Live, Recorder, SampleTimes},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
         Response, Sample,
@@ -29,7 +30,6 @@ use qdl::{
         Arrival, Finished, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Server, Service,
         respond_all,
     },
-    stats::{Live, Recorder, SampleTimes},
 };
 
 use super::{

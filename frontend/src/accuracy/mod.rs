@@ -18,8 +18,8 @@ use loadgen_bridge::{AccuracyLog, LogError};
 use qdl::{
     config::{DatasetKind, LabelsConfig},
     model::{ModelSpec, TensorSpec},
-    stats::Accuracy,
 };
+use record::Accuracy;
 
 pub use self::labels::Remedy;
 pub use self::whose::{Whose, by_accelerator, odd_one};

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-use qdl::stats::Accuracy;
+use record::Accuracy;
 
 use super::Score;
 
@@ -89,6 +89,8 @@ pub fn odd_one(all: &BTreeMap<String, Accuracy>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use report::text::accuracy;
+
     use super::*;
 
     #[test]
@@ -114,8 +116,8 @@ mod tests {
         let scores = BTreeMap::from([(0, score(9)), (1, score(8)), (2, score(1))]);
         let names = ["acc-a/0", "acc-a/1", "acc-b/0"].map(str::to_owned);
         let all = by_accelerator(&scores, &names);
-        assert_eq!(all["acc-a"].text(), "85.000 %: 17 of 20");
-        assert_eq!(all["acc-b"].text(), "10.000 %: 1 of 10");
+        assert_eq!(accuracy(&all["acc-a"]), "85.000 %: 17 of 20");
+        assert_eq!(accuracy(&all["acc-b"]), "10.000 %: 1 of 10");
         let local = by_accelerator(&BTreeMap::from([(0, score(7))]), &["front".to_owned()]);
         assert_eq!(local["front"].right, 7);
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use fabric::SourceId;
 use loadgen_bridge::{Scenario, TestSettings};
-use qdl::{dispatch::First, model::ModelSpec, stats::TokenSizes};
+use qdl::{counters::TokenSizes, dispatch::First, model::ModelSpec};
 
 use super::*;
 

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use loadgen_bridge::{Scenario, TestMode, TestSettings};
-use qdl::stats::{
-    Figures, LimitRecord, LimitUnit, Live,
-    timeline::{ConnectionReading, Timeline},
+use qdl::counters::Live;
+use record::{
+    Figures, LimitRecord, LimitUnit,
+    timeline::{ConnectionTick, Timeline},
 };
 use report::{SoFar, State};
 
@@ -35,7 +36,7 @@ pub struct Moment<'a> {
     /// Samples issued and completed.
     pub counts: [u64; 2],
     /// Each connection, and its name.
-    pub connections: (&'a [String], Vec<ConnectionReading>),
+    pub connections: (&'a [String], Vec<ConnectionTick>),
     /// The run along its own clock.
     pub timeline: Timeline,
 }
@@ -208,7 +209,7 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::timeline::{Event, Tick, latency_bucket};
+    use record::timeline::{Event, Tick, latency_bucket};
 
     use super::*;
 

@@ -44,11 +44,9 @@ pub fn event(number: u64, so_far: &SoFar) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::{
+    use record::{
         Figures,
-        timeline::{
-            ConnectionReading, ConnectionTick, Event, NodeSide, ThreadSide, Tick, Timeline,
-        },
+        timeline::{ConnectionTick, Event, NodeSide, ThreadSide, Tick, Timeline},
     };
     use report::{Over, State};
 
@@ -99,7 +97,7 @@ mod tests {
                 }],
             },
             connections: (0..64)
-                .map(|c| (format!("an-accelerator/{c}"), ConnectionReading::default()))
+                .map(|c| (format!("an-accelerator/{c}"), ConnectionTick::default()))
                 .collect(),
             nics: (0..64)
                 .map(|n| (format!("nic {n}"), Figures::default()))

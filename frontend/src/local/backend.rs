@@ -15,8 +15,7 @@ use std::{
 use accelerator::pipelines::Pipelines;
 use crossbeam_queue::{ArrayQueue, SegQueue};
 use crossbeam_utils::CachePadded;
-use fabric::wire::Stream;
-use fabric::{Grants, Imm, Region, RegionError, clock::now_ns};
+use fabric::{Grants, Imm, Region, RegionError, clock::now_ns, wire::Stream};
 use qdl::{
     connection::{
         token::SendToken,
@@ -25,9 +24,8 @@ use qdl::{
     dispatch::{self, Completer, Contradiction, First, RefusedSample, Response, Sample},
     run::{OnRefusal, Refusals, node_facts},
     serve::{Arrival, Finished, Origin, Part, Service},
-    stats::{AcceleratorRecord, BatchSizes, Ledger, SystemRecord, limits::NodeUse},
-    wire::EngineInfo,
 };
+use record::{AcceleratorRecord, BatchSizes, EngineInfo, Ledger, NodeUse, SystemRecord};
 
 use super::begun::Begun;
 use crate::{
@@ -526,7 +524,7 @@ mod tests {
         pipeline::Options,
     };
     use fabric::SourceId;
-    use qdl::stats::Live;
+    use qdl::counters::Live;
 
     use super::*;
 

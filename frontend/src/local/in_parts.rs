@@ -14,13 +14,12 @@ use accelerator::{
     pipeline::Options,
     pipelines::{self, Pipelines},
 };
-use fabric::wire::Stream;
-use fabric::{Region, SourceId};
+use fabric::{Region, SourceId, wire::Stream};
 use qdl::{
     config::TokensConfig,
+    counters::Live,
     dispatch::{Completer, Part, Response, Sample, SampleTimes},
     model::ModelSpec,
-    stats::Live,
 };
 
 use super::backend::{LocalBackend, Parts};
@@ -135,7 +134,7 @@ fn local(settings: &TokensConfig, stream: Stream, book: &Arc<Mutex<Book>>) -> Ar
     LocalBackend::new(Parts {
         node: "n".to_owned(),
         model: "m".to_owned(),
-        info: qdl::wire::EngineInfo::default(),
+        info: record::EngineInfo::default(),
         pipelines: pipelines.expect("starts"),
         inputs: Arc::new(inputs),
         slots: 48,

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use loadgen_bridge::{Detail, LogSettings, TestSettings};
-use qdl::stats::{LOOPBACK_NOTE, Ledger, SampleTimes, TokenSizes, TokenTime};
+use qdl::counters::{SampleTimes, TokenSizes};
+use record::{LOOPBACK_NOTE, Ledger, TokenTime};
 
 use super::*;
 use crate::folder::Place;
@@ -218,7 +219,7 @@ fn a_run_of_tokens_says_when_they_came_beside_loadgens_bounds() {
     let json = serde_json::to_value(&summary).expect("JSON");
     assert_eq!(json["tokens"]["ttft_limit_us"], 2_000_000.0);
     assert_eq!(json["tokens"]["times"]["tpot"]["p99_us"], 2.0);
-    let text = summary.text(false);
+    let text = text::summary(&summary, false);
     for words in [
         "mean  p99 limit\n",
         "2.00 s\n",
@@ -241,7 +242,7 @@ fn a_run_without_tokens_says_nothing_of_them() {
     let (summary, _) = ended(&s).summary();
     let json = serde_json::to_value(&summary).expect("JSON");
     assert!(json.get("tokens").is_none());
-    let text = summary.text(false);
+    let text = text::summary(&summary, false);
     assert!(!text.contains("TTFT") && !text.contains("tokens"), "{text}");
 }
 
@@ -269,7 +270,7 @@ fn faults_of_tokens_have_their_codes_and_words() {
     assert_eq!(summary.run.reasons[0], summary.run.exit.reason);
     let json = serde_json::to_value(&summary).expect("JSON");
     assert_eq!(json["tokens"]["too_short"], 2);
-    assert!(summary.text(false).contains("2 answers were no two tokens"));
+    assert!(text::summary(&summary, false).contains("2 answers were no two tokens"));
 
     let (code, summary) = end(&|t| {
         t.found.contradicted = 1;
@@ -299,7 +300,7 @@ fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
     e.write(&summary, code).expect("written");
     let read = |name: &str| fs::read_to_string(s.folder().join(name)).expect("there");
     assert_eq!(read(INVALID_FILE), "dgx-01 is gone\n");
-    let json: serde_json::Value = serde_json::from_str(&read(SUMMARY_FILE)).expect("JSON");
+    let json: serde_json::Value = serde_json::from_str(&read(SUMMARY)).expect("JSON");
     assert_eq!(json["valid"], false);
     assert_eq!(json["exit"]["code"], 3);
     assert_eq!(json["reasons"][0], "dgx-01 is gone");

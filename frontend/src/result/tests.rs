@@ -1,6 +1,7 @@
 //! LoadGen's result from what its logs hold.
 
-use qdl::stats::{Histograms, SampleTimes, Stage};
+use qdl::counters::{Histograms, SampleTimes};
+use record::Stage;
 
 use super::*;
 use crate::{

@@ -3,10 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use loadgen_bridge::{TestMode, TestOutcome};
-use qdl::{
-    config::FrontendConfig,
-    stats::{Accuracy, LossRecord, Recorder, SystemRecord},
-};
+use qdl::{config::FrontendConfig, counters::Recorder};
+use record::{Accuracy, LossRecord, SystemRecord};
 
 use super::{readings::Readings, watch::Watch};
 use crate::{
@@ -168,7 +166,7 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::AcceleratorRecord;
+    use record::AcceleratorRecord;
 
     use super::*;
 

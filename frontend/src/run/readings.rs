@@ -1,6 +1,6 @@
 //! Throughput up to the last sample: what comes after it is LoadGen's own time.
 
-use qdl::stats::Throughput;
+use qdl::counters::Throughput;
 
 /// Readings of it.
 pub(super) struct Readings {

@@ -10,13 +10,10 @@ use std::{
 };
 
 use ::report::SoFar;
-use fabric::wire::Stream;
-use fabric::{clock::now_ns, os::thread_times};
+use fabric::{clock::now_ns, os::thread_times, wire::Stream};
 use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, register_issue_query_thread, run_test};
-use qdl::{
-    run::usage_of,
-    stats::{Figures, LossRecord},
-};
+use qdl::run::usage_of;
+use record::{Figures, LossRecord};
 
 use super::{Result, readings::Readings};
 use crate::{

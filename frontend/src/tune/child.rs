@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use record::{RunRecord, Summary};
 use tune::{Halt, Kind, Limit, Record, Setting, System};
 
 use super::{args::TuneArgs, yaml::Yaml};
@@ -153,61 +153,63 @@ impl Runner<'_> {
 
     /// Reads the run's summary.
     fn read(&self, folder: &Path) -> Result<Record> {
-        let path = folder.join("summary.json");
+        let path = folder.join(record::SUMMARY);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let summary: Value = serde_json::from_str(&text)?;
-        record(&summary, self.kind, self.args.bound_ms).with_context(|| path.display().to_string())
+        let Summary { run, .. } = serde_json::from_str(&text)?;
+        of_run(&run, self.kind, self.args.bound_ms).with_context(|| path.display().to_string())
     }
 }
 
-/// The record of a run, from its summary.
-fn record(summary: &Value, kind: Kind, bound_ms: Option<f64>) -> Result<Record> {
-    let loadgen = &summary["loadgen"];
-    let valid = loadgen["valid"].as_bool();
-    let mut valid = valid.context("LoadGen did not judge it")?;
-    let queries = loadgen["queries"].as_f64().unwrap_or(0.0);
+/// A trial's record, from its run's.
+fn of_run(run: &RunRecord, kind: Kind, bound_ms: Option<f64>) -> Result<Record> {
+    let loadgen = run.loadgen.as_ref();
+    let loadgen = loadgen.context("LoadGen did not judge it")?;
+    let mut valid = loadgen.valid.context("LoadGen did not judge it")?;
     let (mut limits, mut longer) = (Vec::new(), None);
-    for limit in loadgen["limits"].as_array().into_iter().flatten() {
-        let Some(bound) = limit["limit"].as_f64() else {
-            continue;
-        };
-        let name = limit["name"].as_str().unwrap_or_default().to_owned();
-        if let (Some(true), Some(was)) = (limit["at_most"].as_bool(), limit["was"].as_f64()) {
+    for limit in &loadgen.limits {
+        let (name, bound) = (limit.name.clone(), limit.limit);
+        if let (true, Some(was)) = (limit.at_most, limit.was) {
             limits.push(Limit { name, was, bound });
-        } else if name == "duration" && kind == Kind::MultiStream && limit["met"] == false {
+        } else if name == "duration" && kind == Kind::MultiStream && !limit.met {
             // LoadGen makes MultiStream's queries beforehand: they were too few for the duration.
-            let was = summary["duration_s"].as_f64().unwrap_or(0.0) * 1e6;
+            let (queries, was) = (loadgen.queries.unwrap_or(0) as f64, run.duration_s * 1e6);
             longer = Some((1.1 * queries * bound / was.max(1.0)) as u64);
         }
     }
     if let (Kind::MultiStream, Some(bound)) = (kind, bound_ms) {
-        let was = loadgen["latency"]["p99_us"].as_f64();
-        let was = was.context("it has no 99th percentile")?;
-        let (name, bound) = ("p99 query latency".to_owned(), bound * 1000.0);
+        let latency = loadgen.latency.context("it has no 99th percentile")?;
+        let (name, was, bound) = (
+            "p99 query latency".to_owned(),
+            latency.p99_us,
+            bound * 1000.0,
+        );
         valid &= was <= bound;
         limits.push(Limit { name, was, bound });
     }
-    let early = &loadgen["early_stopping"];
-    let unsure = early["needs"]
-        .as_u64()
-        .filter(|_| early["met"].as_bool() == Some(false));
+    let early = loadgen.early_stopping.as_ref().filter(|early| !early.met);
+    let unsure = early.and_then(|early| early.needs);
     let part = limits.iter().map(Limit::part).fold(0.0, f64::max);
     let unsure = unsure.filter(|needs| part <= CLOSE || *needs <= MOST_QUERIES);
-    let line = summary["limits"]["line"].as_str();
     Ok(Record {
         valid,
         needs: longer.max(unsure).filter(|_| !valid && part <= 1.0),
         limits,
-        achieved: summary["per_s"].as_f64().unwrap_or(0.0),
-        limited_by: line.unwrap_or_default().to_owned(),
+        achieved: run.per_s,
+        limited_by: run.limits.line.clone(),
         ..Record::default()
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
-    use serde_json::json;
+
+    fn of_json(run: &Value, kind: Kind, bound_ms: Option<f64>) -> Result<Record> {
+        let run = serde_json::from_value(run.clone()).expect("a run");
+        of_run(&run, kind, bound_ms)
+    }
 
     fn limit(name: &str, was: f64, limit: f64, at_most: bool) -> Value {
         json!({"name": name, "was": was, "limit": limit, "at_most": at_most, "met": false})
@@ -221,7 +223,7 @@ mod tests {
         let latency = json!({"p99_us": 3000.0});
         let loadgen = json!({"valid": true, "latency": latency, "limits": limits});
         let summary = json!({"per_s": 7.5, "limits": {"line": "slots"}, "loadgen": loadgen});
-        let of = |kind, bound| record(&summary, kind, bound).expect("sound");
+        let of = |kind, bound| of_json(&summary, kind, bound).expect("sound");
         let server = of(Kind::Server, None);
         let binds = server.binds().expect("two limits");
         assert_eq!((server.limits.len(), binds.name.as_str()), (2, "p99 TPOT"));
@@ -231,7 +233,7 @@ mod tests {
         );
         assert!(of(Kind::MultiStream, Some(4.0)).valid);
         assert!(!of(Kind::MultiStream, Some(2.0)).valid);
-        assert!(record(&json!({"loadgen": null}), Kind::Server, None).is_err());
+        assert!(of_json(&json!({"loadgen": null}), Kind::Server, None).is_err());
     }
 
     #[test]
@@ -252,7 +254,7 @@ mod tests {
             let mut loadgen = json!({"valid": false, "queries": 100, "limits": limits});
             loadgen["early_stopping"] = early;
             let summary = json!({"loadgen": loadgen, "duration_s": duration});
-            let record = record(&summary, kind, None).expect("sound");
+            let record = of_json(&summary, kind, None).expect("sound");
             assert_eq!(record.needs, expected, "{part} {needs}");
         }
     }

@@ -4,22 +4,20 @@
 
 use std::{collections::HashSet, ops::RangeInclusive};
 
-use crate::{
-    model::{ModelSpec, TensorSpec},
-    stats::{
-        GpuRecord,
-        limits::{DecompressedUse, EngineUse, NicUse, NodeUse, ThreadGroup},
-    },
-    wire::{
-        Content, EngineInfo, LinkFact, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME,
-        MAX_HOST, MAX_RAILS, NodeFacts, PrefixCache,
-    },
-};
 use fabric::wire::{MAX_SLOTS, OfiEnd};
+use record::{
+    Content, DecompressedUse, EngineInfo, EngineUse, GpuRecord, LinkFact, MAX_CACHE_WORDS,
+    MAX_CONTENT_NAME, MAX_ENGINE_NAME, MAX_HOST, NicUse, NodeFacts, NodeUse, PrefixCache,
+    ThreadGroup,
+};
 
 use super::message::{
     ConnectionGrant, ConnectionRequest, Counters, GrantTransport, MAX_REFUSAL, MAX_TEXT, Message,
     RequestTransport, Scores,
+};
+use crate::{
+    model::{ModelSpec, TensorSpec},
+    wire::MAX_RAILS,
 };
 
 /// Longest node name, in bytes.

@@ -3,14 +3,14 @@
 
 use std::{fmt, io, net::SocketAddr};
 
+use fabric::wire::{IbEnd, OfiEnd, Stream};
+use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
     model::ModelSpec,
-    stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{Description, EngineInfo, NodeFacts, Score},
+    wire::{Description, Score},
 };
-use fabric::wire::{IbEnd, OfiEnd, Stream};
 
 /// Version of the protocol, for both planes.
 pub const VERSION: u64 = 8;

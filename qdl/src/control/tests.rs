@@ -14,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+use fabric::wire::Stream;
+use record::{EngineInfo, NodeFacts};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -23,12 +25,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{
-    control::message::VERSION,
-    model::ModelSpec,
-    wire::{Description, EngineInfo, NodeFacts},
-};
-use fabric::wire::Stream;
+use crate::{control::message::VERSION, model::ModelSpec, wire::Description};
 
 /// Time limit that no sound test reaches.
 const LONG: Duration = Duration::from_secs(20);

@@ -8,17 +8,18 @@ use std::sync::{
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
+use fabric::{
+    Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window, wire::Stream,
+};
 
 use crate::{
     connection::{
         SendHalf,
         tracker::{Sample, Tracker},
     },
+    counters::{ConnectionCounts, ConnectionReading},
     rails::Load,
-    stats::{ConnectionRecord, timeline::ConnectionReading},
 };
-use fabric::wire::Stream;
-use fabric::{Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window};
 
 /// Most samples of a burst: enough for one system call, and few enough to spread over connections.
 pub(super) const BURST: usize = 64;
@@ -71,7 +72,7 @@ pub(super) struct Connection {
     pub send: SendHalf,
     pub up: CachePadded<AtomicBool>,
     /// Counts of the receiving halves of earlier links.
-    pub counts: Mutex<ConnectionRecord>,
+    pub counts: Mutex<ConnectionCounts>,
     /// Samples posted, warm-up samples included; the reconciliation compares this count.
     pub posted: CachePadded<AtomicU64>,
     /// Answers to warm-up samples, refusals included.
@@ -185,14 +186,14 @@ impl Connection {
         self.send.finish()
     }
 
-    pub fn counts(&self) -> MutexGuard<'_, ConnectionRecord> {
+    pub fn counts(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All counts so far.
-    pub fn settled(&self) -> ConnectionRecord {
+    pub fn settled(&self) -> ConnectionCounts {
         let sent = self.send.counts();
-        ConnectionRecord {
+        ConnectionCounts {
             tx: self.send.fabric_counts(),
             slots: self.cfgs.slots as u64,
             allowed: self.tracker.allowance() as u64,
@@ -201,7 +202,7 @@ impl Connection {
             posted: self.posted_for_callers(),
             warmed: self.warmed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
-            ..self.counts().clone()
+            ..*self.counts()
         }
     }
 
@@ -216,7 +217,6 @@ impl Connection {
             window_limited_us: read(&self.now.window_limited_us),
             rtt_us: read(&self.now.rtt_us).checked_sub(1),
             in_flight: self.tracker.in_flight() as u64,
-            score: None,
         }
     }
 

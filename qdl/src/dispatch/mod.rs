@@ -46,7 +46,7 @@ use crossbeam_utils::CachePadded;
 
 pub use crate::{
     connection::tracker::{First, Sample, Tries},
-    stats::SampleTimes,
+    counters::SampleTimes,
 };
 pub use api::{
     Completer, Contradiction, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent,

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::atomic::Ordering};
 use super::{Connection, DispatchCounts, Dispatcher};
 use crate::{
     connection::{NicThreadHandle, Placed},
-    stats::{ConnectionRecord, PostingRule, limits::NicUse, timeline::ConnectionReading},
+    counters::{ConnectionCounts, ConnectionReading, NicTimes},
 };
 
 impl Dispatcher {
@@ -26,12 +26,10 @@ impl Dispatcher {
         self.crew.threads()
     }
 
-    /// The rule that decides which thread posts a sample.
-    pub fn posting_rule(&self) -> PostingRule {
-        PostingRule {
-            up_to_bytes: self.shared.post_up_to,
-            one_by_one: self.shared.one_by_one,
-        }
+    /// Which thread posts a sample: the largest burst that the issuing thread posts, in payload
+    /// bytes, and whether each sample has a doorbell of its own.
+    pub fn posting_rule(&self) -> (u64, bool) {
+        (self.shared.post_up_to, self.shared.one_by_one)
     }
 
     /// Number of connections that are up.
@@ -89,13 +87,13 @@ impl Dispatcher {
     }
 
     /// Work of the NIC threads so far.
-    pub fn nic_use(&self) -> NicUse {
+    pub fn nic_use(&self) -> NicTimes {
         NicThreadHandle::uses(&self.handles)
     }
 
-    /// Record of each connection, final once the dispatcher has been stopped. The caller adds the
+    /// Counts of each connection, final once the dispatcher has been stopped. The caller adds the
     /// names of the connections and the causes of their losses.
-    pub fn connection_records(&self) -> Vec<ConnectionRecord> {
+    pub fn connection_records(&self) -> Vec<ConnectionCounts> {
         self.shared
             .connections
             .iter()

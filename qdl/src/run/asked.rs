@@ -2,29 +2,28 @@
 
 use std::time::{Duration, Instant};
 
+use fabric::clock::now_ns;
+use record::{
+    EngineInfo, LossRecord, NodeFacts,
+    timeline::{ConnectionTick, Event, NodeSide},
+};
+
 use super::{
     Cluster,
     api::ClusterError,
     describe::{DESCRIBING, Described},
     permitted, side,
 };
-use crate::{
-    control::{ClientHandle, ControlError},
-    stats::{
-        LossRecord,
-        timeline::{ConnectionReading, Event, NodeSide},
-    },
-    wire::{EngineInfo, NodeFacts},
-};
-use fabric::clock::now_ns;
+use crate::control::{ClientHandle, ControlError};
 
 /// Time limit for all accelerators to send their sides of the run.
 const SIDES: Duration = Duration::from_secs(2);
 
 impl Cluster {
     /// Live figures of each connection, by index, with the scores of rails.
-    pub fn readings(&self) -> Vec<ConnectionReading> {
-        let mut all = self.common.dispatcher().readings();
+    pub fn readings(&self) -> Vec<ConnectionTick> {
+        let all = self.common.dispatcher().readings();
+        let mut all: Vec<_> = all.iter().map(super::report::reading).collect();
         if let Some(rails) = self.common.rails.get() {
             for peer in 0..self.common.peers.len() {
                 let report = self.common.dispatcher().rail_report(peer);

@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::{MAX_SLOTS, clock::now_ns, os::Near};
+use record::{NicUse, Places, PostingRule, SystemRecord};
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -33,10 +35,8 @@ use crate::{
         WarmUpReport,
     },
     model::Lengths,
-    stats::{Places, SystemRecord, limits::NicUse},
     topology::LinkWatch,
 };
-use fabric::{MAX_SLOTS, clock::now_ns, os::Near};
 
 /// Time limit for the control thread to end after the stop.
 const LEAVING: Duration = Duration::from_secs(10);
@@ -277,7 +277,7 @@ impl Cluster {
 
     /// Work of this node's NIC threads so far.
     pub fn nic_use(&self) -> NicUse {
-        self.common.dispatcher().nic_use()
+        super::report::nic_use(self.common.dispatcher().nic_use())
     }
 
     fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
@@ -387,17 +387,17 @@ impl Cluster {
         common.dispatcher().stop();
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
-        let mut connections = common.dispatcher().connection_records();
+        let counts = common.dispatcher().connection_records();
         let (events, _) = self.happened();
         let warm_up = super::lock(&self.warmed).take();
         let mut warm_up = warm_up.map(|(report, _)| report);
         if let Some(w) = &mut warm_up {
             // Includes later phases, and answers that came after a phase had failed.
-            w.samples = connections.iter().map(|c| c.warmed).sum();
+            w.samples = counts.iter().map(|c| c.warmed).sum();
         }
         let lost = super::lock(&common.lost).clone();
-        super::report::complete(
-            &mut connections,
+        let connections = super::report::connections(
+            &counts,
             |i| common.connection_name(i),
             &lost,
             warm_up.as_ref(),
@@ -424,6 +424,7 @@ impl Cluster {
             .collect();
         let nics = common.config.nics.iter().map(NicConfig::label);
         let counts = common.dispatcher().counts();
+        let (up_to_bytes, one_by_one) = common.dispatcher().posting_rule();
         let (staged_copies, staged_bytes) = common.dispatcher().staged();
         SystemRecord {
             refusals,
@@ -437,7 +438,10 @@ impl Cluster {
             backlog_max: counts.backlog_max,
             backlogged: counts.backlogged,
             handed_over: counts.handed_over,
-            posting_rule: Some(common.dispatcher().posting_rule()),
+            posting_rule: Some(PostingRule {
+                up_to_bytes,
+                one_by_one,
+            }),
             losses,
             facts: Some(common.facts.clone()),
             events,

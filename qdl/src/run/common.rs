@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use record::{BatchSizes, EngineInfo, GpuRecord, LostSession, NodeFacts, NodeUse};
 use tokio::sync::mpsc;
 
 use super::{
@@ -24,9 +25,7 @@ use crate::{
     config::FrontendConfig,
     control::{Auth, ClientHandle, ClientParams, Counters},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
-    stats::{BatchSizes, GpuRecord, LostSession, limits::NodeUse},
     topology::LinkWatch,
-    wire::{EngineInfo, NodeFacts},
 };
 use fabric::clock::now_ns;
 

@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabric::Broken;
+use record::Content;
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -17,9 +19,7 @@ use super::{
 use crate::{
     config::ModelFiles,
     control::{ClientSession, ControlError, check_unique_names},
-    wire::Content,
 };
-use fabric::Broken;
 
 /// Interval of the monitor.
 const MONITOR: Duration = Duration::from_millis(50);

@@ -6,11 +6,9 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::{
-    config::NicConfig,
-    topology,
-    wire::{MAX_RAILS, NodeFacts},
-};
+use record::NodeFacts;
+
+use crate::{config::NicConfig, topology, wire::MAX_RAILS};
 use fabric::os::{Host, sha256_of_file};
 
 /// The facts that are constant while the program runs.

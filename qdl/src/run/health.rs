@@ -3,13 +3,12 @@
 
 use std::sync::Mutex;
 
+use record::{RailChange, RailRecord};
+
 use super::common::Common;
-use crate::{
-    rails::{
-        Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy,
-        RailState, RailsError,
-    },
-    stats::{RailChange, RailRecord},
+use crate::rails::{
+    Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy, RailState,
+    RailsError,
 };
 use fabric::clock::now_ns;
 

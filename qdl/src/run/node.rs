@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use record::{BatchSizes, EngineInfo, EngineUse, GpuRecord, SequenceTotals, ServedReport};
 use tokio::{net::TcpListener, sync::watch};
 
 use super::{
@@ -31,9 +32,8 @@ use crate::{
     model::ModelSpec,
     rails::Score,
     serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
-    stats::{BatchSizes, GpuRecord, SequenceTotals, ServedReport, limits::EngineUse},
     topology::LinkWatch,
-    wire::{Description, EngineInfo},
+    wire::Description,
 };
 use fabric::{
     os::{Near, more_open_files},

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::stats::{LossRecord, SilentOn};
 use fabric::Broken;
+use record::{LossRecord, SilentOn};
 
 /// Most outages recorded separately; later losses are added to the last.
 const MOST: usize = 256;

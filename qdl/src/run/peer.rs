@@ -3,6 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use fabric::{Broken, clock::now_ns};
+use record::EngineInfo;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -18,9 +20,7 @@ use super::{
 use crate::{
     config::{Gpus, ModelFiles},
     control::{ClientEvent, ClientHandle, ClientSession, ControlError, Scores},
-    wire::EngineInfo,
 };
-use fabric::{Broken, clock::now_ns};
 
 /// Delay of the report of a loss, so that one line covers losses at about the same time.
 const TOGETHER: Duration = Duration::from_millis(250);
@@ -313,7 +313,7 @@ impl PeerTask {
             peer.outages.tell(&node, |at_ns| self.common.in_run(at_ns))
         };
         if let Some(told) = told.filter(|_| !self.common.is_closing()) {
-            self.common.listener.note(&told.line());
+            self.common.listener.note(&told.to_string());
         }
     }
 
@@ -520,7 +520,7 @@ mod tests {
             name: name.to_owned(),
             tokens: false,
             at_once: 64,
-            content: Some(crate::wire::Content::Settings {
+            content: Some(record::Content::Settings {
                 sha256: hash.repeat(64),
             }),
             ..EngineInfo::default()

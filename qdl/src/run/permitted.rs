@@ -2,10 +2,7 @@
 //! frontend and the accelerators are separate machines, connected by Ethernet, IEEE 802.11,
 //! InfiniBand or 3GPP.
 
-use crate::{
-    stats::LOOPBACK_NOTE,
-    wire::{LinkFact, LinkLayer, NodeFacts},
-};
+use record::{LOOPBACK_NOTE, LinkFact, LinkLayer, NodeFacts};
 
 /// Reasons against the links of a run, one line each; empty where there are none. `own` are this
 /// node's facts, `peers` the accelerators' names and facts.

@@ -1,10 +1,9 @@
 //! Placement of a node's NIC threads and memory, for its summary.
 
-use crate::{
-    connection::Placed,
-    stats::{NicPlace, Places},
-};
 use fabric::os::{Near, numa_nodes};
+use record::{NicPlace, Places};
+
+use crate::connection::Placed;
 
 /// Placement of NICs with these labels, as configured and as reported by the kernel.
 pub(super) fn places<'a>(

@@ -3,10 +3,9 @@
 
 use std::collections::VecDeque;
 
-use crate::{
-    dispatch::RefusedSample,
-    stats::{RefusalRecord, kind_of},
-};
+use record::{RefusalRecord, kind_of};
+
+use crate::dispatch::RefusedSample;
 
 /// Most kinds counted separately; further kinds are counted with the last.
 const KINDS: usize = 32;

@@ -1,27 +1,125 @@
-//! Records of a cluster's run, for the summary.
+//! The counts of a run put on record: the border between `counters` and `record`.
+
+use record::{
+    AcceleratorRecord, ConnectionRecord, Ledger, NicUse, NodeUse, PathUse, ServedConnection,
+    TrafficRecord, WarmUpRecord, timeline::ConnectionTick,
+};
 
 use super::common::PeerState;
 use crate::{
+    counters::{ConnectionCounts, ConnectionReading, NicTimes, PathCounts},
     dispatch::{DispatchCounts, WarmUpReport},
-    stats::{AcceleratorRecord, ConnectionRecord, Ledger, WarmUpRecord, limits::NodeUse},
+    serve::ServeConnection,
 };
+use fabric::FabricCounts;
 
-/// Adds to the dispatcher's records what it does not know: the connections' names, the causes of
-/// their losses, and their warm-up times.
-pub(super) fn complete(
-    connections: &mut [ConnectionRecord],
+/// The connections on record: the dispatcher's counts, and what it does not know of them: their
+/// names, why they were lost each time they were, and how they warmed up.
+pub(super) fn connections(
+    counts: &[ConnectionCounts],
     name: impl Fn(usize) -> String,
     lost: &[(usize, String)],
     warm_up: Option<&WarmUpReport>,
-) {
-    for (i, connection) in connections.iter_mut().enumerate() {
-        connection.name = name(i);
+) -> Vec<ConnectionRecord> {
+    let one = |(i, c): (usize, &ConnectionCounts)| {
         let of = lost.iter().filter(|(l, _)| *l == i);
-        connection.lost = of.map(|(_, why)| why.clone()).collect();
-        if let Some(w) = warm_up.and_then(|w| w.connections.get(i)) {
-            connection.cold_us = Some(w.cold_ns.div_ceil(1000));
-            connection.warm_us = w.warm_ns.map(|ns| ns.div_ceil(1000));
+        let warmed = warm_up.and_then(|w| w.connections.get(i));
+        ConnectionRecord {
+            name: name(i),
+            samples: c.samples,
+            refused: c.refused,
+            posted: c.posted,
+            slots: c.slots,
+            allowed: c.allowed,
+            in_flight_max: c.in_flight_max,
+            silent_ms: c.silent_ms,
+            path: path(&c.path),
+            wakeups: c.wakeups,
+            blocked: c.blocked,
+            warmed: c.warmed,
+            cold_us: warmed.map(|w| w.cold_ns.div_ceil(1000)),
+            warm_us: warmed.and_then(|w| w.warm_ns.map(|ns| ns.div_ceil(1000))),
+            tx: traffic(&c.tx),
+            rx: traffic(&c.rx),
+            lost: of.map(|(_, why)| why.clone()).collect(),
         }
+    };
+    counts.iter().enumerate().map(one).collect()
+}
+
+/// A connection at one moment; the score of its rail is not the dispatcher's to know.
+pub(super) fn reading(r: &ConnectionReading) -> ConnectionTick {
+    ConnectionTick {
+        samples: r.samples,
+        bytes_out: r.bytes_out,
+        bytes_in: r.bytes_in,
+        in_flight: r.in_flight,
+        score: None,
+        retransmits: r.retransmits,
+        window_limited_us: r.window_limited_us,
+        rtt_us: r.rtt_us,
+    }
+}
+
+/// A connection that an accelerator served, at its end.
+pub(super) fn served(c: &ServeConnection, lost: bool) -> ServedConnection {
+    let (cfgs, received) = (c.cfgs(), c.received());
+    ServedConnection {
+        connection: cfgs.connection,
+        epoch: cfgs.epoch,
+        arrived: received.arrived,
+        answered: c.responded(),
+        refused: c.refused(),
+        dropped_late: c.late(),
+        wakeups: received.wakeups,
+        blocked: c.blocked(),
+        tx: traffic(&c.sent_counts()),
+        rx: traffic(&received.fabric),
+        lost,
+    }
+}
+
+/// What NIC threads were used for.
+pub(super) fn nic_use(c: NicTimes) -> NicUse {
+    NicUse {
+        threads: c.threads,
+        worked_us: c.worked_us,
+        sleeps: c.sleeps,
+    }
+}
+
+fn path(p: &PathCounts) -> PathUse {
+    PathUse {
+        looks: p.looks,
+        looked_us: p.looked_us,
+        busy_us: p.busy_us,
+        rwnd_limited_us: p.rwnd_limited_us,
+        rtt_us: p.rtt_us,
+        min_rtt_us: p.min_rtt_us,
+        retransmits: p.retransmits,
+    }
+}
+
+fn traffic(c: &FabricCounts) -> TrafficRecord {
+    TrafficRecord {
+        writes: c.writes,
+        parts: c.parts,
+        bytes: c.bytes,
+        control: c.control,
+        syscalls: c.syscalls,
+        empty_syscalls: c.empty_syscalls,
+        partial: c.partial,
+        copies: c.copies,
+        copied_bytes: c.copied_bytes,
+        inline: c.inline,
+        work_requests: c.work_requests,
+        doorbells: c.doorbells,
+        signaled: c.signaled,
+        retired: c.retired,
+        receives: c.receives,
+        cqes: c.cqes,
+        cq_events: c.cq_events,
+        progress: c.progress,
     }
 }
 
@@ -87,15 +185,15 @@ pub(super) fn warm_up(w: &WarmUpReport) -> WarmUpRecord {
 
 #[cfg(test)]
 mod tests {
+    use record::{BatchSizes, EngineInfo};
+
     use super::*;
-    use crate::{
-        control::Counters, dispatch::ConnectionWarmUp, stats::BatchSizes, wire::EngineInfo,
-    };
+    use crate::{control::Counters, dispatch::ConnectionWarmUp};
 
     #[test]
     fn connections_get_their_names_losses_and_warm_up_times() {
-        let mut connections = vec![ConnectionRecord::default(); 3];
-        connections[1].samples = 7;
+        let mut counts = [ConnectionCounts::default(); 3];
+        counts[1].samples = 7;
         let warmed = |cold_ns, warm_ns| ConnectionWarmUp { cold_ns, warm_ns };
         let report = WarmUpReport {
             connections: vec![warmed(1_001, Some(500)), warmed(2_000, None)],
@@ -106,7 +204,7 @@ mod tests {
             (0, "x".to_owned()),
             (1, "y".to_owned()),
         ];
-        complete(&mut connections, |i| format!("a/{i}"), &lost, Some(&report));
+        let connections = connections(&counts, |i| format!("a/{i}"), &lost, Some(&report));
         let [a, b, c] = &connections[..] else {
             panic!("three")
         };

@@ -11,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use record::{BatchSizes, GpuRecord, NodeUse, ServedConnection, ServedReport};
+
 use super::{
     life::{
         LifeError,
@@ -31,7 +33,6 @@ use crate::{
     },
     rails::{MAX_RAILS, Score},
     serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs},
-    stats::{BatchSizes, GpuRecord, ServedConnection, ServedReport, limits::NodeUse},
     topology::LinkWatch,
     wire::Description,
 };
@@ -187,11 +188,7 @@ impl Session {
     }
 
     fn settle(&self, connection: &ServeConnection, lost: bool) {
-        let record = ServedConnection {
-            lost,
-            ..connection.record()
-        };
-        record.put_on(&mut lock(&self.ended));
+        super::report::served(connection, lost).put_on(&mut lock(&self.ended));
         if let Some(shared) = self.shared.upgrade() {
             let mut settled = lock(&shared.settled);
             settled.responded += connection.responded();
@@ -428,7 +425,7 @@ impl SessionHandler for Session {
         let nics = self.shared.upgrade().map(|s| s.server.nic_use());
         NodeUse {
             engine: (self.params.engine)().used,
-            ..usage(&[], nics.unwrap_or_default())
+            ..usage(&[], super::report::nic_use(nics.unwrap_or_default()))
         }
     }
 

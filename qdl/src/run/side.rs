@@ -6,18 +6,16 @@ use std::{
     time::Duration,
 };
 
+use fabric::{clock::now_ns, os::thread_times};
+use record::timeline::{MOST_SIZES, NodeSide};
+
 use super::{lock, node::EngineTotals, served::Session};
 use crate::{
     control::{Counters, limits::MAX_SIDE_PART},
-    stats::{
-        ticks::{
-            EngineReading, EngineTicks, FIRST_TICK_NS, MOST_SIZES, MOST_TICKS, ThreadReading,
-            ThreadTicks, tick_ns,
-        },
-        timeline::NodeSide,
+    counters::ticks::{
+        EngineReading, EngineTicks, FIRST_TICK_NS, MOST_TICKS, ThreadReading, ThreadTicks, tick_ns,
     },
 };
-use fabric::{clock::now_ns, os::thread_times};
 
 /// Interval of counter readings; each is one tick.
 const EVERY: Duration = Duration::from_nanos(FIRST_TICK_NS);
@@ -46,7 +44,7 @@ struct Gathered {
 }
 
 fn reading(counters: &Counters, engine: EngineTotals) -> EngineReading {
-    let copied = |us: u64, g: &crate::stats::GpuRecord| us + g.copy_in_us + g.copy_out_us;
+    let copied = |us: u64, g: &record::GpuRecord| us + g.copy_in_us + g.copy_out_us;
     EngineReading {
         arrived: counters.arrived,
         answered: counters.responded,
@@ -190,7 +188,7 @@ fn read_threads(g: &mut Gathered, now_ns: u64) {
 
 #[cfg(test)]
 mod tests {
-    use crate::stats::BatchSizes;
+    use record::BatchSizes;
 
     use super::*;
 

@@ -1,10 +1,10 @@
 //! Work of this process so far, as one reading: [`NodeUse`].
 
-use crate::stats::limits::{ISSUE, NicUse, NodeUse, ThreadGroup};
 use fabric::{
     clock::now_ns,
     os::{ThreadTime, affinity, machine_time, thread_times},
 };
+use record::{ISSUE, NicUse, NodeUse, ThreadGroup};
 
 /// Most kinds of threads counted separately; the rest is one more kind.
 const KINDS: usize = 32;

@@ -9,6 +9,8 @@ use std::{
     },
 };
 
+use fabric::{Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window, wire::Stream};
+
 use super::{
     answers::{Answers, MOST, Ready},
     arrival::{Arrival, Finished, Origin, Part},
@@ -19,10 +21,7 @@ use crate::{
     response::{
         MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
     },
-    stats::ServedConnection,
 };
-use fabric::wire::Stream;
-use fabric::{Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window};
 
 /// Parts in a connection's queue above which its NIC thread has no core: the engine's thread posts.
 const CROWD: usize = 64;
@@ -69,11 +68,12 @@ impl ServeConnectionCfgs {
 
 /// Counts of the receiving half, kept by the NIC thread.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Received {
+pub struct Received {
     /// Samples handed to the service.
     pub arrived: u64,
     /// Sleeps of the thread that the connection's descriptor ended.
     pub wakeups: u64,
+    /// What the fabric counted.
     pub fabric: FabricCounts,
 }
 
@@ -211,31 +211,23 @@ impl ServeConnection {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Counts of the sending half. Only for a connection whose links are gone: the call holds the
-    /// send token, and ready responses would wait meanwhile.
-    pub(super) fn sent_counts(&self) -> FabricCounts {
+    /// Counts of its sending half, once its links are gone: this takes the send token, and what is
+    /// ready meanwhile would stay where it is.
+    pub fn sent_counts(&self) -> FabricCounts {
         self.send.fabric_counts()
     }
 
-    /// Record of the connection, final once its local side is destroyed and no arrival is left.
-    pub fn record(&self) -> ServedConnection {
-        let received = *self.received.lock().unwrap_or_else(PoisonError::into_inner);
-        ServedConnection {
-            connection: self.cfgs.connection,
-            epoch: self.cfgs.epoch,
-            arrived: received.arrived,
-            answered: self.responded(),
-            refused: self.refused(),
-            dropped_late: self.late(),
-            wakeups: received.wakeups,
-            blocked: self.send.counts().blocked,
-            tx: self.sent_counts(),
-            rx: received.fabric,
-            lost: false,
-        }
+    /// Doorbells after which something was left that its socket or queue pair had no room for.
+    pub fn blocked(&self) -> u64 {
+        self.send.counts().blocked
     }
 
-    pub(super) fn received(&self, counts: Received) {
+    /// Counts of its receiving half; complete once its local side is destroyed.
+    pub fn received(&self) -> Received {
+        *self.received.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn put_received(&self, counts: Received) {
         *self.received.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 

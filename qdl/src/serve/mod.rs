@@ -29,18 +29,17 @@ use std::{
 };
 
 use crossbeam_queue::SegQueue;
-
-pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
-pub use end::{ServeConnection, ServeConnectionCfgs};
+use fabric::{Broken, FabricCounts, Link};
+use nic::{Command, ServeNic};
+use prepare::Preparer;
 
 use crate::{
     connection::{self, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed},
-    stats::limits::NicUse,
+    counters::NicTimes,
 };
-use fabric::{Broken, FabricCounts, Link};
 
-use nic::{Command, ServeNic};
-use prepare::Preparer;
+pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
+pub use end::{ServeConnection, ServeConnectionCfgs};
 
 /// A lost connection, as reported to the server's owner.
 #[derive(Clone, Debug)]
@@ -70,7 +69,7 @@ pub(crate) struct NicCounts {
 }
 
 /// Totals of a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServeCounts {
     /// Samples that arrived.
     pub arrived: u64,
@@ -216,7 +215,7 @@ impl Server {
     }
 
     /// Work of the NIC threads so far.
-    pub fn nic_use(&self) -> NicUse {
+    pub fn nic_use(&self) -> NicTimes {
         NicThreadHandle::uses(&self.handles)
     }
 

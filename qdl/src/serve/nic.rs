@@ -116,7 +116,7 @@ impl ServeNic {
             self.counts.connections.fetch_sub(1, Ordering::Relaxed);
             self.new_fds.retain(|fd| *fd != half.rx.fd());
             let (sent, received) = (connection.sent_counts(), half.counts());
-            connection.received(Received {
+            connection.put_received(Received {
                 arrived,
                 wakeups: half.wakeups,
                 fabric: received,

@@ -7,11 +7,10 @@
 
 use std::{fs, net::IpAddr, path::Path};
 
+use record::{LinkFact, LinkLayer};
+
 use super::{LinkWatch, near::device_of};
-use crate::{
-    config::{NicConfig, NicFabric, OfiKeys},
-    wire::{LinkFact, LinkLayer},
-};
+use crate::config::{NicConfig, NicFabric, OfiKeys};
 
 /// ARP hardware types of the kernel's `if_arp.h`.
 const ETHERNET: u32 = 1;

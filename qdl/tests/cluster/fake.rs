@@ -24,8 +24,8 @@ use qdl::{
         Refusal, Server, ServerHandle, ServerParams, SessionHandler, Timing,
     },
     serve::{self, OnConnectionLost, ServeConnection, ServeConnectionCfgs, Service},
-    wire::EngineInfo,
 };
+use record::EngineInfo;
 
 use super::harness::{Digest, model};
 
@@ -186,7 +186,7 @@ impl Fake {
                         name: "digest".to_owned(),
                         ..EngineInfo::default()
                     },
-                    facts: qdl::wire::NodeFacts::default(),
+                    facts: record::NodeFacts::default(),
                     timing: Timing::default(),
                     pending: 4,
                 };

@@ -22,9 +22,8 @@ use qdl::{
     model::ModelSpec,
     run::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
     serve::{Arrival, Finished, Service, respond_all},
-    stats::{RefusalRecord, ServedReport},
-    wire::EngineInfo,
 };
+use record::{EngineInfo, RefusalRecord, ServedReport};
 use xxhash_rust::xxh3::xxh3_64;
 
 pub const LARGEST: usize = 150_528;

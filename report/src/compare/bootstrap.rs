@@ -5,9 +5,9 @@
 //! The seed is fixed: the same runs give the same page.
 
 use fastrand::Rng;
-use qdl::stats::timeline::Timeline;
+use record::{Run, timeline::Timeline};
 
-use crate::run::{Latencies, Run};
+use crate::latency::Latencies;
 
 /// How often everything is drawn anew.
 pub const DRAWS: usize = 800;
@@ -104,7 +104,7 @@ pub fn interval(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::{
+    use record::{
         Summary,
         timeline::{Tick, latency_bucket},
     };

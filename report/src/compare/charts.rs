@@ -1,6 +1,6 @@
 //! Tables and charts of groups beside each other.
 
-use qdl::stats::text;
+use record::Run;
 
 use super::{
     differences::{Difference, Found, change},
@@ -15,7 +15,7 @@ use crate::{
         percentiles::{self, Curve},
         stages::{Means, StageMean, stage_bar, sum},
     },
-    run::Run,
+    text,
 };
 
 /// Each figure of each group beside the first group's.

@@ -1,12 +1,12 @@
 //! Each figure of a group beside the first group's, and whether they differ by more than noise.
 
-use qdl::stats::{LoadgenRecord, RunRecord, Stage, text};
+use record::{LoadgenRecord, Run, RunRecord, Stage};
 
 use super::{
     bootstrap::{Draw, draws, interval, means, why_none},
     groups::Group,
 };
-use crate::run::Run;
+use crate::text;
 
 /// A figure that is compared, in samples per second or microseconds.
 #[derive(Clone, Copy, Debug)]

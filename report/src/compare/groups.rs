@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::Histogram;
-use qdl::stats::Stage;
-
-use crate::run::Run;
+use record::{Run, Stage};
 
 /// What differs between repetitions of one setting: seeds, and where things are written.
 const PER_RUN: &[&str] = &[
@@ -163,7 +161,7 @@ impl Group<'_> {
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::{GivenValue, SettingRecord, Summary};
+    use record::{GivenValue, SettingRecord, Summary};
 
     use super::*;
 

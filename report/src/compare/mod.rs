@@ -13,13 +13,15 @@ mod charts;
 mod differences;
 mod groups;
 
-use qdl::stats::{Stage, text};
+use record::{Run, Stage};
 
 use self::groups::Group;
 use crate::{
+    causes,
+    embedded::record,
     html::{Cell, absent, escape, key, list, table},
     page::{self, section},
-    run::{Run, record},
+    text,
 };
 
 fn runs_table(groups: &[Group<'_>]) -> String {
@@ -35,7 +37,11 @@ fn runs_table(groups: &[Group<'_>]) -> String {
                 Some(false) => "INVALID",
                 None => "-",
             };
-            let limit = r.limits.findings.first().map_or("-", |f| f.cause.name());
+            let limit = r
+                .limits
+                .findings
+                .first()
+                .map_or("-", |f| causes::name(f.cause));
             rows.push(vec![
                 key(group.colour, &group.name),
                 Cell::words(&run.name),

@@ -7,12 +7,12 @@ mod pictures;
 
 use std::path::PathBuf;
 
-use qdl::stats::{
+use record::{
     Figures, LimitRecord,
-    timeline::{ConnectionReading, Timeline},
+    timeline::{ConnectionTick, Timeline},
 };
 
-use crate::run::Latencies;
+use crate::latency::Latencies;
 
 pub use pictures::so_far;
 
@@ -73,7 +73,7 @@ pub struct SoFar {
     /// The run along its own clock.
     pub timeline: Timeline,
     /// Each connection by its name, and its counts since the run began.
-    pub connections: Vec<(String, ConnectionReading)>,
+    pub connections: Vec<(String, ConnectionTick)>,
     /// Each NIC by its name, or each thread that completes samples where there is none.
     pub nics: Vec<(String, Figures)>,
 }

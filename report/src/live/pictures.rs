@@ -1,11 +1,8 @@
 //! The pictures of a run that goes on, in an element of HTML.
 
-use fabric::FabricCounts;
-use qdl::stats::{
-    ConnectionRecord, Figures, LoadgenRecord, RunRecord, Summary,
-    limits::{Evidence, LoadgenView, PathUse},
-    text,
-    timeline::ConnectionReading,
+use record::{
+    ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, Run, RunRecord,
+    Summary, TrafficRecord, timeline::ConnectionTick,
 };
 
 use super::{SoFar, State};
@@ -20,7 +17,7 @@ use crate::{
         percentiles::{self, Curve},
         threads,
     },
-    run::Run,
+    text,
 };
 
 /// Maximum number of rows for threads that complete samples.
@@ -128,12 +125,12 @@ fn nics(of: &SoFar) -> String {
 
 /// A connection's counts so far, in the shape of those of a run that is over. The round trip is the
 /// last one, and the most in flight is of the ends of ticks.
-fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionReading) -> ConnectionRecord {
+fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionTick) -> ConnectionRecord {
     let ticks = of.timeline.ticks.iter();
     let in_flight = ticks.filter_map(|t| Some(t.connections.get(at)?.in_flight));
-    let bytes = |bytes| FabricCounts {
+    let bytes = |bytes| TrafficRecord {
         bytes,
-        ..FabricCounts::default()
+        ..TrafficRecord::default()
     };
     ConnectionRecord {
         name: name.to_owned(),

@@ -1,8 +1,10 @@
 //! The head of a page: what it was, the verdict, the figures that matter.
 
-use qdl::stats::{Mode, RunRecord, Stage, text};
+use record::{Mode, Run, RunRecord, Stage};
 
-use crate::{html::escape, pictures::percent, run::Run};
+use crate::text;
+
+use crate::{html::escape, pictures::percent};
 
 /// Scenario and mode.
 pub fn title(run: &Run) -> String {

@@ -5,15 +5,16 @@
 
 pub mod head;
 
-use qdl::stats::DEFAULT;
+use record::{DEFAULT, Run};
 
 use crate::{
     advice,
+    embedded::record,
     html::{Cell, escape, list, paragraph, table},
     pictures::{
         connections, course, engines, ledger, limits, nodes, percentiles, slowest, stages, threads,
     },
-    run::{Run, record},
+    text,
 };
 
 const SCRIPT: &str = include_str!("charts.js");
@@ -75,7 +76,7 @@ fn counts(run: &Run) -> String {
         let met = if early.met { "met" } else { "not met" };
         html.push_str(&format!("<h3>Early stopping: {met}</h3>"));
         let needs = early.needs.map_or_else(String::new, |n| {
-            format!(" It needs {} queries.", qdl::stats::text::grouped(n))
+            format!(" It needs {} queries.", text::grouped(n))
         });
         html.push_str(&paragraph(&format!("{}{needs}", early.text)));
     }
@@ -93,11 +94,11 @@ fn counts(run: &Run) -> String {
         html.push_str(&list(&lines));
     }
     if !r.system.refusals.is_empty() {
-        let lines: Vec<String> = r.system.refusals.iter().map(|r| r.line()).collect();
+        let lines: Vec<String> = r.system.refusals.iter().map(text::refusal).collect();
         html.push_str(&format!("<h3>Failed requests</h3>{}", list(&lines)));
     }
     if !r.system.losses.is_empty() {
-        let lines: Vec<String> = r.system.losses.iter().map(|l| l.line()).collect();
+        let lines: Vec<String> = r.system.losses.iter().map(ToString::to_string).collect();
         html.push_str(&format!("<h3>Lost in mid-run</h3>{}", list(&lines)));
     }
     format!("<div class=\"box\">{html}</div>")
@@ -106,7 +107,7 @@ fn counts(run: &Run) -> String {
 /// Settings, those that somebody set first; and what each program was.
 fn settings(run: &Run) -> String {
     let r = &run.summary.run;
-    let row = |s: &qdl::stats::SettingRecord| {
+    let row = |s: &record::SettingRecord| {
         vec![
             Cell::words(format!("`{}`", s.name)),
             Cell::words(&s.given.value),
@@ -157,7 +158,7 @@ fn programs(run: &Run) -> String {
     }
     let heading = ["node", "host", "release", "commit", "program (SHA-256)"];
     let mut html = format!("<h3>Programs</h3>{}", table(&heading, &rows));
-    let places = run.summary.run.system.places.lines();
+    let places = text::places(&run.summary.run.system.places);
     if !places.is_empty() {
         html.push_str(&format!("<h3>NUMA nodes</h3>{}", list(&places)));
     }

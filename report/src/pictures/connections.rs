@@ -1,7 +1,7 @@
 //! Each connection and each rail: what it carried, and what held it up.
 
-use qdl::stats::{
-    ConnectionRecord, RailRecord, text,
+use record::{
+    ConnectionRecord, RailRecord, Run,
     timeline::{ConnectionTick, Timeline},
 };
 
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     chart::{Chart, Style, Unit, beside},
     html::{Cell, figure, paragraph, table},
-    run::Run,
+    text,
 };
 
 /// Maximum number of connections with lines and rows; a larger run's others are in the data.

@@ -1,14 +1,15 @@
 //! A run over time: latency, throughput and samples in flight, with what happened.
 
-use qdl::stats::{
-    text,
+use record::{
+    Run,
     timeline::{Event, NodeSide, Timeline},
 };
 
 use crate::{
     chart::{Chart, POINTS, Style, Unit},
     html::{Cell, absent, figure, table},
-    run::{Latencies, Run},
+    latency::Latencies,
+    text,
 };
 
 /// Maximum number of events with a mark; more would hide the lines.
@@ -184,7 +185,7 @@ pub fn picture(run: &Run) -> String {
 
 #[cfg(test)]
 mod tests {
-    use qdl::stats::timeline::Tick;
+    use record::timeline::Tick;
 
     use super::*;
 

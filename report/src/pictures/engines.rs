@@ -1,8 +1,7 @@
 //! Batches, computing and copying of each accelerator.
 
-use qdl::stats::{
-    AcceleratorRecord, BatchSizes, GpuRecord, text,
-    ticks::EngineTicks,
+use record::{
+    AcceleratorRecord, BatchSizes, GpuRecord, Run,
     timeline::{EngineTick, NodeSide, Timeline},
 };
 
@@ -10,7 +9,7 @@ use super::{course::Axis, percent};
 use crate::{
     chart::{Chart, Style, Unit, beside},
     html::{Cell, absent, escape, figure, table},
-    run::Run,
+    text,
 };
 
 /// How many batches had how many samples.
@@ -26,7 +25,7 @@ fn sizes(batches: &BatchSizes) -> String {
 /// Engine threads at work, and samples in a batch.
 fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> [String; 2] {
     let axis = Axis::of_node(side, timeline, side.engines.len());
-    let columns = EngineTicks::longer(&side.engines, axis.each);
+    let columns = EngineTick::longer(&side.engines, axis.each);
     let units = (Unit::Seconds, Unit::Count);
     let at_work = |us: u64| us as f64 / 1e6 / axis.each_s;
     let mut threads = Chart::new(

@@ -1,10 +1,10 @@
 //! The reconciliation as a picture: samples issued, posted, arrived, answered, completed.
 
-use qdl::stats::{RunRecord, text};
+use record::{Run, RunRecord};
 
 use crate::{
     html::{Cell, bar, figure, list, table},
-    run::Run,
+    text,
 };
 
 /// A step of a sample's way: who counted, and what it is made of.
@@ -33,7 +33,7 @@ fn steps(run: &RunRecord) -> Vec<Step> {
         let again = ("post", again, "sent again");
         let warmed = ("all", l.warmed, "warm-up");
         steps.push(step("posted", "frontend", &[first, again, warmed]));
-        let sum = |of: fn(&qdl::stats::AcceleratorRecord) -> u64| -> u64 {
+        let sum = |of: fn(&record::AcceleratorRecord) -> u64| -> u64 {
             system.accelerators.iter().map(of).sum()
         };
         let arrived = sum(|a| {

@@ -1,11 +1,11 @@
 //! How far the run is from each of LoadGen's limits.
 
-use qdl::stats::{LimitRecord, LimitUnit, text};
+use record::{LimitRecord, LimitUnit, Run};
 
 use super::percent;
 use crate::{
     html::{Cell, absent, bar, figure, table},
-    run::Run,
+    text,
 };
 
 fn value(unit: LimitUnit, v: f64) -> String {

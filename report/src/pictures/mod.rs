@@ -24,7 +24,7 @@ pub mod slowest;
 pub mod stages;
 pub mod threads;
 
-use qdl::stats::Stage;
+use record::Stage;
 
 /// The colour of what comes before `issue_query`.
 pub const SCHEDULED: &str = "sched";

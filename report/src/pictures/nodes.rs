@@ -1,13 +1,10 @@
 //! The run's nodes: the frontend, the accelerators, and the traffic with each.
 
-use qdl::{
-    stats::{AcceleratorRecord, text},
-    wire::NodeFacts,
-};
+use record::{AcceleratorRecord, NodeFacts, Run};
 
 use crate::{
     html::{Cell, figure, table},
-    run::Run,
+    text,
 };
 
 /// The links that a node tells of: `nics[0] eth0, ethernet`.

@@ -1,13 +1,14 @@
 //! Each stage at each percentile, on HdrHistogram's axis.
 
 use hdrhistogram::Histogram;
-use qdl::stats::{Stage, TokenTime, text};
+use record::{Run, Stage, TokenTime};
 
 use super::{colour, percent};
 use crate::{
     chart::{Chart, Style, Unit},
     html::{Cell, absent, figure, key, table},
-    run::{Latencies, Run},
+    latency::Latencies,
+    text,
 };
 
 /// Values of a line for each nine.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use qdl::stats::{Stage, text, timeline::SlowSample};
+use record::{Run, Stage, timeline::SlowSample};
 
 use super::{
     colour, percent,
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     chart::{Chart, Style, Unit},
     html::{Cell, absent, figure, key, table},
-    run::Run,
+    text,
 };
 
 /// Nanoseconds of each stage of a sample, in the order of [`Stage::PARTS`].

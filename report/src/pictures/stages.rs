@@ -1,11 +1,11 @@
 //! Means of the stages, and that they add up to LoadGen's.
 
-use qdl::stats::{Stage, text};
+use record::{Run, Stage};
 
 use super::{SCHEDULED, colour, percent};
 use crate::{
     html::{Cell, absent, bar, figure, key, table},
-    run::Run,
+    text,
 };
 
 /// A stage: its colour, its name, and microseconds.

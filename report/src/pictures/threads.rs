@@ -1,12 +1,14 @@
 //! What each thread of each node ran, and how long it waited for a core.
 
-use qdl::stats::timeline::{NodeSide, ThreadSide, Timeline};
+use record::{
+    Run,
+    timeline::{NodeSide, ThreadSide, Timeline},
+};
 
 use super::{course::Axis, percent};
 use crate::{
     chart::{Chart, Style, Unit, beside},
     html::{Cell, absent, escape, figure, table},
-    run::Run,
 };
 
 /// Maximum number of threads of a node that are drawn: the busiest.

@@ -6,14 +6,14 @@
 use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
-use qdl::stats::{
-    Histograms, SampleTimes, Summary,
+use qdl::counters::{Histograms, SampleTimes};
+use record::{
+    Run, Summary,
     timeline::{
         ConnectionTick, EngineTick, Event, NodeSide, SlowSample, ThreadSide, Tick, Timeline,
         latency_bucket,
     },
 };
-use report::Run;
 use serde_json::json;
 
 /// Mostly about `us`, now and then many times that.
@@ -224,7 +224,7 @@ fn summary(made: &Made, timeline: &Timeline, histograms: &Histograms) -> Summary
     let total = (made.ticks * made.samples) as u64;
     let duration_s = made.ticks as f64 * TICK_MS as f64 / 1000.0;
     let stages = histograms.table();
-    let row = *stages.get(qdl::stats::Stage::Total).expect("a row");
+    let row = *stages.get(record::Stage::Total).expect("a row");
     let p99_us = row.p99_us + 300.0;
     let connection = |i: usize| {
         let of = |f: fn(&ConnectionTick) -> u64| -> u64 {
@@ -291,20 +291,11 @@ pub fn folder(made: &Made) -> tempfile::TempDir {
         .tempdir()
         .expect("a folder");
     let (summary, timeline, histograms) = parts(made);
-    let put =
-        |name: &str, json: String| std::fs::write(place.path().join(name), json).expect("written");
-    put(
-        "summary.json",
-        serde_json::to_string_pretty(&summary).expect("JSON"),
-    );
-    put(
-        "timeline.json",
-        serde_json::to_string(&timeline).expect("JSON"),
-    );
+    record::write_summary(place.path(), &summary).expect("written");
+    record::write_timeline(place.path(), &timeline).expect("written");
     let started = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    histograms
-        .save(place.path(), "latency", started, Duration::from_secs(1))
-        .expect("saved");
+    let took = Duration::from_secs(1);
+    record::save(&histograms.all(), place.path(), "latency", started, took).expect("saved");
     place
 }
 

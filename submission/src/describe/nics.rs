@@ -2,10 +2,8 @@
 
 use std::{fs, path::Path};
 
-use qdl::{
-    topology::{self, NicKind, Topology},
-    wire::LinkLayer,
-};
+use qdl::topology::{self, NicKind, Topology};
+use record::LinkLayer;
 
 use super::{Nic, ethtool, number, text};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use qdl::wire::CacheState;
+use ::record::CacheState;
 
 use super::*;
 use crate::{

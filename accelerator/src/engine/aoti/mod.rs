@@ -21,9 +21,8 @@ mod worker;
 use std::sync::Arc;
 
 use fabric::Region;
-use qdl::{model::ModelSpec, rails::Score, stats::GpuRecord};
-
-pub use torch::find_libraries;
+use qdl::{model::ModelSpec, rails::Score};
+use record::GpuRecord;
 
 use self::{
     container::Container,
@@ -35,6 +34,8 @@ use super::{
     cuda::{self, Device, Meter, Registry},
     sizes::Sizes,
 };
+
+pub use torch::find_libraries;
 
 /// A compiled model, loaded once.
 pub struct Aoti {

@@ -9,10 +9,8 @@ use std::{
 };
 
 use fabric::clock::now_ns;
-use qdl::{
-    rails::{Interior, Score},
-    stats::{BatchSizes, GpuRecord},
-};
+use qdl::rails::{Interior, Score};
+use record::{BatchSizes, GpuRecord};
 
 use super::Device;
 

@@ -45,8 +45,8 @@ pub use counters::Report;
 use qdl::{
     config::HttpConfig,
     model::{DType, ModelSpec},
-    wire::{CacheState, PrefixCache},
 };
+use record::{CacheState, PrefixCache};
 use tokio::runtime::Builder;
 
 use self::{

@@ -3,10 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use qdl::{
-    config::{HttpConfig, MAX_IN_FLIGHT},
-    wire::{CacheState, PrefixCache},
-};
+use qdl::config::{HttpConfig, MAX_IN_FLIGHT};
+use record::{CacheState, PrefixCache};
 use tokio::time::sleep;
 
 use super::{

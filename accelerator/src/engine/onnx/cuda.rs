@@ -13,8 +13,8 @@ use ort::{
 use qdl::{
     model::{DType, ModelSpec, TensorSpec},
     rails::Score,
-    stats::GpuRecord,
 };
+use record::GpuRecord;
 
 use super::session::{Settings, check_output, one_line, view};
 use crate::engine::{

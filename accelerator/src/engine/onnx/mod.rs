@@ -18,7 +18,11 @@ mod spec;
 use std::{fs, path::PathBuf, sync::Arc};
 
 use fabric::Region;
-use qdl::{config::Provider, model::ModelSpec, rails::Score, stats::GpuRecord};
+use qdl::{config::Provider, model::ModelSpec, rails::Score};
+use record::GpuRecord;
+
+use self::session::Worker as OnnxWorker;
+use super::{Engine, EngineError, EngineParams, Worker, onnx_data};
 
 pub use library::find_library;
 
@@ -26,9 +30,6 @@ pub(in crate::engine) use self::{
     library::load,
     session::{Settings, one_line},
 };
-
-use self::session::Worker as OnnxWorker;
-use super::{Engine, EngineError, EngineParams, Worker, onnx_data};
 
 /// An ONNX model that was loaded once and can be loaded again.
 #[derive(Debug)]

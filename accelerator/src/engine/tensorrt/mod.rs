@@ -33,8 +33,8 @@ pub use qdl::config::Precision;
 use qdl::{
     model::{DType, ModelSpec},
     rails::Score,
-    stats::GpuRecord,
 };
+use record::GpuRecord;
 
 pub use build::build_if_asked;
 pub use libraries::{SHIM, find_library, find_shim};

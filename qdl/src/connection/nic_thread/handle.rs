@@ -10,11 +10,11 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
+use fabric::{Region, os::CpuList};
 use mio::{Poll, Token, Waker};
 
 use super::{Placed, crew::CrewPlan};
-use crate::stats::limits::NicUse;
-use fabric::{Region, os::CpuList};
+use crate::counters::NicTimes;
 
 /// Token of the waker among the descriptors that the thread sleeps on.
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -110,12 +110,12 @@ impl NicThreadHandle {
     }
 
     /// Work of the threads of these shares so far.
-    pub fn uses(shares: &[NicThreadHandle]) -> NicUse {
+    pub fn uses(shares: &[NicThreadHandle]) -> NicTimes {
         let threads = Self::threads(shares);
         let worked: Vec<_> = threads
             .map(|t| t.worked_ns.load(Ordering::Relaxed))
             .collect();
-        NicUse {
+        NicTimes {
             // A thread that never had work does not count as idle capacity.
             threads: worked.iter().filter(|ns| **ns > 0).count() as u32,
             worked_us: worked.iter().map(|ns| ns / 1000).sum(),

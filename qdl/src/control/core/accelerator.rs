@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use record::{BatchSizes, GpuRecord, NodeUse};
+
 use crate::{
     control::{
         error::ControlError,
@@ -15,7 +17,6 @@ use crate::{
             clip, clip_to,
         },
     },
-    stats::{BatchSizes, GpuRecord, limits::NodeUse},
     wire::Description,
 };
 

@@ -2,6 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use fabric::wire::Stream;
+use record::{EngineInfo, NodeFacts};
+
+use super::heartbeat::HeartbeatCfgs;
 use crate::{
     control::{
         auth::{Auth, Challenge},
@@ -10,11 +14,7 @@ use crate::{
         message::{AuthKind, Hex, Message, Role, VERSION},
     },
     model::ModelSpec,
-    wire::{EngineInfo, NodeFacts},
 };
-use fabric::wire::Stream;
-
-use super::heartbeat::HeartbeatCfgs;
 
 /// Time limits of a session, beside those of single requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::control::{
     frame::FrameError,
     message::{Counters, ErrorCode, Hex, Message, Role, Scores, clip},
 };
-use crate::wire::NodeFacts;
+use record::NodeFacts;
 
 use super::{
     handshake::{Handshake, Local, Own},

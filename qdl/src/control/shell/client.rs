@@ -2,32 +2,30 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use fabric::{clock::now_ns, wire::Stream};
+use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
     time::timeout,
 };
 
-use crate::{
-    model::ModelSpec,
-    stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{Description, EngineInfo, NodeFacts},
-};
-use fabric::clock::now_ns;
-use fabric::wire::Stream;
-
 use super::{
     io::Wire,
     pending::{Ended, Pending, ReplySender},
 };
-use crate::control::{
-    auth::Auth,
-    core::{
-        Core, Local, Own, Timing,
-        frontend::{ClientEvent, Event, Frontend},
+use crate::{
+    control::{
+        auth::Auth,
+        core::{
+            Core, Local, Own, Timing,
+            frontend::{ClientEvent, Event, Frontend},
+        },
+        error::{ControlError, Peer},
+        message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
     },
-    error::{ControlError, Peer},
-    message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
+    model::ModelSpec,
+    wire::Description,
 };
 
 /// Events kept for a slow reader. Beyond it heartbeats are dropped, and any other event ends the

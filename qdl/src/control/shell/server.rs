@@ -2,27 +2,26 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-use tokio::{sync::mpsc, task::AbortHandle};
-
-use crate::{
-    model::ModelSpec,
-    wire::{EngineInfo, NodeFacts},
-};
 use fabric::{clock::now_ns, os::listen};
+use record::{EngineInfo, NodeFacts};
+use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
     io::Wire,
     session::{Served, ServerSession},
 };
-use crate::control::{
-    auth::Auth,
-    core::{
-        Local, Own, Timing,
-        accelerator::{Accelerator, Event},
+use crate::{
+    control::{
+        auth::Auth,
+        core::{
+            Local, Own, Timing,
+            accelerator::{Accelerator, Event},
+        },
+        error::ControlError,
+        lobby::{Guest, Lobby, canonical},
+        message::Hex,
     },
-    error::ControlError,
-    lobby::{Guest, Lobby, canonical},
-    message::Hex,
+    model::ModelSpec,
 };
 
 /// Parameters of an accelerator's sessions.

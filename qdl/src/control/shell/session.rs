@@ -5,26 +5,24 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use fabric::{clock::now_ns, wire::Stream};
+use record::{BatchSizes, GpuRecord, NodeFacts, NodeUse};
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use crate::{
-    stats::{BatchSizes, GpuRecord, limits::NodeUse},
-    wire::{Description, NodeFacts},
-};
-use fabric::clock::now_ns;
-use fabric::wire::Stream;
-
 use super::io::Wire;
-use crate::control::{
-    core::{
-        Core, Own,
-        accelerator::{Accelerator, Event, Refusal},
+use crate::{
+    control::{
+        core::{
+            Core, Own,
+            accelerator::{Accelerator, Event, Refusal},
+        },
+        error::ControlError,
+        message::{
+            ConnectionGrant, ConnectionRequest, Counters, ErrorCode, MAX_REFUSAL, Message, Scores,
+            clip_to,
+        },
     },
-    error::ControlError,
-    message::{
-        ConnectionGrant, ConnectionRequest, Counters, ErrorCode, MAX_REFUSAL, Message, Scores,
-        clip_to,
-    },
+    wire::Description,
 };
 
 /// Callbacks of an accelerator's session. The session's task makes the calls, which must not block.

@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 use proptest::prelude::*;
+use record::{CacheState, Content, LinkFact, LinkLayer, NodeFacts, PrefixCache};
 use tokio_util::codec::{Decoder, Encoder};
 
 use super::*;
@@ -9,9 +10,7 @@ use crate::control::{
     frame::{Codec, FrameError, MAX_FRAME},
     message::{AuthKind, Hex, MAX_TEXT, Message, clip},
 };
-use crate::wire::{
-    CacheState, Content, Description, LinkFact, LinkLayer, MAX_DESCRIPTION, NodeFacts, PrefixCache,
-};
+use crate::wire::{Description, MAX_DESCRIPTION};
 
 fn content() -> impl Strategy<Value = Option<Content>> {
     prop::option::of(prop_oneof![
@@ -153,17 +152,17 @@ pub(in crate::control) fn message() -> impl Strategy<Value = Message> {
         (id, id).prop_map(|(id, at)| Message::Side { id, at }),
         (id, "[ -~]{0,100}").prop_map(|(id, text)| Message::SideIs { id, of: id, text }),
         (id, counters.clone()).prop_map(|(id, counters)| {
-            let mut batches = crate::stats::BatchSizes::new(64);
+            let mut batches = record::BatchSizes::new(64);
             batches.record(id as usize % 70);
             Message::Drained {
                 id,
                 counters,
                 batches,
-                gpus: vec![crate::stats::GpuRecord {
+                gpus: vec![record::GpuRecord {
                     index: (id % limits::MAX_COUNT) as usize,
                     ..Default::default()
                 }],
-                used: crate::stats::limits::NodeUse {
+                used: record::NodeUse {
                     clock_us: id % limits::MAX_COUNT,
                     ..Default::default()
                 },
@@ -379,7 +378,7 @@ fn a_frame_past_the_limit_is_refused_before_it_is_read() {
 #[test]
 fn what_a_drained_node_says_is_within_its_limits() {
     let read = |name: &str, threads: usize, count: u64| {
-        let group = crate::stats::limits::ThreadGroup {
+        let group = record::ThreadGroup {
             name: name.to_owned(),
             ..Default::default()
         };
@@ -389,12 +388,12 @@ fn what_a_drained_node_says_is_within_its_limits() {
                 responded: count,
                 ..Counters::default()
             },
-            batches: crate::stats::BatchSizes::new(1),
-            gpus: vec![crate::stats::GpuRecord {
+            batches: record::BatchSizes::new(1),
+            gpus: vec![record::GpuRecord {
                 name: name.to_owned(),
                 ..Default::default()
             }],
-            used: crate::stats::limits::NodeUse {
+            used: record::NodeUse {
                 threads: vec![group; threads],
                 ..Default::default()
             },

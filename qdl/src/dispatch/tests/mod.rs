@@ -42,7 +42,7 @@ mod warm_up;
 use super::*;
 use crate::{
     connection::CrewPlan,
+    counters::ConnectionCounts,
     rails::Policy,
-    stats::ConnectionRecord,
     testkit::{eventually, eventually_or},
 };

@@ -3,8 +3,8 @@
 use qdl::{
     config::{Dialect, HttpConfig},
     testkit::assert_has,
-    wire::CacheState,
 };
+use record::CacheState;
 use serde_json::json;
 
 use super::{

@@ -6,6 +6,9 @@ mod refusals;
 
 use std::{sync::Arc, time::Duration};
 
+use fabric::wire::Stream;
+use record::{EngineInfo, NodeFacts};
+
 use super::{
     Core, Local, Own,
     accelerator::{Accelerator, Event as Asked},
@@ -22,9 +25,7 @@ use crate::{
         },
     },
     model::ModelSpec,
-    wire::{EngineInfo, NodeFacts},
 };
-use fabric::wire::Stream;
 
 const MS: u64 = 1_000_000;
 

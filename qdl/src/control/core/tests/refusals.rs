@@ -314,12 +314,12 @@ fn what_a_node_says_when_it_is_drained_is_cut_to_its_limits() {
     let (_, asked) = meet(&mut f, &mut a, 0);
     assert!(asked.is_empty(), "{asked:?}");
     a.handle_timeout(0);
-    let gpu = crate::stats::GpuRecord {
+    let gpu = record::GpuRecord {
         name: "\u{1b}[2J".repeat(100),
         ..Default::default()
     };
-    let mut used = crate::stats::limits::NodeUse::default();
-    used.threads.push(crate::stats::limits::ThreadGroup {
+    let mut used = record::NodeUse::default();
+    used.threads.push(record::ThreadGroup {
         name: "\n".repeat(100),
         ..Default::default()
     });

@@ -202,7 +202,7 @@ fn every_key_of_an_accelerator_has_an_effect() {
             "TcpDevice::listen(listen, ",
         ),
         read("nics[0].gpu", json!(0), session, ".map(|n| n.gpu)"),
-        read("nics[0].gpudirect", json!(true), session, "ib.gpudirect")
+        read("nics[0].gpudirect", json!(true), session, "keys.gpudirect")
             .given([("nics", json!([{"device": "mlx5_0", "gpu": 0}]))]),
         maps("memory_mib", json!(7), "memory"),
         maps("deadlines.connect_ms", json!(7), "timing"),

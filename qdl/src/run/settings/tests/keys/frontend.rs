@@ -245,9 +245,9 @@ fn nic_keys() -> Vec<Key> {
         maps("nics[1].numa", json!(1), "NIC thread"),
         read("nics[1].gpus", json!("all"), peer, "nic.gpus == Gpus::All"),
         maps("nics[1].cpus", json!([7]), "NIC thread"),
-        read("nics[2].ofi", json!("cxi"), opened, "keys.provider"),
-        read("nics[2].domain", json!("cxi1"), opened, "keys.domain"),
-        read("nics[2].address", json!("10.0.0.2"), opened, "keys.address"),
+        read("nics[2].ofi", json!("cxi"), opened, "ofi.provider"),
+        read("nics[2].domain", json!("cxi1"), opened, "ofi.domain"),
+        read("nics[2].address", json!("10.0.0.2"), opened, "ofi.address"),
         maps("nics[2].connections", json!(7), "connections"),
         read(
             "nics[2].inline_bytes",
@@ -255,7 +255,7 @@ fn nic_keys() -> Vec<Key> {
             peer,
             "config.inline_bytes()",
         ),
-        read("nics[3].ofi", json!("cxi"), opened, "keys.provider"),
+        read("nics[3].ofi", json!("cxi"), opened, "ofi.provider"),
         read("nics[3].match", json!("x*"), topology, "entry.matching"),
         read("nics[3].group_by", json!(null), topology, "entry.group_by"),
     ]

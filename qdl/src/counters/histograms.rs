@@ -1,0 +1,379 @@
+//! One latency histogram per stage, with what a histogram alone cannot say exactly.
+
+use hdrhistogram::Histogram;
+
+use record::{Stage, StageRow, StageTable, TokenTime};
+
+use super::{SampleTimes, TokenHistograms, TokenSizes};
+
+/// Longest time told apart, in nanoseconds: one hour. What takes longer is recorded as an hour, and
+/// still shows in the exact maximum and mean.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+const DIGITS: u8 = 3;
+
+/// Buckets for the times below 2^11 ns, one each, and half as many for each doubling from there on:
+/// 3 significant figures. They are those of an [`hdrhistogram`] of these bounds.
+const FINE: u32 = 11;
+const HALF: usize = 1 << (FINE - 1);
+const BUCKETS: usize = bucket(LONGEST_NS) + 1;
+
+/// The bucket of a time. A handful of instructions: it is asked for with every sample and stage.
+const fn bucket(ns: u64) -> usize {
+    let ns = if ns > LONGEST_NS { LONGEST_NS } else { ns };
+    let shift = u64::BITS - FINE - (ns | (2 * HALF as u64 - 1)).leading_zeros();
+    shift as usize * HALF + (ns >> shift) as usize
+}
+
+/// The shortest and the longest time of a bucket.
+fn times_of(bucket: usize) -> (u64, u64) {
+    let shift = (bucket / HALF).saturating_sub(1);
+    let shortest = ((bucket - shift * HALF) as u64) << shift;
+    (shortest, shortest + ((1 << shift) - 1))
+}
+
+/// Values in buckets, with their exact sum and maximum. All memory is taken when it is made.
+#[derive(Clone, Debug)]
+pub(super) struct Values {
+    counts: Box<[u64]>,
+    sum: u128,
+    max: u64,
+}
+
+impl Values {
+    pub(super) fn new() -> Self {
+        Values {
+            counts: vec![0; BUCKETS].into(),
+            sum: 0,
+            max: 0,
+        }
+    }
+
+    pub(super) fn record(&mut self, value: u64, n: u64) {
+        self.counts[bucket(value)] += n;
+        self.sum += u128::from(value) * u128::from(n);
+        self.max = self.max.max(value);
+    }
+
+    pub(super) fn merge(&mut self, other: &Values) {
+        for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
+            *mine += theirs;
+        }
+        self.sum += other.sum;
+        self.max = self.max.max(other.max);
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    pub(super) fn sum(&self) -> u128 {
+        self.sum
+    }
+
+    pub(super) fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// The same as a histogram that other tools know.
+    pub(super) fn histogram(&self) -> Histogram<u64> {
+        let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
+            .expect("1 ns to 1 h at 3 figures is a valid range");
+        histogram.auto(false);
+        for (i, n) in self.counts.iter().enumerate() {
+            if *n > 0 {
+                let (shortest, _) = times_of(i);
+                // No longer than the histogram's longest, so it has a place.
+                let _ = histogram.record_n(shortest, *n);
+            }
+        }
+        histogram
+    }
+
+    /// An upper estimate of a quantile of `count` values, of which those that are not here are
+    /// the least. It reads up to 270 KB and allocates nothing.
+    pub(super) fn quantile(&self, quantile: f64, count: u64) -> u64 {
+        let rank = ((count as f64 * quantile).ceil() as u64).clamp(1, count.max(1));
+        let mut seen = 0;
+        let met = self.counts.iter().position(|n| {
+            seen += n;
+            seen >= rank
+        });
+        met.map_or(0, |bucket| times_of(bucket).1).min(self.max)
+    }
+
+    /// The mean of `count` values; those that are not here are 0.
+    pub(super) fn mean(&self, count: u64) -> f64 {
+        match count {
+            0 => 0.0,
+            n => self.sum as f64 / n as f64,
+        }
+    }
+
+    /// Figures of times; `histogram` holds them all.
+    pub(super) fn row(&self, histogram: &Histogram<u64>) -> StageRow {
+        let [p50, p90, p99, p999] = quantiles(histogram, [500, 900, 990, 999]);
+        let us = |ns: u64| ns.min(self.max) as f64 / 1000.0;
+        StageRow {
+            p50_us: us(p50),
+            p90_us: us(p90),
+            p99_us: us(p99),
+            p999_us: us(p999),
+            max_us: us(self.max),
+            mean_us: self.mean(histogram.len()).round() / 1000.0,
+            count: histogram.len(),
+        }
+    }
+}
+
+/// Times of samples by stage: nanoseconds from 1 ns to 1 h at 3 significant figures.
+///
+/// All memory (about 2 MiB) is taken when it is made; recording allocates nothing. Sums and maxima
+/// are kept beside the counts, so that means are exact and do add up.
+#[derive(Clone, Debug)]
+pub struct Histograms {
+    stages: [Values; Stage::COUNT],
+    count: u64,
+    uneven: u64,
+    /// Where answers are tokens.
+    tokens: Option<Box<TokenHistograms>>,
+}
+
+impl Default for Histograms {
+    fn default() -> Self {
+        Histograms::new()
+    }
+}
+
+impl Histograms {
+    /// Empty ones.
+    pub fn new() -> Self {
+        Histograms {
+            stages: [(); Stage::COUNT].map(|()| Values::new()),
+            count: 0,
+            uneven: 0,
+            tokens: None,
+        }
+    }
+
+    /// Empty ones of answers in tokens.
+    pub fn of_tokens(sizes: TokenSizes) -> Self {
+        Histograms {
+            tokens: Some(Box::new(TokenHistograms::new(sizes))),
+            ..Histograms::new()
+        }
+    }
+
+    /// What answers in tokens have beside the stages.
+    pub fn tokens(&self) -> Option<&TokenHistograms> {
+        self.tokens.as_deref()
+    }
+
+    /// Counts one sample in.
+    pub fn record(&mut self, times: &SampleTimes) {
+        self.record_alike(times, 1);
+    }
+
+    /// Counts so many samples in that had the very same times.
+    pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
+        let (ns, adds_up) = times.split();
+        self.count += n;
+        for (i, (values, ns)) in self.stages.iter_mut().zip(ns).enumerate() {
+            // Few samples fail: those that did not are counted where the stage is read.
+            if i == Stage::Failed as usize && ns == 0 {
+                continue;
+            }
+            values.record(ns, n);
+        }
+        self.uneven += if adds_up { 0 } else { n };
+        if let Some(tokens) = &mut self.tokens {
+            (0..n).for_each(|_| tokens.record(times));
+        }
+    }
+
+    /// Counts another thread's samples in.
+    pub fn merge(&mut self, other: &Histograms) {
+        for (mine, theirs) in self.stages.iter_mut().zip(&other.stages) {
+            mine.merge(theirs);
+        }
+        self.count += other.count;
+        self.uneven += other.uneven;
+        match (&mut self.tokens, &other.tokens) {
+            (Some(mine), Some(theirs)) => mine.merge(theirs),
+            (None, Some(theirs)) => self.tokens = Some(theirs.clone()),
+            (_, None) => {}
+        }
+    }
+
+    /// Samples recorded.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Samples whose stages did not add up to their total ([`SampleTimes::split`]).
+    pub fn uneven(&self) -> u64 {
+        self.uneven
+    }
+
+    /// The histogram of one stage, in nanoseconds, made of what was recorded so far.
+    pub fn stage(&self, stage: Stage) -> Histogram<u64> {
+        let mut histogram = self.stages[stage as usize].histogram();
+        if stage == Stage::Failed {
+            let _ = histogram.record_n(0, self.count.saturating_sub(histogram.len()));
+        }
+        histogram
+    }
+
+    /// An upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds.
+    pub fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
+        self.stages[stage as usize].quantile(quantile, self.count)
+    }
+
+    /// Every histogram of times, by its key.
+    pub fn all(&self) -> Vec<(&'static str, Histogram<u64>)> {
+        let stages = Stage::ALL.iter().map(|s| (s.key(), self.stage(*s)));
+        let tokens = self.tokens().into_iter();
+        let tokens =
+            tokens.flat_map(|t| TokenTime::ALL.map(|time| (time.key(), t.histogram(time))));
+        stages.chain(tokens).collect()
+    }
+
+    /// A row of figures for each stage.
+    pub fn table(&self) -> StageTable {
+        StageTable::new(Stage::ALL.iter().map(|&s| (s, self.row(s))))
+    }
+
+    fn row(&self, stage: Stage) -> StageRow {
+        self.stages[stage as usize].row(&self.stage(stage))
+    }
+}
+
+/// Upper ends of the buckets that hold the samples of these ranks,
+/// given in thousandths, ascending. The ranks are whole numbers: 99.9 %
+/// of 1000 samples is the 999th, whatever floating point makes of it.
+pub(super) fn quantiles<const N: usize>(
+    histogram: &Histogram<u64>,
+    thousandths: [u64; N],
+) -> [u64; N] {
+    let total = u128::from(histogram.len());
+    let mut found = [0; N];
+    let (mut next, mut seen) = (0, 0u128);
+    for step in histogram.iter_recorded() {
+        seen += u128::from(step.count_at_value());
+        while next < N && seen * 1000 >= total * u128::from(thousandths[next]) {
+            found[next] = step.value_iterated_to();
+            next += 1;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A sample whose total is `ns` and whose other stages are nothing.
+    fn total(ns: u64) -> SampleTimes {
+        SampleTimes {
+            completed_ns: ns,
+            ..SampleTimes::default()
+        }
+    }
+
+    fn times() -> impl Strategy<Value = Vec<u64>> {
+        // From nanoseconds to an hour, each magnitude alike.
+        let one = (0u32..42, any::<u64>()).prop_map(|(bits, x)| (x % (2 << bits)).min(LONGEST_NS));
+        prop::collection::vec(one, 1..1200)
+    }
+
+    fn close(found_us: f64, exact_ns: u64) -> bool {
+        let (found, exact) = ((found_us * 1000.0).round() as u64, exact_ns);
+        found >= exact && found <= exact + exact / 1000 + 1
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn percentiles_are_those_of_the_sorted_times(mut ns in times()) {
+            let mut h = Histograms::new();
+            ns.iter().for_each(|&t| h.record(&total(t)));
+            ns.sort_unstable();
+            let row = h.row(Stage::Total);
+            let rank = |thousandths: usize| ns[(ns.len() * thousandths).div_ceil(1000) - 1];
+            for (found, thousandths) in
+                [(row.p50_us, 500), (row.p90_us, 900), (row.p99_us, 990), (row.p999_us, 999)]
+            {
+                prop_assert!(close(found, rank(thousandths)), "{thousandths}: {found} us, {} ns", rank(thousandths));
+            }
+            prop_assert_eq!(row.max_us, ns[ns.len() - 1] as f64 / 1000.0);
+            let mean = ns.iter().map(|&t| u128::from(t)).sum::<u128>() as f64 / ns.len() as f64;
+            prop_assert!((row.mean_us * 1000.0 - mean).abs() <= 0.51 + mean * 1e-12);
+            prop_assert_eq!(row.count, ns.len() as u64);
+        }
+
+        /// Samples alike, counted in at once, are as many counted in one by one.
+        #[test]
+        fn samples_alike_count_as_one_by_one(ns in times(), n in 0u64..200) {
+            let (mut at_once, mut apart) = (Histograms::new(), Histograms::new());
+            for &t in ns.iter().take(20) {
+                at_once.record_alike(&total(t), n);
+                (0..n).for_each(|_| apart.record(&total(t)));
+            }
+            prop_assert_eq!((at_once.count, at_once.uneven), (apart.count, apart.uneven));
+            if n > 0 {
+                prop_assert_eq!(at_once.table(), apart.table());
+            }
+        }
+
+        /// Its buckets are the ones that hdrhistogram has, and quantiles are read alike.
+        #[test]
+        fn a_stage_is_what_an_hdrhistogram_would_have_recorded(ns in times(), q in 0.0f64..1.0) {
+            let (mut h, mut theirs) = (Histograms::new(), Values::new().histogram());
+            for &t in &ns {
+                h.record(&total(t));
+                theirs.saturating_record(t);
+            }
+            prop_assert_eq!(&h.stage(Stage::Total), &theirs);
+            let exact = theirs.value_at_quantile(q).min(ns.iter().copied().max().unwrap_or(0));
+            let next = theirs.value_at_quantile((q + 1e-9).min(1.0));
+            let found = h.quantile_ns(Stage::Total, q);
+            prop_assert!(exact <= found && found <= next, "{exact} {found} {next}");
+        }
+
+        #[test]
+        fn a_time_is_in_its_bucket(ns in 0u64..LONGEST_NS) {
+            let (shortest, longest) = times_of(bucket(ns));
+            prop_assert!((shortest..=longest).contains(&ns));
+            prop_assert!(longest - shortest <= ns / 1000);
+        }
+
+        #[test]
+        fn merged_is_the_same_as_recorded_together(a in times(), b in times()) {
+            let (mut apart, mut other, mut together) =
+                (Histograms::new(), Histograms::new(), Histograms::new());
+            for &t in &a { apart.record(&total(t)); together.record(&total(t)); }
+            for &t in &b { other.record(&total(t)); together.record(&total(t)); }
+            apart.merge(&other);
+            prop_assert_eq!(apart.table(), together.table());
+            prop_assert_eq!(apart.uneven(), together.uneven());
+            prop_assert_eq!(apart.count(), (a.len() + b.len()) as u64);
+        }
+    }
+
+    #[test]
+    fn more_than_an_hour_still_shows() {
+        let mut h = Histograms::new();
+        h.record(&total(2 * LONGEST_NS));
+        let row = h.row(Stage::Total);
+        assert_eq!(row.max_us, 7_200_000_000.0);
+        assert!(close(row.p50_us, LONGEST_NS));
+        assert_eq!(row.mean_us, 7_200_000_000.0);
+    }
+
+    #[test]
+    fn nothing_recorded_is_all_zero() {
+        assert_eq!(Histograms::new().row(Stage::Network), StageRow::default());
+    }
+}

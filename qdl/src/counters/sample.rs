@@ -1,0 +1,146 @@
+//! The times of a sample, and how they split into stages.
+
+use record::Stage;
+
+/// When one sample passed each mark, and what the accelerator reported about it.
+///
+/// All `_ns` are readings of this process's clock, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleTimes {
+    /// LoadGen issued it.
+    pub issued_ns: u64,
+    /// The last attempt that failed ended; 0 where none did.
+    pub failed_ns: u64,
+    /// Its write was posted; the last one, if it had to be sent again.
+    pub posted_ns: u64,
+    /// The NIC thread saw the response.
+    pub seen_ns: u64,
+    /// `QuerySamplesComplete` returned.
+    pub completed_ns: u64,
+    /// Microseconds it waited on the accelerator for its batch.
+    pub queue_us: u32,
+    /// Microseconds its batch took.
+    pub compute_us: u32,
+    /// Payload bytes of the request.
+    pub bytes_out: u32,
+    /// Payload bytes of the response.
+    pub bytes_in: u32,
+    /// The NIC thread saw the first part of the response; `seen_ns` where it came in one piece.
+    pub first_ns: u64,
+    /// Microseconds from the sample's arrival at the accelerator to the posting of that part.
+    pub first_residence_us: u32,
+    /// Writes that the response came in; 1 where it came in one piece.
+    pub parts: u32,
+    /// Microseconds from `posted_ns` to a part's arrival, on average over all of them.
+    pub parts_after_us: u32,
+    /// Microseconds from the sample's arrival at the accelerator to a part's posting, on average.
+    pub parts_residence_us: u32,
+    /// Index of the connection that brought the response; 0 where there is none.
+    pub connection: u32,
+}
+
+impl SampleTimes {
+    /// Nanoseconds spent in each stage, indexed by `Stage as usize`, and whether they add up.
+    ///
+    /// They do not when the marks run backwards, or when the accelerator's residence is longer than
+    /// the round trip (it is reported in whole microseconds): `network` is 0 then.
+    pub fn split(&self) -> ([u64; Stage::COUNT], bool) {
+        let queue = u64::from(self.queue_us) * 1000;
+        let compute = u64::from(self.compute_us) * 1000;
+        let round_trip = self.seen_ns.saturating_sub(self.posted_ns);
+        let mut ns = [0; Stage::COUNT];
+        let begun_ns = match self.failed_ns {
+            0 => self.issued_ns,
+            failed_ns => failed_ns,
+        };
+        ns[Stage::Failed as usize] = begun_ns.saturating_sub(self.issued_ns);
+        ns[Stage::IssueToPost as usize] = self.posted_ns.saturating_sub(begun_ns);
+        ns[Stage::Network as usize] = round_trip.saturating_sub(queue + compute);
+        ns[Stage::Queue as usize] = queue;
+        ns[Stage::Compute as usize] = compute;
+        ns[Stage::Completion as usize] = self.completed_ns.saturating_sub(self.seen_ns);
+        ns[Stage::RoundTrip as usize] = round_trip;
+        ns[Stage::Total as usize] = self.completed_ns.saturating_sub(self.issued_ns);
+        let parts: u64 = Stage::PARTS
+            .iter()
+            .map(|s| ns[*s as usize])
+            .fold(0, u64::saturating_add);
+        (ns, parts == ns[Stage::Total as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_parts_add_up_to_the_total(
+            start in 0u64..1 << 50,
+            gaps in prop::array::uniform3(0u64..1 << 40),
+            failed in 0u64..1 << 40,
+            queue_us in 0u32..1 << 20,
+            compute_us in 0u32..1 << 20,
+        ) {
+            let residence = (u64::from(queue_us) + u64::from(compute_us)) * 1000;
+            let posted_ns = start + failed + gaps[0];
+            let seen_ns = posted_ns + residence + gaps[1];
+            let times = SampleTimes {
+                issued_ns: start,
+                failed_ns: if failed == 0 { 0 } else { start + failed },
+                posted_ns,
+                seen_ns,
+                completed_ns: seen_ns + gaps[2],
+                queue_us,
+                compute_us,
+                ..SampleTimes::default()
+            };
+            let (ns, adds_up) = times.split();
+            prop_assert!(adds_up);
+            prop_assert_eq!(ns[Stage::Network as usize], gaps[1]);
+            prop_assert_eq!(ns[Stage::RoundTrip as usize], residence + gaps[1]);
+            let total = failed + gaps.iter().sum::<u64>() + residence;
+            prop_assert_eq!(ns[Stage::Total as usize], total);
+            prop_assert_eq!(ns[Stage::Failed as usize], failed);
+        }
+
+        #[test]
+        fn marks_in_any_order_do_no_harm(
+            marks in prop::array::uniform4(any::<u64>()),
+            queue_us: u32,
+            compute_us: u32,
+        ) {
+            let [issued_ns, posted_ns, seen_ns, completed_ns] = marks;
+            let times = SampleTimes {
+                issued_ns,
+                posted_ns,
+                seen_ns,
+                completed_ns,
+                queue_us,
+                compute_us,
+                ..SampleTimes::default()
+            };
+            let (ns, adds_up) = times.split();
+            if adds_up {
+                let parts: u64 = Stage::PARTS.iter().map(|s| ns[*s as usize]).sum();
+                prop_assert_eq!(parts, ns[Stage::Total as usize]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_residence_longer_than_the_round_trip_is_noticed() {
+        let times = SampleTimes {
+            posted_ns: 100,
+            seen_ns: 1_900,
+            completed_ns: 2_000,
+            compute_us: 2,
+            ..SampleTimes::default()
+        };
+        let (ns, adds_up) = times.split();
+        assert_eq!(ns[Stage::Network as usize], 0);
+        assert!(!adds_up);
+    }
+}

@@ -1,0 +1,177 @@
+//! Samples completed in each second of a run.
+
+use record::ThroughputReport;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Counts completed samples second by second, fed with a counter's readings and the time of each.
+#[derive(Clone, Debug)]
+pub struct Throughput {
+    start_ns: u64,
+    last_ns: u64,
+    last: u64,
+    /// Samples of each second that is over.
+    seconds: Vec<u64>,
+    /// Samples in `seconds`.
+    in_seconds: u64,
+}
+
+impl Throughput {
+    /// The run starts now, with nothing completed.
+    pub fn new(start_ns: u64) -> Self {
+        Throughput {
+            start_ns,
+            last_ns: start_ns,
+            last: 0,
+            seconds: Vec::new(),
+            in_seconds: 0,
+        }
+    }
+
+    /// The counter stands at `completed` at `now_ns`. Read it several times a second: samples are
+    /// taken to have come evenly between two readings. A reading that goes backwards is left out.
+    pub fn sample(&mut self, now_ns: u64, completed: u64) {
+        if now_ns < self.last_ns || completed < self.last {
+            return;
+        }
+        let (span, came) = (now_ns - self.last_ns, completed - self.last);
+        loop {
+            let end = self.start_ns + (self.seconds.len() as u64 + 1) * SECOND;
+            if end > now_ns {
+                break;
+            }
+            // `end` lies behind the last reading, or its second would have been over by then.
+            let part = u128::from(came) * u128::from(end - self.last_ns);
+            let by_end = self.last + (part / u128::from(span.max(1))) as u64;
+            self.seconds.push(by_end - self.in_seconds);
+            self.in_seconds = by_end;
+        }
+        (self.last_ns, self.last) = (now_ns, completed);
+    }
+
+    /// Samples per second since `since`, an earlier copy: for showing the rate of the last moments.
+    pub fn rate_since(&self, since: &Throughput) -> f64 {
+        let seconds = self.last_ns.saturating_sub(since.last_ns) as f64 / SECOND as f64;
+        if seconds > 0.0 {
+            self.last.saturating_sub(since.last) as f64 / seconds
+        } else {
+            0.0
+        }
+    }
+
+    /// What it came to, up to the last reading.
+    pub fn report(&self) -> ThroughputReport {
+        let duration_s = (self.last_ns - self.start_ns) as f64 / SECOND as f64;
+        let mut later: Vec<u64> = self.seconds.iter().skip(1).copied().collect();
+        later.sort_unstable();
+        let steady = match later.len() {
+            0 => None,
+            n if n % 2 == 1 => Some(later[n / 2] as f64),
+            n => Some((later[n / 2 - 1] as f64 + later[n / 2] as f64) / 2.0),
+        };
+        let first = self.seconds.first().copied();
+        ThroughputReport {
+            completed: self.last,
+            duration_s,
+            mean_per_s: if duration_s > 0.0 {
+                round3(self.last as f64 / duration_s)
+            } else {
+                0.0
+            },
+            min_per_s: self.seconds.iter().min().copied(),
+            steady_per_s: steady,
+            first_per_s: first,
+            first_over_steady: first
+                .zip(steady.filter(|&s| s > 0.0))
+                .map(|(f, s)| round3(f as f64 / s)),
+            per_second: self.seconds.clone(),
+            rest: self.last - self.in_seconds,
+        }
+    }
+}
+
+fn round3(x: f64) -> f64 {
+    (x * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_sample_is_lost_between_the_seconds(
+            start in 0u64..1 << 60,
+            steps in prop::collection::vec((0u64..3 * SECOND, 0u64..1 << 40), 1..60),
+        ) {
+            let mut t = Throughput::new(start);
+            let (mut now, mut completed) = (start, 0);
+            for (ns, n) in steps {
+                now += ns;
+                completed += n;
+                t.sample(now, completed);
+            }
+            let r = t.report();
+            prop_assert_eq!(r.per_second.iter().sum::<u64>() + r.rest, completed);
+            prop_assert_eq!(r.per_second.len() as u64, (now - start) / SECOND);
+            prop_assert_eq!(r.completed, completed);
+        }
+
+        #[test]
+        fn an_even_rate_is_even_however_it_is_read(
+            rate in 1u64..1 << 30,
+            steps in prop::collection::vec(1u64..400, 30..120),
+        ) {
+            let mut t = Throughput::new(5);
+            let mut ms = 0;
+            for step in steps {
+                ms += step;
+                t.sample(5 + ms * 1_000_000, rate * ms);
+            }
+            for n in t.report().per_second {
+                prop_assert!(n.abs_diff(rate * 1000) <= 1, "{n} of {}", rate * 1000);
+            }
+        }
+    }
+
+    fn five_seconds() -> ThroughputReport {
+        let mut t = Throughput::new(0);
+        let mut sum = 0;
+        for (i, n) in [450u64, 1000, 980, 990, 500].iter().enumerate() {
+            sum += n;
+            t.sample((i as u64 + 1) * SECOND, sum);
+        }
+        t.sample(5 * SECOND + SECOND / 2, sum + 100);
+        t.report()
+    }
+
+    #[test]
+    fn first_least_and_steady() {
+        let r = five_seconds();
+        assert_eq!(r.per_second, [450, 1000, 980, 990, 500]);
+        assert_eq!((r.rest, r.duration_s), (100, 5.5));
+        assert_eq!((r.min_per_s, r.first_per_s), (Some(450), Some(450)));
+        assert_eq!(r.steady_per_s, Some(985.0));
+        assert_eq!(r.first_over_steady, Some(0.457));
+    }
+
+    #[test]
+    fn readings_that_go_backwards_are_left_out() {
+        let mut t = Throughput::new(0);
+        t.sample(SECOND, 10);
+        t.sample(SECOND / 2, 20);
+        t.sample(2 * SECOND, 5);
+        let r = t.report();
+        assert_eq!((r.completed, r.per_second), (10, vec![10]));
+    }
+
+    #[test]
+    fn a_run_shorter_than_a_second_has_a_mean_alone() {
+        let mut t = Throughput::new(0);
+        t.sample(SECOND / 4, 50);
+        assert_eq!((t.report().min_per_s, t.report().mean_per_s), (None, 200.0));
+        assert_eq!(Throughput::new(3).report().mean_per_s, 0.0);
+    }
+}

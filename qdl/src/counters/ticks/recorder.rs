@@ -1,0 +1,239 @@
+//! What a NIC thread records its samples with.
+
+use std::sync::Arc;
+
+use super::LatencyTicks;
+use crate::counters::{Histograms, Live, SampleTimes, TokenHistograms, TokenSizes};
+use record::{Stage, TokenTime};
+
+/// A p99 is shown at most this often: finding it takes microseconds of the NIC thread's time.
+const P99_EVERY_NS: u64 = 250_000_000;
+
+/// The histograms and counts of one share of a NIC. Used by one thread at a time;
+/// it allocates when it is made and never after.
+#[derive(Debug)]
+pub struct Recorder {
+    histograms: Histograms,
+    completed: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+    parts: u64,
+    moving: u64,
+    ticks: LatencyTicks,
+    live: Arc<Live>,
+    share: usize,
+    p99_due_ns: u64,
+    p99_of: u64,
+}
+
+impl Recorder {
+    /// For the share of this index in `live`; an index it has no place for shows nothing.
+    pub fn new(live: Arc<Live>, share: usize) -> Self {
+        Recorder {
+            histograms: Histograms::new(),
+            completed: 0,
+            bytes_out: 0,
+            bytes_in: 0,
+            parts: 0,
+            moving: 0,
+            ticks: LatencyTicks::default(),
+            live,
+            share,
+            p99_due_ns: 0,
+            p99_of: 0,
+        }
+    }
+
+    /// The same for answers in tokens of these sizes.
+    pub fn of_tokens(live: Arc<Live>, share: usize, sizes: TokenSizes) -> Self {
+        Recorder {
+            histograms: Histograms::of_tokens(sizes),
+            ..Recorder::new(live, share)
+        }
+    }
+
+    /// Counts `n` parts of answers that go on, and shows at once those by which something moves
+    /// while no answer ends, `moving` of them: not those of samples that begin again and again.
+    pub fn parts(&mut self, n: u64, moving: u64) {
+        self.parts += n;
+        self.moving += moving;
+        self.live.show_parts(self.share, self.moving);
+    }
+
+    /// Parts counted.
+    pub fn parts_taken(&self) -> u64 {
+        self.parts
+    }
+
+    /// Records one completed sample.
+    pub fn record(&mut self, times: &SampleTimes) {
+        self.record_alike(times, 1);
+    }
+
+    /// Records so many completed samples that had the very same times: at the cost of one.
+    pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
+        self.histograms.record_alike(times, n);
+        self.ticks.record(times, n, &self.live, self.share);
+        self.completed += n;
+        self.bytes_out += n * u64::from(times.bytes_out);
+        self.bytes_in += n * u64::from(times.bytes_in);
+    }
+
+    /// Shows the figures in [`Live`]; call it once for a burst, with the clock's reading. The p99
+    /// is found anew at most four times a second, and only when there is something new.
+    pub fn show(&mut self, now_ns: u64) {
+        self.live
+            .show(self.share, self.completed, self.bytes_out, self.bytes_in);
+        if now_ns >= self.p99_due_ns && self.completed > self.p99_of {
+            self.p99_due_ns = now_ns.saturating_add(P99_EVERY_NS);
+            self.p99_of = self.completed;
+            let p99 = self.histograms.quantile_ns(Stage::RoundTrip, 0.99);
+            self.live.show_p99(self.share, p99);
+            if let Some(tokens) = self.histograms.tokens() {
+                let p99 = tokens.quantile_ns(TokenTime::Ttft, 0.99);
+                self.live.show_ttft(self.share, p99);
+            }
+        }
+        if let Some(tokens) = self.histograms.tokens().map(TokenHistograms::tokens) {
+            self.live.show_tokens(self.share, tokens);
+        }
+    }
+
+    /// Samples recorded.
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// Payload bytes of the requests of those samples.
+    pub fn bytes_out(&self) -> u64 {
+        self.bytes_out
+    }
+
+    /// Payload bytes of their responses.
+    pub fn bytes_in(&self) -> u64 {
+        self.bytes_in
+    }
+
+    /// Takes its samples by the tick that they were completed in, at the end.
+    pub fn take_ticks(&mut self) -> LatencyTicks {
+        std::mem::take(&mut self.ticks)
+    }
+
+    /// What was recorded so far.
+    pub fn histograms(&self) -> &Histograms {
+        &self.histograms
+    }
+
+    /// Goes on with these histograms, and returns those it had. Its counts stay.
+    pub fn exchange(&mut self, histograms: Histograms) -> Histograms {
+        std::mem::replace(&mut self.histograms, histograms)
+    }
+
+    /// The same at the end, with nothing in their place.
+    pub fn into_histograms(self) -> Histograms {
+        self.histograms
+    }
+
+    /// The histograms of all NIC threads as one.
+    pub fn merge<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histograms {
+        let mut all = Histograms::new();
+        for recorder in recorders {
+            all.merge(&recorder.histograms);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use record::Figures;
+
+    fn sample(round_trip_ns: u64) -> SampleTimes {
+        SampleTimes {
+            seen_ns: round_trip_ns,
+            completed_ns: round_trip_ns,
+            bytes_out: 100,
+            bytes_in: 8,
+            ..SampleTimes::default()
+        }
+    }
+
+    #[test]
+    fn figures_are_the_sum_over_nic_threads_and_the_highest_p99() {
+        let live = Arc::new(Live::new(2));
+        let mut a = Recorder::new(live.clone(), 0);
+        let mut b = Recorder::new(live.clone(), 1);
+        for _ in 0..10 {
+            a.record(&sample(1_000));
+            b.record(&sample(50_000));
+        }
+        assert_eq!(
+            live.figures(),
+            Figures::default(),
+            "nothing before it is shown"
+        );
+        a.show(1);
+        b.show(1);
+        assert_eq!(
+            live.figures(),
+            Figures {
+                completed: 20,
+                bytes_out: 2_000,
+                bytes_in: 160,
+                p99_round_trip_ns: 50_000,
+                ..Figures::default()
+            }
+        );
+        assert_eq!(Recorder::merge([&a, &b]).count(), 20);
+    }
+
+    #[test]
+    fn a_p99_is_shown_when_it_is_due() {
+        let live = Arc::new(Live::new(1));
+        let mut r = Recorder::new(live.clone(), 0);
+        let p99 = || live.figures().p99_round_trip_ns;
+        r.record(&sample(1_000));
+        r.show(10);
+        assert_eq!(p99(), 1_000);
+        r.record(&sample(9_000));
+        r.show(10 + P99_EVERY_NS - 1);
+        assert_eq!((p99(), live.figures().completed), (1_000, 2));
+        r.show(10 + P99_EVERY_NS);
+        assert_eq!(p99(), 9_000);
+    }
+
+    #[test]
+    fn parts_show_at_once_and_tokens_with_the_rest() {
+        let live = Arc::new(Live::new(1));
+        let sizes = TokenSizes {
+            input: 4,
+            output: 4,
+        };
+        let mut r = Recorder::of_tokens(live.clone(), 0, sizes);
+        r.parts(3, 2);
+        assert_eq!((live.figures().parts, r.parts_taken()), (2, 3));
+        r.record(&SampleTimes {
+            first_ns: 700,
+            parts: 4,
+            bytes_in: 400,
+            ..sample(9_000)
+        });
+        assert_eq!(live.figures().tokens, 0);
+        r.show(1);
+        let figures = live.figures();
+        assert_eq!((figures.tokens, figures.p99_ttft_ns), (100, 700));
+        let merged = Recorder::merge([&r]);
+        assert_eq!(merged.tokens().map(TokenHistograms::tokens), Some(100));
+    }
+
+    #[test]
+    fn a_nic_thread_without_a_place_shows_nothing() {
+        let live = Arc::new(Live::new(1));
+        let mut r = Recorder::new(live.clone(), 7);
+        r.record(&sample(5));
+        r.show(1);
+        assert_eq!(live.figures(), Figures::default());
+        assert_eq!(r.completed(), 1);
+    }
+}

@@ -1,0 +1,152 @@
+//! A process's threads over a run: what each had of its cores, and how long it waited for one.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use super::Grown;
+use record::timeline::ThreadSide;
+
+/// So many threads are told apart; what comes later is not seen.
+const MOST_SEEN: usize = 128;
+/// So many are told of, the busiest.
+const MOST_TOLD: usize = 32;
+/// Longest name of one, in characters.
+const NAME: usize = 32;
+
+/// One thread at one moment; times since it began, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadReading<'a> {
+    /// Its number.
+    pub id: u64,
+    /// Its name.
+    pub name: &'a str,
+    /// On a core.
+    pub ran_ns: u64,
+    /// It could have run, and no core was free.
+    pub waited_ns: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadTicks {
+    begin_ns: u64,
+    threads: BTreeMap<u64, (String, Grown)>,
+}
+
+impl ThreadTicks {
+    /// From `begin_ns` on.
+    pub fn new(begin_ns: u64) -> Self {
+        ThreadTicks {
+            begin_ns,
+            threads: BTreeMap::new(),
+        }
+    }
+
+    /// All threads at `now_ns`. One that is seen for the first time did nothing before.
+    pub fn read<'a>(&mut self, now_ns: u64, threads: impl Iterator<Item = ThreadReading<'a>>) {
+        for t in threads {
+            let row = [t.ran_ns, t.waited_ns];
+            if self.threads.len() < MOST_SEEN || self.threads.contains_key(&t.id) {
+                let begin_ns = self.begin_ns;
+                let new = || {
+                    let name = t.name.chars().take(NAME).collect();
+                    (name, Grown::new(begin_ns, &row, 2))
+                };
+                self.threads
+                    .entry(t.id)
+                    .or_insert_with(new)
+                    .1
+                    .read(now_ns, &row);
+            }
+        }
+    }
+
+    /// The busiest threads in `n` ticks of `tick_ns`, over `lasted_ns`; those that neither ran nor
+    /// waited are left out.
+    pub fn sides(&self, tick_ns: u64, n: usize, lasted_ns: u64) -> Vec<ThreadSide> {
+        let mut sides: Vec<(u64, ThreadSide)> = Vec::new();
+        for (name, grown) in self.threads.values() {
+            let ticks = grown.ticks(tick_ns, n);
+            let used: u64 = ticks.iter().flatten().sum();
+            let permille = |column: usize| {
+                let of = |(k, row): (usize, &Vec<u64>)| {
+                    let left = lasted_ns.saturating_sub(k as u64 * tick_ns);
+                    let long = left.clamp(1, tick_ns.max(1));
+                    let ns = row.get(column).copied().unwrap_or(0);
+                    (u128::from(ns) * 1000 / u128::from(long)).min(1000) as u16
+                };
+                ticks.iter().enumerate().map(of).collect()
+            };
+            let side = ThreadSide {
+                name: name.clone(),
+                on_core: permille(0),
+                waited: permille(1),
+            };
+            sides.push((used, side));
+        }
+        sides.retain(|(used, _)| *used > 0);
+        sides.sort_by_key(|(used, _)| Reverse(*used));
+        sides.truncate(MOST_TOLD);
+        sides.into_iter().map(|(_, side)| side).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: u64 = super::super::FIRST_TICK_NS;
+
+    #[test]
+    fn threads_are_told_the_busiest_first_in_permille_of_each_tick() {
+        let mut all = ThreadTicks::new(0);
+        let reading = |id, name, ran_ns, waited_ns| ThreadReading {
+            id,
+            name,
+            ran_ns,
+            waited_ns,
+        };
+        let at = |all: &mut ThreadTicks, now, ran: [u64; 2]| {
+            let two = [
+                reading(1, "idle", 7, 7),
+                reading(2, "nic-0", ran[0], ran[1]),
+            ];
+            all.read(now, two.into_iter());
+        };
+        at(&mut all, 0, [50, 0]);
+        at(&mut all, T, [50 + T / 2, T / 4]);
+        all.read(T, [reading(9, "late", 5 * T, 0)].into_iter());
+        // The last tick is half as long.
+        at(&mut all, T + T / 2, [50 + T, T / 4]);
+        all.read(
+            T + T / 2,
+            [reading(9, "late", 5 * T + T / 10, 0)].into_iter(),
+        );
+        let sides = all.sides(T, 2, T + T / 2);
+        let names: Vec<_> = sides.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["nic-0", "late"]);
+        assert_eq!(
+            (&sides[0].on_core[..], &sides[0].waited[..]),
+            (&[500, 1000][..], &[250, 0][..])
+        );
+        assert_eq!(sides[1].on_core, [0, 200]);
+    }
+
+    #[test]
+    fn no_number_of_threads_takes_more_room() {
+        let mut all = ThreadTicks::new(0);
+        for id in 0..1_000 {
+            let one = |ran_ns| ThreadReading {
+                id,
+                name: "many",
+                ran_ns,
+                waited_ns: 0,
+            };
+            all.read(0, [one(0)].into_iter());
+            all.read(T, [one(id)].into_iter());
+        }
+        assert_eq!(
+            (all.threads.len(), all.sides(T, 1, T).len()),
+            (MOST_SEEN, MOST_TOLD)
+        );
+    }
+}

@@ -1,0 +1,288 @@
+//! Times and lengths of answers in tokens.
+
+use hdrhistogram::Histogram;
+use record::{CountRow, TokenRecord, TokenTime};
+
+use super::{
+    SampleTimes,
+    histograms::{Values, quantiles},
+};
+
+/// Bytes of one token of a prompt, its mask and the like included, and of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenSizes {
+    /// Of a prompt.
+    pub input: u32,
+    /// Of an answer.
+    pub output: u32,
+}
+
+/// Numbers of tokens or parts, and the least exactly.
+#[derive(Clone, Debug)]
+struct Lengths {
+    values: Values,
+    min: u64,
+}
+
+impl Lengths {
+    fn new() -> Self {
+        Lengths {
+            values: Values::new(),
+            min: u64::MAX,
+        }
+    }
+
+    fn record(&mut self, value: u64) {
+        self.values.record(value, 1);
+        self.min = self.min.min(value);
+    }
+
+    fn merge(&mut self, other: &Lengths) {
+        self.values.merge(&other.values);
+        self.min = self.min.min(other.min);
+    }
+
+    fn sum(&self) -> u64 {
+        u64::try_from(self.values.sum()).unwrap_or(u64::MAX)
+    }
+
+    fn row(&self) -> CountRow {
+        let (histogram, max) = (self.values.histogram(), self.values.max());
+        let [p50, p99] = quantiles(&histogram, [500, 990]);
+        CountRow {
+            min: if max == 0 { 0 } else { self.min },
+            p50: p50.min(max),
+            mean: (self.values.mean(histogram.len()) * 1000.0).round() / 1000.0,
+            p99: p99.min(max),
+            max,
+        }
+    }
+}
+
+/// Times and lengths of answers in tokens. All memory is taken when it is made.
+#[derive(Clone, Debug)]
+pub struct TokenHistograms {
+    sizes: TokenSizes,
+    times: [Values; TokenTime::COUNT],
+    input: Lengths,
+    output: Lengths,
+    parts: Lengths,
+    /// Answers of several tokens that came in one part.
+    whole: u64,
+}
+
+impl TokenHistograms {
+    /// Empty ones.
+    pub fn new(sizes: TokenSizes) -> Self {
+        TokenHistograms {
+            sizes,
+            times: [(); TokenTime::COUNT].map(|()| Values::new()),
+            input: Lengths::new(),
+            output: Lengths::new(),
+            parts: Lengths::new(),
+            whole: 0,
+        }
+    }
+
+    /// Counts one sample in.
+    pub fn record(&mut self, t: &SampleTimes) {
+        let of = |bytes: u32, size: u32| u64::from(bytes / size.max(1));
+        let tokens = of(t.bytes_in, self.sizes.output);
+        self.input.record(of(t.bytes_out, self.sizes.input));
+        self.output.record(tokens);
+        self.parts.record(u64::from(t.parts));
+        self.whole += u64::from(tokens > 1 && t.parts <= 1);
+        self.time(TokenTime::Ttft, t.first_ns.saturating_sub(t.issued_ns));
+        if let Some(later) = tokens.checked_sub(1).filter(|n| *n > 0) {
+            let ns = t.seen_ns.saturating_sub(t.first_ns) / later;
+            self.time(TokenTime::Tpot, ns);
+        }
+        // A sample that was sent again may have had its first token before.
+        if let Some(after) = t.first_ns.checked_sub(t.posted_ns) {
+            // Whole microseconds, perhaps rounded up past the little that there was.
+            let theirs = after.min(u64::from(t.first_residence_us) * 1000);
+            self.time(TokenTime::FirstAccelerator, theirs);
+            self.time(TokenTime::FirstNetwork, after - theirs);
+        }
+        let us = t.parts_after_us.saturating_sub(t.parts_residence_us);
+        self.time(TokenTime::PartNetwork, u64::from(us) * 1000);
+    }
+
+    fn time(&mut self, time: TokenTime, ns: u64) {
+        self.times[time as usize].record(ns, 1);
+    }
+
+    /// Counts another thread's samples in.
+    pub fn merge(&mut self, other: &TokenHistograms) {
+        for (mine, theirs) in self.times.iter_mut().zip(&other.times) {
+            mine.merge(theirs);
+        }
+        self.input.merge(&other.input);
+        self.output.merge(&other.output);
+        self.parts.merge(&other.parts);
+        self.whole += other.whole;
+    }
+
+    /// Tokens of all answers.
+    pub fn tokens(&self) -> u64 {
+        self.output.sum()
+    }
+
+    /// Parts of all answers that others followed.
+    pub fn parts_before_last(&self) -> u64 {
+        self.parts.sum().saturating_sub(self.parts.values.count())
+    }
+
+    /// The histogram of one time, in nanoseconds.
+    pub fn histogram(&self, time: TokenTime) -> Histogram<u64> {
+        self.times[time as usize].histogram()
+    }
+
+    /// An upper estimate of a time's quantile so far, in nanoseconds; allocates nothing.
+    pub fn quantile_ns(&self, time: TokenTime, quantile: f64) -> u64 {
+        let values = &self.times[time as usize];
+        values.quantile(quantile, values.count())
+    }
+
+    /// The record of a run that took `duration_s`; what a frontend counts beside is its own to put
+    /// in. Times of the first token stand in it where `first` says that somebody waited for one.
+    pub fn record_of(&self, duration_s: f64, first: bool) -> TokenRecord {
+        let shown = |time: &&TokenTime| first || **time == TokenTime::PartNetwork;
+        let row = |time: &TokenTime| {
+            let values = &self.times[*time as usize];
+            (*time, values.row(&values.histogram()))
+        };
+        TokenRecord {
+            tokens: self.tokens(),
+            per_s: match duration_s > 0.0 {
+                true => (self.tokens() as f64 / duration_s * 1000.0).round() / 1000.0,
+                false => 0.0,
+            },
+            times: TokenTime::ALL.iter().filter(shown).map(row).collect(),
+            input: self.input.row(),
+            output: self.output.row(),
+            parts: self.parts.row(),
+            whole: if first { self.whole } else { 0 },
+            parts_before_last: self.parts_before_last(),
+            ..TokenRecord::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: TokenSizes = TokenSizes {
+        input: 4,
+        output: 4,
+    };
+
+    /// Issued at 1 us, posted at 3, first token at 103 of which 80 were the accelerator's, the last
+    /// of 11 at 603: 50 us a token.
+    fn sample() -> SampleTimes {
+        SampleTimes {
+            issued_ns: 1_000,
+            posted_ns: 3_000,
+            first_ns: 103_000,
+            seen_ns: 603_000,
+            completed_ns: 604_000,
+            first_residence_us: 80,
+            parts: 2,
+            parts_after_us: 350,
+            parts_residence_us: 335,
+            bytes_out: 28,
+            bytes_in: 44,
+            ..SampleTimes::default()
+        }
+    }
+
+    #[test]
+    fn times_of_tokens_are_what_loadgen_makes_of_them() {
+        let mut h = TokenHistograms::new(SIZES);
+        h.record(&sample());
+        let r = h.record_of(0.5, true);
+        let mean = |t| r.times[&t].mean_us;
+        assert_eq!(mean(TokenTime::Ttft), 102.0);
+        assert_eq!(mean(TokenTime::Tpot), 50.0);
+        assert_eq!(mean(TokenTime::FirstAccelerator), 80.0);
+        assert_eq!(mean(TokenTime::FirstNetwork), 20.0);
+        // What waited here, the accelerator's and the network's are the time to the first token.
+        let waited = (sample().posted_ns - sample().issued_ns) as f64 / 1000.0;
+        assert_eq!(
+            waited + mean(TokenTime::FirstAccelerator) + mean(TokenTime::FirstNetwork),
+            mean(TokenTime::Ttft)
+        );
+        assert_eq!(mean(TokenTime::PartNetwork), 15.0);
+        assert_eq!((r.tokens, r.per_s), (11, 22.0));
+        assert_eq!((r.input.max, r.output.min, r.parts.p50), (7, 11, 2));
+        assert_eq!(r.parts_before_last, 1);
+        // TPOT times the tokens after the first, and TTFT, are the latency.
+        let latency = (sample().seen_ns - sample().issued_ns) as f64 / 1000.0;
+        assert_eq!(
+            mean(TokenTime::Ttft) + 10.0 * mean(TokenTime::Tpot),
+            latency
+        );
+    }
+
+    #[test]
+    fn one_token_has_no_time_per_token() {
+        let mut h = TokenHistograms::new(SIZES);
+        for bytes_in in [0, 3, 4] {
+            h.record(&SampleTimes {
+                bytes_in,
+                ..sample()
+            });
+        }
+        let r = h.record_of(1.0, true);
+        assert_eq!(r.times[&TokenTime::Tpot].count, 0);
+        assert_eq!(r.times[&TokenTime::Ttft].count, 3);
+        assert_eq!((r.tokens, r.output.min, r.output.max), (1, 0, 1));
+    }
+
+    #[test]
+    fn whole_answers_are_said_where_somebody_waits_for_first_tokens() {
+        let mut h = TokenHistograms::new(SIZES);
+        for (parts, bytes_in) in [(2, 44), (1, 44), (1, 4), (1, 8)] {
+            h.record(&SampleTimes {
+                parts,
+                bytes_in,
+                ..sample()
+            });
+        }
+        let mut both = h.clone();
+        both.merge(&h);
+        for (h, first, whole) in [(&h, true, 2), (&both, true, 4), (&h, false, 0)] {
+            let record = h.record_of(1.0, first);
+            assert_eq!(record.whole, whole);
+        }
+    }
+
+    #[test]
+    fn a_first_token_from_before_the_sample_went_again_says_nothing_of_the_network() {
+        let mut h = TokenHistograms::new(SIZES);
+        h.record(&SampleTimes {
+            posted_ns: 200_000,
+            ..sample()
+        });
+        let r = h.record_of(1.0, true);
+        assert_eq!(r.times[&TokenTime::FirstNetwork].count, 0);
+        assert_eq!(r.times[&TokenTime::Ttft].mean_us, 102.0);
+    }
+
+    #[test]
+    fn merged_is_recorded_together_and_offline_shows_no_first_tokens() {
+        let (mut a, mut b) = (TokenHistograms::new(SIZES), TokenHistograms::new(SIZES));
+        a.record(&sample());
+        b.record(&SampleTimes {
+            bytes_in: 8,
+            ..sample()
+        });
+        a.merge(&b);
+        let r = a.record_of(1.0, false);
+        assert_eq!((r.tokens, r.output.min, r.output.max), (13, 2, 11));
+        assert_eq!(Vec::from_iter(r.times.keys()), [&TokenTime::PartNetwork]);
+        let empty = TokenHistograms::new(SIZES).record_of(0.0, true);
+        assert_eq!((empty.tokens, empty.output.min), (0, 0));
+    }
+}

@@ -1,0 +1,259 @@
+//! A run as its folder has it: `summary.json`, and what lies beside it.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use hdrhistogram::Histogram;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{NodeFacts, Stage, Summary, configurations, hlog, timeline::Timeline};
+
+/// The file that every run's folder has.
+pub const SUMMARY: &str = "summary.json";
+/// The run along its own clock.
+pub const TIMELINE: &str = "timeline.json";
+/// What the names of the histograms' files begin with ([`super::save`]).
+pub const HISTOGRAMS: &str = "latency";
+const LOG: &str = "latency.hlog";
+/// What the run was made of: its command and its files, with their hashes.
+pub const LEFT: &str = "run.json";
+
+/// Writes `summary.json`.
+///
+/// # Errors
+/// The system's.
+pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
+    let json = serde_json::to_vec_pretty(summary)?;
+    fs::write(folder.join(SUMMARY), [json, b"\n".to_vec()].concat())
+}
+
+/// Writes `timeline.json`.
+///
+/// # Errors
+/// The system's.
+pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
+    let json = serde_json::to_vec(timeline)?;
+    fs::write(folder.join(TIMELINE), [json, b"\n".to_vec()].concat())
+}
+
+/// A run that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The system says no.
+    #[error(
+        "cannot read {}: {source}; name the folder of a run, or a page that was made of one",
+        path.display()
+    )]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what it is called.
+    #[error("{}: {why}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// All that is known of one run.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// What it is called here: its folder's name.
+    pub name: String,
+    /// What the run counted.
+    pub summary: Summary,
+    /// The run along its own clock, where it was kept.
+    pub timeline: Option<Timeline>,
+    /// Histograms in nanoseconds, by their keys.
+    pub histograms: BTreeMap<String, Histogram<u64>>,
+    /// When it began: seconds since 1970.
+    pub began: Option<f64>,
+    /// The log of histograms as it is.
+    pub hlog: Option<String>,
+    /// `run.json` as it is.
+    pub left: Option<Value>,
+    /// The nodes' configurations, by the names of their copies.
+    pub configurations: BTreeMap<String, Value>,
+    /// `summary.json` as it is, with what only a later version knows.
+    pub raw: Value,
+    /// What is not there, and what the page lacks for that.
+    pub missing: Vec<String>,
+}
+
+fn content(path: &Path, why: &dyn ToString) -> ReadError {
+    ReadError::Content {
+        path: path.to_owned(),
+        why: why.to_string(),
+    }
+}
+
+/// A file's text; `None` where there is no such file.
+fn text_of(path: &Path) -> Result<Option<String>, ReadError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(ReadError::Io {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+impl Run {
+    /// Reads a run's folder.
+    ///
+    /// # Errors
+    /// [`ReadError`] names the file. What may be missing is no error: [`Run::missing`] has it.
+    pub fn read(path: &Path) -> Result<Run, ReadError> {
+        let file = path.join(SUMMARY);
+        let text = fs::read_to_string(&file).map_err(|source| ReadError::Io {
+            path: file.clone(),
+            source,
+        })?;
+        let raw: Value = serde_json::from_str(&text).map_err(|e| content(&file, &e))?;
+        let summary = Summary::deserialize(&raw).map_err(|e| content(&file, &e))?;
+        let mut run = Run {
+            name: name_of(path),
+            summary,
+            raw,
+            ..Run::default()
+        };
+        let file = path.join(TIMELINE);
+        if let Some(text) = text_of(&file)? {
+            run.timeline = Some(serde_json::from_str(&text).map_err(|e| content(&file, &e))?);
+        }
+        let file = path.join(LEFT);
+        if let Some(text) = text_of(&file)? {
+            run.left = Some(serde_json::from_str(&text).map_err(|e| content(&file, &e))?);
+        }
+        run.configurations = configurations::read(path);
+        let file = path.join(LOG);
+        run.hlog = text_of(&file)?;
+        run.open().map_err(|why| content(&file, &why))?;
+        Ok(run)
+    }
+
+    /// Fills in what follows from the files' texts.
+    ///
+    /// # Errors
+    /// What is wrong with the log of histograms.
+    pub fn open(&mut self) -> Result<(), String> {
+        if let Some(log) = &self.hlog {
+            self.histograms = hlog::read(log)?;
+            self.began = hlog::began(log);
+        } else {
+            self.missing.push(format!(
+                "`{LOG}` is not there: no percentile curves are drawn"
+            ));
+        }
+        if self.timeline.is_none() {
+            self.missing.push(format!(
+                "`{TIMELINE}` is not there (an older version made this run): nothing is drawn over \
+                 time, and the slowest samples are not known"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The histogram of a stage, where there is one with something in it.
+    pub fn histogram(&self, stage: Stage) -> Option<&Histogram<u64>> {
+        let found = self.histograms.get(stage.key());
+        found.filter(|h| !h.is_empty())
+    }
+
+    /// LoadGen's bound on latency in microseconds, where it has one.
+    pub fn bound_us(&self) -> Option<f64> {
+        self.summary.run.evidence.loadgen?.bound_us
+    }
+
+    /// A word of `run.json`, by its path.
+    pub fn said(&self, path: &[&str]) -> Option<&Value> {
+        path.iter()
+            .try_fold(self.left.as_ref()?, |v, key| v.get(key))
+    }
+
+    /// Each key of a node's configuration, by the name of its copy; where there is no copy that can
+    /// be read, its hash.
+    pub fn configuration(&self, copy: &str) -> Vec<(String, String)> {
+        if let Some(document) = self.configurations.get(copy) {
+            return configurations::flat(document);
+        }
+        let hash = self
+            .said(&["files", copy, "sha256"])
+            .and_then(Value::as_str);
+        let hash = hash.map(|h| ("configuration".to_owned(), h.chars().take(12).collect()));
+        hash.into_iter().collect()
+    }
+
+    /// A figure of `summary.json`, by its JSON pointer.
+    pub fn figure(&self, pointer: &str) -> Option<f64> {
+        self.raw.pointer(pointer)?.as_f64()
+    }
+
+    /// A run that is not over, or of a test: what is known of it, and no more.
+    pub fn of(name: &str, summary: &Summary, timeline: Option<Timeline>) -> Run {
+        Run {
+            name: name.to_owned(),
+            summary: summary.clone(),
+            raw: serde_json::to_value(summary).unwrap_or_default(),
+            timeline,
+            ..Run::default()
+        }
+    }
+
+    /// What this node and each accelerator say of themselves.
+    pub fn nodes(&self) -> Vec<(String, &NodeFacts)> {
+        let system = &self.summary.run.system;
+        let own = system
+            .facts
+            .as_ref()
+            .map(|f| (self.summary.node.clone(), f));
+        let others = system.accelerators.iter();
+        let others = others.filter_map(|a| Some((a.node.clone(), a.facts.as_ref()?)));
+        own.into_iter().chain(others).collect()
+    }
+}
+
+/// The last names of a folder, as many as tell it from others: `results/server`.
+fn name_of(path: &Path) -> String {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let last = whole.file_name().unwrap_or(whole.as_os_str());
+    last.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_a_summary_is_named_and_what_to_do() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = Run::read(folder.path()).expect_err("empty").to_string();
+        assert!(error.contains("summary.json") && error.contains("name the folder"));
+        fs::write(folder.path().join(SUMMARY), "{\"samples\": \"many\"}").expect("written");
+        let error = Run::read(folder.path()).expect_err("no number").to_string();
+        assert!(error.contains("summary.json: invalid type"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_and_no_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join(SUMMARY), "{\"node\": \"f\"}").expect("written");
+        let run = Run::read(folder.path()).expect("a run");
+        assert_eq!(run.missing.len(), 2);
+        assert!(
+            run.missing[1].contains("timeline.json"),
+            "{:?}",
+            run.missing
+        );
+    }
+}

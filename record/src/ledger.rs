@@ -1,0 +1,529 @@
+//! What the dispatcher counted, and whether it agrees with what everybody else counted.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::RunRecord;
+
+/// The dispatcher's own count of samples. Those that warm up have a count of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ledger {
+    /// Issued by LoadGen.
+    pub issued: u64,
+    /// Completed with the accelerator's response.
+    pub answered: u64,
+    /// Completed empty, because the run was given up.
+    pub emptied: u64,
+    /// Writes of samples posted, those sent again included.
+    pub posted: u64,
+    /// Responses taken from their slots.
+    pub responses: u64,
+    /// Samples sent again because their connection was lost.
+    pub redispatched: u64,
+    /// Refusals of accelerators: the first, the second and the third of a sample.
+    pub refused: [u64; 3],
+    /// Responses that came for a sample already given to another connection, and were dropped.
+    pub late_dropped: u64,
+    /// Connections lost.
+    pub lost_connections: u64,
+    /// Samples that warmed connections up: posted, arrived
+    /// and answered, and in none of the numbers above.
+    pub warmed: u64,
+}
+
+/// Two counts that ought to be the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// What was counted here, and how many.
+    pub left: (String, u64),
+    /// What was counted there, and how many.
+    pub right: (String, u64),
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ((left, l), (right, r)) = (&self.left, &self.right);
+        write!(f, "{left} is {l}, but {right} is {r}")
+    }
+}
+
+/// Collects the mismatches.
+#[derive(Default)]
+pub(super) struct Check(pub Vec<Mismatch>);
+
+impl Check {
+    pub(super) fn same(
+        &mut self,
+        left: impl Into<String>,
+        l: u64,
+        right: impl Into<String>,
+        r: u64,
+    ) {
+        if l != r {
+            self.0.push(Mismatch {
+                left: (left.into(), l),
+                right: (right.into(), r),
+            });
+        }
+    }
+}
+
+/// Compares the ledger of `run` with the histograms, the connections and the accelerators.
+pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
+    let mut check = Check::default();
+    let l = &run.system.ledger;
+    check.same(
+        "samples issued",
+        l.issued,
+        "samples completed",
+        l.answered.saturating_add(l.emptied),
+    );
+    check.same("responses", l.responses, "samples answered", l.answered);
+    check.same(
+        "samples in the histograms",
+        run.stages.count(),
+        "samples answered",
+        l.answered,
+    );
+    if !run.phases.is_empty() {
+        check.same(
+            "samples of all phases",
+            run.phases.iter().map(|p| p.samples).sum(),
+            "samples answered",
+            l.answered,
+        );
+    }
+    reconcile_tokens(run, &mut check);
+    // Connections that failed in their warm-up carried nothing of LoadGen's.
+    if run.system.connections.is_empty() || l.issued == 0 {
+        return check.0;
+    }
+
+    let warm_up = if l.warmed > 0 { " and warm-up" } else { "" };
+    let total = run.total();
+    let refused = l.refused.iter().fold(0, |n: u64, r| n.saturating_add(*r));
+    // After the third refusal it is not sent again.
+    let again = refused - l.refused[2].min(refused);
+    let due = l
+        .issued
+        .saturating_add(l.redispatched)
+        .saturating_add(again);
+    // A run that was given up may have left samples in the backlog.
+    if l.emptied == 0 || l.posted > due {
+        check.same(
+            "writes posted",
+            l.posted,
+            "samples issued and sent again",
+            due,
+        );
+    }
+    check.same(
+        "writes of the connections",
+        total.tx.writes,
+        format!("writes posted{warm_up}"),
+        l.posted.saturating_add(l.warmed),
+    );
+    check.same(
+        "refusals of the connections",
+        total.refused,
+        "samples refused",
+        refused,
+    );
+    let came = l
+        .responses
+        .saturating_add(l.late_dropped)
+        .saturating_add(refused);
+    check.same(
+        "arrivals of the connections",
+        total.rx.writes.saturating_sub(total.rx.parts),
+        format!("responses and late answers{warm_up}"),
+        came.saturating_add(l.warmed),
+    );
+    check.same(
+        "samples that warmed the connections up",
+        total.warmed,
+        "samples of the warm-up",
+        l.warmed,
+    );
+    check.same(
+        "samples of the connections",
+        total.samples,
+        "responses",
+        l.responses,
+    );
+
+    for c in run.system.connections.iter().filter(|c| c.lost.is_empty()) {
+        let posted = format!("samples posted on {}", c.name);
+        check.same(
+            format!("writes of {}", c.name),
+            c.tx.writes,
+            format!("samples posted on it{warm_up}"),
+            c.posted.saturating_add(c.warmed),
+        );
+        if l.late_dropped == 0 {
+            check.same(
+                format!("arrivals of {}", c.name),
+                c.rx.writes.saturating_sub(c.rx.parts),
+                format!("responses taken from it{warm_up}"),
+                c.samples.saturating_add(c.refused).saturating_add(c.warmed),
+            );
+        }
+        if l.emptied == 0 {
+            let taken = c.samples.saturating_add(c.refused);
+            check.same(posted, c.posted, "responses taken from it", taken);
+        }
+    }
+
+    for a in &run.system.accelerators {
+        let Some(samples) = a.samples else { continue };
+        // A node that says how many it answered need not say in batches of what size.
+        if a.batches.batches() == 0 {
+            continue;
+        }
+        // What it dropped because a connection was lost had been run already, or had not.
+        let ran = a.batches.samples();
+        // What it refused had been run, or could not be.
+        let most = samples
+            .saturating_add(a.dropped_late)
+            .saturating_add(a.refused);
+        if ran < samples || ran > most {
+            check.same(
+                format!("samples in the batches of {}", a.node),
+                ran,
+                format!("samples answered by {}", a.node),
+                samples,
+            );
+        }
+    }
+    let arrived: Option<Vec<u64>> = run.system.accelerators.iter().map(|a| a.arrived).collect();
+    if let (0, 0, Some(arrived)) = (l.lost_connections, l.emptied, arrived) {
+        check.same(
+            "samples that arrived at the accelerators",
+            arrived.into_iter().fold(0, u64::saturating_add),
+            format!("writes posted{warm_up}"),
+            l.posted.saturating_add(l.warmed),
+        );
+    }
+    // What is lost with a connection was answered by nobody, or by somebody who could not say so.
+    let said = |a: &super::AcceleratorRecord| Some(a.samples?.saturating_add(a.refused));
+    let reported: Option<Vec<u64>> = run.system.accelerators.iter().map(said).collect();
+    if let (0, 0, Some(reported)) = (l.lost_connections, l.emptied, reported) {
+        check.same(
+            "samples answered by the accelerators",
+            reported.into_iter().fold(0, u64::saturating_add),
+            format!("responses and late answers{warm_up}"),
+            came.saturating_add(l.warmed),
+        );
+    }
+    let parts: Option<Vec<u64>> = run.system.accelerators.iter().map(|a| a.parts).collect();
+    if let (0, 0, Some(parts)) = (l.lost_connections, l.emptied, parts) {
+        check.same(
+            "parts posted by the accelerators",
+            parts.into_iter().fold(0, u64::saturating_add),
+            "parts that came over the connections",
+            total.rx.parts,
+        );
+    }
+    check.0
+}
+
+/// Of answers in tokens: each sample's first token is reported once, and every part is one of an
+/// answer that came.
+fn reconcile_tokens(run: &RunRecord, check: &mut Check) {
+    let (Some(t), l) = (&run.tokens, &run.system.ledger) else {
+        return;
+    };
+    if let Some(first) = t.first_tokens {
+        // Samples that were completed empty may have had theirs.
+        if l.emptied == 0 || first < l.answered {
+            check.same(
+                "first tokens reported",
+                first,
+                "samples answered",
+                l.answered,
+            );
+        }
+    }
+    // What a lost connection or a failed attempt had brought of an answer came again.
+    if (l.lost_connections, l.emptied, l.refused) == (0, 0, [0; 3]) {
+        check.same(
+            "parts handed over",
+            t.parts_taken,
+            "parts that the answers say they had before their last",
+            t.parts_before_last,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            AcceleratorRecord, BatchSizes, ConnectionRecord, Stage, StageRow, StageTable,
+            SystemRecord, TokenRecord,
+        },
+        *,
+    };
+
+    fn stages(count: u64) -> StageTable {
+        let row = StageRow {
+            count,
+            ..StageRow::default()
+        };
+        StageTable::new([(Stage::Total, row)])
+    }
+
+    /// A run of `n` samples over two connections in which everything agrees.
+    fn good(n: u64) -> RunRecord {
+        let mut batches = BatchSizes::new(4);
+        (0..n).for_each(|_| batches.record(1));
+        let connection = |name: &str, samples| {
+            let mut c = ConnectionRecord {
+                name: name.to_owned(),
+                samples,
+                posted: samples,
+                ..ConnectionRecord::default()
+            };
+            c.tx.writes = samples;
+            c.rx.writes = samples;
+            c
+        };
+        RunRecord {
+            stages: stages(n),
+            system: SystemRecord {
+                ledger: Ledger {
+                    issued: n,
+                    answered: n,
+                    posted: n,
+                    responses: n,
+                    ..Ledger::default()
+                },
+                connections: vec![connection("a/0", n / 2), connection("a/1", n - n / 2)],
+                accelerators: vec![AcceleratorRecord {
+                    node: "acc-01".to_owned(),
+                    samples: Some(n),
+                    arrived: Some(n),
+                    batches,
+                    ..AcceleratorRecord::default()
+                }],
+                ..SystemRecord::default()
+            },
+            ..RunRecord::default()
+        }
+    }
+
+    fn complaints(run: &RunRecord) -> String {
+        let all: Vec<String> = run.reconcile().iter().map(Mismatch::to_string).collect();
+        all.join("; ")
+    }
+
+    #[test]
+    fn a_good_run_agrees() {
+        assert_eq!(complaints(&good(11)), "");
+        assert_eq!(complaints(&RunRecord::default()), "");
+    }
+
+    #[test]
+    fn each_count_that_is_off_is_named() {
+        type Spoil = fn(&mut RunRecord);
+        let cases: [(Spoil, &str); 10] = [
+            (
+                |r| r.system.ledger.issued += 1,
+                "samples issued is 12, but samples completed is 11; \
+                 writes posted is 11, but samples issued and sent again is 12",
+            ),
+            (
+                |r| r.system.ledger.responses -= 1,
+                "responses is 10, but samples answered is 11; \
+                 arrivals of the connections is 11, but responses and late answers is 10; \
+                 samples of the connections is 11, but responses is 10; \
+                 samples answered by the accelerators is 11, but responses and late answers is 10",
+            ),
+            (
+                |r| r.stages = stages(0),
+                "samples in the histograms is 0, but samples answered is 11",
+            ),
+            (
+                |r| r.system.connections[1].tx.writes += 1,
+                "writes of the connections is 12, but writes posted is 11; \
+                 writes of a/1 is 7, but samples posted on it is 6",
+            ),
+            (
+                |r| r.system.connections[0].rx.writes += 1,
+                "arrivals of the connections is 12, but responses and late answers is 11; \
+                 arrivals of a/0 is 6, but responses taken from it is 5",
+            ),
+            (
+                |r| r.system.connections[0].posted -= 1,
+                "writes of a/0 is 5, but samples posted on it is 4; \
+                 samples posted on a/0 is 4, but responses taken from it is 5",
+            ),
+            (
+                |r| r.system.accelerators[0].arrived = Some(9),
+                "samples that arrived at the accelerators is 9, but writes posted is 11",
+            ),
+            (
+                |r| r.system.connections[0].samples -= 1,
+                "samples of the connections is 10, but responses is 11; \
+                 arrivals of a/0 is 5, but responses taken from it is 4; \
+                 samples posted on a/0 is 5, but responses taken from it is 4",
+            ),
+            (
+                |r| r.system.accelerators[0].batches.record(2),
+                "samples in the batches of acc-01 is 13, but samples answered by acc-01 is 11",
+            ),
+            (
+                |r| {
+                    r.system.accelerators[0].samples = Some(12);
+                    r.system.accelerators[0].batches.record(1);
+                },
+                "samples answered by the accelerators is 12, but responses and late answers is 11",
+            ),
+        ];
+        for (spoil, expected) in cases {
+            let mut run = good(11);
+            spoil(&mut run);
+            assert_eq!(complaints(&run), expected);
+        }
+    }
+
+    #[test]
+    fn first_tokens_and_parts_are_counted_on_both_sides() {
+        let streamed = || {
+            let mut run = good(11);
+            run.tokens = Some(TokenRecord {
+                parts_before_last: 22,
+                parts_taken: 22,
+                first_tokens: Some(11),
+                ..TokenRecord::default()
+            });
+            for (c, parts) in run.system.connections.iter_mut().zip([10, 12]) {
+                c.rx.parts = parts;
+                c.rx.writes += parts;
+            }
+            run.system.accelerators[0].parts = Some(22);
+            run
+        };
+        fn tokens(run: &mut RunRecord) -> &mut TokenRecord {
+            run.tokens.as_mut().expect("tokens")
+        }
+        type Spoil = fn(&mut RunRecord);
+        let cases: [(Spoil, &str); 6] = [
+            (|_| {}, ""),
+            (
+                |r| tokens(r).first_tokens = Some(12),
+                "first tokens reported is 12, but samples answered is 11",
+            ),
+            (
+                |r| tokens(r).parts_taken -= 1,
+                "parts handed over is 21, but parts that the answers say they had before their last \
+                 is 22",
+            ),
+            (
+                |r| r.system.accelerators[0].parts = Some(23),
+                "parts posted by the accelerators is 23, but parts that came over the connections \
+                 is 22",
+            ),
+            (
+                |r| r.system.connections[0].rx.writes -= 1,
+                "arrivals of the connections is 10, but responses and late answers is 11; \
+                 arrivals of a/0 is 4, but responses taken from it is 5",
+            ),
+            (
+                // A lost connection's parts came for nothing, and its samples' came again.
+                |r| {
+                    r.system.ledger.lost_connections = 1;
+                    tokens(r).parts_taken += 3;
+                },
+                "",
+            ),
+        ];
+        for (spoil, expected) in cases {
+            let mut run = streamed();
+            spoil(&mut run);
+            assert_eq!(complaints(&run), expected);
+        }
+        // Offline reports none.
+        let mut run = streamed();
+        tokens(&mut run).first_tokens = None;
+        assert_eq!(complaints(&run), "");
+    }
+
+    #[test]
+    fn a_lost_connection_and_its_late_answers_agree() {
+        let mut run = good(11);
+        run.system.ledger.redispatched = 3;
+        run.system.ledger.posted += 3;
+        run.system.ledger.late_dropped = 2;
+        run.system.ledger.lost_connections = 1;
+        run.system.connections[0].tx.writes += 3;
+        run.system.connections[0].rx.writes += 2;
+        run.system.connections[0].posted += 3;
+        run.system.connections[0].lost.push("reset".to_owned());
+        assert_eq!(complaints(&run), "");
+        // Two answers had nobody left to go to.
+        run.system.accelerators[0].dropped_late = 2;
+        run.system.accelerators[0].batches.record(2);
+        assert_eq!(complaints(&run), "");
+        run.system.accelerators[0].batches.record(1);
+        assert_eq!(
+            complaints(&run),
+            "samples in the batches of acc-01 is 14, but samples answered by acc-01 is 11"
+        );
+    }
+
+    /// The same run, each of whose connections was warmed up by three samples.
+    fn warmed() -> RunRecord {
+        let mut run = good(11);
+        run.system.ledger.warmed = 6;
+        for c in &mut run.system.connections {
+            c.warmed = 3;
+            c.tx.writes += 3;
+            c.rx.writes += 3;
+        }
+        let a = &mut run.system.accelerators[0];
+        (a.samples, a.arrived) = (Some(17), Some(17));
+        (0..6).for_each(|_| a.batches.record(1));
+        run
+    }
+
+    #[test]
+    fn a_warm_up_has_counts_of_its_own() {
+        assert_eq!(complaints(&warmed()), "");
+        let mut run = warmed();
+        run.system.connections[0].warmed -= 1;
+        assert_eq!(
+            complaints(&run),
+            "samples that warmed the connections up is 5, but samples of the warm-up is 6; \
+             writes of a/0 is 8, but samples posted on it and warm-up is 7; \
+             arrivals of a/0 is 8, but responses taken from it and warm-up is 7"
+        );
+        let mut run = warmed();
+        run.system.accelerators[0].arrived = Some(11);
+        assert_eq!(
+            complaints(&run),
+            "samples that arrived at the accelerators is 11, but writes posted and warm-up is 17"
+        );
+    }
+
+    #[test]
+    fn a_run_that_was_given_up_agrees() {
+        let mut run = good(11);
+        run.system.ledger.issued += 5;
+        run.system.ledger.emptied = 5;
+        run.system.ledger.posted += 2;
+        run.system.connections[1].tx.writes += 2;
+        run.system.connections[1].posted += 2;
+        assert_eq!(complaints(&run), "");
+    }
+
+    #[test]
+    fn a_silent_accelerator_is_not_held_against_the_run() {
+        let mut run = good(11);
+        run.system.accelerators[0].samples = None;
+        run.system.accelerators[0].batches = BatchSizes::default();
+        assert_eq!(complaints(&run), "");
+    }
+}

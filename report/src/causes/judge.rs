@@ -1,0 +1,419 @@
+//! What limited a run: a plain function of its record.
+//!
+//! "Limited" differs by scenario. *Server* has an aim: where the scheduled rate came back and
+//! LoadGen's percentile kept its bound with a fifth to spare, nothing limited it. *Offline*
+//! measures a rate, *SingleStream* and *MultiStream* a latency: something always sets those.
+//!
+//! The rules compare shares and ratios, so they hold on slow and busy machines. They stand in the
+//! order of [`Cause`]: an earlier cause has the later ones as consequences.
+//! Threads that wait for cores make an engine look busy; a full link fills all slots.
+
+use record::{
+    AcceleratorRecord, Cause, Finding, ISSUE, Limits, LoadgenView, LossRecord, Mode, NIC, NodeUse,
+    PathUse, RunRecord, SilentOn, Stage, ThreadGroup,
+};
+
+use super::{line, turn};
+use crate::text;
+
+/// A share from which on an engine, a slot or a link is in use all the time.
+const BUSY: f64 = 0.85;
+/// The same of NIC threads and cores, which are shared by more.
+const ALWAYS: f64 = 0.9;
+/// A share of its time in which a thread that is not the limit may be at work.
+const EASY: f64 = 0.7;
+/// A share that is the largest part.
+const MOST: f64 = 0.5;
+/// Of the time in which threads want to run: the wait for a core that makes them late.
+const WAITING: f64 = 0.25;
+/// Of the run: a wait for cores that is too short to matter.
+const LITTLE: f64 = 0.1;
+/// Of the scheduled rate, what must come back for it to have been reached.
+const REACHED: f64 = 0.95;
+/// Of LoadGen's bound, what may be used with room left.
+const ROOM: f64 = 0.8;
+/// Shorter runs are not judged, in seconds.
+const SHORTEST_S: f64 = 0.3;
+/// Sleeps for each sample from which on they cost a good part of its time.
+const OFTEN: f64 = 0.5;
+/// Silence that is no hiccup, in milliseconds.
+const SILENCE_MS: u64 = 400;
+/// A largest batch below which a larger one is worth a trial.
+const SMALL_BATCH: u64 = 8;
+
+/// What limited the run, by what is on its record.
+pub fn judge(run: &RunRecord) -> Limits {
+    let view = View::of(run);
+    let aim = view.aim();
+    let mut findings = Vec::new();
+    // An accuracy run is not timed: its losses stand in the line `losses`.
+    if run.mode != Mode::Accuracy {
+        findings.extend(view.accelerator(&aim));
+    }
+    if let Aim::Open = aim {
+        type Rule<'a> = fn(&View<'a>) -> Option<Finding>;
+        let rules: [Rule<'_>; 5] = [
+            View::cores,
+            View::link,
+            View::slots,
+            View::engine,
+            View::wake_ups,
+        ];
+        findings.extend(rules.iter().filter_map(|rule| rule(&view)));
+    }
+    let line = match (findings.first(), aim) {
+        (Some(first), _) => line(first),
+        (None, Aim::Kept(how)) => format!("nothing: {how}"),
+        (None, Aim::Unmeasured(why)) => format!("nothing is said: {why}"),
+        (None, Aim::Open) => "nothing stands out: no engine, slot, link or core was in use all \
+                              the time"
+            .to_owned(),
+    };
+    Limits { line, findings }
+}
+
+/// The run's aim, and whether it was kept.
+enum Aim {
+    /// The run had an aim and kept it with room, in words.
+    Kept(String),
+    /// There is nothing to judge, in words.
+    Unmeasured(String),
+    /// Something was the limit.
+    Open,
+}
+
+struct View<'a> {
+    run: &'a RunRecord,
+    seconds: f64,
+    /// Seconds over which this node's use was taken.
+    node_seconds: f64,
+    loadgen: LoadgenView,
+    /// One sample, or one query, at a time.
+    by_latency: bool,
+    /// Slots of all connections.
+    slots: f64,
+    /// Samples in flight, on average: rate x round trip.
+    in_flight: f64,
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", (share * 100.0).min(100.0))
+}
+
+/// `part` of `whole`; 0 of nothing.
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+/// In what share of its time a node's NIC threads were in turns that found something.
+fn nic_share(node: &NodeUse, seconds: f64) -> f64 {
+    let time = seconds * 1e6 * f64::from(node.nics.threads);
+    share(node.nics.worked_us as f64, time)
+}
+
+/// In words, how long a node's threads waited for cores; `None` where that was little.
+fn waits(node: &NodeUse, seconds: f64, machine: &str, whose: &str) -> Option<String> {
+    let busy = share(node.machine_busy_ticks as f64, node.machine_ticks as f64);
+    // What a peer says may be any number: the sums are no integers.
+    let sum = |of: fn(&ThreadGroup) -> f64| node.threads.iter().map(of).sum::<f64>();
+    let (ran, waited) = (sum(|g| g.ran_us as f64), sum(|g| g.waited_us as f64));
+    let waiting = share(waited, ran + waited);
+    if busy >= ALWAYS && waiting >= WAITING && waited >= LITTLE * seconds * 1e6 {
+        let (busy, waiting) = (percent(busy), percent(waiting));
+        return Some(format!(
+            "{busy} of {machine} were busy, {whose} threads waited {waiting} of the time for one"
+        ));
+    }
+    // Threads that share a core with others wait though the machine has some left.
+    [(NIC, "NIC"), (ISSUE, "issue")]
+        .into_iter()
+        .find_map(|(name, called)| {
+            let group = node.group(name)?;
+            let time = seconds * 1e6 * f64::from(group.threads.max(1));
+            let part = share(group.waited_us as f64, time);
+            let words = format!(
+                "{whose} {called} threads waited for one {} of the run, {} of {machine} were busy",
+                percent(part),
+                percent(busy)
+            );
+            (part >= MOST).then_some(words)
+        })
+}
+
+impl<'a> View<'a> {
+    fn of(run: &'a RunRecord) -> Self {
+        let seconds = run.duration_s;
+        let round_trip = run.stages.get(Stage::RoundTrip);
+        let round_trip_s = round_trip.map_or(0.0, |r| r.mean_us / 1e6);
+        View {
+            run,
+            seconds,
+            node_seconds: run.evidence.node.clock_us as f64 / 1e6,
+            loadgen: run.evidence.loadgen.unwrap_or_default(),
+            by_latency: matches!(run.scenario.as_str(), "SingleStream" | "MultiStream"),
+            slots: run.total().slots as f64,
+            in_flight: share(run.samples as f64, seconds) * round_trip_s,
+        }
+    }
+
+    fn mean_us(&self, stage: Stage) -> f64 {
+        self.run.stages.get(stage).map_or(0.0, |r| r.mean_us)
+    }
+
+    /// A stage's share of the round trip.
+    fn of_round_trip(&self, stage: Stage) -> f64 {
+        share(self.mean_us(stage), self.mean_us(Stage::RoundTrip))
+    }
+
+    fn aim(&self) -> Aim {
+        if self.run.mode == Mode::Accuracy {
+            return Aim::Unmeasured("an accuracy run is not timed".to_owned());
+        }
+        if self.run.mode == Mode::FindPeak {
+            let why = "find-peak runs at many rates; run Server at its peak to see".to_owned();
+            return Aim::Unmeasured(why);
+        }
+        if self.seconds < SHORTEST_S || self.run.samples == 0 {
+            let took = text::time_us(self.seconds * 1e6);
+            return Aim::Unmeasured(format!("{took} are too short to say"));
+        }
+        let asked = self.loadgen.scheduled_per_s.or(self.run.target_qps);
+        let asked = asked.unwrap_or(self.run.per_s);
+        let unknown = self.loadgen == LoadgenView::default();
+        if self.run.scenario != "Server" || self.run.per_s < REACHED * asked || unknown {
+            return Aim::Open;
+        }
+        let (came, asked) = (text::rate(self.run.per_s), text::rate(asked));
+        let rate = format!("{came}/s came back of {asked}/s scheduled");
+        let own = self.loadgen.bound_us;
+        let own = own.map(|bound| ("latency", self.loadgen.bounded_us, bound));
+        let bounds = self.run.tokens.iter().flat_map(|t| t.bounded()).chain(own);
+        match bounds.max_by(|a, b| share(a.1, a.2).total_cmp(&share(b.1, b.2))) {
+            Some((_, us, bound)) if share(us, bound) > ROOM => Aim::Open,
+            Some((what, us, bound)) => {
+                let (time, limit) = (text::time_us(us), text::time_us(bound));
+                Aim::Kept(format!("{rate}, {what} {time} of the {limit} allowed"))
+            }
+            None => Aim::Kept(rate),
+        }
+    }
+
+    /// An accelerator was lost, or silent for a part of the run that counts.
+    fn accelerator(&self, aim: &Aim) -> Option<Finding> {
+        let system = &self.run.system;
+        let away = |l: &&LossRecord| l.whole && !l.back;
+        let losses = &system.losses;
+        if let Some(loss) = losses.iter().find(away).or(losses.first()) {
+            let figure = match losses.len() {
+                1 => loss.to_string(),
+                n => format!("{n} losses, one of them: {loss}"),
+            };
+            let advice = match loss.silent_on {
+                Some(on) => turn_of_silence(on),
+                // The reason says where to look.
+                None if loss.why.contains("its log") && !loss.back => {
+                    "its program is gone: see its log, then start it again".to_owned()
+                }
+                None => "look at its log and its machine".to_owned(),
+            };
+            return Some(Finding {
+                cause: Cause::Accelerator,
+                figure,
+                turn: advice,
+            });
+        }
+        let silent = system.connections.iter().max_by_key(|c| c.silent_ms)?;
+        let part = share(silent.silent_ms as f64 / 1000.0, self.seconds);
+        let counts = match aim {
+            // A node that waits for a core is silent for that.
+            Aim::Open => part >= 0.02 && self.cores().is_none(),
+            Aim::Kept(_) => part >= 0.05,
+            Aim::Unmeasured(_) => false,
+        };
+        let figure = format!(
+            "{} gave no sign of life for {} of {}",
+            silent.name.rsplit_once('/').map_or("", |(node, _)| node),
+            text::time_us(silent.silent_ms as f64 * 1000.0),
+            text::time_us(self.seconds * 1e6)
+        );
+        (silent.silent_ms >= SILENCE_MS && counts).then(|| Finding {
+            cause: Cause::Accelerator,
+            figure,
+            turn: turn_of_silence(SilentOn::Data),
+        })
+    }
+
+    /// This node's threads wait for cores, or an accelerator's.
+    fn cores(&self) -> Option<Finding> {
+        let own = &self.run.evidence.node;
+        let own = waits(own, self.node_seconds, "this machine's", "our");
+        let mut theirs = self.run.system.accelerators.iter().filter_map(|a| {
+            let machine = format!("those of the machine of {}", a.node);
+            waits(&a.used, self.seconds, &machine, "its")
+        });
+        self.found(Cause::Cores, own.or_else(|| theirs.next())?)
+    }
+
+    /// Packets queue up between the nodes, and NIC threads have time to spare.
+    fn link(&self) -> Option<Finding> {
+        let mut path = PathUse::default();
+        for c in &self.run.system.connections {
+            path.add(&c.path);
+        }
+        let busy = share(path.busy_us as f64, path.looked_us as f64);
+        let rwnd = share(path.rwnd_limited_us as f64, path.busy_us as f64);
+        let (rtt, least) = (path.mean_rtt_us(), path.min_rtt_us as f64);
+        let queued = rtt >= 1000.0 && rtt >= 5.0 * least;
+        let network = self.of_round_trip(Stage::Network);
+        let idle = nic_share(&self.run.evidence.node, self.node_seconds) < EASY;
+        if path.looks == 0 || busy < BUSY || rwnd > MOST || !queued || network < MOST || !idle {
+            return None;
+        }
+        let c = &self.run.carried;
+        let figure = format!(
+            "{} of payload; packets took {} there and back, the fastest {}",
+            text::bit_rate(c.gbit_out_per_s.max(c.gbit_in_per_s)),
+            text::time_us(rtt),
+            text::time_us(least)
+        );
+        self.found(Cause::Link, figure)
+    }
+
+    /// The accelerator whose engine was at work the most, with that share.
+    fn busiest(&self) -> Option<(&'a AcceleratorRecord, f64)> {
+        let engines = self.run.system.accelerators.iter();
+        let engines = engines.filter(|a| a.used.engine.workers > 0).map(|a| {
+            let time = self.seconds * 1e6 * f64::from(a.used.engine.workers);
+            (a, share(a.used.engine.busy_us as f64, time))
+        });
+        engines.max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// All slots are in flight, and engines have small batches or time to spare.
+    fn slots(&self) -> Option<Finding> {
+        let used = share(self.in_flight, self.slots);
+        let nics = nic_share(&self.run.evidence.node, self.node_seconds);
+        if self.by_latency || used < EASY || nics >= EASY {
+            return None;
+        }
+        let mut figure = format!(
+            "{:.1} of {} in use on average",
+            self.in_flight.min(self.slots),
+            text::grouped(self.slots as u64)
+        );
+        // An engine that batches by itself is at work while samples are with it.
+        let (mut small, mut at_work) = (false, self.of_round_trip(Stage::Compute));
+        if let Some((a, busy)) = self.busiest() {
+            let e = &a.used.engine;
+            let mean = share(e.samples as f64, e.batches as f64);
+            let all = self.run.system.accelerators.iter().map(|a| &a.used.engine);
+            let room: f64 = all.map(|e| e.max_batch as f64 * f64::from(e.workers)).sum();
+            small = mean < MOST * e.max_batch as f64 && self.slots < room;
+            at_work = busy;
+            let (mean, most) = (text::three(mean), e.max_batch);
+            figure.push_str(&format!(", batches of {mean} where {most} fit"));
+        }
+        let idle = used >= BUSY && at_work < BUSY;
+        self.found(Cause::Slots, figure).filter(|_| small || idle)
+    }
+
+    /// The engine, or what keeps it from more.
+    fn engine(&self) -> Option<Finding> {
+        match self.busiest().filter(|_| !self.by_latency) {
+            Some((a, busy)) if busy >= BUSY => self.engine_at_work(a, busy),
+            Some(_) => None,
+            None => self.engine_by_latency(),
+        }
+    }
+
+    /// One query at a time, or an engine that batches by itself: inference is the most of the time.
+    fn engine_by_latency(&self) -> Option<Finding> {
+        let (compute, total) = (self.mean_us(Stage::Compute), self.mean_us(Stage::Total));
+        let whole = match self.by_latency {
+            true => total,
+            // Offline issues all samples at once: the wait for a slot is no part of the answer.
+            false => self.mean_us(Stage::RoundTrip),
+        };
+        let part = share(compute, whole);
+        let (compute, whole) = (text::time_us(compute), text::time_us(whole));
+        let http = self.run.system.accelerators.iter();
+        let figure = match http.filter(|a| a.engine == "http").count() {
+            0 => format!("inference is {} of a sample's {whole}", percent(part)),
+            _ => format!("the server: {compute} of {whole} are its own"),
+        };
+        self.found(Cause::Engine, figure).filter(|_| part >= MOST)
+    }
+
+    fn engine_at_work(&self, a: &AcceleratorRecord, busy: f64) -> Option<Finding> {
+        let e = &a.used.engine;
+        let mean = share(e.samples as f64, e.batches as f64);
+        let full = share(mean, e.max_batch as f64) >= EASY;
+        let cause = match e.workers {
+            _ if full && e.max_batch < SMALL_BATCH => Cause::MaxBatch,
+            1 if self.has_cores_left(a) => Cause::EngineThreads,
+            _ => Cause::Engine,
+        };
+        let figure = format!(
+            "{} computed {} of the time on {}, batches of {} where {} fit",
+            a.node,
+            percent(busy),
+            text::counted(u64::from(e.workers), "thread"),
+            text::three(mean),
+            e.max_batch
+        );
+        self.found(cause, figure)
+    }
+
+    /// The accelerator's own threads leave a quarter of its cores.
+    fn has_cores_left(&self, a: &AcceleratorRecord) -> bool {
+        let own = match a.used.threads.is_empty() {
+            // Without a network the engine's threads are this node's.
+            true => &self.run.evidence.node,
+            false => &a.used,
+        };
+        let ran: f64 = own.threads.iter().map(|g| g.ran_us as f64).sum();
+        let cores = f64::from(own.cores);
+        cores == 0.0 || ran < 0.75 * cores * self.seconds * 1e6
+    }
+
+    /// Threads sleep and wake for nearly each sample.
+    fn wake_ups(&self) -> Option<Finding> {
+        let network = share(self.mean_us(Stage::Network), self.mean_us(Stage::Total));
+        let there = self.run.system.accelerators.iter();
+        let there: f64 = there.map(|a| a.used.nics.sleeps as f64).sum();
+        let here = self.run.evidence.node.nics.sleeps as f64;
+        let of = |sleeps| share(sleeps, self.run.samples as f64);
+        let (here, there) = (of(here), of(there));
+        if self.run.scenario == "Offline" || network < 0.4 || here.max(there) < OFTEN {
+            return None;
+        }
+        let figure = format!(
+            "the network is {} of a sample's time, and NIC threads slept {here:.1} times a sample \
+             here and {there:.1} there",
+            percent(network)
+        );
+        self.found(Cause::WakeUps, figure)
+    }
+
+    /// A finding with its cause's advice.
+    fn found(&self, cause: Cause, figure: String) -> Option<Finding> {
+        let advice = match cause {
+            Cause::Engine if self.run.fabric == "local" => "a faster engine",
+            _ => turn(cause),
+        };
+        Some(Finding {
+            cause,
+            figure,
+            turn: advice.to_owned(),
+        })
+    }
+}
+
+fn turn_of_silence(on: SilentOn) -> String {
+    let deadline = on.deadline();
+    format!("look at its log and its machine; `{deadline}` says how soon silence is a loss")
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

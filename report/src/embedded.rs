@@ -1,0 +1,111 @@
+//! A run in its page: the files of its folder as JSON, gzip and base64 in one element, and back out
+//! of it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    path::Path,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use record::{ReadError, Run, Summary, timeline::Timeline};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The element begins so.
+const BEGINS: &str = "<script type=\"application/gzip\" class=\"record\">";
+/// And ends so.
+const ENDS: &str = "</script>";
+/// Maximum size of a record's JSON that is read: many times that of any run.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// What the element holds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Record {
+    /// What the run is called.
+    name: String,
+    /// `summary.json`.
+    summary: Value,
+    /// `timeline.json`.
+    timeline: Option<Timeline>,
+    /// `latency.hlog`, as it is.
+    hlog: Option<String>,
+    /// `run.json`.
+    run: Option<Value>,
+    /// The nodes' configurations.
+    configurations: BTreeMap<String, Value>,
+}
+
+/// The element.
+pub fn record(run: &Run) -> String {
+    let record = Record {
+        name: run.name.clone(),
+        summary: run.raw.clone(),
+        timeline: run.timeline.clone(),
+        hlog: run.hlog.clone(),
+        run: run.left.clone(),
+        configurations: run.configurations.clone(),
+    };
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    // Plain data under text keys always has a JSON, and writing into memory does not fail.
+    let json = serde_json::to_vec(&record).unwrap_or_default();
+    let packed = gzip.write_all(&json).and_then(|()| gzip.finish());
+    format!(
+        "{BEGINS}{}{ENDS}",
+        BASE64_STANDARD.encode(packed.unwrap_or_default())
+    )
+}
+
+/// Reads a run's folder, or the runs that a page was made of.
+///
+/// # Errors
+/// [`ReadError`] names the file.
+pub fn read_all(path: &Path) -> Result<Vec<Run>, ReadError> {
+    if !path.is_file() {
+        return Ok(vec![Run::read(path)?]);
+    }
+    let page = fs::read_to_string(path).map_err(|source| ReadError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
+    read(&page).map_err(|why| ReadError::Content {
+        path: path.to_owned(),
+        why,
+    })
+}
+
+/// The runs of a page: one, or those that it compares.
+pub fn read(page: &str) -> Result<Vec<Run>, String> {
+    let records: Vec<&str> = page.split(BEGINS).skip(1).collect();
+    if records.is_empty() {
+        return Err(
+            "there is no record of a run in it that this version reads; name the run's folder"
+                .to_owned(),
+        );
+    }
+    records.into_iter().map(one).collect()
+}
+
+fn one(rest: &str) -> Result<Run, String> {
+    let wrong = |e: &dyn ToString| format!("its record cannot be read: {}", e.to_string());
+    let packed = rest.split(ENDS).next().unwrap_or_default();
+    let packed = BASE64_STANDARD.decode(packed).map_err(|e| wrong(&e))?;
+    let json = GzDecoder::new(&packed[..]).take(MOST_BYTES);
+    let record: Record = serde_json::from_reader(json).map_err(|e| wrong(&e))?;
+    let summary = Summary::deserialize(&record.summary).map_err(|e| wrong(&e))?;
+    let mut run = Run {
+        name: record.name,
+        summary,
+        raw: record.summary,
+        timeline: record.timeline,
+        hlog: record.hlog,
+        left: record.run,
+        configurations: record.configurations,
+        ..Run::default()
+    };
+    run.open()?;
+    Ok(run)
+}

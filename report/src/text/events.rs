@@ -1,0 +1,159 @@
+//! Losses and refusals as text: each in one line, and what the headline says of all.
+
+use record::{LossRecord, RefusalRecord};
+
+use super::numbers as text;
+
+/// What the headline says beside the verdict: accelerators that were lost, when the first of them
+/// was. Nothing where no accelerator was; connections that came again are the losses' own lines.
+pub fn with_losses(losses: &[LossRecord]) -> Option<String> {
+    let mut whole: Vec<_> = losses.iter().filter(|l| l.whole).collect();
+    whole.sort_by(|a, b| a.at_s.unwrap_or(0.0).total_cmp(&b.at_s.unwrap_or(0.0)));
+    let first = whole.first()?;
+    let at = |s: Option<f64>| match s {
+        Some(s) => format!("at {s:.1} s"),
+        None => "before the first query".to_owned(),
+    };
+    let mut nodes: Vec<_> = whole.iter().map(|l| &l.node).collect();
+    nodes.sort();
+    nodes.dedup();
+    Some(match (nodes.len(), whole.len()) {
+        (1, 1) => {
+            let back = match (first.back, first.back_s) {
+                (false, _) => String::new(),
+                (true, s) => format!(" and back {}", at(s)),
+            };
+            format!("with one accelerator lost {}{back}", at(first.at_s))
+        }
+        (1, n) => format!(
+            "with one accelerator lost {n} times, first {}",
+            at(first.at_s)
+        ),
+        (n, _) => format!("with {n} accelerators lost, the first {}", at(first.at_s)),
+    })
+}
+
+/// Who, what, how often and why: one line.
+pub fn refusal(refusal: &RefusalRecord) -> String {
+    let RefusalRecord {
+        node,
+        kind,
+        count,
+        sample,
+        words,
+    } = refusal;
+    let count = text::counted(*count, "request");
+    format!("{node} failed {count} ({kind}), the first of sample {sample}: {words}")
+}
+
+/// What the headline says beside the verdict: failed requests by kind, and what became of their
+/// samples. `nth` counts first, second and third refusals of a sample. `None` without any.
+pub fn with_refusals(records: &[RefusalRecord], nth: [u64; 3]) -> Option<String> {
+    let all: u64 = nth.iter().sum();
+    if all == 0 {
+        return None;
+    }
+    let mut kinds: Vec<(&str, u64)> = Vec::new();
+    for r in records {
+        match kinds.iter_mut().find(|(kind, _)| *kind == r.kind) {
+            Some((_, count)) => *count += r.count,
+            None => kinds.push((&r.kind, r.count)),
+        }
+    }
+    kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let kinds = kinds
+        .iter()
+        .map(|(k, n)| format!("{k}: {}", text::grouped(*n)));
+    let kinds: Vec<_> = kinds.collect();
+    let n = text::grouped;
+    let [first, second, third] = nth;
+    let became = match (first - second.min(first), second, third) {
+        (_, 0, 0) => "each answered on a second try".to_owned(),
+        (once, twice, 0) => format!(
+            "{} answered on a second try, {} on a third",
+            n(once),
+            n(twice)
+        ),
+        (.., third) => format!("{} refused three times", text::counted(third, "sample")),
+    };
+    let (all, kinds) = (n(all), kinds.join(", "));
+    Some(format!("failed requests: {all} ({kinds}), {became}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loss(node: &str, at_s: Option<f64>) -> LossRecord {
+        LossRecord {
+            node: node.to_owned(),
+            whole: true,
+            at_s,
+            why: "it was killed".to_owned(),
+            connections: vec![0, 1, 2],
+            of: 3,
+            losses: 3,
+            again: 1_204,
+            ..LossRecord::default()
+        }
+    }
+
+    #[test]
+    fn the_headline_names_how_many_and_when() {
+        let said = |losses: &[LossRecord]| with_losses(losses).unwrap_or_default();
+        let a = loss("a", Some(12.3));
+        assert_eq!(
+            said(std::slice::from_ref(&a)),
+            "with one accelerator lost at 12.3 s"
+        );
+        let (back, back_s) = (true, Some(14.0));
+        let back = LossRecord {
+            back,
+            back_s,
+            ..a.clone()
+        };
+        let both = "with one accelerator lost at 12.3 s and back at 14.0 s";
+        assert_eq!(said(std::slice::from_ref(&back)), both);
+        let twice = [back, loss("a", Some(20.0))];
+        assert_eq!(
+            said(&twice),
+            "with one accelerator lost 2 times, first at 12.3 s"
+        );
+        let two = [a.clone(), loss("b", Some(3.0))];
+        assert_eq!(said(&two), "with 2 accelerators lost, the first at 3.0 s");
+        let part = LossRecord { whole: false, ..a };
+        assert_eq!(said(&[part]), "");
+        assert_eq!(said(&[]), "");
+    }
+
+    fn failed(node: &str, kind: &str, count: u64) -> RefusalRecord {
+        RefusalRecord {
+            node: node.to_owned(),
+            kind: kind.to_owned(),
+            count,
+            sample: 57,
+            words: format!("{kind}: overloaded"),
+        }
+    }
+
+    #[test]
+    fn the_headline_counts_by_kind_and_says_what_became_of_the_samples() {
+        let records = [
+            failed("a", "HTTP 503", 2),
+            failed("a", "HTTP 500", 9),
+            failed("b", "HTTP 500", 6),
+        ];
+        let said = |nth| with_refusals(&records, nth).unwrap_or_default();
+        assert_eq!(
+            said([17, 0, 0]),
+            "failed requests: 17 (HTTP 500: 15, HTTP 503: 2), each answered on a second try"
+        );
+        assert!(said([15, 2, 0]).ends_with("13 answered on a second try, 2 on a third"));
+        assert!(said([15, 1, 1]).ends_with("1 sample refused three times"));
+        assert_eq!(with_refusals(&[], [0; 3]), None);
+        assert_eq!(
+            refusal(&records[1]),
+            "a failed 9 requests (HTTP 500), the first of sample 57: HTTP 500: overloaded"
+        );
+    }
+}

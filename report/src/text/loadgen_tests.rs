@@ -1,0 +1,316 @@
+use qdl::{
+    counters::{Histograms, SampleTimes},
+    testkit::assert_has,
+};
+use record::{EarlyStopping, Summary};
+
+use super::*;
+
+fn latency() -> LoadgenLatency {
+    LoadgenLatency {
+        min_us: 2_100.0,
+        mean_us: 9_000.0,
+        p50_us: 8_000.0,
+        p90_us: 15_000.0,
+        p99_us: 19_000.0,
+        p999_us: 19_500.0,
+        max_us: 21_000.0,
+    }
+}
+
+fn limit(name: &str, unit: LimitUnit, limit: f64, was: Option<f64>, at_most: bool) -> LimitRecord {
+    LimitRecord {
+        name: name.to_owned(),
+        setting: "a_setting".to_owned(),
+        unit,
+        limit,
+        was,
+        at_most,
+        met: was.is_none_or(|was| (was <= limit) == at_most),
+    }
+}
+
+fn server() -> LoadgenRecord {
+    LoadgenRecord {
+        scenario: "Server".to_owned(),
+        mode: "PerformanceOnly".to_owned(),
+        valid: Some(false),
+        queries: Some(1_480),
+        over_limit: Some(351),
+        scheduled_per_s: Some(798.0),
+        completed_per_s: Some(475.0),
+        latency: Some(latency()),
+        late_mean_us: Some(41.0),
+        limits: vec![
+            limit("p99 latency", LimitUnit::Us, 10_000.0, Some(19_000.0), true),
+            limit("duration", LimitUnit::Us, 600_000.0, None, false),
+            limit("queries", LimitUnit::Queries, 100.0, Some(1_480.0), false),
+        ],
+        early_stopping: Some(EarlyStopping {
+            met: false,
+            queries: Some(1_480),
+            needs: Some(39_688),
+            ..EarlyStopping::default()
+        }),
+        errors: 1,
+        warnings: 3,
+        warning_messages: ["Logging allocation detected", "CAS failed."]
+            .iter()
+            .chain(&["Logging allocation detected"])
+            .map(|s| (*s).to_owned())
+            .collect(),
+        ..LoadgenRecord::default()
+    }
+}
+
+fn phase(name: &str, kind: PhaseKind, samples: u64, step: Option<(f64, bool)>) -> PhaseRecord {
+    let mut recorded = Histograms::new();
+    (0..samples).for_each(|i| {
+        recorded.record(&SampleTimes {
+            completed_ns: (i + 1) * 1_000_000,
+            ..SampleTimes::default()
+        });
+    });
+    PhaseRecord {
+        asked_per_s: step.map(|(qps, _)| qps),
+        kept: step.map(|(_, kept)| kept),
+        ..PhaseRecord::new(name.to_owned(), kind, recorded.table(), 0.5)
+    }
+}
+
+fn text(run: RunRecord) -> String {
+    let summary = Summary {
+        node: "front".to_owned(),
+        run,
+        ..Summary::default()
+    };
+    let text = crate::text::summary(&summary, false);
+    assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
+    text
+}
+
+#[test]
+fn loadgens_result_looks_like_this() {
+    let expected = "\
+LoadGen      798/s scheduled, 475/s completed (59.5 %), 351 queries over the bound, 1 error, 3
+             warnings
+             LoadGen warned: Logging allocation detected (2 times)
+             LoadGen warned: CAS failed.
+LoadGen's own              p50      p90      p99    p99.9      max     mean  queries
+latency, as scheduled  8.00 ms  15.0 ms  19.0 ms  19.5 ms  21.0 ms  9.00 ms    1,480
+Samples were issued 41.0 us or more after their scheduled time on average: LoadGen counts that.
+
+limit           asked for                was            of it             set by
+p99 latency     at most 10.0 ms          19.0 ms        190 %    NOT MET  a_setting
+duration        at least 600 ms          -              -        met      a_setting
+queries         at least 100 queries     1,480 queries  1,480 %  met      a_setting
+early stopping  at least 39,688 queries  1,480 queries  3.73 %   NOT MET  min_query_count
+";
+    let text = text(RunRecord {
+        loadgen: Some(server()),
+        ..RunRecord::default()
+    });
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn the_percentile_of_a_stream_is_its_result() {
+    let text = text(RunRecord {
+        loadgen: Some(LoadgenRecord {
+            percentile: Some(90.0),
+            percentile_us: Some(2_120.0),
+            early_stopping: Some(EarlyStopping {
+                met: true,
+                estimate_us: Some(2_140.0),
+                ..EarlyStopping::default()
+            }),
+            ..LoadgenRecord::default()
+        }),
+        ..RunRecord::default()
+    });
+    let line = "LoadGen      p90 latency 2.12 ms (2.14 ms by early stopping's estimate), no errors";
+    assert!(text.contains(line), "{text}");
+}
+
+fn find_peak() -> RunRecord {
+    let step = |n: u64, qps, kept| {
+        let name = format!("step {n}");
+        phase(&name, PhaseKind::Step, n, Some((qps, kept)))
+    };
+    RunRecord {
+        samples: 6,
+        duration_s: 2.0,
+        per_s: 160.0,
+        target_qps: Some(150.0),
+        phases: vec![
+            step(1, 100.0, true),
+            step(2, 200.0, false),
+            step(3, 150.0, true),
+        ],
+        loadgen: Some(LoadgenRecord {
+            peak_qps: Some(150.0),
+            limits: server().limits,
+            ..LoadgenRecord::default()
+        }),
+        ..RunRecord::default()
+    }
+}
+
+#[test]
+fn find_peaks_steps_are_its_summary() {
+    let text = text(find_peak());
+    let expected = "\
+step   asked/s  samples    took  done/s      p50      p99    p99.9      max     bound
+1          100        1  500 ms    2.00  1.00 ms  1.00 ms  1.00 ms  1.00 ms      kept
+2          200        2  500 ms    4.00  1.00 ms  2.00 ms  2.00 ms  2.00 ms  exceeded
+3          150        3  500 ms    6.00  2.00 ms  3.00 ms  3.00 ms  3.00 ms      kept
+all 3                 6
+Times are ours, from the issue of a sample to its completion.
+bound is LoadGen's word. It counts from the time for which a sample was scheduled,";
+    assert!(text.contains(expected), "{text}");
+    let peak = "peak 150 queries/s: by LoadGen's word the highest with p99 latency within 10.0 ms; \
+         2 of 3 steps kept that";
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert!(words.join(" ").contains(peak), "{text}");
+    assert!(text.contains("stages of    step 3, the peak"), "{text}");
+    // Neither the last step's rate nor the first step's target stands beside the whole.
+    assert_has(
+        &text,
+        &["samples      6 in 2.00 s, 3 phases and what lay between\n"],
+    );
+    assert!(!text.contains("target"), "{text}");
+}
+
+#[test]
+fn steps_of_different_rates_look_different() {
+    let asked = asked_rates([565.0, 565.6, 564.99, 565.6].into_iter());
+    assert_eq!([565.6, 564.99].map(asked), ["565.60", "564.99"]);
+    let asked = asked_rates([1_000.0, 2_000.0].into_iter());
+    assert_eq!(asked(2_000.0), "2,000");
+}
+
+#[test]
+fn a_stream_says_that_loadgens_time_ends_before_ours() {
+    let stream = |scenario: &str| {
+        text(RunRecord {
+            scenario: scenario.to_owned(),
+            loadgen: Some(LoadgenRecord {
+                latency: Some(latency()),
+                late_mean_us: Some(-30.5),
+                ..LoadgenRecord::default()
+            }),
+            ..RunRecord::default()
+        })
+    };
+    let less = "LoadGen's mean is 30.5 us below that of total: its time of a sample ends as";
+    let ends = "LoadGen's time of a sample ends as QuerySamplesComplete begins; it issues the next";
+    for scenario in ["SingleStream", "MultiStream"] {
+        let text = stream(scenario);
+        assert!(text.contains(less) && text.contains(ends), "{text}");
+    }
+    assert!(!stream("Server").contains(ends));
+}
+
+#[test]
+fn early_stopping_that_is_met_and_offlines_samples_have_their_counts() {
+    let text = text(RunRecord {
+        loadgen: Some(LoadgenRecord {
+            scenario: "Offline".to_owned(),
+            queries: Some(1),
+            latency: Some(latency()),
+            limits: vec![limit(
+                "samples",
+                LimitUnit::Samples,
+                100.0,
+                Some(660.0),
+                false,
+            )],
+            early_stopping: Some(EarlyStopping {
+                met: true,
+                queries: Some(1_480),
+                ..EarlyStopping::default()
+            }),
+            ..LoadgenRecord::default()
+        }),
+        ..RunRecord::default()
+    });
+    let row = text
+        .lines()
+        .find(|l| l.starts_with("latency, as"))
+        .unwrap_or_default();
+    assert!(row.ends_with("    660"), "{text}");
+    let row = text
+        .lines()
+        .find(|l| l.starts_with("early"))
+        .unwrap_or_default();
+    let words: Vec<&str> = row.split_whitespace().collect();
+    let expected = "early stopping enough queries 1,480 queries - met min_query_count";
+    assert_eq!(words.join(" "), expected);
+}
+
+#[test]
+fn a_peak_that_does_not_last_and_none_at_all_say_so() {
+    let mut run = find_peak();
+    if let Some(l) = &mut run.loadgen {
+        l.scheduled_per_s = Some(911.0);
+        l.completed_per_s = Some(463.0);
+    }
+    let words = "not sustained: 463/s of the 911/s scheduled were completed";
+    assert!(text(run.clone()).contains(words), "{}", text(run));
+    let mut run = find_peak();
+    run.phases.truncate(1);
+    run.phases[0].kept = Some(false);
+    run.loadgen = Some(LoadgenRecord::default());
+    let text = text(run);
+    assert_has(&text, &["peak         none: the first rate was too high"]);
+}
+
+#[test]
+fn the_phases_of_a_submission_have_tables_of_their_own() {
+    let text = text(RunRecord {
+        phases: vec![
+            phase("accuracy", PhaseKind::Accuracy, 4, None),
+            phase("performance", PhaseKind::Performance, 2, None),
+        ],
+        ..RunRecord::default()
+    });
+    let expected = "\
+phase        samples    took  done/s      p50      p99    p99.9      max
+accuracy           4  500 ms    8.00  2.00 ms  4.00 ms  4.00 ms  4.00 ms
+performance        2  500 ms    4.00  1.00 ms  2.00 ms  2.00 ms  2.00 ms
+all 2              6
+";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(text.matches("stages of ").count(), 2, "{text}");
+}
+
+#[test]
+fn a_mode_that_was_not_asked_for_is_said() {
+    let text = text(RunRecord {
+        loadgen: Some(LoadgenRecord {
+            mode: "PerformanceOnly".to_owned(),
+            asked_mode: Some("AccuracyOnly".to_owned()),
+            ..LoadgenRecord::default()
+        }),
+        ..RunRecord::default()
+    });
+    assert_has(
+        &text,
+        &["mode         LoadGen ran PerformanceOnly, though AccuracyOnly"],
+    );
+}
+
+#[test]
+fn a_share_is_never_nothing_where_there_is_something() {
+    let shares = [0.0, 0.05, 5.0, 20_000.0].map(|was| share(Some(was), 1_000.0));
+    assert_eq!(shares, ["0.00 %", "< 0.01 %", "0.50 %", "2,000 %"]);
+}
+
+#[test]
+fn phases_that_do_not_add_up_are_a_mismatch() {
+    let mut run = find_peak();
+    run.system.ledger.answered = 7;
+    let found = run.reconcile();
+    let words = "samples of all phases is 6, but samples answered is 7";
+    assert!(found.iter().any(|m| m.to_string() == words), "{found:?}");
+}

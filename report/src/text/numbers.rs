@@ -1,0 +1,297 @@
+//! Numbers, columns and lines for people.
+
+/// No line is longer.
+pub(super) const WIDTH: usize = 100;
+/// Where what a label stands for begins.
+pub(super) const INDENT: usize = 13;
+
+pub use record::grouped;
+
+/// A time in three figures with the unit that suits it.
+pub fn time_us(us: f64) -> String {
+    if us <= 0.0 {
+        return "0".to_owned();
+    }
+    // Below a microsecond times are whole nanoseconds.
+    if us < 0.9995 {
+        return format!("{:.0} ns", us * 1000.0);
+    }
+    for (unit, scale) in [("us", 1.0), ("ms", 1e3)] {
+        if us / scale < 999.5 {
+            return format!("{} {unit}", three(us / scale));
+        }
+    }
+    format!("{} s", three(us / 1e6))
+}
+
+/// Bytes in three figures with the decimal unit that suits them.
+pub fn bytes(n: u64) -> String {
+    if n < 1000 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64;
+    for unit in ["B", "kB", "MB", "GB", "TB"] {
+        if value < 999.5 {
+            return format!("{} {unit}", three(value));
+        }
+        value /= 1000.0;
+    }
+    format!("{} PB", three(value))
+}
+
+/// Gigabits per second in three figures with the unit that suits them.
+pub fn bit_rate(gbit_per_s: f64) -> String {
+    for (unit, scale) in [("kbit/s", 1e6), ("Mbit/s", 1e3)] {
+        if gbit_per_s * scale < 999.5 {
+            return format!("{} {unit}", three(gbit_per_s * scale));
+        }
+    }
+    format!("{} Gbit/s", three(gbit_per_s))
+}
+
+/// Three significant figures, without an exponent.
+pub fn three(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// So many of something: `1 sample`, `2,000 samples`.
+pub fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
+/// A count in at most seven characters: whole and grouped below a million, three figures above.
+pub fn short(n: u64) -> String {
+    if n < 1_000_000 {
+        return grouped(n);
+    }
+    let mut value = n as f64 / 1e6;
+    for unit in ["M", "G", "T", "P"] {
+        if value < 999.5 {
+            return format!("{} {unit}", three(value));
+        }
+        value /= 1000.0;
+    }
+    format!("{} E", three(value))
+}
+
+/// A rate: three figures below 100, whole and grouped above.
+pub fn rate(per_s: f64) -> String {
+    if per_s < 99.95 {
+        three(per_s.max(0.0))
+    } else {
+        grouped(per_s.round() as u64)
+    }
+}
+
+/// One bar per value, heights from 0 to the highest; a value above 0 never looks like none.
+pub(super) fn bars(values: impl IntoIterator<Item = f64>) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let values: Vec<f64> = values.into_iter().collect();
+    let top = values.iter().copied().fold(0.0, f64::max);
+    let bar = |v: f64| {
+        if v <= 0.0 || top <= 0.0 {
+            return '·';
+        }
+        let height = (v / top * BARS.len() as f64).ceil() as usize;
+        BARS[height.clamp(1, BARS.len()) - 1]
+    };
+    values.into_iter().map(bar).collect()
+}
+
+/// Columns as wide as what they hold: the first to the left, the others to the right.
+#[derive(Debug)]
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+    /// All of them to the left: words, not figures.
+    left: bool,
+}
+
+impl Table {
+    /// With its heading.
+    pub(super) fn new(heading: &[&str]) -> Self {
+        Table {
+            rows: vec![heading.iter().map(|&s| s.to_owned()).collect()],
+            left: false,
+        }
+    }
+
+    /// The same with all columns to the left.
+    pub(super) fn left(self) -> Self {
+        Table { left: true, ..self }
+    }
+
+    /// Adds a row; cells that are missing stay blank.
+    pub(super) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// All rows, one to a line, two blanks between columns.
+    pub(super) fn text(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |c: usize| {
+            let cells = self.rows.iter().filter_map(|r| r.get(c));
+            cells.map(|s| s.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut out = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (c, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                if c == 0 {
+                    line.push_str(&format!("{cell:<width$}"));
+                } else if self.left {
+                    line.push_str(&format!("  {cell:<width$}"));
+                } else {
+                    line.push_str(&format!("  {cell:>width$}"));
+                }
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// Breaks at blanks into lines of at most `width` characters; a longer word is cut.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let letters: Vec<char> = word.chars().collect();
+        for (i, piece) in letters.chunks(width.max(1)).enumerate() {
+            let gap = usize::from(used > 0 && i == 0);
+            if used > 0 && used + gap + piece.len() > width {
+                lines.push(String::new());
+                used = 0;
+            }
+            if let Some(line) = lines.last_mut() {
+                if used > 0 && gap == 1 {
+                    line.push(' ');
+                    used += 1;
+                }
+                line.extend(piece);
+            }
+            used += piece.len();
+        }
+    }
+    lines
+}
+
+/// The first `most` characters.
+pub fn head(text: &str, most: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= most {
+        return text.to_owned();
+    }
+    letters[..most - 1].iter().chain(&['…']).collect()
+}
+
+/// The last `most` characters: of a path its end, and the line behind it.
+pub fn tail(text: &str, most: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= most {
+        return text.to_owned();
+    }
+    let from = letters.len() - most + 1;
+    ['…'].iter().chain(&letters[from..]).collect()
+}
+
+/// At most `width` characters, both ends of the name among them: a connection's has its index last.
+pub fn cut(name: &str, width: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= width {
+        return name.to_owned();
+    }
+    let tail = width / 3;
+    let (head, tail) = (
+        &letters[..width - tail - 1],
+        &letters[letters.len() - tail..],
+    );
+    head.iter().chain(&['…']).chain(tail).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+    #[test]
+    fn wrapping_loses_no_word(words in prop::collection::vec("[a-z]{1,30}", 0..40), width in 30usize..60) {
+        let lines = wrap(&words.join(" "), width);
+        prop_assert!(lines.iter().all(|l| l.chars().count() <= width));
+        let back: Vec<String> = lines.join(" ").split_whitespace().map(str::to_owned).collect();
+        prop_assert_eq!(back, words);
+    }
+    }
+
+    #[test]
+    fn times_have_three_figures_and_a_unit() {
+        let shown = [
+            0.0,
+            0.001,
+            0.9994,
+            0.9996,
+            9.994,
+            9.996,
+            12.34,
+            999.4,
+            999.6,
+            1_234_567.0,
+            3.6e9,
+        ]
+        .map(time_us);
+        assert_eq!(
+            shown,
+            [
+                "0", "1 ns", "999 ns", "1.00 us", "9.99 us", "10.0 us", "12.3 us", "999 us",
+                "1.00 ms", "1.23 s", "3600 s"
+            ]
+        );
+    }
+
+    #[test]
+    fn names_that_are_cut_keep_both_ends() {
+        assert_eq!(cut("acc-a/0", 7), "acc-a/0");
+        assert_eq!(cut("digest-accelerator-b/1", 17), "digest-acce…r-b/1");
+    }
+
+    #[test]
+    fn counts_rates_and_bytes() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(grouped).join(" "),
+            "0 999 1,000 1,234,567"
+        );
+        assert_eq!(
+            [0.5, 99.0, 99.96, 12_345.6].map(rate).join(" "),
+            "0.50 99.0 100 12,346"
+        );
+        assert_eq!(
+            [0, 999, 1000, 150_528, 15_050_000_000]
+                .map(bytes)
+                .join(", "),
+            "0 B, 999 B, 1.00 kB, 151 kB, 15.1 GB"
+        );
+    }
+
+    #[test]
+    fn bars_reach_from_nothing_to_the_highest() {
+        assert_eq!(bars([0.0, 1.0, 50.0, 100.0]), "·▁▄█");
+        assert_eq!(bars([0.0, 0.0]), "··");
+        assert_eq!(bars([]), "");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let mut t = Table::new(&["name", "n"]);
+        t.row(vec!["a".into(), "1,000".into()]);
+        t.row(vec!["longer".into()]);
+        assert_eq!(t.text(), "name        n\na       1,000\nlonger\n");
+    }
+}

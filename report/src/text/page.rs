@@ -1,0 +1,94 @@
+//! A page of facts for people: a label, and behind it what it stands for.
+
+use std::fmt;
+
+use super::numbers::{INDENT, WIDTH, wrap};
+
+/// Facts in the order in which they are read.
+#[derive(Clone, Debug, Default)]
+pub struct Page(Vec<(String, String)>);
+
+impl Page {
+    /// One without a line.
+    pub fn new() -> Self {
+        Page::default()
+    }
+
+    /// Adds a fact; a long one goes on in further lines. A label that stood in the line before is
+    /// not repeated.
+    pub fn fact(&mut self, label: impl Into<String>, text: impl Into<String>) {
+        self.0.push((label.into(), text.into()));
+    }
+
+    /// The facts as a JSON object: by label the list of what stands behind it.
+    pub fn json(&self) -> String {
+        let mut all: serde_json::Map<String, serde_json::Value> = serde_json::Map::new();
+        for (label, text) in &self.0 {
+            let list = all
+                .entry(label.as_str())
+                .or_insert_with(|| Vec::<String>::new().into());
+            if let Some(list) = list.as_array_mut() {
+                list.push(text.as_str().into());
+            }
+        }
+        serde_json::Value::Object(all).to_string() + "\n"
+    }
+}
+
+impl fmt::Display for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = None;
+        for (label, text) in &self.0 {
+            let shown = if before == Some(label) { "" } else { label };
+            before = Some(label);
+            for (i, part) in wrap(text, WIDTH - INDENT).iter().enumerate() {
+                let label = if i == 0 { shown } else { "" };
+                writeln!(f, "{}", format_args!("{label:<INDENT$}{part}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An amount of memory, in the binary units that keys and limits have.
+pub fn memory(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    for unit in ["KiB", "MiB", "GiB"] {
+        if value < 1023.95 {
+            return format!("{value:.1} {unit}");
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_stands_once_and_long_facts_are_wrapped() {
+        let mut page = Page::new();
+        page.fact("model", "word ".repeat(30));
+        page.fact("note", "one");
+        page.fact("note", "two");
+        let text = page.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4);
+        assert!(lines.iter().all(|l| l.len() <= WIDTH), "{text}");
+        assert!(lines[1].starts_with("             word"), "{text}");
+        assert_eq!(lines[2..], ["note         one", "             two"]);
+    }
+
+    #[test]
+    fn amounts_have_the_unit_that_suits() {
+        let all = [0, 1023, 1024, 64 << 20, (1 << 30) - 1, 3 << 40].map(memory);
+        assert_eq!(
+            all,
+            ["0 B", "1023 B", "1.0 KiB", "64.0 MiB", "1.0 GiB", "3.0 TiB"]
+        );
+    }
+}

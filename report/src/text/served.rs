@@ -1,0 +1,156 @@
+//! A session as an accelerator saw it.
+
+use record::{ServedConnection, ServedReport};
+
+use super::{
+    figures::{TRAFFIC, decompressed, places, traffic},
+    numbers::{self as text, Table},
+};
+
+/// Names in the table are cut to this.
+const NAME: usize = 17;
+
+/// For people: at most 100 columns.
+pub fn served(report: &ServedReport) -> String {
+    let total = report.total();
+    let (n, short) = (text::grouped, text::short);
+    let mut out = format!(
+        "served {}: {} samples arrived, {} answered, {} refused, {} without an answer\n",
+        report.frontend,
+        n(total.arrived),
+        n(total.answered),
+        n(total.refused),
+        n(total.dropped_late)
+    );
+    let own = ["connection", "arrived", "answered"];
+    let mut table = Table::new(&[&own[..], &TRAFFIC].concat());
+    let mut row = |name: String, c: &ServedConnection| {
+        let mut row = vec![
+            name.chars().take(NAME).collect(),
+            short(c.arrived),
+            short(c.answered),
+        ];
+        row.extend(traffic(&c.tx, &c.rx, c.wakeups, c.blocked));
+        table.row(row);
+    };
+    for c in &report.connections {
+        let lost = if c.lost { ", lost" } else { "" };
+        let again = if c.epoch > 1 {
+            format!(" ({})", c.epoch)
+        } else {
+            String::new()
+        };
+        row(format!("{}{again}{lost}", c.connection), c);
+    }
+    if report.connections.len() != 1 {
+        row(format!("all {}", report.connections.len()), &total);
+    }
+    out.push_str(&table.text());
+    let ran = match &report.sequences {
+        Some(s) => format!("{} sequences of {} tokens", n(s.answered), n(s.tokens)),
+        None => format!(
+            "{} batches, {} inputs copied for them",
+            n(report.batches.batches()),
+            n(report.engine_copies)
+        ),
+    };
+    out.push_str(&format!(
+        "NIC threads slept {} times and were woken {} times by another thread; {ran}\n",
+        n(report.sleeps),
+        n(report.woken),
+    ));
+    if let Some(line) = decompressed(&report.decompressed) {
+        out.push_str(&format!("{line}\n"));
+    }
+    for line in places(&report.places) {
+        out.push_str(&format!("{line}\n"));
+    }
+    if !report.mismatches.is_empty() {
+        for m in &report.mismatches {
+            out.push_str(&format!("MISMATCH     {m}\n"));
+        }
+    } else if !report.clean {
+        out.push_str("not compared: the session ended before its drain\n");
+    } else if total.lost {
+        out.push_str("reconciled   arrived = answered on each connection that was not lost\n");
+    } else {
+        let ran = match &report.sequences {
+            Some(_) => "sequences",
+            None => "samples in batches",
+        };
+        let answered = match total.refused.saturating_add(total.dropped_late) {
+            0 => "answered = sent",
+            _ => "answered, refused and without an answer",
+        };
+        out.push_str(&format!(
+            "reconciled   received = arrived = {answered}, until each connection was closed; \
+             as many {ran}\n"
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use record::{BatchSizes, SequenceTotals};
+
+    use super::*;
+
+    fn good() -> ServedReport {
+        let connection = |connection, n| {
+            let mut c = ServedConnection {
+                connection,
+                epoch: 1,
+                arrived: n,
+                answered: n,
+                ..ServedConnection::default()
+            };
+            (c.rx.writes, c.tx.writes) = (n, n);
+            c
+        };
+        let mut batches = BatchSizes::new(4);
+        (0..6).for_each(|_| batches.record(2));
+        ServedReport {
+            frontend: "frontend-01".to_owned(),
+            clean: true,
+            connections: vec![connection(0, 5), connection(1, 7)],
+            batches,
+            sleeps: 3,
+            ..ServedReport::default()
+        }
+    }
+
+    #[test]
+    fn the_text_has_a_line_for_each_connection_and_one_for_all() {
+        let mut report = good();
+        assert!(report.close());
+        let text = served(&report);
+        assert!(text.starts_with(
+            "served frontend-01: 12 samples arrived, 12 answered, 0 refused, 0 without an answer\n"
+        ));
+        assert_eq!(text.lines().count(), 7, "{text}");
+        assert!(text.lines().all(|l| l.chars().count() <= 112), "{text}");
+    }
+
+    #[test]
+    fn what_was_compared_and_what_ran_is_said() {
+        let mut report = good();
+        report.connections[0].rx.writes += 1;
+        assert!(!report.close());
+        assert!(served(&report).contains("MISMATCH     writes received"));
+        report = ServedReport {
+            clean: false,
+            sequences: Some(SequenceTotals {
+                answered: 12,
+                tokens: 3400,
+            }),
+            ..good()
+        };
+        assert!(served(&report).contains("not compared"));
+        report.clean = true;
+        let text = served(&report);
+        assert!(text.contains("; 12 sequences of 3,400 tokens\n"), "{text}");
+        assert!(text.contains("; as many sequences\n"), "{text}");
+        assert!(!text.contains("batches"), "{text}");
+    }
+}

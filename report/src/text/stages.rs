@@ -1,0 +1,226 @@
+//! Times as tables: of stages, and of tokens.
+
+use record::{CountRow, ScheduledToIssue, Stage, StageRow, StageTable, TokenRecord, TokenTime};
+
+use super::numbers::{self as text, Table};
+
+/// What whoever reads the table must know.
+const NOTE: &str = "Means add up: stages up to completion make the total. Percentiles do not. \
+Network is the round trip\nwithout the time spent on the accelerator: out and back together.";
+
+/// What whoever reads the row of what lies before the issue must know.
+fn before(s: &ScheduledToIssue) -> String {
+    format!(
+        "scheduled -> issue and those make LoadGen's mean, but for the {} that \
+         QuerySamplesComplete\ntakes: LoadGen's clock stops as it begins. < is a bound: LoadGen does \
+         not say when each was due.\n",
+        text::time_us(s.told_us)
+    )
+}
+
+/// Aligned columns, times with their units, and the line that says what may be added; above them
+/// the stage that LoadGen's time of a sample begins with, where that is known.
+pub(super) fn stages(stages: &StageTable, scheduled: Option<&ScheduledToIssue>) -> String {
+    let mut table = Table::new(&[
+        "stage", "p50", "p90", "p99", "p99.9", "max", "mean", "samples",
+    ]);
+    if let Some(s) = scheduled {
+        let mut row = vec!["scheduled -> issue".to_owned()];
+        let bounds = [
+            s.p50_at_most_us,
+            s.p90_at_most_us,
+            s.p99_at_most_us,
+            s.p999_at_most_us,
+            s.max_at_most_us,
+        ];
+        row.extend(bounds.iter().map(|&us| match us > 0.0 {
+            true => format!("<{}", text::time_us(us)),
+            // Nothing is shorter than that: no bound is known.
+            false => "-".to_owned(),
+        }));
+        row.push(text::time_us(s.mean_us));
+        row.push(text::grouped(s.count));
+        table.row(row);
+    }
+    // Of most runs nothing failed.
+    let shown = |(stage, r): &(&Stage, &StageRow)| **stage != Stage::Failed || r.max_us > 0.0;
+    for (stage, r) in stages.iter().filter(shown) {
+        let mut row = vec![stage.label().to_owned()];
+        row.extend(times(r));
+        row.push(text::grouped(r.count));
+        table.row(row);
+    }
+    let bounds = match scheduled {
+        Some(s) => before(s),
+        None => String::new(),
+    };
+    format!("{}{NOTE}\n{bounds}", table.text())
+}
+
+fn times(r: &StageRow) -> [String; 6] {
+    [r.p50_us, r.p90_us, r.p99_us, r.p999_us, r.max_us, r.mean_us].map(text::time_us)
+}
+
+/// Aligned columns: times beside LoadGen's bounds on them.
+pub(super) fn tokens(tokens: &TokenRecord) -> Option<String> {
+    if tokens.times.is_empty() {
+        return None;
+    }
+    let limit = tokens.limit_percentile.map(|p| format!("p{p} limit"));
+    let limit = limit.unwrap_or_default();
+    let mut table = Table::new(&[
+        "tokens", "p50", "p90", "p99", "p99.9", "max", "mean", &limit,
+    ]);
+    for (time, r) in &tokens.times {
+        let mut row = vec![time.label().to_owned()];
+        row.extend(times(r));
+        let limit = match time {
+            TokenTime::Ttft => tokens.ttft_limit_us,
+            TokenTime::Tpot => tokens.tpot_limit_us,
+            _ => None,
+        };
+        row.push(limit.map_or_else(String::new, text::time_us));
+        table.row(row);
+    }
+    Some(table.text())
+}
+
+/// Labels and what they stand for.
+pub(super) fn token_facts(tokens: &TokenRecord) -> Vec<(&'static str, String)> {
+    let rate = format!(
+        "{} answered: {}/s; stream {}, {} parts an answer",
+        text::grouped(tokens.tokens),
+        text::rate(tokens.per_s),
+        tokens.stream,
+        text::three(tokens.parts.mean)
+    );
+    let mut facts = vec![
+        ("tokens", rate),
+        ("prompts", count(&tokens.input)),
+        ("answers", count(&tokens.output)),
+    ];
+    if tokens.whole > 0 {
+        let whole = format!(
+            "WARNING: answers of several tokens that came whole in one part: {}. Their TPOT \
+             is 0, and LoadGen's TPOT means nothing; look at how the server streams",
+            text::grouped(tokens.whole)
+        );
+        facts.push(("TPOT", whole));
+    }
+    facts
+}
+
+fn count(row: &CountRow) -> String {
+    format!(
+        "{} to {}, mean {}, p50 {}, p99 {}",
+        text::grouped(row.min),
+        text::grouped(row.max),
+        text::three(row.mean),
+        text::grouped(row.p50),
+        text::grouped(row.p99)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::counters::{Histograms, SampleTimes};
+
+    use super::*;
+
+    fn histograms() -> Histograms {
+        let mut h = Histograms::new();
+        for i in 1..=1000u64 {
+            h.record(&SampleTimes {
+                issued_ns: 0,
+                posted_ns: 900,
+                seen_ns: 900 + 250_000 + i * 1000,
+                completed_ns: 900 + 250_000 + i * 1000 + 1500,
+                queue_us: i as u32,
+                compute_us: 200,
+                bytes_out: 64,
+                bytes_in: 4,
+                ..SampleTimes::default()
+            });
+        }
+        h
+    }
+
+    #[test]
+    fn the_text_is_aligned_and_says_what_may_be_added() {
+        let expected = "\
+stage                      p50      p90      p99    p99.9      max     mean  samples
+issue -> post           900 ns   900 ns   900 ns   900 ns   900 ns   900 ns    1,000
+network, out and back  50.0 us  50.0 us  50.0 us  50.0 us  50.0 us  50.0 us    1,000
+batch wait              500 us   900 us   990 us   999 us  1.00 ms   500 us    1,000
+inference               200 us   200 us   200 us   200 us   200 us   200 us    1,000
+completion             1.50 us  1.50 us  1.50 us  1.50 us  1.50 us  1.50 us    1,000
+round trip              750 us  1.15 ms  1.24 ms  1.25 ms  1.25 ms   750 us    1,000
+total                   753 us  1.15 ms  1.24 ms  1.25 ms  1.25 ms   753 us    1,000
+Means add up: stages up to completion make the total. Percentiles do not. Network is the round trip
+without the time spent on the accelerator: out and back together.
+";
+        assert_eq!(stages(&histograms().table(), None), expected);
+    }
+
+    #[test]
+    fn what_lies_before_the_issue_stands_above_with_its_bounds() {
+        let scheduled = ScheduledToIssue {
+            mean_us: 42.0,
+            told_us: 1.25,
+            p50_at_most_us: 84.0,
+            p99_at_most_us: 4_200.0,
+            count: 1000,
+            ..ScheduledToIssue::default()
+        };
+        let text = stages(&histograms().table(), Some(&scheduled));
+        let lines: Vec<_> = text.lines().collect();
+        let cells: Vec<_> = lines[1].split("  ").filter(|c| !c.is_empty()).collect();
+        let cells: Vec<_> = cells.iter().map(|c| c.trim()).collect();
+        assert_eq!(cells[..2], ["scheduled -> issue", "<84.0 us"]);
+        assert_eq!(cells[3], "<4.20 ms");
+        assert_eq!(cells[6..], ["42.0 us", "1,000"]);
+        assert!(lines[2].starts_with("issue -> post"));
+        assert!(
+            text.contains("the 1.25 us that QuerySamplesComplete"),
+            "{text}"
+        );
+        assert!(lines.iter().all(|l| l.len() <= 100), "{text}");
+    }
+
+    #[test]
+    fn means_add_up() {
+        let table = histograms().table();
+        let mean = |s| table.get(s).expect("a row").mean_us;
+        let parts: f64 = Stage::PARTS.iter().map(|&s| mean(s)).sum();
+        assert!((parts - mean(Stage::Total)).abs() < 0.005, "{parts}");
+    }
+
+    #[test]
+    fn json_has_one_object_per_stage_and_reads_back() {
+        let table = histograms().table();
+        let json = serde_json::to_value(&table).expect("JSON");
+        assert_eq!(
+            json["network"],
+            serde_json::json!({
+                "p50_us": 50.0, "p90_us": 50.0, "p99_us": 50.0, "p999_us": 50.0,
+                "max_us": 50.0, "mean_us": 50.0, "count": 1000
+            })
+        );
+        let back: StageTable = serde_json::from_value(json).expect("reads back");
+        assert_eq!(back, table);
+    }
+
+    #[test]
+    fn answers_that_came_whole_are_warned_of() {
+        for whole in [0, 2] {
+            let facts = token_facts(&TokenRecord {
+                whole,
+                ..TokenRecord::default()
+            });
+            let said = facts
+                .iter()
+                .any(|(_, text)| text.contains("TPOT means nothing"));
+            assert_eq!(said, whole > 0, "{facts:?}");
+        }
+    }
+}

@@ -1,0 +1,632 @@
+//! The summary as text.
+
+use record::{
+    AcceleratorRecord, ConnectionRecord, DEFAULT, Mode, RailRecord, RunRecord, SettingRecord,
+    Summary, TokenRecord,
+};
+
+use super::{
+    figures::{self, TRAFFIC, accuracy, bars, decompressed, gpu, traffic},
+    numbers::{self as text, INDENT, Table, WIDTH, cut, wrap},
+    refusal,
+    stages::{stages, token_facts, tokens},
+    with_losses, with_refusals,
+};
+/// With more connections than this only their total is shown; the JSON has them all.
+const MOST_CONNECTIONS: usize = 24;
+/// Names of nodes and connections in tables are cut to this.
+const NAME: usize = 20;
+/// The exit code of a run that was interrupted.
+const INTERRUPTED: u8 = 130;
+/// Names of connections, likewise.
+const CONNECTION: usize = 17;
+/// Names of engines, likewise.
+const ENGINE: usize = 12;
+
+const BOLD: &str = "1";
+const GREEN: &str = "1;32";
+pub(super) const RED: &str = "1;31";
+pub(super) const YELLOW: &str = "33";
+
+/// The whole summary: at most 100 columns, with or without colour (ANSI escapes).
+pub fn summary(summary: &Summary, color: bool) -> String {
+    let mut page = Screen {
+        out: String::new(),
+        color,
+    };
+    let run = &summary.run;
+    page.headline(summary);
+    page.facts(summary);
+    if let Some(loadgen) = &run.loadgen {
+        page.loadgen(loadgen);
+        page.out.push('\n');
+    }
+    let several = run.phases.len() > 1;
+    if several {
+        page.phases(run);
+        page.stages_of_phases(run);
+    } else {
+        let loadgen = run.loadgen.as_ref();
+        let scheduled = loadgen.and_then(|l| l.scheduled_to_issue.as_ref());
+        page.block(&stages(&run.stages, scheduled));
+    }
+    page.ends(run);
+    if run.uneven > 0 {
+        let n = text::grouped(run.uneven);
+        page.plain(&format!(
+            "{n} samples: the accelerator's time came out longer than the round trip, so that their \
+             network time counts as 0."
+        ));
+    }
+    if let Some(tokens) = &run.tokens {
+        page.tokens(tokens);
+    }
+    page.out.push('\n');
+    // Figures over phases of different rates say nothing.
+    let lines = if several { 1 } else { usize::MAX };
+    for (i, line) in figures::throughput(&run.throughput)
+        .lines()
+        .take(lines)
+        .enumerate()
+    {
+        page.fact(if i == 0 { "throughput" } else { "" }, line, None);
+    }
+    page.out.push('\n');
+    if !run.system.accelerators.is_empty() {
+        page.block(&accelerators(&run.system.accelerators));
+        page.warmed(run);
+        page.out.push('\n');
+    }
+    if !run.system.connections.is_empty() {
+        page.block(&connections(run));
+        page.out.push('\n');
+    }
+    if !run.system.rails.is_empty() {
+        page.block(&rails(&run.system.rails));
+        page.out.push('\n');
+    }
+    page.settings(run);
+    page.counts(run);
+    page.out
+}
+
+/// A screen of text that grows; LoadGen's part of it is in `loadgen`.
+pub(super) struct Screen {
+    pub(super) out: String,
+    color: bool,
+}
+
+impl Screen {
+    fn paint(&self, text: &str, style: &str) -> String {
+        if self.color {
+            format!("\x1b[{style}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    pub(super) fn plain(&mut self, line: &str) {
+        self.out.push_str(line);
+        self.out.push('\n');
+    }
+
+    /// A remark on the table above it, in as many lines as it takes.
+    pub(super) fn note(&mut self, text: &str) {
+        wrap(text, WIDTH).iter().for_each(|line| self.plain(line));
+    }
+
+    /// A table under its heading.
+    pub(super) fn block(&mut self, table: &str) {
+        for (i, line) in table.lines().enumerate() {
+            if i == 0 {
+                let heading = self.paint(line, BOLD);
+                self.plain(&heading);
+            } else {
+                self.plain(line);
+            }
+        }
+    }
+
+    /// A label and what it stands for, in as many lines as it takes.
+    pub(super) fn fact(&mut self, label: &str, value: &str, style: Option<&str>) {
+        for (i, part) in wrap(value, WIDTH - INDENT).iter().enumerate() {
+            let label = if i == 0 { label } else { "" };
+            let part = match style {
+                Some(style) => self.paint(part, style),
+                None => part.clone(),
+            };
+            let line = format!("{label:<INDENT$}{part}");
+            self.plain(line.trim_end());
+        }
+    }
+
+    fn headline(&mut self, summary: &Summary) {
+        let run = &summary.run;
+        let (verdict, style) = match run.valid {
+            Some(true) => ("VALID", GREEN),
+            Some(false) => ("INVALID", RED),
+            None if run.exit.code == 0 => ("COMPLETE", GREEN),
+            None => ("NO RESULT", RED),
+        };
+        let what = match run.mode {
+            Mode::Performance => "performance",
+            Mode::Accuracy => "accuracy",
+            Mode::FindPeak => "find peak performance",
+            Mode::Submission => "accuracy, then performance (submission)",
+        };
+        let verdict = self.paint(&format!("{verdict:<INDENT$}"), style);
+        let what = format!("{}, {what}", run.scenario);
+        let what = self.paint(&what, BOLD);
+        self.plain(&format!(
+            "{verdict}{what}, from node {}",
+            cut(&summary.node, NAME)
+        ));
+        let failed = with_refusals(&run.system.refusals, run.system.ledger.refused);
+        for with in with_losses(&run.system.losses).iter().chain(&failed) {
+            self.fact("", with, Some(YELLOW));
+        }
+        for reason in &run.reasons {
+            self.fact("", reason, Some(RED));
+        }
+    }
+
+    fn facts(&mut self, summary: &Summary) {
+        let run = &summary.run;
+        self.fact("SUT", &summary.name, None);
+        // After an accuracy run LoadGen does not ask for the name again: it cannot tell.
+        let gone = run.system.accelerators.iter().filter(|a| a.lost.is_some());
+        let gone: Vec<String> = gone.map(|a| cut(&a.node, NAME)).collect();
+        if !gone.is_empty() {
+            let line = format!("lost when the run ended: {}", gone.join(", "));
+            self.fact("", &line, Some(YELLOW));
+        }
+        if let Some(us) = summary.name_round_trip_us {
+            let took = format!("asked of every node in {}", text::time_us(us));
+            self.fact("name", &took, None);
+        }
+        match run.fabric_notes.split_first() {
+            Some((first, others)) => {
+                self.fact("fabric", &format!("{}, {first}", run.fabric), Some(YELLOW));
+                others.iter().for_each(|n| self.fact("", n, Some(YELLOW)));
+            }
+            None => self.fact("fabric", &run.fabric, None),
+        }
+        if let Some((first, others)) = run.would_not_count.split_first() {
+            let more = match others.len() {
+                0 => String::new(),
+                n => format!("; {n} more in summary.json"),
+            };
+            let line = format!("would not count in a submission: {first}{more}");
+            self.fact("", &line, Some(YELLOW));
+        }
+        self.contents(&run.system.accelerators);
+        self.ran(run);
+        let mut samples = format!(
+            "{} in {}",
+            text::grouped(run.samples),
+            text::time_us(run.duration_s * 1e6)
+        );
+        // Phases have rates of their own.
+        if run.phases.len() > 1 {
+            samples.push_str(&format!(
+                ", {} phases and what lay between",
+                run.phases.len()
+            ));
+        } else {
+            samples.push_str(&format!(": {}/s", text::rate(run.per_s)));
+            if let Some(target) = run.target_qps.filter(|_| !rate_by_default(run)) {
+                samples.push_str(&format!(" (target {}/s)", text::rate(target)));
+            }
+        }
+        self.fact("samples", &samples, None);
+        self.accuracy(run);
+        let c = &run.carried;
+        let carried = format!(
+            "{} out ({}), {} back ({})",
+            text::bit_rate(c.gbit_out_per_s),
+            text::bytes(c.bytes_out),
+            text::bit_rate(c.gbit_in_per_s),
+            text::bytes(c.bytes_in)
+        );
+        // In one process nothing is carried anywhere.
+        let local = run.fabric == "local";
+        self.fact(if local { "payload" } else { "carried" }, &carried, None);
+        for (i, line) in figures::places(&run.system.places).iter().enumerate() {
+            self.fact(if i == 0 { "NUMA" } else { "" }, line, None);
+        }
+        self.out.push('\n');
+    }
+
+    /// What the engines really run: one line where that is the same everywhere.
+    fn contents(&mut self, all: &[AcceleratorRecord]) {
+        let said: Vec<_> = all
+            .iter()
+            .filter_map(|a| Some((a, a.content.as_ref()?)))
+            .collect();
+        let Some((_, first)) = said.first() else {
+            return;
+        };
+        if said.len() == all.len() && said.iter().all(|(_, c)| c.agrees(first)) {
+            return self.fact("model", &first.to_string(), None);
+        }
+        for (i, (a, content)) in said.iter().enumerate() {
+            let label = if i == 0 { "model" } else { "" };
+            self.fact(label, &format!("{}: {content}", a.node), Some(YELLOW));
+        }
+    }
+
+    /// The share of right answers, of each accelerator too where there are several.
+    fn accuracy(&mut self, run: &RunRecord) {
+        let mut label = "accuracy";
+        if let Some(labelled) = &run.labelled {
+            self.fact(label, &accuracy(labelled), None);
+            label = "";
+        }
+        let all = &run.system.accelerators;
+        for a in all
+            .iter()
+            .filter(|_| all.len() > 1 && run.labelled.is_some())
+        {
+            let own = match &a.accuracy {
+                Some(own) => accuracy(own),
+                None => "answered none of them".to_owned(),
+            };
+            self.fact(label, &format!("{} {own}", cut(&a.node, NAME)), None);
+        }
+        if let Some(note) = &run.accuracy_note {
+            self.fact(label, note, Some(YELLOW));
+        }
+    }
+
+    /// When tokens came, beside what LoadGen allows, and how many.
+    fn tokens(&mut self, tokens: &TokenRecord) {
+        self.out.push('\n');
+        if let Some(table) = self::tokens(tokens) {
+            self.block(&table);
+        }
+        for (label, value) in token_facts(tokens) {
+            self.fact(label, &value, None);
+        }
+        let n = text::grouped;
+        if tokens.too_short > 0 {
+            let line = format!("{} answers were no two tokens", n(tokens.too_short));
+            self.fact("", &line, Some(RED));
+        }
+        if tokens.contradicted > 0 {
+            let line = format!(
+                "{} samples were sent again and began with another token",
+                n(tokens.contradicted)
+            );
+            self.fact("", &line, Some(RED));
+        }
+    }
+
+    /// Which columns hold what came before LoadGen's clock.
+    fn warmed(&mut self, run: &RunRecord) {
+        let Some(w) = run.system.warm_up.filter(|w| w.samples > 0) else {
+            return;
+        };
+        self.note(&format!(
+            "The warm-up ({}) counts here, and in connections' sends to copied; not in their \
+             samples.",
+            text::counted(w.samples, "sample")
+        ));
+    }
+
+    /// How connections warmed up: network time of the first sample over each, and once warm.
+    fn warm_up(&mut self, run: &RunRecord) {
+        let Some(w) = &run.system.warm_up else { return };
+        let line = format!(
+            "{} in {} before the clock",
+            text::counted(w.samples, "sample"),
+            text::time_us(w.took_ms * 1000.0)
+        );
+        self.fact("warm-up", &line, None);
+        if w.sizes < w.of_sizes {
+            let line = format!(
+                "{} of {} sizes: warm_up.budget_ms was too short for the rest",
+                w.sizes, w.of_sizes
+            );
+            self.fact("", &line, Some(YELLOW));
+        }
+        let us = |us: Option<u64>| us.map_or_else(|| "-".to_owned(), |us| text::time_us(us as f64));
+        let cold_and_warm = |c: &ConnectionRecord| {
+            let name = cut(&c.name, CONNECTION);
+            format!("{name} {} -> {}", us(c.cold_us), us(c.warm_us))
+        };
+        let each = if run.system.connections.len() <= MOST_CONNECTIONS {
+            let all: Vec<_> = run.system.connections.iter().map(cold_and_warm).collect();
+            all.join(", ")
+        } else {
+            let total = run.total();
+            format!("the slowest {} -> {}", us(total.cold_us), us(total.warm_us))
+        };
+        self.fact("", &format!("network time, cold -> warm: {each}"), None);
+    }
+
+    fn slots(&mut self, run: &RunRecord, total: &ConnectionRecord) {
+        let connections = run.system.connections.len() as u64;
+        if connections == 0 || total.slots == 0 {
+            return;
+        }
+        let n = text::grouped;
+        let used = match total.allowed {
+            0 => n(total.slots),
+            allowed => n(allowed),
+        };
+        let slots = format!(
+            "{} on {}, {used} of them in use; at most {} in flight on one",
+            n(total.slots),
+            text::counted(connections, "connection"),
+            n(total.in_flight_max)
+        );
+        self.fact("slots", &slots, None);
+    }
+
+    /// The rules for batches: one line where all accelerators have the same.
+    fn batching(&mut self, all: &[AcceleratorRecord]) {
+        let Some(first) = all.first().filter(|a| !a.batching.is_empty()) else {
+            return;
+        };
+        if all.iter().all(|a| a.batching == first.batching) {
+            return self.fact("batches", &first.batching, None);
+        }
+        for (i, a) in all.iter().enumerate() {
+            let line = format!("{}: {}", a.node, a.batching);
+            self.fact(if i == 0 { "batches" } else { "" }, &line, None);
+        }
+    }
+
+    fn counts(&mut self, run: &RunRecord) {
+        let (l, n) = (&run.system.ledger, text::grouped);
+        let total = run.total();
+        self.warm_up(run);
+        let copies = total.tx.copies.saturating_add(total.rx.copies);
+        let copied = total.tx.copied_bytes.saturating_add(total.rx.copied_bytes);
+        let copies = format!(
+            "{} staged ({}), {} by the fabric ({})",
+            n(run.system.staged_copies),
+            text::bytes(run.system.staged_bytes),
+            n(copies),
+            text::bytes(copied)
+        );
+        self.fact("copies", &copies, None);
+        for a in &run.system.accelerators {
+            if let Some(line) = decompressed(&a.used.engine.decompressed) {
+                self.fact("compressed", &format!("{}: {line}", a.node), None);
+            }
+        }
+        let waited = format!(
+            "{} found no free slot, at most {} at once; {} had one and were left to a NIC thread",
+            text::counted(run.system.backlogged, "sample"),
+            n(run.system.backlog_max),
+            n(run.system.handed_over)
+        );
+        self.fact("backlog", &waited, None);
+        self.slots(run, &total);
+        self.batching(&run.system.accelerators);
+        if let Some(rule) = run.system.posting_rule {
+            let up_to = match rule.up_to_bytes {
+                0 => "NIC threads post all bursts".to_owned(),
+                bytes => format!(
+                    "the issuing thread posts bursts of at most {} on idle connections and for NIC \
+                     threads that sleep, NIC threads the others",
+                    text::bytes(bytes)
+                ),
+            };
+            let each = if rule.one_by_one {
+                "; one doorbell a sample"
+            } else {
+                ""
+            };
+            self.fact("posting", &format!("{up_to}{each}"), None);
+        }
+        if !run.system.connections.is_empty() {
+            let threads = format!(
+                "{} slept {}; connections woke them {}, other threads {}",
+                match run.system.nic_threads {
+                    0 => "NIC threads".to_owned(),
+                    threads => text::counted(threads, "NIC thread"),
+                },
+                text::counted(run.system.sleeps, "time"),
+                text::counted(total.wakeups, "time"),
+                n(run.system.woken)
+            );
+            self.fact("threads", &threads, None);
+        }
+        if [
+            l.lost_connections,
+            l.redispatched,
+            l.late_dropped,
+            l.emptied,
+        ] == [0; 4]
+        {
+            self.fact("losses", "none", None);
+        } else if own_end(run) {
+            let lost = format!(
+                "none before the interruption; {} completed empty by it",
+                text::counted(l.emptied, "sample")
+            );
+            self.fact("losses", &lost, None);
+        } else {
+            let lost = format!(
+                "{}; {} {}, {} dropped, {} completed empty",
+                text::counted(l.lost_connections, "connection"),
+                text::counted(l.redispatched, "sample"),
+                // Some of a run that was given up had nowhere to go.
+                if l.emptied == 0 {
+                    "sent again"
+                } else {
+                    "in flight on them"
+                },
+                text::counted(l.late_dropped, "late answer"),
+                n(l.emptied)
+            );
+            self.fact("losses", &lost, Some(YELLOW));
+        }
+        for failed in &run.system.refusals {
+            self.fact("", &refusal(failed), Some(YELLOW));
+        }
+        for lost in &run.system.losses {
+            let style = if lost.back { YELLOW } else { RED };
+            self.fact("", &lost.to_string(), Some(style));
+        }
+        if run.mismatches.is_empty() {
+            let agreed = if run.system.connections.is_empty() {
+                "issued = completed = recorded".to_owned()
+            } else if own_end(run) {
+                "issued = completed = recorded; an interrupted run's accelerators are not asked for \
+                 their counts"
+                    .to_owned()
+            } else if run.system.ledger.lost_connections > 0 {
+                let posted = match l.redispatched {
+                    _ if l.emptied > 0 => String::new(),
+                    0 => " = posted".to_owned(),
+                    again => format!(", {} posted again", text::counted(again, "sample")),
+                };
+                format!(
+                    "issued = completed = recorded{posted}; \
+                     lost accelerators' own counts were not compared"
+                )
+            } else {
+                "issued = completed = recorded; posted, arrived and answered agree".to_owned()
+            };
+            self.fact("reconciled", &agreed, None);
+        }
+        if let Some(verified) = &run.verified {
+            let style = (!verified.sound()).then_some(RED);
+            self.fact("verified", &figures::verified(verified), style);
+        }
+        for (i, mismatch) in run.mismatches.iter().enumerate() {
+            self.fact(if i == 0 { "MISMATCH" } else { "" }, mismatch, Some(RED));
+        }
+        let exit = format!("{}, {}", run.exit.code, run.exit.reason);
+        let style = if run.exit.code == 0 { GREEN } else { RED };
+        self.fact("exit", &exit, Some(style));
+        // The last line: what to do about it.
+        if !run.limits.line.is_empty() {
+            self.fact("limited by", &run.limits.line, Some(BOLD));
+        }
+    }
+}
+
+/// Nobody gave the rate: it is LoadGen's default, which is no target.
+fn rate_by_default(run: &RunRecord) -> bool {
+    let rate = |s: &&SettingRecord| {
+        !s.idle && ["server_target_qps", "offline_expected_qps"].contains(&s.name.as_str())
+    };
+    let rate = run.settings.iter().find(rate);
+    rate.is_some_and(|s| s.given.from == DEFAULT)
+}
+
+fn accelerators(all: &[AcceleratorRecord]) -> String {
+    let mut table = Table::new(&[
+        "accelerator",
+        "engine",
+        "connections",
+        "samples",
+        "batches",
+        "mean",
+        "max",
+        "sizes 1,2,4,8..",
+    ]);
+    for a in all {
+        let mut row = vec![
+            cut(&a.node, NAME),
+            cut(&a.engine, ENGINE),
+            text::grouped(a.connections as u64),
+        ];
+        match (a.answered(), a.lost_sessions.last()) {
+            (Some(samples), None) => row.extend([
+                text::short(samples),
+                text::short(a.batches.batches()),
+                text::three(a.batches.mean()),
+                text::grouped(a.batches.max() as u64),
+                bars(&a.batches),
+            ]),
+            (Some(samples), Some(_)) => {
+                let batches = a.lost_sessions.iter().map(|s| s.batches);
+                let batches = batches.sum::<u64>().saturating_add(a.batches.batches());
+                let mean = match batches {
+                    0 => "-".to_owned(),
+                    n => text::three(samples as f64 / n as f64),
+                };
+                row.extend([text::short(samples), text::short(batches), mean]);
+                row.extend(["-".to_owned(), as_of(a)]);
+            }
+            (None, _) => row.push("not known".to_owned()),
+        }
+        table.row(row);
+    }
+    let lines = all.iter().flat_map(|a| &a.gpus).filter_map(gpu);
+    lines.fold(table.text(), |text, line| text + &line + "\n")
+}
+
+/// Of when the counts of an accelerator are that was lost: what it did after its last heartbeat is
+/// not in them.
+fn as_of(a: &AcceleratorRecord) -> String {
+    let last = a.lost_sessions.iter().rev().find_map(|s| s.as_of_s);
+    match (a.samples, last) {
+        (Some(_), Some(s)) => format!("without what its lost session did after {s:.1} s"),
+        (Some(_), None) => "without a session lost before the first query".to_owned(),
+        (None, Some(s)) => format!("as of {s:.1} s"),
+        (None, None) => "as of before the first query".to_owned(),
+    }
+}
+
+fn rails(all: &[RailRecord]) -> String {
+    let mut table = Table::new(&[
+        "rail", "state", "score", "latency", "samples", "bytes", "probes", "changes",
+    ]);
+    for r in all.iter().take(MOST_CONNECTIONS) {
+        table.row(vec![
+            cut(&r.name, 2 * NAME),
+            r.state.clone(),
+            text::three(r.score),
+            text::three(r.latency),
+            text::short(r.samples),
+            text::bytes(r.bytes),
+            text::short(r.probes),
+            text::grouped(r.changes.len() as u64),
+        ]);
+    }
+    table.text()
+}
+
+fn connections(run: &RunRecord) -> String {
+    let own = ["connection", "samples", "in flight"];
+    let mut table = Table::new(&[&own[..], &TRAFFIC].concat());
+    let mut row = |c: &ConnectionRecord, sum: bool| {
+        let mut row = vec![
+            cut(&c.name, CONNECTION),
+            text::short(c.samples),
+            // Connections have their most at different times: it is no sum.
+            if sum {
+                String::new()
+            } else {
+                text::short(c.in_flight_max)
+            },
+        ];
+        row.extend(traffic(&c.tx, &c.rx, c.wakeups, c.blocked));
+        table.row(row);
+    };
+    if run.system.connections.len() <= MOST_CONNECTIONS {
+        run.system.connections.iter().for_each(|c| row(c, false));
+    }
+    let mut total = run.total();
+    total.name = match run.system.connections.len() {
+        1 => return table.text(),
+        n => format!("all {n}"),
+    };
+    row(&total, true);
+    table.text()
+}
+
+/// Whether the run was interrupted, and lost nothing before.
+fn own_end(run: &RunRecord) -> bool {
+    run.exit.code == INTERRUPTED && run.system.losses.is_empty()
+}
+
+#[cfg(test)]
+#[path = "summary_tests.rs"]
+mod tests;
