@@ -186,7 +186,7 @@ fn write(args: &InitArgs) -> Result<String> {
     params.engine.library.clone_from(&args.library);
     let engine = engine::create(&params)?;
     let plan = Plan {
-        model: yaml::Model::of(engine.model(), args.class.as_deref())?,
+        model: yaml::with_class_first(engine.model(), args.class.as_deref())?,
         model_file: args.model.clone(),
         library: args.library.clone(),
         samples: args.samples.clone(),
@@ -212,13 +212,13 @@ fn write(args: &InitArgs) -> Result<String> {
     let samples = check(&staged, &places)?;
     staged.keep()?;
 
-    let inputs: Vec<_> = engine
-        .model()
+    let inputs: Vec<_> = plan
+        .model
         .inputs
         .iter()
         .map(TensorSpec::to_string)
         .collect();
-    let outputs = plan.model.outputs();
+    let outputs: Vec<_> = plan.model.outputs().map(TensorSpec::to_string).collect();
     let mut text = format!(
         "model    {}: {} -> {}\n{}samples  {samples}\nwritten  {}\n",
         plan.model.name,

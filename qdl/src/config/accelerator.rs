@@ -400,16 +400,6 @@ impl Root for AcceleratorConfig {
         self.auth().check(self.auth, out);
         self.check_model(out);
         self.check_addresses(out);
-        if self.nics.is_empty() {
-            out.add(
-                "nics",
-                "the list of NICs is empty",
-                "add at least one, as in `- listen: 127.0.0.1:7410`",
-            );
-        }
-        for (i, nic) in self.nics.iter().enumerate() {
-            nic.check(Self::SIDE, &format!("nics[{i}]"), out);
-        }
         self.engine.check(out);
         self.check_compression(out);
         self.check_gpus(out);

@@ -249,6 +249,25 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
 }
 
 #[test]
+fn keys_of_an_entry_stand_in_any_order_and_may_come_from_an_anchor() {
+    let c = good(frontend(&format!(
+        "{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n  \
+         - &one {{queue_pairs: 2, slots: 7, device: mlx5_0}}\n  \
+         - {{<<: *one, device: mlx5_1}}\n"
+    )));
+    let expected = ["mlx5_0", "mlx5_1"].map(|device| NicConfig {
+        slots: Auto::Fixed(7),
+        ..NicFabric::Ib(IbKeys {
+            device: device.to_owned(),
+            queue_pairs: 2,
+            ..IbKeys::default()
+        })
+        .into()
+    });
+    assert_eq!(c.nics, expected);
+}
+
+#[test]
 fn an_entry_may_stand_for_several_nics() {
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
     let many = |keys: &str| frontend(&format!("{head}  - {{match: 'mlx5_*'{keys}}}\n"));
