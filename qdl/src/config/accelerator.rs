@@ -169,7 +169,8 @@ impl AcceleratorConfig {
             out.add(
                 path,
                 format!(
-                    "batches take {} bytes when they are decompressed, and memory_mib leaves nothing for slots",
+                    "batches take {} bytes when they are decompressed, and memory_mib leaves \
+                     nothing for slots",
                     self.decompressed_bytes()
                 ),
                 "raise `memory_mib`, or lower `engine.max_batch` or `engine.threads`",

@@ -340,8 +340,8 @@ impl DatasetConfig {
                 "dataset.shape",
                 format!("the largest sample has {most} bytes"),
                 format!(
-                    "it fits no slot: the model's input has {room} bytes; set its `shape` on every node to what \
-                     the largest sample needs"
+                    "it fits no slot: the model's input has {room} bytes; set its `shape` on every \
+                     node to what the largest sample needs"
                 ),
             );
         } else if model.fixed_size() && least != room {

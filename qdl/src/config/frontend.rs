@@ -261,7 +261,8 @@ impl Root for FrontendConfig {
             out.add(
                 "verify",
                 format!(
-                    "`verify: digest` expects responses of 8 bytes or more, the model's output is {}",
+                    "`verify: digest` expects responses of 8 bytes or more, the model's output \
+                     is {}",
                     model
                         .outputs()
                         .map(ToString::to_string)

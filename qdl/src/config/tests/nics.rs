@@ -232,9 +232,9 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     assert_refused(
         ours,
         " => an `ofi` NIC needs `domain`, or the `address` that it has
-         , domain: d, listen: 127.0.0.1:1 => `listen` is a key of the fabric `tcp`, and this NIC is `ofi`
+         , domain: d, listen: 127.0.0.1:1 => `listen` is a key of the fabric `tcp`
          , domain: d, device: mlx5_0 => `device` is a key of the fabric `ib`, and this NIC is `ofi`
-         , domain: d, gpudirect: true => `gpudirect` is a key of the fabric `ib`, and this NIC is `ofi`
+         , domain: d, gpudirect: true => `gpudirect` is a key of the fabric `ib`
          , domain: d, slots: 4 => `slots` does nothing on an accelerator
          , domain: d, inline_bytes: 2000 => inline_bytes is 2000
          , domain: 'a b' => domain is no domain",
