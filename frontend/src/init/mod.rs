@@ -142,8 +142,8 @@ fn write(args: &InitArgs) -> Result<String> {
     let folder = |path: &Path| path.is_dir();
     if folder(&args.samples) {
         bail!(
-            "--samples {}: it is a folder: put its samples into one file, as in `python3 models/own_model.py pack {} \
-             samples.npy`",
+            "--samples {}: it is a folder: put its samples into one file, as in `python3 \
+             models/own_model.py pack {} samples.npy`",
             args.samples.display(),
             args.samples.display()
         );
@@ -186,7 +186,7 @@ fn write(args: &InitArgs) -> Result<String> {
     params.engine.library.clone_from(&args.library);
     let engine = engine::create(&params)?;
     let plan = Plan {
-        model: yaml::Model::of(engine.model(), args.class.as_deref())?,
+        model: yaml::with_class_first(engine.model(), args.class.as_deref())?,
         model_file: args.model.clone(),
         library: args.library.clone(),
         samples: args.samples.clone(),
@@ -212,13 +212,13 @@ fn write(args: &InitArgs) -> Result<String> {
     let samples = check(&staged, &places)?;
     staged.keep()?;
 
-    let inputs: Vec<_> = engine
-        .model()
+    let inputs: Vec<_> = plan
+        .model
         .inputs
         .iter()
         .map(TensorSpec::to_string)
         .collect();
-    let outputs = plan.model.outputs();
+    let outputs: Vec<_> = plan.model.outputs().map(TensorSpec::to_string).collect();
     let mut text = format!(
         "model    {}: {} -> {}\n{}samples  {samples}\nwritten  {}\n",
         plan.model.name,
@@ -232,7 +232,8 @@ fn write(args: &InitArgs) -> Result<String> {
     }
     if let Some(fixed) = plan.fixed_batch {
         text += &format!(
-            "batch    fixed at {fixed} by the model: export it with a dynamic batch to run more at once\n"
+            "batch    fixed at {fixed} by the model: export it with a dynamic batch to run more at \
+             once\n"
         );
     }
     text += &next(args, &places, &plan.data);
@@ -338,7 +339,8 @@ fn next(args: &InitArgs, places: &Places, data: &[PathBuf]) -> String {
     if args.labels.is_some() {
         text += "With `--mode accuracy` the last one compares every answer with its label.\n";
     }
-    text += "It runs one sample after the other. Offline and Server want a rate, which docs/own-model.md finds.\n";
+    text += "It runs one sample after the other. Offline and Server want a rate, which \
+             docs/own-model.md finds.\n";
     text
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use qdl::{
     config::{CONNECTIONS, NicConfig},
-    model::ModelSpec,
+    model::{ModelSpec, TensorSpec},
     run::{request_stride, response_stride},
     topology::{FIRST_RUN, fill_template},
 };
@@ -27,7 +27,8 @@ const COMMENT: usize = 32;
 /// What the files are made from.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    pub model: Model,
+    /// The output that names the class comes first.
+    pub model: ModelSpec,
     pub model_file: PathBuf,
     pub library: Option<PathBuf>,
     pub samples: PathBuf,
@@ -44,81 +45,49 @@ pub(super) struct Plan {
     pub data: Vec<PathBuf>,
 }
 
-/// A model's tensors, each as YAML has it.
-#[derive(Clone, Debug)]
-pub(super) struct Model {
-    pub name: String,
-    inputs: Vec<Value>,
-    /// The one that names the class comes first.
-    outputs: Vec<Value>,
+/// The model with the output first that names the class, which is `class`.
+///
+/// # Errors
+/// There is no such output.
+pub(super) fn with_class_first(model: &ModelSpec, class: Option<&str>) -> Result<ModelSpec> {
+    let mut outputs: Vec<_> = model.outputs().cloned().collect();
+    if let Some(class) = class {
+        let Some(at) = outputs.iter().position(|o| o.name == class) else {
+            let names: Vec<_> = outputs.iter().map(|o| o.name.as_str()).collect();
+            bail!(
+                "--class {class}: the model's outputs are {}",
+                names.join(", ")
+            );
+        };
+        outputs[..=at].rotate_right(1);
+    }
+    Ok(ModelSpec {
+        output: outputs.remove(0),
+        other_outputs: outputs,
+        ..model.clone()
+    })
 }
 
-impl Model {
-    /// Of what the engine read. `class` is the output that is to come first.
-    ///
-    /// # Errors
-    /// There is no such output.
-    pub fn of(model: &ModelSpec, class: Option<&str>) -> Result<Self> {
-        // As the control plane spells it, which is how YAML does.
-        let fields = serde_json::to_value(model)?;
-        let list = |key: &str| fields[key].as_array().cloned().unwrap_or_default();
-        let mut outputs = vec![fields["output"].clone()];
-        outputs.extend(list("other_outputs"));
-        if let Some(class) = class {
-            let Some(at) = outputs.iter().position(|o| o["name"] == class) else {
-                let names: Vec<_> = outputs.iter().filter_map(|o| o["name"].as_str()).collect();
-                bail!(
-                    "--class {class}: the model's outputs are {}",
-                    names.join(", ")
-                );
-            };
-            let first = outputs.remove(at);
-            outputs.insert(0, first);
-        }
-        Ok(Model {
-            name: model.name.clone(),
-            inputs: list("inputs"),
-            outputs,
-        })
-    }
-
-    /// The outputs in their order, for people.
-    pub fn outputs(&self) -> Vec<String> {
-        let text = |o: &Value| {
-            let plain = |key: &str| o[key].as_str().unwrap_or_default().to_owned();
-            format!("{}: {}{}", plain("name"), plain("dtype"), o["shape"])
-        };
-        self.outputs.iter().map(text).collect()
-    }
-
-    /// The values of both templates that are of the model alone.
-    fn values(&self) -> Vec<(&'static str, String)> {
-        let list = |tensors: &[Value]| {
-            let items = tensors.iter().map(|t| format!("    - {}", tensor(t)));
-            items.collect::<Vec<_>>().join("\n")
-        };
-        let (first, others) = self.outputs.split_at(1);
-        let more = if others.is_empty() { "" } else { " " };
-        vec![
-            ("name", quoted(&self.name)),
-            ("inputs", list(&self.inputs)),
-            ("output", first.iter().map(tensor).collect()),
-            ("more", more.to_owned()),
-            ("other_outputs", list(others)),
-        ]
-    }
+/// The values of both templates that are of the model alone.
+fn of_model(model: &ModelSpec) -> Vec<(&'static str, String)> {
+    let list = |tensors: &[TensorSpec]| {
+        let items = tensors.iter().map(|t| format!("    - {}", tensor(t)));
+        items.collect::<Vec<_>>().join("\n")
+    };
+    let others = &model.other_outputs;
+    let more = if others.is_empty() { "" } else { " " };
+    vec![
+        ("name", quoted(&model.name)),
+        ("inputs", list(&model.inputs)),
+        ("output", tensor(&model.output)),
+        ("more", more.to_owned()),
+        ("other_outputs", list(others)),
+    ]
 }
 
-fn tensor(t: &Value) -> String {
-    let text = |key: &str| t[key].as_str().unwrap_or_default();
-    let shape: Vec<_> = t["shape"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(Value::to_string)
-        .collect();
-    let (name, dtype, shape) = (quoted(text("name")), text("dtype"), shape.join(", "));
-    format!("{{name: {name}, dtype: {dtype}, shape: [{shape}]}}")
+fn tensor(t: &TensorSpec) -> String {
+    let name = quoted(&t.name);
+    format!("{{name: {name}, dtype: {}, shape: {:?}}}", t.dtype, t.shape)
 }
 
 /// Slots of one connection, where as many as two usually have exceed an accelerator's budget.
@@ -142,7 +111,7 @@ pub(super) fn frontend(plan: &Plan, places: &Places, folder: &Path) -> String {
     let accelerators = places.accelerators.iter();
     let accelerators = accelerators.map(|at| format!("  - control: {}\n", quoted(&at.control)));
     let connections = if plan.slots.is_some() { "1" } else { "auto" };
-    let mut values = plan.model.values();
+    let mut values = of_model(&plan.model);
     values.extend([
         ("token", token(places)),
         ("samples", path(&plan.samples)),
@@ -176,7 +145,7 @@ pub(super) fn accelerator(plan: &Plan, at: &Place, places: &Places, folder: &Pat
     let library = plan.library.as_deref().filter(|_| at.is_here);
     let library = library.map(|library| quoted(&named_from(folder, library)));
     let intra_threads = if at.is_here { plan.intra_threads } else { 1 };
-    let mut values = plan.model.values();
+    let mut values = of_model(&plan.model);
     values.extend([
         ("node", at.node()),
         ("control", at.listen.to_string()),
@@ -211,7 +180,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use qdl::{
         config::{parse_accelerator, parse_frontend},
-        model::{DType, TensorSpec},
+        model::DType,
     };
 
     use super::*;
@@ -235,7 +204,7 @@ mod tests {
 
     fn plan(spec: &ModelSpec) -> Plan {
         Plan {
-            model: Model::of(spec, None).expect("a model"),
+            model: with_class_first(spec, None).expect("a model"),
             model_file: "/data/a model.onnx".into(),
             library: Some("/lib/libonnxruntime.so".into()),
             samples: "/data/#1: samples".into(),
@@ -305,7 +274,7 @@ mod tests {
 
     #[test]
     fn an_output_that_is_not_there_is_named() {
-        let error = Model::of(&spec(&[1]), Some("boxes")).expect_err("not there");
+        let error = with_class_first(&spec(&[1]), Some("boxes")).expect_err("not there");
         assert!(
             error
                 .to_string()

@@ -169,7 +169,8 @@ impl AcceleratorConfig {
             out.add(
                 path,
                 format!(
-                    "batches take {} bytes when they are decompressed, and memory_mib leaves nothing for slots",
+                    "batches take {} bytes when they are decompressed, and memory_mib leaves \
+                     nothing for slots",
                     self.decompressed_bytes()
                 ),
                 "raise `memory_mib`, or lower `engine.max_batch` or `engine.threads`",
@@ -400,16 +401,6 @@ impl Root for AcceleratorConfig {
         self.auth().check(self.auth, out);
         self.check_model(out);
         self.check_addresses(out);
-        if self.nics.is_empty() {
-            out.add(
-                "nics",
-                "the list of NICs is empty",
-                "add at least one, as in `- listen: 127.0.0.1:7410`",
-            );
-        }
-        for (i, nic) in self.nics.iter().enumerate() {
-            nic.check(Self::SIDE, &format!("nics[{i}]"), out);
-        }
         self.engine.check(out);
         self.check_compression(out);
         self.check_gpus(out);

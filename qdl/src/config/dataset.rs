@@ -30,25 +30,24 @@ pub enum DatasetKind {
 }
 
 impl DatasetKind {
-    /// As YAML spells it, and the keys it has beside `kind`.
-    fn keys(self) -> (&'static str, &'static [&'static str]) {
+    /// As YAML spells it.
+    fn as_str(self) -> &'static str {
         match self {
-            DatasetKind::Raw => ("raw", &["samples", "lengths", "labels"]),
-            DatasetKind::Random => (
-                "random",
-                &[
-                    "count",
-                    "seed",
-                    "min_bytes",
-                    "max_bytes",
-                    "distribution",
-                    "shape",
-                ],
-            ),
-            DatasetKind::Tokens => (
-                "tokens",
-                &["samples", "count", "seed", "min_len", "max_len", "vocab"],
-            ),
+            DatasetKind::Raw => "raw",
+            DatasetKind::Random => "random",
+            DatasetKind::Tokens => "tokens",
+        }
+    }
+
+    /// Whether a data set of this kind has a key.
+    fn has(self, key: &str) -> bool {
+        match key {
+            "kind" => true,
+            "samples" => self != DatasetKind::Random,
+            "lengths" | "labels" => self == DatasetKind::Raw,
+            "count" | "seed" => self != DatasetKind::Raw,
+            "min_bytes" | "max_bytes" | "distribution" | "shape" => self == DatasetKind::Random,
+            _ => self == DatasetKind::Tokens,
         }
     }
 }
@@ -230,7 +229,7 @@ impl DatasetConfig {
 
     /// Checks it against the model and against the samples that are loaded at a time.
     pub(super) fn check(&self, model: &ModelSpec, loaded: Option<usize>, out: &mut Findings<'_>) {
-        let (kind, own) = self.kind.keys();
+        let kind = self.kind.as_str();
         let document = out.document;
         if !document.has("dataset.kind") {
             return out.add(
@@ -240,7 +239,7 @@ impl DatasetConfig {
             );
         }
         for key in document.keys("dataset") {
-            if key != "kind" && !own.contains(&key) {
+            if !self.kind.has(key) {
                 out.add(
                     format!("dataset.{key}"),
                     format!("a data set of kind `{kind}` has no `{key}`"),
@@ -341,8 +340,8 @@ impl DatasetConfig {
                 "dataset.shape",
                 format!("the largest sample has {most} bytes"),
                 format!(
-                    "it fits no slot: the model's input has {room} bytes; set its `shape` on every node to what \
-                     the largest sample needs"
+                    "it fits no slot: the model's input has {room} bytes; set its `shape` on every \
+                     node to what the largest sample needs"
                 ),
             );
         } else if model.fixed_size() && least != room {

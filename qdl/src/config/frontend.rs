@@ -258,21 +258,12 @@ impl Root for FrontendConfig {
         self.check_accelerators(out);
         self.dataset
             .check(model, self.performance_sample_count, out);
-        if self.nics.is_empty() {
-            out.add(
-                "nics",
-                "the list of NICs is empty",
-                "add at least one, as in `- address: 127.0.0.1`",
-            );
-        }
-        for (i, nic) in self.nics.iter().enumerate() {
-            nic.check(Self::SIDE, &format!("nics[{i}]"), out);
-        }
         if self.verify == Verify::Digest && model.max_output_bytes() < Some(8) {
             out.add(
                 "verify",
                 format!(
-                    "`verify: digest` expects responses of 8 bytes or more, the model's output is {}",
+                    "`verify: digest` expects responses of 8 bytes or more, the model's output \
+                     is {}",
                     model
                         .outputs()
                         .map(ToString::to_string)

@@ -14,7 +14,7 @@ use super::{
     error::{ConfigError, Problem},
     frontend::FrontendConfig,
     nic::{NicConfig, NicFabric},
-    nic_keys::{check_keys, fabric_of},
+    nic_keys::{check_keys, check_nics, fabric_of},
     rules::{Finding, Findings, Root},
     words::{describe, is_about_value},
 };
@@ -169,6 +169,7 @@ impl Source {
             self.read_fabrics(config.nics(), &mut out)?;
             config.resolve(&self.base);
             out.ranges("", config.validate());
+            check_nics(config.nics(), C::SIDE, &mut out);
             config.check(&mut out);
             Some(config)
         });

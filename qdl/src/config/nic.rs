@@ -225,9 +225,9 @@ pub struct IbKeys {
     /// batch more.
     #[garde(custom(auto_within(1..=MAX_DEPTH)))]
     pub receive_depth: Auto<u32>,
-    /// On an accelerator: slots lie in the memory of [`NicConfig::gpu`], where the NIC writes them (GPUDirect);
-    /// default false. Where what it writes is not seen there, they lie in the host's memory, and a
-    /// warning says why.
+    /// On an accelerator: slots lie in the memory of [`NicConfig::gpu`], where the NIC writes them
+    /// (GPUDirect); default false. Where what it writes is not seen there, they lie in the host's
+    /// memory, and a warning says why.
     pub gpudirect: bool,
     /// Marks the last write of a burst solicited, so that a sleeping peer wakes once; default true.
     pub solicited: bool,
@@ -497,8 +497,8 @@ fn congestion<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Congestion, 
     })
 }
 
-/// Rule: a name of 1 to 63 letters, digits and characters that `also` takes. `wrong` is what another
-/// text is not, and what would be right.
+/// Rule: a name of 1 to 63 letters, digits and characters that `also` takes. The two texts say what
+/// another value is not, and what would be right.
 pub(super) fn name_of(
     also: fn(char) -> bool,
     [wrong, right]: [&'static str; 2],

@@ -81,9 +81,24 @@ fn useless(key: &str, side: Side, fabric: &str) -> Option<&'static str> {
     }
 }
 
+/// Checks the entries of `nics`.
+pub(super) fn check_nics(nics: &[NicConfig], side: Side, out: &mut Findings<'_>) {
+    if nics.is_empty() {
+        let example = match side {
+            Side::Frontend => "- address: 127.0.0.1",
+            Side::Accelerator => "- listen: 127.0.0.1:7410",
+        };
+        let help = format!("add at least one, as in `{example}`");
+        out.add("nics", "the list of NICs is empty", help);
+    }
+    for (i, nic) in nics.iter().enumerate() {
+        nic.check(side, &format!("nics[{i}]"), out);
+    }
+}
+
 impl NicConfig {
     /// Checks the entry found at `path`.
-    pub(super) fn check(&self, side: Side, path: &str, out: &mut Findings<'_>) {
+    fn check(&self, side: Side, path: &str, out: &mut Findings<'_>) {
         self.check_group(path, out);
         let (ranges, most_inline) = match &self.fabric {
             NicFabric::Tcp(tcp) => {

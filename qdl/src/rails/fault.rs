@@ -81,66 +81,32 @@ mod tests {
 
     #[test]
     fn the_usual_cases() {
-        let all = Evidence::default();
+        // What the NIC says, whether the control session is lost, and other rails up and down: over
+        // the same NIC, to the same peer.
         let cases = [
             // A cable pulled here: the port says so.
-            (
-                Evidence {
-                    local_down: Some(true),
-                    same_peer_up: 3,
-                    ..all
-                },
-                Fault::LocalNic,
-            ),
+            (Some(true), false, [0, 0], [3, 0], Fault::LocalNic),
             // A NIC that hangs and says nothing: its rails to both peers are lost, other NICs reach
             // them.
-            (
-                Evidence {
-                    same_nic_down: 1,
-                    same_peer_up: 3,
-                    ..all
-                },
-                Fault::LocalNic,
-            ),
+            (None, false, [0, 1], [3, 0], Fault::LocalNic),
             // A cable pulled at the peer: everything else works.
-            (
-                Evidence {
-                    local_down: Some(false),
-                    same_nic_up: 1,
-                    same_peer_up: 3,
-                    ..all
-                },
-                Fault::Path,
-            ),
+            (Some(false), false, [1, 0], [3, 0], Fault::Path),
             // A peer that died: four rails to it lost, the other peer is reached over the same NIC.
-            (
-                Evidence {
-                    control_lost: true,
-                    same_nic_up: 1,
-                    same_peer_down: 3,
-                    ..all
-                },
-                Fault::Peer,
-            ),
+            (None, true, [1, 0], [0, 3], Fault::Peer),
             // The only peer died.
-            (
-                Evidence {
-                    control_lost: true,
-                    same_peer_down: 3,
-                    ..all
-                },
-                Fault::Peer,
-            ),
+            (None, true, [0, 0], [0, 3], Fault::Peer),
             // One of two rails to the only peer.
-            (
-                Evidence {
-                    same_peer_up: 1,
-                    ..all
-                },
-                Fault::Path,
-            ),
+            (None, false, [0, 0], [1, 0], Fault::Path),
         ];
-        for (evidence, fault) in cases {
+        for (local_down, control_lost, nic, peer, fault) in cases {
+            let evidence = Evidence {
+                local_down,
+                control_lost,
+                same_nic_up: nic[0],
+                same_nic_down: nic[1],
+                same_peer_up: peer[0],
+                same_peer_down: peer[1],
+            };
             assert_eq!(evidence.fault(), fault, "{evidence:?}");
         }
     }

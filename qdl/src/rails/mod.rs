@@ -15,14 +15,13 @@
 //!
 //! | file | what is in it | what for |
 //! | --- | --- | --- |
-//! | `arbiter` | [`Policy`], [`Load`], [`Arbiter`] | the policies by name; those without health |
-//! | `connections` | [`RailArbiter`] | by health: several peers, connections and threads |
+//! | `arbiter/outstanding` | [`Load`], [`Arbiter`] | the policies without health |
+//! | `arbiter/by_health` | [`RailArbiter`] | by health: several peers, connections and threads |
 //! | `peer` | [`PeerRails`] | by health: the rails to one peer |
 //! | `select` | [`RailPolicy`] | the three policies by health, over scores alone |
 //! | `paths` | `Ends` | the own path, and the number m that divides the rails |
 //! | `scored` | `ScoredRails` | the rails in service with their scores |
 //! | `scores`, `meters` | [`Meter`], [`Meters`], [`Interior`] | from times and bytes to scores |
-//! | `score` | [`Score`] | a fraction in (0, 1], exact |
 //! | `state` | [`RailState`] | in service, congested, on probation, down |
 //! | `failback` | [`Failback`] | how long a rail is held back |
 //! | `fault` | [`Fault`], [`Evidence`] | whose fault a lost rail is: local NIC, path or peer |

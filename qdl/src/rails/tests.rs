@@ -421,39 +421,19 @@ fn a_rail_is_lost_with_its_last_connection_and_the_fault_is_told() {
 
 #[test]
 fn connections_that_lead_nowhere_are_named() {
-    let connection = ConnectionRail {
-        peer: 0,
-        rail: RailId(0),
-        target: 0,
-        nic: 0,
+    let connection = |(peer, rail, target, nic)| ConnectionRail {
+        peer,
+        rail: RailId(rail),
+        target,
+        nic,
     };
-    let bad = [
-        ConnectionRail {
-            peer: 1,
-            ..connection
-        },
-        ConnectionRail {
-            rail: RailId(2),
-            ..connection
-        },
-        ConnectionRail {
-            target: 1,
-            ..connection
-        },
-        ConnectionRail {
-            nic: 1,
-            ..connection
-        },
-    ];
-    for b in bad {
-        let cfgs = RailArbiterCfgs {
+    for bad in [(1, 0, 0, 0), (0, 2, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)] {
+        let error = RailArbiter::new(&RailArbiterCfgs {
             peers: vec![cfgs(spray(), 2)],
-            connections: vec![connection, b],
-        };
-        let error = RailArbiter::new(&cfgs).expect_err("bad");
-        assert!(
-            matches!(error, RailsError::Connection { connection: 1, .. }),
-            "{error}"
-        );
+            connections: [(0, 0, 0, 0), bad].map(connection).to_vec(),
+        });
+        let error = error.expect_err("bad");
+        let named = matches!(error, RailsError::Connection { connection: 1, .. });
+        assert!(named, "{error}");
     }
 }

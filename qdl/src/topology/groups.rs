@@ -97,8 +97,8 @@ impl Topology {
         let far: Vec<_> = cpus.iter().filter(|c| !own.contains(**c)).collect();
         let first = far.first()?;
         Some(format!(
-            "{nic} sits on NUMA node {node} (cores {own}), but its thread is pinned to core {first}: every \
-             sample crosses between the sockets; choose `cpus` from that node"
+            "{nic} sits on NUMA node {node} (cores {own}), but its thread is pinned to core \
+             {first}: every sample crosses between the sockets; choose `cpus` from that node"
         ))
     }
 }

@@ -65,8 +65,8 @@ impl Topology {
             let _ = writeln!(out, "  {}  cores {}", n.id, n.cpus);
         }
         out.push_str(
-            "\nX itself, PIX one PCIe switch, PXB several, PHB the host bridge, NODE between host bridges of a \
-             NUMA node, SYS between NUMA nodes\n",
+            "\nX itself, PIX one PCIe switch, PXB several, PHB the host bridge, NODE between host \
+             bridges of a NUMA node, SYS between NUMA nodes\n",
         );
         out
     }

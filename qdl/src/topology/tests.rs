@@ -173,16 +173,6 @@ fn a_nic_is_on_its_own_node_unless_its_entry_names_another() {
          pci pci0000:10/0000:10:01.0 vendor=0x15b3 numa=0\n  net eth0 addr=10.0.0.2\n\
          pci pci0000:80/0000:80:03.0 vendor=0x15b3 numa=1\n  ib mlx5_0 rate=200\n",
     );
-    let nics = |entries: &str| {
-        let text = format!(
-            "node: f\nmodel:\n  name: m\n  inputs: [{{name: a, dtype: u8, shape: [4]}}]\n  \
-             output: {{name: o, dtype: u8, shape: [8]}}\ndataset: {{kind: random}}\nauth: none\n\
-             accelerators: [{{control: 127.0.0.1:7400}}]\nnics: [{entries}]\n"
-        );
-        parse_frontend(&text, "f.yaml", Path::new("/"))
-            .expect("sound")
-            .nics
-    };
     let nodes =
         |entries: &str| -> Vec<_> { nics(entries).iter().map(|n| t.node_of_nic(n)).collect() };
     assert_eq!(
@@ -329,14 +319,15 @@ fn with_no_nic_at_all_the_yaml_is_for_loopback() {
     parse_accelerator(&a, "a.yaml", Path::new("/")).expect("good");
 }
 
-fn entry(yaml: &str) -> NicConfig {
+/// These entries of a frontend's `nics`.
+fn nics(entries: &str) -> Vec<NicConfig> {
     let text = format!(
-        "node: f\nmodel: {{name: m, inputs: [{{name: i, dtype: u8, shape: [4]}}], output: {{name: \
-         o, dtype: u8, shape: [8]}}}}\ndataset: {{kind: random}}\n\
-         accelerators: [{{control: 127.0.0.1:1}}]\nnics: [{yaml}]\n"
+        "node: f\nmodel:\n  name: m\n  inputs: [{{name: a, dtype: u8, shape: [4]}}]\n  \
+         output: {{name: o, dtype: u8, shape: [8]}}\ndataset: {{kind: random}}\n\
+         accelerators: [{{control: 127.0.0.1:7400}}]\nnics: [{entries}]\n"
     );
     let config = parse_frontend(&text, "f.yaml", Path::new("/"));
-    config.unwrap_or_else(|e| panic!("{e}")).nics.remove(0)
+    config.unwrap_or_else(|e| panic!("{e}")).nics
 }
 
 /// Device or domain.
@@ -348,7 +339,7 @@ fn name_of(nic: &NicConfig) -> String {
 
 /// Domains or devices, with their GPUs.
 fn spelled(t: &Topology, yaml: &str, feeds_gpus: bool) -> Vec<(String, Option<u32>)> {
-    let all = t.spell_out(&[entry(yaml)], feeds_gpus).expect("some fit");
+    let all = t.spell_out(&nics(yaml), feeds_gpus).expect("some fit");
     all.into_iter().map(|(_, n)| (name_of(&n), n.gpu)).collect()
 }
 
@@ -372,7 +363,7 @@ fn a_line_stands_for_32_nics_four_for_each_gpu() {
     };
     assert_eq!(names(&there), names(&all));
     // All other keys are each one's own.
-    let nics = t.spell_out(&[entry(yaml)], true).expect("some fit");
+    let nics = t.spell_out(&nics(yaml), true).expect("some fit");
     assert!(
         nics.iter()
             .all(|(of, n)| *of == 0 && n.slots == Auto::Fixed(64))
@@ -386,11 +377,7 @@ fn a_line_stands_for_32_nics_four_for_each_gpu() {
 #[test]
 fn entries_beside_a_line_stay_where_they_are() {
     let t = read(machine::TWO_SOCKETS);
-    let entries = [
-        entry("{device: mlx5_9}"),
-        entry("{match: 'mlx5_?', queue_pairs: 2}"),
-        entry("{device: mlx5_8}"),
-    ];
+    let entries = nics("{device: mlx5_9}, {match: 'mlx5_?', queue_pairs: 2}, {device: mlx5_8}");
     let all = t.spell_out(&entries, true).expect("some fit");
     let names: Vec<_> = all.iter().map(|(of, n)| (*of, name_of(n))).collect();
     let names: Vec<_> = names
@@ -410,7 +397,7 @@ fn entries_beside_a_line_stay_where_they_are() {
 fn providers_over_sockets_have_interfaces() {
     let t = read(machine::DGX_A100);
     let all = t.spell_out(
-        &[entry("{ofi: tcp;ofi_rxm, match: 'ib?', group_by: gpu}")],
+        &nics("{ofi: tcp;ofi_rxm, match: 'ib?', group_by: gpu}"),
         true,
     );
     for (i, (_, n)) in all.expect("some fit").iter().enumerate() {
@@ -423,14 +410,14 @@ fn providers_over_sockets_have_interfaces() {
 #[test]
 fn a_pattern_that_nothing_fits_is_named_with_what_there_is() {
     let t = read(machine::DGX_A100);
-    let none = t.spell_out(&[entry("{ofi: efa, match: 'rdmap*'}")], true);
+    let none = t.spell_out(&nics("{ofi: efa, match: 'rdmap*'}"), true);
     let text = none.expect_err("nothing fits").to_string();
     assert!(
         text.starts_with("nics[0].match: \"rdmap*\" fits no RDMA device")
             && text.contains("mlx5_0"),
         "{text}"
     );
-    let none = read(machine::LAPTOP).spell_out(&[entry("{match: '*'}")], true);
+    let none = read(machine::LAPTOP).spell_out(&nics("{match: '*'}"), true);
     let text = none.expect_err("nothing fits").to_string();
     assert!(text.ends_with("there are none"), "{text}");
 }

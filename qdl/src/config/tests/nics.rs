@@ -232,9 +232,9 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     assert_refused(
         ours,
         " => an `ofi` NIC needs `domain`, or the `address` that it has
-         , domain: d, listen: 127.0.0.1:1 => `listen` is a key of the fabric `tcp`, and this NIC is `ofi`
+         , domain: d, listen: 127.0.0.1:1 => `listen` is a key of the fabric `tcp`
          , domain: d, device: mlx5_0 => `device` is a key of the fabric `ib`, and this NIC is `ofi`
-         , domain: d, gpudirect: true => `gpudirect` is a key of the fabric `ib`, and this NIC is `ofi`
+         , domain: d, gpudirect: true => `gpudirect` is a key of the fabric `ib`
          , domain: d, slots: 4 => `slots` does nothing on an accelerator
          , domain: d, inline_bytes: 2000 => inline_bytes is 2000
          , domain: 'a b' => domain is no domain",
@@ -246,6 +246,25 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
         tcp,
         ["9:34 `domain` is a key of the fabric `ofi`, and this NIC is `tcp`"]
     );
+}
+
+#[test]
+fn keys_of_an_entry_stand_in_any_order_and_may_come_from_an_anchor() {
+    let c = good(frontend(&format!(
+        "{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n  \
+         - &one {{queue_pairs: 2, slots: 7, device: mlx5_0}}\n  \
+         - {{<<: *one, device: mlx5_1}}\n"
+    )));
+    let expected = ["mlx5_0", "mlx5_1"].map(|device| NicConfig {
+        slots: Auto::Fixed(7),
+        ..NicFabric::Ib(IbKeys {
+            device: device.to_owned(),
+            queue_pairs: 2,
+            ..IbKeys::default()
+        })
+        .into()
+    });
+    assert_eq!(c.nics, expected);
 }
 
 #[test]

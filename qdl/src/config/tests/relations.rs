@@ -317,7 +317,8 @@ fn verify_digest_needs_eight_bytes_or_more() {
     assert_eq!(
         problems(frontend(&narrow)),
         [
-            "9:9 `verify: digest` expects responses of 8 bytes or more, the model's output is o: u8[7]"
+            "9:9 `verify: digest` expects responses of 8 bytes or more, the model's output is \
+             o: u8[7]"
         ]
     );
 }
