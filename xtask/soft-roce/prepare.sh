@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes what the guest boots from, and says where it lies: a folder with the files `kernel` and `initramfs`.
+# Makes what the guest boots from: CACHE/guest, a link to a folder with the files `kernel` and `initramfs`.
 #
 #   prepare.sh CACHE      CACHE keeps the package of Debian's kernel, which is unpacked and never installed
 #
@@ -27,7 +27,7 @@ fi
 # Another one where these scripts are others.
 folder=$cache/guest-$(cat "$0" "$here/init.sh" | cksum | cut -d ' ' -f 1)
 if [ -d "$folder" ]; then
-    echo "$folder"
+    ln -sfn "$(basename "$folder")" "$cache/guest"
     exit
 fi
 mkdir -p "$cache"
@@ -83,4 +83,4 @@ chmod +x "$work/root/init"
 (cd "$work/root" && find . | busybox cpio -o -H newc) >"$work/guest/initramfs" 2>/dev/null
 # A second run may have been faster; its guest is as good.
 mv "$work/guest" "$folder" 2>/dev/null || [ -d "$folder" ]
-echo "$folder"
+ln -sfn "$(basename "$folder")" "$cache/guest"

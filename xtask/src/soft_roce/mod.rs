@@ -83,15 +83,17 @@ fn prepare(root: &Path) -> Result<PathBuf> {
     if !cfg!(target_arch = "x86_64") {
         return Err(anyhow!("it is for x86_64 machines").context(NO_GUEST));
     }
+    let cache = root.join(".deps/soft-roce");
     let mut script = Command::new("sh");
     script.arg(root.join("xtask/soft-roce/prepare.sh"));
-    script.arg(root.join(".deps/soft-roce"));
+    script.arg(&cache);
     let (status, said) = run_copying("prepare.sh", &mut script, PREPARE, true)?;
-    let line = |line: Option<&str>| line.unwrap_or("prepare.sh says nothing").to_owned();
     if !status.success() {
-        return Err(anyhow!(line(said.trim_end().lines().last())).context(NO_GUEST));
+        let last = said.trim_end().lines().last();
+        let why = last.unwrap_or("prepare.sh says nothing").to_owned();
+        return Err(anyhow!(why).context(NO_GUEST));
     }
-    Ok(PathBuf::from(line(said.lines().next())))
+    Ok(cache.join("guest"))
 }
 
 /// Has cargo build something; the last file to be run that it made.

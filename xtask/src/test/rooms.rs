@@ -63,29 +63,30 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
 
 /// Dependencies that a crate must not have; its tests may.
 fn unwanted(member: &str, manifest: &str) -> Vec<String> {
-    let has = |list: &str, name: &str| list.split(' ').any(|word| word == name);
-    let name = manifest
-        .split("name = \"")
-        .nth(1)
-        .and_then(|rest| rest.split('"').next());
-    let name = name.unwrap_or(member);
-    let rules = MUST_NOT_KNOW
-        .lines()
-        .filter_map(|rule| rule.split_once(": "));
-    let rules: Vec<_> = rules.filter(|(these, _)| has(these, name)).collect();
-    let is_wanted = |section: &&str| {
-        let head = section.trim_start_matches('[').split(']').next();
-        head.is_some_and(|h| h == "dependencies" || h.ends_with(".dependencies"))
-    };
-    let sections = manifest.split("\n[").filter(is_wanted);
-    let names = sections
-        .flat_map(str::lines)
-        .map(|line| line.split(['.', ' ', '=']).next());
-    names
-        .flatten()
-        .filter(|other| rules.iter().any(|(_, others)| has(others, other)))
-        .map(|other| format!("{member}/Cargo.toml: {name} must not know {other}"))
-        .collect()
+    let name = manifest.split('"').nth(1).unwrap_or(member);
+    let (mut complaints, mut inside) = (Vec::new(), false);
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            inside = line == "[dependencies]" || line.ends_with(".dependencies]");
+        }
+        let other = line.split(['.', ' ', '=']).next().unwrap_or_default();
+        if inside && rules(MUST_NOT_KNOW, name).any(|others| has(others, other)) {
+            complaints.push(format!("{member}/Cargo.toml: {name} must not know {other}"));
+        }
+    }
+    complaints
+}
+
+/// What the lines of a table say of a name.
+fn rules<'t>(table: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
+    let lines = table.lines().filter_map(|line| line.split_once(": "));
+    lines
+        .filter(move |(names, _)| has(names, name))
+        .map(|(_, rest)| rest)
+}
+
+fn has(names: &str, name: &str) -> bool {
+    names.split(' ').any(|own| own == name)
 }
 
 /// The paths that a source names, from the crate's root on. Comments and what is compiled for tests
@@ -106,9 +107,8 @@ fn paths(text: &str, module: &Name) -> Vec<Name> {
         let close = code[open..].find('}').map_or(code.len() - 1, |n| open + n);
         let start = code[..open].rfind(ends).map_or(0, |n| n + 1);
         let items = code[open + 3..close].split(',').map(str::trim);
-        let items: Vec<_> = items
-            .map(|i| format!("{}::{i}", &code[start..open]))
-            .collect();
+        let prefix = &code[start..open];
+        let items: Vec<_> = items.map(|i| format!("{prefix}::{i}")).collect();
         code.replace_range(start..=close, &items.join(", "));
     }
     let mut found = Vec::new();
@@ -131,10 +131,8 @@ fn paths(text: &str, module: &Name) -> Vec<Name> {
 fn circles(krate: &str, modules: &BTreeMap<Name, Vec<Name>>) -> Vec<String> {
     // Of each folder, which file uses which.
     let mut arrows: BTreeMap<&[String], BTreeSet<[&str; 2]>> = BTreeMap::new();
-    for (user, path) in modules
-        .iter()
-        .flat_map(|(m, paths)| paths.iter().map(move |p| (m, p)))
-    {
+    let each = |(user, paths)| std::iter::repeat(user).zip(paths);
+    for (user, path) in modules.iter().flat_map(each) {
         let depth = user.iter().zip(path).take_while(|(a, b)| a == b).count();
         let (folder, Some(file), Some(word)) = (&user[..depth], user.get(depth), path.get(depth))
         else {
@@ -163,12 +161,8 @@ fn circles(krate: &str, modules: &BTreeMap<Name, Vec<Name>>) -> Vec<String> {
             arrows.retain(goes_on);
         }
         let folder = format!("{krate}/src/{}", folder.join("/"));
-        let left = LEFT.lines().filter_map(|line| line.split_once(": "));
-        let left = left
-            .filter(|(name, _)| *name == folder)
-            .flat_map(|(_, files)| files.split(' '));
-        let left: BTreeSet<_> = left.collect();
-        arrows.retain(|[from, to]| !(left.contains(from) && left.contains(to)));
+        let left = rules(LEFT, &folder).next().unwrap_or_default();
+        arrows.retain(|[from, to]| !(has(left, from) && has(left, to)));
         if !arrows.is_empty() {
             let arrows: Vec<_> = arrows.iter().map(|arrow| arrow.join(" uses ")).collect();
             complaints.push(format!("{folder}: in a circle, {}", arrows.join(", ")));
@@ -190,7 +184,10 @@ mod tests {
             std::fs::write(path, text).unwrap();
         };
         write("Cargo.toml", "members = [\"qdl\"]\n");
-        write("qdl/Cargo.toml", "[dev-dependencies]\nreport = \"1\"\n");
+        write(
+            "qdl/Cargo.toml",
+            "name = \"qdl\"\n[dev-dependencies]\nreport = \"1\"\n",
+        );
         write("qdl/src/lib.rs", "mod a;\nmod b;\npub use b::{C, D};\n");
         write("qdl/src/a.rs", "use crate::{C as D, E};\n");
         let only_tests = "// crate::a\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n";
@@ -200,7 +197,7 @@ mod tests {
         write("qdl/src/b/f.rs", "fn f(_: &super::super::a::X<u8>) {}\n");
         write(
             "qdl/Cargo.toml",
-            "[dependencies]\nreport.workspace = true\n",
+            "name = \"qdl\"\n[dependencies]\nreport.workspace = true\n",
         );
         let dependency = "qdl/Cargo.toml: qdl must not know report";
         let circle = "qdl/src/: in a circle, a uses b, b uses a";
