@@ -305,19 +305,25 @@ impl Shared {
         self.say(Own::Close(writes as u32), EACH * self.sends.depth())
     }
 
+    /// A send of nothing to the peer's slots.
+    pub fn bare(&self, send: usize, data: Option<u64>) -> Write {
+        Write {
+            send,
+            source: 0,
+            offset: 0,
+            len: 0,
+            target: self.slots,
+            data,
+        }
+    }
+
     fn say(&self, own: Own, send: usize) -> bool {
         let len = match own {
             Own::Hello(n) | Own::Answer(n) => n as usize,
             Own::Close(_) | Own::Count(_) => 0,
         };
-        let write = Write {
-            send,
-            source: 0,
-            offset: 0,
-            len,
-            target: self.slots,
-            data: Some(own.bits().into()),
-        };
+        let mut write = self.bare(send, Some(own.bits().into()));
+        write.len = len;
         // Before the provider has it: it may be over at once, by the other half's look.
         match self.endpoint.write(&write) {
             Ok(()) => {

@@ -95,14 +95,7 @@ impl OfiTx {
 
     /// A send that carries nothing but its data.
     fn bare(&self, send: usize, data: u64) -> Write {
-        Write {
-            send,
-            source: 0,
-            offset: 0,
-            len: 0,
-            target: self.shared.slots,
-            data: Some(data),
-        }
+        self.shared.bare(send, Some(data))
     }
 
     /// Where a payload is sent from: its source, or a copy where it is small.
@@ -137,17 +130,9 @@ impl OfiTx {
         let slot = u64::from(post.imm.slot());
         let at = slot * self.endpoint.peer_stride as u64 + u64::from(post.at);
         let (source, offset) = self.local(post, place);
-        let payload = Write {
-            send: first,
-            source,
-            offset,
-            len,
-            target: Target {
-                addr: self.shared.slots.addr.wrapping_add(at),
-                ..self.shared.slots
-            },
-            data: None,
-        };
+        let mut payload = self.shared.bare(first, None);
+        (payload.source, payload.offset, payload.len) = (source, offset, len);
+        payload.target.addr = payload.target.addr.wrapping_add(at);
         let whole = len == self.endpoint.peer_stride && post.at == 0;
         let data = match self.shared.form {
             OfiForm::Completion => Some(u64::from(imm)),
@@ -155,7 +140,8 @@ impl OfiTx {
             OfiForm::Cell if whole => Some(u64::from(imm)),
             OfiForm::After | OfiForm::Cell => None,
         };
-        self.waiting.push_back(Write { data, ..payload });
+        payload.data = data;
+        self.waiting.push_back(payload);
         if data.is_some() {
             return 1;
         }
@@ -178,17 +164,11 @@ impl OfiTx {
         // SAFETY: as in `local`.
         let _ = unsafe { self.staging.region.store(offset, &descriptor.encode()) };
         let at = u64::from(post.imm.slot()) * CELL_BYTES as u64;
-        Write {
-            send: EACH * place + 1,
-            source: 0,
-            offset,
-            len: CELL_BYTES,
-            target: Target {
-                addr: cells.addr.wrapping_add(at),
-                ..cells
-            },
-            data: Some(u64::from(post.imm.bits() | IN_CELL)),
-        }
+        let data = u64::from(post.imm.bits() | IN_CELL);
+        let mut write = self.bare(EACH * place + 1, data);
+        (write.offset, write.len, write.target) = (offset, CELL_BYTES, cells);
+        write.target.addr = cells.addr.wrapping_add(at);
+        write
     }
 
     /// Lets the provider work, unless the other half is at it.

@@ -1,9 +1,9 @@
 //! The exported functions as a table.
 //!
 //! `dlsym` without a version returns a symbol's default version, which for libibverbs is the
-//! current ABI (`IBVERBS_1.1` and later), never the 1.0 compatibility one. Some names of the header are
-//! macros or inline functions over other symbols: `ibv_reg_mr` is one over `ibv_reg_mr_iova2`, and
-//! `ibv_query_gid_ex` is exported with a leading underscore and takes the size of the entry.
+//! current ABI (`IBVERBS_1.1` and later), never the 1.0 compatibility one. Some names of the header
+//! are macros or inline functions over other symbols: `ibv_reg_mr` is one over `ibv_reg_mr_iova2`,
+//! and `ibv_query_gid_ex` is exported with a leading underscore and takes the size of the entry.
 
 use std::ffi::{c_int, c_uint, c_void};
 

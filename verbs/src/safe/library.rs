@@ -78,7 +78,7 @@ impl Verbs {
     ///
     /// [`Error::NoDevice`] when there are none.
     pub fn devices(&self) -> Result<Vec<String>, Error> {
-        Ok(DeviceList::get(self)?.names())
+        self.with_devices(|devices| devices.iter().map(|(_, name)| name.clone()).collect())
     }
 
     /// Opens the device called `name`. Pin the thread to the device's NUMA node first: the library
@@ -89,85 +89,52 @@ impl Verbs {
     /// [`Error::NoDevice`], [`Error::UnknownDevice`], or what opening and asking for its limits
     /// gave.
     pub fn open(self: &Arc<Self>, name: &str) -> Result<Arc<Context>, Error> {
-        let list = DeviceList::get(self)?;
-        let named = |&&device: &&NonNull<_>| name_of(device) == name;
-        let Some(&device) = list.devices().iter().find(named) else {
-            return Err(Error::UnknownDevice {
-                name: name.to_owned(),
-                present: list.names(),
-            });
-        };
-        // SAFETY: `device` is in a list that has not been freed yet.
-        let raw = unsafe { (self.api.open_device)(device.as_ptr()) };
-        let raw = NonNull::new(raw)
-            .ok_or_else(|| Error::verb_errno("ibv_open_device", || format!("opening {name}")))?;
-        // SAFETY: just opened, by this library, and given to nobody else.
-        unsafe { Context::adopt(Arc::clone(self), raw, name.to_owned()) }
+        self.with_devices(|devices| {
+            let Some((device, _)) = devices.iter().find(|(_, other)| other == name) else {
+                return Err(Error::UnknownDevice {
+                    name: name.to_owned(),
+                    present: devices.iter().map(|(_, other)| other.clone()).collect(),
+                });
+            };
+            // SAFETY: `device` is in a list that has not been freed yet.
+            let raw = unsafe { (self.api.open_device)(device.as_ptr()) };
+            let raw = NonNull::new(raw).ok_or_else(|| {
+                Error::verb_errno("ibv_open_device", || format!("opening {name}"))
+            })?;
+            // SAFETY: just opened, by this library, and given to nobody else.
+            unsafe { Context::adopt(Arc::clone(self), raw, name.to_owned()) }
+        })?
     }
-}
 
-/// The name of a device that is in a list that has not been freed.
-fn name_of(device: NonNull<raw::ibv_device>) -> String {
-    // SAFETY: the device is live, and its name an array within it.
-    let name = unsafe { &(*device.as_ptr()).name };
-    let bytes = name.map(|char| char as u8);
-    CStr::from_bytes_until_nul(&bytes).map_or_else(
-        |_| String::new(),
-        |text| text.to_string_lossy().into_owned(),
-    )
-}
-
-/// The list that `ibv_get_device_list` gives; its devices are valid until it is freed.
-struct DeviceList<'a> {
-    verbs: &'a Verbs,
-    list: NonNull<*mut raw::ibv_device>,
-    count: usize,
-}
-
-impl<'a> DeviceList<'a> {
-    fn get(verbs: &'a Verbs) -> Result<Self, Error> {
+    /// Runs `work` on the machine's devices, of which there is at least one, and their names. They
+    /// are valid until it returns.
+    fn with_devices<R>(
+        &self,
+        work: impl FnOnce(&[(NonNull<raw::ibv_device>, String)]) -> R,
+    ) -> Result<R, Error> {
         let mut count = 0;
         // SAFETY: the count is writable.
-        let list = unsafe { (verbs.api.get_device_list)(&raw mut count) };
-        let Some(list) = NonNull::new(list) else {
-            return Err(Error::NoDevice {
-                errno: last_errno(),
-            });
-        };
-        let list = Self {
-            verbs,
-            list,
-            count: usize::try_from(count).unwrap_or(0),
-        };
-        if list.count == 0 {
-            Err(Error::NoDevice { errno: 0 })
-        } else {
-            Ok(list)
+        let list = unsafe { (self.api.get_device_list)(&raw mut count) };
+        if list.is_null() {
+            let errno = last_errno();
+            return Err(Error::NoDevice { errno });
         }
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.devices()
-            .iter()
-            .map(|&device| name_of(device))
-            .collect()
-    }
-
-    fn devices(&self) -> &[NonNull<raw::ibv_device>] {
-        // SAFETY: the list holds `count` pointers, none of them null, and lives as long as `self`.
-        unsafe {
-            slice::from_raw_parts(
-                self.list.as_ptr().cast::<NonNull<raw::ibv_device>>(),
-                self.count,
-            )
-        }
-    }
-}
-
-impl Drop for DeviceList<'_> {
-    fn drop(&mut self) {
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the list holds `count` pointers, none of them null.
+        let devices = unsafe { slice::from_raw_parts(list.cast::<NonNull<_>>(), count) };
+        let named = devices.iter().map(|&device: &NonNull<raw::ibv_device>| {
+            // SAFETY: the list has not been freed; the name is an array within the device.
+            let name = unsafe { (*device.as_ptr()).name }.map(|char| char as u8);
+            let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+            (device, name.to_string_lossy().into_owned())
+        });
+        let result = match count {
+            0 => Err(Error::NoDevice { errno: 0 }),
+            _ => Ok(work(&named.collect::<Vec<_>>())),
+        };
         // SAFETY: from `ibv_get_device_list`, freed once; no device of it is used any more.
-        unsafe { (self.verbs.api.free_device_list)(self.list.as_ptr()) }
+        unsafe { (self.api.free_device_list)(list) };
+        result
     }
 }
 

@@ -136,19 +136,25 @@ impl Mr {
             let at = addr.as_ptr();
             (pd.context.api().reg_mr_iova2)(pd.as_raw(), at.cast(), len, at as u64, access.bits())
         };
-        let raw = NonNull::new(raw).ok_or_else(|| {
-            Error::verb_errno("ibv_reg_mr", || {
-                format!("registering {len} bytes on {}", pd.context.name())
-            })
-        })?;
-        let owner: Arc<dyn Any + Send + Sync> = Arc::<M>::clone(memory);
-        Ok(Arc::new(Self {
+        let doing = || format!("registering {len} bytes on {}", pd.context.name());
+        let raw = NonNull::new(raw).ok_or_else(|| Error::verb_errno("ibv_reg_mr", doing))?;
+        Ok(Self::of(pd, raw, addr.as_ptr() as u64, len, memory.clone()))
+    }
+
+    fn of(
+        pd: &Arc<Pd>,
+        raw: NonNull<raw::ibv_mr>,
+        base: u64,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
             pd: Arc::clone(pd),
             raw,
-            base: addr.as_ptr() as u64,
+            base,
             len,
             owner: Some(owner),
-        }))
+        })
     }
 
     /// Registers `len` bytes from `offset` of a dma-buf, such as the one that a GPU's driver
@@ -167,53 +173,34 @@ impl Mr {
         access: Access,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Arc<Self>, Error> {
-        let register = pd
-            .context
-            .api()
-            .reg_dmabuf_mr
-            .ok_or_else(|| Error::Unsupported {
-                what: "registering memory of another device (ibv_reg_dmabuf_mr)",
-                by: "this libibverbs: rdma-core 34 or newer is needed".to_owned(),
-            })?;
+        let register = pd.context.api().reg_dmabuf_mr;
+        let register = register.ok_or_else(|| Error::Unsupported {
+            what: "registering memory of another device (ibv_reg_dmabuf_mr)",
+            by: "this libibverbs: rdma-core 34 or newer is needed".to_owned(),
+        })?;
         Self::check_size(pd, len)?;
         // SAFETY: the domain is live; the kernel holds a dma-buf of its own from here on, so no
         // mapping is promised.
         let raw = unsafe {
-            register(
-                pd.as_raw(),
-                offset,
-                len,
-                iova,
-                dmabuf.as_raw_fd(),
-                access.bits() as c_int,
-            )
+            let (domain, fd, access) = (pd.as_raw(), dmabuf.as_raw_fd(), access.bits() as c_int);
+            register(domain, offset, len, iova, fd, access)
         };
-        let raw = NonNull::new(raw).ok_or_else(|| {
-            Error::verb_errno("ibv_reg_dmabuf_mr", || {
-                format!(
-                    "registering {len} bytes of a dma-buf on {}",
-                    pd.context.name()
-                )
-            })
-        })?;
-        Ok(Arc::new(Self {
-            pd: Arc::clone(pd),
-            raw,
-            base: iova,
-            len,
-            owner: Some(Arc::new((dmabuf, owner))),
-        }))
+        let doing = || {
+            let device = pd.context.name();
+            format!("registering {len} bytes of a dma-buf on {device}")
+        };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::verb_errno("ibv_reg_dmabuf_mr", doing))?;
+        Ok(Self::of(pd, raw, iova, len, Arc::new((dmabuf, owner))))
     }
 
     fn check_size(pd: &Pd, len: usize) -> Result<(), Error> {
-        let limit = pd.context.limits().max_mr_size;
         // Software devices say 0 or all ones for "no limit of its own".
-        if limit == 0 {
-            Ok(())
-        } else {
-            pd.context
-                .check_limit("a memory region in bytes", len as u64, limit, "max_mr_size")
-        }
+        let limit = match pd.context.limits().max_mr_size {
+            0 => u64::MAX,
+            limit => limit,
+        };
+        pd.context
+            .check_limit("a memory region in bytes", len as u64, limit, "max_mr_size")
     }
 
     /// The key for this node's own work requests.

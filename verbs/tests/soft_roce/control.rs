@@ -4,13 +4,8 @@ use std::sync::Arc;
 
 use verbs::{Access, Cq, Error, GidType, Mr, Pd, PortState, Qp, QpCaps};
 
-use super::{devices, rig::Bytes};
-
-const CAPS: QpCaps = QpCaps {
-    max_send_wr: 256,
-    max_recv_wr: 256,
-    max_inline_data: 64,
-};
+use super::devices;
+use super::rig::{Bytes, CAPS};
 
 pub fn the_devices_are_listed_and_described() {
     let (verbs, one, two) = devices();

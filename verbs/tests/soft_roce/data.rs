@@ -5,13 +5,13 @@ use std::time::Duration;
 use verbs::raw::{IBV_WC_RDMA_WRITE, IBV_WC_RECV_RDMA_WITH_IMM};
 use verbs::{Notify, QpCaps, SendChain, Write};
 
-use super::rig::{Settings, connect, pattern, readable};
+use super::rig::{CAPS, connect, pattern, readable};
 
 const SOON: Duration = Duration::from_secs(5);
 const NEVER: Duration = Duration::from_millis(100);
 
 pub fn a_write_with_immediate_arrives_with_its_bytes_number_and_length() {
-    let (a, b) = connect(Settings::default());
+    let (a, b) = connect(CAPS);
     let payload = pattern(150_528, 1);
     a.fill(0, &payload);
     b.receive(1);
@@ -36,7 +36,7 @@ pub fn a_write_with_immediate_arrives_with_its_bytes_number_and_length() {
 }
 
 pub fn only_a_solicited_write_wakes_who_sleeps_for_those() {
-    let (a, b) = connect(Settings::default());
+    let (a, b) = connect(CAPS);
     b.receive(4);
     b.cq.arm(Notify::Solicited).expect("arming");
     a.send(&[a.write(&b, 0, 8)]);
@@ -62,12 +62,9 @@ pub fn a_full_send_queue_takes_what_it_can_and_the_rest_later() {
     let caps = QpCaps {
         max_send_wr: 16,
         max_recv_wr: 600,
-        max_inline_data: 64,
+        ..CAPS
     };
-    let (a, b) = connect(Settings {
-        caps,
-        ..Settings::default()
-    });
+    let (a, b) = connect(caps);
     let depth = a.qp.caps().max_send_wr as usize;
     let total = 4 * depth;
     assert!(total <= 500, "the device made the queue {depth} deep");

@@ -2,7 +2,7 @@
 
 use verbs::{Payload, Wc, WcStatus, Write};
 
-use super::rig::{End, REGION, Settings, connect};
+use super::rig::{CAPS, End, REGION, connect};
 
 /// The first completion that is not a success, after any number that are.
 fn first_failure(end: &End) -> Wc {
@@ -15,7 +15,7 @@ fn first_failure(end: &End) -> Wc {
 }
 
 pub fn one_byte_beyond_the_region_is_refused() {
-    let (a, b) = connect(Settings::default());
+    let (a, b) = connect(CAPS);
     b.receive(2);
     let end = b.at(REGION as u64 - 100);
     a.send(&[Write {
@@ -31,13 +31,13 @@ pub fn one_byte_beyond_the_region_is_refused() {
 }
 
 pub fn no_receive_exhausts_the_rnr_retries() {
-    let (a, b) = connect(Settings::default());
+    let (a, b) = connect(CAPS);
     a.send(&[a.write(&b, 1, 8)]);
     assert_eq!(first_failure(&a).status(), WcStatus::RNR_RETRY_EXC_ERR);
 }
 
 pub fn a_peer_that_is_gone_exhausts_the_retries() {
-    let (a, b) = connect(Settings::default());
+    let (a, b) = connect(CAPS);
     let write = a.write(&b, 1, 8);
     drop(b);
     a.send(&[write]);
@@ -45,7 +45,7 @@ pub fn a_peer_that_is_gone_exhausts_the_retries() {
 }
 
 pub fn err_gives_back_what_is_posted_and_what_comes_later() {
-    let (_a, b) = connect(Settings::default());
+    let (_a, b) = connect(CAPS);
     b.receive(3);
     b.qp.set_error().expect("moving to ERR");
     let flushed = b.completions(3);

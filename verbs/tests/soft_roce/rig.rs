@@ -44,34 +44,15 @@ unsafe impl Memory for Bytes {
     }
 }
 
-/// What a test may vary.
-#[derive(Clone, Copy)]
-pub struct Settings {
-    pub caps: QpCaps,
-    pub rts: RtsAttr,
-    /// Entries of each completion queue.
-    pub cqe: u32,
-}
+/// Enough for most tests.
+pub const CAPS: QpCaps = QpCaps {
+    max_send_wr: 128,
+    max_recv_wr: 128,
+    max_inline_data: 64,
+};
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            caps: QpCaps {
-                max_send_wr: 128,
-                max_recv_wr: 128,
-                max_inline_data: 64,
-            },
-            // A peer that is gone shows within 17 ms.
-            rts: RtsAttr {
-                sq_psn: 0,
-                timeout: 10,
-                retry_cnt: 3,
-                rnr_retry: 2,
-            },
-            cqe: 512,
-        }
-    }
-}
+/// Entries of each completion queue.
+const CQE: u32 = 1024;
 
 /// One end: a device with all that a queue pair needs, and the queue pair.
 pub struct End<Q = Qp<Rts>> {
@@ -84,21 +65,21 @@ pub struct End<Q = Qp<Rts>> {
 }
 
 /// Connects the two devices.
-pub fn connect(settings: Settings) -> (End, End) {
+pub fn connect(caps: QpCaps) -> (End, End) {
     let (verbs, one, two) = devices();
-    let (a, b) = (half(&verbs, &one, settings), half(&verbs, &two, settings));
+    let (a, b) = (half(&verbs, &one, caps), half(&verbs, &two, caps));
     let (a_peer, b_peer) = (peer_of(&a), peer_of(&b));
-    (finish(a, &b_peer, settings), finish(b, &a_peer, settings))
+    (finish(a, &b_peer), finish(b, &a_peer))
 }
 
-fn half(verbs: &Arc<Verbs>, device: &str, settings: Settings) -> End<Qp<Reset>> {
+fn half(verbs: &Arc<Verbs>, device: &str, caps: QpCaps) -> End<Qp<Reset>> {
     let context = verbs.open(device).expect("the device");
     let pd = Pd::alloc(&context).expect("a domain");
     let memory = Arc::new(Bytes::new(REGION));
     let mr = Mr::register(&pd, &memory, Access::RemoteWrite).expect("a region");
     let channel = CompChannel::create(&context).expect("a channel");
-    let cq = Cq::create(&context, settings.cqe, Some(&channel), 77, 0).expect("a completion queue");
-    let qp = Qp::create(&pd, &cq, &cq, settings.caps).expect("a queue pair");
+    let cq = Cq::create(&context, CQE, Some(&channel), 77, 0).expect("a completion queue");
+    let qp = Qp::create(&pd, &cq, &cq, caps).expect("a queue pair");
     End {
         qp,
         cq,
@@ -109,49 +90,43 @@ fn half(verbs: &Arc<Verbs>, device: &str, settings: Settings) -> End<Qp<Reset>> 
     }
 }
 
-/// What the other end has to know.
-struct Peer {
-    qp_num: u32,
-    psn: u32,
-    lid: u16,
-    gid: std::net::Ipv6Addr,
+/// What the other end has to know: number, LID and GID.
+type Peer = (u32, u16, std::net::Ipv6Addr);
+
+/// The first packet number: different at the two ends, so that a mix-up shows.
+fn psn(qp_num: u32) -> u32 {
+    qp_num * 16
 }
 
 fn peer_of(half: &End<Qp<Reset>>) -> Peer {
-    Peer {
-        qp_num: half.qp.qp_num(),
-        // Different at the two ends, so that a mix-up shows.
-        psn: half.qp.qp_num() * 16,
-        lid: half.context.query_port(1).expect("a port").lid,
-        gid: half.context.auto_gid(1).expect("a GID").gid,
-    }
+    (
+        half.qp.qp_num(),
+        half.context.query_port(1).expect("a port").lid,
+        half.context.auto_gid(1).expect("a GID").gid,
+    )
 }
 
-fn finish(half: End<Qp<Reset>>, peer: &Peer, settings: Settings) -> End {
+fn finish(half: End<Qp<Reset>>, &(dest_qp_num, lid, gid): &Peer) -> End {
     let port = half.context.query_port(1).expect("a port");
     let local = half.context.auto_gid(1).expect("a GID");
-    let path = Path::new(1, &port, &local, peer.lid, peer.gid, 0, 0).expect("a path");
-    let sq_psn = half.qp.qp_num() * 16;
     let rtr = RtrAttr {
-        path,
+        path: Path::new(1, &port, &local, lid, gid, 0, 0).expect("a path"),
         mtu: Mtu::from_bytes(1024).expect("an MTU").min(port.active_mtu),
-        dest_qp_num: peer.qp_num,
-        rq_psn: peer.psn,
+        dest_qp_num,
+        rq_psn: psn(dest_qp_num),
         min_rnr_timer: 1,
     };
-    let qp = half
-        .qp
-        .into_init(1)
-        .and_then(|qp| qp.into_rtr(&rtr))
-        .and_then(|qp| {
-            qp.into_rts(&RtsAttr {
-                sq_psn,
-                ..settings.rts
-            })
-        })
-        .expect("the way to RTS");
+    // A peer that is gone shows within 17 ms.
+    let rts = RtsAttr {
+        sq_psn: psn(half.qp.qp_num()),
+        timeout: 10,
+        retry_cnt: 3,
+        rnr_retry: 2,
+    };
+    let qp = half.qp.into_init(1).and_then(|qp| qp.into_rtr(&rtr));
+    let qp = qp.and_then(|qp| qp.into_rts(&rts));
     End {
-        qp,
+        qp: qp.expect("the way to RTS"),
         cq: half.cq,
         channel: half.channel,
         mr: half.mr,
