@@ -27,7 +27,7 @@ use crate::{
     event_count::EventCount,
 };
 
-/// Longest sleep of an idle worker: bounds the delay of a missed wake-up.
+/// Longest sleep of an idle worker, in nanoseconds; the worker then checks for work.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
 pub(super) const RUNNING: u8 = 0;
