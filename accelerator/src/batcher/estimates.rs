@@ -6,8 +6,7 @@ const PLACES: usize = 18;
 /// Estimated engine time by batch size, in nanoseconds. Plain data.
 #[derive(Clone, Debug, Default)]
 pub struct Estimates {
-    /// Element `i` covers batches of more than `2^(i-1)` and up to `2^i` samples; 0 before the
-    /// first.
+    /// Element `i` is for batches of more than `2^(i-1)` and up to `2^i` samples; 0: none yet.
     ns: [u64; PLACES],
 }
 

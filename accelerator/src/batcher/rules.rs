@@ -110,7 +110,7 @@ impl<T> Batcher<T> {
     }
 
     /// Moves the oldest samples, at most `max_batch`, to the end of `batch`: as many as the largest
-    /// listed size that they fill, or all if that size is less than half. A batch begins at `now_ns`.
+    /// listed size that they fill, or all if that size is less than half. Begins a batch at `now_ns`.
     pub fn take(&mut self, now_ns: u64, batch: &mut Vec<T>) {
         let most = self.pending.len().min(self.policy.max_batch);
         let filled = self.sizes.iter().rev().find(|size| **size <= most);

@@ -204,8 +204,7 @@ impl Pipelines {
         records
     }
 
-    /// Stops all pipelines one after the other, as [`Pipeline::stop`] does, with `timeout` for
-    /// each.
+    /// Stops the pipelines one after the other, as [`Pipeline::stop`] does, each within `timeout`.
     ///
     /// # Errors
     /// The first timeout; all pipelines are stopped nevertheless.
