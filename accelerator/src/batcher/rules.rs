@@ -109,8 +109,8 @@ impl<T> Batcher<T> {
         self.estimates.observe(samples, ns);
     }
 
-    /// Moves the oldest samples, at most `max_batch`, to the end of `batch`: as many as the largest
-    /// listed size that they fill, or all if that size is less than half. Begins a batch at `now_ns`.
+    /// Begins a batch: moves the oldest samples, at most `max_batch`, to the end of `batch`. Takes
+    /// the largest listed size that they fill, or all if that size is less than half of them.
     pub fn take(&mut self, now_ns: u64, batch: &mut Vec<T>) {
         let most = self.pending.len().min(self.policy.max_batch);
         let filled = self.sizes.iter().rev().find(|size| **size <= most);

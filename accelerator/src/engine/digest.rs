@@ -102,8 +102,7 @@ impl Digest {
     /// Default and least size of a response, in bytes.
     pub const OUTPUT_BYTES: usize = WORD;
 
-    /// Makes the engine from `model`, `spec`, `max_input`, `delay_us` and `inline` of the
-    /// parameters.
+    /// Makes the engine from `model`, `spec`, `max_input`, `delay_us` and `inline` of `params`.
     pub fn new(params: &EngineParams) -> Self {
         let fits = |m: &&ModelSpec| m.max_output_bytes() >= Some(Self::OUTPUT_BYTES);
         let model = match params.spec.as_ref().filter(fits) {

@@ -16,8 +16,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// Makes the engine from `model`, `max_input`, `output_bytes`, `delay_us` and `inline` of the
-    /// parameters.
+    /// Uses `model`, `max_input`, `output_bytes`, `delay_us` and `inline` of the parameters.
     pub fn new(params: &EngineParams) -> Self {
         Null {
             model: ModelSpec::opaque(&params.model, params.max_input, params.output_bytes),

@@ -1,8 +1,7 @@
-//! Defines engines that batch by themselves: samples go in one by one, tokens come back at any
-//! time.
+//! Engines that batch by themselves: samples go in one by one, tokens come back at any time.
 //!
 //! ```text
-//!  NIC thread --> below the limit? --yes--> Streaming::submit(Sequence) --> the engine's own batches
+//!  NIC thread --> below the limit? --yes--> Streaming::submit(Sequence) --> the engine's batches
 //!                      \--no--> queue <-- drawn from as sequences end ----/        |
 //!        frontend <-- part, part, last <-- Sequence::push, Sequence::finish <-------+
 //! ```

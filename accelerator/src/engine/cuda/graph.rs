@@ -15,8 +15,7 @@ pub(in crate::engine) struct Graph {
 }
 
 impl Graph {
-    /// Records the work that `put` enqueues, without running it. The thread must be bound to the
-    /// GPU.
+    /// Records the work that `put` enqueues, without running it. The thread is bound to the GPU.
     ///
     /// # Errors
     /// The error of `put`, or the driver's if an operation cannot be recorded. The stream stays

@@ -41,8 +41,7 @@ pub(super) struct Client {
     /// `host:port`.
     authority: String,
     connect: Duration,
-    /// Idle connections. The last used is taken first: the server is least likely to have closed
-    /// it.
+    /// Idle connections, used last in first out: the server closes old ones first.
     idle: Mutex<Vec<Sender>>,
     counters: Arc<Counters>,
 }

@@ -64,9 +64,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts the program in a new process group with its output in `log`; reports its end to
-    /// `fatal`. However this process ends, the whole group ends: SIGTERM, and SIGKILL `grace`
-    /// later.
+    /// Starts the program in a new process group, its output in `log`; reports its end to `fatal`.
+    /// After any end of this process, the group ends: SIGTERM, and SIGKILL `grace` later.
     ///
     /// # Errors
     /// The fault of the log or the program, in words.

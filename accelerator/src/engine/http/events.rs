@@ -20,8 +20,7 @@ pub(super) struct Events<B> {
     rest: Bytes,
     /// The incomplete line.
     line: Vec<u8>,
-    /// The previous line ended with `\r`: a following `
-    /// ` belongs to it.
+    /// The previous line ended with `\r`: a following `\n` belongs to it.
     is_after_return: bool,
     data: Vec<u8>,
     has_data: bool,

@@ -1,5 +1,4 @@
-//! The `llm` engine: a small language model in this process, on ONNX Runtime, several sequences at
-//! once.
+//! The `llm` engine: several sequences of a small language model, in this process on ONNX Runtime.
 //!
 //! ```text
 //!  submit --> queue --> thread `llm`: Schedule::next --> Decoder::step --> Sequence::push, finish

@@ -1,5 +1,4 @@
-//! The `tensorrt` engine: runs NVIDIA TensorRT's plans on a GPU, and builds missing plans from
-//! ONNX.
+//! The `tensorrt` engine: NVIDIA TensorRT's plans on a GPU; builds missing plans from ONNX.
 //!
 //! TensorRT has a C++ interface whose classes depend on its headers. A thin shim
 //! (`accelerator/tensorrt/`) adds a C interface; `cargo xtask tensorrt --include DIR` compiles it

@@ -129,8 +129,7 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: the handle is alive; every context holds a reference to the plan, so none is
-        // left.
+        // SAFETY: the handle is alive; contexts hold references to the plan, so none is left.
         unsafe { (self.library.functions.unload)(self.handle) };
     }
 }

@@ -145,8 +145,7 @@ pub(super) struct Dialect {
 }
 
 impl Dialect {
-    /// The body of a request. Writes the ids from the slice without a copy: a prompt may have
-    /// 100,000.
+    /// The body of a request. Writes the ids without a copy: a prompt may have 100,000.
     ///
     /// # Errors
     /// A parameter cannot be written as JSON.

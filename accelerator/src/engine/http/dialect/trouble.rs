@@ -148,8 +148,7 @@ impl Trouble {
         match self {
             Trouble::Unwanted | Trouble::Prompt(_) | Trouble::TooLong(_) => Fault::Sample,
             Trouble::Status { status, .. } => by_status(*status),
-            // The server accepted the request, so an error in one answer says nothing about other
-            // answers.
+            // The server accepted the request: the error may concern this answer alone.
             Trouble::Said { status, .. } | Trouble::Aborted { status, .. } => match status {
                 Some(status) if by_status(*status) == Fault::Sample => Fault::Sample,
                 _ => Fault::Either,

@@ -69,8 +69,7 @@ fn sampling(ask: &Ask, max_tokens: usize) -> Value {
     })
 }
 
-/// Parses the prefix cache's label: `True`, `False`, or `None` in old versions, the version's
-/// default.
+/// Reads the prefix cache's label: `True`, `False`, or in old versions `None` for a default.
 fn metrics(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
     let info = body
         .lines()
