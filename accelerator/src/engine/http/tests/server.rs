@@ -226,8 +226,7 @@ async fn serve(
                 let mut one = [0];
                 tokio::select! {
                     whole = queue_and_pour(&state, &mut to, &pieces) => whole?,
-                    // A client sends nothing during an answer, so a read that returns means that it
-                    // closed.
+                    // A client sends nothing during an answer: a read returns only after a close.
                     _ = from.read(&mut one) => {
                         state.cancelled.fetch_add(1, SeqCst);
                         return None;

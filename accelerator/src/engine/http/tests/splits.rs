@@ -63,7 +63,7 @@ pub fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
     })
 }
 
-/// The bytes of an answer, with comments and `\r` line ends as servers send them.
+/// The bytes of an answer, with comments and `\r\n` line ends as servers send them.
 fn bytes(dialect: Dialect) -> Vec<u8> {
     let all = events(dialect, 3, &[&[504], &[7, 8], &[2]], "stop");
     let mut text = String::from(": ping\n\n");
