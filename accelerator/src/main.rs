@@ -112,8 +112,7 @@ fn main() -> ! {
     }
     let arguments: Arguments = cli::arguments(&matches);
     arguments.screen.log(tracing::Level::INFO);
-    // Before any thread starts: every thread inherits the mask, and only the waiting thread takes
-    // signals.
+    // Before any thread starts: every thread inherits the mask, and one thread waits for signals.
     let signals = block_signals();
     let code = serve(&arguments, signals);
     let _ = std::io::stdout().flush();

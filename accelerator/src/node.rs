@@ -216,8 +216,7 @@ impl Accelerator {
         self.pipelines.warm_up().map(|w| (w.cold_us, w.warm_us))
     }
 
-    /// For an engine that batches by itself: start time in milliseconds, and limit of concurrent
-    /// sequences.
+    /// Start time in milliseconds and concurrent sequences of an engine that batches by itself.
     pub fn sequences(&self) -> Option<(u64, usize)> {
         self.pipelines.sequences()
     }
@@ -241,8 +240,7 @@ impl Accelerator {
     }
 }
 
-/// CPUs and memory for the engine of `gpu`: near the NICs of that GPU, or near all NICs if it has
-/// none.
+/// CPUs and memory for the engine of `gpu`: near that GPU's NICs, or near all if it has none.
 fn engine_near(gpu: usize, nics: &[NicConfig], topology: &Topology) -> Near {
     let own = |n: &&NicConfig| n.gpu == u32::try_from(gpu).ok();
     match nics.iter().any(|n| own(&n)) {

@@ -14,8 +14,7 @@ pub struct Policy {
     pub max_batch: usize,
     /// Longest wait for a larger batch, in nanoseconds since the arrival of the oldest sample.
     pub max_delay_ns: u64,
-    /// Nanoseconds from a sample's arrival to the due time of its answer; `None` without a due
-    /// time.
+    /// Nanoseconds from a sample's arrival to the due time of its answer, if it has one.
     pub latency_ns: Option<u64>,
     /// Least time between the beginnings of two batches while other workers are busy, in
     /// nanoseconds; 0 lets a batch begin as soon as a worker is free.
@@ -48,8 +47,7 @@ pub struct Batcher<T> {
 }
 
 impl<T> Batcher<T> {
-    /// An empty batcher. `sizes` lists the sizes that the engine runs, ascending; empty for any
-    /// size.
+    /// An empty batcher. `sizes` lists the engine's sizes, ascending; empty if it runs any size.
     pub fn new(policy: Policy, sizes: &[usize]) -> Self {
         let policy = Policy {
             max_batch: policy.max_batch.max(1),
@@ -88,8 +86,7 @@ impl<T> Batcher<T> {
         };
         let mut due = oldest.saturating_add(self.policy.max_delay_ns);
         if let Some(latency) = self.policy.latency_ns {
-            // The batch begins early enough to end in time. A batch that is late already runs at
-            // once.
+            // The batch begins early enough to end in time; a late batch runs at once.
             let latest = latency.saturating_sub(self.estimates.of(self.pending.len()));
             due = due.min(oldest.saturating_add(latest));
         }
@@ -144,8 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// A simulation with a fake clock: free workers ask the batcher, busy workers finish at a given
-    /// time.
+    /// Simulated workers and clock: free workers ask the batcher, busy ones finish at a given time.
     struct World {
         batcher: Batcher<usize>,
         sizes: Vec<usize>,

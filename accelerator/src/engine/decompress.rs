@@ -105,9 +105,8 @@ impl Decompressor {
             let corrupt = |reason: String| EngineError::Corrupt { reason };
             let len = compression::decompressed_len(carried).map_err(|e| corrupt(e.to_string()))?;
             self.check(len)?;
-            // SAFETY: `&mut self` excludes readers, because a reader of a batch's bytes borrows the
-            // batch that owns `self`. An engine that reads by address is done when its `run`
-            // returns.
+            // SAFETY: `&mut self` excludes readers: a reader of bytes borrows the batch that owns
+            // `self`, and an engine that reads by address is done when its `run` returns.
             let to = unsafe { self.region.bytes_mut(at, len) };
             // The region has room for a batch of the largest samples.
             let to = to.map_err(|e| EngineError::Decompress {

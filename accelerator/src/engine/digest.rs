@@ -1,9 +1,8 @@
 //! The `digest` engine: answers with a hash of the input, so that a test can prove that every
 //! response belongs to its sample, at any response size.
 //!
-//! The first 8 bytes of an answer are the sample's XXH3; the following words count on from it. So
-//! every byte of a large answer is known, and a part of another answer, or at a wrong position, is
-//! detected.
+//! The first 8 bytes of an answer are the sample's XXH3; the following words count on from it. So a
+//! test can check every byte of a large answer, and detects parts that are wrong or misplaced.
 
 use std::{thread, time::Duration};
 

@@ -5,8 +5,7 @@
 //! calls [`Engine::worker`] *on* the worker's thread, so that thread-bound contexts and first-touch
 //! memory belong to that thread.
 //!
-//! Several workers overlap copies with compute: while one waits for its stream, another copies its
-//! batch.
+//! Several workers overlap copies with compute: while one waits for its stream, another copies.
 
 pub mod aoti;
 mod batch;
@@ -88,8 +87,7 @@ pub trait Engine: Send + Sync {
         })
     }
 
-    /// True if an answer is token ids without padding, so that the engine counts its tokens for
-    /// LoadGen.
+    /// True if an answer is token ids without padding: its length is the token count for LoadGen.
     fn counts_tokens(&self) -> bool {
         false
     }
@@ -337,8 +335,7 @@ pub fn batching(engine: &EngineConfig) -> Option<String> {
     Some(line)
 }
 
-/// Makes the engine that `params` names. Loads the model once, so that a bad model fails at the
-/// start.
+/// Makes the engine that `params` names. Loads the model once: a bad model fails at the start.
 ///
 /// # Errors
 /// [`EngineError`]: invalid parameters, or a library or model that cannot be loaded.

@@ -58,8 +58,7 @@ pub trait Streaming: Send + Sync {
 }
 
 /// Runs the body of an engine's thread. An error or panic of the body ends the node, under the
-/// engine's name and the thread's index `worker`. The body's state is dropped before `fatal` is
-/// called.
+/// engine's name and the thread's index `worker`. Drops the body's state, then calls `fatal`.
 pub fn guarded(
     engine: &'static str,
     worker: usize,

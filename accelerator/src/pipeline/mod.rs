@@ -388,8 +388,7 @@ impl Service for Pipeline {
 }
 
 thread_local! {
-    /// Lengths and responses of one burst, kept so that a NIC thread allocates only while bursts
-    /// grow.
+    /// Lengths and responses of one burst, reused: a NIC thread allocates only while bursts grow.
     static SCRATCH: Cell<(Vec<u32>, Vec<Finished>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 

@@ -151,8 +151,7 @@ impl Sequences {
         }
     }
 
-    /// As [`Pipeline::stop`](super::Pipeline::stop), within `timeout` and at least 1 s for the
-    /// engine.
+    /// As [`Pipeline::stop`](super::Pipeline::stop); the engine has at least 1 s.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         let inner = &self.inner;
         let begun = Instant::now();

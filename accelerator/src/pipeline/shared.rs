@@ -400,8 +400,7 @@ impl Drop for Live {
     fn drop(&mut self) {
         let shared = &self.0;
         if shared.live.fetch_sub(1, SeqCst) == 1 && !shared.running() {
-            // After the decrement: a NIC thread that pushes later sees 0 and empties the queue
-            // itself.
+            // After the decrement: a NIC thread that pushes later sees 0 and empties the queue.
             shared.drop_pending(&mut shared.lock());
         }
         drop(

@@ -1,5 +1,4 @@
-//! Runs a worker's first batches before the first sample arrives, so that no sample pays for first
-//! use.
+//! Runs a worker's first batches before the first sample: no sample pays for first use.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,7 @@
 //! Shares samples that may go to any GPU out to the pipelines. Plain data.
 
 /// Shares `samples` out so that the sums of `load` (samples in flight) and share are as equal as
-/// possible. The remainder goes to the least loaded. Writes one share for each element of `load` to
-/// `shares`.
+/// possible; the remainder goes to the least loaded. `shares` gets a share for each of `load`.
 pub(super) fn share(load: &[usize], samples: usize, shares: &mut Vec<usize>) {
     shares.clear();
     shares.resize(load.len(), 0);

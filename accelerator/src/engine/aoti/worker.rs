@@ -10,8 +10,7 @@ use crate::engine::{
     unpack::Unpacker,
 };
 
-/// A worker on a GPU: copies, kernels and the copy back. While it waits, other workers copy their
-/// batches.
+/// A worker on a GPU: copies, kernels and the copy back. While it waits, other workers copy.
 pub(super) struct OnGpu {
     container: Arc<Container>,
     stream: StreamWorker,

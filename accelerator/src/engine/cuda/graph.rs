@@ -18,8 +18,7 @@ impl Graph {
     /// Records the work that `put` enqueues, without running it. The thread is bound to the GPU.
     ///
     /// # Errors
-    /// The error of `put`, or the driver's if an operation cannot be recorded. The stream stays
-    /// usable.
+    /// The error of `put`, or the driver's if recording fails. The stream stays usable.
     pub(super) fn record(
         device: &Arc<Device>,
         stream: &Stream,

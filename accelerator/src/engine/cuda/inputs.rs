@@ -52,8 +52,7 @@ impl Staged {
 }
 
 impl Inputs {
-    /// Allocates buffers for batches of up to `max_batch` samples. The thread must be bound to the
-    /// GPU.
+    /// Allocates buffers for batches of up to `max_batch` samples. The thread is bound to the GPU.
     ///
     /// # Errors
     /// GPU memory is exhausted, or a tensor is not supported.
@@ -183,8 +182,7 @@ impl Inputs {
     }
 }
 
-/// Fences a batch with samples in GPU memory, once, after all have arrived. True if the GPU needs a
-/// fence.
+/// Fences a batch with samples in GPU memory, once they have arrived. True if a fence is needed.
 fn fenced(device: &Device) -> Result<bool, EngineError> {
     device.fence()?;
     Ok(device.direct().fence == Fence::Flush)

@@ -89,8 +89,7 @@ impl Pinned {
     /// The copy is complete, and no other copy writes while the slice lives.
     pub unsafe fn bytes(&self, len: usize) -> &[u8] {
         let len = len.min(self.bytes);
-        // SAFETY: allocated and initialised with `bytes` bytes; the caller guarantees that nothing
-        // writes.
+        // SAFETY: `bytes` bytes are allocated and initialised; the caller excludes writers.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), len) }
     }
 }

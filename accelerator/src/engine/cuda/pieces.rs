@@ -109,8 +109,7 @@ impl Pieces {
                     }
                     _ => {
                         let (place, alike) = ranges.at(from);
-                        // At the end of the address space the range has 0 bytes; 1 keeps the loop
-                        // going.
+                        // At the end of the address space the range has 0 bytes.
                         room = alike.max(1);
                         self.list.push(Piece {
                             from,
@@ -135,8 +134,7 @@ mod tests {
     use crate::engine::Run;
 
     proptest! {
-        /// The pieces copy the same bytes as copies sample by sample, and no two pieces could be
-        /// merged.
+        /// The pieces copy the same bytes as copies sample by sample, and none could be merged.
         #[test]
         fn pieces_copy_every_sample_once_to_its_place(
             size in 1usize..5,

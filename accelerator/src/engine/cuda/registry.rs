@@ -1,5 +1,4 @@
-//! Registers host memory that GPUs may read in place: the slots of samples, and the QSL's memory of
-//! `--local`.
+//! Registers host memory for GPUs to read in place: slots, and the QSL's memory of `--local`.
 
 use std::{
     collections::BTreeMap,

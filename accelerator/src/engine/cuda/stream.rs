@@ -49,8 +49,7 @@ impl Stream {
         self.raw
     }
 
-    /// Makes later work on this stream wait for an event of another stream, without blocking the
-    /// CPU.
+    /// Makes later work on this stream wait for an event of another stream. The CPU does not wait.
     pub fn after(&self, event: &Event) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         let result = unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) };

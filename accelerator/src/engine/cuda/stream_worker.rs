@@ -167,8 +167,7 @@ impl StreamWorker {
     }
 
     /// Copies `outputs` (in the model's order) of the first `samples` from the GPU after the
-    /// kernels, waits, and passes each sample's response to `each`. `ran` is the batch size of the
-    /// kernels.
+    /// kernels, waits, and passes each response to `each`. `ran` is the batch size of the kernels.
     ///
     /// # Errors
     /// The driver's error, also of an earlier copy or kernel; an error of `each`.
@@ -228,8 +227,7 @@ impl StreamWorker {
         let Self {
             landed, outputs, ..
         } = self;
-        // SAFETY: the event after the copies has passed, and only `&mut self` can start the next
-        // copy.
+        // SAFETY: the event after the copies has passed; only `&mut self` can start a copy.
         let landed = unsafe { landed.bytes(bytes) };
         let from = |_, before| landed.get(before * samples..).unwrap_or_default();
         outputs.split(samples, from, each)

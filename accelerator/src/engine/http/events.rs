@@ -61,9 +61,8 @@ where
     /// Waits for the next event with data. Cancellation loses no data.
     ///
     /// # Errors
-    /// [`Trouble::Cut`] if the body ends or breaks, after `tokens` tokens. [`Trouble::Said`] if the
-    /// body is an error instead of a stream. [`Trouble::Garbled`] if an event is too long or not
-    /// UTF-8.
+    /// [`Trouble::Cut`] if the body ends or breaks, after `tokens` tokens; [`Trouble::Said`] if it
+    /// is an error instead of a stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
     pub async fn next(&mut self, tokens: usize) -> Result<Event<'_>, Trouble> {
         if mem::take(&mut self.is_given) {
             self.clear();

@@ -44,8 +44,7 @@ pub(super) trait Sink: Send {
     /// Takes the tokens of a step.
     fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong>;
 
-    /// True for a trial, which only checks the server: its tokens do not count as progress of other
-    /// streams.
+    /// True for a trial of the server: its tokens do not count as progress of other streams.
     fn is_trial(&self) -> bool {
         false
     }
@@ -246,8 +245,7 @@ pub(super) struct Asked {
     firsts: u64,
 }
 
-/// Waits for `what` while the sink is wanted. At `until`, calls `late` for a new deadline or an
-/// error.
+/// Waits for `what` while the sink is wanted. At `until`, `late` gives a new deadline or an error.
 async fn wanted<F: Future>(
     sink: &mut impl Sink,
     mut until: Instant,

@@ -275,8 +275,7 @@ struct Binding(NonNull<sys::OrtIoBinding>);
 impl Binding {
     fn new(session: &Session) -> Result<Self, String> {
         let mut made = ptr::null_mut();
-        // SAFETY: the session lives; the runtime takes the pointer as mutable and guards its own
-        // state.
+        // SAFETY: the session lives; the runtime guards its state behind the mutable pointer.
         checked(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut made) })
             .map_err(|e| one_line(&e.to_string()))?;
         NonNull::new(made)

@@ -143,9 +143,8 @@ impl OnGpu {
         let mut inputs: Inputs<'_> = Vec::with_capacity(self.inputs.len());
         for (i, spec) in self.inputs.iter().enumerate() {
             let address = self.stream.input(i).cast();
-            // SAFETY: the stream worker's input holds `max_batch` samples on this GPU, and `ran` is
-            // at most that. Copies write it, and the stream waits for them before the session's
-            // kernels.
+            // SAFETY: the stream worker's input holds `max_batch >= ran` samples on this GPU.
+            // Copies write it, and the stream waits for them before the session's kernels.
             let view = unsafe { view(&self.memory, spec, ran, address) }.map_err(said)?;
             inputs.push((Cow::Borrowed(&*spec.name), view));
         }
@@ -167,8 +166,7 @@ impl OnGpu {
 type Inputs<'v> = Vec<(Cow<'v, str>, SessionInputValue<'v>)>;
 
 /// Runs a batch with outputs in the allocator's memory, and calls `done` with their addresses while
-/// they live. Inputs are passed without a binding, because a binding copies memory that it does not
-/// own.
+/// they live. Inputs are passed without a binding: a binding would copy borrowed memory.
 fn run_into<R>(
     session: &mut Session,
     inputs: Inputs<'_>,

@@ -7,8 +7,7 @@
 //!
 //! The session reads a batch in place if its samples form one run. Other batches are gathered into
 //! an aligned buffer, and the copies are counted. On a GPU (`cuda`) batches take the path of all
-//! GPU engines: copied from the slots to the GPU, tensors in its memory, one copy of each output
-//! back.
+//! GPU engines: copies from the slots to the GPU, tensors in its memory, outputs copied back.
 
 mod cuda;
 mod library;

@@ -1,5 +1,4 @@
-//! Runs one worker's session: inputs read in place, outputs written to the slots they are sent
-//! from.
+//! Runs one worker's session: inputs are read in place, outputs are written to their slots.
 
 use std::{borrow::Cow, ffi::c_void, path::PathBuf};
 

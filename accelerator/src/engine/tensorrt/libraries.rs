@@ -10,9 +10,9 @@ use crate::engine::{EngineError, python};
 /// The shim's file name.
 pub const SHIM: &str = "libqdl_tensorrt.so";
 
-/// Finds the shim: the environment's `QDL_TENSORRT_SHIM`; else beside the program, or in a folder
-/// `tensorrt/` there or up to two folders above (`cargo xtask tensorrt` installs it for programs in
-/// `target/release`).
+/// Finds the shim: the environment's `QDL_TENSORRT_SHIM`; else beside the program, or in
+/// `tensorrt/` there or up to two folders above (from `target/release`: where `cargo xtask
+/// tensorrt` puts it).
 ///
 /// # Errors
 /// [`EngineError::TensorRtMissing`] lists every searched path. A named path that does not exist is

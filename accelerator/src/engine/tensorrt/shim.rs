@@ -1,5 +1,4 @@
-//! Binds `libqdl_tensorrt.so`, the C interface of `accelerator/tensorrt/shim.h`. Change both
-//! together.
+//! Binds `libqdl_tensorrt.so`, the C interface of `accelerator/tensorrt/shim.h`: change both.
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},

@@ -54,8 +54,7 @@ impl OnGpu {
         let mut contexts = Vec::new();
         for profile in 0..e.profiles.len() {
             let refused = |why: Refused| e.refusal("making a context", &why);
-            // SAFETY: the stream belongs to this GPU, to which `StreamWorker::new` bound the
-            // thread.
+            // SAFETY: `StreamWorker::new` made the stream on this GPU and bound the thread.
             let made = unsafe { Context::new(&plan, profile, stream.handle()) };
             let mut context = made.map_err(refused)?;
             let inputs = e.inputs.iter().enumerate();
