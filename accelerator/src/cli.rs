@@ -12,18 +12,18 @@ use clap::{
 use qdl::topology::{self, Form, Node, TopologyError};
 use tracing::Level;
 
-/// What is shown, and how.
+/// Options of the screen: what the program shows, and how.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Screen {
-    /// No progress and no summary on the screen: errors alone
+    /// Show errors only, without progress and summary
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
 
-    /// More log lines: -v for debugging, -vv for everything
+    /// Show more log lines: -v for debugging, -vv for everything
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub verbose: u8,
 
-    /// Colours: auto has them on a terminal, unless NO_COLOR is set or TERM is dumb
+    /// Use colours: auto means on a terminal, unless NO_COLOR is set or TERM is dumb
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto,
           global = true)]
     pub color: ColorChoice,
@@ -122,25 +122,23 @@ fn color() -> ColorChoice {
     joined.or_else(apart).unwrap_or(plain)
 }
 
-/// Shows this machine's NICs and GPUs, how near they are to each other, and which NICs serve which
-/// GPU; or writes a configuration for it.
+/// Shows this machine's NICs and GPUs, their distances, and which NICs serve which GPU; or prints a
+/// configuration for it.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct TopologyArgs {
     /// Print a configuration that starts a node on this machine, with every usable NIC
     #[arg(long, conflicts_with = "json")]
     yaml: bool,
 
-    /// With --yaml: sockets on every interface that has an address, also where there are RDMA
-    /// devices
+    /// With --yaml: use sockets on every interface with an address, despite RDMA devices
     #[arg(long, requires = "yaml")]
     tcp: bool,
 
-    /// Whose configuration --yaml prints [default: an accelerator's of `accelerator`, else a
-    /// frontend's]
+    /// Role of the configuration that --yaml prints [default: the role of this program]
     #[arg(long, value_name = "NODE", value_parser = ["frontend", "accelerator"])]
     of: Option<String>,
 
-    /// Print all that was read, as JSON
+    /// Print the whole topology as JSON
     #[arg(long)]
     json: bool,
 
@@ -171,19 +169,18 @@ pub fn topology(args: &TopologyArgs, own: Node) -> Result<(), TopologyError> {
     Ok(())
 }
 
-/// Prints what a shell needs to complete this command line: `bash`, `zsh`, `fish`, `elvish` or
-/// `powershell`.
+/// Prints a completion script for a shell: `bash`, `zsh`, `fish`, `elvish` or `powershell`.
 #[derive(Clone, Debug, clap::Parser)]
 struct CompletionsArgs {
-    /// Whose
+    /// Shell that the script is for
     #[arg(value_enum, value_name = "SHELL")]
     shell: clap_complete::Shell,
 }
 
-/// Prints the manual page, or writes one for each command into a folder.
+/// Prints the manual page, or writes a page for each command to a folder.
 #[derive(Clone, Debug, clap::Parser)]
 struct ManArgs {
-    /// The folder for a page of each command
+    /// Write a page for each command to this folder
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 }

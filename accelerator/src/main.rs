@@ -35,26 +35,26 @@ Exit codes:
   4  after a session the counts did not agree";
 
 /// A node of the system under test: takes samples from a frontend over the network, runs them in
-/// batches, answers.
+/// batches, and sends the answers.
 ///
-/// It serves one frontend at a time, for as long as that stays, and then the next. SIGTERM and
-/// SIGINT end it.
+/// The node serves one frontend at a time until that frontend leaves, then the next. SIGTERM and
+/// SIGINT end the node.
 ///
-/// `qdl init` writes a configuration for a model of your own.
+/// `qdl init` writes a configuration for your model.
 #[derive(Parser)]
 #[command(name = "accelerator", after_help = EXIT_CODES, max_term_width = 100)]
 struct Arguments {
     /// Configuration of this node; see `configs/` for working ones.
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// Load the model, open every port and device, print what would serve and what it takes, and
-    /// end: nobody is served.
+    /// Load the model, open every port and device, print the resulting node and its resources, and
+    /// end without serving.
     #[arg(long, conflicts_with = "once")]
     check: bool,
     /// Serve one frontend, then end.
     #[arg(long)]
     once: bool,
-    /// With --check: print it as JSON.
+    /// With --check: print the result as JSON.
     #[arg(long, requires = "check")]
     json: bool,
     #[command(flatten)]
