@@ -134,7 +134,7 @@ pub struct TopologyArgs {
     #[arg(long, requires = "yaml")]
     tcp: bool,
 
-    /// Role of the configuration that --yaml prints [default: the role of this program]
+    /// Role of the configuration of --yaml [default: accelerator in `accelerator`, else frontend]
     #[arg(long, value_name = "NODE", value_parser = ["frontend", "accelerator"])]
     of: Option<String>,
 

@@ -10,11 +10,10 @@
 //! * [`pipeline`] connects both: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one pipeline for each GPU.
 //! * [`node`] builds all of it from a configuration and serves; [`check`] describes the result.
-//!
 //! * [`cli`] has the command-line parts that the programs share.
 //!
-//! Only [`node`] uses sockets. The accelerator binary feeds [`pipelines::Pipelines`] from its NIC
-//! threads; `frontend --local` feeds it from LoadGen, in one process.
+//! Only [`node`] knows the network to the frontend. The accelerator binary feeds
+//! [`pipelines::Pipelines`] from its NIC threads; `frontend --local` from LoadGen, in one process.
 
 mod batcher;
 pub mod check;

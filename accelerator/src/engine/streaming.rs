@@ -36,8 +36,8 @@ pub const TOKEN_BYTES: usize = 4;
 /// only its own threads.
 pub trait Streaming: Send + Sync {
     /// Starts the engine's threads, loads the model or connects to its server; returns when the
-    /// engine can take sequences. The engine passes later failures to `fatal`, and drops its
-    /// sequences before that.
+    /// engine can take sequences. The engine passes a later failure to `fatal` and drops its
+    /// sequences.
     ///
     /// # Errors
     /// [`EngineError`] names the model or server, and what to do.

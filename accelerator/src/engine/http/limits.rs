@@ -2,8 +2,8 @@
 
 use fabric::os::{open_files, set_open_files};
 
-/// Files per connection: a request does not wait until the previous connection can be used again, a
-/// moment after its answer.
+/// Files per connection: an answer is complete a moment before its connection is free, and the next
+/// request opens another one.
 const ENDING: u64 = 2;
 /// Other open files of the process: libraries, logs, network sockets.
 const OTHERS: u64 = 256;

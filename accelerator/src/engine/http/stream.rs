@@ -218,8 +218,8 @@ impl Server {
         Err(Trouble::Silent { tokens, after })
     }
 
-    /// True if any stream received a token in the time `within`, and the server cannot have
-    /// forgotten the request that `asked` marks.
+    /// True if any stream received a token in the time `within`, and so few first tokens have come
+    /// since `asked` that the request may still be in the server's queue.
     fn may_wait(&self, within: Duration, asked: Asked) -> bool {
         let firsts = self.counters.firsts.load(Relaxed) - asked.firsts;
         self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
