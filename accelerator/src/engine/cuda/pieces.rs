@@ -19,8 +19,8 @@ pub(super) struct Piece {
 /// Alignment of inputs that compiled kernels rely on, in bytes.
 const ALIGNED: usize = 64;
 
-/// Address of a batch of `at` samples of `size` bytes on GPU `gpu`, if kernels can read it in
-/// place: it is one piece in that GPU's memory, and its padding up to `at` lies in the same range.
+/// Address of a batch of `at` samples of `size` bytes, if kernels can read it in place. The batch
+/// must be one piece in the memory of `gpu`, with its padding up to `at` in the same range.
 pub(super) fn in_place(
     pieces: &[Piece],
     ranges: &Ranges,

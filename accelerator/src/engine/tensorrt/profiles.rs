@@ -19,8 +19,8 @@ impl Profiles {
         self.0.iter().map(|(_, most)| *most).max().unwrap_or(0)
     }
 
-    /// The profile and size at which a batch of `n` runs: the smallest size that holds it, and of
-    /// these profiles the one with the smallest largest batch, for which its kernels are tuned.
+    /// The profile and size at which a batch of `n` runs: the smallest size that holds it. Of equal
+    /// ones the profile with the nearest largest batch, because its kernels are tuned for that.
     pub fn choose(&self, n: usize) -> Option<(usize, usize)> {
         let fits = |(i, (least, most)): (usize, &(usize, usize))| {
             (*most >= n && least <= most).then(|| (n.max(*least).max(1), *most, i))
