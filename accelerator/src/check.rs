@@ -1,7 +1,7 @@
-//! `accelerator --check`: what would serve, and what it would take.
+//! Builds the page of `accelerator --check`: the served model and the resources it takes.
 //!
-//! The node has been made when this is reached: the model is loaded and has run once, every port
-//! and device is open. It is not told to serve, so nobody is answered.
+//! At this point the model is loaded and has run once, and every port and device is open. The node
+//! does not serve, so no frontend gets an answer.
 
 use fabric::{ib::locked_memory_limit, os::available_memory};
 use qdl::{
@@ -13,7 +13,7 @@ use report::text::{Page, memory};
 
 use crate::node::Accelerator;
 
-/// The page.
+/// The facts of the check, as a page.
 pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     let mut page = Page::new();
     page.fact("node", &config.node);
@@ -105,7 +105,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
     page
 }
 
-/// `slot`: bytes of a request and its response.
+/// The fact about the memory budget. `slot`: bytes of a request and its response.
 fn budget(config: &AcceleratorConfig, slot: usize) -> String {
     let budget = config.memory() as u64;
     let text = match config.memory() / slot.max(1) {

@@ -1,4 +1,4 @@
-//! What the command lines of the programs have in common.
+//! Command-line parts that the programs share: screen options, `topology`, completions, manual.
 
 use std::{
     io::{self, Write},
@@ -12,25 +12,25 @@ use clap::{
 use qdl::topology::{self, Form, Node, TopologyError};
 use tracing::Level;
 
-/// What is shown, and how.
+/// Options of the screen: what the program shows, and how.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Screen {
-    /// No progress and no summary on the screen: errors alone
+    /// Show errors only, without progress and summary
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
 
-    /// More log lines: -v for debugging, -vv for everything
+    /// Show more log lines: -v for debugging, -vv for everything
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub verbose: u8,
 
-    /// Colours: auto has them on a terminal, unless NO_COLOR is set or TERM is dumb
+    /// Use colours: auto means on a terminal, unless NO_COLOR is set or TERM is dumb
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto,
           global = true)]
     pub color: ColorChoice,
 }
 
 impl Screen {
-    /// Whether what goes to a stream is coloured.
+    /// True if output to `stream` is coloured.
     pub fn colors(&self, stream: &impl io::IsTerminal) -> bool {
         let set = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
         match self.color {
@@ -43,7 +43,7 @@ impl Screen {
         }
     }
 
-    /// Begins with log lines on standard error, from `plain` on where no flag says otherwise.
+    /// Starts the log on standard error; without a flag, `plain` is the least severe level shown.
     pub fn log(&self, plain: Level) {
         let level = match (self.quiet, self.verbose) {
             (true, _) => Level::ERROR,
@@ -60,24 +60,24 @@ impl Screen {
     }
 }
 
-/// The version of these programs and the commit that they were built from.
+/// The version of these programs and the commit of the build.
 pub fn version() -> &'static str {
     static VERSION: OnceLock<String> = OnceLock::new();
     VERSION.get_or_init(|| qdl::run::version(option_env!("QDL_HEAD")))
 }
 
-/// A command with these arguments.
+/// The command `name` with the arguments of `A`.
 pub fn command<A: CommandFactory>(name: &'static str) -> Command {
     A::command().name(name)
 }
 
-/// The arguments of a command that [`command`] made; ends the process where they are none.
+/// The arguments of a command that [`command`] made; ends the process if they are invalid.
 pub fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> A {
     A::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Parses the command line of `program`; ends the process with exit code 2 where it is wrong. A
-/// flag of a run in front of a command is one such.
+/// Parses the command line of `program`; ends the process with exit code 2 if it is invalid. A flag
+/// of a run before a subcommand is invalid.
 pub fn parse(program: &Command) -> ArgMatches {
     let mut program = program.clone().color(color());
     let matches = program.clone().get_matches();
@@ -99,7 +99,7 @@ pub fn parse(program: &Command) -> ArgMatches {
     matches
 }
 
-/// What `--color` says, before the command line is known to be right.
+/// The value of `--color`, read before clap has validated the command line.
 fn color() -> ColorChoice {
     let words: Vec<_> = std::env::args().collect();
     let says = |word: &str| match word {
@@ -122,25 +122,23 @@ fn color() -> ColorChoice {
     joined.or_else(apart).unwrap_or(plain)
 }
 
-/// Shows this machine's NICs and GPUs, how near they are to each other, and which NICs serve which
-/// GPU; or writes a configuration for it.
+/// Shows this machine's NICs and GPUs, their distances, and which NICs serve which GPU; or prints a
+/// configuration for it.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct TopologyArgs {
     /// Print a configuration that starts a node on this machine, with every usable NIC
     #[arg(long, conflicts_with = "json")]
     yaml: bool,
 
-    /// With --yaml: sockets on every interface that has an address, also where there are RDMA
-    /// devices
+    /// With --yaml: use sockets on every interface with an address, despite RDMA devices
     #[arg(long, requires = "yaml")]
     tcp: bool,
 
-    /// Whose configuration --yaml prints [default: an accelerator's of `accelerator`, else a
-    /// frontend's]
+    /// Role of the configuration of --yaml [default: accelerator in `accelerator`, else frontend]
     #[arg(long, value_name = "NODE", value_parser = ["frontend", "accelerator"])]
     of: Option<String>,
 
-    /// Print all that was read, as JSON
+    /// Print the whole topology as JSON
     #[arg(long)]
     json: bool,
 
@@ -150,10 +148,10 @@ pub struct TopologyArgs {
     root: Option<PathBuf>,
 }
 
-/// Prints what `topology` of a program is asked for; `own` is the node that the program is.
+/// Prints the output of the `topology` command; `own` is the role of this program.
 ///
 /// # Errors
-/// [`TopologyError`].
+/// [`TopologyError`]: the topology cannot be read or used.
 pub fn topology(args: &TopologyArgs, own: Node) -> Result<(), TopologyError> {
     let node = match args.of.as_deref() {
         Some("frontend") => Node::Frontend,
@@ -166,29 +164,28 @@ pub fn topology(args: &TopologyArgs, own: Node) -> Result<(), TopologyError> {
         (false, false) => Form::Matrix,
     };
     let text = topology::command(node, form, args.root.as_ref())?;
-    // Nobody may be reading any more.
+    // The reader of a pipe may be gone.
     let _ = io::stdout().write_all(text.as_bytes());
     Ok(())
 }
 
-/// Prints what a shell needs to complete this command line: `bash`, `zsh`, `fish`, `elvish` or
-/// `powershell`.
+/// Prints a completion script for a shell: `bash`, `zsh`, `fish`, `elvish` or `powershell`.
 #[derive(Clone, Debug, clap::Parser)]
 struct CompletionsArgs {
-    /// Whose
+    /// Shell that the script is for
     #[arg(value_enum, value_name = "SHELL")]
     shell: clap_complete::Shell,
 }
 
-/// Prints the manual page, or writes one for each command into a folder.
+/// Prints the manual page, or writes a page for each command to a folder.
 #[derive(Clone, Debug, clap::Parser)]
 struct ManArgs {
-    /// The folder for a page of each command
+    /// Write a page for each command to this folder
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
 
-/// The commands that every program has.
+/// The commands that every program has: `completions` and `man`.
 pub fn common() -> [Command; 2] {
     [
         command::<CompletionsArgs>("completions"),
@@ -196,7 +193,7 @@ pub fn common() -> [Command; 2] {
     ]
 }
 
-/// Runs one of [`common`], if it is one.
+/// Runs `name` if it is one of [`common`]; otherwise returns `None`.
 pub fn run_common(program: &Command, name: &str, matches: &ArgMatches) -> Option<io::Result<()>> {
     let mut program = program.clone();
     let mut text = Vec::new();
@@ -220,7 +217,7 @@ pub fn run_common(program: &Command, name: &str, matches: &ArgMatches) -> Option
         },
         _ => return None,
     }
-    // Nobody may be reading any more.
+    // The reader of a pipe may be gone.
     let _ = io::stdout().write_all(&text);
     Some(Ok(()))
 }

@@ -1,15 +1,15 @@
-//! Wakes a worker that spins or sleeps, and never misses one.
+//! Wakes a worker that spins or sleeps, without lost wake-ups.
 //!
 //! A waiter reads the epoch, looks for work, and only then waits for the epoch to change. A
-//! notifier publishes its work first and bumps the epoch second. Both the epoch and the number of
-//! sleepers are sequentially consistent, so of the two orders
+//! notifier publishes its work, then increments the epoch. The epoch and the number of sleepers are
+//! sequentially consistent, so at least one of these orders holds:
 //!
-//! * bump before the sleeper's last look at the epoch: the sleeper sees it and does not sleep;
-//! * sleeper counted before the notifier's look at the count: the notifier sees it and notifies;
+//! * The increment precedes the sleeper's last check of the epoch: the sleeper does not sleep.
+//! * The sleeper counts itself before the notifier checks the count: the notifier notifies.
 //!
-//! at least one holds. `called` keeps a burst from notifying a sleeper twice: it is set by the
-//! first notifier and cleared, under the lock, by whoever goes to sleep or leaves. A notifier that
-//! finds it set can rely on a sleeper that has been notified and will look for work again.
+//! `called` keeps a burst from notifying a sleeper twice. The first notifier sets it; a thread that
+//! goes to sleep or leaves clears it under the lock. A notifier that finds it set relies on the
+//! notified sleeper, which will look for work again.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use crossbeam_utils::CachePadded;
 use fabric::clock;
 use qdl::connection::{Spin, Wait};
 
-/// See the module's words.
+/// An event count: an epoch, the number of sleepers, and a condition variable.
 #[derive(Debug, Default)]
 pub(crate) struct EventCount {
     epoch: CachePadded<AtomicU64>,
@@ -35,18 +35,18 @@ pub(crate) struct EventCount {
 }
 
 impl EventCount {
-    /// To be read before looking for work.
+    /// The current epoch; a waiter reads it before it looks for work.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(SeqCst)
     }
 
-    /// Wakes one sleeper, if there is one and none has been called already. The work comes first.
+    /// Wakes one sleeper unless one is already being woken. The caller publishes the work before.
     pub fn notify(&self) {
         self.epoch.fetch_add(1, SeqCst);
         if self.sleepers.load(SeqCst) > 0 && !self.called.swap(true, SeqCst) {
             self.notified.fetch_add(1, SeqCst);
-            // Whoever clears `called` and then sleeps holds the lock in between, so the
-            // notification cannot fall into that gap.
+            // A thread that clears `called` and then sleeps holds the lock in between, so the
+            // notification cannot fall between the two.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.condvar.notify_one();
         }
@@ -59,8 +59,8 @@ impl EventCount {
         self.condvar.notify_all();
     }
 
-    /// Returns once the epoch differs from `seen`, or at `until_ns` on [`clock::now_ns`], or
-    /// before: the caller looks again. Looks as `spin` says and then sleeps.
+    /// Returns when the epoch differs from `seen`, at `until_ns` on [`clock::now_ns`], or
+    /// spuriously. Spins as `spin` says, then sleeps.
     pub fn wait(&self, seen: u64, until_ns: u64, spin: Spin) {
         let started = clock::now_ns();
         let mut now = started;
@@ -93,7 +93,7 @@ impl EventCount {
         drop(guard);
     }
 
-    /// Sleepers notified since the start.
+    /// Wake-ups of sleepers since the start.
     pub fn notified(&self) -> u64 {
         self.notified.load(SeqCst)
     }
@@ -105,8 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// A token goes back and forth between threads that sleep at once: one lost wake-up, and a
-    /// round takes until the deadline, which is far longer than the whole test may take.
+    /// A token goes back and forth between threads that sleep at once. A lost wake-up stalls a
+    /// round until the deadline, which is far beyond the time limit of the test.
     #[test]
     fn no_wake_up_is_lost() {
         const ROUNDS: u64 = 3_000;

@@ -1,32 +1,22 @@
-//! `accelerator --config A.yaml`: a node of the system under test.
+//! The program `accelerator --config A.yaml`: a node of the system under test.
 
-use std::{
-    io::Write,
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-};
+use std::{io::Write, path::PathBuf, sync::{Arc, OnceLock}};
 
-use accelerator::{
-    cli::{self, Screen},
-    node::Accelerator,
-};
+use accelerator::{cli::{Screen, self}, node::Accelerator};
 use clap::{ArgMatches, Command, CommandFactory, Parser};
 use qdl::run::Stop;
-use submission::{
-    command::{DescribeArgs, Outcome},
-    describe::Role,
-};
+use submission::{command::{DescribeArgs, Outcome}, describe::Role};
 
-/// Everything went well.
+/// Success.
 const OK: u8 = 0;
-/// The configuration, the model, a port: nothing was served.
+/// The setup failed (configuration, model or port): nothing was served.
 const SETUP: u8 = 2;
-/// The engine failed in mid-run.
+/// The engine failed during a run.
 const ENGINE: u8 = 3;
-/// Counts that ought to agree do not.
+/// The counts of a session do not agree.
 const MISMATCH: u8 = 4;
 
-/// The words of the README's table, as a test makes sure.
+/// The table of the README; a test compares them.
 const EXIT_CODES: &str = "\
 Exit codes:
   0  stopped by SIGINT or SIGTERM, done with its frontend (--once), or nothing wrong (--check)
@@ -35,33 +25,33 @@ Exit codes:
   4  after a session the counts did not agree";
 
 /// A node of the system under test: takes samples from a frontend over the network, runs them in
-/// batches, answers.
+/// batches, and sends the answers.
 ///
-/// It serves one frontend at a time, for as long as that stays, and then the next. SIGTERM and
-/// SIGINT end it.
+/// The node serves one frontend at a time until that frontend leaves, then the next. SIGTERM and
+/// SIGINT end the node.
 ///
-/// `qdl init` writes a configuration for a model of your own.
+/// `qdl init` writes a configuration for your model.
 #[derive(Parser)]
 #[command(name = "accelerator", after_help = EXIT_CODES, max_term_width = 100)]
 struct Arguments {
     /// Configuration of this node; see `configs/` for working ones.
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// Load the model, open every port and device, print what would serve and what it takes, and
-    /// end: nobody is served.
+    /// Load the model, open every port and device, print the resulting node and its resources, and
+    /// end without serving.
     #[arg(long, conflicts_with = "once")]
     check: bool,
     /// Serve one frontend, then end.
     #[arg(long)]
     once: bool,
-    /// With --check: print it as JSON.
+    /// With --check: print the result as JSON.
     #[arg(long, requires = "check")]
     json: bool,
     #[command(flatten)]
     screen: Screen,
 }
 
-/// Runs a command; its exit code.
+/// Runs a subcommand and returns its exit code.
 fn run(program: &Command, name: &str, matches: &ArgMatches) -> u8 {
     if let Some(done) = cli::run_common(program, name, matches) {
         return done.map_or_else(failed, |()| OK);
@@ -88,7 +78,7 @@ fn failed(error: impl std::fmt::Display) -> u8 {
 }
 
 fn program() -> Command {
-    // A frontend's configuration is the frontend's.
+    // `--config` of `describe` names a frontend's configuration, so it is hidden here.
     let describe = cli::command::<DescribeArgs>("describe").mut_arg("config", |a| a.hide(true));
     Arguments::command()
         .version(cli::version())
@@ -112,13 +102,12 @@ fn main() -> ! {
     }
     let arguments: Arguments = cli::arguments(&matches);
     arguments.screen.log(tracing::Level::INFO);
-    // Before any thread is started, so that all of them leave the signals to the one that waits.
+    // Before any thread starts: every thread inherits the mask, and one thread waits for signals.
     let signals = block_signals();
     let code = serve(&arguments, signals);
     let _ = std::io::stdout().flush();
-    // An engine that failed has threads that are still at work in libraries with destructors of
-    // their own; running those beside the threads would end in a fault. SAFETY: ends the process;
-    // all files are closed by the system.
+    // After an engine failure, threads may still run in libraries whose destructors would then
+    // crash. SAFETY: `_exit` ends the process without destructors; the system closes all files.
     unsafe { libc::_exit(i32::from(code)) }
 }
 
@@ -140,7 +129,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     for warning in qdl::run::pinning_warnings(&config.nics) {
         tracing::warn!("{warning}");
     }
-    // What a frontend is told of this node is what it was started with.
+    // A frontend that asks for the configuration gets the text at the start.
     let text = std::fs::read_to_string(&arguments.config).unwrap_or_default();
     let stopper: Arc<OnceLock<Stop>> = Arc::default();
     let stop = stopper.clone();
@@ -151,7 +140,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             Some(stop) => stop.stop(&why),
             None => {
                 eprintln!("{why} before it was ready");
-                // SAFETY: ends the process, in which nothing is served yet.
+                // SAFETY: `_exit` only ends the process; nothing is served yet.
                 unsafe { libc::_exit(i32::from(OK)) }
             }
         }
@@ -170,7 +159,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             (false, true) => String::new(),
             (false, false) => page.to_string(),
         };
-        // Nobody may be reading any more.
+        // The reader of a pipe may be gone.
         let _ = std::io::stdout().write_all(text.as_bytes());
         return OK;
     }
@@ -189,7 +178,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     let mut code = OK;
     let ended = accelerator.run(&mut |report| {
         if !arguments.screen.quiet {
-            // Nobody may be reading any more.
+            // The reader of a pipe may be gone.
             let _ = write!(std::io::stdout(), "{}", report::text::served(&report));
         }
         for mismatch in &report.mismatches {
@@ -207,7 +196,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
 }
 
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: a zeroed set is made valid by sigemptyset before anything reads it, and it outlives
+    // SAFETY: `sigemptyset` makes the zeroed set valid before any call reads it; the set outlives
     // the calls.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -221,7 +210,7 @@ fn block_signals() -> libc::sigset_t {
 
 fn wait_for(signals: &libc::sigset_t) -> i32 {
     let mut signal = 0;
-    // SAFETY: `signals` was initialised by `block_signals`; `signal` lives through the call.
+    // SAFETY: `block_signals` initialised `signals`; `signal` lives through the call.
     unsafe { libc::sigwait(signals, &mut signal) };
     signal
 }

@@ -1,4 +1,4 @@
-//! From a configuration to a node that serves: engine, pipeline, NIC threads, control plane.
+//! Builds a serving node from a configuration: engine, pipeline, NIC threads, control plane.
 
 use std::{
     path::Path,
@@ -23,24 +23,24 @@ use crate::{
     pipelines::{self, Pipelines},
 };
 
-/// A node that could not be made.
+/// A failure to start a node.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The engine or its model.
+    /// The engine or its model failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// What the configuration says of the model is not what its file holds.
+    /// The model in the configuration differs from the model file.
     #[error("model.file and the configuration disagree: {0}")]
     Model(#[from] ModelMismatch),
-    /// Ports, threads, the token.
+    /// A port, a thread or the token failed.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// An engine that the configuration knows and this build does not.
+    /// This build lacks an engine that the configuration accepts.
     #[error("engine.kind: this build has no engine `{0}`")]
     NoEngine(&'static str),
 }
 
-/// The engine's parameters, from the part of a configuration that both programs share.
+/// Engine parameters from the configuration keys that the frontend and the accelerator share.
 pub fn engine_params(
     engine: &EngineConfig,
     model: &str,
@@ -61,8 +61,7 @@ pub fn engine_params(
     params
 }
 
-/// What a frontend is told of an engine, but for what it works on at once: that the pipelines
-/// know.
+/// Description of an engine for the frontend. `at_once` is 0 here; the pipelines know it.
 pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
     EngineInfo {
         name: engine.name().to_owned(),
@@ -73,7 +72,7 @@ pub fn engine_info(engine: &dyn Engine, hashed: &Hashed) -> EngineInfo {
     }
 }
 
-/// What a frontend is told that asks this node to describe itself: the machine as it is then.
+/// Answers a frontend's request for a description of this node: the machine at that time.
 fn describes(node: &str, text: &str) -> Describe {
     let (node, config) = (node.to_owned(), text.to_owned());
     Arc::new(move || {
@@ -94,18 +93,18 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub struct Accelerator {
     node: Node,
     pipelines: Arc<Pipelines>,
-    /// The first error of the engine in mid-run.
+    /// The engine's first error during a run.
     fatal: Arc<Mutex<Option<String>>>,
     ready: String,
     hashed: Hashed,
     model: ModelSpec,
-    /// What it was made from, in words.
+    /// The engine's parameters, as one line of text.
     engine: String,
 }
 
 impl Accelerator {
-    /// Loads the model, warms the engine up, binds every port. `text` is the configuration as it
-    /// was read, which a frontend may ask for.
+    /// Loads the model, warms the engine up and binds every port. `text` is the configuration file;
+    /// a frontend may request it.
     ///
     /// # Errors
     /// [`SetupError`] names the key, file or port.
@@ -113,14 +112,14 @@ impl Accelerator {
         let spec = config.model.spec();
         let file = config.model.file.as_deref();
         let mut params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
-        // What sysfs does not say is not known, and nothing is bound.
+        // Without sysfs the topology is empty, and threads are not bound.
         let topology = Topology::of_this_machine().unwrap_or_default();
         let mut options = Options::from(&params);
         let mut engines = Vec::new();
         let hashing = Hashing::begin(&params);
         for gpu in config.engine.all_gpus() {
             let near = engine_near(gpu, &config.nics, &topology);
-            // Threads that the engine itself starts stay there, too.
+            // Threads that the engine starts inherit this binding.
             engines.extend(near.run(|| pipelines::create(&params, &[gpu]))?);
             options.near.insert(gpu, near);
         }
@@ -129,8 +128,8 @@ impl Accelerator {
             params.engine.max_batch = params.engine.max_batch.min(fixed);
         }
         let hashed = hashing.end()?;
-        // The opaque engines take any bytes, whatever the configuration calls them; a model file
-        // has its say.
+        // Opaque engines take any bytes, so the configured model counts; a model file is checked
+        // against it.
         let model = match (&spec, engine.runs_inline() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
@@ -187,49 +186,48 @@ impl Accelerator {
         })
     }
 
-    /// The model it serves.
+    /// The served model.
     pub fn model(&self) -> &ModelSpec {
         &self.model
     }
 
-    /// Its engine, in words.
+    /// The engine's parameters, as one line of text.
     pub fn engine(&self) -> &str {
         &self.engine
     }
 
-    /// True where samples are answered on the NIC thread that brought them.
+    /// True if the NIC thread that received a sample answers it.
     pub fn runs_inline(&self) -> bool {
         self.pipelines.runs_inline()
     }
 
-    /// The line that says so.
+    /// The line that announces the node as ready.
     pub fn ready_line(&self) -> &str {
         &self.ready
     }
 
-    /// What its engine really runs, where there is something to say, and what it took to find out.
+    /// Hashes of the engine's files and the time they took, as one line; `None` without files.
     pub fn content(&self) -> Option<String> {
         self.hashed.line()
     }
 
-    /// How warming up went, for engines that have something to warm.
+    /// Microseconds of a sample before and after warming up; `None` without a warm-up.
     pub fn warm_up(&self) -> Option<(u32, u32)> {
         self.pipelines.warm_up().map(|w| (w.cold_us, w.warm_us))
     }
 
-    /// How an engine started that batches by itself: after so many milliseconds, with so many
-    /// sequences at once.
+    /// Start time in milliseconds and concurrent sequences of an engine that batches by itself.
     pub fn sequences(&self) -> Option<(u64, usize)> {
         self.pipelines.sequences()
     }
 
-    /// For ending it from another thread.
+    /// A handle that stops the node from another thread.
     pub fn stopper(&self) -> Stop {
         self.node.stopper()
     }
 
-    /// Serves until stopped; `served` hears what each frontend's connections did. Returns what
-    /// broke the engine, if that is why it ended.
+    /// Serves until stopped and calls `served` with a report of each frontend's connections.
+    /// Returns the engine's error, if an error ended the run.
     pub fn run(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         self.node.run_with(served);
         if let Err(e) = self.pipelines.stop(Duration::from_secs(5)) {
@@ -242,7 +240,7 @@ impl Accelerator {
     }
 }
 
-/// Where an engine runs: near the NICs that bring it samples.
+/// CPUs and memory for the engine of `gpu`: near that GPU's NICs, or near all if it has none.
 fn engine_near(gpu: usize, nics: &[NicConfig], topology: &Topology) -> Near {
     let own = |n: &&NicConfig| n.gpu == u32::try_from(gpu).ok();
     match nics.iter().any(|n| own(&n)) {

@@ -1,18 +1,18 @@
-//! How long batches take, by what they have taken.
+//! Estimates how long a batch takes in the engine, from the times of earlier batches.
 
-/// One place for each power of two, up to the largest batch there is.
+/// Size classes: one for each power of two up to `MAX_BATCH`.
 const PLACES: usize = 18;
 
-/// Times of batches by their size, in nanoseconds. Plain data.
+/// Estimated engine time by batch size, in nanoseconds. Plain data.
 #[derive(Clone, Debug, Default)]
 pub struct Estimates {
-    /// For batches of more than `2^(i-1)` and up to `2^i` samples; 0 where none has run.
+    /// Element `i` is for batches of more than `2^(i-1)` and up to `2^i` samples; 0: none yet.
     ns: [u64; PLACES],
 }
 
 impl Estimates {
-    /// A batch of so many samples took so long. A longer time counts for a half at once, a shorter
-    /// one for an eighth: what must not be underestimated is how late an answer can be.
+    /// Records that a batch of `samples` took `ns` nanoseconds. The estimate follows a longer time
+    /// by a half and a shorter one by an eighth: an underestimate makes answers late.
     pub fn observe(&mut self, samples: usize, ns: u64) {
         let place = &mut self.ns[place(samples)];
         *place = match *place {
@@ -22,8 +22,8 @@ impl Estimates {
         };
     }
 
-    /// What a batch of so many samples is expected to take; 0 before any has run. Without its like,
-    /// the next larger size tells, and then the next smaller one.
+    /// Expected engine time of a batch of `samples`, in nanoseconds; 0 before any batch has run.
+    /// Without a time for this size class, the next larger class counts, then the next smaller.
     pub fn of(&self, samples: usize) -> u64 {
         let at = place(samples);
         let known = |ns: &&u64| **ns > 0;

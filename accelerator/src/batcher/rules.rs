@@ -4,51 +4,50 @@ use std::collections::VecDeque;
 
 use super::estimates::Estimates;
 
-/// Samples that there is room for from the start: as many as a connection can have in flight, so
-/// that it is not under load that memory is asked for.
+/// Samples that the queue holds without an allocation: as many as a connection can have in flight.
 const ROOM: usize = 8192;
 
-/// What bounds a batch.
+/// Limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Most samples in a batch; 0 counts as 1.
     pub max_batch: usize,
-    /// Longest wait for company, in nanoseconds since the arrival of the oldest sample.
+    /// Longest wait for a larger batch, in nanoseconds since the arrival of the oldest sample.
     pub max_delay_ns: u64,
-    /// Nanoseconds from a sample's arrival to the time its answer is due, if there is one.
+    /// Nanoseconds from a sample's arrival to the due time of its answer, if it has one.
     pub latency_ns: Option<u64>,
-    /// Least time between the beginnings of two batches, in nanoseconds, while others run; 0 where
-    /// a batch begins as soon as a worker is free.
+    /// Least time between the beginnings of two batches while other workers are busy, in
+    /// nanoseconds; 0 lets a batch begin as soon as a worker is free.
     pub begin_apart_ns: u64,
 }
 
 /// What a free worker does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// [`Batcher::take`], and run it.
+    /// Call [`Batcher::take`] and run the batch.
     Run,
-    /// Nothing before this time, in nanoseconds on the caller's clock, unless more samples arrive
-    /// or the engine becomes idle.
+    /// Wait until this time, in nanoseconds on the caller's clock, or until samples arrive or the
+    /// engine becomes idle.
     WaitUntil(u64),
-    /// Nothing before samples arrive.
+    /// Wait until samples arrive.
     Wait,
 }
 
-/// Pending samples. `T` is whatever stands for a sample.
+/// Pending samples. `T` is the caller's handle of a sample.
 #[derive(Debug)]
 pub struct Batcher<T> {
     policy: Policy,
-    /// Ascending.
+    /// Listed batch sizes, ascending.
     sizes: Box<[usize]>,
     estimates: Estimates,
-    /// A batch may not begin before this time while others run, ns.
+    /// Earliest beginning of the next batch while other workers are busy, in nanoseconds.
     next_ns: u64,
-    /// Ordered by time of arrival, so that the front is the oldest.
+    /// Arrival time and sample, ordered by arrival: the front is the oldest.
     pending: VecDeque<(u64, T)>,
 }
 
 impl<T> Batcher<T> {
-    /// An empty one. `sizes` are those that the engine runs, ascending; none where it runs any.
+    /// An empty batcher. `sizes` lists the engine's sizes, ascending; empty if it runs any size.
     pub fn new(policy: Policy, sizes: &[usize]) -> Self {
         let policy = Policy {
             max_batch: policy.max_batch.max(1),
@@ -63,8 +62,8 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// Adds a sample that arrived at `arrived_ns`. Several rails deliver almost, but not quite, in
-    /// order: a late one is moved up past the few that are younger.
+    /// Adds a sample that arrived at `arrived_ns`. Several rails deliver almost in order: the
+    /// function moves a late sample in front of the few younger ones.
     pub fn push(&mut self, arrived_ns: u64, sample: T) {
         let younger = self
             .pending
@@ -80,15 +79,14 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// What a free worker does at `now_ns` while `busy` others run batches.
+    /// What a free worker does at `now_ns` while `busy` other workers run batches.
     pub fn step(&self, now_ns: u64, busy: usize) -> Step {
         let Some(&(oldest, _)) = self.pending.front() else {
             return Step::Wait;
         };
         let mut due = oldest.saturating_add(self.policy.max_delay_ns);
         if let Some(latency) = self.policy.latency_ns {
-            // It has to begin so early that it is done in time. What cannot be in time any more is
-            // run at once.
+            // The batch begins early enough to end in time; a late batch runs at once.
             let latest = latency.saturating_sub(self.estimates.of(self.pending.len()));
             due = due.min(oldest.saturating_add(latest));
         }
@@ -103,13 +101,13 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// A batch of so many samples took so long in the engine.
+    /// Records that a batch of `samples` took `ns` nanoseconds in the engine.
     pub fn observe(&mut self, samples: usize, ns: u64) {
         self.estimates.observe(samples, ns);
     }
 
-    /// Moves the oldest samples, at most `max_batch`, to the end of `batch`: as many as the largest
-    /// listed size that they fill, or all of them where that is less than half. The batch begins.
+    /// Begins a batch: moves the oldest samples, at most `max_batch`, to the end of `batch`. Takes
+    /// the largest listed size that they fill, or all if that size is less than half of them.
     pub fn take(&mut self, now_ns: u64, batch: &mut Vec<T>) {
         let most = self.pending.len().min(self.policy.max_batch);
         let filled = self.sizes.iter().rev().find(|size| **size <= most);
@@ -126,12 +124,12 @@ impl<T> Batcher<T> {
         self.pending.len()
     }
 
-    /// True where none is pending.
+    /// True if no sample is pending.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Drops everything that is pending.
+    /// Drops all pending samples.
     pub fn clear(&mut self) {
         self.pending.clear();
     }
@@ -143,15 +141,14 @@ mod tests {
 
     use super::*;
 
-    /// A world with a fake clock: workers that are free ask the batcher, those that are busy finish
-    /// at a given time.
+    /// Simulated workers and clock: free workers ask the batcher, busy ones finish at a given time.
     struct World {
         batcher: Batcher<usize>,
         sizes: Vec<usize>,
         policy: Policy,
         now: u64,
         busy_until: Vec<Option<u64>>,
-        /// When the last batch began.
+        /// Time of the last batch's beginning.
         began: Option<u64>,
         arrived: Vec<u64>,
         batches: Vec<Vec<usize>>,
@@ -171,8 +168,7 @@ mod tests {
             }
         }
 
-        /// Lets every free worker ask, as the pipeline does; returns the time at which one wants to
-        /// be woken.
+        /// Lets every free worker ask, as the pipeline does; returns the time of the next wake-up.
         fn settle(&mut self, compute: u64) -> Option<u64> {
             for w in &mut self.busy_until {
                 if w.is_some_and(|t| t <= self.now) {
@@ -197,7 +193,7 @@ mod tests {
                     }
                     Step::WaitUntil(t) => {
                         assert!(t > self.now, "a deadline in the past is a batch");
-                        // A worker is free: nobody may be waiting longer than the policy allows.
+                        // A worker is free, so no sample may wait longer than the policy allows.
                         let oldest = self.batcher.pending.front().expect("something waits").0;
                         let delay = match self.policy.latency_ns {
                             Some(latency) => {
@@ -223,7 +219,7 @@ mod tests {
             }
         }
 
-        /// A batch has a listed size, or all there is.
+        /// Checks that a batch has a listed size or holds all pending samples.
         fn check_size(&self, pending: usize, took: usize) {
             let most = pending.min(self.policy.max_batch);
             assert!((1..=most).contains(&took));
@@ -234,7 +230,7 @@ mod tests {
             }
         }
 
-        /// Advances to `to`, stopping at every deadline and every finish on the way.
+        /// Advances to `to` and stops at every deadline and every finish on the way.
         fn advance(&mut self, to: u64, compute: u64) {
             loop {
                 let wake = self.settle(compute);

@@ -1,10 +1,10 @@
-//! A batch: samples in order, which of them lie side by side, and where their responses go.
+//! Holds the samples of a batch in order, their runs in memory, and their responses.
 
 use qdl::serve::Arrival;
 
 use super::{Decompressed, Decompressor, EngineError};
 
-/// Samples of one batch whose inputs lie side by side in memory.
+/// Samples of one batch whose inputs are contiguous in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Index of the first sample in the batch.
@@ -13,20 +13,20 @@ pub struct Run {
     pub count: usize,
 }
 
-/// Work that a batch cost beside the model itself.
+/// Work for a batch in addition to the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchCounts {
     /// Copies of inputs.
     pub copies: u64,
     /// Bytes of inputs copied.
     pub copied_bytes: u64,
-    /// Its samples, where they were compressed.
+    /// Decompression of its samples.
     pub decompressed: Decompressed,
 }
 
-/// Samples that run together. Never empty when an engine sees it.
+/// Samples that run together; never empty in an engine.
 ///
-/// The vectors inside are reused from batch to batch.
+/// The vectors are reused from batch to batch.
 #[derive(Debug, Default)]
 pub struct Batch {
     arrivals: Vec<Arrival>,
@@ -34,7 +34,7 @@ pub struct Batch {
     runs: Vec<Run>,
     sample_bytes: Option<usize>,
     counts: BatchCounts,
-    /// Where samples are compressed: whose memory they are read in.
+    /// For compressed samples: owns the decompressed data.
     decompressor: Option<Decompressor>,
 }
 
@@ -51,19 +51,18 @@ impl Batch {
         }
     }
 
-    /// The same, for samples that are compressed: [`Batch::decompress`] comes before anybody reads
-    /// one.
+    /// The batch with a decompressor for compressed samples: [`Batch::decompress`] must precede any
+    /// read of a sample.
     #[must_use]
     pub fn decompressing(mut self, decompressor: Option<Decompressor>) -> Self {
         self.decompressor = decompressor;
         self
     }
 
-    /// Puts samples in with `put`, then finds the runs.
+    /// Adds samples with `put`, then finds the runs.
     ///
-    /// With a fixed sample size the samples are put in the order of their addresses, so that
-    /// neighbours in memory become neighbours in the batch whichever way they arrived; otherwise
-    /// they keep their order and each is a run of its own.
+    /// With a fixed sample size, sorts the samples by address, so that neighbours in memory are
+    /// neighbours in the batch. Otherwise the samples keep their order and each is a separate run.
     pub fn fill(&mut self, sample_bytes: Option<usize>, put: impl FnOnce(&mut Vec<Arrival>)) {
         put(&mut self.arrivals);
         if sample_bytes.is_some() && !self.arrivals.is_sorted_by_key(Arrival::address) {
@@ -79,11 +78,11 @@ impl Batch {
         }
     }
 
-    /// Decompresses its samples, where they are compressed: from then on they are those, and so are
-    /// the runs. Without the batcher's lock, on the worker's own time.
+    /// Decompresses compressed samples and finds the runs of the decompressed data. Called on the
+    /// worker's thread, without the batcher's lock.
     ///
     /// # Errors
-    /// A sample that is none; the samples stay as they came, for another try.
+    /// A sample that cannot be decompressed; the compressed samples stay for another try.
     pub fn decompress(&mut self) -> Result<(), EngineError> {
         let Some(decompressor) = &mut self.decompressor else {
             return Ok(());
@@ -105,8 +104,7 @@ impl Batch {
                 Some(run) if joins => run.count += 1,
                 _ => self.runs.push(Run { first: i, count: 1 }),
             }
-            // A sample of another size ends its run: what follows it does not lie where the next
-            // one would begin.
+            // A sample of a different size ends its run: the next sample cannot be contiguous.
             next_address = match sample_bytes {
                 Some(n) if right_size => address.checked_add(n),
                 _ => None,
@@ -119,7 +117,7 @@ impl Batch {
         self.arrivals.len()
     }
 
-    /// True before the batcher has put anything in, and after the responses were taken.
+    /// True before the batcher has added samples and after [`Batch::take`].
     pub fn is_empty(&self) -> bool {
         self.arrivals.is_empty()
     }
@@ -134,15 +132,14 @@ impl Batch {
         &self.runs
     }
 
-    /// Where the bytes of a run begin. A run of several samples is `count` times the fixed size
-    /// given to [`Batch::fill`], without a gap; a run of one is as long as its sample. Readable as
-    /// long as the samples are in the batch, by the GPU alone where [`Batch::on_device`] says so.
+    /// Address of a run. A run of several samples has `count` times the fixed size of
+    /// [`Batch::fill`], without gaps; a run of one has the length of its sample. Readable while the
+    /// samples are in the batch; with [`Batch::on_device`] only by the GPU.
     pub fn run_address(&self, run: Run) -> *const u8 {
         self.address(run.first) as *const u8
     }
 
-    /// True where a sample lies in memory of a GPU, which this process does not read: its addresses
-    /// are for that GPU.
+    /// True if any sample is in GPU memory: its address is valid only for that GPU.
     pub fn on_device(&self) -> bool {
         self.arrivals.iter().any(Arrival::is_on_device)
     }
@@ -152,7 +149,7 @@ impl Batch {
         self.sample_bytes
     }
 
-    /// Where one sample begins.
+    /// Address of a sample.
     pub fn address(&self, index: usize) -> usize {
         match &self.decompressor {
             Some(decompressor) => decompressor.place(index).0,
@@ -160,7 +157,7 @@ impl Batch {
         }
     }
 
-    /// One sample's length, wherever it lies.
+    /// Length of a sample in bytes.
     pub fn input_len(&self, index: usize) -> usize {
         match &self.decompressor {
             Some(decompressor) => decompressor.place(index).1,
@@ -168,7 +165,7 @@ impl Batch {
         }
     }
 
-    /// One sample's bytes.
+    /// The bytes of a sample.
     pub fn input(&self, index: usize) -> &[u8] {
         match &self.decompressor {
             Some(decompressor) => decompressor.sample(index),
@@ -176,16 +173,16 @@ impl Batch {
         }
     }
 
-    /// Writes one sample's response.
+    /// Writes the response of a sample.
     ///
     /// # Errors
-    /// [`EngineError::OutputRoom`] where it does not fit.
+    /// [`EngineError::OutputRoom`] if the response does not fit.
     pub fn write(&mut self, index: usize, response: &[u8]) -> Result<(), EngineError> {
         self.lens[index] = write_response(&mut self.arrivals[index], response)?;
         Ok(())
     }
 
-    /// One sample's output and the length of its response, for engines that write in place.
+    /// Output and response length of a sample, for engines that write in place.
     pub fn output(&mut self, index: usize) -> (&mut [u8], &mut u32) {
         (self.arrivals[index].output(), &mut self.lens[index])
     }
@@ -196,12 +193,12 @@ impl Batch {
         self.counts.copied_bytes += bytes;
     }
 
-    /// What was counted since [`Batch::fill`].
+    /// Counts since [`Batch::fill`].
     pub fn counts(&self) -> BatchCounts {
         self.counts
     }
 
-    /// Takes samples and response lengths out, in batch order.
+    /// Takes out samples and response lengths, in batch order.
     pub fn take(&mut self) -> impl Iterator<Item = (Arrival, u32)> {
         self.runs.clear();
         self.arrivals.drain(..).zip(self.lens.drain(..))
@@ -215,7 +212,7 @@ impl Batch {
     }
 }
 
-/// Copies a response into an arrival's output and gives its length.
+/// Copies a response into an arrival's output and returns its length.
 pub(super) fn write_response(arrival: &mut Arrival, response: &[u8]) -> Result<u32, EngineError> {
     let output = arrival.output();
     let room = output.len();

@@ -1,30 +1,30 @@
-//! Sets what a program that this process starts inherits.
+//! Isolates the child processes that this process starts.
 
 use std::{io, os::unix::process::CommandExt, process::Command, sync::OnceLock};
 
 use fabric::os::open_files;
 
-/// The limit of open files that this process was started with, before it raised its own.
+/// The initial limit of open files, before this process raised it.
 static OPEN_FILES: OnceLock<libc::rlimit> = OnceLock::new();
 /// Signal numbers of Linux.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
-/// Descriptors that are closed one by one where the kernel has no `close_range`.
+/// Number of descriptors that are marked one by one without `close_range` in the kernel.
 const DESCRIPTORS: libc::c_int = 1 << 16;
 
 /// Makes the child of `command` start like a child of the shell that started this process:
 ///
 /// * no signal is blocked, and every signal but SIGHUP has its default action; an ignored SIGHUP
 ///   stays ignored (`nohup`);
-/// * descriptors 0 to 2 alone are open;
-/// * the limit of open files is the one that this process was started with;
-/// * it gets signal `on_death` when the thread that started it ends; with `None` it gets none.
+/// * only descriptors 0 to 2 are open;
+/// * the limit of open files is the initial limit of this process;
+/// * the child gets signal `on_death` at the end of the thread that started it; none with `None`.
 ///
-/// The child fails to start where this process is gone by then.
+/// The child fails to start if this process has ended.
 pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
     let parent = std::process::id() as libc::pid_t;
     let files = OPEN_FILES.get().copied();
-    // SAFETY: between fork and exec the closure makes system calls that are async-signal-safe, and
-    // allocates nothing.
+    // SAFETY: between fork and exec the closure only makes async-signal-safe system calls and does
+    // not allocate.
     unsafe {
         command.pre_exec(move || {
             if let Some(signal) = on_death {
@@ -33,8 +33,8 @@ pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
                     return Err(io::Error::from_raw_os_error(libc::ESRCH));
                 }
             }
-            // Some numbers have no action to set. Actions before the mask: no handler of this
-            // process may run in the child.
+            // Some signals cannot be set; that is no error. Actions before the mask: no handler of
+            // this process may run in the child.
             for signal in SIGNALS.filter(|signal| *signal != libc::SIGHUP) {
                 libc::signal(signal, libc::SIG_DFL);
             }
@@ -54,10 +54,10 @@ pub(super) fn isolate(command: &mut Command, on_death: Option<libc::c_int>) {
     }
 }
 
-/// Marks every descriptor from 3 on to be closed by exec: libraries open some without the mark.
+/// Marks every descriptor from 3 on for close on exec: libraries open some without the mark.
 fn close_on_exec() {
     let flag = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
-    // SAFETY: plain system calls; a number that is no descriptor is an error without effect.
+    // SAFETY: plain system calls; for a number without a descriptor they fail without effect.
     unsafe {
         if libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, flag) != 0 {
             for descriptor in 3..DESCRIPTORS {
@@ -67,7 +67,7 @@ fn close_on_exec() {
     }
 }
 
-/// Keeps the limit of open files for the children. To be called before this process raises it.
+/// Stores the limit of open files for the children. Must precede any raise of the limit.
 pub(super) fn remember_open_files() {
     if let Ok(limit) = open_files() {
         OPEN_FILES.get_or_init(|| limit);

@@ -1,9 +1,8 @@
-//! What an engine really runs: the hash of its model's files, taken once while the model is loaded.
+//! Identifies the content of an engine: the hash of its model's files, taken while the model loads.
 //!
-//! SHA-256, though xxh3 would be several times as fast: it is what everybody's `sha256sum` says of
-//! the file, and a record that nobody can check with a tool of their own proves little. It is read
-//! beside the engine that loads it, on a thread of its own, so a large file costs little time on
-//! top; most of it comes from the page cache the second time.
+//! SHA-256 although xxh3 is several times as fast: any `sha256sum` can check the record. A separate
+//! thread reads the files while the engine loads them. So a large file adds little time; the second
+//! read comes mostly from the page cache.
 
 use std::{
     io,
@@ -18,26 +17,26 @@ use record::{Content, MAX_CONTENT_NAME};
 
 use super::{EngineError, EngineParams, onnx_data};
 
-/// What is being found out.
+/// A hash in progress.
 pub struct Hashing {
     thread: Option<JoinHandle<io::Result<Hashed>>>,
     ready: Option<Content>,
     path: PathBuf,
 }
 
-/// What was found out, and what it took.
+/// The content of an engine, and the cost of its hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashed {
-    /// What the engine runs; nothing where it runs nothing but itself.
+    /// The content; `None` for an engine without a model.
     pub content: Option<Content>,
-    /// Bytes that were read.
+    /// Bytes read.
     pub bytes: u64,
-    /// Milliseconds that it took, beside loading the model.
+    /// Milliseconds of hashing, parallel to loading the model.
     pub ms: u64,
 }
 
 impl Hashed {
-    /// A line for the log, where there is something to say.
+    /// A line for the log; `None` without content.
     pub fn line(&self) -> Option<String> {
         let content = self.content.as_ref()?;
         let read = match self.bytes {
@@ -49,7 +48,7 @@ impl Hashed {
 }
 
 impl Hashing {
-    /// Begins, before the engine is made: a file is read by a thread of its own.
+    /// Starts hashing, before the engine is made; a separate thread reads the file.
     pub fn begin(params: &EngineParams) -> Hashing {
         let mut hashing = Hashing {
             thread: None,
@@ -68,7 +67,7 @@ impl Hashing {
             _ => {
                 let path = hashing.path.clone();
                 let named = path.extension().is_some_and(|e| e == "onnx");
-                // What cannot be started says so where it is waited for.
+                // If the thread cannot start, `end` returns no content.
                 hashing.thread = thread::Builder::new()
                     .name("model-hash".to_owned())
                     .spawn(move || of_file(&path, named))
@@ -78,10 +77,10 @@ impl Hashing {
         hashing
     }
 
-    /// Waits for it, once the engine is made.
+    /// Waits for the hash, after the engine is made.
     ///
     /// # Errors
-    /// [`EngineError::ModelMissing`]: the file cannot be read to its end, or one that it names.
+    /// [`EngineError::ModelMissing`]: the file, or one that it names, cannot be read.
     pub fn end(self) -> Result<Hashed, EngineError> {
         let path = self.path;
         let Some(thread) = self.thread else {
@@ -97,7 +96,7 @@ impl Hashing {
     }
 }
 
-/// What the answers of the engine `tokens` follow from; how long they take is no part of it.
+/// The settings that determine the answers of the engine `tokens`, without its times.
 fn settings(params: &EngineParams) -> Content {
     let t = params.engine.tokens.clone().unwrap_or_default();
     let room = params.spec.as_ref().and_then(|s| s.max_output_bytes());
@@ -111,14 +110,14 @@ fn settings(params: &EngineParams) -> Content {
     }
 }
 
-/// The hash of a model file; with `named`, and of the files beside it that it names.
+/// The hash of a model file; with `named`, also of the files of weights that it names.
 fn of_file(path: &Path, named: bool) -> io::Result<Hashed> {
     let began = Instant::now();
     let (own, mut bytes) = sha256_of_file(path)?;
     let mut each = Vec::new();
     for name in named.then(|| onnx_data::names(path)).into_iter().flatten() {
         let file = path.with_file_name(&name);
-        // The engine says what is missing.
+        // The engine reports a missing file.
         if !file.is_file() {
             continue;
         }
@@ -128,7 +127,7 @@ fn of_file(path: &Path, named: bool) -> io::Result<Hashed> {
     }
     let sha256 = match each.is_empty() {
         true => own,
-        // As `sha256sum` lists them, the model itself first.
+        // In the form of `sha256sum`, the model first.
         false => sha256_of(format!("{own}\n{}", each.concat()).as_bytes()),
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -142,7 +141,7 @@ fn of_file(path: &Path, named: bool) -> io::Result<Hashed> {
     })
 }
 
-/// Fit to be sent: within its limit, nothing that cannot be printed.
+/// The name within the size limit of the wire, with `?` for control characters.
 fn short(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {
@@ -178,7 +177,7 @@ mod tests {
             hash_of(&path),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
-        // What it names and is not there is no file of its own.
+        // A named file that does not exist does not count.
         fs::write(&path, model_with_data("m.data")).expect("written");
         let alone = hash_of(&path);
         assert_eq!(alone, sha256_of(&model_with_data("m.data")));

@@ -1,8 +1,8 @@
-//! Compressed samples of a batch, decompressed into the worker's own memory in front of the engine.
+//! Decompresses the samples of a batch into the worker's memory before the engine runs.
 //!
-//! Each worker has memory for one batch of the largest samples, made and registered at the start,
-//! so that no sample can ask for more: one that says that it is larger, or of a length that the
-//! model cannot have, is refused before a byte of it is made.
+//! Each worker allocates and registers memory for one batch of the largest samples at the start, so
+//! no sample can claim more. A sample whose header names a larger size, or a length that the model
+//! cannot have, is refused before decompression.
 
 use std::sync::Arc;
 
@@ -17,34 +17,34 @@ use serde::Serialize;
 
 use super::{EngineError, Lengths, lengths};
 
-/// Where one decompressed sample lies: offset and bytes.
+/// Offset and length of a decompressed sample, in bytes.
 type Place = (usize, usize);
 
-/// See the module.
+/// Decompresses batches into memory that it owns.
 #[derive(Debug)]
 pub struct Decompressor {
     region: Arc<Region>,
     largest: usize,
-    /// None where the engine takes any bytes.
+    /// `None` where the engine takes any bytes.
     lengths: Option<Lengths>,
     places: Vec<Place>,
 }
 
-/// What decompressing a batch took.
+/// Cost of decompression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Decompressed {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Bytes of them as they were carried.
+    /// Compressed bytes.
     pub from_bytes: u64,
-    /// Bytes of them as the engine reads them.
+    /// Decompressed bytes.
     pub to_bytes: u64,
-    /// Nanoseconds.
+    /// Time in nanoseconds.
     pub ns: u64,
 }
 
 impl Decompressed {
-    /// Adds another batch's, or worker's.
+    /// Adds the cost of another batch or worker.
     pub fn add(&mut self, o: &Decompressed) {
         self.samples += o.samples;
         self.from_bytes += o.from_bytes;
@@ -54,12 +54,12 @@ impl Decompressed {
 }
 
 impl Decompressor {
-    /// For batches of up to `max_batch` samples of this model; nothing where its samples are not
-    /// compressed. `any`: the engine takes samples of any length. Called on the worker's thread,
-    /// near which its memory comes to lie.
+    /// A decompressor for batches of up to `max_batch` samples; `None` if samples are not
+    /// compressed. `any`: the engine takes samples of any length. Called on the worker's thread, so
+    /// that the memory is near it.
     ///
     /// # Errors
-    /// [`EngineError::Decompress`] where there is no memory.
+    /// [`EngineError::Decompress`]: no memory.
     pub fn of(model: &ModelSpec, any: bool, max_batch: usize) -> Result<Option<Self>, EngineError> {
         if model.compression.is_none() {
             return Ok(None);
@@ -69,9 +69,9 @@ impl Decompressor {
         let region = region.map_err(|e| EngineError::Decompress {
             reason: e.to_string(),
         })?;
-        // Nobody waits for its pages in mid-run, and what was announced is what is taken.
+        // No page faults during a run, and an allocation failure shows at the start.
         region.prefault();
-        // A model that has none cannot be served: its workers say why.
+        // A model without lengths cannot be served: its workers return the reason.
         let lengths = (!any).then(|| Lengths::of_inputs(model).ok()).flatten();
         Ok(Some(Decompressor {
             region: Arc::new(region),
@@ -81,17 +81,16 @@ impl Decompressor {
         }))
     }
 
-    /// The memory that samples come to lie in.
+    /// The memory of the decompressed samples.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Decompresses all of them: back to back where each is of `sample_bytes`, so that they are one
-    /// run, else each on a cache line of its own.
+    /// Decompresses all samples. With `sample_bytes` they are contiguous and so one run; otherwise
+    /// each begins on a cache line.
     ///
     /// # Errors
-    /// [`EngineError::Corrupt`] and [`EngineError::SampleSize`] for the first that is no sample of
-    /// the model's.
+    /// [`EngineError::Corrupt`] or [`EngineError::SampleSize`] for the first invalid sample.
     pub fn run(
         &mut self,
         arrivals: &[Arrival],
@@ -106,10 +105,10 @@ impl Decompressor {
             let corrupt = |reason: String| EngineError::Corrupt { reason };
             let len = compression::decompressed_len(carried).map_err(|e| corrupt(e.to_string()))?;
             self.check(len)?;
-            // SAFETY: `&mut self`, and whoever reads a batch's bytes borrows the batch that owns
-            // this. An engine that reads them otherwise is done with a batch when it returns.
+            // SAFETY: `&mut self` excludes readers: a reader of bytes borrows the batch that owns
+            // `self`, and an engine that reads by address is done when its `run` returns.
             let to = unsafe { self.region.bytes_mut(at, len) };
-            // The region is for a batch of the largest.
+            // The region has room for a batch of the largest samples.
             let to = to.map_err(|e| EngineError::Decompress {
                 reason: e.to_string(),
             })?;
@@ -140,7 +139,7 @@ impl Decompressor {
         }
     }
 
-    /// Address and bytes of a sample of the last batch.
+    /// Address and length of a sample of the last batch.
     pub fn place(&self, index: usize) -> (usize, usize) {
         let (at, len) = self.places[index];
         (self.region.base() as usize + at, len)
@@ -149,7 +148,7 @@ impl Decompressor {
     /// A sample of the last batch.
     pub fn sample(&self, index: usize) -> &[u8] {
         let (at, len) = self.places[index];
-        // SAFETY: written by `run`, which takes `&mut self`, and by nobody else.
+        // SAFETY: only `run` writes, and it takes `&mut self`.
         let bytes = unsafe { self.region.bytes(at, len) };
         bytes.expect("written a moment ago")
     }

@@ -1,9 +1,8 @@
-//! `digest`: answers with a hash of the input, so that a test can prove that every response belongs
-//! to its sample, at whatever size a model's answers have.
+//! The `digest` engine: answers with a hash of the input, so that a test can prove that every
+//! response belongs to its sample, at any response size.
 //!
-//! The first 8 bytes of an answer are the sample's XXH3; what follows are words that count on from
-//! it, so that each byte of a large answer is known where it is checked, and a piece of another
-//! answer, or one at the wrong place, is not taken for it.
+//! The first 8 bytes of an answer are the sample's XXH3; the following words count on from it. So a
+//! test can check every byte of a large answer, and detects parts that are wrong or misplaced.
 
 use std::{thread, time::Duration};
 
@@ -12,28 +11,28 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Batch, Engine, EngineError, EngineParams, Inline, Worker};
 
-/// From one word of an answer to the next: odd, so that words differ for as long as an answer is.
+/// Difference of consecutive words of an answer: odd, so no word repeats within an answer.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// Words that are compared before anybody looks whether they agree.
+/// Words that are compared before a branch.
 const BLOCK: usize = 512;
-/// Samples and answers up to so many bytes are answered on the NIC thread. Larger ones would keep
-/// it from its connections.
+/// Limit of samples and answers in bytes for inline answers: larger ones would keep a NIC thread
+/// from its connections.
 const INLINE_UP_TO: usize = 1 << 20;
 
-/// How long answers are, and what is in them.
+/// Lengths and content of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answers {
     largest_sample: usize,
     room: usize,
-    /// Bytes of a row of an output that may be shorter; 0 where it may not.
+    /// Bytes of a row of a ragged output; 0 for an output of fixed size.
     row: usize,
 }
 
 impl Answers {
-    /// Of a model: an output of fixed size is filled, one that is ragged is as large a part of its
-    /// largest as the sample is of the largest sample, in whole rows, and at least 8 bytes.
+    /// Answers of a model. They fill an output of fixed size. A ragged output is filled in
+    /// proportion to the sample's length, in whole rows, with at least 8 bytes.
     pub fn of(model: &ModelSpec) -> Self {
         let room = model.max_output_bytes().unwrap_or(0);
         let rows = model.output.shape.first().filter(|_| model.output.ragged);
@@ -44,7 +43,7 @@ impl Answers {
         }
     }
 
-    /// Bytes of the answer to a sample of so many.
+    /// Bytes of the answer to a sample of `sample` bytes.
     pub fn len(&self, sample: usize) -> usize {
         if self.row == 0 {
             return self.room;
@@ -55,7 +54,7 @@ impl Answers {
         (part - part % self.row).max(least).min(self.room)
     }
 
-    /// Writes an answer of this digest.
+    /// Writes the answer of `digest`.
     pub fn fill(digest: u64, to: &mut [u8]) {
         let mut word = digest;
         let (words, rest) = to.as_chunks_mut::<WORD>();
@@ -66,13 +65,13 @@ impl Answers {
         rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
     }
 
-    /// Where an answer of this digest is first wrong, in bytes.
+    /// Offset of the first wrong byte in an answer of `digest`.
     pub fn first_wrong(digest: u64, answer: &[u8]) -> Option<usize> {
         let mut word = digest;
         for (i, block) in answer.chunks(BLOCK * WORD).enumerate() {
             let begin = word;
             let (words, rest) = block.as_chunks::<WORD>();
-            // No branch for each word, so that several are compared at a time.
+            // Without a branch per word, so that the compiler compares several at a time.
             let mut differ = 0;
             for got in words {
                 differ |= u64::from_le_bytes(*got) ^ word;
@@ -89,7 +88,7 @@ impl Answers {
     }
 }
 
-/// The engine that hashes.
+/// The `digest` engine.
 #[derive(Clone, Debug)]
 pub struct Digest {
     model: ModelSpec,
@@ -99,10 +98,10 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// Bytes of a response where nothing else is said, and of the shortest.
+    /// Default and least size of a response, in bytes.
     pub const OUTPUT_BYTES: usize = WORD;
 
-    /// Takes `model`, `spec`, `max_input`, `delay_us` and `inline` from the parameters.
+    /// Makes the engine from `model`, `spec`, `max_input`, `delay_us` and `inline` of `params`.
     pub fn new(params: &EngineParams) -> Self {
         let fits = |m: &&ModelSpec| m.max_output_bytes() >= Some(Self::OUTPUT_BYTES);
         let model = match params.spec.as_ref().filter(fits) {
@@ -119,12 +118,12 @@ impl Digest {
         }
     }
 
-    /// What the response to a sample begins with: XXH3, 64 bits with seed 0, little-endian.
+    /// The first bytes of the response to a sample: XXH3, 64 bits with seed 0, little-endian.
     pub fn of(sample: &[u8]) -> [u8; Self::OUTPUT_BYTES] {
         xxh3_64(sample).to_le_bytes()
     }
 
-    /// Writes the answer of this digest to a sample of `bytes`, and gives its length.
+    /// Writes the answer of `digest` to a sample of `bytes`, and returns its length.
     fn write(&self, digest: u64, bytes: usize, to: &mut [u8]) -> Result<u32, EngineError> {
         let (need, room) = (self.answers.len(bytes), to.len());
         let Some(to) = to.get_mut(..need) else {
@@ -221,7 +220,7 @@ mod tests {
                 assert_eq!(Answers::first_wrong(7, &answer), Some(at), "of {len}");
                 answer[at] ^= 1;
             }
-            // The right bytes at the wrong place.
+            // The correct bytes at a wrong position.
             if len > 4096 {
                 answer.rotate_left(8);
                 assert_eq!(Answers::first_wrong(7, &answer), Some(0));

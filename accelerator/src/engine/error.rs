@@ -1,8 +1,8 @@
-//! What can go wrong with an engine, and what to do about it.
+//! Errors of engines, each with what to do.
 
 use std::{io, path::PathBuf};
 
-/// An engine that cannot be made, or that failed while it ran.
+/// An engine cannot be made, or failed during a run.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// A parameter has a value that no engine can use.
@@ -14,16 +14,16 @@ pub enum EngineError {
         reason: String,
     },
 
-    /// A model that is none of token ids.
+    /// The model does not take and give token ids.
     #[error("model.{field}: {reason}")]
     TokenModel {
         /// `inputs` or `output`.
         field: &'static str,
-        /// What is wrong with it, and what would be right.
+        /// What is wrong with it, and the accepted form.
         reason: String,
     },
 
-    /// ONNX Runtime is nowhere.
+    /// ONNX Runtime is not installed.
     #[error(
         "ONNX Runtime was not found (looked for {}): run `cargo xtask setup`, or name the library in engine.library or ORT_DYLIB_PATH",
         list(.searched)
@@ -33,55 +33,55 @@ pub enum EngineError {
         searched: Vec<PathBuf>,
     },
 
-    /// A file that is no ONNX Runtime, or none that can be used.
+    /// The file is not a usable ONNX Runtime library.
     #[error("{}: not a usable ONNX Runtime library ({reason}): run `cargo xtask setup` for the one this was built for", .path.display())]
     LibraryInvalid {
         /// The file.
         path: PathBuf,
-        /// The loader's own words.
+        /// The loader's message.
         reason: String,
     },
 
-    /// An ONNX Runtime that was built without what is wanted of it.
+    /// The ONNX Runtime library lacks the GPU provider.
     #[error(
         "this ONNX Runtime cannot run on a GPU ({reason}): `pip install onnxruntime-gpu`, name its capi/libonnxruntime.so.* in \
          engine.library or ORT_DYLIB_PATH, and have cuDNN and cuBLAS on LD_LIBRARY_PATH; or set `provider: cpu`"
     )]
     Provider {
-        /// What it has, or its own words.
+        /// The available providers, or the runtime's message.
         reason: String,
     },
 
-    /// A model file that cannot be read.
+    /// The model file cannot be read.
     #[error("model file {}: {source}", .path.display())]
     ModelMissing {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 
-    /// A file that is no model.
+    /// ONNX Runtime cannot load the model file.
     #[error("model file {}: not a model that ONNX Runtime can load ({reason})", .path.display())]
     ModelInvalid {
         /// The file.
         path: PathBuf,
-        /// ONNX Runtime's own words.
+        /// ONNX Runtime's message.
         reason: String,
     },
 
-    /// A model whose inputs or outputs cannot be served.
+    /// An input or output of the model is not supported.
     #[error("model file {}: tensor `{tensor}`: {reason}", .path.display())]
     ModelUnsupported {
         /// The file.
         path: PathBuf,
-        /// Which tensor.
+        /// The tensor's name.
         tensor: String,
         /// What is wrong with it.
         reason: String,
     },
 
-    /// PyTorch is nowhere.
+    /// PyTorch is not installed.
     #[error(
         "PyTorch's libraries were not found (looked for {}): `pip install torch`, or name their folder in engine.library or QDL_TORCH",
         list(.searched)
@@ -91,7 +91,7 @@ pub enum EngineError {
         searched: Vec<PathBuf>,
     },
 
-    /// TensorRT, or the shim over it, is nowhere.
+    /// TensorRT, or the shim over it, was not found.
     #[error("{what} was not found (looked for {}): {advice}", list(.searched))]
     TensorRtMissing {
         /// Which of the two.
@@ -102,18 +102,18 @@ pub enum EngineError {
         advice: String,
     },
 
-    /// A library that cannot be opened or lacks a function.
+    /// A library cannot be opened or lacks a function.
     #[error("{}: cannot be used by engine {engine} ({reason})", .path.display())]
     Library {
         /// The engine.
         engine: &'static str,
         /// The file.
         path: PathBuf,
-        /// The loader's own words.
+        /// The loader's message.
         reason: String,
     },
 
-    /// A compiled model that is none, or is for something else.
+    /// The compiled model is invalid, or for a different target.
     #[error("model file {}: {reason}", .path.display())]
     Package {
         /// The file.
@@ -122,82 +122,82 @@ pub enum EngineError {
         reason: String,
     },
 
-    /// No driver.
+    /// No NVIDIA driver is installed.
     #[error(
         "there is no NVIDIA driver here (no libcuda.so.1): run on a machine with a GPU, or use a model compiled for the CPU"
     )]
     NoDriver,
 
-    /// A driver without that GPU.
+    /// The GPU index does not exist.
     #[error("engine.gpu: there is no GPU {index}; this machine has {found}, counted from 0")]
     NoGpu {
-        /// What was asked for.
+        /// The configured index.
         index: usize,
-        /// How many there are.
+        /// Number of GPUs.
         found: usize,
     },
 
-    /// Slots that cannot be in the memory of a GPU.
+    /// The engine cannot read slots in GPU memory.
     #[error("engine {engine} reads no slots in the memory of a GPU: {reason}")]
     Slots {
         /// The engine's name.
         engine: &'static str,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 
-    /// A CUDA function that failed.
+    /// A CUDA function failed.
     #[error("GPU {gpu}: {verb}: {name} ({text})")]
     Cuda {
-        /// Which GPU.
+        /// Index of the GPU.
         gpu: usize,
-        /// What was being done.
+        /// The operation.
         verb: &'static str,
         /// CUDA's name of the error.
         name: String,
-        /// CUDA's own words.
+        /// CUDA's description of the error.
         text: String,
     },
 
-    /// No memory left on the GPU.
+    /// The GPU is out of memory.
     #[error(
         "GPU {gpu}: {verb}: out of memory, {free_mib} MiB of {total_mib} MiB are free: lower engine.max_batch or engine.threads"
     )]
     GpuMemory {
-        /// Which GPU.
+        /// Index of the GPU.
         gpu: usize,
-        /// What was being done.
+        /// The operation.
         verb: &'static str,
-        /// MiB free at that moment.
+        /// Free MiB at that moment.
         free_mib: usize,
-        /// MiB in all.
+        /// Total MiB.
         total_mib: usize,
     },
 
-    /// A sample whose length the model cannot have.
+    /// The model does not accept a sample of this length.
     #[error("a sample of {got} bytes arrived; the model takes {want}")]
     SampleSize {
-        /// What it takes, in words.
+        /// The accepted length, in words.
         want: String,
         /// Bytes that arrived.
         got: usize,
     },
 
-    /// A sample that is to be compressed, and is not as it should be.
+    /// The data of a compressed sample is invalid.
     #[error("a compressed sample that cannot be undone: {reason}")]
     Corrupt {
         /// What is wrong with it.
         reason: String,
     },
 
-    /// No memory for decompressed samples.
+    /// Memory for decompressed samples cannot be allocated.
     #[error("decompressed samples: {reason}; lower engine.max_batch or engine.threads")]
     Decompress {
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
 
-    /// A prompt with an id that is no token of the model's.
+    /// A prompt holds an id outside the model's vocabulary.
     #[error(
         "a prompt holds id {id} at position {position}; model `{model}` has tokens 0 to {}: is the data set another model's?",
         .vocabulary.saturating_sub(1)
@@ -207,13 +207,13 @@ pub enum EngineError {
         model: String,
         /// The id.
         id: i32,
-        /// Where it is, from 0.
+        /// Position of the id, from 0.
         position: usize,
-        /// How many tokens the model has.
+        /// Size of the model's vocabulary.
         vocabulary: usize,
     },
 
-    /// A response that does not fit its slot.
+    /// A response does not fit its slot.
     #[error("a response of {need} bytes does not fit the {room} bytes of its slot")]
     OutputRoom {
         /// Bytes of the response.
@@ -222,78 +222,78 @@ pub enum EngineError {
         room: usize,
     },
 
-    /// A batch that failed.
+    /// A batch failed.
     #[error("engine {engine} failed on a batch of {batch}: {reason}")]
     Run {
         /// The engine's name.
         engine: &'static str,
         /// Samples in the batch.
         batch: usize,
-        /// The runtime's own words.
+        /// The runtime's message.
         reason: String,
     },
 
-    /// A worker that panicked.
+    /// A worker panicked.
     #[error("worker {worker} of engine {engine} panicked: {message}")]
     Panicked {
         /// The engine's name.
         engine: &'static str,
-        /// Which worker.
+        /// Index of the worker.
         worker: usize,
         /// The panic's message.
         message: String,
     },
 
-    /// A language model's server that cannot be asked, or not any more.
+    /// A language model's server cannot be reached, or failed.
     #[error("server {url}: {reason}")]
     Server {
-        /// Where it is, or was to be.
+        /// The server's address.
         url: String,
         /// What is wrong, and what to do.
         reason: String,
     },
 
-    /// Workers that were not ready in time.
+    /// The workers were not ready in time.
     #[error(
         "the engine's workers were not ready after {seconds} s: a smaller max_batch warms up faster"
     )]
     StartTimeout {
-        /// How long they were given.
+        /// Time limit.
         seconds: u64,
     },
 
-    /// An engine that batches by itself, and was not ready in time.
+    /// An engine that batches by itself was not ready in time.
     #[error("engine {engine} was not ready after {seconds} s: its log says how far it came")]
     NotReady {
         /// The engine's name.
         engine: &'static str,
-        /// How long it was given.
+        /// Time limit.
         seconds: u64,
     },
 
-    /// A worker thread that could not be started.
+    /// A worker thread could not be started.
     #[error("cannot start a thread for worker {worker}: {source}")]
     Thread {
-        /// Which worker.
+        /// Index of the worker.
         worker: usize,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Whose fault an error of [`Worker::run`](super::Worker::run) is.
+/// The cause of an error of [`Worker::run`](super::Worker::run).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A sample's: others can be run.
+    /// A sample; other samples can run.
     Sample,
-    /// A sample's or the engine's: the runtime's words do not say.
+    /// A sample or the engine: the runtime's message does not say.
     Either,
-    /// The engine's: nothing can be run any more.
+    /// The engine; no batch can run any more.
     Engine,
 }
 
 impl EngineError {
-    /// Whose fault it is.
+    /// The cause of this error.
     pub fn fault(&self) -> Fault {
         match self {
             EngineError::SampleSize { .. }
@@ -310,7 +310,7 @@ fn list(paths: &[PathBuf]) -> String {
     paths.join(", ")
 }
 
-/// The words of a panic.
+/// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()

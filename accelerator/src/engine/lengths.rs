@@ -1,12 +1,12 @@
-//! Samples of a length that the model cannot have are refused before they reach an engine.
+//! Refuses samples whose length the model cannot have, before they reach an engine.
 
 pub(crate) use qdl::model::Lengths;
 use qdl::serve::Arrival;
 
 use super::EngineError;
 
-/// Hands those on that have a length the model can have, or all of them where it takes any bytes;
-/// the others are refused, and their number returned.
+/// Passes arrivals of a valid length to `take` (all of them without `lengths`) and refuses the
+/// others; returns the number of refusals.
 pub(crate) fn sort(
     lengths: Option<&Lengths>,
     arrivals: &mut Vec<Arrival>,
@@ -26,7 +26,7 @@ pub(crate) fn sort(
     refused
 }
 
-/// [`EngineError::SampleSize`] for a sample of such a length.
+/// [`EngineError::SampleSize`] for a sample of `got` bytes.
 #[cold]
 pub(crate) fn refusal(lengths: &Lengths, got: usize) -> EngineError {
     EngineError::SampleSize {

@@ -1,12 +1,11 @@
-//! What runs a batch: the engine trait, and one file or folder per engine.
+//! Runs batches: the engine trait, and one file or folder per engine.
 //!
-//! An [`Engine`] is shared by all threads and makes one [`Worker`] for each worker thread; a worker
-//! owns whatever may not be shared (an ONNX Runtime session, a CUDA stream). The pipeline calls
-//! [`Engine::worker`] *on* the thread that the worker will live on, so that contexts bound to a
-//! thread and first-touch memory are right.
+//! All threads share an [`Engine`], which makes one [`Worker`] for each worker thread. A worker
+//! owns everything that threads cannot share (an ONNX Runtime session, a CUDA stream). The pipeline
+//! calls [`Engine::worker`] *on* the worker's thread, so that thread-bound contexts and first-touch
+//! memory belong to that thread.
 //!
-//! Overlapping copies with compute needs no more than several workers: while one waits for its
-//! stream, another one's batch is being copied.
+//! Several workers overlap copies with compute: while one waits for its stream, another copies.
 
 pub mod aoti;
 mod batch;
@@ -49,29 +48,28 @@ pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
 pub use tokens::Tokens;
 
-/// Largest batch that anything here is asked for.
+/// Largest batch of any engine.
 pub const MAX_BATCH: usize = 65_536;
 
-/// A model, ready to make workers.
+/// A loaded model that makes workers.
 pub trait Engine: Send + Sync {
     /// The engine's name in configs and reports: `null`, `digest`, `onnx`, `aoti`, `tensorrt`,
     /// `tokens`, `http`, `llm`.
     fn name(&self) -> &'static str;
 
-    /// What the model takes and gives, per sample.
+    /// Inputs and outputs of the model, per sample.
     fn model(&self) -> &ModelSpec;
 
-    /// True where every sample is as good as another, whatever its length: then none is refused for
-    /// it before it reaches the engine.
+    /// True if the engine takes samples of any length; then the pipeline checks no length.
     fn takes_any_bytes(&self) -> bool {
         false
     }
 
-    /// Makes the worker of one thread; called on that thread, `index` counts from 0.
+    /// Makes the worker of one thread, on that thread; `index` counts from 0.
     ///
     /// # Errors
-    /// Whatever keeps the model from being loaded once more. An engine that batches by itself has
-    /// none.
+    /// The model cannot be loaded once more. [`EngineError::Param`] for an engine that batches by
+    /// itself: it has no workers.
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
         let _ = index;
         Err(EngineError::Param {
@@ -83,46 +81,45 @@ pub trait Engine: Send + Sync {
         })
     }
 
-    /// True where an answer is token ids at their true number, so that their count is the engine's
-    /// own: what LoadGen may be told.
+    /// True if an answer is token ids without padding: its length is the token count for LoadGen.
     fn counts_tokens(&self) -> bool {
         false
     }
 
-    /// Whether it keeps what it computed of a prompt for later prompts that begin like it; `None`
-    /// where it has nothing that could. Known once the engine has started.
+    /// State of the prefix cache, which reuses computed prompt prefixes; `None` if the engine has
+    /// no such cache. Valid once the engine has started.
     fn prefix_cache(&self) -> Option<PrefixCache> {
         None
     }
 
-    /// The engine as one that batches by itself, where it does: then it has no workers.
+    /// The interface of an engine that batches by itself; `None` for an engine with workers.
     fn streaming(&self) -> Option<&dyn Streaming> {
         None
     }
 
-    /// The engine's short cut past queue and worker threads, where it has one: then samples are
-    /// answered on the NIC thread that brought them, with no wake-up.
+    /// The inline path past queue and workers: the NIC thread that received a sample answers it.
+    /// `None` for an engine without one.
     fn inline(&self) -> Option<&dyn Inline> {
         None
     }
 
-    /// Most samples of a batch, where the model's own batch dimension is fixed: then every batch is
-    /// run at that size, and the outputs of what fills it up are thrown away.
+    /// The model's batch dimension, if it is fixed: every batch then runs at that size, and the
+    /// engine discards the outputs of the padding.
     fn fixed_batch(&self) -> Option<usize> {
         None
     }
 
-    /// Told of each piece of memory that samples will lie in, before the first of them
+    /// Announces a memory region of samples, before the first sample in it
     /// ([`qdl::serve::Service::memory`]).
     fn memory(&self, inputs: &Arc<Region>) {
         let _ = inputs;
     }
 
-    /// Memory of its GPU for slots, at least `bytes` of it; what lands there is read in place
+    /// Allocates at least `bytes` of slots in GPU memory; the engine reads samples there in place
     /// ([`qdl::serve::Service::slots`]).
     ///
     /// # Errors
-    /// [`EngineError::Slots`] where the engine reads none, and the driver's.
+    /// [`EngineError::Slots`] if the engine does not read such slots; driver errors.
     fn slots(&self, bytes: usize) -> Result<Arc<Region>, EngineError> {
         let _ = bytes;
         Err(EngineError::Slots {
@@ -131,39 +128,37 @@ pub trait Engine: Send + Sync {
         })
     }
 
-    /// What the GPUs have done since the start; none where no GPU is used.
+    /// Records of the GPUs since the start; empty for an engine without a GPU.
     fn gpus(&self) -> Vec<GpuRecord> {
         Vec::new()
     }
 
-    /// How well inputs come from the memory they landed in to the GPU; nothing where there is no
-    /// such way.
+    /// Score of the path from the samples' memory to the GPU; `None` without such a path.
     fn interior(&self, now_ns: u64) -> Option<Score> {
         let _ = now_ns;
         None
     }
 
-    /// True where samples are answered on the NIC thread that brought them.
+    /// True if the NIC thread that received a sample answers it.
     fn runs_inline(&self) -> bool {
         self.inline().is_some()
     }
 }
 
-/// One thread's means to run batches.
+/// Runs batches on one thread.
 pub trait Worker {
     /// Runs the batch: reads every input, writes every output and its length.
     ///
     /// # Errors
-    /// [`EngineError::fault`] says what follows. A sample's fault: the batch is run again, sample
-    /// by sample, and each sample that fails alone is refused. The engine's fault ends the node.
-    /// Where it may be either's, [`Worker::warm_up`] decides: an engine that fails on zeros is
-    /// broken. Nothing that a frontend sends may make this panic.
+    /// [`EngineError::fault`] decides what follows. After a sample's fault, the pipeline runs the
+    /// samples one by one and refuses those that fail alone. An engine's fault ends the node. If
+    /// either may be at fault, [`Worker::warm_up`] decides: an engine that fails on zeros is
+    /// broken. No input of a frontend may cause a panic.
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError>;
 
-    /// Runs `batch` samples of zeros and throws the answers away, so that the first real batch of
-    /// that size finds everything allocated and compiled. Called with growing sizes before the
-    /// first sample arrives, and after a batch that failed: it clears what that batch left in the
-    /// buffers.
+    /// Runs `batch` samples of zeros and discards the answers. The first real batch of that size
+    /// then finds everything allocated and compiled. The pipeline calls it with growing sizes
+    /// before the first sample, and after a failed batch, whose data it clears from the buffers.
     ///
     /// # Errors
     /// As [`Worker::run`].
@@ -173,39 +168,39 @@ pub trait Worker {
     }
 }
 
-/// Answers one sample in next to no time, from any thread.
+/// Answers one sample at once, on any thread.
 pub trait Inline: Send + Sync {
     /// Writes the response into the arrival's output and returns its length in bytes.
     ///
     /// # Errors
-    /// [`EngineError::OutputRoom`] where the response does not fit.
+    /// [`EngineError::OutputRoom`] if the response does not fit.
     fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError>;
 }
 
-/// What an engine is made from: the configuration, and the model that it is to run.
+/// Parameters of an engine: the configuration and the model.
 #[derive(Clone, Debug)]
 pub struct EngineParams {
-    /// What the configuration says of engine and batcher.
+    /// Configuration of engine and batcher.
     pub engine: EngineConfig,
     /// The model's name, equal on both nodes.
     pub model: String,
-    /// The model file; `null` and `digest` need none.
+    /// The model file; `None` for engines without one, such as `null` and `digest`.
     pub file: Option<PathBuf>,
     /// Largest sample in bytes, for `null` and `digest`, which take any bytes.
     pub max_input: usize,
     /// Bytes of a response of `null`.
     pub output_bytes: usize,
-    /// Lets `null` and `digest` answer on the NIC thread where they pretend no compute.
+    /// Allows `null` and `digest` to answer on the NIC thread if they simulate no compute time.
     pub inline: bool,
-    /// Inputs of an ONNX model that may be shorter along their first dimension. They travel at
-    /// their true length and are padded with zeros here.
+    /// Inputs of an ONNX model that may be shorter along their first dimension. Samples arrive
+    /// without padding; the engine pads them with zeros.
     pub ragged: Vec<String>,
-    /// What the configuration says of the model, for engines whose model file may not say it.
+    /// The configured model, for engines whose model file may not describe it.
     pub spec: Option<ModelSpec>,
 }
 
 impl EngineParams {
-    /// An engine of this kind with every default, for a model called `opaque`.
+    /// Parameters with defaults for an engine of this kind and a model called `opaque`.
     pub fn new(kind: EngineKind) -> Self {
         EngineParams {
             engine: EngineConfig {
@@ -222,14 +217,14 @@ impl EngineParams {
         }
     }
 
-    /// The same with other settings of the engine.
+    /// The parameters with changed engine settings.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut EngineConfig)) -> Self {
         change(&mut self.engine);
         self
     }
 
-    /// Checks what no engine can live with.
+    /// Checks the limits that hold for all engines.
     ///
     /// # Errors
     /// [`EngineError::Param`] names the field.
@@ -263,7 +258,7 @@ impl EngineParams {
         Ok(())
     }
 
-    /// One line for people: engine, model file, library, and how it makes batches.
+    /// One line for people: engine, model file, library, and batching.
     pub fn says(&self) -> String {
         let engine = &self.engine;
         let mut line = engine.kind.as_str().to_owned();
@@ -290,7 +285,7 @@ impl EngineParams {
     }
 }
 
-/// The rule for an engine's batches, in one line; `None` where the engine batches by itself.
+/// The batching rule in one line; `None` for an engine that batches by itself.
 pub fn batching(engine: &EngineConfig) -> Option<String> {
     if matches!(
         engine.kind,
@@ -316,11 +311,10 @@ pub fn batching(engine: &EngineConfig) -> Option<String> {
     Some(line)
 }
 
-/// Makes the engine that `params` names. Models are loaded here once, so that a bad one is found at
-/// the start.
+/// Makes the engine that `params` names. Loads the model once: a bad model fails at the start.
 ///
 /// # Errors
-/// Everything that [`EngineError`] knows of before the first batch.
+/// [`EngineError`]: invalid parameters, or a library or model that cannot be loaded.
 pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
     params.check()?;
     Ok(match params.engine.kind {

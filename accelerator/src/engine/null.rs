@@ -1,4 +1,4 @@
-//! `null`: answers at once with zeros. What remains is the cost of everything else.
+//! The `null` engine: answers at once with zeros, to measure the cost of everything else.
 
 use std::{thread, time::Duration};
 
@@ -6,7 +6,7 @@ use qdl::{model::ModelSpec, serve::Arrival};
 
 use super::{Batch, Engine, EngineError, EngineParams, Inline, Worker, batch::write_response};
 
-/// The engine that computes nothing.
+/// The `null` engine.
 #[derive(Clone, Debug)]
 pub struct Null {
     model: ModelSpec,
@@ -16,7 +16,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// Takes `model`, `max_input`, `output_bytes`, `delay_us` and `inline` from the parameters.
+    /// Uses `model`, `max_input`, `output_bytes`, `delay_us` and `inline` of the parameters.
     pub fn new(params: &EngineParams) -> Self {
         Null {
             model: ModelSpec::opaque(&params.model, params.max_input, params.output_bytes),

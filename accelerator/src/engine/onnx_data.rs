@@ -1,7 +1,7 @@
-//! Files that hold a model's weights beside it, from the model file's own list of them.
+//! Lists the files of weights beside a model, from the model file.
 //!
-//! The file is protobuf: a field's number and kind, then its bytes. What is of no use here is
-//! skipped, so a large model is not read.
+//! The file is protobuf: a field's number and kind, then its bytes. The reader skips other fields,
+//! so it does not read the weights of a large model.
 
 use std::{
     collections::BTreeMap,
@@ -10,12 +10,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Longest key or value that is read of an entry.
+/// Longest key or value read from an entry, in bytes.
 const LONGEST: u64 = 4096;
-/// Messages within messages; protobuf's own readers take no more.
+/// Limit of nested messages, as in protobuf's own readers.
 const DEEPEST: usize = 100;
 
-/// A message of `onnx.proto` that may hold tensors, and the entry that names a tensor's file.
+/// A message of `onnx.proto` that may contain tensors, or the entry that names a tensor's file.
 #[derive(Clone, Copy)]
 enum Message {
     Model,
@@ -30,7 +30,7 @@ enum Message {
 }
 
 impl Message {
-    /// The message that this field of it holds.
+    /// The kind of message in this field.
     fn field(self, number: u64) -> Option<Message> {
         use Message::*;
         Some(match (self, number) {
@@ -47,13 +47,13 @@ impl Message {
     }
 }
 
-/// A model file's cursor.
+/// A cursor in a model file.
 struct Fields {
     from: BufReader<File>,
     at: u64,
 }
 
-/// Where each file that the model names ends at least, by its name.
+/// Least size of each file of weights in bytes, by name.
 type Ends = BTreeMap<String, u64>;
 
 impl Fields {
@@ -79,7 +79,7 @@ impl Fields {
         Ok(())
     }
 
-    /// The next field that has bytes, with their number; the others are skipped.
+    /// Number and length of the next length-delimited field; skips other fields.
     fn next(&mut self, end: u64) -> io::Result<Option<(u64, u64)>> {
         while self.at < end {
             let tag = self.varint()?;
@@ -104,7 +104,7 @@ impl Fields {
         Ok(text)
     }
 
-    /// Reads a message that ends at `end`, within `depth` others.
+    /// Reads a message that ends at `end`, at nesting depth `depth`.
     fn message(&mut self, of: Message, depth: usize, end: u64, ends: &mut Ends) -> io::Result<()> {
         if depth > DEEPEST {
             return Err(io::ErrorKind::InvalidData.into());
@@ -140,7 +140,7 @@ impl Fields {
     }
 }
 
-/// The files that a model names, and where their last bytes are; none of one that is no model.
+/// The files of weights that a model names, with their least sizes; empty for an invalid model.
 fn ends(path: &Path) -> Ends {
     let mut ends = Ends::new();
     let mut read = || -> io::Result<()> {
@@ -149,7 +149,7 @@ fn ends(path: &Path) -> Ends {
         let from = BufReader::new(file);
         Fields { from, at: 0 }.message(Message::Model, 0, end, &mut ends)
     };
-    // What is broken has no more of them.
+    // An invalid file names no further files.
     let _ = read();
     ends
 }
@@ -159,12 +159,12 @@ pub(super) fn names(path: &Path) -> impl Iterator<Item = String> {
     ends(path).into_keys()
 }
 
-/// The files of weights that a model names, as paths beside it.
+/// The files of weights that a model names, as paths beside the model.
 pub fn files(path: &Path) -> Vec<PathBuf> {
     names(path).map(|name| path.with_file_name(name)).collect()
 }
 
-/// What is wrong with a model's files of weights, in words; `None` where that is nothing.
+/// The fault of a model's files of weights, in words; `None` if they are complete.
 pub(super) fn wrong(path: &Path) -> Option<String> {
     let target = fs::canonicalize(path).ok()?;
     ends(path).into_iter().find_map(|(name, least)| {
@@ -199,7 +199,7 @@ pub(super) mod tests {
         all
     }
 
-    /// A tensor whose bytes are 8 to 24 of this file.
+    /// A tensor in bytes 8 to 24 of `file`.
     fn tensor(file: &str) -> Vec<u8> {
         let pairs = [("location", file), ("offset", "8"), ("length", "16")];
         let pair = |(k, v): (&str, &str)| {
@@ -209,7 +209,7 @@ pub(super) mod tests {
         [field(8, b"w"), pairs.map(pair).concat()].concat()
     }
 
-    /// A model whose weights are bytes 8 to 24 of this file.
+    /// A model whose weights are bytes 8 to 24 of `file`.
     pub(in crate::engine) fn model(file: &str) -> Vec<u8> {
         let graph = [field(2, b"g"), field(5, &tensor(file))].concat();
         [vec![8, 7], field(7, &graph)].concat()
@@ -235,7 +235,7 @@ pub(super) mod tests {
             &[25, 11, 5],
         ] {
             let whole = way.iter().rev().fold(tensor("w"), |inner, number| {
-                // Tags of two bytes from field 16 on.
+                // Tags have two bytes from field 16 on.
                 match *number {
                     number @ ..16 => field(number, &inner),
                     number => [

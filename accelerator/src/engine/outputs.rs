@@ -1,5 +1,5 @@
-//! From a model's output tensors to responses: what each of them says of a sample, back to back in
-//! the model's order, as its inputs came.
+//! Splits a model's output tensors into responses: the parts of a sample, back to back in the
+//! model's order.
 //!
 //! ```text
 //! scores   | sample 0 | sample 1 | ...
@@ -11,18 +11,18 @@ use qdl::model::ModelSpec;
 
 use super::EngineError;
 
-/// What the tensors of a batch are cut into.
+/// Splits the output tensors of a batch.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    /// Bytes that each has for a sample.
+    /// Bytes per sample of each output.
     widths: Vec<usize>,
-    /// One response of several outputs, made anew for each sample.
+    /// The response of several outputs, rebuilt for each sample.
     response: Vec<u8>,
 }
 
 impl Outputs {
     /// # Errors
-    /// The name of an output that is too large, and that it is.
+    /// The name of an output that is too large, and that reason.
     pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
         let width = |t: &qdl::model::TensorSpec| {
             t.bytes()
@@ -36,17 +36,17 @@ impl Outputs {
         })
     }
 
-    /// Bytes that each output has for a sample.
+    /// Bytes per sample of each output.
     pub fn widths(&self) -> &[usize] {
         &self.widths
     }
 
-    /// Hands the responses of the first `samples` samples to `each`. `tensor` gives the bytes of an
-    /// output for at least so many, by its index and by how many bytes the outputs before it have
-    /// for a sample; what lies behind them, the padding's, is thrown away.
+    /// Passes the responses of the first `samples` samples to `each`. `tensor` returns an output's
+    /// bytes for at least that many samples, from its index and the bytes per sample of the outputs
+    /// before it. Discards padding.
     ///
     /// # Errors
-    /// What `each` says; and [`EngineError::Run`] for a tensor that holds fewer samples.
+    /// An error of `each`; [`EngineError::Run`] for a tensor with too few samples.
     pub fn split<'t>(
         &mut self,
         samples: usize,
@@ -59,7 +59,7 @@ impl Outputs {
             reason: "an output is shorter than its batch".to_owned(),
         };
         for i in 0..samples {
-            // One output is handed on from where it lies.
+            // A single output is passed on without a copy.
             if let [width] = self.widths[..] {
                 let own = tensor(0, 0).get(i * width..(i + 1) * width);
                 each(i, own.ok_or_else(short)?)?;
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_response_is_what_each_output_says_of_its_sample() {
-        // Three samples' worth, of which the last is padding.
+        // Three samples, of which the last is padding.
         let tensors: [&[u8]; 3] = [b"abcdef", b"123", b""];
         let got = split(&[&[2], &[], &[0]], 2, &tensors).expect("enough");
         assert_eq!(got, [b"ab1", b"cd2"]);
@@ -124,7 +124,7 @@ mod tests {
             [b"ab", b"cd"]
         );
         assert_eq!(split(&[&[0]], 2, &tensors[2..]).expect("none"), [b"", b""]);
-        // One behind the other in one piece of memory, as they come from a GPU.
+        // One output after the other in one buffer, as copied from a GPU.
         let mut outputs = Outputs::new(&model(&[&[2], &[1], &[1]])).expect("small");
         let (landed, mut all) = (b"abcd1256", Vec::new());
         let from = |_, before: usize| &landed[before * 2..];

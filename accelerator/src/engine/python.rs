@@ -1,12 +1,11 @@
-//! Where Python keeps its packages: PyTorch and TensorRT are installed among them.
+//! Finds Python's package folders, where PyTorch and TensorRT may be installed.
 
 use std::{
     env,
     path::{Path, PathBuf},
 };
 
-/// The `lib/python3*` of the active virtual environment and of every `python3` on the `PATH`, in
-/// this order.
+/// The `lib/python3*` of the active virtual environment, then of every `python3` on the `PATH`.
 pub(super) fn folders() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = env::var_os("VIRTUAL_ENV")
         .map(PathBuf::from)

@@ -1,8 +1,8 @@
-//! The sizes that batches are run at. Plain data.
+//! Chooses the sizes that batches run at. Plain data.
 
 use super::EngineError;
 
-/// Ascending, the largest last; or any size up to the largest.
+/// Listed batch sizes, ascending, with the largest last; or any size up to the largest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Sizes {
     listed: Vec<usize>,
@@ -10,8 +10,8 @@ pub(in crate::engine) struct Sizes {
 }
 
 impl Sizes {
-    /// From the configuration: no list means any size up to `max_batch`. The list's last must be
-    /// `max_batch`, so that no batch falls beyond it.
+    /// The configured sizes; an empty list means any size up to `max_batch`. The last listed size
+    /// must be `max_batch`, so that a size exists for every batch.
     pub fn new(listed: &[usize], max_batch: usize) -> Result<Self, EngineError> {
         let refuse = |reason: String| {
             Err(EngineError::Param {
@@ -37,12 +37,12 @@ impl Sizes {
         self.largest
     }
 
-    /// Whether batches are run at this size because it is listed.
+    /// True if `size` is listed.
     pub fn is_listed(&self, size: usize) -> bool {
         self.listed.binary_search(&size).is_ok()
     }
 
-    /// The size a batch of `n` is run at: the smallest listed that holds it.
+    /// Size at which a batch of `n` runs: the smallest listed size that holds it.
     pub fn run_at(&self, n: usize) -> usize {
         let found = self.listed.iter().copied().find(|size| *size >= n);
         found.unwrap_or(n)

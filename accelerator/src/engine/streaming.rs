@@ -1,16 +1,16 @@
-//! Engines that batch by themselves: samples go in one by one, tokens come back whenever.
+//! Engines that batch by themselves: samples go in one by one, tokens come back at any time.
 //!
 //! ```text
-//!  NIC thread --> a place free? --yes--> Streaming::submit(Sequence) --> the engine's own batches
-//!                      \--no--> queue <-- drawn from as sequences end --/        |
-//!        frontend <-- part, part, last <-- Sequence::push, Sequence::finish <----+
+//!  NIC thread --> below the limit? --yes--> Streaming::submit(Sequence) --> the engine's batches
+//!                      \--no--> queue <-- drawn from as sequences end ----/        |
+//!        frontend <-- part, part, last <-- Sequence::push, Sequence::finish <-------+
 //! ```
 //!
-//! A [`Sequence`] is one sample at work: its prompt where it landed, its answer where it is sent
-//! from. The engine pushes tokens as they come; which of them leave at once as a part of their own
-//! is for whoever sent the sample to say ([`fabric::wire::Stream`]), and the engine need not know.
+//! A [`Sequence`] is one sample in progress: its prompt in the input slot, its answer in the output
+//! slot. The engine pushes tokens as they come. The frontend decides which tokens leave at once as
+//! a part ([`fabric::wire::Stream`]); the engine is not concerned.
 //!
-//! An engine's own threads run in [`guarded`], so that a panic ends the node with its name.
+//! An engine's threads run in [`guarded`], so that a panic ends the node with the engine's name.
 
 mod sequence;
 
@@ -26,47 +26,46 @@ use super::{EngineError, EngineParams, panic_message};
 
 pub use sequence::{Outcome, Places, Sequence, TooLong};
 
-/// Called with what ends the engine in mid-run; the first time counts.
+/// Callback for an error that ends the engine during a run; only the first call counts.
 pub type OnFatal = Arc<dyn Fn(EngineError) + Send + Sync>;
 
-/// Bytes of a token id, `i32`, little-endian: what LoadGen's tools read.
+/// Bytes of a token id: `i32`, little-endian, as LoadGen's tools read it.
 pub const TOKEN_BYTES: usize = 4;
 
-/// The second form of an [`Engine`](super::Engine): it has no batcher in front of it and no worker
-/// threads but its own.
+/// The interface of an [`Engine`](super::Engine) that batches by itself: it has no batcher, and
+/// only its own threads.
 pub trait Streaming: Send + Sync {
-    /// Starts its threads, loads the model, connects to its server; returns when it can take
-    /// sequences, or with why it cannot. What fails later is given to `fatal`; whoever calls that
-    /// drops the sequences it has.
+    /// Starts the engine's threads, loads the model or connects to its server; returns when the
+    /// engine can take sequences. The engine passes a later failure to `fatal` and drops its
+    /// sequences.
     ///
     /// # Errors
-    /// [`EngineError`]: which model or server, and what to do.
+    /// [`EngineError`] names the model or server, and what to do.
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError>;
 
-    /// Most sequences it has at once; more wait outside. It may be another number once it has
-    /// started, and knows its server.
+    /// Limit of concurrent sequences; more wait in the pipeline. The value may change at the start,
+    /// when the engine knows its server.
     fn in_flight(&self) -> usize;
 
-    /// Takes a sequence. Called on a NIC thread or on the one that ended another sequence, by one
-    /// of them at a time: never waits. Nothing that a prompt holds may make it panic; what cannot
-    /// be run is refused ([`Sequence::refuse`]), here or later.
+    /// Takes a sequence; never blocks. The caller is a NIC thread or a thread that ended a
+    /// sequence, one at a time. No prompt may cause a panic; the engine refuses a sequence that it
+    /// cannot run ([`Sequence::refuse`]), now or later.
     fn submit(&self, sequence: Sequence);
 
-    /// Drops what it has and ends its threads, within `timeout`. What is submitted afterwards is
-    /// dropped. Called once.
+    /// Drops the engine's sequences and ends its threads, within `timeout`. Drops sequences
+    /// submitted afterwards. Called once.
     fn stop(&self, timeout: Duration);
 }
 
-/// Runs the body of an engine's own thread: what it fails with, or panics with, ends the node
-/// under the engine's name. `worker` says which thread it was. What the body holds is dropped
-/// before anybody is told.
+/// Runs the body of an engine's thread. An error or panic of the body ends the node, under the
+/// engine's name and the thread's index `worker`. Drops the body's state, then calls `fatal`.
 pub fn guarded(
     engine: &'static str,
     worker: usize,
     fatal: &OnFatal,
     body: impl FnOnce() -> Result<(), EngineError>,
 ) {
-    // What a panic leaves half done is the body's own, and dropped.
+    // A panic leaves only the body's own state undefined, and it is dropped.
     let ended = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         Err(EngineError::Panicked {
             engine,
@@ -79,23 +78,23 @@ pub fn guarded(
     }
 }
 
-/// A model of token ids, as the configuration describes it.
+/// A configured model of token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenModel {
-    /// What the configuration says.
+    /// The configured model.
     pub spec: ModelSpec,
-    /// Tokens of the longest prompt.
+    /// Limit of a prompt in tokens.
     pub prompt: usize,
-    /// Tokens of the longest answer.
+    /// Limit of an answer in tokens.
     pub answer: usize,
 }
 
 impl TokenModel {
-    /// The model of an engine that answers with token ids: one input and the output, each ragged
-    /// `i32` of one dimension.
+    /// The configured model of an engine that answers with token ids: one input and one output,
+    /// each ragged `i32` of one dimension.
     ///
     /// # Errors
-    /// [`EngineError::TokenModel`] names the key and shows what would be right.
+    /// [`EngineError::TokenModel`] names the key and shows a correct value.
     pub fn of(engine: &'static str, params: &EngineParams) -> Result<Self, EngineError> {
         match &params.spec {
             Some(spec) => TokenModel::of_spec(engine, spec),
@@ -103,7 +102,7 @@ impl TokenModel {
         }
     }
 
-    /// The same of what an engine has found out by itself.
+    /// As [`TokenModel::of`], for a model that the engine has read.
     ///
     /// # Errors
     /// As [`TokenModel::of`].
@@ -137,7 +136,7 @@ fn refusal(engine: &str, field: &'static str, found: &str) -> EngineError {
     }
 }
 
-/// Most ids in a tensor of them; `None` where it is another.
+/// Capacity of a tensor of ids; `None` for any other tensor.
 fn ids(tensor: &TensorSpec) -> Option<usize> {
     match tensor.shape[..] {
         [most] if most > 0 && tensor.dtype == DType::I32 && tensor.ragged => Some(most),

@@ -1,7 +1,7 @@
-//! From samples in slots to one buffer per input tensor, for whatever cannot be run where it
-//! landed: several runs, several inputs, ragged inputs.
+//! Copies samples from slots to one buffer per input tensor, for batches that cannot run in place:
+//! several runs, several inputs, ragged inputs.
 //!
-//! A slot holds a sample's tensors in the model's order, back to back, each at its true length:
+//! A slot holds a sample's tensors in the model's order, back to back, without padding:
 //!
 //! ```text
 //! slot    | ids: 3 rows | mask: 3 rows | segments: 3 rows |
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! All ragged tensors of one sample have the same number of rows (elements along their first
-//! dimension), so the sample's length alone tells how many.
+//! dimension), so the sample's length determines it.
 
 use std::{mem::size_of, ptr};
 
@@ -17,12 +17,12 @@ use qdl::model::{ModelSpec, TensorSpec};
 
 use super::{Batch, EngineError, Lengths, lengths};
 
-/// A cache line, and the alignment that every element type and vector instruction is content with.
+/// A cache line; its alignment suits every element type and vector instruction.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Bytes that begin at a multiple of 64.
+/// Bytes with an alignment of 64.
 #[derive(Debug, Default)]
 struct Memory(Vec<Line>);
 
@@ -36,31 +36,31 @@ impl Memory {
 
     fn bytes(&mut self) -> &mut [u8] {
         let len = self.0.len() * size_of::<Line>();
-        // SAFETY: `Line` is `len / Vec::len` bytes of `u8` without padding (its size equals its
-        // alignment), all of them initialised, and `&mut self` makes the access exclusive.
+        // SAFETY: a `Line` is 64 initialised bytes without padding (its size equals its alignment),
+        // and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), len) }
     }
 }
 
 #[derive(Debug)]
 struct Field {
-    /// Bytes of a sample at its largest: the stride of the buffer.
+    /// Bytes of a full sample: the stride of the buffer.
     bytes: usize,
-    /// Bytes of one row where the tensor is ragged.
+    /// Bytes of one row, if the tensor is ragged.
     row: Option<usize>,
     buffer: Memory,
 }
 
-/// Where one tensor of a sample lies.
+/// Position of one tensor in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Which input it is.
+    /// Index of the input.
     pub input: usize,
-    /// Its first byte in the sample.
+    /// Offset of its first byte in the sample.
     pub at: usize,
-    /// How many it has there.
+    /// Bytes in the sample.
     pub bytes: usize,
-    /// And at its largest.
+    /// Bytes of the full tensor.
     pub room: usize,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Unpacker {
 
 impl Unpacker {
     /// # Errors
-    /// The name of the tensor that cannot be unpacked, and why.
+    /// The name of the tensor that cannot be unpacked, and the reason.
     pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
         let lengths = Lengths::of_inputs(model).map_err(|e| (e.tensor, e.reason.to_owned()))?;
         let field = |t: &TensorSpec| {
@@ -91,8 +91,8 @@ impl Unpacker {
         })
     }
 
-    /// The one size that every sample has, where a sample is a single tensor that is not ragged:
-    /// then a run of samples can be used where it lies.
+    /// The size of every sample, if a sample is a single tensor that is not ragged: then a run of
+    /// samples can be used in place.
     pub fn single_fixed(&self) -> Option<usize> {
         match &self.fields[..] {
             [
@@ -104,7 +104,7 @@ impl Unpacker {
         }
     }
 
-    /// The tensors of a sample of `len` bytes; none where no sample has that length.
+    /// The tensors of a sample of `len` bytes; `None` if the model cannot have that length.
     pub fn parts(&self, len: usize) -> Option<impl Iterator<Item = Part>> {
         let rows = self.lengths.rows(len)?;
         let parts = self.fields.iter().enumerate();
@@ -121,24 +121,24 @@ impl Unpacker {
         }))
     }
 
-    /// True where samples of input `index` have different lengths.
+    /// True if input `index` has a variable length.
     pub fn is_ragged(&self, index: usize) -> bool {
         self.fields[index].row.is_some()
     }
 
-    /// Bytes of input `index` of a sample at its largest.
+    /// Bytes of input `index` of a full sample.
     pub fn stride(&self, index: usize) -> usize {
         self.fields[index].bytes
     }
 
-    /// Makes room for `batch` samples.
+    /// Grows the buffers to `batch` samples.
     pub fn grow(&mut self, batch: usize) {
         for f in &mut self.fields {
             f.buffer.grow(f.bytes * batch);
         }
     }
 
-    /// Makes room for `batch` samples, and fills it with zeros.
+    /// Grows the buffers to `batch` samples and fills them with zeros.
     pub fn clear(&mut self, batch: usize) {
         self.grow(batch);
         for f in &mut self.fields {
@@ -146,7 +146,7 @@ impl Unpacker {
         }
     }
 
-    /// Makes room for `at` samples, and fills what is behind the first `n` with zeros.
+    /// Grows the buffers to `at` samples and fills those after the first `n` with zeros.
     pub fn pad(&mut self, n: usize, at: usize) {
         self.grow(at);
         for f in &mut self.fields {
@@ -154,12 +154,12 @@ impl Unpacker {
         }
     }
 
-    /// Copies the batch into the buffers: a single fixed tensor with one copy per run, anything
-    /// else with one copy per sample and tensor. The buffers' tails behind short tensors are
-    /// zeroed.
+    /// Copies the batch into the buffers: a single fixed tensor with one copy per run, other
+    /// tensors with one copy per sample and tensor. Zeros follow short tensors.
     ///
     /// # Errors
-    /// [`EngineError::SampleSize`] names a sample of a wrong length; nothing may be run then.
+    /// [`EngineError::SampleSize`] names a sample of a wrong length; [`EngineError::Run`] for
+    /// samples in GPU memory. The batch must not run then.
     pub fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         self.check(batch)?;
         if batch.on_device() {
@@ -176,11 +176,10 @@ impl Unpacker {
             let buffer = self.fields[0].buffer.bytes();
             for &run in batch.runs() {
                 let to = &mut buffer[run.first * size..][..run.count * size];
-                // The batch's runs were found with this very size, and every sample has it
-                // (`check`).
-                // SAFETY: so `run.count * size` bytes lie from `run_address` on, which the batch's
-                // arrivals keep readable and nobody writes; the buffer belongs to `self`, and `to`
-                // is as long.
+                // The batch formed its runs with this size, and every sample has it (`check`).
+                // SAFETY: so `run.count * size` bytes lie at `run_address`, which the batch's
+                // arrivals keep readable and unchanged. The buffer belongs to `self`, and `to` has
+                // that length.
                 unsafe {
                     ptr::copy_nonoverlapping(batch.run_address(run), to.as_mut_ptr(), to.len());
                 }
@@ -210,7 +209,7 @@ impl Unpacker {
     /// Checks every sample's length.
     ///
     /// # Errors
-    /// [`EngineError::SampleSize`] for the first wrong one.
+    /// [`EngineError::SampleSize`] for the first sample of a wrong length.
     pub fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         for i in 0..batch.len() {
             self.rows(batch.input_len(i))?;

@@ -1,4 +1,4 @@
-//! What the pipeline counts.
+//! Counters of the pipeline.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,32 +10,31 @@ use crate::engine::{BatchCounts, Decompressed};
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Batches run. Where samples are answered inline, what one poll of a NIC brought, in pieces
-    /// of at most `max_batch`. 0 for an engine that batches by itself: its samples join and leave
-    /// batches of its own at any step.
+    /// Batches run. Where the engine answers inline: the samples of each poll of a NIC, in pieces
+    /// of at most `max_batch`. 0 for an engine that batches by itself.
     pub batches: u64,
     /// Samples answered.
     pub samples: u64,
-    /// Tokens of those answers, where the engine counts them.
+    /// Tokens of those answers, where the engine counts tokens.
     pub tokens: u64,
-    /// Writes that those answers took, where they may leave in parts.
+    /// Writes of those answers, where an answer may leave in parts.
     pub parts: u64,
-    /// Copies of inputs before the engine could read them.
+    /// Copies of inputs into memory that the engine reads.
     pub copies: u64,
     /// Bytes of those copies.
     pub copied_bytes: u64,
-    /// Times that a sleeping worker was woken.
+    /// Wake-ups of sleeping workers.
     pub wakeups: u64,
-    /// Nanoseconds that workers took for batches, decompressing included, of all of them.
+    /// Time of all workers in batches, decompression included, in nanoseconds.
     pub busy_ns: u64,
-    /// Samples that were compressed.
+    /// Decompression: samples, bytes and time.
     pub decompressed: Decompressed,
-    /// Batches by size: element `n` counts those of `n` samples.
+    /// Batches by size: element `n` counts batches of `n` samples.
     pub batch_sizes: Vec<u64>,
 }
 
 impl Counters {
-    /// Adds another pipeline's.
+    /// Adds the counters of another pipeline.
     pub fn add(&mut self, o: &Counters) {
         self.batches += o.batches;
         self.samples += o.samples;
@@ -55,7 +54,7 @@ impl Counters {
     }
 }
 
-/// The counters of one worker, written by it and read by anybody.
+/// The counters of one worker: the worker writes, any thread reads.
 #[derive(Debug)]
 pub(super) struct Cell {
     batches: AtomicU64,
@@ -80,8 +79,8 @@ impl Cell {
         })
     }
 
-    /// Counts one batch, which took `ns`; once per batch, so plain atomic additions are cheap
-    /// enough.
+    /// Counts one batch that took `ns` nanoseconds. One call per batch, so atomic additions are
+    /// cheap enough.
     pub fn batch(&self, samples: usize, ns: u64, counts: BatchCounts) {
         self.busy_ns.fetch_add(ns, Relaxed);
         self.batches.fetch_add(1, Relaxed);
@@ -106,8 +105,8 @@ impl Cell {
         self.sizes[samples.min(last)].fetch_add(1, Relaxed);
     }
 
-    /// Counts samples that were answered inline. They were no batch, so any number may have come at
-    /// once.
+    /// Counts samples that a NIC thread answered inline. More than `max_batch` samples count as
+    /// several batches.
     pub fn inline(&self, samples: usize) {
         let most = (self.sizes.len() - 1).max(1);
         let (whole, rest) = (samples / most, samples % most);
@@ -126,7 +125,7 @@ impl Cell {
         }
     }
 
-    /// Adds this cell's counts to `sum`.
+    /// Adds the counts of this worker to `sum`.
     pub fn add_to(&self, sum: &mut Counters) {
         sum.batches += self.batches.load(Relaxed);
         sum.samples += self.samples.load(Relaxed);

@@ -1,32 +1,29 @@
-//! The shell around batcher and engine: a queue, worker threads, counters.
+//! Connects NIC threads, batcher and engine: a queue, worker threads, counters.
 //!
-//! A [`Pipeline`] is the [`Service`] that NIC threads call. They push what a poll brought into a
-//! lock-free queue and wake one worker, once per burst. A worker that is free moves samples from
-//! the queue to the batcher, takes a batch when the batcher says so, runs it and answers it.
-//! Workers share one lock, taken once per batch; NIC threads never take it while the pipeline
-//! runs.
+//! A [`Pipeline`] is the [`Service`] that NIC threads call. They push the samples of a poll into a
+//! lock-free queue and wake one worker per burst. A free worker moves samples from the queue to the
+//! batcher, takes a batch when the batcher allows it, runs it and answers. Workers share one lock
+//! and take it once per batch; NIC threads never take it while the pipeline runs.
 //!
-//! An engine that answers inline needs none of that: its samples are answered on the NIC thread.
-//! Neither does one that batches by itself ([`Streaming`](crate::engine::Streaming)): it is given
-//! each sample as a [`Sequence`](crate::engine::Sequence), as many at once as it takes
-//! (`sequences`).
+//! An engine that answers inline uses neither queue nor workers: the NIC thread answers. An engine
+//! that batches by itself ([`Streaming`](crate::engine::Streaming)) gets each sample as a
+//! [`Sequence`](crate::engine::Sequence), up to its limit of concurrent sequences (`sequences`).
 //!
-//! # When a connection is lost
-//! Memory of a lost connection may be reused once no batch reads it. Every sample holds its origin
-//! in an `Arc` from its arrival until its response has been given to the origin, so an origin whose
-//! strong count has fallen to its owner's own references has no sample here any more.
-//! [`Pipeline::in_flight`] counts the samples of all origins together; at 0 the pipeline reads and
-//! writes nobody's memory.
+//! # Lost connections
+//! The memory of a lost connection may be reused once no batch reads it. Every sample holds its
+//! origin in an `Arc` from arrival until the origin has the response. So an origin has no sample
+//! here once only its owner holds references to it. [`Pipeline::in_flight`] counts the samples of
+//! all origins; at 0 the pipeline reads and writes no connection's memory.
 //!
-//! # When a sample cannot be run
-//! A length that the model cannot have is refused on the NIC thread, before the queue. Where the
-//! engine refuses a batch, for what it holds, its samples are run one by one. The reason of a
-//! refusal lands in the sample's own slot, and nothing else is touched.
+//! # Refused samples
+//! The NIC thread refuses a sample whose length the model cannot have, before the queue. Where the
+//! engine refuses a batch because of a sample, the worker runs the samples one by one. The reason
+//! of a refusal goes into the slot of that sample; other samples are not affected.
 //!
-//! # When the engine fails
-//! The first error that is the engine's own, or panic, of a worker is given to the callback of
-//! [`Pipeline::start`]; the samples in flight are dropped unanswered, and later ones are dropped on
-//! arrival. The node then ends its session as it does when a peer is lost.
+//! # Engine failures
+//! The callback of [`Pipeline::start`] gets the first panic, or error that is the engine's fault.
+//! The pipeline drops the samples in flight unanswered, and later ones on arrival. The node then
+//! ends its session as after the loss of a peer.
 
 mod counters;
 mod queue;
@@ -64,30 +61,31 @@ use crate::{
     engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH, panic_message},
 };
 
-/// How long threads without any work may take to end.
+/// Longest wait for the end of threads that have no work left.
 const THREAD_END: Duration = Duration::from_secs(1);
 
 /// How a pipeline runs its engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What worker threads are called, with their index behind it.
+    /// Name of the worker threads; the worker's index follows it.
     pub name: String,
-    /// Batches and worker threads; a `max_batch` outside 1 to [`MAX_BATCH`] is moved inside, 0
-    /// threads are 1.
+    /// Batches and worker threads. The pipeline clamps `max_batch` to 1 ..= [`MAX_BATCH`]; 0
+    /// threads count as 1.
     pub engine: EngineConfig,
-    /// Samples that can wait without an allocation: the slots of all connections together.
+    /// Capacity of the queue without an allocation: the slots of all connections together.
     pub queue: usize,
-    /// Where the workers of each GPU's engine run. Those of one that is not here run anywhere.
+    /// CPUs and memory near each GPU, for the workers of its engine. Workers of a GPU without an
+    /// entry run anywhere.
     pub near: BTreeMap<usize, Near>,
-    /// How samples are compressed that arrive; the engine gets them decompressed.
+    /// Compression of arriving samples; workers decompress before the engine runs.
     pub compression: Option<Compression>,
-    /// Longest time that loading the model and warming up may take.
+    /// Longest time for loading the model and warming up.
     pub start_timeout: Duration,
 }
 
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
-        // A server has deadlines of its own, and says which passed: this one is behind them.
+        // A server has its own deadlines with better messages, so this one is later.
         let server = p.engine.http.as_ref();
         let server = server.map_or(Duration::ZERO, |http| http.ready() + 2 * http.first_token());
         Options {
@@ -113,45 +111,45 @@ impl Options {
     }
 }
 
-/// How long one sample took before and after everything was allocated: the slowest worker's times.
+/// Time of one sample before and after warming up, of the slowest worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmUp {
-    /// Microseconds of the very first batch, of one sample.
+    /// Microseconds of the first batch, of one sample.
     pub cold_us: u32,
     /// Microseconds of a batch of one sample after warming up.
     pub warm_us: u32,
 }
 
-/// An engine that did not end in time.
+/// An engine that did not stop in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StopTimeout {
-    /// Worker threads are left behind.
+    /// Worker threads still run.
     #[error("{workers} engine worker(s) still run a batch after {waited_ms} ms")]
     Workers {
-        /// How many.
+        /// Number of workers.
         workers: usize,
-        /// How long they were given, in milliseconds.
+        /// Time that they had, in milliseconds.
         waited_ms: u128,
     },
-    /// An engine that batches by itself was told to stop, and keeps sequences.
+    /// An engine that batches by itself still holds sequences after its stop.
     #[error("engine {engine} still holds {sequences} sequence(s) after {waited_ms} ms")]
     Sequences {
         /// The engine's name.
         engine: &'static str,
-        /// How many.
+        /// Number of sequences.
         sequences: usize,
-        /// How long it was given, in milliseconds.
+        /// Time that the engine had, in milliseconds.
         waited_ms: u128,
     },
 }
 
-/// An engine at work.
+/// A running engine.
 pub struct Pipeline(Work);
 
 enum Work {
-    /// Batches are made for it, or it answers inline.
+    /// The pipeline makes batches, or the engine answers inline.
     Batches(Batches),
-    /// It batches by itself.
+    /// The engine batches by itself.
     Sequences(Sequences),
 }
 
@@ -171,14 +169,14 @@ impl fmt::Debug for Pipeline {
 }
 
 impl Pipeline {
-    /// Starts the workers, loads the model in each and warms it up; returns when all are ready. An
-    /// engine that answers inline gets no threads, and one that batches by itself starts its own.
+    /// Starts the workers; each loads the model and warms up. Returns when all are ready. An engine
+    /// that answers inline gets no threads; an engine that batches by itself starts its own.
     ///
-    /// `on_fatal` is called at most once, on the thread that failed; it should only pass the error
-    /// on.
+    /// The pipeline calls `on_fatal` at most once, on the thread that failed. The callback should
+    /// only pass the error on.
     ///
     /// # Errors
-    /// What a worker could not be made for, or [`EngineError::StartTimeout`].
+    /// The error of the first worker that failed, or [`EngineError::StartTimeout`].
     pub fn start(
         engine: Arc<dyn Engine>,
         options: &Options,
@@ -189,8 +187,7 @@ impl Pipeline {
             let sequences = Sequences::start(engine, options, on_fatal)?;
             return Ok(Pipeline(Work::Sequences(sequences)));
         }
-        // What is compressed is decompressed by a worker: it would keep a NIC thread from its
-        // connections.
+        // Workers decompress: on a NIC thread, decompression would delay its connections.
         let inline = engine.runs_inline() && options.compression.is_none();
         let mut options = options.clone();
         if let Some(fixed) = engine.fixed_batch() {
@@ -220,8 +217,8 @@ impl Pipeline {
         }
     }
 
-    /// How long the first sample took, and one after warming up; nothing where samples are answered
-    /// inline, or the engine batches by itself.
+    /// Times of one sample before and after warming up; `None` where the engine answers inline or
+    /// batches by itself.
     pub fn warm_up(&self) -> Option<WarmUp> {
         match &self.0 {
             Work::Batches(b) => b.warm_up,
@@ -229,8 +226,8 @@ impl Pipeline {
         }
     }
 
-    /// Milliseconds that an engine took to start that batches by itself, and most sequences that it
-    /// has at once; nothing for the others.
+    /// Start time in milliseconds and limit of concurrent sequences of an engine that batches by
+    /// itself; `None` for other engines.
     pub fn sequences(&self) -> Option<(u64, usize)> {
         match &self.0 {
             Work::Batches(_) => None,
@@ -238,8 +235,8 @@ impl Pipeline {
         }
     }
 
-    /// Samples that have arrived and are neither answered nor dropped, of all origins. Those that
-    /// are answered inline are never counted: they are done when [`Service::arrived`] returns.
+    /// Samples of all origins that have arrived and are neither answered nor dropped. Inline
+    /// samples never count: they are done when [`Service::arrived`] returns.
     pub fn in_flight(&self) -> usize {
         match &self.0 {
             Work::Batches(b) => b.shared.in_flight.load(SeqCst),
@@ -247,13 +244,13 @@ impl Pipeline {
         }
     }
 
-    /// True where nothing is in flight.
+    /// True if no sample is in flight.
     pub fn idle(&self) -> bool {
         self.in_flight() == 0
     }
 
-    /// What the engine behind the batcher was used for since the start; nothing where samples are
-    /// answered inline, or the engine batches by itself.
+    /// Use of the engine behind the batcher since the start; all 0 where the engine answers inline
+    /// or batches by itself.
     pub fn used(&self) -> EngineUse {
         match &self.0 {
             Work::Batches(b) if b.shared.inline().is_none() => {
@@ -276,7 +273,7 @@ impl Pipeline {
         }
     }
 
-    /// True where samples are answered on the NIC thread that brought them.
+    /// True if the NIC thread that received a sample answers it.
     pub fn runs_inline(&self) -> bool {
         matches!(&self.0, Work::Batches(b) if b.shared.inline().is_some())
     }
@@ -293,12 +290,12 @@ impl Pipeline {
         }
     }
 
-    /// Stops: what is pending is still run, what arrives from now on is dropped. After `timeout`
-    /// the rest is dropped too, and workers that still run a batch are left to end by themselves,
-    /// as is an engine that does not let go of its sequences. A second call does nothing new.
+    /// Stops: workers run pending samples and drop new ones. After `timeout` the pipeline drops the
+    /// rest and leaves workers in a batch, or an engine that keeps sequences, to end by themselves.
+    /// A second call has no further effect.
     ///
     /// # Errors
-    /// [`StopTimeout`] counts what is left.
+    /// [`StopTimeout`] counts the workers or sequences that remain.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         match &self.0 {
             Work::Batches(b) => b.stop(timeout),
@@ -353,7 +350,7 @@ impl Batches {
         }
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // They are past their last batch: what is left is what libraries do when a thread ends.
+        // The workers are past their last batch: only thread-exit handlers of libraries remain.
         join_all(threads, THREAD_END);
         Ok(())
     }
@@ -361,7 +358,7 @@ impl Batches {
 
 impl Drop for Batches {
     fn drop(&mut self) {
-        // Whoever cares has called `stop` with more patience.
+        // A caller that needs a longer timeout has called `stop` before.
         let _ = self.stop(Duration::from_secs(1));
     }
 }
@@ -391,8 +388,7 @@ impl Service for Pipeline {
 }
 
 thread_local! {
-    /// Lengths and responses of one burst, kept so that a NIC thread allocates only while bursts
-    /// grow.
+    /// Lengths and responses of one burst, reused: a NIC thread allocates only while bursts grow.
     static SCRATCH: Cell<(Vec<u32>, Vec<Finished>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
@@ -434,7 +430,7 @@ impl Batches {
     }
 }
 
-/// The body of a worker thread, from the first instruction to the last.
+/// The body of a worker thread, from start to end.
 fn work(
     live: &Live,
     index: usize,
@@ -459,8 +455,7 @@ fn work(
     });
     match made {
         Ok((mut worker, batch, warm_up)) => {
-            // Nobody listens any more where another worker failed first: then the pipeline is being
-            // dropped.
+            // The send fails only if another worker failed first and the pipeline is being dropped.
             let _ = ready.send(Ok(warm_up));
             shared.serve(index, worker.as_mut(), batch);
         }

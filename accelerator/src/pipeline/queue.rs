@@ -1,10 +1,9 @@
-//! The way from NIC threads to workers: lock-free, in order, and never full.
+//! The queue from NIC threads to workers: lock-free, almost in order, without a limit.
 
 use crossbeam_queue::{ArrayQueue, SegQueue};
 
-/// A ring that is allocated once, and behind it a queue that grows, for a frontend that sends more
-/// at once than anybody planned for (LoadGen's Offline query in one process). Only the second one
-/// allocates.
+/// A preallocated ring, and an overflow queue that allocates. The overflow is for a frontend that
+/// sends more at once than the slots (LoadGen's Offline query in one process).
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     ring: ArrayQueue<T>,
@@ -19,8 +18,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// What goes through the overflow may be passed by what finds the ring free again a moment
-    /// later; the batcher orders by time of arrival.
+    /// Pushes an item. A later item in the ring may overtake one in the overflow; the batcher
+    /// orders by arrival time.
     pub fn push(&self, item: T) {
         if !self.overflow.is_empty() {
             self.overflow.push(item);
@@ -49,7 +48,7 @@ mod tests {
             q.push(i);
         }
         assert_eq!((q.pop(), q.pop()), (Some(0), Some(1)));
-        // The ring has room again, but what waits in the overflow is older.
+        // The ring has room again, but items in the overflow are older.
         q.push(100);
         let rest: Vec<_> = std::iter::from_fn(|| q.pop()).collect();
         assert_eq!(rest, (2..=100).collect::<Vec<_>>());

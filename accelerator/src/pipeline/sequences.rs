@@ -1,15 +1,15 @@
 //! The pipeline of an engine that batches by itself: each sample becomes a [`Sequence`].
 //!
 //! ```text
-//! NIC threads -- arrived() --> queue --> a place free? --> Streaming::submit
-//!                                |            ^
-//!                                \-- draw() --+-- a sequence has ended
+//! NIC threads -- arrived() --> queue --> below the limit? --> Streaming::submit
+//!                                |              ^
+//!                                \-- draw() ----+-- a sequence has ended
 //! ```
 //!
-//! Whoever brings a sample or ends a sequence draws from the queue. One thread does so at a time
-//! ([`SendToken`]): the others leave it their work, and it looks again before it leaves. So no free
-//! place is overlooked, and an engine that ends a sequence while it takes it, as often as it likes,
-//! goes round a loop instead of deeper into calls.
+//! A thread that brings a sample or ends a sequence draws from the queue. One thread draws at a
+//! time ([`SendToken`]): other threads leave their work to it, and it checks again before it
+//! leaves. So the pipeline never misses a free place. An engine that ends a sequence inside
+//! `submit` causes another turn of the loop, not a deeper call.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -38,27 +38,27 @@ use crate::engine::{
     streaming::{self, Outcome, Places},
 };
 
-/// See the module.
+/// The pipeline of an engine that batches by itself.
 pub(super) struct Sequences {
     inner: Arc<Inner>,
     started_ms: u64,
-    /// The engine has been told to stop.
+    /// `stop` has stopped the engine.
     stopped: AtomicBool,
 }
 
 struct Inner {
     engine: Arc<dyn Engine>,
     queue: Queue<Arrival>,
-    /// Whoever has it moves samples from the queue to the engine.
+    /// The thread that holds the token moves samples from the queue to the engine.
     drawing: SendToken<()>,
-    /// Most sequences in the engine: 0 until it has started, and knows.
+    /// Limit of concurrent sequences; 0 until the engine has started.
     most: AtomicUsize,
-    /// Sequences in the engine. Only who draws adds to it.
+    /// Sequences in the engine. Only the drawing thread increments this counter.
     inside: CachePadded<AtomicUsize>,
-    /// Those, and what is in the queue.
+    /// Sequences in the engine and samples in the queue.
     in_flight: CachePadded<AtomicUsize>,
     output_bytes: usize,
-    /// None where the engine takes any bytes.
+    /// `None` where the engine takes any bytes.
     lengths: Option<Lengths>,
     mode: AtomicU8,
     failed: AtomicBool,
@@ -76,7 +76,7 @@ struct Answered {
 }
 
 impl Sequences {
-    /// Starts the engine, on a thread of its own, so that waiting for it has an end.
+    /// Starts the engine on a separate thread, so that the wait for it can time out.
     pub fn start(
         engine: Arc<dyn Engine>,
         options: &Options,
@@ -110,7 +110,7 @@ impl Sequences {
         thread::Builder::new()
             .name(format!("{}-start", options.name))
             .spawn(move || {
-                // Nobody listens any more where it took too long.
+                // The send fails only if the start took too long.
                 let _ = ready.send(inner.start());
             })
             .map_err(|source| EngineError::Thread { worker: 0, source })?;
@@ -128,7 +128,7 @@ impl Sequences {
         &self.inner.engine
     }
 
-    /// Milliseconds that the engine took to start, and the sequences that it has at once.
+    /// Start time of the engine in milliseconds, and its limit of concurrent sequences.
     pub fn started(&self) -> (u64, usize) {
         (self.started_ms, self.inner.most.load(SeqCst))
     }
@@ -151,8 +151,7 @@ impl Sequences {
         }
     }
 
-    /// As [`Pipeline::stop`](super::Pipeline::stop): within `timeout` and the second that the
-    /// engine is given at least.
+    /// As [`Pipeline::stop`](super::Pipeline::stop); the engine has at least 1 s.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         let inner = &self.inner;
         let begun = Instant::now();
@@ -175,7 +174,7 @@ impl Sequences {
 
 impl Drop for Sequences {
     fn drop(&mut self) {
-        // Whoever cares has called `stop` with more patience.
+        // A caller that needs a longer timeout has called `stop` before.
         let _ = self.stop(Duration::from_secs(1));
     }
 }
@@ -185,8 +184,8 @@ impl Inner {
         self.mode.load(SeqCst) == RUNNING
     }
 
-    /// What it says later is passed on for as long as the pipeline is there: the engine may keep
-    /// the callback, and must not keep itself alive by it.
+    /// Starts the engine. The engine may keep the callback; the callback holds a weak reference, so
+    /// that it does not keep the engine alive.
     fn start(self: &Arc<Self>) -> Result<(), EngineError> {
         let Some(engine) = self.engine.streaming() else {
             return Ok(());
@@ -221,8 +220,8 @@ impl Inner {
         }
     }
 
-    /// Reports the first error and ends the pipeline. What waits is dropped unanswered; what the
-    /// engine has, the engine drops.
+    /// Reports the first error and ends the pipeline. Drops the queued samples unanswered; the
+    /// engine drops its own.
     fn fail(self: &Arc<Self>, error: EngineError) {
         self.mode.store(ABANDONED, SeqCst);
         self.draw();
@@ -232,7 +231,7 @@ impl Inner {
         }
     }
 
-    /// From a NIC thread.
+    /// Takes samples on a NIC thread.
     fn arrived(self: &Arc<Self>, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {
             return;
@@ -247,7 +246,7 @@ impl Inner {
         self.draw();
     }
 
-    /// Gives the engine what waits, while it has places; drops it where the pipeline is over.
+    /// Gives queued samples to the engine up to its limit; drops them if the pipeline is abandoned.
     fn draw(self: &Arc<Self>) {
         self.drawing.drive(|()| {
             loop {
@@ -282,16 +281,16 @@ impl Inner {
         }
     }
 
-    /// Samples that are in flight no more.
+    /// Takes `samples` out of the in-flight count.
     fn left(&self, samples: usize) {
         let before = self.in_flight.fetch_sub(samples, SeqCst);
-        // Either this sees that somebody waits, or they see the count.
+        // Either this thread sees the mode of a waiting `drain`, or `drain` sees the count.
         if before == samples && !self.running() {
             self.tell();
         }
     }
 
-    /// Wakes who waits for the end.
+    /// Wakes a thread that waits in `drain`.
     fn tell(&self) {
         drop(self.lock());
         self.emptied.notify_all();
@@ -303,8 +302,8 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes nothing more, and waits until all that is here is answered, the engine has failed, or
-    /// time is up.
+    /// Refuses new samples and waits until all samples are answered, the engine fails, or
+    /// `deadline` passes.
     fn drain(&self, deadline: Instant) {
         let _ = self
             .mode

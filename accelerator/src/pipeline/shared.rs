@@ -1,4 +1,4 @@
-//! What NIC threads and workers share, and the worker's loop.
+//! State that NIC threads and workers share, and the worker's loop.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -27,17 +27,17 @@ use crate::{
     event_count::EventCount,
 };
 
-/// Every wait has an end: an idle worker looks around this often, for nothing.
+/// Longest sleep of an idle worker, in nanoseconds; the worker then checks for work.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
 pub(super) const RUNNING: u8 = 0;
 pub(super) const DRAINING: u8 = 1;
 pub(super) const ABANDONED: u8 = 2;
 
-/// Called once, with the first error that ends the pipeline.
+/// The callback for the first error that ends the pipeline.
 pub(super) type OnFatal = Box<dyn Fn(EngineError) + Send + Sync>;
 
-/// Guarded by a lock that only workers take, once per batch.
+/// State behind a lock that only workers take, once per batch.
 pub(super) struct State {
     batcher: Batcher<Arrival>,
     busy: usize,
@@ -52,10 +52,9 @@ pub(super) struct Shared {
     state: Mutex<State>,
     max_batch: usize,
     spin: Spin,
-    /// The size all samples have, where they have one.
+    /// Size of every sample in bytes, if all have the same.
     sample_bytes: Option<usize>,
-    /// None where the engine takes any bytes, and where a sample's length is not that of what
-    /// arrives.
+    /// `None` where the engine takes any bytes, or samples arrive compressed.
     lengths: Option<Lengths>,
     pub compression: Option<Compression>,
     mode: AtomicU8,
@@ -75,7 +74,7 @@ impl Shared {
             .fixed_size()
             .then(|| model.max_input_bytes())
             .flatten();
-        // A model that has none cannot be served: its workers say why.
+        // A model without lengths cannot be served: its workers return the reason.
         let as_they_are = !engine.takes_any_bytes() && options.compression.is_none();
         let lengths = as_they_are.then(|| Lengths::of_inputs(model).ok());
         Shared {
@@ -104,15 +103,15 @@ impl Shared {
         }
     }
 
-    /// The engine's short cut, where samples may take it.
+    /// The engine's inline path, if samples arrive uncompressed.
     pub fn inline(&self) -> Option<&dyn Inline> {
         self.engine.inline().filter(|_| self.compression.is_none())
     }
 
-    /// A worker's batch, on the worker's thread.
+    /// The batch of a worker; the worker's thread calls this.
     ///
     /// # Errors
-    /// There is no memory for decompressed samples.
+    /// [`EngineError::Decompress`]: no memory for decompressed samples.
     pub fn batch(&self) -> Result<Batch, EngineError> {
         let model = self.engine.model().clone().carried(self.compression);
         let any = self.engine.takes_any_bytes();
@@ -128,12 +127,12 @@ impl Shared {
         self.max_batch
     }
 
-    /// True while samples are taken.
+    /// True while the pipeline accepts samples.
     pub fn running(&self) -> bool {
         self.mode.load(SeqCst) == RUNNING
     }
 
-    /// From a NIC thread: hands samples to the workers and wakes one of them.
+    /// Hands samples from a NIC thread to the workers and wakes one worker.
     pub fn submit(&self, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {
             return;
@@ -148,8 +147,8 @@ impl Shared {
             self.in_flight.fetch_sub(refused, SeqCst);
         }
         self.events.notify();
-        // The last worker may have ended since the look at `mode`; then nobody else empties the
-        // queue.
+        // The last worker may have ended since the check of `mode`; then only this thread can empty
+        // the queue.
         if self.live.load(SeqCst) == 0 {
             self.drop_pending(&mut self.lock());
         }
@@ -166,7 +165,7 @@ impl Shared {
 
     /// The body of a worker thread.
     pub fn serve(&self, index: usize, worker: &mut dyn Worker, batch: Batch) {
-        // What a panic leaves half done is the batch and the worker, both of which are dropped.
+        // A panic leaves only the batch and the worker in an undefined state, and both are dropped.
         let served = catch_unwind(AssertUnwindSafe(|| {
             self.serve_batches(index, worker, batch)
         }));
@@ -195,7 +194,7 @@ impl Shared {
                 samples,
                 in_flight: &self.in_flight,
             };
-            // Declared later, so dropped earlier: samples are gone before they cease to count.
+            // Dropped before `_taken`: the samples are gone before the in-flight count falls.
             let batch = Emptied(&mut batch);
             let took = match self.run(index, worker, batch.0, &mut finished) {
                 Ok(took) => took,
@@ -206,7 +205,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Runs a batch and answers it; how long it took in the engine, in nanoseconds.
+    /// Runs and answers a batch; returns its time in the engine, in nanoseconds.
     fn run(
         &self,
         index: usize,
@@ -234,11 +233,11 @@ impl Shared {
         Ok(took)
     }
 
-    /// After a batch that failed: runs its samples one by one, and refuses those that fail alone.
-    /// What else came by their connections is dropped: nobody waits for it.
+    /// Runs the samples of a failed batch one by one and refuses those that fail alone. Drops the
+    /// other samples of a refused sample's connection: nothing waits for their answers.
     ///
     /// # Errors
-    /// What is the engine's fault.
+    /// An error that is the engine's fault.
     #[cold]
     fn run_apart(
         &self,
@@ -268,8 +267,8 @@ impl Shared {
         Ok(clock::now_ns().saturating_sub(started))
     }
 
-    /// Waits for the next batch and puts it into `batch`; false when there is none to come. `ran`
-    /// is the size of the last batch, and how long it took, in nanoseconds.
+    /// Waits for the next batch and puts it into `batch`; false at the end of the pipeline. `ran`
+    /// has the size of the last batch and its time in nanoseconds.
     fn next(&self, batch: &mut Batch, ran: Option<(usize, u64)>) -> bool {
         let mut ran = ran;
         loop {
@@ -279,8 +278,7 @@ impl Shared {
                 state.busy -= 1;
                 state.batcher.observe(samples, ns);
             }
-            // A full batch is all that the next step can ask for; the rest is younger and may stay
-            // in the queue.
+            // The next step needs at most a full batch; younger samples may stay in the queue.
             while state.batcher.len() < self.max_batch {
                 let Some(arrival) = self.queue.pop() else {
                     break;
@@ -302,7 +300,7 @@ impl Shared {
                     let more = !state.batcher.is_empty() || !self.queue.is_empty();
                     drop(state);
                     if more {
-                        // A sleeper has to take it, or at least to mind its deadline.
+                        // A sleeping worker runs the rest, or waits for its deadline.
                         self.events.notify();
                     }
                     return true;
@@ -315,8 +313,8 @@ impl Shared {
         }
     }
 
-    /// Lets the workers finish what is pending, for at most `timeout`; then what is pending is
-    /// dropped. Returns the number of workers that still run a batch.
+    /// Lets the workers finish the pending samples within `timeout`, then drops the rest. Returns
+    /// the number of workers that still run a batch.
     pub fn stop(&self, timeout: Duration) -> usize {
         let _ = self
             .mode
@@ -355,12 +353,12 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A worker that panicked while it held the lock has ended the pipeline; the others only
-        // tidy up.
+        // A worker that panicked while it held the lock has ended the pipeline; other threads only
+        // clean up.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds every worker's counts.
+    /// The sum of all workers' counts.
     pub fn counters(&self) -> super::Counters {
         let mut sum = super::Counters::default();
         for cell in &self.cells {
@@ -371,11 +369,11 @@ impl Shared {
     }
 }
 
-/// Gives an error back that is a sample's fault. Where it may be the engine's, a batch of zeros of
-/// that size decides, and takes what the failed one left out of the worker's buffers.
+/// Returns an error that is a sample's fault. For [`Fault::Either`], a batch of zeros of that size
+/// decides, and clears the failed samples from the worker's buffers.
 ///
 /// # Errors
-/// The same error, where it is the engine's fault.
+/// The same error, if it is the engine's fault.
 fn of_a_sample(
     worker: &mut dyn Worker,
     batch: usize,
@@ -388,8 +386,7 @@ fn of_a_sample(
     }
 }
 
-/// One worker that has not ended: counted from before its thread starts until that ends, however it
-/// ends.
+/// A worker that has not ended: counts from before the thread starts until it ends, also by panic.
 pub(super) struct Live(pub Arc<Shared>);
 
 impl Live {
@@ -403,8 +400,7 @@ impl Drop for Live {
     fn drop(&mut self) {
         let shared = &self.0;
         if shared.live.fetch_sub(1, SeqCst) == 1 && !shared.running() {
-            // After the count: a NIC thread that pushed later finds it at 0 and empties the queue
-            // itself.
+            // After the decrement: a NIC thread that pushes later sees 0 and empties the queue.
             shared.drop_pending(&mut shared.lock());
         }
         drop(
@@ -417,7 +413,7 @@ impl Drop for Live {
     }
 }
 
-/// Samples of one batch, in flight until this is dropped.
+/// Samples of one batch, in flight until this guard is dropped.
 struct Taken<'a> {
     samples: usize,
     in_flight: &'a AtomicUsize,
@@ -429,7 +425,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// A batch that ends empty, whatever happens to it.
+/// Empties the batch on drop, also after an error or panic.
 struct Emptied<'a>(&'a mut Batch);
 
 impl Drop for Emptied<'_> {

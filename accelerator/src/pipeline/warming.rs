@@ -1,4 +1,4 @@
-//! A worker's first batches, before the first sample arrives: no sample is the first of its size.
+//! Runs a worker's first batches before the first sample: no sample pays for first use.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,11 @@ use fabric::clock;
 use super::WarmUp;
 use crate::engine::{EngineError, Worker};
 
-/// Warming up stops after this long: larger batches of a slow model meet their first time later.
+/// Time limit of warming up; larger batches of a slow model are cold at first.
 const BUDGET: Duration = Duration::from_secs(2);
 
-/// Runs batches of 1, 2, 4 ... `max_batch` zeros, while the budget lasts, and one sample at the
-/// end. Runs every listed size, however long it takes, because a runtime plans for a size when it
-/// first meets it.
+/// Runs batches of 1, 2, 4 ... `max_batch` zeros within the budget, then every listed size without
+/// a limit, then one sample. A runtime plans for a size when it first meets it.
 pub(super) fn warm_up(
     worker: &mut dyn Worker,
     max_batch: usize,

@@ -1,13 +1,13 @@
-//! One [`Pipeline`] for each GPU of a node: its own engine, queue, batcher and worker threads.
+//! Runs one [`Pipeline`] for each GPU of a node: an engine, queue, batcher and worker threads each.
 //!
 //! ```text
 //! nics[0], gpu: 0 ── NIC thread ──┬── gpu 0 ──> queue ──> batcher ──> engine on GPU 0
 //! nics[1], gpu: 1 ── NIC thread ──┼── gpu 1 ──> queue ──> batcher ──> engine on GPU 1
-//! nics[2]         ── NIC thread ──┘── any ────> whichever has the fewest samples in flight
+//! nics[2]         ── NIC thread ──┘── any ────> the pipeline with the fewest samples in flight
 //! ```
 //!
-//! A sample's [`Origin`](qdl::serve::Origin) says where it goes: a connection belongs to a GPU, and
-//! so do its slots. With a single pipeline there is nothing to choose, and nothing is looked at.
+//! A sample's [`Origin`](qdl::serve::Origin) names its GPU: the GPU of its connection and slots.
+//! With a single pipeline the samples go straight to it.
 
 mod share;
 
@@ -25,13 +25,13 @@ use crate::{
     pipeline::{Counters, Options, Pipeline, StopTimeout, WarmUp},
 };
 
-/// An engine and the GPU it was made for.
+/// An engine and its GPU.
 pub type Placed = (usize, Arc<dyn Engine>);
 
-/// Makes an engine for each GPU, in their order: for engines that use none, for each index.
+/// Makes an engine for each GPU, in that order; for engines without a GPU, one for each index.
 ///
 /// # Errors
-/// As [`engine::create`]; the first one.
+/// The first error of [`engine::create`].
 pub fn create(params: &EngineParams, gpus: &[usize]) -> Result<Vec<Placed>, EngineError> {
     let each = |gpu: &usize| {
         let params = params.clone().with(|engine| engine.gpu = *gpu);
@@ -45,19 +45,19 @@ struct OfGpu {
     pipeline: Pipeline,
 }
 
-/// See the module. Never empty.
+/// The pipelines of a node; never empty.
 pub struct Pipelines {
     first: OfGpu,
     others: Vec<OfGpu>,
 }
 
 impl Pipelines {
-    /// Starts the pipelines one after the other, each as [`Pipeline::start`] does. `on_fatal` is
-    /// called for the first error of each pipeline; the caller minds the first of all. With
-    /// several, their threads carry the GPU in their names.
+    /// Starts the pipelines one after the other, each as [`Pipeline::start`] does. Each pipeline
+    /// calls `on_fatal` at most once; the caller keeps the first error. With several pipelines,
+    /// their thread names include the GPU.
     ///
     /// # Errors
-    /// As [`Pipeline::start`]; and [`EngineError::Param`] without any engine.
+    /// As [`Pipeline::start`]; [`EngineError::Param`] if `engines` is empty.
     pub fn start(
         engines: Vec<Placed>,
         options: &Options,
@@ -90,17 +90,17 @@ impl Pipelines {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The engine of the first pipeline: all are of one kind and run one model.
+    /// The engine of the first pipeline; all engines are of one kind and run one model.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         self.first.pipeline.engine()
     }
 
-    /// Each pipeline, with its GPU.
+    /// Each pipeline with its GPU.
     pub fn each(&self) -> impl Iterator<Item = (usize, &Pipeline)> {
         self.all().map(|p| (p.gpu, &p.pipeline))
     }
 
-    /// The slowest pipeline's times; nothing where samples are answered inline.
+    /// Warm-up times of the slowest pipeline; `None` where the engine answers inline.
     pub fn warm_up(&self) -> Option<WarmUp> {
         let all = self.all().filter_map(|p| p.pipeline.warm_up());
         all.reduce(|a, b| WarmUp {
@@ -109,15 +109,15 @@ impl Pipelines {
         })
     }
 
-    /// For engines that batch by themselves: milliseconds that the slowest took to start, and
-    /// sequences that all of them have at once.
+    /// For engines that batch by themselves: start time of the slowest in milliseconds, and the sum
+    /// of their limits of concurrent sequences.
     pub fn sequences(&self) -> Option<(u64, usize)> {
         let all = self.all().filter_map(|p| p.pipeline.sequences());
         all.reduce(|a, b| (a.0.max(b.0), a.1 + b.1))
     }
 
-    /// Samples that all of them work on at once: those of their threads' batches, or sequences; one
-    /// where samples are answered as they come.
+    /// Samples that all engines can work on at once: full batches of all workers, or sequences; 1
+    /// for each engine that answers inline.
     pub fn at_once(&self) -> u64 {
         let each = self.all().map(|p| match p.pipeline.sequences() {
             Some((_, sequences)) => sequences as u64,
@@ -129,17 +129,17 @@ impl Pipelines {
         each.map(|n| n.max(1)).fold(0, u64::saturating_add)
     }
 
-    /// True where samples are answered on the NIC thread that brought them.
+    /// True if the NIC thread that received a sample answers it.
     pub fn runs_inline(&self) -> bool {
         self.first.pipeline.runs_inline()
     }
 
-    /// Samples in flight, of all pipelines.
+    /// Samples in flight in all pipelines.
     pub fn in_flight(&self) -> usize {
         self.all().map(|p| p.pipeline.in_flight()).sum()
     }
 
-    /// Counts since the start, of all pipelines together.
+    /// Counts of all pipelines since the start.
     pub fn counters(&self) -> Counters {
         let mut sum = self.first.pipeline.counters();
         for p in &self.others {
@@ -148,7 +148,7 @@ impl Pipelines {
         sum
     }
 
-    /// What the engines did, as a node reports it.
+    /// Totals of the engines, as the node reports them.
     pub fn totals(&self) -> EngineTotals {
         let counters = self.counters();
         EngineTotals {
@@ -160,7 +160,7 @@ impl Pipelines {
             }),
             gpus: self.gpus(),
             used: self.used(),
-            // A node has one score: that of the GPU that is worst off.
+            // A node has one score: that of its worst GPU.
             interior: self
                 .all()
                 .filter_map(|p| p.pipeline.engine().interior(now_ns()))
@@ -168,7 +168,7 @@ impl Pipelines {
         }
     }
 
-    /// What all of them together were used for.
+    /// Use of all engines together.
     pub fn used(&self) -> EngineUse {
         let mut sum = EngineUse::default();
         for one in self.all().map(|p| p.pipeline.used()) {
@@ -182,8 +182,8 @@ impl Pipelines {
         sum
     }
 
-    /// What each GPU did. Engines without a GPU that were given several all the same have a record
-    /// for each, with the engine's name in place of a GPU's.
+    /// Records of the GPUs. Several engines without a GPU have a record each, with the engine's
+    /// name in place of a GPU's.
     pub fn gpus(&self) -> Vec<GpuRecord> {
         let mut records = Vec::new();
         for p in self.all() {
@@ -204,10 +204,10 @@ impl Pipelines {
         records
     }
 
-    /// Stops all of them, as [`Pipeline::stop`] does, `timeout` for each.
+    /// Stops the pipelines one after the other, as [`Pipeline::stop`] does, each within `timeout`.
     ///
     /// # Errors
-    /// The first that did not end in time; the others are stopped all the same.
+    /// The first timeout; all pipelines are stopped nevertheless.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         let mut result = Ok(());
         for p in self.all() {
@@ -220,7 +220,7 @@ impl Pipelines {
         self.all().position(|p| p.gpu == gpu as usize)
     }
 
-    /// Sorts a burst by GPU; what may go anywhere goes where least is in flight.
+    /// Sorts a burst by GPU; samples without a GPU go to the pipelines with the fewest in flight.
     fn sort(&self, arrivals: &mut Vec<Arrival>, sorted: &mut Sorted) {
         let count = 1 + self.others.len();
         sorted.by_gpu.resize_with(count, Vec::new);
@@ -239,14 +239,14 @@ impl Pipelines {
         sorted.load.extend(load);
         share::share(&sorted.load, sorted.any.len(), &mut sorted.shares);
         let mut any = sorted.any.drain(..);
-        // Neighbours stay together: a pipeline's share is one stretch of the burst.
+        // Neighbours stay together: a pipeline's share is one contiguous part of the burst.
         for (mine, n) in sorted.by_gpu.iter_mut().zip(&sorted.shares) {
             mine.extend(any.by_ref().take(*n));
         }
     }
 }
 
-/// One burst, sorted.
+/// One burst, sorted by GPU.
 #[derive(Default)]
 struct Sorted {
     by_gpu: Vec<Vec<Arrival>>,
@@ -256,7 +256,7 @@ struct Sorted {
 }
 
 thread_local! {
-    /// Kept empty, so that a NIC thread allocates only while bursts grow.
+    /// Vectors without samples, kept so that a NIC thread allocates only while bursts grow.
     static SORTED: Cell<Option<Box<Sorted>>> = const { Cell::new(None) };
 }
 

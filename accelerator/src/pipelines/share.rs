@@ -1,15 +1,13 @@
-//! Samples that may go to any GPU: how many go to each. Plain data.
+//! Shares samples that may go to any GPU out to the pipelines. Plain data.
 
-/// Shares `samples` out so that, with what each has in flight (`load`) already, all come as near to
-/// each other as can be. Where they end up equal, what is left over goes to the first of them.
-/// `shares` has the result, one for each of `load`.
+/// Shares `samples` out so that the sums of `load` (samples in flight) and share are as equal as
+/// possible; the remainder goes to the least loaded. `shares` gets a share for each of `load`.
 pub(super) fn share(load: &[usize], samples: usize, shares: &mut Vec<usize>) {
     shares.clear();
     shares.resize(load.len(), 0);
     let mut by_load: Vec<usize> = (0..load.len()).collect();
     by_load.sort_by_key(|i| load[*i]);
-    // The `filled` with the least come up to the level of the next one, as long as the samples
-    // last.
+    // Raises the `filled` least loaded to the level of the next one, while samples remain.
     let mut left = samples;
     let (mut filled, mut level) = (0, 0);
     while let Some(next) = by_load.get(filled) {
@@ -38,7 +36,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against giving them out one by one, each to the one that has the least.
+        /// Compares with giving samples out one by one, each to the least loaded.
         #[test]
         fn nobody_is_given_one_who_has_more_than_another(
             load in prop::collection::vec(0usize..30, 1..9),

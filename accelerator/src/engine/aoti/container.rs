@@ -1,4 +1,4 @@
-//! A compiled model, behind the C interface that every one of them has.
+//! Wraps a compiled model, behind the C interface that all of them have.
 
 use std::{
     ffi::{CString, c_char, c_void},
@@ -27,7 +27,7 @@ type Run = unsafe extern "C" fn(
     *mut c_void,
 ) -> i32;
 
-/// A model and its weights. Several threads may run it, as many at a time as were announced.
+/// A model and its weights. As many threads may run it at a time as `runners` in `open`.
 pub(super) struct Container {
     torch: &'static Torch,
     handle: Handle,
@@ -35,22 +35,22 @@ pub(super) struct Container {
     delete: unsafe extern "C" fn(Handle) -> i32,
     gpu: Option<usize>,
     model: ModelSpec,
-    /// Kernels are read from here when they first run.
+    /// The model reads kernels from these files when they first run.
     _files: Files,
 }
 
-// SAFETY: the container keeps a pool of models and hands each run one that is free, under its own
-// lock; its handle may be used from any thread.
+// SAFETY: the container hands each run a free model of its pool, under its own lock; any thread may
+// use its handle.
 unsafe impl Send for Container {}
 // SAFETY: as above.
 unsafe impl Sync for Container {}
 
 impl Container {
-    /// Loads the model, its weights included, to the GPU, or to the CPU where none is named. The
-    /// thread is bound to the GPU.
+    /// Loads the model and its weights onto the GPU, or onto the CPU without one. The thread must
+    /// be bound to the GPU.
     ///
     /// # Errors
-    /// A library that cannot be loaded, or a model that is not the one described.
+    /// The library cannot be loaded, or the model differs from its description.
     pub fn open(
         torch: &'static Torch,
         files: Files,
@@ -68,15 +68,15 @@ impl Container {
                 one_line(&e.to_string())
             ))
         };
-        // SAFETY: the library is a compiled model, whose initialisers register nothing but its own
-        // constants. It came from a file that the configuration names as one to be run.
+        // SAFETY: the library is a compiled model, whose initialisers only register its own
+        // constants. The configuration names its file as code to run.
         let library = unsafe { Library::open(Some(&files.library), RTLD_NOW | RTLD_LOCAL) };
-        // Never unloaded: its weights and kernels are known to the driver by address.
+        // Never unloaded: the driver refers to its weights and kernels by address.
         let library = ManuallyDrop::new(library.map_err(unusable)?);
         macro_rules! function {
             ($t:ty, $name:literal) => {
-                // SAFETY: the type is that of the function of this name in
-                // aoti_runtime/interface.h, and the library stays loaded.
+                // SAFETY: the type is that of this function in aoti_runtime/interface.h, and the
+                // library stays loaded.
                 unsafe {
                     *library
                         .get::<$t>(concat!($name, "\0").as_bytes())
@@ -106,8 +106,8 @@ impl Container {
             text(files.folder.as_os_str().as_bytes())?,
         );
         let mut handle = ptr::null_mut();
-        // SAFETY: `handle` is a local that the function writes; both texts end in zero and live
-        // through the call.
+        // SAFETY: the function writes the local `handle`; both texts end in zero and live through
+        // the call.
         let code = unsafe {
             create(
                 &mut handle,
@@ -121,8 +121,8 @@ impl Container {
                 "cannot be loaded to {device}; PyTorch's own line is above"
             )));
         }
-        // It is mapped, and its weights are on the device: a program that is killed should not
-        // leave hundreds of MB behind.
+        // The library is mapped and the weights are on the device. Deleted now, so that a killed
+        // program does not leave hundreds of MB behind.
         if let Err(e) = std::fs::remove_file(&files.library) {
             tracing::debug!("{}: {e}", files.library.display());
         }
@@ -140,7 +140,7 @@ impl Container {
             ("outputs", outputs, 1),
         ] {
             let mut has = 0;
-            // SAFETY: the handle is alive, and `has` is a local that the function writes.
+            // SAFETY: the handle is alive; the function writes the local `has`.
             let code = unsafe { count(container.handle, &mut has) };
             if code != 0 || has != want {
                 return Err(EngineError::Package {
@@ -152,14 +152,14 @@ impl Container {
         Ok(container)
     }
 
-    /// Puts a batch's kernels on the stream (on the CPU it runs them) and gives the output.
+    /// Enqueues a batch's kernels on the stream (on the CPU: runs them) and returns the output.
     ///
     /// # Errors
-    /// PyTorch's own, or an output of another shape than described.
+    /// PyTorch's error, or an output of a different shape than described.
     ///
     /// # Safety
-    /// `inputs` are the addresses of as many tensors as the model has, each readable for `batch`
-    /// samples until the stream has been waited for. On a GPU they lie on it, `stream` is one of
+    /// `inputs` has the address of each of the model's inputs, readable for `batch` samples until
+    /// the stream has been waited for. On a GPU the inputs are in its memory, `stream` is one of
     /// its streams, and the thread is bound to it.
     pub unsafe fn run(
         &self,
@@ -176,7 +176,7 @@ impl Container {
             Some(index) => (self.torch.cuda, index as i32),
             None => (self.torch.cpu, 0),
         };
-        // Dropping what was made so far is what an error needs.
+        // On an error, drop deletes the tensors made so far.
         let mut tensors: Vec<Output> = Vec::with_capacity(inputs.len());
         for (spec, address) in self.model.inputs.iter().zip(inputs) {
             let sizes: Vec<i64> = std::iter::once(batch)
@@ -188,8 +188,8 @@ impl Container {
                 strides[i - 1] = strides[i] * sizes[i];
             }
             let mut tensor = ptr::null_mut();
-            // SAFETY: sizes and strides are of one length and live through the call; the memory is
-            // the caller's promise; `tensor` is a local that the function writes.
+            // SAFETY: sizes and strides have equal length and live through the call; the caller
+            // guarantees the memory; the function writes the local `tensor`.
             let code = unsafe {
                 (self.torch.from_blob)(
                     *address,
@@ -208,12 +208,12 @@ impl Container {
             }
             tensors.push(Output::of(self.torch, tensor));
         }
-        // The model takes its inputs' handles, whatever becomes of the run.
+        // The model consumes the handles of its inputs, also if the run fails.
         let mut handles: Vec<Tensor> = tensors.into_iter().map(Output::into_raw).collect();
         let mut output = ptr::null_mut();
-        // SAFETY: the handles were just made and are given away; one output was counted; the stream
-        // is the caller's promise. No model of ours calls an operator that needs a proxy executor:
-        // such a model says so and fails.
+        // SAFETY: the handles are new and ownership passes to the call; `open` checked that there
+        // is one output; the caller guarantees the stream. Null is no proxy executor: a model that
+        // needs one fails with an error.
         let code = unsafe {
             (self.run)(
                 self.handle,
@@ -237,7 +237,7 @@ impl Container {
         let t = self.torch;
         let (mut dtype, mut dim, mut sizes, mut contiguous) = (-1, 0i64, ptr::null_mut(), false);
         // SAFETY: the tensor is alive; each function writes one local. `sizes` points to `dim`
-        // numbers of the tensor's own.
+        // numbers that the tensor owns.
         let sizes: &[i64] = unsafe {
             let codes = (t.dtype)(output.tensor, &mut dtype)
                 | (t.dim)(output.tensor, &mut dim)
@@ -267,12 +267,12 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // SAFETY: no run is under way: each holds a reference to `self`.
+        // SAFETY: no run is in progress, because each borrows `self`.
         unsafe { (self.delete)(self.handle) };
     }
 }
 
-/// A tensor that is given back when dropped.
+/// A tensor that is deleted on drop.
 pub(super) struct Output {
     torch: &'static Torch,
     tensor: Tensor,
@@ -287,10 +287,10 @@ impl Output {
         ManuallyDrop::new(self).tensor
     }
 
-    /// Address of its first element; null where it has none.
+    /// Address of the first element; null if there is none.
     pub fn data(&self) -> *const c_void {
         let mut data = ptr::null_mut();
-        // SAFETY: the tensor is alive, and `data` is a local that the function writes.
+        // SAFETY: the tensor is alive; the function writes the local `data`.
         unsafe { (self.torch.data)(self.tensor, &mut data) };
         data
     }
@@ -298,7 +298,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // SAFETY: ours alone, and dropped once.
+        // SAFETY: `self` owns the tensor, and drop runs once.
         unsafe { (self.torch.delete)(self.tensor) };
     }
 }

@@ -1,17 +1,16 @@
-//! `aoti`: models that PyTorch compiled ahead of time (`.pt2`), on a GPU or on the CPU.
+//! The `aoti` engine: models that PyTorch compiled ahead of time (`.pt2`), on a GPU or on the CPU.
 //!
-//! Such a model is a shared library with a small C interface over PyTorch's own libraries, all of
-//! them found at run time: building needs neither PyTorch nor CUDA. `models/export_aoti.py` makes
-//! them.
+//! Such a model is a shared library with a small C interface over PyTorch's libraries. All are
+//! found at run time, so the build needs neither PyTorch nor CUDA. `models/export_aoti.py` makes
+//! such models.
 //!
-//! * `package`: the archive, what it says of itself, and its files on disk for as long as the
-//!   engine lives.
-//! * `torch`: PyTorch's libraries and the few functions of theirs that are called.
+//! * `package`: the archive, its metadata, and its files on disk while the engine lives.
+//! * `torch`: PyTorch's libraries and the functions that are called.
 //! * `container`: the compiled model.
-//! * `worker`: a batch through it, on a GPU (see [`cuda`]) or on the CPU.
+//! * `worker`: runs batches, on a GPU (see [`cuda`]) or on the CPU.
 //!
-//! One container serves all workers of an engine: the weights are there once, and as many batches
-//! run beside each other as there are workers, each on its own stream.
+//! One container serves all workers of an engine, so the weights are loaded once. Each worker runs
+//! one batch at a time, on a separate stream.
 
 mod container;
 mod package;
@@ -24,20 +23,12 @@ use fabric::Region;
 use qdl::{model::ModelSpec, rails::Score};
 use record::GpuRecord;
 
-use self::{
-    container::Container,
-    package::{Package, Target},
-    torch::Torch,
-};
-use super::{
-    Engine, EngineError, EngineParams, Worker,
-    cuda::{self, Device, Meter, Registry},
-    sizes::Sizes,
-};
+use self::{container::Container, package::{Package, Target}, torch::Torch};
+use super::{Engine, EngineError, EngineParams, Worker, cuda::{Device, Meter, Registry, self}, sizes::Sizes};
 
 pub use torch::find_libraries;
 
-/// A compiled model, loaded once.
+/// The `aoti` engine: a compiled model, loaded once.
 pub struct Aoti {
     model: ModelSpec,
     container: Arc<Container>,
@@ -46,7 +37,7 @@ pub struct Aoti {
     spin_us: u64,
 }
 
-/// Where it runs.
+/// Device that runs the model.
 enum Place {
     Cpu,
     Gpu {
@@ -60,7 +51,7 @@ impl Aoti {
     /// Reads the package, finds PyTorch and the GPU, and loads the model.
     ///
     /// # Errors
-    /// A package, library or GPU that is missing or unusable, each by its name.
+    /// A missing or unusable package, library or GPU, by name.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.file.clone().ok_or_else(|| EngineError::Param {
             field: "model.file",
@@ -69,7 +60,7 @@ impl Aoti {
         let package = Package::read(&path)?;
         let model = package.model(params)?;
         let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch)?;
-        // The GPU before the libraries: they take seconds to load.
+        // The GPU first: an error comes before the libraries load, which takes seconds.
         let device = match package.target() {
             Target::Cpu => None,
             Target::Cuda { capability } => {

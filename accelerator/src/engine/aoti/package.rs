@@ -1,4 +1,4 @@
-//! A `.pt2` archive: what it says of itself, and its files on disk for as long as the engine lives.
+//! Reads a `.pt2` archive: its metadata, and its files on disk while the engine lives.
 
 use std::{
     collections::HashMap,
@@ -15,22 +15,22 @@ use zip::ZipArchive;
 
 use crate::engine::{EngineError, EngineParams, cuda::Device};
 
-/// Where compiled models lie in the archive, below its own name.
+/// Folder of compiled models in the archive, below the archive's name.
 const MODELS: &str = "data/aotinductor/";
-/// The metadata are small; what is larger is none.
+/// Size limit of the metadata, in bytes.
 const MOST_METADATA: u64 = 1 << 20;
 
-/// What a package was compiled for.
+/// Device that a package was compiled for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Cpu,
     Cuda {
-        /// As the package writes it: `90`.
+        /// The compute capability as in the package, such as `90`.
         capability: Option<String>,
     },
 }
 
-/// What stands under `qdl.model`.
+/// Value of the metadata key `qdl.model`.
 #[derive(Debug, Deserialize)]
 struct Described {
     inputs: Vec<TensorSpec>,
@@ -48,13 +48,13 @@ pub(super) struct Package {
     described: Option<Described>,
 }
 
-/// The model's files on disk; deleted with this. Kernels are read when they are first run.
+/// The model's files on disk, deleted on drop. The model reads kernels when they first run.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// The package they are from.
+    /// The package of the files.
     pub package: PathBuf,
     pub folder: PathBuf,
-    /// The shared library among them.
+    /// The shared library.
     pub library: PathBuf,
 }
 
@@ -67,10 +67,10 @@ impl Drop for Files {
 }
 
 impl Package {
-    /// Reads the archive's table and the model's metadata.
+    /// Reads the archive's directory and the model's metadata.
     ///
     /// # Errors
-    /// A file that is missing, or is no package of exactly one model.
+    /// A missing file, or a file that is no package of exactly one model.
     pub fn read(path: &Path) -> Result<Self, EngineError> {
         let refuse = |reason: String| EngineError::Package {
             path: path.to_owned(),
@@ -153,10 +153,10 @@ impl Package {
         &self.target
     }
 
-    /// What the model takes and gives: what the package says; else what the configuration says.
+    /// Inputs and outputs of the model, from the package or else from the configuration.
     ///
     /// # Errors
-    /// Where neither does.
+    /// Neither describes the model, or the configuration has several outputs.
     pub fn model(&self, params: &EngineParams) -> Result<ModelSpec, EngineError> {
         match (&self.described, &params.spec) {
             (Some(d), _) => Ok(ModelSpec {
@@ -182,10 +182,10 @@ impl Package {
         }
     }
 
-    /// Compares the compute capability with the GPU's: kernels of one do not run on another.
+    /// Compares the package's compute capability with the GPU's: kernels run only on the same one.
     ///
     /// # Errors
-    /// Names both.
+    /// [`EngineError::Package`] names both capabilities.
     pub fn check_capability(&self, ours: Option<&str>, gpu: &Device) -> Result<(), EngineError> {
         let (major, minor) = gpu.capability();
         let theirs = format!("{major}{minor}");
@@ -205,7 +205,7 @@ impl Package {
     /// Writes the model's files to a folder that only this user can read.
     ///
     /// # Errors
-    /// Names what cannot be written.
+    /// [`EngineError::Package`] names the file that cannot be written.
     pub fn extract(&self) -> Result<Files, EngineError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Package {
         let mut archive = open(&self.path)?;
         let names: Vec<String> = archive.file_names().map(str::to_owned).collect();
         for name in names {
-            // The sources are for people.
+            // The source files are not needed.
             let wanted = name.starts_with(&self.folder) && !name.ends_with(".cpp");
             if !wanted || name.ends_with('/') {
                 continue;
@@ -245,7 +245,7 @@ impl Package {
     }
 }
 
-/// A name in the archive without its folders, so that no name leads out of ours.
+/// The last part of a name in the archive, so that no name leads out of the folder.
 fn last_part(name: &str) -> &str {
     match name.rsplit('/').next() {
         None | Some("" | "." | "..") => "unnamed",

@@ -1,4 +1,4 @@
-//! PyTorch's libraries, opened once per process, and the functions of theirs that are called.
+//! Opens PyTorch's libraries once per process and loads the functions that are called.
 
 use std::{
     env,
@@ -12,10 +12,10 @@ use qdl::model::DType;
 
 use crate::engine::{EngineError, python};
 
-/// A tensor of PyTorch's.
+/// A handle of a PyTorch tensor.
 pub(super) type Tensor = *mut c_void;
 
-/// In the order of their needs. The last one holds nothing, and compiled models name it.
+/// In the order of their dependencies. The last one is empty, but compiled models depend on it.
 const ON_CPU: [&str; 3] = ["libc10.so", "libtorch_cpu.so", "libtorch.so"];
 const ON_GPU: [&str; 5] = [
     "libc10.so",
@@ -25,7 +25,7 @@ const ON_GPU: [&str; 5] = [
     "libtorch.so",
 ];
 
-/// Functions of PyTorch's stable C interface. All give 0, or have written a line to standard error.
+/// Functions of PyTorch's stable C interface. They return 0, or log an error to standard error.
 pub(super) struct Torch {
     pub from_blob: unsafe extern "C" fn(
         *mut c_void,
@@ -50,14 +50,14 @@ pub(super) struct Torch {
     with_cuda: bool,
 }
 
-/// Once opened they stay: they cannot be unloaded.
+/// The opened libraries; they cannot be unloaded.
 static TORCH: Mutex<Option<&'static Torch>> = Mutex::new(None);
 
 impl Torch {
-    /// Opens the libraries, or gives those that are open already.
+    /// Opens the libraries, or returns the open ones.
     ///
     /// # Errors
-    /// They are nowhere, or lack something.
+    /// The libraries were not found, or lack a function.
     pub fn load(configured: Option<&Path>, cuda: bool) -> Result<&'static Torch, EngineError> {
         let mut torch = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(t) = *torch
@@ -71,13 +71,13 @@ impl Torch {
         Ok(loaded)
     }
 
-    /// PyTorch's number of an element type.
+    /// PyTorch's code of an element type; -1 if it has none.
     pub fn number(&self, dtype: DType) -> i32 {
         let found = self.dtypes.iter().find(|(d, _)| *d == dtype);
         found.map_or(-1, |(_, n)| *n)
     }
 
-    /// The element type of PyTorch's number.
+    /// The element type of PyTorch's code.
     pub fn element(&self, number: i32) -> Option<DType> {
         let found = self.dtypes.iter().find(|(_, n)| *n == number);
         found.map(|(d, _)| *d)
@@ -85,12 +85,12 @@ impl Torch {
 }
 
 /// Finds the folder of PyTorch's libraries: the configured path, of the folder or of a file in it;
-/// else the environment's `QDL_TORCH`; else the `torch` package beside the active virtual
-/// environment's Python or any on the `PATH`.
+/// else the environment's `QDL_TORCH`; else the `torch` package of the active virtual environment's
+/// Python or any on the `PATH`.
 ///
 /// # Errors
-/// [`EngineError::TorchMissing`] lists every path that was tried. A path that was named but is not
-/// there is not replaced by another.
+/// [`EngineError::TorchMissing`] lists every searched path. A named path without the libraries is
+/// an error, without a search elsewhere.
 pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     let from_env = env::var_os("QDL_TORCH").filter(|v| !v.is_empty());
     let named = configured
@@ -112,7 +112,7 @@ pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError>
     }
 }
 
-/// `lib/python3.*/site-packages/torch/lib` of every Python in sight.
+/// `site-packages/torch/lib` (and `dist-packages`) of every Python found.
 fn installed() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for python in python::folders() {
@@ -139,8 +139,8 @@ fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {
     let mut libraries = Vec::new();
     for name in names {
         let path = folder.join(name);
-        // SAFETY: these are PyTorch's own libraries; their initialisers run as they do in any
-        // program that uses them. They are opened for all to see, which compiled models rely on.
+        // SAFETY: these are PyTorch's libraries, whose initialisers run as in any program that uses
+        // them. Compiled models need their symbols, so the symbols are global.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
         libraries.push(library.map_err(|e| unusable(&path, e))?);
     }
@@ -148,9 +148,8 @@ fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {
     let library = &libraries[1];
     macro_rules! function {
         ($name:literal) => {
-            // SAFETY: the type is that of the function of this name in PyTorch's C interface
-            // (aoti_torch/c/shim.h), which promises not to change it. The library is never
-            // unloaded.
+            // SAFETY: the type is that of this function in PyTorch's stable C interface
+            // (aoti_torch/c/shim.h). The library is never unloaded.
             unsafe {
                 *library
                     .get(concat!($name, "\0").as_bytes())
@@ -159,7 +158,7 @@ fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {
         };
     }
     let number = |name: &'static str| -> Result<i32, EngineError> {
-        // SAFETY: as above; all of them take nothing and give a number.
+        // SAFETY: as above; each function has no arguments and returns a number.
         unsafe {
             let f = library
                 .get::<unsafe extern "C" fn() -> i32>(name.as_bytes())
@@ -188,12 +187,12 @@ fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {
         ],
         with_cuda: cuda,
     };
-    // What is mapped stays mapped.
+    // The libraries stay loaded.
     libraries.into_iter().for_each(std::mem::forget);
     Ok(torch)
 }
 
-/// The loader's messages may have several lines; errors have one.
+/// Joins the lines of a loader's message: errors have one line.
 pub(super) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

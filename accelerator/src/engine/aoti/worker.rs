@@ -1,4 +1,4 @@
-//! One thread's batches through a compiled model.
+//! Runs one thread's batches through a compiled model.
 
 use std::{ffi::c_void, ptr, sync::Arc};
 
@@ -10,8 +10,7 @@ use crate::engine::{
     unpack::Unpacker,
 };
 
-/// On a GPU: copies, kernels and the copy back on one stream; while this thread waits for them,
-/// another's batch is copied.
+/// A worker on a GPU: copies, kernels and the copy back. While it waits, other workers copy.
 pub(super) struct OnGpu {
     container: Arc<Container>,
     stream: StreamWorker,
@@ -50,12 +49,11 @@ impl Worker for OnGpu {
         let at = self.sizes.run_at(n);
         let result = self.stream.stage_in_place(batch, at).and_then(|staged| {
             self.inputs[0] = staged.in_place().unwrap_or(self.stream.input(0));
-            // The padding is what an earlier batch left, or zeros. Where the batch is read in
-            // place, `at` samples of memory are there, and the batch keeps them. This thread was
-            // bound when the stream was made.
-            // SAFETY: the stream worker's inputs hold `max_batch` samples, which `at` does not
-            // exceed, or are the batch's own, as above; the stream is the stream worker's own; the
-            // output stays alive until `finish` has returned.
+            // Padding is old data or zeros. A batch in place has memory for `at` samples, which the
+            // batch keeps. `StreamWorker::new` bound this thread.
+            // SAFETY: the inputs hold `max_batch` samples, which `at` does not exceed, or are the
+            // batch's own memory as above. The stream belongs to this worker's GPU; the output
+            // lives until `finish` has returned.
             unsafe {
                 let output = self.container.run(&self.inputs, at, self.stream.handle())?;
                 self.stream
@@ -83,13 +81,13 @@ impl Worker for OnGpu {
     }
 }
 
-/// On the CPU: a single run is read where it lies.
+/// A worker on the CPU: it reads a batch of a single run in place.
 pub(super) struct OnCpu {
     container: Arc<Container>,
     unpacker: Unpacker,
     inputs: Vec<*mut c_void>,
     output_bytes: usize,
-    /// Elements of the first input are so many bytes, and begin at a multiple of it.
+    /// Bytes of an element of the first input, and its alignment.
     align: usize,
     sizes: Sizes,
 }
@@ -128,15 +126,15 @@ impl OnCpu {
                 None => self.unpacker.buffer(i).cast(),
             };
         }
-        // SAFETY: each address holds `at` samples: the caller's promise, or the unpacker's buffer,
-        // which was grown for them. On the CPU the run is over when the function returns.
+        // SAFETY: each address holds `at` samples: guaranteed by the caller, or the unpacker's
+        // buffer, which was grown for them. On the CPU the run ends before the function returns.
         let output = unsafe { self.container.run(&self.inputs, at, ptr::null_mut())? };
         let data = output.data();
         if self.output_bytes == 0 || data.is_null() {
             return (0..n).try_for_each(|i| each(i, &[]));
         }
-        // SAFETY: the container checked shape, element type and that nothing lies between: `at`
-        // outputs from `data` on, which `output` keeps while the slice lives.
+        // SAFETY: the container checked shape, element type and contiguity, so `data` has `at`
+        // outputs, and `output` keeps them while the slice lives.
         let bytes =
             unsafe { std::slice::from_raw_parts(data.cast::<u8>(), at * self.output_bytes) };
         for (i, response) in bytes.chunks_exact(self.output_bytes).take(n).enumerate() {
@@ -164,8 +162,8 @@ impl Worker for OnCpu {
             self.unpacker.grow(at);
             self.unpacker.unpack(batch)?;
         }
-        // SAFETY: a run that holds the whole batch, of samples of the model's size, which the batch
-        // keeps until this returns.
+        // SAFETY: the run holds the whole batch with samples of the model's size; the batch keeps
+        // them until this function returns.
         unsafe { self.infer(n, at, in_place, |i, response| batch.write(i, response)) }
     }
 

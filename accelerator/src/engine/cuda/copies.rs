@@ -1,11 +1,11 @@
-//! Pieces by the copy engines: a call for each, or one call for all.
+//! Copies pieces with the copy engines: one call for each, or one call for all.
 
 use cudarc::driver::sys::{self, CUdeviceptr};
 
 use super::{Device, pieces::Piece, registry::Place, stream::Stream};
 use crate::engine::EngineError;
 
-/// Arguments of one `cuMemcpyBatchAsync`, kept from batch to batch.
+/// Arguments of one `cuMemcpyBatchAsync`, reused for every batch.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     to: Vec<CUdeviceptr>,
@@ -13,17 +13,17 @@ pub(super) struct Lists {
     bytes: Vec<usize>,
 }
 
-/// One piece.
+/// Copies one piece.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 ///
 /// # Safety
-/// The piece is readable, and the GPU's memory writable where it goes, until the stream has been
-/// waited for. The thread is bound.
+/// The source is readable and the destination writable until the stream has been waited for. The
+/// thread is bound to the GPU.
 pub(super) unsafe fn one(device: &Device, stream: &Stream, p: &Piece) -> Result<(), EngineError> {
     let to = p.to as CUdeviceptr;
-    // SAFETY: the caller's promise. Memory of a GPU has the same addresses on all of them.
+    // SAFETY: guaranteed by the caller. A GPU's memory has the same address on all GPUs.
     let result = unsafe {
         match p.place {
             Place::Gpu(_) => sys::cuMemcpyAsync(to, p.from as CUdeviceptr, p.bytes, stream.raw()),
@@ -36,14 +36,14 @@ pub(super) unsafe fn one(device: &Device, stream: &Stream, p: &Piece) -> Result<
 }
 
 impl Lists {
-    /// All pieces with one call. Their memory is registered, or a GPU's, and the driver has the
-    /// function.
+    /// Copies all pieces with one call. Their memory is registered or a GPU's, and the driver has
+    /// the function.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     ///
     /// # Safety
-    /// As [`one`], for each of them.
+    /// As for [`one`], for each piece.
     pub unsafe fn all(
         &mut self,
         device: &Device,
@@ -58,12 +58,12 @@ impl Lists {
             self.from.push(p.from as CUdeviceptr);
             self.bytes.push(p.bytes);
         }
-        // SAFETY: all fields are integers or enumerations for which zero is a value.
+        // SAFETY: all fields are integers or enumerations for which zero is valid.
         let mut how: sys::CUmemcpyAttributes = unsafe { std::mem::zeroed() };
         how.srcAccessOrder = sys::CUmemcpySrcAccessOrder_enum::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
         let mut first = 0;
-        // SAFETY: the lists are equally long; each piece is the caller's promise; one set of
-        // attributes, for the first piece and all behind it.
+        // SAFETY: the lists have equal length; the caller guarantees each piece; the one set of
+        // attributes holds from the first piece on.
         let result = unsafe {
             sys::cuMemcpyBatchAsync_v2(
                 self.to.as_mut_ptr(),

@@ -1,4 +1,4 @@
-//! One GPU, through the driver that is installed.
+//! Wraps one GPU, through the installed driver.
 
 use std::{
     ffi::CStr,
@@ -10,9 +10,8 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
 
 use crate::engine::EngineError;
 
-/// A GPU and its primary context, the one that CUDA's runtime and every library on top of it use
-/// too. It is retained as long as the process lives: libraries that were loaded for it cannot be
-/// unloaded.
+/// A GPU and its primary context, which CUDA's runtime and all libraries on it share. The context
+/// is never released, because libraries that were loaded for it cannot be unloaded.
 pub struct Device {
     index: usize,
     name: String,
@@ -22,31 +21,31 @@ pub struct Device {
     direct: Direct,
 }
 
-/// What a GPU and its driver say of NICs that write to its memory.
+/// Support of a GPU and its driver for NICs that write to GPU memory (GPUDirect RDMA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Direct {
-    /// They may, at all.
+    /// True if NICs may write to GPU memory.
     pub supported: bool,
-    /// The driver exports memory as a dma-buf.
+    /// True if the driver exports GPU memory as a dma-buf.
     pub dma_buf: bool,
-    /// What is to be done between such a write and a kernel that reads it.
+    /// The operation between such a write and a kernel that reads it.
     pub fence: Fence,
 }
 
-/// See [`Direct::fence`].
+/// The operation that makes a NIC's writes visible to kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fence {
-    /// Nothing: what has arrived is seen.
+    /// None: kernels see all completed writes.
     NotNeeded,
-    /// `cuFlushGPUDirectRDMAWrites`, once for a batch.
+    /// `cuFlushGPUDirectRDMAWrites`, once per batch.
     Flush,
-    /// Something that this driver does not offer to the CPU.
+    /// An operation that this driver does not offer to the CPU.
     Impossible,
 }
 
 impl Fence {
-    /// From the attributes `GPU_DIRECT_RDMA_WRITES_ORDERING` and `..._FLUSH_WRITES_OPTIONS`.
+    /// Derives the fence from `GPU_DIRECT_RDMA_WRITES_ORDERING` and `..._FLUSH_WRITES_OPTIONS`.
     fn of(ordering: i32, options: i32) -> Self {
         const TO_OWNER: i32 =
             sys::CUGPUDirectRDMAWritesOrdering_enum::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
@@ -62,7 +61,7 @@ impl Fence {
     }
 }
 
-// SAFETY: a context handle may be used from any thread; the driver synchronises.
+// SAFETY: any thread may use a context handle; the driver synchronises.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -71,14 +70,14 @@ impl Device {
     /// Opens the GPU with this index.
     ///
     /// # Errors
-    /// No driver, no such GPU, or a driver that refuses it.
+    /// No driver, no such GPU, or a driver error.
     pub fn open(index: usize) -> Result<Arc<Self>, EngineError> {
         if !driver_present() {
             return Err(EngineError::NoDriver);
         }
         let check = |verb, result| check(index, verb, result);
-        // SAFETY: the library is there. `cuInit` has no precondition, and every out pointer is a
-        // local variable of the type that the function writes.
+        // SAFETY: the library is present. `cuInit` has no precondition, and every out pointer is a
+        // local of the type that the function writes.
         unsafe {
             match sys::cuInit(0) {
                 CUresult::CUDA_ERROR_NO_DEVICE => {
@@ -112,7 +111,7 @@ impl Device {
                 attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                 attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             );
-            // A driver that does not know an attribute does not offer what it stands for.
+            // A driver that does not know an attribute lacks that feature.
             let asked = |which| attribute(which).unwrap_or(0);
             let direct = Direct {
                 supported: asked(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0,
@@ -140,12 +139,12 @@ impl Device {
         }
     }
 
-    /// Its index.
+    /// Index of the GPU, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Its name, as the driver calls it.
+    /// The driver's name of the GPU.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -155,18 +154,18 @@ impl Device {
         self.capability
     }
 
-    /// True where one call copies many pieces (`cuMemcpyBatchAsync`, CUDA 13).
+    /// True if one call copies many pieces (`cuMemcpyBatchAsync`, CUDA 13).
     pub(super) fn copies_in_batches(&self) -> bool {
         self.batched
     }
 
-    /// What it says of NICs that write to its memory.
+    /// Support for NICs that write to this GPU's memory.
     pub fn direct(&self) -> Direct {
         self.direct
     }
 
-    /// After it, kernels see what a NIC had written to this GPU's memory before. The thread is
-    /// bound.
+    /// Makes a NIC's earlier writes to this GPU's memory visible to kernels. The thread must be
+    /// bound to the GPU.
     pub(super) fn fence(&self) -> Result<(), EngineError> {
         use sys::{
             CUflushGPUDirectRDMAWritesScope_enum as Scope,
@@ -175,8 +174,7 @@ impl Device {
         if self.direct.fence != Fence::Flush {
             return Ok(());
         }
-        // SAFETY: no memory of ours is involved; the attribute says that the driver has the
-        // function.
+        // SAFETY: the call has no pointers; the attribute says that the driver has the function.
         let result = unsafe {
             sys::cuFlushGPUDirectRDMAWrites(
                 Target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
@@ -186,21 +184,21 @@ impl Device {
         self.check("waiting for writes of a NIC", result)
     }
 
-    /// Makes the GPU this thread's. Before anything else on a thread.
+    /// Binds the calling thread to the GPU; required before any other call on a thread.
     ///
     /// # Errors
-    /// [`EngineError::Cuda`].
+    /// [`EngineError::Cuda`]: the driver's error.
     pub fn bind(&self) -> Result<(), EngineError> {
-        // SAFETY: the context is retained for good.
+        // SAFETY: the context is never released.
         self.check("binding a thread", unsafe {
             sys::cuCtxSetCurrent(self.context)
         })
     }
 
-    /// Free bytes and all bytes of its memory; zeros where it cannot say. The thread is bound.
+    /// Free and total bytes of GPU memory; zeros on an error. The thread must be bound to the GPU.
     pub fn memory(&self) -> (usize, usize) {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: both are locals that the function writes.
+        // SAFETY: the function writes two locals.
         let result = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
         match result {
             CUresult::CUDA_SUCCESS => (free, total),
@@ -208,7 +206,7 @@ impl Device {
         }
     }
 
-    /// Turns a result of the driver into ours.
+    /// Converts a result of the driver.
     pub(super) fn check(&self, verb: &'static str, result: CUresult) -> Result<(), EngineError> {
         if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return Err(self.out_of_memory(verb));
@@ -216,7 +214,7 @@ impl Device {
         check(self.index, verb, result)
     }
 
-    /// The error that says how much is free. The thread is bound.
+    /// An error with the free memory. The thread must be bound to the GPU.
     pub(in crate::engine) fn out_of_memory(&self, verb: &'static str) -> EngineError {
         let (free, total) = self.memory();
         EngineError::GpuMemory {
@@ -236,7 +234,7 @@ impl fmt::Debug for Device {
 
 fn driver_present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: opening the driver's library runs its initialisers, which have no precondition.
+    // SAFETY: loading the driver's library runs its initialisers, which have no precondition.
     *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
 }
 
@@ -246,7 +244,7 @@ fn check(gpu: usize, verb: &'static str, result: CUresult) -> Result<(), EngineE
     }
     let text = |ask: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
         let mut text = std::ptr::null();
-        // SAFETY: the function writes a static string's address, or nothing.
+        // SAFETY: the function writes the address of a static string, or null.
         unsafe {
             if ask(result, &mut text) != CUresult::CUDA_SUCCESS || text.is_null() {
                 return format!("{result:?}");
@@ -268,8 +266,8 @@ mod tests {
 
     #[test]
     fn a_fence_is_needed_where_writes_are_in_no_order() {
-        // Ordering: 0 none, 100 for the owner, 200 for all devices. Options: 1 by the host, 2 on a
-        // stream.
+        // Ordering: 0 none, 100 for the owner, 200 for all devices. Options: bit 0 flush by the
+        // host, bit 1 on a stream.
         for (ordering, options, fence) in [
             (0, 3, Fence::Flush),
             (0, 1, Fence::Flush),
@@ -282,7 +280,7 @@ mod tests {
         }
     }
 
-    /// On a machine without a driver; where there is one, the index is what cannot be.
+    /// On a machine with a driver, the index does not exist.
     #[test]
     fn no_driver_or_no_such_gpu_is_one_clear_line() {
         let text = Device::open(4096)

@@ -1,4 +1,4 @@
-//! Kernels that are recorded once and launched as one.
+//! Records kernels once and launches them with one call.
 
 use std::{ptr, sync::Arc};
 
@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUgraphExec};
 use super::{Device, stream::Stream};
 use crate::engine::EngineError;
 
-/// What was put on a stream, ready to be put there again with one call.
+/// Recorded work of a stream, ready for launch.
 #[derive(Debug)]
 pub(in crate::engine) struct Graph {
     device: Arc<Device>,
@@ -15,31 +15,30 @@ pub(in crate::engine) struct Graph {
 }
 
 impl Graph {
-    /// Records what `put` puts on the stream; nothing of it runs. The thread is bound.
+    /// Records the work that `put` enqueues, without running it. The thread is bound to the GPU.
     ///
     /// # Errors
-    /// What `put` says, or the driver where something cannot be recorded. The stream is usable
-    /// again either way.
+    /// The error of `put`, or the driver's if recording fails. The stream stays usable.
     pub(super) fn record(
         device: &Arc<Device>,
         stream: &Stream,
         put: impl FnOnce() -> Result<(), EngineError>,
     ) -> Result<Self, EngineError> {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is alive, and this thread is the only one that uses it.
+        // SAFETY: the stream is alive, and only this thread uses it.
         let begun = unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) };
         device.check("recording kernels", begun)?;
         let put = put();
         let mut graph = ptr::null_mut();
-        // SAFETY: as above; `graph` is a local that is written.
+        // SAFETY: as above; the function writes the local `graph`.
         let ended = unsafe { sys::cuStreamEndCapture(stream.raw(), &mut graph) };
         let ended = device.check("recording kernels", ended);
         put?;
         ended?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the graph was just recorded; `raw` is a local that is written.
+        // SAFETY: the graph was just recorded; the function writes the local `raw`.
         let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0) };
-        // SAFETY: the graph is ours, and what was made of it does not need it.
+        // SAFETY: this function owns the graph, and the instance does not need it.
         unsafe { sys::cuGraphDestroy(graph) };
         device.check("making a graph", made)?;
         Ok(Graph {
@@ -48,12 +47,12 @@ impl Graph {
         })
     }
 
-    /// Puts all of it on the stream.
+    /// Enqueues the recorded work on the stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub(super) fn launch(&self, stream: &Stream) -> Result<(), EngineError> {
-        // SAFETY: both are alive. What the graph refers to is kept by whoever recorded it.
+        // SAFETY: both are alive. The caller that recorded the graph keeps the memory it refers to.
         let result = unsafe { sys::cuGraphLaunch(self.raw, stream.raw()) };
         self.device.check("launching a graph", result)
     }
@@ -61,7 +60,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: nobody has the handle any more; what still runs of it ends first.
+        // SAFETY: `self` owns the only handle; a running launch ends first.
         unsafe { sys::cuGraphExecDestroy(self.raw) };
     }
 }

@@ -1,5 +1,4 @@
-//! The way of a batch's inputs: from the slots its samples landed in to where the model's kernels
-//! read them.
+//! Moves a batch's inputs from the slots of its samples to the memory that the kernels read.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::engine::{Batch, EngineError, unpack::Unpacker};
 
-/// One worker's inputs, and the stream that brings them. Made and used on one thread.
+/// The inputs of one worker and their stream. Made and used on one thread.
 pub(super) struct Inputs {
     device: Arc<Device>,
     registry: Arc<Registry>,
@@ -27,11 +26,11 @@ pub(super) struct Inputs {
     lists: Lists,
 }
 
-/// What a batch cost before its kernels.
+/// Cost of a batch's inputs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::engine) struct Staged {
     pub(super) copies: u64,
-    /// Bytes copied from the host's memory, and from the GPU's own.
+    /// Bytes copied from host memory; `gathered` counts those from GPU memory.
     pub(super) bytes: u64,
     pub(super) gathered: u64,
     pub(super) fenced: bool,
@@ -39,8 +38,7 @@ pub(in crate::engine) struct Staged {
 }
 
 impl Staged {
-    /// Where the only input lies, in place of the stream worker's, if the batch is read where it
-    /// landed.
+    /// Address of the only input in the slots, if the kernels read the batch in place.
     pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
         self.in_place.map(|address| address as *mut _)
     }
@@ -54,10 +52,10 @@ impl Staged {
 }
 
 impl Inputs {
-    /// Buffers for batches of up to `max_batch` samples of the model. The thread is bound.
+    /// Allocates buffers for batches of up to `max_batch` samples. The thread is bound to the GPU.
     ///
     /// # Errors
-    /// Memory that cannot be had, or the tensor that cannot be served.
+    /// GPU memory is exhausted, or a tensor is not supported.
     pub fn new(
         device: &Arc<Device>,
         registry: &Arc<Registry>,
@@ -92,12 +90,11 @@ impl Inputs {
         self.memory[index].address()
     }
 
-    /// Puts the copies of a batch on the stream, between the two events. The batch fits. Where `at`
-    /// is given and the batch, run at that size, can be read where it landed on the GPU, nothing is
-    /// copied.
+    /// Enqueues the copies of a batch between the two events. The batch must fit. Copies nothing if
+    /// `at` is given and the batch, padded to that size, can be read in place on the GPU.
     ///
     /// # Errors
-    /// A sample of a wrong length, or the driver's.
+    /// A sample of a wrong length, or the driver's error.
     pub fn put(
         &mut self,
         batch: &mut Batch,
@@ -112,10 +109,10 @@ impl Inputs {
         Ok(staged)
     }
 
-    /// So many samples of zeros, between the two events.
+    /// Enqueues `samples` samples of zeros between the two events.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn put_zeros(
         &mut self,
         samples: usize,
@@ -130,14 +127,13 @@ impl Inputs {
         Ok(Staged::default())
     }
 
-    /// Nothing on the stream reads a sample's memory any more when this returns.
+    /// Waits for the stream: afterwards no copy reads a sample's memory.
     pub fn settle(&self) -> Result<(), EngineError> {
         self.stream.synchronize()
     }
 
-    /// Copies the samples' runs where a sample is a single tensor of one size, and otherwise every
-    /// tensor of every sample, with zeros behind the ragged ones. Copies nothing where the batch is
-    /// read in place.
+    /// Copies runs of samples if a sample is one tensor of fixed size; otherwise every tensor of
+    /// every sample, with zeros after ragged ones. Copies nothing if the batch is read in place.
     fn copy(&mut self, batch: &Batch, at: Option<usize>) -> Result<Staged, EngineError> {
         let (unpacker, memory) = (&self.unpacker, &self.memory);
         let to = |input: usize| memory[input].address() as usize;
@@ -171,9 +167,9 @@ impl Inputs {
                 memory.clear(device, stream, unpacker.stride(i) * batch.len())?;
             }
         }
-        // SAFETY: pieces lie in samples that the batch keeps readable until the worker has waited
-        // for its kernels, which run after this stream; they end within `max_batch` samples of
-        // their inputs, as the batch does and each tensor within its sample's room.
+        // SAFETY: the batch keeps its samples readable until the worker has waited for its kernels,
+        // which run after this stream. The pieces end within `max_batch` samples of the input
+        // buffers, because the batch has at most that many and each tensor fits its sample's room.
         unsafe {
             match pieces::in_one_call(list, device.copies_in_batches()) {
                 true => self.lists.all(device, stream, list)?,
@@ -186,8 +182,7 @@ impl Inputs {
     }
 }
 
-/// Once for a batch of which a part is in the GPU's memory, when all its samples have arrived. True
-/// where that did anything.
+/// Fences a batch with samples in GPU memory, once they have arrived. True if a fence is needed.
 fn fenced(device: &Device) -> Result<bool, EngineError> {
     device.fence()?;
     Ok(device.direct().fence == Fence::Flush)
@@ -233,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Long and short samples in turn, so that zeros have to cover what the batch before left.
+    /// Long and short samples alternate, so zeros must overwrite data of the previous batch.
     #[test]
     #[ignore = "needs a GPU"]
     fn on_a_gpu_ragged_inputs_have_zeros_behind_them_wherever_the_slots_are() {
@@ -267,7 +262,7 @@ mod tests {
                             want.extend(part);
                             want.resize(want.len() + bytes - own, 0);
                         }
-                        // SAFETY: the last batch is done; the arrivals have no output, and the
+                        // SAFETY: the previous batch is done; the arrivals have no output, and the
                         // region outlives them.
                         let arrival = unsafe {
                             region.store(i * stride, &sample).expect("stored");
@@ -288,7 +283,7 @@ mod tests {
                 for (i, want) in want.iter().enumerate() {
                     let mut got = vec![0; want.len()];
                     let from = inputs.address(i);
-                    // SAFETY: both have so many bytes.
+                    // SAFETY: source and destination have `got.len()` bytes.
                     let read =
                         unsafe { sys::cuMemcpyDtoH_v2(got.as_mut_ptr().cast(), from, got.len()) };
                     device.check("reading back", read).expect("read");

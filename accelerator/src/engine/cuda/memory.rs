@@ -1,4 +1,4 @@
-//! Memory on the GPU, and pinned memory of the host.
+//! Allocates memory on the GPU, and pinned memory of the host.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -7,7 +7,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use super::{Device, stream::Stream};
 use crate::engine::EngineError;
 
-/// Memory on a GPU.
+/// Memory on a GPU; drop frees it.
 #[derive(Debug)]
 pub(in crate::engine) struct DeviceMemory {
     address: CUdeviceptr,
@@ -15,7 +15,7 @@ pub(in crate::engine) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// `bytes` zeros (at least one). The thread is bound.
+    /// Allocates `bytes` zeros (at least one). The thread must be bound to the GPU.
     pub(super) fn new(
         device: &Arc<Device>,
         stream: &Stream,
@@ -23,7 +23,7 @@ impl DeviceMemory {
     ) -> Result<Self, EngineError> {
         let bytes = bytes.max(1);
         let mut address = 0;
-        // SAFETY: `address` is a local that the function writes.
+        // SAFETY: the function writes the local `address`.
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes) };
         device.check("taking memory for inputs", result)?;
         let memory = DeviceMemory { address, bytes };
@@ -31,7 +31,7 @@ impl DeviceMemory {
         Ok(memory)
     }
 
-    /// Fills the first `bytes`, or all of it, with zeros, on the stream. The thread is bound.
+    /// Enqueues zeros for the first `bytes`, at most all. The thread must be bound to the GPU.
     pub(super) fn clear(
         &self,
         device: &Device,
@@ -39,7 +39,7 @@ impl DeviceMemory {
         bytes: usize,
     ) -> Result<(), EngineError> {
         let bytes = bytes.min(self.bytes);
-        // SAFETY: the memory was allocated with at least that many bytes.
+        // SAFETY: the allocation has at least that many bytes.
         let result = unsafe { sys::cuMemsetD8Async(self.address, 0, bytes, stream.raw()) };
         device.check("clearing memory", result)
     }
@@ -51,13 +51,12 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: the owner's stream is idle or destroyed; freeing waits for what is left.
+        // SAFETY: the owner's stream is idle or destroyed; `cuMemFree` waits for remaining work.
         unsafe { sys::cuMemFree_v2(self.address) };
     }
 }
 
-/// Pinned memory of the host: copies to and from it need no staging. Cached, so the CPU may read
-/// it.
+/// Pinned host memory: copies to and from the GPU need no staging. Cached, so CPU reads are fast.
 #[derive(Debug)]
 pub(super) struct Pinned {
     address: NonNull<u8>,
@@ -65,17 +64,17 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// `bytes` zeros (at least one). The thread is bound.
+    /// Allocates `bytes` zeros (at least one). The thread must be bound to the GPU.
     pub fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, EngineError> {
         let bytes = bytes.max(1);
         let mut address = std::ptr::null_mut();
-        // SAFETY: `address` is a local that the function writes.
+        // SAFETY: the function writes the local `address`.
         let result =
             unsafe { sys::cuMemHostAlloc(&mut address, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         device.check("pinning memory of the host", result)?;
         let address = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| device.out_of_memory("pinning memory of the host"))?;
-        // SAFETY: just allocated with that many bytes, and nobody else knows it.
+        // SAFETY: just allocated with that many bytes, and only this function has the address.
         unsafe { address.as_ptr().write_bytes(0, bytes) };
         Ok(Pinned { address, bytes })
     }
@@ -84,21 +83,20 @@ impl Pinned {
         self.address
     }
 
-    /// What a copy from the GPU left.
+    /// The first `len` bytes, at most all: the result of a copy from the GPU.
     ///
     /// # Safety
-    /// The copy is done, and none writes while the slice lives.
+    /// The copy is complete, and no other copy writes while the slice lives.
     pub unsafe fn bytes(&self, len: usize) -> &[u8] {
         let len = len.min(self.bytes);
-        // SAFETY: allocated and initialised with `bytes` bytes; the caller promises that nobody
-        // writes.
+        // SAFETY: `bytes` bytes are allocated and initialised; the caller excludes writers.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), len) }
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: allocated by `cuMemHostAlloc`, and nobody has the address any more.
+        // SAFETY: allocated by `cuMemHostAlloc`, and `self` holds the only address.
         unsafe { sys::cuMemFreeHost(self.address.as_ptr().cast()) };
     }
 }

@@ -1,4 +1,4 @@
-//! What a GPU has done, counted by its workers and read by anybody.
+//! Counts the work of a GPU: the workers write, any thread reads.
 
 use std::{
     sync::{
@@ -14,36 +14,36 @@ use record::{BatchSizes, GpuRecord};
 
 use super::Device;
 
-/// One batch.
+/// Counts and times of one batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Samples in it.
+    /// Number of samples.
     pub samples: usize,
-    /// What filled it up.
+    /// Samples of padding.
     pub padded: usize,
     /// Copies of inputs.
     pub copies_in: u64,
-    /// Their bytes, from the host.
+    /// Bytes copied from the host.
     pub bytes_in: u64,
-    /// Bytes of those that were on the GPU already.
+    /// Bytes copied within the GPU.
     pub gathered: u64,
-    /// Read where its samples landed, without a copy.
+    /// True if the kernels read the samples in place.
     pub in_place: bool,
-    /// A fence was needed before it.
+    /// True if a fence was needed.
     pub fenced: bool,
-    /// Its kernels were launched as a graph.
+    /// True if the kernels were launched as a graph.
     pub graph: bool,
     /// Bytes of outputs.
     pub bytes_out: u64,
-    /// Copies of inputs, on the stream.
+    /// Time of input copies on the stream.
     pub copy_in: Duration,
-    /// Kernels.
+    /// Time of the kernels.
     pub compute: Duration,
-    /// The copy of outputs.
+    /// Time of the output copy.
     pub copy_out: Duration,
 }
 
-/// Counts since the start.
+/// Counts of a GPU since the start.
 #[derive(Debug)]
 pub struct Meter {
     sizes: Box<[AtomicU64]>,
@@ -58,12 +58,12 @@ pub struct Meter {
     copy_in_ns: AtomicU64,
     compute_ns: AtomicU64,
     copy_out_ns: AtomicU64,
-    /// The way of inputs to the GPU, and whether there was any.
+    /// The path of inputs to the GPU, and whether any input was copied.
     interior: Mutex<(Interior, bool)>,
 }
 
 impl Meter {
-    /// For batches of up to `max_batch` samples.
+    /// A meter for batches of up to `max_batch` samples.
     pub fn new(max_batch: usize) -> Self {
         Meter {
             sizes: (0..=max_batch).map(|_| AtomicU64::new(0)).collect(),
@@ -82,7 +82,7 @@ impl Meter {
         }
     }
 
-    /// Counts a batch; once per batch, so plain atomic additions are cheap enough.
+    /// Counts a batch. One call per batch, so atomic additions are cheap enough.
     pub fn batch(&self, done: &Done) {
         self.observe(done);
         let last = self.sizes.len() - 1;
@@ -105,8 +105,8 @@ impl Meter {
         }
     }
 
-    /// How long copies of inputs take, against what they took at best: the score of this GPU's part
-    /// of the node's interior. Nothing before the first.
+    /// Score of the input copies: their time against the best time seen. Part of the score of the
+    /// node's interior; `None` before the first copy.
     pub fn interior(&self, now_ns: u64) -> Option<Score> {
         let mut interior = self.interior.lock().unwrap_or_else(PoisonError::into_inner);
         interior.1.then(|| interior.0.score(now_ns))
@@ -123,7 +123,7 @@ impl Meter {
         interior.1 = true;
     }
 
-    /// The counts as a record of this GPU.
+    /// The counts as a record of `device`.
     pub fn record(&self, device: &Device) -> GpuRecord {
         GpuRecord {
             index: device.index(),
@@ -211,7 +211,7 @@ mod tests {
         (0..100).for_each(|_| meter.batch(&copied(200)));
         let congested = meter.interior(at + 1_000 * MS).expect("there were copies");
         assert!(congested < Score::from_f32(0.5), "{congested:?}");
-        // A batch that was read in place crossed nothing.
+        // A batch in place has no copy, so it has no score.
         let other = Meter::new(8);
         other.batch(&Done {
             in_place: true,

@@ -1,6 +1,5 @@
-//! What every engine on an NVIDIA GPU needs: the driver found at run time, streams and events,
-//! memory, and the way of a batch from the slots its samples landed in to the GPU and of its
-//! outputs back.
+//! Shared by the engines on an NVIDIA GPU: the driver, found at run time; streams, events and
+//! memory; the path of a batch from its slots to the GPU, and of its outputs back.
 //!
 //! ```text
 //! slots (registered)  s0 s1 s2 .. s7 | s12 s13    runs of neighbours
@@ -10,19 +9,17 @@
 //!                        one copy to pinned memory, and from there to each sample's output slot
 //! ```
 //!
-//! * [`Device`]: one GPU, through the driver that is installed; building needs no CUDA.
-//! * `stream`: streams and events; `graph`: kernels recorded once and launched as one.
-//! * `memory`: memory on the GPU, and pinned memory beside it.
-//! * [`Registry`]: the slots and QSL memory that the GPU may read where they lie.
-//! * `slots`: slots in the GPU's own memory, for a NIC to write; a batch of neighbours is read
-//!   there, without any copy.
-//! * `pieces`: which bytes are copied where; plain data. `copies`: the driver's calls for it.
-//! * `inputs`: one worker's inputs and how they get there; `stream_worker`: its stream, kernels and
-//!   outputs.
-//! * [`Meter`]: what a GPU has done.
+//! * [`Device`]: one GPU, through the installed driver; the build needs no CUDA.
+//! * `stream`: streams and events; `graph`: recorded kernels, launched with one call.
+//! * `memory`: GPU memory and pinned host memory.
+//! * [`Registry`]: slots and QSL memory that the GPU may read in place.
+//! * `slots`: slots in GPU memory that a NIC writes; kernels read a contiguous batch there without
+//!   a copy.
+//! * `pieces`: the copies of a batch as plain data; `copies`: the driver calls.
+//! * `inputs`: the inputs of one worker; `stream_worker`: its stream, kernels and outputs.
+//! * [`Meter`]: counts and times of a GPU.
 //!
-//! A worker waits for its own batch. While it does, another worker's batch is being copied, on
-//! another stream.
+//! A worker waits for its own batch; meanwhile other workers copy theirs on other streams.
 
 mod copies;
 mod device;

@@ -1,27 +1,26 @@
-//! Which bytes of a batch are copied where: its runs or its samples' tensors, merged. Plain data.
+//! Plans the copies of a batch: its runs, or the tensors of its samples, merged. Plain data.
 
 use super::registry::{Place, Ranges};
 use crate::engine::{Batch, unpack::Unpacker};
 
-/// One copy: bytes that lie without a gap, and where they go.
+/// One copy of contiguous bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// First byte.
+    /// Source address of the first byte.
     pub from: usize,
-    /// Where it goes on the GPU.
+    /// Destination address on the GPU.
     pub to: usize,
-    /// How many.
+    /// Number of bytes.
     pub bytes: usize,
-    /// Where they lie.
+    /// Memory of the source.
     pub place: Place,
 }
 
-/// Kernels are compiled for inputs that begin at a multiple of so many bytes.
+/// Alignment of inputs that compiled kernels rely on, in bytes.
 const ALIGNED: usize = 64;
 
-/// Where a whole batch of `at` samples of `size` bytes can be read on GPU `gpu`, without a copy:
-/// its pieces are one, in that GPU's memory, and what pads the batch up to `at` lies behind it in
-/// the same memory.
+/// Address of a batch of `at` samples of `size` bytes, if kernels can read it in place. The batch
+/// must be one piece in the memory of `gpu`, with its padding up to `at` in the same range.
 pub(super) fn in_place(
     pieces: &[Piece],
     ranges: &Ranges,
@@ -38,26 +37,25 @@ pub(super) fn in_place(
     (here && fits).then_some(piece.from)
 }
 
-/// So many pieces are copied one call each.
+/// Largest number of pieces that are copied with one call each.
 const ONE_BY_ONE: usize = 3;
 
-/// True where one call copies all pieces: there are more than a few, and the driver need not stage
-/// any of them. `batched` says that it has the call.
+/// True if one call copies all pieces: there are more than a few, and the driver stages none.
+/// `batched`: the driver has that call.
 pub(super) fn in_one_call(pieces: &[Piece], batched: bool) -> bool {
     let staged = pieces.iter().any(|p| p.place == Place::Unregistered);
     batched && !staged && pieces.len() > ONE_BY_ONE
 }
 
-/// The pieces of one batch; kept from batch to batch, so that nothing is allocated once it has
-/// grown.
+/// The pieces of one batch. The list is reused, so that only growth allocates.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     list: Vec<Piece>,
 }
 
 impl Pieces {
-    /// The pieces of a batch whose samples all have `size` bytes, as its runs were found with that
-    /// size; `to` is the address of the input.
+    /// The pieces of a batch whose samples all have `size` bytes, the size its runs were formed
+    /// with; `to` is the address of the input.
     pub fn of_runs(&mut self, batch: &Batch, size: usize, to: usize, ranges: &Ranges) -> &[Piece] {
         let runs = batch.runs().iter().map(|run| {
             let from = batch.run_address(*run) as usize;
@@ -66,8 +64,8 @@ impl Pieces {
         self.merge(ranges, runs)
     }
 
-    /// The pieces of samples, given by address and length: every tensor goes to its place in its
-    /// input, whose address `to` returns. Every length is one that the model can have.
+    /// The pieces of samples, given by address and length: every tensor goes to its position in its
+    /// input, whose address `to` returns. The model must accept every length.
     pub fn of_tensors(
         &mut self,
         unpacker: &Unpacker,
@@ -86,16 +84,16 @@ impl Pieces {
         self.merge(ranges, stretches)
     }
 
-    /// Merges stretches of bytes (where each lies, where it goes, how many): those that follow each
-    /// other at both ends become one piece, and no piece goes beyond a border of registered memory.
-    /// Two connections' slots may lie side by side, and the driver refuses one copy of both.
+    /// Merges stretches (source, destination, bytes). Stretches that are adjacent at both ends
+    /// become one piece. No piece crosses a border of registered memory: slots of two connections
+    /// may be adjacent, and the driver refuses one copy of both.
     fn merge(
         &mut self,
         ranges: &Ranges,
         stretches: impl Iterator<Item = (usize, usize, usize)>,
     ) -> &[Piece] {
         self.list.clear();
-        // Bytes behind the last piece that it may still grow by.
+        // Bytes by which the last piece may still grow.
         let mut room = 0;
         for (mut from, mut to, mut left) in stretches {
             while left > 0 {
@@ -111,7 +109,7 @@ impl Pieces {
                     }
                     _ => {
                         let (place, alike) = ranges.at(from);
-                        // At the last byte of all addresses nothing is alike, and nothing lies.
+                        // At the end of the address space the range has 0 bytes.
                         room = alike.max(1);
                         self.list.push(Piece {
                             from,
@@ -136,8 +134,7 @@ mod tests {
     use crate::engine::Run;
 
     proptest! {
-        /// Copying by pieces gives what copying sample by sample gives, with no two pieces that
-        /// could be one.
+        /// The pieces copy the same bytes as copies sample by sample, and none could be merged.
         #[test]
         fn pieces_copy_every_sample_once_to_its_place(
             size in 1usize..5,
@@ -150,7 +147,7 @@ mod tests {
             for s in &slots {
                 want.extend_from_slice(&memory[s * size..][..size]);
             }
-            // Runs as the batch finds them, cut where it likes: merging must not depend on it.
+            // Runs as a batch forms them, with random cuts: merging must undo the cuts.
             let mut runs: Vec<(usize, Run)> = Vec::new();
             for (i, s) in slots.iter().enumerate() {
                 let follows = i > 0 && slots[i - 1] + 1 == *s && !cuts[i];
@@ -159,7 +156,7 @@ mod tests {
                     _ => runs.push((s * size, Run { first: i, count: 1 })),
                 }
             }
-            // Regions side by side, some of them registered.
+            // Adjacent regions, some of them registered.
             let places = [Place::Unregistered, Place::Registered, Place::Gpu(1)];
             let (mut ranges, mut owner) = (Ranges::default(), vec![(0, places[0]); 24]);
             let mut at = 0;
@@ -195,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Inputs, most of them ragged, of several widths.
+    /// Models with inputs of several widths, most of them ragged.
     fn models() -> impl Strategy<Value = ModelSpec> {
         let tensor = (
             prop::sample::select(vec![DType::U8, DType::I32, DType::I64]),
@@ -246,7 +243,7 @@ mod tests {
                 }
                 places.push((begin, memory.len() - begin));
             }
-            // The inputs far apart, as zeros: the memset comes before the copies.
+            // Inputs far apart, filled with zeros: the memset precedes the copies.
             const FAR: usize = 1 << 20;
             let mut got: Vec<Vec<u8>> = want.iter().map(|w| vec![0; w.len()]).collect();
             let mut pieces = Pieces::default();

@@ -1,5 +1,4 @@
-//! Memory of the host that the GPU may read where it lies: the slots samples land in, and the QSL's
-//! memory of `--local`.
+//! Registers host memory for GPUs to read in place: slots, and the QSL's memory of `--local`.
 
 use std::{
     collections::BTreeMap,
@@ -11,35 +10,34 @@ use fabric::Region;
 
 use super::Device;
 
-/// Where a byte lies, as far as a GPU cares.
+/// Kind of memory of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In memory of the host that no GPU may read.
+    /// Host memory that GPUs cannot read.
     Unregistered,
-    /// In memory of the host that GPUs may read where it lies.
+    /// Host memory that GPUs can read in place.
     Registered,
-    /// In memory of this GPU.
+    /// Memory of this GPU.
     Gpu(usize),
 }
 
-/// Ranges of addresses that GPUs may read. Plain data.
+/// Address ranges that GPUs can read. Plain data.
 #[derive(Debug, Default)]
 pub struct Ranges(BTreeMap<usize, (usize, Place)>);
 
 impl Ranges {
-    /// Adds a range that overlaps no other.
+    /// Adds a range; it must not overlap another one.
     pub fn add(&mut self, base: usize, len: usize, place: Place) {
         self.0.insert(base, (len, place));
     }
 
-    /// Takes it out again.
+    /// Removes the range that begins at `base`.
     pub fn remove(&mut self, base: usize) {
         self.0.remove(&base);
     }
 
-    /// Where the byte at `address` lies, and how many bytes from it on are alike: up to the end of
-    /// that range, or up to the next one. A copy may not cross such a border, even where two ranges
-    /// lie side by side.
+    /// Kind of memory at `address`, and the number of bytes to the end of that range, or of the gap
+    /// before the next range. A copy must not cross such a border, even between adjacent ranges.
     pub fn at(&self, address: usize) -> (Place, usize) {
         if let Some((base, (size, place))) = self.0.range(..=address).next_back() {
             let end = base.saturating_add(*size);
@@ -53,15 +51,14 @@ impl Ranges {
     }
 }
 
-/// What is registered with the driver, for all GPUs: one registration serves them all, and a second
-/// one of the same memory would be refused. So there is one list in a process, and every registry
-/// is a view of it.
+/// The registrations with the driver. One registration serves all GPUs, and the driver refuses a
+/// second one of the same memory. So a process has one list, and every registry is a view of it.
 #[derive(Debug)]
 pub struct Registry {
     ranges: Arc<RwLock<Ranges>>,
 }
 
-/// Pinning is slow and serial in the kernel; one at a time keeps its time predictable.
+/// Serialises registrations: the kernel pins serially, and this keeps each time predictable.
 static TURN: Mutex<()> = Mutex::new(());
 
 impl Default for Registry {
@@ -74,25 +71,25 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Registers a region for as long as it lives. Where the driver refuses (a limit on locked
-    /// memory, say), copies from it go through the driver's own staging: slower, and right.
+    /// Registers a region for its lifetime. If the driver refuses (for example a limit on locked
+    /// memory), the driver stages copies from it, which is slower but correct.
     pub fn register(&self, device: &Arc<Device>, region: &Arc<Region>) {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let (base, len) = (region.base(), region.len());
         if region.device().is_some() || self.ranges().at(base as usize).0 != Place::Unregistered {
-            // A GPU's own; or registered for another GPU's engine.
+            // Memory of a GPU, or already registered for another GPU's engine.
             return;
         }
         if device.bind().is_err() {
             return;
         }
-        // SAFETY: the region's mapping has `len` bytes from `base` on and is unmapped only after
-        // `Registration`, which undoes this, is dropped.
+        // SAFETY: the region maps `len` bytes from `base` on, and is unmapped only after
+        // `Registration`, whose drop unregisters it.
         let result = unsafe {
             sys::cuMemHostRegister_v2(
                 base.cast(),
                 len,
-                // For copies to any GPU.
+                // Valid for copies to any GPU.
                 sys::CU_MEMHOSTREGISTER_PORTABLE,
             )
         };
@@ -115,7 +112,7 @@ impl Registry {
         }));
     }
 
-    /// Notes for as long as the region lives that it is in the memory of this GPU.
+    /// Records a region in the memory of this GPU, for the lifetime of the region.
     pub(super) fn on_gpu(&self, device: &Device, region: &Arc<Region>) {
         let (base, len) = (region.base() as usize, region.len());
         let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
@@ -126,13 +123,13 @@ impl Registry {
         }));
     }
 
-    /// The ranges as they are now. Taken once a batch; regions come and go with connections.
+    /// The current ranges. Taken once per batch; regions come and go with connections.
     pub fn ranges(&self) -> RwLockReadGuard<'_, Ranges> {
         self.ranges.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Undone when dropped, before the region is unmapped.
+/// Unregisters on drop, before the region is unmapped.
 struct Registration {
     device: Arc<Device>,
     ranges: Arc<RwLock<Ranges>>,
@@ -146,13 +143,13 @@ impl Drop for Registration {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(self.base);
         if self.device.bind().is_ok() {
-            // SAFETY: registered by `register`, once, and still mapped.
+            // SAFETY: `register` registered it once, and it is still mapped.
             unsafe { sys::cuMemHostUnregister(self.base as *mut _) };
         }
     }
 }
 
-/// Forgotten when dropped, before the memory is freed.
+/// Removes the range on drop, before the memory is freed.
 struct Noted {
     ranges: Arc<RwLock<Ranges>>,
     base: usize,
@@ -172,7 +169,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a list of bytes.
+        /// Compares with a list of bytes.
         #[test]
         fn borders_are_where_ranges_begin_and_end(
             lens in prop::collection::vec((1usize..9, 0usize..4), 1..6),

@@ -1,5 +1,4 @@
-//! Slots in the memory of a GPU: allocated here, written by a fabric, read by kernels where they
-//! lie.
+//! Allocates slots in GPU memory, which a fabric writes and kernels read in place.
 
 use std::{
     os::fd::{FromRawFd, OwnedFd},
@@ -13,17 +12,17 @@ use fabric::{DeviceMemory, Region};
 use super::{Device, Fence, Registry, stream::Stream};
 use crate::engine::EngineError;
 
-/// What the driver maps memory in: a piece of its own for each connection, so that a NIC is given
-/// nothing else.
+/// Mapping granularity of the driver, in bytes. Each connection gets separate granules, so that its
+/// NIC can reach no other memory.
 const GRANULE: usize = 2 << 20;
-/// Dma-bufs begin and end with pages.
+/// Alignment of a dma-buf's begin and end, in bytes.
 const PAGE: u64 = 4096;
 
-/// At least `bytes` of slots, zeros, of this GPU. Samples of a single input of one size are read
-/// there in place; tensors of others are copied within the GPU.
+/// Allocates at least `bytes` of zeroed slots on this GPU. Kernels read samples of a single input
+/// of fixed size in place; other tensors are copied within the GPU.
 ///
 /// # Errors
-/// [`EngineError::Slots`], or the driver's.
+/// [`EngineError::Slots`] without a fence, or the driver's error.
 pub(in crate::engine) fn slots(
     engine: &'static str,
     device: &Arc<Device>,
@@ -42,30 +41,29 @@ pub(in crate::engine) fn slots(
     Ok(region)
 }
 
-/// See the module.
+/// Slots in the memory of one GPU.
 struct Memory {
     device: Arc<Device>,
     address: CUdeviceptr,
     bytes: usize,
-    /// For the CPU's own copies there and back: a probe's, and those of a fabric inside this
-    /// process.
+    /// For copies by the CPU: those of a probe, and of a fabric inside this process.
     stream: Stream,
 }
 
-// SAFETY: handles and addresses of the driver may be used from any thread that is bound to the GPU,
-// which every method sees to.
+// SAFETY: any thread that is bound to the GPU may use the driver's handles and addresses; every
+// method binds its thread.
 unsafe impl Send for Memory {}
 // SAFETY: as above; the driver synchronises.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// The thread is bound.
+    /// Allocates the slots. The thread must be bound to the GPU.
     fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, EngineError> {
         let stream = Stream::new(device)?;
         let rounded = bytes.max(1).checked_next_multiple_of(GRANULE);
         let rounded = rounded.ok_or_else(|| device.out_of_memory("taking memory for slots"))?;
         let mut address = 0;
-        // SAFETY: `address` is a local that the function writes.
+        // SAFETY: the function writes the local `address`.
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, rounded) };
         device.check("taking memory for slots", result)?;
         let memory = Memory {
@@ -74,19 +72,18 @@ impl Memory {
             bytes: rounded,
             stream,
         };
-        // SAFETY: the memory was just allocated with that many bytes.
+        // SAFETY: just allocated with that many bytes.
         let result = unsafe { sys::cuMemsetD8Async(address, 0, rounded, memory.stream.raw()) };
         device.check("clearing slots", result)?;
         memory.stream.synchronize()?;
         Ok(memory)
     }
 
-    /// Copies on the stream of its own and waits: a copy from memory that is not pinned may return
-    /// before it is done.
+    /// Copies on `stream` and waits: a copy from memory that is not pinned may return early.
     fn copy(&self, to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Result<(), String> {
         let copied = self.device.bind().and_then(|()| {
-            // SAFETY: one end lies in this memory, as the caller of `store` or `load` promises, the
-            // other is a slice that lives until the stream has been waited for.
+            // SAFETY: one end lies in this memory, as the caller of `store` or `load` guarantees;
+            // the other is a slice that lives until the stream has been waited for.
             let result = unsafe { sys::cuMemcpyAsync(to, from, bytes, self.stream.raw()) };
             self.device.check("copying slots", result)?;
             self.stream.synchronize()
@@ -132,7 +129,7 @@ impl DeviceMemory for Memory {
         let before = self.address % PAGE;
         let bytes = (before as usize + self.bytes).next_multiple_of(PAGE as usize);
         let mut fd: libc::c_int = -1;
-        // SAFETY: `fd` is a local of the type that this kind of handle has; the range is within one
+        // SAFETY: `fd` is a local of the type for this kind of handle; the range lies within one
         // allocation, whose granules are multiples of pages.
         let result = unsafe {
             sys::cuMemGetHandleForAddressRange(
@@ -145,7 +142,7 @@ impl DeviceMemory for Memory {
         };
         let checked = self.device.check("exporting a dma-buf", result);
         checked.map_err(|e| e.to_string())?;
-        // SAFETY: the driver has just made it for us.
+        // SAFETY: the driver has just made this descriptor for this call.
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, before))
     }
 }
@@ -153,8 +150,8 @@ impl DeviceMemory for Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: allocated by `new`, and nobody has the address any more: the region's guards
-            // are gone.
+            // SAFETY: allocated by `new`; the region's guards are gone, so no other copy of the
+            // address is in use.
             unsafe { sys::cuMemFree_v2(self.address) };
         }
     }

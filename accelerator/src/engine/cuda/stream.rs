@@ -1,4 +1,4 @@
-//! Streams and events.
+//! Wraps streams and events.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use fabric::clock;
 use super::Device;
 use crate::engine::EngineError;
 
-/// A stream of its own: it waits for no other.
+/// A stream that does not synchronise with the default stream.
 #[derive(Debug)]
 pub(super) struct Stream {
     device: Arc<Device>,
@@ -16,27 +16,26 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// One of the lowest priority, for kernels of models. The thread is bound.
+    /// A stream of the lowest priority, for model kernels. The thread must be bound to the GPU.
     pub fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
         Self::of(device, |least, _| least)
     }
 
-    /// One of the highest priority, for the way of inputs: what a kernel does there goes before the
-    /// kernels of models that wait for a free multiprocessor. Copy engines know no priorities. The
-    /// thread is bound.
+    /// A stream of the highest priority, for inputs: its kernels go before model kernels that wait
+    /// for a multiprocessor. Copy engines have no priorities. The thread must be bound to the GPU.
     pub fn urgent(device: &Arc<Device>) -> Result<Self, EngineError> {
         Self::of(device, |_, greatest| greatest)
     }
 
-    /// `choose` has the least and the greatest priority; the greater, the lower the number.
+    /// `choose` gets the least and the greatest priority; a greater priority is a lower number.
     fn of(device: &Arc<Device>, choose: impl FnOnce(i32, i32) -> i32) -> Result<Self, EngineError> {
         let (mut least, mut greatest) = (0, 0);
-        // SAFETY: both are locals that the function writes.
+        // SAFETY: the function writes two locals.
         let result = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
         device.check("asking for priorities", result)?;
         let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         let mut raw = std::ptr::null_mut();
-        // SAFETY: `raw` is a local that the function writes.
+        // SAFETY: the function writes the local `raw`.
         let result =
             unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, choose(least, greatest)) };
         device.check("making a stream", result)?;
@@ -50,15 +49,14 @@ impl Stream {
         self.raw
     }
 
-    /// What is put on it from now on runs once the event, recorded on another one, has passed. The
-    /// CPU does not wait.
+    /// Makes later work on this stream wait for an event of another stream. The CPU does not wait.
     pub fn after(&self, event: &Event) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         let result = unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) };
         self.device.check("ordering two streams", result)
     }
 
-    /// Waits until everything on it is done.
+    /// Waits for all work on the stream.
     pub fn synchronize(&self) -> Result<(), EngineError> {
         // SAFETY: the stream is alive.
         let result = unsafe { sys::cuStreamSynchronize(self.raw) };
@@ -68,7 +66,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: nobody has the handle any more. What is still running on it ends first.
+        // SAFETY: `self` owns the only handle. Running work ends first.
         unsafe { sys::cuStreamDestroy_v2(self.raw) };
     }
 }
@@ -81,10 +79,10 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// The thread is bound. Waiting for it sleeps.
+    /// Makes an event whose wait sleeps. The thread must be bound to the GPU.
     pub fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: `raw` is a local that the function writes.
+        // SAFETY: the function writes the local `raw`.
         let result = unsafe {
             sys::cuEventCreate(
                 &mut raw,
@@ -104,8 +102,8 @@ impl Event {
         self.device.check("recording an event", result)
     }
 
-    /// Waits until the point is passed: looks for `spin_ns`, then sleeps. This is where an error of
-    /// a copy or a kernel comes to light.
+    /// Waits until the stream has passed the event: polls for `spin_ns`, then sleeps. Returns
+    /// errors of earlier copies and kernels.
     pub fn wait(&self, spin_ns: u64) -> Result<(), EngineError> {
         let until = clock::now_ns().saturating_add(spin_ns);
         loop {
@@ -121,10 +119,10 @@ impl Event {
         self.device.check("running a batch", result)
     }
 
-    /// Time from this one to a later one, both passed.
+    /// Time from this event to a later one; both must have passed.
     pub fn until(&self, later: &Event) -> Duration {
         let mut ms = 0f32;
-        // SAFETY: both are alive, and `ms` is a local that the function writes.
+        // SAFETY: both are alive; the function writes the local `ms`.
         let result = unsafe { sys::cuEventElapsedTime_v2(&mut ms, self.raw, later.raw) };
         match result {
             CUresult::CUDA_SUCCESS => Duration::from_secs_f32((ms / 1000.0).max(0.0)),
@@ -135,7 +133,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: nobody has the handle any more.
+        // SAFETY: `self` owns the only handle.
         unsafe { sys::cuEventDestroy_v2(self.raw) };
     }
 }

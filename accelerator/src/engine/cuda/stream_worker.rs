@@ -1,12 +1,12 @@
-//! One worker's place at a GPU: its streams, its buffers, and the way of a batch there and back.
+//! Runs the batches of one worker on a GPU: its streams, its buffers, and the path of a batch.
 //!
 //! ```text
-//! copies  event 0 | copies of inputs | event 1       of the highest priority
+//! copies  event 0 | copies of inputs | event 1       highest priority
 //! stream                             after event 1 | kernels | event 2 | copy back | event 3
 //! ```
 //!
-//! Zeros behind ragged inputs are written by a kernel of the driver's. At the highest priority it
-//! begins while another worker's kernels fill the GPU.
+//! A kernel of the driver writes the zeros after ragged inputs. At the highest priority it starts
+//! while another worker's kernels fill the GPU.
 
 use std::sync::Arc;
 
@@ -23,29 +23,29 @@ use super::{
 };
 use crate::engine::{Batch, EngineError, outputs::Outputs};
 
-/// See the module. Made and used on one thread.
+/// Streams and buffers of one worker. Made and used on one thread.
 pub(in crate::engine) struct StreamWorker {
     device: Arc<Device>,
     meter: Arc<Meter>,
     inputs: Inputs,
     stream: Stream,
-    /// Before the copies, before the kernels, after them, after the copy back.
+    /// Before the copies, before the kernels, after the kernels, after the copy back.
     events: [Event; 4],
-    /// Each output of the largest batch, one behind the other.
+    /// All outputs of the largest batch, one after the other.
     landed: Pinned,
     outputs: Outputs,
     max_batch: usize,
     spin_ns: u64,
-    /// The kernels of the batch that is on the stream were launched as a graph.
+    /// True if the kernels of the current batch were launched as a graph.
     graph: bool,
 }
 
 impl StreamWorker {
-    /// Buffers for batches of up to `max_batch` samples of the model. A worker spins for `spin_us`
-    /// before it sleeps.
+    /// Allocates buffers for batches of up to `max_batch` samples. A wait spins for `spin_us`
+    /// microseconds before it sleeps.
     ///
     /// # Errors
-    /// Memory that cannot be had, or the tensor that cannot be served, and why.
+    /// Memory is exhausted, or a tensor is not supported.
     pub fn new(
         device: &Arc<Device>,
         registry: &Arc<Registry>,
@@ -79,7 +79,7 @@ impl StreamWorker {
         })
     }
 
-    /// The stream's handle, as CUDA's runtime takes it.
+    /// The stream's handle for CUDA's runtime.
     pub fn handle(&self) -> *mut std::ffi::c_void {
         self.stream.raw().cast()
     }
@@ -89,18 +89,18 @@ impl StreamWorker {
         self.inputs.address(index) as *mut _
     }
 
-    /// More memory on the GPU, zeros, for whoever has outputs of a fixed address.
+    /// Allocates zeroed GPU memory, for outputs at a fixed address.
     ///
     /// # Errors
-    /// Memory that cannot be had.
+    /// GPU memory is exhausted.
     pub fn memory(&self, bytes: usize) -> Result<DeviceMemory, EngineError> {
         DeviceMemory::new(&self.device, &self.stream, bytes)
     }
 
-    /// Records what `put` puts on the stream.
+    /// Records the work that `put` enqueues on the stream.
     ///
     /// # Errors
-    /// What `put` says, or the driver.
+    /// The error of `put`, or the driver's.
     pub fn record(
         &self,
         put: impl FnOnce() -> Result<(), EngineError>,
@@ -108,10 +108,10 @@ impl StreamWorker {
         Graph::record(&self.device, &self.stream, put)
     }
 
-    /// Puts what was recorded on the stream.
+    /// Enqueues the recorded work on the stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn launch(&mut self, graph: &Graph) -> Result<(), EngineError> {
         self.graph = true;
         graph.launch(&self.stream)
@@ -122,18 +122,18 @@ impl StreamWorker {
         self.max_batch
     }
 
-    /// Puts the copies of a batch's inputs on their stream, and has the kernels' go on after them.
-    /// Returns at once; the samples stay where they are until [`StreamWorker::finish`] or
+    /// Enqueues the copies of a batch's inputs and lets the kernel stream wait for them. Returns at
+    /// once; the samples must stay in place until [`StreamWorker::finish`] or
     /// [`StreamWorker::settle`].
     ///
     /// # Errors
-    /// A sample of a wrong length, a batch that is too large, or the driver's.
+    /// A sample of a wrong length, a batch that is too large, or the driver's error.
     pub fn stage(&mut self, batch: &mut Batch) -> Result<Staged, EngineError> {
         self.stage_with(batch, None)
     }
 
-    /// The same; where the batch, run at `at` samples, can be read where it landed on the GPU,
-    /// nothing is copied, and [`Staged::in_place`] says where it lies.
+    /// As [`StreamWorker::stage`]. If the batch, padded to `at` samples, can be read in place on
+    /// the GPU, copies nothing, and [`Staged::in_place`] has its address.
     ///
     /// # Errors
     /// As [`StreamWorker::stage`].
@@ -155,10 +155,10 @@ impl StreamWorker {
         Ok(staged)
     }
 
-    /// For warming up: `samples` samples of zeros, at most as many as the largest batch.
+    /// Stages `samples` samples of zeros for a warm-up, at most the largest batch.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn stage_zeros(&mut self, samples: usize) -> Result<Staged, EngineError> {
         let [before, after, ..] = &self.events;
         let staged = self.inputs.put_zeros(samples, [before, after])?;
@@ -166,16 +166,15 @@ impl StreamWorker {
         Ok(staged)
     }
 
-    /// After the kernels: copies what `outputs`, the model's in their order, say of the first
-    /// `samples` back from the GPU, waits for all of it, and gives each sample's response to
-    /// `each`. `ran` is the size the kernels ran at.
+    /// Copies `outputs` (in the model's order) of the first `samples` from the GPU after the
+    /// kernels, waits, and passes each response to `each`. `ran` is the batch size of the kernels.
     ///
     /// # Errors
-    /// The driver's; an error of a copy or a kernel comes to light here. And what `each` says.
+    /// The driver's error, also of an earlier copy or kernel; an error of `each`.
     ///
     /// # Safety
-    /// Each of `outputs` holds that output of `samples` samples on this GPU once the kernels on the
-    /// stream are done, and until this returns.
+    /// Each of `outputs` holds that output of `samples` samples on this GPU, from the end of the
+    /// stream's kernels until this function returns.
     pub unsafe fn finish(
         &mut self,
         staged: Staged,
@@ -192,8 +191,8 @@ impl StreamWorker {
             if own == 0 {
                 continue;
             }
-            // SAFETY: the pinned buffer has room for each output of `max_batch` samples, one behind
-            // the other, so for those of fewer as well; the source is the caller's promise.
+            // SAFETY: the pinned buffer has room for all outputs of `max_batch` samples one after
+            // the other, so also for fewer; the caller guarantees the source.
             let result = unsafe {
                 sys::cuMemcpyDtoHAsync_v2(
                     self.landed.address().as_ptr().add(bytes).cast(),
@@ -208,7 +207,7 @@ impl StreamWorker {
         self.events[3].record(&self.stream)?;
         self.events[3].wait(self.spin_ns)?;
         let [start, copied, computed, back] = &self.events;
-        // Warming up is no batch.
+        // A warm-up does not count as a batch.
         if samples > 0 {
             self.meter.batch(&Done {
                 samples,
@@ -228,16 +227,15 @@ impl StreamWorker {
         let Self {
             landed, outputs, ..
         } = self;
-        // SAFETY: the event behind the copies has passed, and the next copy is put on the stream by
-        // `&mut self`.
+        // SAFETY: the event after the copies has passed; only `&mut self` can start a copy.
         let landed = unsafe { landed.bytes(bytes) };
         let from = |_, before| landed.get(before * samples..).unwrap_or_default();
         outputs.split(samples, from, each)
     }
 
-    /// After an error: nothing reads a sample's memory any more when this returns.
+    /// Waits for the streams after an error: afterwards nothing reads a sample's memory.
     pub fn settle(&self) {
-        // The error that matters has been seen.
+        // The caller already has the first error.
         let _ = self.inputs.settle();
         let _ = self.stream.synchronize();
     }

@@ -1,45 +1,45 @@
-//! One answer's books: the tokens that came against what the server says of them.
+//! Checks one answer: compares the tokens that arrived with the server's counts.
 //!
-//! Tokens go on as they come, but those of the step that ends the answer: they are held until the
-//! stream has said everything, so that no answer is complete that is not counted right.
+//! Tokens go on at once, except those of the step that ends the answer: the account holds them
+//! until the stream has ended. So no answer is complete before its counts are checked.
 
 use super::dialect::{Ask, Finish, Step, Tokens, trouble::Trouble};
 use crate::engine::streaming::TooLong;
 
-/// See the module.
+/// The account of one answer.
 #[derive(Debug)]
 pub(super) struct Account<'a> {
     ask: &'a Ask,
-    /// Ids of the prompt.
+    /// Number of ids in the prompt.
     prompt: usize,
-    /// Tokens asked for at most.
+    /// Limit of tokens in the request.
     max_tokens: usize,
-    /// Tokens that came.
+    /// Tokens received.
     came: usize,
     last: Option<i32>,
     finish: Option<Finish>,
     completion: Option<usize>,
-    /// The server has counted the prompt, and right.
+    /// The server has reported the correct length of the prompt.
     is_prompt_counted: bool,
-    /// Tokens of the step that ends the answer.
+    /// Tokens of the step that ends the answer, held back.
     held: Tokens,
-    /// Tokens of the prompt out of a prefix cache.
+    /// Prompt tokens from a prefix cache.
     pub cached: usize,
-    /// Seconds in the server's queue, where it says.
+    /// Seconds in the server's queue, if the server reports them.
     pub queue_s: Option<f64>,
 }
 
-/// What a step brings.
+/// Result of a step.
 #[derive(Debug, PartialEq)]
 pub(super) enum Brought {
-    /// Tokens that go on at once; none where the step had none, or has its own held.
+    /// Tokens that go on at once; empty if the step has none or they are held.
     Tokens(Tokens),
-    /// The answer is complete but for these.
+    /// The last tokens; the answer is complete.
     End(Tokens),
 }
 
 impl<'a> Account<'a> {
-    /// For an answer of `max_tokens` at most to a prompt of so many ids.
+    /// An account of an answer of at most `max_tokens` to a prompt of `prompt` ids.
     pub fn new(ask: &'a Ask, prompt: usize, max_tokens: usize) -> Self {
         Account {
             ask,
@@ -56,15 +56,15 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Tokens that came.
+    /// Tokens received.
     pub fn came(&self) -> usize {
         self.came
     }
 
-    /// Takes a step.
+    /// Takes one step of the stream.
     ///
     /// # Errors
-    /// [`Trouble`]: what does not add up.
+    /// [`Trouble`] names the check that failed.
     pub fn take(&mut self, step: Step) -> Result<Brought, Trouble> {
         self.note(&step)?;
         if self.finish.is_some() && !step.tokens.is_empty() {
@@ -77,7 +77,7 @@ impl<'a> Account<'a> {
         let mut now = step.tokens;
         self.finish = self.finish.or(step.finish);
         if self.finish.is_some() {
-            // Once for an answer, and no more of them than were asked for.
+            // Once per answer, and at most `max_tokens` ids.
             self.held.extend(now.drain(..));
         }
         if !step.done {
@@ -89,7 +89,7 @@ impl<'a> Account<'a> {
 
     fn note(&mut self, step: &Step) -> Result<(), Trouble> {
         self.completion = step.completion.or(self.completion);
-        // A lie of the server about one prompt stays as large as the prompt.
+        // Limits a wrong count of the server to the length of the prompt.
         self.cached = step.cached.unwrap_or(self.cached).min(self.prompt);
         self.is_prompt_counted |= step.prompt.is_some();
         self.queue_s = step.queue_s.or(self.queue_s);
@@ -130,7 +130,7 @@ impl<'a> Account<'a> {
         Ok(())
     }
 
-    /// The whole answer, once its stream has ended as it ought to.
+    /// Checks the whole answer after the end of its stream.
     fn check(&self) -> Result<(), Trouble> {
         let came = self.came;
         if came == 0 && self.completion != Some(0) {

@@ -1,4 +1,4 @@
-//! Connections to the server: kept, opened as they are needed, as many as there are requests.
+//! Keeps HTTP connections to the server: opened on demand, one for each concurrent request.
 
 use std::{
     net::{self, SocketAddr, ToSocketAddrs},
@@ -25,13 +25,13 @@ use super::{
     dialect::trouble::{self, Trouble},
 };
 
-/// Most of an answer to a question, in bytes: vLLM's metrics are some hundred KiB.
+/// Longest text of a `GET` response, in bytes: vLLM's metrics have some hundred KiB.
 const MAX_ANSWER: usize = 8 << 20;
-/// Most of an error's body that is read.
+/// Bytes read of the body of an error.
 const MAX_WORDS: usize = 64 << 10;
-/// Most bytes of an answer's headers.
+/// Size limit of response headers, in bytes.
 const MAX_HEADERS: usize = 64 << 10;
-/// A connection whose stream has ended is kept only if it is ready again so soon.
+/// A connection is kept only if it is ready again this soon after the end of its stream.
 const READY: Duration = Duration::from_secs(1);
 
 type Sender = SendRequest<Full<Bytes>>;
@@ -41,25 +41,25 @@ pub(super) struct Client {
     /// `host:port`.
     authority: String,
     connect: Duration,
-    /// The one used last is taken first: it is the least likely to have been closed.
+    /// Idle connections, used last in first out: the server closes old ones first.
     idle: Mutex<Vec<Sender>>,
     counters: Arc<Counters>,
 }
 
-/// A stream that has begun, and the connection that it came by.
+/// A stream that has begun, and its connection.
 pub(super) struct Answer {
     pub body: Incoming,
     sender: Sender,
 }
 
-/// Why a request got no answer.
+/// Reason for a request without a response.
 enum Failed {
-    /// The connection was closed when the request came; nothing of it was answered.
+    /// The server closed the kept connection before any byte of a response.
     Stale,
     Trouble(Trouble),
 }
 
-/// How long a look whether a process listens at an address may take.
+/// Time limit of [`is_listening`] for each address.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// `host:port` of a `url` without a path.
@@ -73,7 +73,7 @@ fn authority(url: &str) -> Result<String, String> {
     Ok(format!("{}:{port}", authority.host()))
 }
 
-/// Whether a process accepts connections there; false where that cannot be told.
+/// True if a process accepts connections at `url`; false also if the check fails.
 pub(super) fn is_listening(url: &str) -> bool {
     let places = authority(url).ok().and_then(|a| a.to_socket_addrs().ok());
     let listens = |at| net::TcpStream::connect_timeout(&at, LOOK).is_ok();
@@ -81,10 +81,10 @@ pub(super) fn is_listening(url: &str) -> bool {
 }
 
 impl Client {
-    /// `url` without a path.
+    /// A client of the server at `url`, which has no path.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of `url`, in words.
     pub fn new(url: &str, connect: Duration, counters: Arc<Counters>) -> Result<Self, String> {
         Ok(Client {
             authority: authority(url)?,
@@ -94,7 +94,7 @@ impl Client {
         })
     }
 
-    /// Asks for an answer to `body`; returns once its headers are there, whenever that is.
+    /// Requests an answer to `body`; returns once the headers have arrived. It has no timeout.
     ///
     /// # Errors
     /// [`Trouble::Connect`], [`Trouble::Status`].
@@ -118,10 +118,10 @@ impl Client {
         })
     }
 
-    /// Asks a question, whose answer is a text: its status and the text.
+    /// Sends a `GET` request; returns the status and the text of the response.
     ///
     /// # Errors
-    /// [`Trouble::Connect`], also where the answer takes longer than a connection may.
+    /// [`Trouble::Connect`], also if the response takes longer than the connect timeout.
     pub async fn get(&self, path: &'static str) -> Result<(u16, String), Trouble> {
         let asked = async {
             let (response, sender) = self.ask(Method::GET, path, Bytes::new()).await?;
@@ -134,17 +134,17 @@ impl Client {
         timeout(self.connect, asked).await.map_err(late)?
     }
 
-    /// Takes the connection of a stream that has ended back, once the rest of it is read.
+    /// Reads the rest of a stream that has ended and keeps its connection.
     pub async fn done(&self, mut answer: Answer) {
         let rest = async { while answer.body.frame().await.is_some_and(|f| f.is_ok()) {} };
-        // One that goes on behind its end is closed.
+        // A stream that does not end within [`READY`] is closed.
         if timeout(READY, rest).await.is_ok() {
             self.keep(answer.sender).await;
         }
     }
 
-    /// Sends one request: on a kept connection, and where that was closed meanwhile on the next,
-    /// and last on a new one.
+    /// Sends one request on a kept connection. If the server has closed that one, tries the next,
+    /// and at last a new one.
     async fn ask(
         &self,
         method: Method,
@@ -200,7 +200,7 @@ impl Client {
         };
         let late = |_| Trouble::Connect(format!("no connection in {:?}", self.connect));
         let (sender, connection) = timeout(self.connect, opened).await.map_err(late)??;
-        // It ends with its sender and the body that it reads, and says there what went wrong.
+        // The task ends with its sender and body; the reader of the body gets its error.
         tokio::spawn(async move { drop(connection.await) });
         self.counters.opened.fetch_add(1, Relaxed);
         Ok(sender)
@@ -225,7 +225,7 @@ impl Client {
         }
     }
 
-    /// Held for a push or a pop, by one thread: nobody waits for it.
+    /// Locked for one push or pop on one thread, so without contention.
     fn idle(&self) -> MutexGuard<'_, Vec<Sender>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -249,8 +249,8 @@ async fn send(
 ) -> Result<Response<Incoming>, Failed> {
     match sender.try_send_request(request).await {
         Ok(response) => Ok(response),
-        // Servers close connections that were idle for some seconds: it may just have happened.
-        // An answer has not begun, so nothing is asked twice that was not lost.
+        // Servers close idle connections after some seconds, so this one may be closed. No response
+        // has begun, so a repeated request cannot duplicate an answer.
         Err(e) if reused && (e.message().is_some() || closed(e.error())) => Err(Failed::Stale),
         Err(e) => Err(Failed::Trouble(Trouble::Connect(chain(e.error())))),
     }
@@ -260,7 +260,7 @@ fn closed(e: &hyper::Error) -> bool {
     e.is_incomplete_message() || e.is_canceled() || e.is_closed() || io(e)
 }
 
-/// True where a socket broke.
+/// True if the cause is a socket error.
 fn io(e: &hyper::Error) -> bool {
     let mut source = std::error::Error::source(e);
     while let Some(e) = source {
@@ -272,7 +272,7 @@ fn io(e: &hyper::Error) -> bool {
     false
 }
 
-/// An error with what is behind it, in one line.
+/// An error with its sources, in one line.
 pub(super) fn chain(e: &dyn std::error::Error) -> String {
     let mut text = e.to_string();
     let mut source = e.source();
@@ -283,7 +283,7 @@ pub(super) fn chain(e: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reads at most so many bytes; true where that was all.
+/// Reads at most `most` bytes; true if that was the whole body.
 async fn beginning(mut body: Incoming, most: usize, into: &mut Vec<u8>) -> bool {
     while let Some(frame) = body.frame().await {
         let data = frame.map(|f| f.into_data().unwrap_or_default());

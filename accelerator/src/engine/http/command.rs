@@ -1,4 +1,4 @@
-//! The server as a program that we start, watch and end.
+//! Starts, watches and stops the server's program.
 
 use std::{
     fs::File,
@@ -20,32 +20,32 @@ use tokio::sync::watch;
 use super::judge::Fatal;
 use crate::engine::child;
 
-/// As much of a log's end is read to find its last line.
+/// Bytes read at the end of a log to find its last line.
 const TAIL: u64 = 4096;
-/// A process that was killed is gone after so long, or never.
+/// Wait for the end of a process after SIGKILL.
 const KILLED: Duration = Duration::from_secs(5);
-/// A wait for a process's end looks so often.
+/// Polling interval of a wait for the end of a process.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Waits for the end of its input, which this process holds open for as long as it is there; then
-/// ends the group `$0`: SIGTERM, and SIGKILL `$1` seconds later.
+/// Shell script that waits for the end of its input, which this process holds open while it lives.
+/// Then it ends the group `$0`: SIGTERM, and SIGKILL `$1` seconds later.
 const WATCH: &str = r#"read -r _
 kill -s TERM -- "-$0"
 left=$1
 while [ "$left" -gt 0 ] && kill -s 0 -- "-$0"; do sleep 1; left=$((left - 1)); done
 kill -s KILL -- "-$0""#;
 
-/// How a program ended, once it did.
+/// The exit status of a program, once it has ended.
 #[derive(Clone)]
 pub(super) struct Exit(watch::Receiver<Option<String>>);
 
 impl Exit {
-    /// In words, if it has ended.
+    /// The exit status in words, if the program has ended.
     pub fn now(&self) -> Option<String> {
         self.0.borrow().clone()
     }
 
-    /// In words, once it has.
+    /// Waits for the end of the program; returns the exit status in words.
     pub async fn seen(&self) -> Option<String> {
         let mut exit = self.0.clone();
         let seen = exit.wait_for(Option::is_some).await.ok()?;
@@ -53,9 +53,9 @@ impl Exit {
     }
 }
 
-/// A program that runs. Dropping it does not end it: [`Program::stop`] does.
+/// A running program. Only [`Program::stop`] ends it; drop does not.
 pub(super) struct Program {
-    /// Of the process, and of its group.
+    /// Id of the process and of its group.
     pid: libc::pid_t,
     exit: Exit,
     stopping: Arc<AtomicBool>,
@@ -64,11 +64,11 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts it, in a process group of its own, its output in `log`. Its end is told to `fatal`.
-    /// However this process ends, the whole group ends: SIGTERM, and SIGKILL `grace` later.
+    /// Starts the program in a new process group, its output in `log`; reports its end to `fatal`.
+    /// After any end of this process, the group ends: SIGTERM, and SIGKILL `grace` later.
     ///
     /// # Errors
-    /// In words: the log, or the program.
+    /// The fault of the log or the program, in words.
     pub fn start(
         command: &[String],
         log: &Path,
@@ -91,7 +91,7 @@ impl Program {
             reaped: reaped.clone(),
             tell,
         };
-        // The thread that starts it has to outlive it: the kernel's signal comes with its end.
+        // The starting thread must outlive the program: at its end the kernel signals the program.
         let thread = thread::Builder::new().name("llm-server".to_owned());
         let spawned = thread.spawn(move || watcher.run(&file, &started));
         spawned.map_err(|e| format!("no thread to watch it: {e}"))?;
@@ -107,20 +107,20 @@ impl Program {
         })
     }
 
-    /// How it ended, once it did.
+    /// A handle to the exit status.
     pub fn exit(&self) -> Exit {
         self.exit.clone()
     }
 
-    /// Its log, for errors.
+    /// Path of the log, for error messages.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Ends it and all that it started: SIGTERM, and SIGKILL `within` later.
+    /// Ends the process group: SIGTERM, and SIGKILL `within` later.
     ///
     /// # Errors
-    /// In words, where it is still there.
+    /// The process is still there, in words.
     pub fn stop(&self, within: Duration) -> Result<(), String> {
         self.stopping.store(true, SeqCst);
         if self.is_gone(Duration::ZERO) {
@@ -141,7 +141,7 @@ impl Program {
         Err(format!("process {} does not end", self.pid))
     }
 
-    /// To it and all of its group, as long as their number is theirs.
+    /// Signals the process group, unless the process is reaped and its id may be reused.
     fn signal(&self, number: libc::c_int) {
         let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
         if !*reaped {
@@ -161,7 +161,7 @@ impl Program {
     }
 }
 
-/// What the thread that waits for the program has.
+/// State of the thread that waits for the program.
 struct Watcher {
     command: Vec<String>,
     log: PathBuf,
@@ -186,7 +186,7 @@ impl Watcher {
         let watchman = watchman(pid, self.grace);
         let _ = started.send(Ok(pid));
         wait_for_end(pid);
-        // Not reaped yet, so that nobody else can have its number: what it started goes with it.
+        // Not reaped yet, so its id cannot be reused: the signal reaches its group only.
         let mut reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
         signal(pid, libc::SIGKILL);
         let status = match child.wait() {
@@ -223,8 +223,8 @@ fn spawn(command: &[String], log: &File) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Starts the process that ends the group of `pid` after this process: the kernel's signal reaches
-/// the group's leader alone, which may be a script, and a leader may ignore it.
+/// Starts the process that ends the group of `pid` after this process. The kernel's signal reaches
+/// only the leader of the group, which may be a script, and a leader may ignore it.
 fn watchman(pid: libc::pid_t, grace: Duration) -> Option<Child> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", WATCH, &pid.to_string(), &grace.as_secs().to_string()]);
@@ -240,10 +240,10 @@ fn watchman(pid: libc::pid_t, grace: Duration) -> Option<Child> {
     started.ok()
 }
 
-/// Waits until the process has ended, and leaves it to be reaped.
+/// Waits until the process has ended, without reaping it.
 fn wait_for_end(pid: libc::pid_t) {
     loop {
-        // SAFETY: `info` is writable for the call, and nothing of it is read.
+        // SAFETY: `info` is writable during the call; nothing reads it.
         let rc = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let what = libc::WEXITED | libc::WNOWAIT;
@@ -255,14 +255,14 @@ fn wait_for_end(pid: libc::pid_t) {
     }
 }
 
-/// To the process and all of its group.
+/// Signals the process and its group.
 fn signal(pid: libc::pid_t, signal: libc::c_int) {
-    // SAFETY: a plain system call. The group's number is its own until its leader is reaped, and
-    // whoever calls this knows that it was not.
+    // SAFETY: a plain system call. The group id cannot be reused before the leader is reaped; both
+    // callers hold the lock of `reaped` and the leader is not reaped yet.
     unsafe { libc::kill(-pid, signal) };
 }
 
-/// The last line of a file that has anything in it.
+/// The last line of a file that is not blank.
 pub(super) fn last_line(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let len = file.metadata().ok()?.len();

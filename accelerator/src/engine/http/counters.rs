@@ -1,4 +1,4 @@
-//! What the requests to the server came to, since the start.
+//! Counts the requests to the server since the start.
 
 use std::{
     fmt,
@@ -8,43 +8,43 @@ use std::{
 
 use fabric::clock;
 
-/// Counted by the threads that speak with the server, a few times for each answer.
+/// Counters, incremented by the client threads a few times per answer.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub requests: AtomicU64,
     pub answers: AtomicU64,
     pub tokens: AtomicU64,
-    /// Events with tokens in them.
+    /// Events that carried tokens.
     pub steps: AtomicU64,
-    /// Times that it said it was busy.
+    /// Busy responses of the server.
     pub busy: AtomicU64,
     /// Connections opened.
     pub opened: AtomicU64,
     /// Requests on a connection that had carried one before.
     pub kept: AtomicU64,
-    /// Requests that were closed since nobody waited any more.
+    /// Requests cancelled because the client is gone.
     pub cancelled: AtomicU64,
-    /// Tokens of prompts that came out of a prefix cache.
+    /// Prompt tokens from a prefix cache.
     pub cached: AtomicU64,
-    /// Streams now.
+    /// Current streams.
     pub now: AtomicU64,
     /// Most streams at once.
     pub most: AtomicU64,
-    /// First tokens, and microseconds from their requests to them.
+    /// First tokens; sum and maximum of the microseconds from their requests.
     pub firsts: AtomicU64,
     pub first_us: AtomicU64,
     pub first_most_us: AtomicU64,
-    /// When the newest token of any stream came, on [`fabric::clock`].
+    /// Arrival of the newest token of any stream, in nanoseconds on [`fabric::clock`].
     pub newest_ns: AtomicU64,
-    /// Answers of several tokens that came in one event.
+    /// Answers of several tokens in one event.
     pub whole: AtomicU64,
-    /// Answers of which the server said how long they were in its queue, and microseconds.
+    /// Answers with a reported queue time, and the sum of those times in microseconds.
     pub queued: AtomicU64,
     pub queue_us: AtomicU64,
 }
 
 impl Counters {
-    /// One more stream; ends with the guard.
+    /// Counts one more stream until the guard is dropped.
     pub fn stream(&self) -> impl Drop + '_ {
         struct One<'a>(&'a Counters);
         impl Drop for One<'_> {
@@ -57,12 +57,12 @@ impl Counters {
         One(self)
     }
 
-    /// Tokens came, to any stream.
+    /// Records the time of tokens on any stream.
     pub fn token(&self) {
         self.newest_ns.fetch_max(clock::now_ns(), Relaxed);
     }
 
-    /// For how long no stream has brought a token; for ever where none has yet.
+    /// Time since the last token of any stream; the maximum before the first token.
     pub fn silence(&self) -> Duration {
         Duration::from_nanos(match self.newest_ns.load(Relaxed) {
             0 => u64::MAX,
@@ -70,14 +70,14 @@ impl Counters {
         })
     }
 
-    /// A first token, so long after its request.
+    /// Counts a first token, `us` microseconds after its request.
     pub fn first(&self, us: u64) {
         self.firsts.fetch_add(1, Relaxed);
         self.first_us.fetch_add(us, Relaxed);
         self.first_most_us.fetch_max(us, Relaxed);
     }
 
-    /// Everything, at about one moment.
+    /// A snapshot of all counters, read one after the other.
     pub fn report(&self) -> Report {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
         let mean = |sum: &AtomicU64, n: &AtomicU64| of(sum).checked_div(of(n));
@@ -100,36 +100,36 @@ impl Counters {
     }
 }
 
-/// What the requests to a server came to.
+/// Counts and times of the requests to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Requests, those included that the server was too busy for.
+    /// Requests, including those that met a busy server.
     pub requests: u64,
-    /// Answers that came whole.
+    /// Complete answers.
     pub answers: u64,
-    /// Tokens in them.
+    /// Tokens in those answers.
     pub tokens: u64,
-    /// Events that brought them.
+    /// Events that carried them.
     pub steps: u64,
-    /// Times that the server said it was busy.
+    /// Busy responses of the server.
     pub busy: u64,
     /// Connections opened.
     pub opened: u64,
     /// Requests on a connection that had carried one before.
     pub kept: u64,
-    /// Requests that were closed since nobody waited any more.
+    /// Requests cancelled because the client is gone.
     pub cancelled: u64,
-    /// Tokens of prompts that came out of a prefix cache: such a run does not count.
+    /// Prompt tokens from a prefix cache: a run with any is not valid.
     pub cached: u64,
-    /// Answers of several tokens that came in one event: LoadGen's TPOT means nothing then.
+    /// Answers of several tokens in one event: LoadGen's TPOT is meaningless for them.
     pub whole: u64,
     /// Most streams at once.
     pub most: u64,
-    /// Microseconds from a request to its first token, on average.
+    /// Mean microseconds from a request to its first token.
     pub first_us: Option<u64>,
-    /// The longest.
+    /// The longest such time, in microseconds.
     pub first_most_us: u64,
-    /// Microseconds in the server's own queue, on average, where it says.
+    /// Mean microseconds in the server's queue, if the server reports them.
     pub queue_us: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Server-sent events out of a body, each within a bound.
+//! Splits a response body into server-sent events of bounded size.
 
 use std::mem;
 
@@ -11,23 +11,23 @@ use super::{
     dialect::trouble::{self, Trouble},
 };
 
-/// Splits a body into events. Of an event it keeps `data`, and whether it is an error: `event:
-/// error`, or the field `error` in the place of `data`, as older versions of llama.cpp have it.
+/// Iterates over the events of a body. Of an event it keeps `data` and whether it is an error:
+/// `event: error`, or the field `error` in place of `data` (older versions of llama.cpp).
 #[derive(Debug)]
 pub(super) struct Events<B> {
     body: B,
-    /// What came and is not read yet.
+    /// Received bytes that are not parsed yet.
     rest: Bytes,
-    /// The line that is not whole yet.
+    /// The incomplete line.
     line: Vec<u8>,
-    /// The line before ended with `\r`: a `\n` belongs to it.
+    /// The previous line ended with `\r`: a following `\n` belongs to it.
     is_after_return: bool,
     data: Vec<u8>,
     has_data: bool,
     is_error: bool,
-    /// The event was given out, and the next one begins.
+    /// `next` has returned this event; the next call clears it.
     is_given: bool,
-    /// Most bytes of an event and its lines.
+    /// Size limit of an event and its lines, in bytes.
     most: usize,
 }
 
@@ -43,7 +43,7 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    /// Takes events of `most` bytes at most.
+    /// Reads events of at most `most` bytes.
     pub fn new(body: B, most: usize) -> Self {
         Events {
             body,
@@ -58,12 +58,11 @@ where
         }
     }
 
-    /// Waits for the next event with data. May be dropped and called again: nothing is lost.
+    /// Waits for the next event with data. Cancellation loses no data.
     ///
     /// # Errors
-    /// [`Trouble::Cut`] where the body ends or breaks, [`Trouble::Said`] where it is an error in
-    /// the place of a stream, and [`Trouble::Garbled`] where an event is too long or no UTF-8.
-    /// `tokens` is for the first: as many came before.
+    /// [`Trouble::Cut`] if the body ends or breaks, after `tokens` tokens; [`Trouble::Said`] if it
+    /// is an error instead of a stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
     pub async fn next(&mut self, tokens: usize) -> Result<Event<'_>, Trouble> {
         if mem::take(&mut self.is_given) {
             self.clear();
@@ -85,7 +84,7 @@ where
         Ok(Event { data, is_error })
     }
 
-    /// Reads lines as far as they came; true at the end of an event that has data.
+    /// Parses the received lines; true at the end of an event with data.
     fn read_lines(&mut self) -> Result<bool, Trouble> {
         loop {
             if self.is_after_return && self.rest.first() == Some(&b'\n') {
@@ -132,7 +131,7 @@ where
                 self.has_data = true;
                 self.data.extend_from_slice(value);
             }
-            // Comments, identifiers, what is not known.
+            // Comments, ids and unknown fields.
             _ => {}
         }
         self.line = line;

@@ -1,4 +1,4 @@
-//! Whose fault it was: what comes to a sequence is its own affair, or the end of the engine.
+//! Decides whether an error of a sequence refuses the sample or ends the engine.
 
 use std::{
     sync::{Arc, MutexGuard, PoisonError},
@@ -20,23 +20,23 @@ use crate::engine::{
     streaming::{OnFatal, TooLong},
 };
 
-/// How long the end of a server that we started may take to be seen, once it answers no more.
+/// Time limit for seeing the end of our server process after it stops answering.
 const EXIT_SEEN: Duration = Duration::from_secs(3);
-/// How long a trial may take that decides whether the server goes on: with `next_token_s`, and with
-/// `first_token_s`, it is over before a frontend gives a silent run up (`watchdog_s`), by default.
+/// Time limit of the trial that decides whether the server works. Together with `next_token_s`, or
+/// with `first_token_s`, it stays below the frontend's default `watchdog_s`.
 pub(super) const TRIAL: Duration = Duration::from_secs(10);
-/// Ids of the prompt of a trial.
+/// Ids in the prompt of a trial.
 const TRIAL_PROMPT: usize = 16;
-/// Tokens of its answer.
+/// Tokens in the answer of a trial.
 const TRIAL_TOKENS: usize = 2;
-/// Trials that may fail before the server is not well.
+/// Attempts of a trial before the server counts as failed.
 const TRIES: usize = 3;
-/// Between two of them.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Tokens that come so long after a trouble were sent after it: those before lay in a buffer.
+/// Tokens this long after an error were sent after it; earlier ones may have been in a buffer.
 const SETTLED: Duration = Duration::from_millis(200);
 
-/// Says the engine's end, once. Off the hot path: it is said once in a node's life.
+/// Reports the end of the engine, at most once. Not on the hot path.
 #[derive(Default)]
 pub(super) struct Fatal(std::sync::Mutex<State>);
 
@@ -44,12 +44,12 @@ pub(super) struct Fatal(std::sync::Mutex<State>);
 struct State {
     told: bool,
     on_fatal: Option<OnFatal>,
-    /// What came before anybody listened.
+    /// The error from before `listen`.
     early: Option<EngineError>,
 }
 
 impl Fatal {
-    /// Who hears it from now on; at once, where it has happened already.
+    /// Registers the callback; calls it at once if the error has already occurred.
     pub fn listen(&self, on_fatal: &OnFatal) {
         let mut state = self.state();
         let early = state.early.take();
@@ -60,14 +60,14 @@ impl Fatal {
         }
     }
 
-    /// From here on nothing is said: the engine is being stopped.
+    /// Suppresses later reports: the engine is stopping.
     pub fn mute(&self) {
         let mut state = self.state();
         state.told = true;
         state.early = None;
     }
 
-    /// Says that of the server, unless something was said.
+    /// Reports an error of the server, unless an error was reported before.
     pub fn tell(&self, url: &str, reason: String) {
         self.end(EngineError::Server {
             url: url.to_owned(),
@@ -75,7 +75,7 @@ impl Fatal {
         });
     }
 
-    /// Says it, unless something was said.
+    /// Reports `error`, unless an error was reported before.
     pub fn end(&self, error: EngineError) {
         let mut state = self.state();
         if std::mem::replace(&mut state.told, true) {
@@ -95,18 +95,18 @@ impl Fatal {
     }
 }
 
-/// What a sequence comes to that got no answer.
+/// Consequence of an error of a sequence.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// Nobody waits: it is dropped.
+    /// The frontend is gone: drop the sequence.
     Drop,
-    /// The sample is given back with these words.
+    /// Refuse the sample with this message.
     Refuse(String),
-    /// The engine ends with these.
+    /// End the engine with this message.
     End(String),
 }
 
-/// A trial whose tokens are of no interest.
+/// Sink of a trial; discards the tokens.
 struct Nobody;
 
 impl Sink for Nobody {
@@ -123,16 +123,16 @@ impl Sink for Nobody {
     }
 }
 
-/// Asks for a short answer to a harmless prompt, as the engine asks for all of them; up to
-/// [`TRIES`] times where it may fail for a reason of its own.
+/// Requests a short answer to a harmless prompt, like any request of the engine. Tries up to
+/// [`TRIES`] times after an error that may be the sample's fault.
 ///
 /// # Errors
-/// [`Trouble`]: what any sequence would meet.
+/// [`Trouble`] that any sequence would have.
 pub(super) async fn trial(server: &Server) -> Result<(), Trouble> {
     let mut tries = 1;
     loop {
         let ended = try_once(server).await;
-        // What has waited for long already is not asked again.
+        // No second attempt after a long wait.
         let again = |e: &Trouble| {
             let waited = matches!(e, Trouble::Silent { .. } | Trouble::Busy { .. });
             e.fault() == Fault::Either && !waited && tries < TRIES
@@ -156,13 +156,13 @@ async fn try_once(server: &Server) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// See the module.
+/// Judges errors of sequences.
 pub(super) struct Judge {
-    /// A server that we started.
+    /// Exit status of a server that this process started.
     pub exit: Option<Exit>,
-    /// How long a trial may take.
+    /// Time limit of a trial.
     trial: Duration,
-    /// When the last trial began, and whether it went well.
+    /// Beginning and result of the last trial.
     last: Mutex<Option<(Instant, bool)>>,
 }
 
@@ -171,7 +171,7 @@ impl Judge {
         Arc::new(Self::within(exit, TRIAL))
     }
 
-    /// With another bound on its trials.
+    /// A judge with a different time limit for trials.
     pub fn within(exit: Option<Exit>, trial: Duration) -> Self {
         Judge {
             exit,
@@ -180,7 +180,7 @@ impl Judge {
         }
     }
 
-    /// Judges what came to one sequence.
+    /// Judges the error of one sequence.
     pub async fn verdict(&self, server: &Server, trouble: Trouble) -> Verdict {
         let words = trouble.to_string();
         match trouble.fault() {
@@ -197,8 +197,8 @@ impl Judge {
         }
     }
 
-    /// Whether the server still answers: a trial goes well, or tokens come to any stream. Of many
-    /// that ask at once, one tries for all.
+    /// True if the server still answers: a trial succeeds, or any stream receives tokens. One trial
+    /// serves all concurrent callers.
     async fn is_well(&self, server: &Server) -> bool {
         let since = Instant::now();
         let mut last = self.last.lock().await;
@@ -224,7 +224,7 @@ impl Judge {
         well
     }
 
-    /// How a server that we started ended, if it did.
+    /// The exit status of a server that this process started, if it has ended.
     async fn exited(&self) -> Option<String> {
         let exit = self.exit.as_ref()?;
         timeout(EXIT_SEEN, exit.seen()).await.ok()?

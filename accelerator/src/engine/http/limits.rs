@@ -1,17 +1,17 @@
-//! As many open files as there are connections.
+//! Raises the limit of open files to the number of connections.
 
 use fabric::os::{open_files, set_open_files};
 
-/// An answer is complete a moment before its connection can be used again, and the next request
-/// does not wait for that.
+/// Files per connection: an answer is complete a moment before its connection is free, and the next
+/// request opens another one.
 const ENDING: u64 = 2;
-/// What else a process has open: its libraries, logs, sockets of the network.
+/// Other open files of the process: libraries, logs, network sockets.
 const OTHERS: u64 = 256;
 
-/// Makes room for so many connections more, as far as the system lets a process.
+/// Raises the limit for `connections` more connections, within the hard limit of the system.
 ///
 /// # Errors
-/// In words, where it does not.
+/// The hard limit is too low, or the system call failed; in words.
 pub(super) fn room_for(connections: usize) -> Result<(), String> {
     let want = connections as u64 * ENDING + OTHERS;
     let mut limit = open_files().map_err(|e| e.to_string())?;

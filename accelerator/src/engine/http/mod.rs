@@ -1,25 +1,25 @@
-//! `http`: a language model's server on this machine, asked over HTTP.
+//! The `http` engine: a language model's server on this machine, used over HTTP.
 //!
 //! ```text
-//! NIC threads ── submit() ──> thread http-0 ──> one request a sequence ──> server
+//! NIC threads ── submit() ──> thread http-0 ──> one request per sequence ──> server
 //!      origins <── push, finish ──┘  <── events: token ids ────────────────┘
 //! ```
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`dialect`] | what each server is asked, and what its events mean |
+//! | [`dialect`] | the API of each server: requests and events |
 //! | [`client`] | connections, kept and opened |
-//! | [`events`] | a stream's events, each within a bound |
+//! | [`events`] | events of a stream, of bounded size |
 //! | [`stream`] | one answer from its request to its end |
-//! | [`account`] | its tokens against what the server says of them |
-//! | [`dialect::trouble`] | what goes wrong, in words, and whose fault it is |
-//! | [`judge`] | what follows from that |
-//! | [`start`] | what is asked before the first sample |
-//! | [`threads`] | the threads, and a sequence's way through them |
-//! | [`command`] | the server as a program of ours |
-//! | [`counters`] | what it came to |
+//! | [`account`] | the received tokens against the server's counts |
+//! | [`dialect::trouble`] | errors: the message, and whose fault the error is |
+//! | [`judge`] | the consequence of an error |
+//! | [`start`] | queries before the first sample |
+//! | [`threads`] | the client threads and the path of a sequence |
+//! | [`command`] | the server as a child process |
+//! | [`counters`] | counts and times |
 //!
-//! `docs/llm-servers.md` has the dialects, the errors and what becomes of a sample.
+//! `docs/llm-servers.md` describes the dialects, the errors and the fate of a sample.
 
 mod account;
 mod client;
@@ -60,31 +60,31 @@ use self::{
 };
 use super::{Engine, EngineError, EngineParams, Sequence, Streaming, child, streaming::OnFatal};
 
-/// What the engine is called.
+/// The engine's name.
 const NAME: &str = "http";
 
-/// See the module.
+/// The `http` engine.
 pub struct Http {
     model: ModelSpec,
     config: HttpConfig,
-    /// Threads that speak with the server.
+    /// Number of client threads.
     count: usize,
     ask: Ask,
     counters: Arc<Counters>,
     fatal: Arc<Fatal>,
     program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
-    /// Most requests at once, once the server was asked.
+    /// Limit of concurrent requests; set at the start.
     in_flight: OnceLock<usize>,
-    /// What the start had to say.
+    /// Warnings of the start.
     warnings: Mutex<Vec<String>>,
-    /// Whether the server keeps prefixes, once it was asked.
+    /// State of the server's prefix cache; set at the start.
     cache: Mutex<Option<PrefixCache>>,
 }
 
 impl Http {
-    /// From `engine.http`, `engine.threads` and the model's tensors. No server is asked yet:
-    /// [`Streaming::start`] does.
+    /// Makes the engine from `engine.http`, `engine.threads` and the model's tensors. Sends no
+    /// request yet: [`Streaming::start`] does.
     ///
     /// # Errors
     /// [`EngineError::Param`] names the key.
@@ -152,13 +152,13 @@ impl Http {
         })
     }
 
-    /// What the requests came to so far.
+    /// Counts and times of the requests so far.
     pub fn report(&self) -> Report {
         self.counters.report()
     }
 
-    /// What the server's answers at the start give cause to say, each a sentence: a prefix cache
-    /// that is on, a context that is not known.
+    /// Warnings from the server's responses at the start, one sentence each: a prefix cache that is
+    /// on, an unknown context.
     pub fn warnings(&self) -> Vec<String> {
         self.warnings
             .lock()
@@ -215,7 +215,7 @@ impl Http {
             .map_err(|_| "it is started already".to_owned())
     }
 
-    /// Everything that is asked before the first sample.
+    /// Sends all queries before the first sample.
     async fn questions(&self, program: Option<&Program>) -> Result<Ask, String> {
         let config = &self.config;
         let mut server = self.server(&self.ask)?;
@@ -250,7 +250,7 @@ impl Http {
     }
 }
 
-/// Runs something on a runtime and a thread of its own: the caller's may have a runtime already.
+/// Runs a future on a new runtime and thread: the caller's thread may have a runtime already.
 fn block_on<T: Send>(what: impl Future<Output = Result<T, String>> + Send) -> Result<T, String> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| format!("no runtime to ask it from: {e}"))?;
@@ -307,13 +307,13 @@ impl Streaming for Http {
     }
 
     fn submit(&self, sequence: Sequence) {
-        // One that comes before the start is dropped: nobody can answer it.
+        // A sequence before the start is dropped: no thread can answer it.
         if let Some(threads) = self.threads.get() {
             threads.submit(sequence);
         }
     }
 
-    /// The threads end within `timeout`, and then a server of ours within `engine.http.stop_s`.
+    /// Ends the threads within `timeout`, then our server process within `engine.http.stop_s`.
     fn stop(&self, timeout: Duration) {
         self.fatal.mute();
         if let Some(threads) = self.threads.get() {

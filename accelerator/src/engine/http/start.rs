@@ -1,5 +1,5 @@
-//! What is asked before the first sample: ready, model, context, vocabulary, prefix cache, and one
-//! short answer as every sequence will ask for it.
+//! Queries before the first sample: readiness, model, context, vocabulary, prefix cache, and one
+//! short answer with the parameters of every sequence.
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +16,15 @@ use super::{
     },
 };
 
-/// A server that comes up is asked so often whether it is ready.
+/// Interval of readiness queries to a starting server.
 const LOOK: Duration = Duration::from_millis(100);
-/// And so often the log says that it is still waited for.
+/// Interval of log lines about the wait.
 const SAY: Duration = Duration::from_secs(10);
 
-/// Waits until the server says that it is ready.
+/// Waits until the server reports that it is ready.
 ///
 /// # Errors
-/// In words: there is none, it ended, it took too long.
+/// No server listens, the server ended, or it took too long; in words.
 pub(super) async fn ready(
     client: &Client,
     config: &HttpConfig,
@@ -34,7 +34,7 @@ pub(super) async fn ready(
     let mut said = began;
     loop {
         let why = match client.get("/health").await {
-            // A server without the question is asked the next one.
+            // A server without `/health` gets the next query.
             Ok((200 | 404, _)) => return Ok(()),
             Ok((status, words)) => {
                 format!("it answers {status} to /health: {}", trouble::words(&words))
@@ -71,10 +71,10 @@ pub(super) async fn ready(
     }
 }
 
-/// Asks what a dialect asks.
+/// Sends the queries of a dialect.
 ///
 /// # Errors
-/// In words, where an answer that is needed does not come.
+/// A required query has no usable response; in words.
 pub(super) async fn about(client: &Client, dialect: &Dialect, ask: &Ask) -> Result<About, String> {
     let mut about = About::default();
     for question in dialect.questions {
@@ -111,12 +111,12 @@ async fn one(
     Err(last)
 }
 
-/// Requests beyond those that the server works on: as one answer ends the next one is there.
+/// Requests beyond the server's concurrency, so that the next is queued when an answer ends.
 const AHEAD: usize = 8;
-/// Requests at once to a server that does not say how many it works on.
+/// Concurrent requests to a server that does not report its concurrency.
 const UNKNOWN: usize = 512;
 
-/// Most requests at once, and why: the configuration's word, or what follows from the server's.
+/// Limit of concurrent requests, and the reason: the configuration, or the server's concurrency.
 pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, String) {
     let says = match at_once {
         Some(n) => format!("it says that it works on {n} sequences at once"),
@@ -130,11 +130,11 @@ pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, 
     (n, says)
 }
 
-/// Holds what the server says against what is wanted of it; completes `ask`. Returns what whoever
-/// runs it should know, and whether it keeps prefixes.
+/// Compares the server's information with the configuration and completes `ask`. Returns warnings
+/// for the operator, and the state of the prefix cache.
 ///
 /// # Errors
-/// In words: what keeps the run from being right.
+/// A mismatch that would make the run wrong; in words.
 pub(super) fn judge(
     about: About,
     config: &HttpConfig,
@@ -189,7 +189,7 @@ pub(super) fn judge(
     Ok((warnings, cache))
 }
 
-/// What the server says goes before what its configuration says of it.
+/// The state of the prefix cache: the server's report counts before the configuration.
 fn prefix_cache(said: Option<bool>, config: &HttpConfig, dialect: &Dialect) -> PrefixCache {
     let off = dialect.without_prefix_cache;
     let (state, how) = match (said, &config.prefix_cache_off) {

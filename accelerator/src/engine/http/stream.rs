@@ -1,4 +1,4 @@
-//! One streamed answer: asked for, read to its end, its tokens handed on as they come.
+//! Requests one streamed answer, reads it to its end and passes its tokens on as they arrive.
 
 use std::{
     future::Future,
@@ -24,28 +24,27 @@ use super::{
 };
 use crate::engine::{Sequence, streaming::TooLong};
 
-/// Most bytes of an event beside its ids.
+/// Size limit of an event without its ids, in bytes.
 const EVENT: usize = 64 << 10;
-/// Most bytes of an event for each id of the prompt and of the answer so far, some of which send
-/// all of them each time, and their text.
+/// Bytes of an event for each id of prompt and answer: some servers send all ids and their text
+/// each time.
 const EVENT_ID: usize = 64;
-/// A wait is looked up from so often, to see whether anybody still wants what is waited for.
+/// Interval of checks whether the frontend still wants the answer.
 const LOOK: Duration = Duration::from_millis(200);
-/// The first pause before a busy server is asked again; it doubles.
+/// First pause before the next request to a busy server; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest.
+/// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Takes tokens as they come.
+/// Takes the tokens of an answer as they arrive.
 pub(super) trait Sink: Send {
-    /// False once nobody takes them any more.
+    /// False once the receiver is gone.
     fn is_wanted(&self) -> bool;
 
-    /// Takes what a step brought.
+    /// Takes the tokens of a step.
     fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong>;
 
-    /// True for an answer that is asked for to see whether the server is well: its tokens say
-    /// nothing of the streams that matter.
+    /// True for a trial of the server: its tokens do not count as progress of other streams.
     fn is_trial(&self) -> bool {
         false
     }
@@ -61,30 +60,30 @@ impl Sink for Sequence {
     }
 }
 
-/// The server, as one thread speaks with it.
+/// The server as one thread uses it.
 pub(super) struct Server {
     pub client: Client,
     pub dialect: &'static Dialect,
     pub ask: Ask,
     pub config: HttpConfig,
     pub counters: Arc<Counters>,
-    /// Most requests at once.
+    /// Limit of concurrent requests.
     pub in_flight: usize,
 }
 
-/// An answer that is complete, but for these tokens.
+/// A complete answer.
 pub(super) struct Whole {
-    /// The last ones: they go on once it is known that they are the last.
+    /// The last tokens, held until the end of the stream is checked.
     pub last: Tokens,
-    /// To be given back to the client.
+    /// The stream; the caller returns it to the client.
     pub answer: Answer,
 }
 
 impl Server {
-    /// Asks for an answer of `max_tokens` at most, and hands on all but its last tokens.
+    /// Requests an answer of at most `max_tokens` and passes all but its last tokens to `sink`.
     ///
     /// # Errors
-    /// [`Trouble`]; the request is closed by then.
+    /// [`Trouble`]; the request is closed.
     pub async fn answer(
         &self,
         prompt: &[i32],
@@ -109,7 +108,7 @@ impl Server {
         Ok(Whole { last, answer })
     }
 
-    /// Until the headers are there; says when what was answered was asked.
+    /// Sends requests until the headers arrive; returns the stream and the time of its request.
     async fn begin(&self, body: &Bytes, sink: &mut impl Sink) -> Result<(Answer, Asked), Trouble> {
         let first = self.asked();
         let mut pause = FIRST_PAUSE;
@@ -141,7 +140,7 @@ impl Server {
         }
     }
 
-    /// A request is sent now.
+    /// Marks the time of a request.
     pub(super) fn asked(&self) -> Asked {
         Asked {
             at: Instant::now(),
@@ -176,7 +175,7 @@ impl Server {
                 return Err(trouble::said_whole(event.data));
             }
             let brought = account.take((self.dialect.read)(event.data, tokens)?)?;
-            // Tokens alone move the deadline on: whatever else comes may come for ever.
+            // Only tokens extend the deadline: other events may go on without end.
             if account.came() > tokens {
                 steps += 1;
                 after = self.config.next_token();
@@ -204,13 +203,13 @@ impl Server {
         }
     }
 
-    /// A stream has no token `after` a deadline: how long it may go on waiting.
+    /// Handles a stream without a token `after` the deadline; returns the new deadline.
     ///
-    /// A request that waits in the server's queue waits on while the server brings tokens to any
-    /// stream, until more first tokens came than requests can have been in front of it.
+    /// A queued request keeps waiting while any stream receives tokens, until the first tokens of
+    /// other streams outnumber the requests that can have been ahead of it.
     ///
     /// # Errors
-    /// [`Trouble::Silent`]
+    /// [`Trouble::Silent`] if the stream may not wait longer.
     fn late(&self, tokens: usize, after: Duration, asked: Asked) -> Result<Instant, Trouble> {
         if tokens == 0 && self.may_wait(after, asked) {
             let left = after.saturating_sub(self.counters.silence());
@@ -219,14 +218,14 @@ impl Server {
         Err(Trouble::Silent { tokens, after })
     }
 
-    /// Whether the server brought tokens to any stream in the time `within`, and has not forgotten
-    /// the request that was `asked` first.
+    /// True if any stream received a token in the time `within`, and so few first tokens have come
+    /// since `asked` that the request may still be in the server's queue.
     fn may_wait(&self, within: Duration, asked: Asked) -> bool {
         let firsts = self.counters.firsts.load(Relaxed) - asked.firsts;
         self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
     }
 
-    /// An answer of several tokens came in one event.
+    /// Counts an answer of several tokens that arrived in one event, and warns once.
     fn came_whole(&self, tokens: usize) {
         if self.counters.whole.fetch_add(1, Relaxed) == 0 {
             tracing::warn!(
@@ -238,16 +237,15 @@ impl Server {
     }
 }
 
-/// When a request was sent.
+/// The time of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub at: Instant,
-    /// First tokens that had come to any stream by then.
+    /// First tokens of all streams before that time.
     firsts: u64,
 }
 
-/// Waits for something for as long as the sink is wanted. Past `until`, `late` gives more time or
-/// says what is wrong.
+/// Waits for `what` while the sink is wanted. At `until`, `late` gives a new deadline or an error.
 async fn wanted<F: Future>(
     sink: &mut impl Sink,
     mut until: Instant,

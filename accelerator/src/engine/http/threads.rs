@@ -1,4 +1,4 @@
-//! The threads that speak with the server: each has its runtime, its connections, its sequences.
+//! Runs the client threads: each has a runtime, connections and sequences.
 
 use std::{
     io,
@@ -31,9 +31,9 @@ use crate::engine::{
     streaming::{OnFatal, TOKEN_BYTES, guarded},
 };
 
-/// See the module.
+/// The client threads.
 pub(super) struct Threads {
-    /// Never full: whoever submits keeps to [`Streaming::in_flight`](crate::engine::Streaming).
+    /// Unbounded: the submitter keeps to [`Streaming::in_flight`](crate::engine::Streaming).
     to: Vec<UnboundedSender<Sequence>>,
     next: AtomicUsize,
     stop: watch::Sender<bool>,
@@ -41,10 +41,10 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Starts one for each server.
+    /// Starts one thread for each server.
     ///
     /// # Errors
-    /// The system's.
+    /// The system cannot start a thread or runtime.
     pub fn start(servers: Vec<Server>, judge: &Arc<Judge>, fatal: &Arc<Fatal>) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = mpsc::channel();
@@ -65,7 +65,7 @@ impl Threads {
             thread.spawn(move || {
                 guarded(NAME, i, &told, || {
                     runtime.block_on(serve(Arc::new(work), from, stopped));
-                    // With it go the sequences that are left, and their connections.
+                    // This drops the remaining sequences and their connections.
                     drop(runtime);
                     Ok(())
                 });
@@ -81,17 +81,17 @@ impl Threads {
         })
     }
 
-    /// Hands a sequence to one of them; one that comes too late is dropped.
+    /// Hands a sequence to one thread; drops it after the stop.
     pub fn submit(&self, sequence: Sequence) {
         let i = match self.to.len() {
             1 => 0,
             n => self.next.fetch_add(1, Relaxed) % n,
         };
-        // An error brings the sequence back, and drops it.
+        // An error returns the sequence, and it is dropped.
         let _ = self.to[i].send(sequence);
     }
 
-    /// Ends them and drops what they have; false where one does not end `within`.
+    /// Ends the threads and drops their sequences; false if a thread does not end `within`.
     pub fn stop(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         let _ = self.stop.send(true);
@@ -100,7 +100,7 @@ impl Threads {
         };
         self.to.iter().all(|_| {
             let left = until.saturating_duration_since(Instant::now());
-            // All have ended where nobody can say so any more.
+            // A closed channel means that all threads have ended.
             !matches!(
                 ended.recv_timeout(left),
                 Err(mpsc::RecvTimeoutError::Timeout)
@@ -130,9 +130,9 @@ async fn serve(
     }
 }
 
-/// What a thread's sequences share.
+/// State that the sequences of one thread share.
 struct Work {
-    /// Which thread it is.
+    /// Index of the thread.
     thread: usize,
     server: Server,
     judge: Arc<Judge>,
@@ -140,7 +140,7 @@ struct Work {
 }
 
 impl Work {
-    /// A sequence is over: its panic ends the node, as that of any engine's thread.
+    /// Handles the end of a sequence's task: a panic ends the node.
     fn ended(&self, ended: Result<(), JoinError>) {
         if let Err(error) = ended
             && let Ok(panic) = error.try_into_panic()
@@ -153,7 +153,7 @@ impl Work {
         }
     }
 
-    /// One sequence, from its prompt to its fate.
+    /// Runs one sequence, from its prompt to its answer or verdict.
     async fn run(self: Arc<Self>, mut sequence: Sequence) {
         let server = &self.server;
         let stream = server.counters.stream();
@@ -183,7 +183,7 @@ impl Work {
         }
     }
 
-    /// The prompt's ids, each one that the model can have.
+    /// The ids of the prompt, all within the vocabulary.
     fn prompt(&self, sequence: &Sequence) -> Result<Vec<i32>, Trouble> {
         let ask = &self.server.ask;
         let bytes = sequence.input().len();

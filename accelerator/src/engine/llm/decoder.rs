@@ -1,8 +1,8 @@
-//! The decoder on ONNX Runtime: one step of several sequences, keys and values in place.
+//! Runs decoder steps of several sequences on ONNX Runtime, with keys and values in place.
 //!
-//! Each layer's keys and values of all slots are one tensor, and a step is given the part of its
-//! slots as input and output at once, so that nothing is copied. The crate's own binding clones
-//! what it is given; so the runtime's C functions are called here.
+//! One tensor per layer holds the keys, and one the values, of all slots. A step gets the slots of
+//! its rows as input and output at once, so nothing is copied. The binding of the `ort` crate
+//! clones its values, so this module calls the C API.
 
 use std::{
     ffi::{CStr, c_void},
@@ -23,30 +23,30 @@ use super::{
 };
 use crate::engine::onnx::one_line;
 
-/// The likeliest next token, and the one after it.
+/// The most likely next token and the second most likely.
 pub(super) type Best = [i64; 2];
 
-/// What a row of a step brings.
+/// One row of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fed<'t> {
-    /// Its new tokens.
+    /// The row's new tokens.
     pub tokens: &'t [i64],
-    /// Positions in use once they are computed.
+    /// Positions in use after the step.
     pub held: usize,
 }
 
 /// A session, the slots of its sequences, and the buffers of a step.
 pub(super) struct Decoder {
-    /// Bound memory is looked at within [`Decoder::run`] alone.
+    /// Accesses bound memory only within [`Decoder::run`].
     binding: Binding,
-    /// Of every layer and kind: f32 [slots, heads, context, width].
+    /// One per layer and kind: f32 [slots, heads, context, width].
     caches: Vec<Cache>,
-    /// Takes the caches' memory back, so it goes behind them.
+    /// Frees the caches' memory, so it must be dropped after them.
     _allocator: Allocator,
-    /// Of where they lie.
+    /// Where the caches are.
     cache_memory: MemoryInfo<'static>,
     cpu: MemoryInfo<'static>,
-    /// Behind what belongs to it.
+    /// Declared after its binding and caches, so dropped after them.
     session: Session,
     graph: Graph,
     slots: usize,
@@ -58,16 +58,16 @@ pub(super) struct Decoder {
 }
 
 struct Cache {
-    /// Keeps the memory.
+    /// Owns the memory.
     _tensor: Tensor<f32>,
     address: NonNull<f32>,
 }
 
 impl Decoder {
-    /// Makes the slots in the memory that `memory` names, or the CPU's.
+    /// Allocates the slots in `memory`, by default the CPU's.
     ///
     /// # Errors
-    /// The runtime's words, in one line.
+    /// The runtime's message, in one line.
     pub fn new(
         session: Session,
         graph: Graph,
@@ -86,8 +86,8 @@ impl Decoder {
             let address = NonNull::new(tensor.data_ptr_mut().cast::<f32>());
             let address = address.ok_or_else(|| "no memory for keys and values".to_owned())?;
             if on_cpu {
-                // SAFETY: the tensor was just made with that many elements, in this process's
-                // memory, and nobody else has its address.
+                // SAFETY: the tensor is new, has `elements` elements in this process's memory, and
+                // only this function has its address.
                 unsafe { address.write_bytes(0, elements) };
             }
             Ok::<_, String>(Cache {
@@ -114,12 +114,12 @@ impl Decoder {
         })
     }
 
-    /// True where [`Decoder::move_slot`] can be called.
+    /// True if [`Decoder::move_slot`] is allowed: the caches are in CPU memory.
     pub fn can_move(&self) -> bool {
         self.on_cpu
     }
 
-    /// Copies a sequence's keys and values to another slot.
+    /// Copies the keys and values of a sequence to another slot.
     pub fn move_slot(&mut self, m: Move) {
         let Graph { heads, width, .. } = self.graph;
         let head = self.context * width;
@@ -130,8 +130,8 @@ impl Decoder {
             for h in 0..heads {
                 let (from, to) = (m.from * slot + h * head, m.to * slot + h * head);
                 // SAFETY: both slots lie within the tensor, which is in this process's memory, and
-                // `held` positions of a head within the slot (checked above); the slots are two,
-                // so that the ranges do not overlap; no step runs, since `self` is exclusive.
+                // `held` positions of a head lie within the slot (asserted above). The slots differ
+                // (asserted), so the ranges do not overlap. `self` is exclusive, so no step runs.
                 unsafe {
                     let cache = cache.address.as_ptr();
                     ptr::copy_nonoverlapping(cache.add(from), cache.add(to), m.held * width);
@@ -140,11 +140,11 @@ impl Decoder {
         }
     }
 
-    /// Computes the rows' tokens, which are as many for each, in the slots from `first` on; gives
-    /// what may follow the last of each.
+    /// Computes the new tokens of the rows in the slots from `first` on, and returns the candidates
+    /// after each row's last token. All rows have the same number of tokens.
     ///
     /// # Errors
-    /// What the rows have wrong, or the runtime's words.
+    /// A row does not fit its slot, or the runtime's message.
     pub fn step<'t>(
         &mut self,
         first: usize,
@@ -177,7 +177,7 @@ impl Decoder {
         Ok(&self.next)
     }
 
-    /// Binds and runs; `ids`, `used` and `next` are filled.
+    /// Binds and runs the step; `step` has filled `ids`, `used` and `next`.
     fn run(&mut self, first: usize, rows: usize) -> ort::Result<()> {
         let each = (self.ids.len() / rows) as i64;
         let rows_i = rows as i64;
@@ -188,12 +188,11 @@ impl Decoder {
         let Graph { heads, width, .. } = self.graph;
         let slot = heads * self.context * width;
         let shape = [rows_i, heads as i64, self.context as i64, width as i64];
-        // `ids` has `rows * each` elements, `used` has `rows` and `next` twice as many, all filled
-        // by `step`; a cache has `slots` slots, and `first + rows` are at most as many (checked in
-        // `step`).
-        // SAFETY: each view is of memory that this object, or the frame, owns and that is as large
-        // as its shape says, as above. None of it moves or is freed before `run` returns; later it
-        // is bound anew before it is looked at.
+        // `ids` has `rows * each` elements, `used` has `rows`, and `next` twice as many, all filled
+        // by `step`. A cache has `slots` slots and `first + rows <= slots` (checked in `step`).
+        // SAFETY: each view covers memory that this object or the stack frame owns, at least as
+        // large as its shape (see above). The memory neither moves nor is freed before `run`
+        // returns; later steps bind every view again before use.
         unsafe {
             let (i64s, i32s) = (
                 Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
@@ -219,20 +218,20 @@ impl Decoder {
     }
 }
 
-/// The runtime's answer as a result.
+/// Converts a status of the runtime to a result.
 fn checked(status: sys::OrtStatusPtr) -> ort::Result<()> {
-    // SAFETY: every status that comes here is what a function of the runtime has just returned,
-    // and it is given up here.
+    // SAFETY: each caller passes a status that a function of the runtime has just returned, and
+    // this call consumes it.
     unsafe { ort::Error::result_from_status(status) }
 }
 
-/// A tensor over memory of somebody else's.
+/// A tensor over borrowed memory.
 struct View(NonNull<sys::OrtValue>);
 
 impl View {
     /// # Safety
-    /// `address` must hold as many elements as `shape` says, in the memory that `memory` names, for
-    /// as long as the view, or what it is bound to, is looked at.
+    /// `memory` must contain `address` with the number of elements of `shape`, for as long as the
+    /// runtime accesses the view or a binding of it.
     unsafe fn new(
         memory: &MemoryInfo<'static>,
         address: *mut c_void,
@@ -245,8 +244,8 @@ impl View {
         };
         let elements: i64 = shape.iter().product();
         let mut made = ptr::null_mut();
-        // SAFETY: pointers and lengths are those of living slices; the caller's promise holds for
-        // the address.
+        // SAFETY: the pointers and lengths are those of living slices; the caller guarantees the
+        // memory at `address`.
         checked(unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 memory.ptr(),
@@ -265,19 +264,18 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, and released once; a binding holds a reference of its own.
+        // SAFETY: made by `new` and released once; a binding holds its own reference.
         unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) }
     }
 }
 
-/// What a session reads from and writes to.
+/// The bound inputs and outputs of a session.
 struct Binding(NonNull<sys::OrtIoBinding>);
 
 impl Binding {
     fn new(session: &Session) -> Result<Self, String> {
         let mut made = ptr::null_mut();
-        // SAFETY: the session lives; the runtime takes the pointer as mutable and guards its own
-        // state.
+        // SAFETY: the session lives; the runtime guards its state behind the mutable pointer.
         checked(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut made) })
             .map_err(|e| one_line(&e.to_string()))?;
         NonNull::new(made)
@@ -286,8 +284,8 @@ impl Binding {
     }
 
     fn input(&mut self, name: &CStr, view: &View) -> ort::Result<()> {
-        // SAFETY: binding and view live, the name ends with a zero; a name that was bound before is
-        // bound anew.
+        // SAFETY: binding and view live, and the name ends with a zero. A second binding of a name
+        // replaces the first.
         checked(unsafe { (ort::api().BindInput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
     }
 
@@ -297,10 +295,10 @@ impl Binding {
     }
 
     /// # Safety
-    /// Whatever is bound must still hold what its view said.
+    /// All bound memory must still be as its view describes.
     unsafe fn run(&mut self, session: &mut Session) -> ort::Result<()> {
-        // SAFETY: session and binding live, and `&mut` keeps others away; the caller's promise
-        // holds for the rest. No options is what the runtime takes for none.
+        // SAFETY: session and binding live, and `&mut` excludes other users; the caller guarantees
+        // the bound memory. Null means no run options.
         checked(unsafe {
             (ort::api().RunWithBinding)(session.ptr().cast_mut(), ptr::null(), self.0.as_ptr())
         })
@@ -309,7 +307,7 @@ impl Binding {
 
 impl Drop for Binding {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, and released once.
+        // SAFETY: made by `new` and released once.
         unsafe { (ort::api().ReleaseIoBinding)(self.0.as_ptr()) }
     }
 }

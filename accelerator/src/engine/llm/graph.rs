@@ -1,4 +1,4 @@
-//! What a decoder graph takes and gives, from its own metadata.
+//! Reads the inputs and outputs of a decoder graph from its metadata.
 
 use std::{
     ffi::{CStr, CString},
@@ -17,25 +17,25 @@ pub(super) const USED: &CStr = c"seqlens_k";
 pub(super) const LONGEST: &CStr = c"total_sequence_length";
 pub(super) const NEXT: &CStr = c"next";
 
-/// A decoder as `models/export_llm.py` writes them.
+/// A decoder in the form of `models/export_llm.py`.
 #[derive(Debug)]
 pub(super) struct Graph {
-    /// Names of each cache, going in and coming out: keys and values of each layer.
+    /// Input and output name of each cache: keys and values of each layer.
     pub caches: Vec<(CString, CString)>,
-    /// Heads of a cache, and elements of each.
+    /// Number of heads of a cache, and elements per head.
     pub heads: usize,
     pub width: usize,
-    /// Tokens that it knows.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// Positions at most.
+    /// Limit of positions.
     pub context: usize,
-    /// The token that ends an answer.
+    /// The end-of-sequence token.
     pub eos: i32,
 }
 
 impl Graph {
     /// # Errors
-    /// [`EngineError::ModelUnsupported`] names the tensor, or the entry of the metadata.
+    /// [`EngineError::ModelUnsupported`] names the tensor, or the metadata entry.
     pub fn read<'s>(session: &'s Session, path: &Path) -> Result<Self, EngineError> {
         let refuse = |tensor: &str, reason: &str| EngineError::ModelUnsupported {
             path: path.to_owned(),
@@ -103,7 +103,7 @@ impl Graph {
     }
 }
 
-/// The shape of the tensor of this name and element type.
+/// Shape of the tensor with this name and element type.
 fn tensor<'o>(outlets: &'o [Outlet], name: &str, element: TensorElementType) -> Option<&'o [i64]> {
     let outlet = outlets.iter().find(|o| o.name() == name)?;
     match outlet.dtype() {

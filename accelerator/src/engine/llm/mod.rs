@@ -1,18 +1,18 @@
-//! `llm`: a small language model in this process, on ONNX Runtime, several sequences at once.
+//! The `llm` engine: several sequences of a small language model, in this process on ONNX Runtime.
 //!
 //! ```text
 //!  submit --> queue --> thread `llm`: Schedule::next --> Decoder::step --> Sequence::push, finish
 //!                            ^-- joins, moves, leaves       (one prompt, or one token of each)
 //! ```
 //!
-//! * `graph` - what the model file takes and gives
-//! * `schedule` - which sequence is in which slot, and what comes next; plain data
-//! * `decoder` - one step on ONNX Runtime, keys and values in place
-//! * `work` - the thread between them
+//! * `graph` - the inputs and outputs of the model file
+//! * `schedule` - the slots of the sequences and the next step; plain data
+//! * `decoder` - one step on ONNX Runtime, with keys and values in place
+//! * `work` - the thread that connects them
 //!
-//! The likeliest token is taken, always. A prompt is computed alone; and what a row of a step gives
-//! does not depend on the rows beside it, as long as the runtime's kernels treat all rows alike,
-//! which is what the tests hold it to. So the same prompt has the same answer whoever is there.
+//! The engine always takes the most likely token. It computes each prompt alone. The result of a
+//! row does not depend on other rows as long as the runtime's kernels treat all rows alike, which
+//! the tests check. So the same prompt has the same answer in any company.
 
 mod decoder;
 mod graph;
@@ -47,12 +47,12 @@ use super::{
     streaming::{OnFatal, TokenModel},
 };
 
-/// Tokens of the longest answer where nothing says it.
+/// Longest answer in tokens, without a configured limit.
 const DEFAULT_ANSWER: usize = 256;
-/// For making the slots and the first steps.
+/// Time limit for allocating the slots and the first steps.
 const START: Duration = Duration::from_secs(300);
 
-/// See the module.
+/// The `llm` engine.
 pub struct Llm {
     model: ModelSpec,
     lengths: Lengths,
@@ -63,19 +63,19 @@ pub struct Llm {
     limits: Limits,
     gpu: Option<i32>,
     shared: Arc<Shared>,
-    /// What was loaded to read the model; the thread takes it.
+    /// The session that read the model; the thread takes it.
     session: Mutex<Option<Session>>,
-    /// Gone with its thread.
+    /// Disconnects when the thread ends.
     running: Mutex<Option<Receiver<()>>>,
 }
 
 impl Llm {
-    /// Finds ONNX Runtime, loads the model, and sees that the longest prompt and the longest answer
-    /// fit a slot.
+    /// Finds ONNX Runtime, loads the model, and checks that the longest prompt and the longest
+    /// answer fit a slot.
     ///
     /// # Errors
-    /// A library or a model that is missing or unusable, each with its path; a key of `engine.llm`
-    /// that does not fit the model.
+    /// A missing or unusable library or model, with its path; a key of `engine.llm` that does not
+    /// fit the model.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.file.clone().ok_or_else(|| EngineError::Param {
             field: "model.file",
@@ -123,7 +123,7 @@ impl Llm {
         })
     }
 
-    /// Why this prompt cannot be run, if it cannot.
+    /// The error of a prompt that cannot run, if any.
     fn refusal(&self, sequence: &Sequence) -> Option<EngineError> {
         let bytes = sequence.input().len();
         if self.lengths.rows(bytes).is_none() {
@@ -180,7 +180,7 @@ impl Streaming for Llm {
         std::thread::Builder::new()
             .name("llm".to_owned())
             .spawn(move || {
-                // Dropped with the thread, whatever ends it.
+                // Dropped at the end of the thread, also by panic.
                 let _ended = ended;
                 work.run(&ready, &fatal);
             })
@@ -213,7 +213,7 @@ impl Streaming for Llm {
     fn stop(&self, timeout: Duration) {
         self.shared.close();
         let running = lock(&self.running).take();
-        // Nothing is ever sent: the channel closes with the thread.
+        // The thread sends nothing: the channel closes at its end.
         let waited = running.map(|running| running.recv_timeout(timeout));
         if waited == Some(Err(RecvTimeoutError::Timeout)) {
             tracing::warn!("engine llm: its step was not done after {timeout:?}");
@@ -225,7 +225,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The GPU, where one is to be used and the library can.
+/// The GPU's index, if one is configured; an error if the library does not support it.
 fn gpu(params: &EngineParams) -> Result<Option<i32>, EngineError> {
     if params.engine.provider == Provider::Cpu {
         return Ok(None);
@@ -248,7 +248,7 @@ fn open(settings: &Settings, gpu: Option<i32>) -> Result<Session, EngineError> {
     }
 }
 
-/// Where the slots lie on a GPU.
+/// Memory of the slots on a GPU.
 fn gpu_memory(index: i32) -> Result<MemoryInfo<'static>, EngineError> {
     let (device, kind) = (AllocatorType::Device, MemoryType::Default);
     MemoryInfo::new(AllocationDevice::CUDA, index, device, kind).map_err(|e| {
@@ -258,13 +258,13 @@ fn gpu_memory(index: i32) -> Result<MemoryInfo<'static>, EngineError> {
     })
 }
 
-/// What the model takes and gives where the configuration does not say it.
+/// Inputs and outputs of the model, if the configuration does not give them.
 fn default_model(name: &str, graph: &Graph, config: &LlmConfig, answer: usize) -> ModelSpec {
     let context = config.context.unwrap_or(graph.context);
     ModelSpec::of_tokens(name, context.saturating_sub(answer).max(1), answer)
 }
 
-/// How the configuration's numbers go with the model's.
+/// Checks the configured limits against the model's.
 fn check(
     prompt: usize,
     answer: usize,

@@ -1,26 +1,26 @@
-//! Which sequence is in which slot, and what the next step computes. Plain data: no I/O, no clock.
+//! Assigns sequences to slots and chooses the next step. Plain data: no I/O, no clock.
 //!
 //! ```text
 //!  push --> waiting --Join--> slot: keys and values of one sequence --Decode--> ... --take--> free
 //!                             (alone, all of its prompt)     (one token of each, together)
 //! ```
 //!
-//! A prompt is computed alone, so that what comes of it does not depend on who else is there; then
-//! the sequence takes a token in each step of all. Few join between two such steps, since whoever
-//! is at work waits meanwhile.
+//! A prompt is computed alone, so its result does not depend on other sequences. Then the sequence
+//! gets one token in each step of all. Only a few sequences join between two such steps, because
+//! running sequences wait meanwhile.
 
 use std::collections::VecDeque;
 
 /// A sequence in its slot.
 #[derive(Debug)]
 pub(super) struct Row<T> {
-    /// Whose it is.
+    /// The caller's handle of the sequence.
     pub owner: T,
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     pub prompt: usize,
-    /// Tokens made so far.
+    /// Tokens generated so far.
     pub made: usize,
-    /// The newest of them: what the next step computes.
+    /// The newest token: the next step computes it.
     pub last: i32,
 }
 
@@ -29,56 +29,56 @@ impl<T> Row<T> {
     pub fn held(&self) -> usize {
         match self.made {
             0 => 0,
-            // The newest token is not in there yet.
+            // The keys and values of the newest token are not computed yet.
             made => self.prompt + made - 1,
         }
     }
 }
 
-/// What to compute.
+/// The next computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing is there.
+    /// No sequence is present.
     Idle,
-    /// The prompt of the sequence that was put into this slot.
+    /// The prompt of the sequence that joined in this slot.
     Join {
-        /// Which slot.
+        /// Index of the slot.
         slot: usize,
     },
     /// One token of each sequence in these slots.
     Decode {
         /// The first slot.
         first: usize,
-        /// How many; a slot between may be free.
+        /// Number of slots; some between may be free.
         rows: usize,
     },
 }
 
-/// The keys and values of a sequence that go to another slot.
+/// A copy of a sequence's keys and values to another slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Move {
-    /// Slot that they are in.
+    /// The current slot.
     pub from: usize,
-    /// A free one.
+    /// The free slot.
     pub to: usize,
-    /// Positions that are in use.
+    /// Positions in use.
     pub held: usize,
 }
 
-/// See the module.
+/// The slots and the waiting sequences.
 #[derive(Debug)]
 pub(super) struct Schedule<T> {
     slots: Box<[Option<Row<T>>]>,
-    /// With the lengths of their prompts.
+    /// Waiting sequences with the lengths of their prompts.
     waiting: VecDeque<(T, usize)>,
     active: usize,
-    /// Joined since the last step of all.
+    /// Sequences that joined since the last step of all.
     joined: usize,
     moves: bool,
 }
 
 impl<T> Schedule<T> {
-    /// `moves`: sequences may change slots, so that those at work are side by side.
+    /// `moves`: sequences may change slots, so that the used slots are contiguous.
     pub fn new(slots: usize, moves: bool) -> Self {
         Schedule {
             slots: (0..slots).map(|_| None).collect(),
@@ -89,22 +89,22 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// How many there are.
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Sequences that may join between two steps of all.
+    /// Limit of joins between two steps of all.
     fn joins(&self) -> usize {
         1 + self.slots.len() / 8
     }
 
-    /// Takes a sequence with a prompt of so many tokens.
+    /// Queues a sequence with a prompt of `prompt` tokens.
     pub fn push(&mut self, owner: T, prompt: usize) {
         self.waiting.push_back((owner, prompt));
     }
 
-    /// Drops the sequences that are not wanted any more.
+    /// Drops the sequences that are no longer wanted.
     pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
         self.waiting.retain(|(owner, _)| wanted(owner));
         for slot in &mut self.slots {
@@ -115,7 +115,7 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// The next step. `moved` is told of each sequence that changes its slot before it.
+    /// Returns the next step; calls `moved` for each sequence that changes its slot before it.
     pub fn next(&mut self, mut moved: impl FnMut(Move)) -> Step {
         let free = self.slots.iter().position(Option::is_none);
         if let Some(slot) = free
@@ -153,7 +153,7 @@ impl<T> Schedule<T> {
             if self.slots[to].is_some() {
                 continue;
             }
-            // As many as are active lie from here on or before, so one lies behind.
+            // `active` sequences do not fit in front of this hole, so one lies behind it.
             let Some(from) = self.slots.iter().rposition(Option::is_some) else {
                 return;
             };
@@ -170,7 +170,7 @@ impl<T> Schedule<T> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// Frees a slot and gives back whose it was.
+    /// Frees a slot and returns the handle of its sequence.
     pub fn take(&mut self, slot: usize) -> Option<T> {
         let row = self.slots.get_mut(slot)?.take()?;
         self.active -= 1;

@@ -1,4 +1,4 @@
-//! The engine's thread: takes sequences from the queue, runs steps, hands tokens on.
+//! Runs the engine's thread: takes sequences from the queue, runs steps, passes tokens on.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -22,29 +22,29 @@ use super::{
 };
 use crate::engine::{EngineError, Sequence};
 
-/// An idle thread looks again after so long, though nobody woke it.
+/// Longest sleep of an idle thread.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// Longest prompt that the first steps are made with.
+/// Longest prompt of the warm-up.
 const WARM_PROMPT: usize = 128;
 
-/// When an answer ends.
+/// Limits of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Tokens of the shortest answer.
+    /// Least number of tokens in an answer.
     pub min: usize,
-    /// Tokens of the longest.
+    /// Largest number of tokens in an answer.
     pub max: usize,
-    /// The token that ends one.
+    /// The end-of-sequence token.
     pub eos: i32,
 }
 
 impl Limits {
-    /// The next token of an answer of so many, and whether it is the last.
+    /// The next token after `made` tokens, and whether it ends the answer.
     fn choose(&self, best: Best, made: usize) -> (i32, bool) {
         let of = |id: i64| i32::try_from(id).unwrap_or(i32::MAX);
         let first = of(best[0]);
         let token = match first == self.eos && made + 1 < self.min {
-            // As if the end had no score at all.
+            // An end before the minimum is replaced by the second most likely token.
             true => of(best[1]),
             false => first,
         };
@@ -52,12 +52,12 @@ impl Limits {
     }
 }
 
-/// The way in.
+/// The queue of sequences to the engine's thread.
 #[derive(Default)]
 pub(super) struct Shared {
     queue: SegQueue<Sequence>,
     closed: AtomicBool,
-    /// Whom to wake.
+    /// The thread to wake.
     worker: Mutex<Option<Thread>>,
 }
 
@@ -66,11 +66,11 @@ impl Shared {
         self.closed.store(false, SeqCst);
     }
 
-    /// Takes a sequence; once closed, drops it.
+    /// Queues a sequence; drops it once the queue is closed.
     pub fn submit(&self, sequence: Sequence) {
         self.queue.push(sequence);
         match self.closed.load(SeqCst) {
-            // Whoever closed it may have emptied the queue before.
+            // `close` may have cleared the queue before this push.
             true => self.clear(),
             false => self.wake(),
         }
@@ -92,7 +92,7 @@ impl Shared {
         }
     }
 
-    /// One lock for each sample, held for as long as a look at an atomic, or a wake-up, takes.
+    /// Wakes the thread. One short lock per sample.
     fn wake(&self) {
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(worker) = &*worker {
@@ -101,7 +101,7 @@ impl Shared {
     }
 }
 
-/// What the thread is made from.
+/// Parameters of the thread.
 pub(super) struct Work {
     pub session: Session,
     pub graph: Graph,
@@ -114,7 +114,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// The thread's whole life: warms up, says so, serves until the way in is closed.
+    /// The thread's body: warms up, reports readiness, serves until the queue is closed.
     pub fn run(self, ready: &Sender<Result<(), EngineError>>, fatal: &OnFatal) {
         let (slots, shared) = (self.slots, self.shared.clone());
         *shared.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
@@ -126,7 +126,7 @@ impl Work {
             });
             match loaded {
                 Ok(serving) => {
-                    // Nobody waits any more where this fails.
+                    // The send fails only after the start has timed out.
                     let _ = ready.send(Ok(()));
                     serving.serve()
                 }
@@ -160,7 +160,7 @@ fn failed(batch: usize, reason: String) -> EngineError {
     }
 }
 
-/// A panic's message.
+/// The message of a panic.
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
@@ -172,11 +172,11 @@ struct Loop {
     schedule: Schedule<Sequence>,
     limits: Limits,
     shared: Arc<Shared>,
-    /// The prompt of who joins.
+    /// The prompt of the joining sequence.
     prompt: Vec<i64>,
-    /// The newest token of each row of a step, and the positions in use once it is computed.
+    /// The newest token of each row of a step, and the positions in use after the step.
     newest: Vec<(i64, usize)>,
-    /// What came of a step.
+    /// The results of a step.
     best: Vec<Best>,
 }
 
@@ -195,8 +195,8 @@ impl Loop {
         })
     }
 
-    /// A prompt, one sequence and all of them: what the runtime makes at its first steps is there
-    /// before the first sample.
+    /// Runs one prompt, one row and all rows, so that the runtime's first-use work is done before
+    /// the first sample.
     fn warm_up(&mut self, prompt: usize) -> Result<(), String> {
         let tokens = vec![0; prompt];
         let fed = Fed {
@@ -233,7 +233,7 @@ impl Loop {
         Ok(())
     }
 
-    /// Computes a prompt, and hands on the first token.
+    /// Computes a prompt and passes the first token on.
     fn join(&mut self, slot: usize) -> Result<(), String> {
         let Some(row) = self.schedule.row(slot) else {
             return Ok(());
@@ -249,11 +249,11 @@ impl Loop {
         Ok(())
     }
 
-    /// Computes a token of each row, and hands them on.
+    /// Computes a token of each row and passes them on.
     fn decode(&mut self, first: usize, rows: usize) -> Result<(), String> {
         self.newest.clear();
         for slot in first..first + rows {
-            // A hole computes something in a slot that nobody has.
+            // A hole computes a dummy token in a free slot.
             let newest = match self.schedule.row(slot) {
                 Some(row) => (i64::from(row.last), row.held() + 1),
                 None => (0, 1),

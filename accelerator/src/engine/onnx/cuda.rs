@@ -1,5 +1,4 @@
-//! ONNX Runtime's CUDA provider: a session for each worker, on the worker's stream, which waits for
-//! its copies.
+//! Runs ONNX Runtime's CUDA provider: a session for each worker, on the worker's stream.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -22,21 +21,21 @@ use crate::engine::{
     cuda::{Device, Meter, Registry, Staged, StreamWorker},
 };
 
-/// The GPU of an engine, and what its workers share.
+/// The GPU of an engine, and the state that its workers share.
 #[derive(Debug)]
 pub(super) struct Gpu {
     device: Arc<Device>,
     registry: Arc<Registry>,
     meter: Arc<Meter>,
-    /// Samples that the buffers hold.
+    /// Capacity of the buffers, in samples.
     largest: usize,
     spin_us: u64,
 }
 
-/// Whether the library, which is open, has the provider.
+/// Checks that the opened library has the CUDA provider.
 ///
 /// # Errors
-/// [`EngineError::Provider`] for one without.
+/// [`EngineError::Provider`] if it has not.
 pub(super) fn check_provider() -> Result<(), EngineError> {
     let provider = |reason| EngineError::Provider { reason };
     match ep::CUDA::is_available() {
@@ -47,10 +46,10 @@ pub(super) fn check_provider() -> Result<(), EngineError> {
 }
 
 impl Gpu {
-    /// For batches that run at up to `largest` samples.
+    /// Opens the GPU for batches that run at up to `largest` samples.
     ///
     /// # Errors
-    /// The GPU's.
+    /// The GPU cannot be opened.
     pub fn open(params: &EngineParams, largest: usize) -> Result<Self, EngineError> {
         Ok(Gpu {
             device: Device::open(params.engine.gpu)?,
@@ -74,21 +73,21 @@ impl Gpu {
     }
 }
 
-/// One worker: its session before the stream that it runs on.
+/// A worker on a GPU. The session is declared before its stream, so dropped first.
 pub(super) struct OnGpu {
-    /// Before the session that it belongs to.
+    /// Dropped before its session.
     allocator: Allocator,
     session: Session,
     stream: StreamWorker,
     memory: MemoryInfo<'static>,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
-    /// Every batch is run at this size.
+    /// The size of every batch, if it is fixed.
     fixed: Option<usize>,
 }
 
 impl OnGpu {
-    /// `fixed`: the model's own batch.
+    /// Makes a worker, on its own thread. `fixed`: the model's fixed batch size.
     pub fn new(
         model: &ModelSpec,
         fixed: Option<usize>,
@@ -100,9 +99,9 @@ impl OnGpu {
         let index = i32::try_from(device.index()).unwrap_or(i32::MAX);
         let provider = ep::CUDA::default()
             .with_device_id(index)
-            // The other searches run a convolution in every way there is, for each new batch size.
+            // Other searches try every algorithm of a convolution for each new batch size.
             .with_conv_algorithm_search(ConvAlgorithmSearch::Heuristic);
-        // SAFETY: the stream is the stream worker's, which is dropped after the session.
+        // SAFETY: the stream belongs to the stream worker, which is dropped after the session.
         let provider = unsafe { provider.with_compute_stream(stream.handle().cast()) };
         let session = settings.open_on(&[provider.build().error_on_failure()])?;
         let refused = |e: ort::Error| EngineError::Provider {
@@ -126,8 +125,8 @@ impl OnGpu {
         })
     }
 
-    /// Runs the `samples` samples that are staged (none of them: `ran` samples of whatever is
-    /// there), and gives their outputs to `each`.
+    /// Runs a batch at `ran` samples and passes the outputs of the first `samples` to `each`; a
+    /// warm-up has 0 `samples`.
     fn infer(
         &mut self,
         staged: Staged,
@@ -144,9 +143,8 @@ impl OnGpu {
         let mut inputs: Inputs<'_> = Vec::with_capacity(self.inputs.len());
         for (i, spec) in self.inputs.iter().enumerate() {
             let address = self.stream.input(i).cast();
-            // SAFETY: the stream worker's input holds `max_batch` samples on this GPU, which `ran`
-            // does not exceed; it is written by copies that the stream has been told to wait for
-            // before the session's kernels.
+            // SAFETY: the stream worker's input holds `max_batch >= ran` samples on this GPU.
+            // Copies write it, and the stream waits for them before the session's kernels.
             let view = unsafe { view(&self.memory, spec, ran, address) }.map_err(said)?;
             inputs.push((Cow::Borrowed(&*spec.name), view));
         }
@@ -157,8 +155,8 @@ impl OnGpu {
             outputs,
             ..
         } = self;
-        // SAFETY: the outputs lie in this GPU's memory, have the model's shapes for `ran` samples,
-        // and are kept until the closure returns; the session put its kernels on the stream
+        // SAFETY: the outputs are in this GPU's memory, have the model's shapes for `ran` samples,
+        // and live until the closure returns; the session enqueued its kernels on the stream
         // worker's stream.
         let finish = |data: &[_]| unsafe { stream.finish(staged, (samples, ran), data, each) };
         run_into(session, inputs, allocator, outputs, ran, finish).map_err(failed)?
@@ -167,9 +165,8 @@ impl OnGpu {
 
 type Inputs<'v> = Vec<(Cow<'v, str>, SessionInputValue<'v>)>;
 
-/// Runs a batch with the outputs in memory of the allocator's, and calls `done` with their
-/// addresses while they are there. Inputs are read where they lie: handed over as they are, not
-/// bound, since a binding copies what it does not own.
+/// Runs a batch with outputs in the allocator's memory, and calls `done` with their addresses while
+/// they live. Inputs are passed without a binding: a binding would copy borrowed memory.
 fn run_into<R>(
     session: &mut Session,
     inputs: Inputs<'_>,
@@ -216,7 +213,7 @@ fn element(dtype: DType) -> TensorElementType {
 impl Worker for OnGpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let n = batch.len();
-        // Behind them lies what an earlier batch left, or zeros: nobody sees what comes of it.
+        // Samples after `n` are old data or zeros; their outputs are discarded.
         let at = self.fixed.unwrap_or(n);
         if n > at {
             return Err(EngineError::Run {
@@ -248,8 +245,7 @@ mod tests {
     use super::*;
     use crate::engine::onnx::{library, spec};
 
-    /// On the CPU, whose memory is as good as another's: the output is where the allocator put it,
-    /// and right.
+    /// Runs on the CPU's memory: the output is where the allocator put it, and correct.
     #[test]
     fn a_batch_is_run_into_memory_of_the_allocators() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/digits.onnx");
@@ -265,7 +261,7 @@ mod tests {
         let allocator = Allocator::new(&session, memory.clone()).expect("the CPU's");
         let mut pixels: Vec<u8> = (0..5 * 64).map(|i| (i * 7 % 17) as u8).collect();
         let mut classes = Vec::new();
-        // Both batches, one after the other, and the larger one again.
+        // Both batches one after the other, then the larger one again.
         for batch in [5usize, 3, 5] {
             let address = pixels.as_mut_ptr();
             // SAFETY: the pixels hold five samples and outlive the run.
@@ -299,7 +295,7 @@ mod tests {
             .expect_err("an output of another shape is refused");
     }
 
-    /// Each output has memory of its own, in the order that is asked for.
+    /// Each output has separate memory, in the requested order.
     #[test]
     fn several_outputs_are_each_where_the_allocator_put_them() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/detect.onnx");
@@ -322,7 +318,7 @@ mod tests {
         });
         let inputs: Inputs<'_> = inputs.collect();
         let mut outputs: Vec<TensorSpec> = model.outputs().cloned().collect();
-        // Scores, class, boxes: not as the file has them.
+        // Scores, class, boxes: not in the order of the file.
         outputs.reverse();
         let got = run_into(&mut session, inputs, &allocator, &outputs, 2, |data| {
             // SAFETY: while the closure runs, the scores are 2 times 4 numbers, the classes 2.

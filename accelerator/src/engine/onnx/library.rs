@@ -1,4 +1,4 @@
-//! Where the ONNX Runtime library is, and opening it once per process.
+//! Finds the ONNX Runtime library and opens it once per process.
 
 use std::{
     env,
@@ -10,19 +10,19 @@ use ort::environment::Environment;
 
 use crate::engine::EngineError;
 
-/// Where `cargo xtask setup` puts it, relative to the repository.
+/// Folder that `cargo xtask setup` installs it in, relative to the repository.
 const KEPT_IN: &str = ".deps/onnxruntime-1.31.1";
 const FILE: &str = "libonnxruntime.so.1.31.1";
 
-/// One environment per process: ONNX Runtime allows no second one.
+/// The environment; ONNX Runtime allows one per process.
 static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 
-/// Finds the library: the configured path; else `ORT_DYLIB_PATH`; else what `cargo xtask setup`
-/// fetched, in the working directory, in a directory above it, or in one above this program.
+/// Finds the library: the configured path; else `ORT_DYLIB_PATH`; else the one that `cargo xtask
+/// setup` installed, in the working directory or above it, or above this program.
 ///
 /// # Errors
-/// [`EngineError::LibraryMissing`] lists every path that was tried. A path that was named but is
-/// not there is not replaced by another.
+/// [`EngineError::LibraryMissing`] lists every searched path. A named path that does not exist is
+/// an error, without a search elsewhere.
 pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     let from_env = env::var_os("ORT_DYLIB_PATH").filter(|v| !v.is_empty());
     let named = configured
@@ -40,8 +40,8 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     }
 }
 
-/// `.deps/...` beside a `Cargo.lock` or `.deps`, upwards from where we are and from where the
-/// program lies.
+/// `.deps/...` in the nearest folder with it, or with a `Cargo.lock`, from the working directory
+/// and from the program upwards.
 fn kept() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let starts = [env::current_dir().ok(), env::current_exe().ok()];
@@ -63,19 +63,19 @@ fn kept() -> Vec<PathBuf> {
     found
 }
 
-/// Opens the library and makes the environment, or gives the one that is there already: the first
-/// library that a process opens stays.
+/// Opens the library and makes the environment, or returns the existing one: the first library that
+/// a process opens stays.
 pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, EngineError> {
     let mut environment = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(e) = &*environment {
-        // A wrong path is a mistake in the config even where the process does not need it.
+        // A wrong path is a configuration error, even if the open library makes it unnecessary.
         configured
             .map(|path| find_library(Some(path)))
             .transpose()?;
         return Ok(e.clone());
     }
     let path = find_library(configured)?;
-    // A relative path would be looked for beside the program first.
+    // The loader would search a relative path beside the program first.
     let path = std::path::absolute(&path).unwrap_or(path);
     let invalid = |reason: String| EngineError::LibraryInvalid {
         path: path.clone(),

@@ -1,14 +1,13 @@
-//! `onnx`: ONNX Runtime, found at run time, on the CPU or, with a library that was built for it, on
-//! a GPU.
+//! The `onnx` engine: ONNX Runtime, found at run time, on the CPU or, with a library built for it,
+//! on a GPU.
 //!
-//! Building needs no ONNX Runtime, and neither do the other engines: [`find_library`] looks for it
-//! when the engine is made. `spec` reads the model's tensors from its own metadata; every worker
-//! has a session of its own, because a session runs one batch at a time.
+//! The build needs no ONNX Runtime, and neither do other engines: [`find_library`] searches it when
+//! the engine is made. `spec` reads the model's tensors from its metadata. Every worker has its own
+//! session, because a session runs one batch at a time.
 //!
-//! A batch whose samples form one run is handed to the session where it lies. Any other batch is
-//! gathered into an aligned buffer first, and the copies are counted. On a GPU (`cuda`) batches go
-//! the way that all engines there share: copied to the GPU from where they landed, tensors bound to
-//! its memory, one copy of the output back.
+//! The session reads a batch in place if its samples form one run. Other batches are gathered into
+//! an aligned buffer, and the copies are counted. On a GPU (`cuda`) batches take the path of all
+//! GPU engines: copies from the slots to the GPU, tensors in its memory, outputs copied back.
 
 mod cuda;
 mod library;
@@ -26,16 +25,13 @@ use super::{Engine, EngineError, EngineParams, Worker, onnx_data};
 
 pub use library::find_library;
 
-pub(in crate::engine) use self::{
-    library::load,
-    session::{Settings, one_line},
-};
+pub(in crate::engine) use self::{library::load, session::{Settings, one_line}};
 
-/// An ONNX model that was loaded once and can be loaded again.
+/// The `onnx` engine: a model that was loaded once and can be loaded again.
 #[derive(Debug)]
 pub struct Onnx {
     model: ModelSpec,
-    /// Of the model itself, where it has one.
+    /// The model's fixed batch size, if it has one.
     fixed_batch: Option<usize>,
     settings: Settings,
     gpu: Option<cuda::Gpu>,
@@ -45,7 +41,7 @@ impl Onnx {
     /// Finds ONNX Runtime, loads the model and reads its tensors.
     ///
     /// # Errors
-    /// A library or a model that is missing or unusable, each with its path.
+    /// A missing or unusable library or model, with its path.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.file.clone().ok_or_else(|| EngineError::Param {
             field: "model.file",
@@ -119,7 +115,7 @@ impl Engine for Onnx {
     }
 }
 
-/// The system's reason is clearer than ONNX Runtime's, so it is asked first.
+/// Checks that the model file can be read; the system's error is clearer than ONNX Runtime's.
 pub(in crate::engine) fn check_readable(path: &PathBuf) -> Result<(), EngineError> {
     let missing = |source| EngineError::ModelMissing {
         path: path.clone(),

@@ -1,4 +1,4 @@
-//! One worker's session: inputs bound where they lie, outputs written to where they are sent from.
+//! Runs one worker's session: inputs are read in place, outputs are written to their slots.
 
 use std::{borrow::Cow, ffi::c_void, path::PathBuf};
 
@@ -16,7 +16,7 @@ use qdl::model::{DType, ModelSpec, TensorSpec};
 use super::library;
 use crate::engine::{Batch, EngineError, outputs::Outputs, unpack::Unpacker};
 
-/// What it takes to load the model.
+/// Parameters for loading the model.
 #[derive(Debug)]
 pub(in crate::engine) struct Settings {
     pub path: PathBuf,
@@ -29,7 +29,7 @@ impl Settings {
         self.open_on(&[])
     }
 
-    /// The same, on these execution providers first.
+    /// As [`Settings::open`], with preferred execution providers.
     pub fn open_on(&self, providers: &[ExecutionProviderDispatch]) -> Result<Session, EngineError> {
         let environment = library::load(None)?;
         let invalid = |reason: String| EngineError::ModelInvalid {
@@ -42,7 +42,7 @@ impl Settings {
             .map_err(|e| invalid(e.to_string()))?
             .with_intra_threads(self.intra_threads)
             .map_err(|e| invalid(e.to_string()))?
-            // Spinning helpers would take the cores that carry the samples.
+            // Spinning threads would take the cores of the NIC threads.
             .with_intra_op_spinning(false)
             .map_err(|e| invalid(e.to_string()))?
             .with_execution_providers(providers)
@@ -54,7 +54,7 @@ impl Settings {
     }
 }
 
-/// A session and its buffers.
+/// A worker on the CPU: a session and its buffers.
 pub(super) struct Worker {
     session: Session,
     memory: MemoryInfo<'static>,
@@ -62,14 +62,14 @@ pub(super) struct Worker {
     inputs: Vec<TensorSpec>,
     specs: Vec<TensorSpec>,
     outputs: Outputs,
-    /// Every batch is run at this size.
+    /// The size of every batch, if it is fixed.
     fixed: Option<usize>,
-    /// Names the outputs that are wanted: what leads to no other is not run.
+    /// Selects the outputs; nodes that only other outputs need do not run.
     asked: RunOptions<HasSelectedOutputs>,
 }
 
 impl Worker {
-    /// `fixed`: the model's own batch.
+    /// Makes a worker, on its own thread. `fixed`: the model's fixed batch size.
     pub fn new(
         model: &ModelSpec,
         fixed: Option<usize>,
@@ -97,7 +97,7 @@ impl Worker {
         })
     }
 
-    /// The whole batch's address where it is one run that the session can read in place.
+    /// The batch's address, if it is one run that the session can read in place.
     fn in_place(&self, batch: &Batch) -> Option<*const u8> {
         let [run] = batch.runs() else {
             return None;
@@ -105,21 +105,20 @@ impl Worker {
         let size = self.unpacker.single_fixed()?;
         let address = batch.run_address(*run);
         let aligned = (address as usize).is_multiple_of(self.inputs[0].dtype.bytes());
-        // A run of one may be of any length, and what fills a batch up is not behind one.
+        // A single sample may have any length, and a batch with padding needs memory after it.
         let fits = self.run_at(batch.len()) == batch.len()
             && batch.sample_bytes() == Some(size)
             && batch.input_len(0) == size;
         (fits && aligned).then_some(address)
     }
 
-    /// The size that a batch of `n` samples runs at.
+    /// Size at which a batch of `n` samples runs.
     fn run_at(&self, n: usize) -> usize {
         self.fixed.unwrap_or(n)
     }
 
-    /// Runs a batch of `batch` samples, of which the first `samples` are wanted; `in_place` is
-    /// where they lie if they are not in the unpacker's buffers. Calls `each` with every wanted
-    /// sample's response.
+    /// Runs `batch` samples and passes the responses of the first `samples` to `each`. `in_place`
+    /// is the samples' address if they are not in the unpacker's buffers.
     ///
     /// # Safety
     /// `in_place` must be readable for `batch` samples of the model's only input.
@@ -142,9 +141,9 @@ impl Worker {
                 Some(address) => address.cast_mut(),
                 None => self.unpacker.buffer(i),
             };
-            // SAFETY: `address` holds `batch` samples of this input: the caller's promise, or the
-            // unpacker's buffer, which was grown for the batch and is not touched before `run` has
-            // returned.
+            // SAFETY: `address` holds `batch` samples of this input: guaranteed by the caller, or
+            // the unpacker's buffer, which was grown for the batch and stays unchanged until the
+            // run has returned.
             let view = unsafe { view(&self.memory, spec, batch, address) }
                 .map_err(|e| failed(e.to_string()))?;
             inputs.push((Cow::Borrowed(&*spec.name), view));
@@ -162,9 +161,9 @@ impl Worker {
             check_output(&output, spec, batch).map_err(failed)?;
             let bytes: &[u8] = match batch * width {
                 0 => &[],
-                // SAFETY: the tensor lies in memory of the CPU provider, the only one there is; its
-                // shape and element type were just checked, so it holds so many bytes, and `got`
-                // keeps them while the slice lives.
+                // SAFETY: the tensor is in memory of the CPU provider, the only provider. Shape and
+                // element type were just checked, so it holds `bytes` bytes, and `got` keeps them
+                // while the slice lives.
                 bytes => unsafe {
                     std::slice::from_raw_parts(output.data_ptr().cast::<u8>(), bytes)
                 },
@@ -190,21 +189,21 @@ impl crate::engine::Worker for Worker {
             self.unpacker.unpack(batch)?;
             self.unpacker.pad(n, at);
         }
-        // SAFETY: `in_place` gives the address of a run that holds the whole batch; every sample
-        // has the model's size, and the batch keeps them readable until this function returns.
+        // SAFETY: `in_place` is the address of a run that holds the whole batch, with samples of
+        // the model's size; the batch keeps them readable until this function returns.
         unsafe { self.infer(n, at, in_place, |i, response| batch.write(i, response)) }
     }
 
     fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
         let at = self.run_at(batch);
         self.unpacker.clear(at);
-        // SAFETY: no address is given, so the unpacker's buffers are read, which have just been
-        // grown.
+        // SAFETY: no address is given, so the run reads the unpacker's buffers, which have just
+        // been grown.
         unsafe { self.infer(0, at, None, |_, _| Ok(())) }
     }
 }
 
-/// Says how an output differs from what the model was read to give.
+/// Compares an output with its spec; the error describes the difference.
 pub(super) fn check_output(
     output: &DynTensorRef<'_>,
     spec: &TensorSpec,
@@ -228,7 +227,7 @@ pub(super) fn check_output(
     ))
 }
 
-/// The runtime's words without their line breaks.
+/// The runtime's message on one line.
 pub(in crate::engine) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -250,7 +249,7 @@ pub(super) unsafe fn view<'v>(
     let (memory, address) = (memory.clone(), address.cast::<c_void>());
     macro_rules! as_type {
         ($t:ty) => {
-            // SAFETY: the caller's promise, for elements of the type named.
+            // SAFETY: guaranteed by the caller, for elements of this type.
             unsafe { TensorRefMut::<$t>::from_raw(memory, address, shape) }.map(Into::into)
         };
     }

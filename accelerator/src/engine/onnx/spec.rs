@@ -1,4 +1,4 @@
-//! A model's tensors, as the wire sees them, from the metadata in the model file.
+//! Reads a model's tensors, in the form that the wire carries, from the metadata of the model file.
 
 use std::path::Path;
 
@@ -10,17 +10,17 @@ use qdl::model::{DType, ModelSpec, TensorSpec};
 
 use crate::engine::{EngineError, MAX_BATCH};
 
-/// A model, and its batch where that is fixed.
+/// A model, and its batch size if that is fixed.
 #[derive(Debug)]
 pub(super) struct Read {
     pub model: ModelSpec,
     pub fixed_batch: Option<usize>,
 }
 
-/// Reads inputs and outputs. The first dimension of each is the batch, left open or of one size for
-/// all; the others must be known. They come in the order in which `named`, the configuration, has
-/// them: samples and responses are packed like that. Outputs that it does not name are left out;
-/// where it names none, those that are no tensors are.
+/// Reads inputs and outputs. Each first dimension is the batch: dynamic, or of one size for all
+/// tensors. All other dimensions must be fixed. The tensors are in the order of the configuration
+/// (`named`), the order in samples and responses. Outputs that the configuration does not name are
+/// left out. Without a configuration, outputs that are not tensors are left out.
 pub(super) fn read(
     session: &Session,
     name: &str,
@@ -87,16 +87,16 @@ pub(super) fn read(
     Ok(Read { model, fixed_batch })
 }
 
-/// Which of them has the tensor's name; behind all of them where none has.
+/// Index of the tensor's name in `among`; the maximum if it is not there.
 fn place<'t>(t: &TensorSpec, mut among: impl Iterator<Item = &'t TensorSpec>) -> usize {
     among.position(|n| n.name == t.name).unwrap_or(usize::MAX)
 }
 
-/// The batch of the whole model: none where it is left open. An output may leave it open where the
-/// inputs do not; what comes out is looked at in each run.
+/// The model's batch size; `None` if it is dynamic. An output may have a dynamic batch with fixed
+/// inputs, because each run checks the outputs.
 ///
 /// # Errors
-/// The name of a tensor whose batch is another's, and that it is.
+/// The name of a tensor with a different batch, and the reason.
 fn batch(
     inputs: &[(TensorSpec, i64)],
     outputs: &[(TensorSpec, i64)],
@@ -132,8 +132,8 @@ fn batch(
     }
 }
 
-/// One tensor of a sample, and its first dimension; below 0 where it is open. `way_out` is what to
-/// do about a type that is not carried.
+/// One tensor of a sample, and its first dimension, negative if dynamic. `way_out`: advice for a
+/// type that is not supported.
 fn tensor(outlet: &Outlet, way_out: &str) -> Result<(TensorSpec, i64), String> {
     let ValueType::Tensor { ty, shape, .. } = outlet.dtype() else {
         return Err("is no tensor".to_owned());
@@ -158,7 +158,7 @@ fn tensor(outlet: &Outlet, way_out: &str) -> Result<(TensorSpec, i64), String> {
     Ok((t, *batch))
 }
 
-/// The types that `session` can hand over.
+/// The types that `session` supports.
 pub(super) fn dtype(ty: TensorElementType) -> Option<DType> {
     Some(match ty {
         TensorElementType::Uint8 => DType::U8,

@@ -1,4 +1,4 @@
-//! One sample at work: its prompt where it landed, its answer where it is sent from.
+//! Represents one sample in progress: its prompt in the input slot, its answer in the output slot.
 
 use std::{fmt, sync::Arc};
 
@@ -8,63 +8,63 @@ use qdl::serve::{Arrival, Finished, Part, Sent};
 
 use super::TOKEN_BYTES;
 
-/// An answer that is longer than its slot.
+/// An answer does not fit the model's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an answer of {wanted} tokens and more, and room for {room}")]
 pub struct TooLong {
-    /// Tokens that it came to.
+    /// Tokens of the answer so far.
     pub wanted: usize,
     /// Tokens that fit the model's output.
     pub room: usize,
 }
 
-/// How a sequence ended.
+/// Result of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With so many tokens, in so many parts.
+    /// The sample was answered.
     Answered {
-        /// Tokens.
+        /// Number of tokens.
         tokens: usize,
-        /// Writes.
+        /// Number of writes.
         parts: u32,
     },
-    /// Refused, or dropped since nothing that is sent would arrive.
+    /// The sample was refused, or dropped because its connection is gone.
     Unanswered,
 }
 
-/// Hears of the end of every sequence that was given one of its places.
+/// Receives the end of every sequence that holds a place in its engine.
 pub trait Places: Send + Sync {
-    /// Called once for each, on the thread that ended it, when nothing of it is left.
+    /// Called once for each sequence, on the thread that ended it, after its arrival is released.
     fn ended(self: Arc<Self>, outcome: Outcome);
 }
 
-/// Who hears of the end.
+/// The receiver of the sequence's end.
 enum Hook {
     Once(Box<dyn FnOnce(Outcome) + Send>),
     Places(Arc<dyn Places>),
 }
 
-/// One sample at work in an engine that batches by itself.
+/// One sample in progress in an engine that batches by itself.
 ///
-/// Dropping it unfinished leaves the sample unanswered, as it must be when its connection is gone
-/// ([`Sequence::is_wanted`]).
+/// Dropping a sequence leaves its sample unanswered. That is right only if its connection is gone
+/// ([`Sequence::is_wanted`]) or the engine ends.
 pub struct Sequence {
-    /// Gone once it is answered or refused.
+    /// `None` once the sample is answered or refused.
     arrival: Option<Arrival>,
-    /// Bytes of the output that hold tokens.
+    /// Bytes of tokens in the output.
     written: usize,
     sent: Sent,
     stream: Stream,
     started_ns: u64,
-    /// Bytes of output that the model allows, which may be less than the slot has.
+    /// Limit of the output in bytes: the smaller of model output and slot.
     room: usize,
-    /// Frees the place it takes.
+    /// Reports the end, which frees the place.
     ended: Option<Hook>,
 }
 
 impl Sequence {
-    /// From an arrival; `output_bytes` is the model's largest output, `ended` is called once, on
-    /// the thread that ends the sequence.
+    /// A sequence from an arrival. `output_bytes` is the model's largest output. `ended` is called
+    /// once, on the thread that ends the sequence.
     pub fn new(
         arrival: Arrival,
         output_bytes: usize,
@@ -73,7 +73,7 @@ impl Sequence {
         Self::hooked(arrival, output_bytes, Hook::Once(Box::new(ended)))
     }
 
-    /// The same, without an allocation: `places` hears of its end.
+    /// As [`Sequence::new`], without an allocation: `places` receives the end.
     pub fn placed(arrival: Arrival, output_bytes: usize, places: Arc<dyn Places>) -> Self {
         Self::hooked(arrival, output_bytes, Hook::Places(places))
     }
@@ -90,12 +90,12 @@ impl Sequence {
         }
     }
 
-    /// The prompt's bytes.
+    /// The bytes of the prompt.
     pub fn input(&self) -> &[u8] {
         self.arrival.as_ref().map_or(&[], Arrival::input)
     }
 
-    /// The prompt as token ids, where the model's input is `i32`.
+    /// The prompt as token ids, for a model input of type `i32`.
     pub fn prompt(&self) -> impl ExactSizeIterator<Item = i32> + '_ {
         let (ids, _) = self.input().as_chunks::<TOKEN_BYTES>();
         ids.iter().map(|b| i32::from_le_bytes(*b))
@@ -106,26 +106,25 @@ impl Sequence {
         self.written / TOKEN_BYTES
     }
 
-    /// Tokens that fit, those pushed included.
+    /// Limit of tokens, including those pushed.
     pub fn room(&self) -> usize {
         self.room / TOKEN_BYTES
     }
 
-    /// False once nothing that is pushed arrives any more: drop it then. Looked at once for each
-    /// step.
+    /// False once the connection is gone: drop the sequence then. Engines check it once per step.
     pub fn is_wanted(&self) -> bool {
         self.arrival.as_ref().is_some_and(|a| !a.origin().is_gone())
     }
 
-    /// When it was taken from its connection, on [`fabric::clock`].
+    /// Arrival time in nanoseconds on [`fabric::clock`].
     pub fn arrived_ns(&self) -> u64 {
         self.arrival.as_ref().map_or(0, Arrival::arrived_ns)
     }
 
-    /// Appends what a step of the engine brought, and sends it where parts are wanted.
+    /// Appends the tokens of a step, and sends them if the frontend wants parts.
     ///
     /// # Errors
-    /// [`TooLong`]; nothing was appended, and the sequence is to be refused.
+    /// [`TooLong`]: nothing was appended; the caller must refuse the sequence.
     pub fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong> {
         self.append(tokens)?;
         let due = match self.stream {
@@ -139,11 +138,11 @@ impl Sequence {
         Ok(())
     }
 
-    /// Appends the last tokens, if there are any, and answers.
+    /// Appends the last tokens, if any, and sends the response.
     ///
     /// # Errors
-    /// [`TooLong`], with the sequence, which is to be refused.
-    // It is given back as it is: whoever has it refuses it, and a box would be an allocation.
+    /// [`TooLong`] with the sequence, which the caller must refuse.
+    // Returned unboxed: a box would be an allocation.
     #[allow(clippy::result_large_err)]
     pub fn finish(mut self, tokens: &[i32]) -> Result<(), (Self, TooLong)> {
         if let Err(e) = self.append(tokens) {
@@ -168,7 +167,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Gives the sample back, since nothing can run it: the reason lands in its slot.
+    /// Refuses the sample: the reason goes into its slot.
     pub fn refuse(mut self, why: &dyn fmt::Display) {
         if let Some(arrival) = self.arrival.take() {
             arrival.refuse(why);
@@ -181,7 +180,7 @@ impl Sequence {
             return Err(TooLong { wanted: end, room });
         }
         if let Some(arrival) = &mut self.arrival {
-            // What lies before may be on its way.
+            // Earlier bytes may be in transfer.
             let to = arrival.output_from(self.written);
             for (to, token) in to.chunks_exact_mut(TOKEN_BYTES).zip(tokens) {
                 to.copy_from_slice(&token.to_le_bytes());
@@ -208,7 +207,7 @@ impl Sequence {
         arrival.origin().part(&part);
     }
 
-    /// Microseconds from arrival to the engine, and in it so far.
+    /// Microseconds in the queue, and in the engine so far.
     fn durations(&self) -> (u32, u32) {
         let started = self.started_ns;
         (
@@ -228,7 +227,7 @@ impl Sequence {
 
 impl Drop for Sequence {
     fn drop(&mut self) {
-        // The arrival first: its slot is not read any more when its place is free.
+        // The arrival first: the slot must be released before the place is free.
         self.arrival = None;
         self.end(Outcome::Unanswered);
     }

@@ -1,5 +1,5 @@
-//! Building a plan from ONNX, in a child process: TensorRT's builder takes minutes and gigabytes,
-//! and some versions crash when it is taken down. What counts is the plan that was written.
+//! Builds a plan from ONNX in a child process: TensorRT's builder takes minutes and gigabytes, and
+//! some versions crash at exit. Only the written plan counts.
 
 use std::{
     ffi::OsString,
@@ -13,12 +13,12 @@ use std::{
 use super::{libraries::parser_beside, order::Order, shim::Library};
 use crate::engine::{EngineError, child, cuda::Device};
 
-/// First word of the child's command line.
+/// First argument of the child's command line.
 const WORD: &str = "tensorrt-build";
-/// Large models on slow machines take long; for ever is no answer.
+/// Time limit of a build; large models on slow machines take long.
 const DEADLINE: Duration = Duration::from_secs(3600);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// A model that is none is refused sooner, in one line; whoever waits for longer is told why.
+/// Delay before `slow` is called: an invalid model fails earlier.
 const SAY_AFTER: Duration = Duration::from_secs(15);
 
 impl Order {
@@ -28,15 +28,15 @@ impl Order {
         name.into()
     }
 
-    /// Where the child's lines go. Kept where it failed.
+    /// Path of the child's log; the file stays after a failure.
     pub fn log(&self) -> PathBuf {
         self.plan.with_extension("log")
     }
 
-    /// Runs the child and waits for the plan. Calls `slow` where that takes long.
+    /// Runs the child and waits for the plan. Calls `slow` if the build takes longer than 15 s.
     ///
     /// # Errors
-    /// [`EngineError::Package`] with the child's last line.
+    /// [`EngineError::Package`] with the last line of the child's log.
     pub fn carry_out(&self, slow: impl FnOnce()) -> Result<(), EngineError> {
         let refuse = |reason: String| EngineError::Package {
             path: self.onnx.clone(),
@@ -69,7 +69,7 @@ impl Order {
                     std::thread::sleep(LOOK_EVERY);
                 }
                 None => {
-                    // It is killed, and nobody waits for what it has to say.
+                    // The child is killed; its exit status is of no use.
                     let _ = child.kill();
                     let _ = child.wait();
                     return Err(refuse(format!(
@@ -97,7 +97,7 @@ impl Order {
         )))
     }
 
-    /// The child's work.
+    /// Builds the plan; the child calls this.
     fn build(&self) -> Result<(), EngineError> {
         let device = Device::open(self.gpu)?;
         device.bind()?;
@@ -118,7 +118,7 @@ impl Order {
     }
 }
 
-/// The last line with anything on it.
+/// The last line that is not blank.
 fn last_line(log: &Path) -> String {
     let mut text = Vec::new();
     let read = File::open(log).and_then(|f| f.take(1 << 24).read_to_end(&mut text));
@@ -130,8 +130,7 @@ fn last_line(log: &Path) -> String {
     last.unwrap_or("it said nothing").to_owned()
 }
 
-/// Where the command line is the child's: builds the plan and never returns. Both programs call
-/// this first.
+/// Builds the plan and never returns if this process is the child. Both programs call this first.
 pub fn build_if_asked() {
     let mut words = std::env::args_os().skip(1);
     if words.next().as_deref() != Some(WORD.as_ref()) {
@@ -160,8 +159,8 @@ pub fn build_if_asked() {
             2
         }
     };
-    // What TensorRT would take down is better left standing: some versions fault over it.
-    // SAFETY: ends the process; the plan is written and closed.
+    // Ends without destructors: some versions of TensorRT crash in them.
+    // SAFETY: `_exit` only ends the process; the plan is written and closed.
     unsafe { libc::_exit(code) }
 }
 

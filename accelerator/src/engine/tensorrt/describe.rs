@@ -1,4 +1,4 @@
-//! What a plan takes and gives, in the terms of everybody else here. Plain data.
+//! Converts the inputs and outputs of a plan to a model spec. Plain data.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use qdl::model::{ModelSpec, TensorSpec};
 use super::plan::Tensor;
 use crate::engine::{EngineError, EngineParams};
 
-/// What the plan takes and gives, and its numbers of the tensors.
+/// Model spec of the plan, indices of its inputs, and index of its output.
 pub(super) fn described(
     plan: &Path,
     params: &EngineParams,
@@ -45,7 +45,7 @@ pub(super) fn described(
             shape,
         })
     };
-    // In the order in which the configuration names them, since samples are laid out like that.
+    // In the configuration's order, which is the order of the inputs in a sample.
     let mut inputs: Vec<&Tensor> = tensors.iter().filter(|t| !t.output).collect();
     if let Some(s) = &params.spec {
         let place = |t: &Tensor| {

@@ -1,4 +1,4 @@
-//! Where the shim and TensorRT's libraries are.
+//! Finds the shim and TensorRT's libraries.
 
 use std::{
     env,
@@ -11,12 +11,12 @@ use crate::engine::{EngineError, python};
 pub const SHIM: &str = "libqdl_tensorrt.so";
 
 /// Finds the shim: the environment's `QDL_TENSORRT_SHIM`; else beside the program, or in
-/// `tensorrt/` beside its folder, where `cargo xtask tensorrt` puts it for programs in
-/// `target/release`.
+/// `tensorrt/` there or up to two folders above (from `target/release`: where `cargo xtask
+/// tensorrt` puts it).
 ///
 /// # Errors
-/// [`EngineError::TensorRtMissing`] lists every path that was tried. A path that was named but is
-/// not there is not replaced by another.
+/// [`EngineError::TensorRtMissing`] lists every searched path. A named path that does not exist is
+/// an error, without a search elsewhere.
 pub fn find_shim() -> Result<PathBuf, EngineError> {
     let candidates = match env::var_os("QDL_TENSORRT_SHIM").filter(|v| !v.is_empty()) {
         Some(named) => vec![PathBuf::from(named)],
@@ -35,10 +35,10 @@ pub fn find_shim() -> Result<PathBuf, EngineError> {
     )
 }
 
-/// Finds TensorRT's library for a shim that was compiled for version `headers`: the configured
-/// path, of the file or of its folder; else the environment's `QDL_TENSORRT`; else the Python
-/// packages `tensorrt_libs`, `tensorrt` and `tensorrt_lean_libs` of the active virtual environment
-/// or of any Python on the `PATH`, and the system's library folders.
+/// Finds TensorRT's library for a shim compiled for version `headers`: the configured path of the
+/// file or its folder; else the environment's `QDL_TENSORRT`; else the Python packages
+/// `tensorrt_libs`, `tensorrt` and `tensorrt_lean_libs` of the active virtual environment or of any
+/// Python on the `PATH`, and the system's library folders.
 ///
 /// # Errors
 /// As [`find_shim`].
@@ -57,7 +57,7 @@ pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, 
         Some(folder) => vec![folder],
         None => installed(),
     };
-    // The whole library builds plans as well; the lean one runs them.
+    // The full library also builds plans; the lean library only runs them.
     let of = |name: &str| {
         let file = format!("{name}.so.{major}");
         folders
@@ -73,7 +73,7 @@ pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, 
     )
 }
 
-/// The ONNX parser beside TensorRT's library.
+/// Path of the ONNX parser beside TensorRT's library.
 pub fn parser_beside(library: &Path, version: &str) -> PathBuf {
     let major = version.split('.').next().unwrap_or_default();
     library.with_file_name(format!("libnvonnxparser.so.{major}"))

@@ -1,16 +1,16 @@
-//! `tensorrt`: NVIDIA TensorRT's plans, on a GPU; built from ONNX where there is no plan yet.
+//! The `tensorrt` engine: NVIDIA TensorRT's plans on a GPU; builds missing plans from ONNX.
 //!
-//! TensorRT speaks C++, and its classes are known to their own headers alone. A thin shim
-//! (`accelerator/tensorrt/`) puts a C interface on top; `cargo xtask tensorrt --include DIR`
-//! compiles it with the user's headers, and it is opened at run time. Nothing else needs TensorRT.
+//! TensorRT has a C++ interface whose classes depend on its headers. A thin shim
+//! (`accelerator/tensorrt/`) adds a C interface; `cargo xtask tensorrt --include DIR` compiles it
+//! with the user's headers, and this module opens it at run time. No other module needs TensorRT.
 //!
-//! * `libraries`: where shim and libraries are.
-//! * `shim`: the C interface in Rust; `plan`: a plan on a GPU behind it, and its contexts.
-//! * `plans`: where built plans are kept, and what each is good for; `order`: what is to be built;
-//!   `build`: building it, in a child process.
-//! * `describe`: what a plan takes and gives; `profiles`: which profile of a plan a batch runs in.
-//! * `worker`: a batch through a plan (see [`cuda`](super::cuda)), with the kernels of small
-//!   batches recorded as CUDA graphs.
+//! * `libraries`: finds the shim and the libraries.
+//! * `shim`: the C interface in Rust; `plan`: a plan on a GPU and its contexts.
+//! * `plans`: the cache of built plans; `order`: the parameters of a build; `build`: the build in a
+//!   child process.
+//! * `describe`: inputs and outputs of a plan; `profiles`: the profile of a batch.
+//! * `worker`: runs batches (see [`cuda`](super::cuda)) and records the kernels of small batches as
+//!   CUDA graphs.
 
 mod build;
 mod describe;
@@ -52,29 +52,29 @@ use super::{
     sizes::Sizes,
 };
 
-/// Scratch memory that kernels may want while a plan is built and run.
+/// Limit of scratch memory for kernels while a plan is built, in bytes.
 const WORKSPACE: u64 = 4 << 30;
 
-/// A plan, ready to make workers.
+/// The `tensorrt` engine: a plan that makes workers.
 pub struct TensorRtEngine(Arc<TensorRt>);
 
-/// What its workers share.
+/// State that the workers share.
 struct TensorRt {
     library: Arc<Library>,
-    /// The plan; each worker loads one of its own.
+    /// The plan's file; each worker loads its own plan from it.
     bytes: Vec<u8>,
-    /// The first one loaded, for the worker that comes first.
+    /// The plan that `open` loaded, for the first worker.
     first: Mutex<Option<Plan>>,
     device: Arc<Device>,
     registry: Arc<Registry>,
     meter: Arc<Meter>,
-    /// What responses look like.
+    /// Model of the responses.
     model: ModelSpec,
-    /// What the plan takes and gives: its output may be narrower.
+    /// Model of the plan: its output may be narrower.
     plan_model: ModelSpec,
-    /// The plan gives 32-bit integers, and the configuration says 64.
+    /// True if the plan's output is i32 and the configuration's is i64.
     widen: bool,
-    /// The plan's numbers of its inputs, in order.
+    /// Indices of the plan's inputs, in order.
     inputs: Vec<usize>,
     output: usize,
     profiles: Profiles,
@@ -83,10 +83,10 @@ struct TensorRt {
 }
 
 impl TensorRtEngine {
-    /// Finds GPU, shim and TensorRT, builds the plan where there is none yet, and loads it.
+    /// Finds GPU, shim and TensorRT, builds a missing plan, and loads the plan.
     ///
     /// # Errors
-    /// A library, GPU or model that is missing or unusable, each by its name.
+    /// A missing or unusable library, GPU or model, by name.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.file.clone().ok_or_else(|| EngineError::Param {
             field: "model.file",
@@ -186,7 +186,7 @@ impl TensorRtEngine {
 }
 
 impl TensorRt {
-    /// Profile and size for a batch of `n`.
+    /// Profile and batch size for `n` samples.
     fn run_at(&self, n: usize) -> Option<(usize, usize)> {
         self.profiles.choose(self.sizes.run_at(n))
     }
@@ -196,7 +196,7 @@ impl TensorRt {
     }
 }
 
-/// TensorRT's own words as one of ours.
+/// Converts TensorRT's message to an engine error.
 fn refusal(
     path: &Path,
     library: &Library,
@@ -213,7 +213,7 @@ fn refusal(
     }
 }
 
-/// The plan for an ONNX model: the one that is kept, or one that is built now.
+/// Path of the plan for an ONNX model: from the cache, or built now.
 fn plan_of(
     onnx: &Path,
     shim: &Path,

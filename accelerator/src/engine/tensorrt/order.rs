@@ -1,4 +1,4 @@
-//! What plan is to be built, and from what. Plain data.
+//! Parameters of building a plan. Plain data.
 
 use std::path::PathBuf;
 
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use super::Precision;
 
-/// What the child is told: one argument of JSON.
+/// The child's parameters, passed as one JSON argument.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Order {
     pub shim: PathBuf,
     pub library: PathBuf,
     pub onnx: PathBuf,
-    /// Where the finished plan goes.
+    /// Path of the finished plan.
     pub plan: PathBuf,
     pub precision: Precision,
     /// Largest batch of each profile, ascending.
     pub profiles: Vec<usize>,
-    /// How hard to look for fast kernels, 0 to 5.
+    /// TensorRT's builder optimization level, 0 to 5.
     pub optimization_level: Option<u8>,
     pub gpu: usize,
-    /// Scratch memory that kernels may want.
+    /// Limit of scratch memory for kernels, in bytes.
     pub workspace: u64,
 }

@@ -1,4 +1,4 @@
-//! A plan on a GPU, and its contexts, behind the shim.
+//! Wraps a plan on a GPU and its contexts, behind the shim.
 
 use std::{
     ffi::{CStr, c_void},
@@ -11,39 +11,39 @@ use qdl::model::DType;
 
 use super::shim::{Library, MAX_NAME, MAX_RANK, RawTensor, Refused, told};
 
-/// A tensor of an engine.
+/// A tensor of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tensor {
-    /// Its index, as [`Context::bind`] takes it.
+    /// Index of the tensor for [`Context::bind`].
     pub index: usize,
     pub name: String,
     pub output: bool,
-    /// None where it is of a type that is not served.
+    /// `None` for a type that is not supported.
     pub dtype: Option<DType>,
-    /// Elements lie one behind the other.
+    /// True if the elements are contiguous.
     pub linear: bool,
-    /// With the batch in front; -1 where a dimension is open.
+    /// Dimensions with the batch first; -1 for a dynamic one.
     pub dims: Vec<i64>,
 }
 
-/// A plan, loaded to a GPU.
+/// A plan, loaded onto a GPU.
 pub(super) struct Plan {
     library: Arc<Library>,
     handle: *mut c_void,
 }
 
-// SAFETY: an engine may be moved between threads; that one uses it at a time is what `&mut` and
-// ownership say.
+// SAFETY: TensorRT allows an engine to move between threads; ownership and `&mut` ensure that one
+// thread uses it at a time.
 unsafe impl Send for Plan {}
 
 impl Plan {
-    /// Loads it. The thread is bound to the GPU.
+    /// Loads a plan. The thread must be bound to the GPU.
     ///
     /// # Errors
-    /// TensorRT's own words.
+    /// TensorRT's message.
     pub fn load(library: &Arc<Library>, plan: &[u8]) -> Result<Self, Refused> {
         let mut handle = ptr::null_mut();
-        // SAFETY: the bytes live through the call; `handle` is a local that is written.
+        // SAFETY: the bytes live through the call; the shim writes only the local `handle`.
         let loaded = told(|why, room| unsafe {
             let bytes = plan.as_ptr().cast();
             (library.functions.load)(library.handle, bytes, plan.len(), &mut handle, why, room)
@@ -55,7 +55,7 @@ impl Plan {
         })
     }
 
-    /// Its tensors. One that cannot be described is left out, with what can be said of it.
+    /// The plan's tensors; an error if the name or rank of one exceeds the shim's limits.
     pub fn tensors(&self) -> Result<Vec<Tensor>, Refused> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.tensors)(self.handle) };
@@ -69,7 +69,7 @@ impl Plan {
                 rank: 0,
                 dims: [0; MAX_RANK],
             };
-            // SAFETY: the handle is alive, and `raw` is a local of the type that is written.
+            // SAFETY: the handle is alive; `raw` is a local of the type that the shim writes.
             let code = unsafe { (self.library.functions.tensor_at)(self.handle, index, &mut raw) };
             let rank = usize::try_from(raw.rank).unwrap_or(MAX_RANK + 1);
             if code != 0 || rank > MAX_RANK {
@@ -101,14 +101,14 @@ impl Plan {
         Ok(all)
     }
 
-    /// Smallest and largest batch of each profile, by the first input.
+    /// Smallest and largest batch of each profile, for the first input.
     pub fn profiles(&self, input: &Tensor) -> Result<Vec<(usize, usize)>, Refused> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.profiles)(self.handle) };
         let mut all = Vec::new();
         for profile in 0..count {
             let (mut least, mut most) = (0, 0);
-            // SAFETY: the handle is alive; both are locals that are written.
+            // SAFETY: the handle is alive; the shim writes only the two locals.
             let code = unsafe {
                 (self.library.functions.batches)(
                     self.handle,
@@ -129,12 +129,12 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: alive, and every context holds a reference to this.
+        // SAFETY: the handle is alive; contexts hold references to the plan, so none is left.
         unsafe { (self.library.functions.unload)(self.handle) };
     }
 }
 
-/// One profile of a plan, ready to run on one stream.
+/// One profile of a plan, with its state for one stream.
 pub(super) struct Context {
     handle: *mut c_void,
     plan: Rc<Plan>,
@@ -142,21 +142,21 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// The thread is bound to the GPU.
+    /// Makes a context. The thread must be bound to the GPU.
     ///
     /// # Errors
-    /// TensorRT's own words.
+    /// TensorRT's message.
     ///
     /// # Safety
-    /// `stream` is a stream of that GPU.
+    /// `stream` is a stream of the plan's GPU.
     pub unsafe fn new(
         plan: &Rc<Plan>,
         profile: usize,
         stream: *mut c_void,
     ) -> Result<Self, Refused> {
         let mut handle = ptr::null_mut();
-        // SAFETY: the plan is alive; the stream is the caller's promise; `handle` is a local that
-        // is written.
+        // SAFETY: the plan is alive; the caller guarantees the stream; the shim writes only the
+        // local `handle`.
         let made = told(|why, room| unsafe {
             (plan.library.functions.context_new)(
                 plan.handle,
@@ -175,16 +175,16 @@ impl Context {
         })
     }
 
-    /// Where a tensor lies from now on.
+    /// Sets the address of a tensor.
     ///
     /// # Errors
-    /// TensorRT's own words.
+    /// TensorRT's message.
     ///
     /// # Safety
-    /// `address` is on the plan's GPU and has room for the largest batch of the profile for as long
-    /// as the context lives.
+    /// `address` is on the plan's GPU and has room for the profile's largest batch while the
+    /// context lives.
     pub unsafe fn bind(&mut self, tensor: usize, address: *mut c_void) -> Result<(), Refused> {
-        // SAFETY: the context is alive; the address is the caller's promise.
+        // SAFETY: the context is alive; the caller guarantees the address.
         let bound = told(|why, room| unsafe {
             let bind = self.plan.library.functions.bind;
             bind(self.handle, tensor as i32, address, why, room)
@@ -192,14 +192,14 @@ impl Context {
         bound.map_err(|(_, why)| why)
     }
 
-    /// Puts the kernels for `batch` samples on the stream.
+    /// Enqueues the kernels for `batch` samples on the stream.
     ///
     /// # Errors
-    /// TensorRT's own words.
+    /// TensorRT's message.
     ///
     /// # Safety
     /// Every tensor is bound, the profile takes `batch`, the thread is bound to the GPU, and
-    /// `stream` is the stream the context was made for.
+    /// `stream` is the context's stream.
     pub unsafe fn enqueue(&mut self, batch: usize, stream: *mut c_void) -> Result<(), Refused> {
         let f = &self.plan.library.functions;
         if self.batch != batch {
@@ -210,7 +210,7 @@ impl Context {
             set.map_err(|(_, why)| why)?;
             self.batch = batch;
         }
-        // SAFETY: the context is alive; the rest is the caller's promise.
+        // SAFETY: the context is alive; the caller guarantees the other conditions.
         let put = told(|why, room| unsafe { (f.enqueue)(self.handle, stream, why, room) });
         put.map_err(|(_, why)| why)
     }
@@ -218,7 +218,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: alive, and nothing of it is on the stream any more: its owner has waited.
+        // SAFETY: the handle is alive; the owner has waited for the stream, so no kernel uses it.
         unsafe { (self.plan.library.functions.context_free)(self.handle) };
     }
 }

@@ -1,4 +1,4 @@
-//! Plans that were built from ONNX, kept from run to run.
+//! Caches the plans built from ONNX.
 
 use std::{
     env, fs,
@@ -10,26 +10,26 @@ use xxhash_rust::xxh3::Xxh3;
 use super::Precision;
 use crate::engine::EngineError;
 
-/// What a plan is good for. Any other needs another plan.
+/// Everything that a plan depends on.
 #[derive(Clone, Debug)]
 pub(super) struct Key<'a> {
-    /// The ONNX file's bytes.
+    /// Content of the ONNX file.
     pub model: &'a [u8],
-    /// TensorRT's.
+    /// Version of TensorRT.
     pub version: &'a str,
-    /// The GPU's name.
+    /// Name of the GPU.
     pub gpu: &'a str,
-    /// Its compute capability.
+    /// Compute capability of the GPU.
     pub capability: (i32, i32),
     pub precision: Precision,
     /// Largest batch of each profile.
     pub profiles: &'a [usize],
-    /// Optimisation level, where it is not TensorRT's own choice.
+    /// Optimization level, if not TensorRT's default.
     pub level: Option<u8>,
 }
 
 impl Key<'_> {
-    /// The plan's file name: what a person wants to know, and a hash of everything.
+    /// The plan's file name: the main parameters, and a hash of all.
     pub fn file_name(&self, onnx: &Path) -> String {
         let stem = onnx.file_stem().unwrap_or_default().to_string_lossy();
         let precision = self.precision.as_str();
@@ -42,7 +42,7 @@ impl Key<'_> {
             self.version
         );
         let mut hash = Xxh3::new();
-        // Each part with its length, so that no two lists of parts look alike.
+        // Each part with its length, so that different lists of parts have different input.
         for part in [self.model, said.as_bytes(), self.gpu.as_bytes()] {
             hash.update(&(part.len() as u64).to_le_bytes());
             hash.update(part);
@@ -51,11 +51,11 @@ impl Key<'_> {
     }
 }
 
-/// The folder of plans: the environment's `QDL_PLANS`, else `qdl/plans` in the user's cache, else
-/// in the temporary folder. It is made where it is not there.
+/// The folder of plans, created on demand: the environment's `QDL_PLANS`, else `qdl/plans` in the
+/// user's cache folder, else in the temporary folder.
 ///
 /// # Errors
-/// [`EngineError::Package`] where it cannot be.
+/// [`EngineError::Package`] if the folder cannot be created.
 pub(super) fn folder() -> Result<PathBuf, EngineError> {
     let set = |name| {
         env::var_os(name)

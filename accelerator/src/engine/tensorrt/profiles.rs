@@ -1,11 +1,11 @@
-//! Which profile of a plan a batch runs in, and at what size. Plain data.
+//! Chooses the profile of a plan for a batch, and the size it runs at. Plain data.
 
 /// Smallest and largest batch of each profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Profiles(Vec<(usize, usize)>);
 
 impl Profiles {
-    /// From the plan. Profiles that hold no batch are left where they are, and never chosen.
+    /// The profiles of a plan; `choose` never returns an empty one.
     pub fn new(ranges: Vec<(usize, usize)>) -> Self {
         Profiles(ranges)
     }
@@ -14,13 +14,13 @@ impl Profiles {
         self.0.len()
     }
 
-    /// Largest batch of any.
+    /// Largest batch of any profile.
     pub fn largest(&self) -> usize {
         self.0.iter().map(|(_, most)| *most).max().unwrap_or(0)
     }
 
-    /// The profile and the size at which a batch of `n` runs: the smallest size that holds it, in
-    /// the profile whose largest batch is nearest, as kernels are chosen for that one.
+    /// The profile and size at which a batch of `n` runs: the smallest size that holds it. Of equal
+    /// ones the profile with the nearest largest batch, because its kernels are tuned for that.
     pub fn choose(&self, n: usize) -> Option<(usize, usize)> {
         let fits = |(i, (least, most)): (usize, &(usize, usize))| {
             (*most >= n && least <= most).then(|| (n.max(*least).max(1), *most, i))

@@ -1,5 +1,4 @@
-//! `libqdl_tensorrt.so`, the C interface of `accelerator/tensorrt/shim.h`, in Rust. Change both
-//! together.
+//! Binds `libqdl_tensorrt.so`, the C interface of `accelerator/tensorrt/shim.h`: change both.
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},
@@ -18,10 +17,10 @@ use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
 const ABI: i32 = 1;
 pub(super) const MAX_RANK: usize = 8;
 pub(super) const MAX_NAME: usize = 256;
-/// Room for one line of TensorRT's.
+/// Size of the buffer for a message of TensorRT, in bytes.
 const MAX_WHY: usize = 1024;
 
-/// `QDL_TRT_VERSION`, the one code that has an advice of its own.
+/// `QDL_TRT_VERSION`, the only code with special advice.
 const CODE_VERSION: i32 = 2;
 
 type Log = extern "C" fn(i32, *const c_char);
@@ -57,9 +56,9 @@ macro_rules! functions {
 
         impl Functions {
             /// # Safety
-            /// The library stays loaded, and is of this file's [`ABI`].
+            /// The library stays loaded and has the interface version [`ABI`].
             unsafe fn of(library: &Loaded) -> Result<Self, libloading::Error> {
-                // SAFETY: the types are those that shim.h declares for these names.
+                // SAFETY: the types are those of shim.h.
                 unsafe {
                     Ok(Functions {
                         $($field: *library.get(concat!($symbol, "\0").as_bytes())?,)*
@@ -88,7 +87,7 @@ functions! {
     enqueue: "qdl_trt_enqueue" => fn(*mut c_void, *mut c_void, *mut c_char, usize) -> i32;
 }
 
-/// What TensorRT said, in one line.
+/// TensorRT's message, in one line.
 #[derive(Debug)]
 pub(super) struct Refused(pub String);
 
@@ -99,14 +98,14 @@ impl fmt::Display for Refused {
 }
 
 impl Refused {
-    /// True where memory was what it lacked; TensorRT has no code for it.
+    /// True if memory was exhausted; TensorRT has no code for it.
     pub fn out_of_memory(&self) -> bool {
         let text = self.0.to_lowercase().replace(['_', '-'], " ");
         text.contains("out of memory") || text.contains("outofmemory")
     }
 }
 
-/// Calls `f` with room for a line, and turns its code into a result.
+/// Calls `f` with a buffer for a message and converts its code to a result.
 pub(super) fn told(f: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), (i32, Refused)> {
     let mut why = [0; MAX_WHY];
     let code = f(why.as_mut_ptr(), why.len());
@@ -120,9 +119,9 @@ pub(super) fn told(f: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), (i32
 }
 
 extern "C" fn log(severity: i32, text: *const c_char) {
-    // SAFETY: the shim passes a text that ends in zero and lives through the call.
+    // SAFETY: the shim passes a zero-terminated text that lives through the call.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    // Errors come back as results too.
+    // Errors are also returned as results, so they are logged at debug level.
     if severity <= 2 {
         tracing::debug!("TensorRT: {text}");
     } else {
@@ -138,25 +137,24 @@ fn c_path(path: &Path) -> Result<CString, EngineError> {
     })
 }
 
-/// TensorRT's library behind the shim. Both stay open for good.
+/// TensorRT's library behind the shim. Neither is ever unloaded.
 pub(super) struct Library {
     path: PathBuf,
     pub(super) functions: Functions,
     pub(super) handle: *mut c_void,
 }
 
-// SAFETY: the handle is only read after `open`, but for the log, which has a lock of its own;
-// loading engines from several threads is allowed.
+// SAFETY: after `open` the handle is only read, except for the log, which has its own lock.
+// TensorRT allows loading engines from several threads.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Opens the shim, and with it the library that `find` names for the version of the shim's
-    /// headers.
+    /// Opens the shim and the library that `find` returns for the version of the shim's headers.
     ///
     /// # Errors
-    /// A file that cannot be opened, or versions that do not match.
+    /// A file cannot be opened, or the versions do not match.
     pub fn open(
         shim: &Path,
         find: impl FnOnce(i32) -> Result<PathBuf, EngineError>,
@@ -167,12 +165,12 @@ impl Library {
             reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
         };
         let of_shim = |e: libloading::Error| unusable(shim, e.to_string());
-        // SAFETY: the shim has no initialisers of its own but those of C++'s library.
+        // SAFETY: the shim has no initialisers except those of the C++ library.
         let loaded = unsafe { Loaded::open(Some(shim), RTLD_NOW | RTLD_LOCAL) }.map_err(of_shim)?;
-        // Whatever it opens refers to it.
+        // Never unloaded: its objects refer to its code.
         let loaded = std::mem::ManuallyDrop::new(loaded);
-        // SAFETY: this function has had this type in every version of the shim, so that it can be
-        // asked first.
+        // SAFETY: `qdl_trt_abi` has this type in every version of the shim, so this call is valid
+        // before the version is known.
         let abi = unsafe {
             let abi = loaded.get::<unsafe extern "C" fn() -> i32>(b"qdl_trt_abi\0");
             abi.map_err(of_shim)?()
@@ -185,15 +183,15 @@ impl Library {
                 ),
             ));
         }
-        // SAFETY: the interface is this file's, and the library is never unloaded.
+        // SAFETY: the interface version is checked, and the library is never unloaded.
         let functions = unsafe { Functions::of(&loaded) }.map_err(of_shim)?;
-        // SAFETY: it takes nothing and gives a number.
+        // SAFETY: the function has no arguments and returns a number.
         let headers = unsafe { (functions.headers)() };
         let path = find(headers)?;
         let name = c_path(&path)?;
         let mut handle = ptr::null_mut();
-        // SAFETY: the name ends in zero, `log` has the type that shim.h declares, `handle` is a
-        // local that is written.
+        // SAFETY: the name ends in zero, `log` has the type of shim.h, and the shim writes only the
+        // local `handle`.
         let opened = told(|why, room| unsafe {
             (functions.open)(name.as_ptr(), Some(log), &mut handle, why, room)
         });
@@ -211,23 +209,23 @@ impl Library {
         }))
     }
 
-    /// Where TensorRT's library is.
+    /// Path of TensorRT's library.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its version, as `8.6.0`.
+    /// TensorRT's version, such as `8.6.0`.
     pub fn version(&self) -> String {
         // SAFETY: the handle is alive.
         let v = unsafe { (self.functions.version)(self.handle) };
         format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100)
     }
 
-    /// Builds a plan as ordered, and writes it to `plan`. The thread is bound to the GPU. What the
-    /// builder took is not given back: the process is to end after it.
+    /// Builds a plan and writes it to `plan`. The thread must be bound to the GPU. The builder's
+    /// memory is not freed: the process must end afterwards.
     ///
     /// # Errors
-    /// The parser's or the builder's own words.
+    /// The message of the parser or builder.
     pub fn build(&self, order: &Order, parser: &Path, plan: &Path) -> Result<(), EngineError> {
         let failed = |reason: String| EngineError::Package {
             path: order.onnx.clone(),
@@ -252,8 +250,8 @@ impl Library {
             profiles: batches.len() as i32,
             workspace: order.workspace,
         };
-        // SAFETY: every pointer of `how` is to a local that lives through the call; `profiles`
-        // counts `batches`.
+        // SAFETY: every pointer in `how` points to a local that lives through the call; `profiles`
+        // is the length of `batches`.
         let built = told(|why, room| unsafe {
             (self.functions.build)(self.handle, parser.as_ptr(), &how, why, room)
         });
@@ -297,8 +295,8 @@ mod tests {
         assert_eq!(lean().version(), "11.4.0");
     }
 
-    /// Without a driver the runtime cannot be made, with one the bytes are no plan: a line either
-    /// way.
+    /// Without a driver the runtime cannot be made; with one the bytes are an invalid plan. Both
+    /// give one line.
     #[test]
     #[ignore = "wants a shim and a TensorRT: cargo xtask tensorrt --check"]
     fn lean_bytes_that_are_no_plan() {
@@ -335,7 +333,7 @@ mod tests {
     #[test]
     fn a_line_that_fills_the_room_ends() {
         let (code, why) = told(|why, room| {
-            // SAFETY: `room` bytes are there.
+            // SAFETY: the buffer has `room` bytes.
             unsafe { why.cast::<u8>().write_bytes(b'x', room) };
             4
         })

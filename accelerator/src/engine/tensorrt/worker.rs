@@ -1,4 +1,4 @@
-//! One thread's batches through a plan.
+//! Runs one thread's batches through a plan.
 
 use std::{collections::HashMap, ffi::c_void, rc::Rc, sync::Arc};
 
@@ -12,27 +12,27 @@ use crate::engine::{
     cuda::{DeviceMemory, Graph, StreamWorker},
 };
 
-/// Largest batch whose kernels are recorded though its size is not listed: beyond it the GPU is
-/// busy for longer than launching takes.
+/// Largest batch whose kernels are recorded without being listed: for larger ones the kernels take
+/// longer than their launches.
 const RECORD_UP_TO: usize = 128;
 
-/// Copies, kernels and the copy back on one stream. The plan is this worker's own: each of its
-/// profiles can be used by one context, and each context by one thread.
+/// A worker: copies, kernels and the copy back on one stream. It owns its plan, because each
+/// profile allows one context, and each context one thread.
 pub(super) struct OnGpu {
     engine: Arc<TensorRt>,
-    /// By size. They refer to the contexts' memory.
+    /// Graphs by batch size. They refer to the contexts' memory.
     graphs: HashMap<usize, Option<Graph>>,
-    /// One for each profile.
+    /// One context for each profile.
     contexts: Vec<Context>,
     output: DeviceMemory,
     stream: StreamWorker,
 }
 
 impl OnGpu {
-    /// On the thread that the worker will live on.
+    /// Makes a worker, on its own thread.
     pub fn new(engine: &Arc<TensorRt>, plan: Option<Plan>) -> Result<Self, EngineError> {
         let e = engine;
-        // The buffers hold whatever the plan pads a batch to.
+        // The buffers have room for the plan's padding.
         let largest = e.sizes.largest();
         let largest = e.run_at(largest).map_or(largest, |(_, at)| at);
         let stream = StreamWorker::new(
@@ -54,15 +54,14 @@ impl OnGpu {
         let mut contexts = Vec::new();
         for profile in 0..e.profiles.len() {
             let refused = |why: Refused| e.refusal("making a context", &why);
-            // SAFETY: the stream worker's stream is one of this GPU's, to which `StreamWorker::new`
-            // bound the thread.
+            // SAFETY: `StreamWorker::new` made the stream on this GPU and bound the thread.
             let made = unsafe { Context::new(&plan, profile, stream.handle()) };
             let mut context = made.map_err(refused)?;
             let inputs = e.inputs.iter().enumerate();
             let addresses = inputs.map(|(i, tensor)| (*tensor, stream.input(i)));
             let output = std::iter::once((e.output, output.address() as *mut c_void));
             for (tensor, address) in addresses.chain(output) {
-                // SAFETY: stream worker and output have room for the largest batch that is run, and
+                // SAFETY: the buffers of `stream` and `output` have room for the largest batch, and
                 // outlive the contexts.
                 unsafe { context.bind(tensor, address) }.map_err(refused)?;
             }
@@ -85,7 +84,7 @@ impl OnGpu {
         })
     }
 
-    /// Puts the kernels on the stream.
+    /// Enqueues the kernels on the stream.
     fn compute(&mut self, profile: usize, at: usize) -> Result<(), EngineError> {
         if let Some(Some(graph)) = self.graphs.get(&at) {
             return self.stream.launch(graph);
@@ -93,8 +92,8 @@ impl OnGpu {
         enqueue(&mut self.contexts[profile], at, self.stream.handle())
     }
 
-    /// Records the kernels of one size, which have run once. Where that fails they are launched one
-    /// by one.
+    /// Records the kernels of one size, after their first run. If that fails, later runs launch
+    /// them one by one.
     fn record(&mut self, profile: usize, at: usize) {
         let wanted = at <= RECORD_UP_TO || self.engine.sizes.is_listed(at);
         if !wanted || self.graphs.contains_key(&at) {
@@ -110,8 +109,8 @@ impl OnGpu {
 }
 
 fn enqueue(context: &mut Context, at: usize, stream: *mut c_void) -> Result<(), EngineError> {
-    // SAFETY: every tensor was bound when the context was made, for this stream; the profile was
-    // chosen for this size; the thread was bound when the stream worker was made.
+    // SAFETY: `new` bound every tensor for this stream and the thread to the GPU; the profile was
+    // chosen for this size.
     let put = unsafe { context.enqueue(at, stream) };
     put.map_err(|why| EngineError::Run {
         engine: "tensorrt",
@@ -129,8 +128,8 @@ impl Worker for OnGpu {
         let staged = self.stream.stage(batch);
         let result = staged.and_then(|staged| {
             self.compute(profile, at)?;
-            // SAFETY: the output holds `largest` samples, which `at` does not exceed; what is
-            // behind `n` is padding, an earlier batch's or zeros.
+            // SAFETY: the output holds `largest` samples, and `at` is at most that; samples after
+            // `n` are padding with old data or zeros.
             unsafe {
                 self.stream
                     .finish(staged, (n, at), &[output], |i, response| {
@@ -165,12 +164,12 @@ impl Worker for OnGpu {
 
 impl Drop for OnGpu {
     fn drop(&mut self) {
-        // Before graphs and contexts go.
+        // No kernel may run when graphs and contexts are dropped.
         self.stream.settle();
     }
 }
 
-/// 32-bit integers as 64-bit ones, which is what ONNX calls an argmax.
+/// Converts 32-bit integers to 64-bit, the output type of ONNX's argmax.
 fn widened<R>(response: &[u8], write: impl FnOnce(&[u8]) -> R) -> R {
     let of = |four: &[u8]| {
         let mut bytes = [0; 4];
@@ -178,7 +177,7 @@ fn widened<R>(response: &[u8], write: impl FnOnce(&[u8]) -> R) -> R {
         i64::from(i32::from_le_bytes(bytes)).to_le_bytes()
     };
     match response.len() {
-        // One class: the case that counts, without an allocation.
+        // The common case, one class, needs no allocation.
         4 => write(&of(response)),
         _ => write(&response.chunks_exact(4).flat_map(of).collect::<Vec<u8>>()),
     }

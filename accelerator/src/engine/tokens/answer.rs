@@ -1,26 +1,26 @@
-//! The answers: a function of the prompt alone.
+//! Computes the answers as a function of the prompt alone.
 
 use qdl::config::TokensConfig;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::{EngineError, streaming::TOKEN_BYTES};
 
-/// How long answers are and what they are made of.
+/// Lengths and vocabulary of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answers {
     min: u64,
-    /// Lengths that there are, from `min` on.
+    /// Number of different lengths, from `min` on.
     lengths: u64,
     vocab: u32,
     eos: i32,
 }
 
 impl Answers {
-    /// From the configuration, for an output of `room` tokens.
+    /// Answers as configured, for an output of `room` tokens.
     ///
     /// # Errors
-    /// [`EngineError::Param`] where the longest answer does not fit it, or is shorter than the
-    /// shortest, and where EOS is no token.
+    /// [`EngineError::Param`] if the longest answer does not fit the output or is shorter than the
+    /// shortest, or if EOS is outside the vocabulary.
     pub fn new(settings: &TokensConfig, room: usize) -> Result<Self, EngineError> {
         let refuse = |reason: String| {
             Err(EngineError::Param {
@@ -53,26 +53,26 @@ impl Answers {
         })
     }
 
-    /// What an answer grows from: the hash of a prompt, given as bytes of `i32`, little-endian.
+    /// The seed of an answer: the hash of a prompt, given as bytes of `i32`, little-endian.
     pub fn seed(prompt: &[u8]) -> u64 {
         xxh3_64(prompt)
     }
 
-    /// Tokens of the answer that grows from `seed`.
+    /// Number of tokens in the answer with this seed.
     pub fn len(&self, seed: u64) -> usize {
         (self.min + mixed(seed) % self.lengths) as usize
     }
 
-    /// The token at `at`, counted from 0, of `len`.
+    /// The token at position `at` (from 0) of an answer of `len` tokens.
     pub fn token(&self, seed: u64, at: usize, len: usize) -> i32 {
         if at + 1 == len {
             return self.eos;
         }
         let step = (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        // The upper half, scaled: a division is dear where there are a million of them.
+        // Scales the upper half: a division would be slow for millions of tokens.
         let high = mixed(seed.wrapping_add(step)) >> 32;
         let drawn = ((high * u64::from(self.vocab - 1)) >> 32) as i32;
-        // EOS is left out, and those behind it move up.
+        // Skips EOS: tokens from it on move up by one.
         drawn + i32::from(drawn >= self.eos)
     }
 }
@@ -86,7 +86,7 @@ pub fn answer(prompt: &[i32], answers: &Answers) -> Vec<i32> {
     (0..len).map(|at| answers.token(seed, at, len)).collect()
 }
 
-/// Splitmix64's last rounds: every bit of the input moves every bit of the output.
+/// The last rounds of Splitmix64: every bit of the input affects every bit of the output.
 fn mixed(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// A change of one id anywhere is another answer; every length and token comes.
+    /// A change of any one id changes the answer; all lengths and tokens occur.
     #[test]
     fn it_hangs_on_the_whole_prompt() {
         let answers = Answers::new(&settings(2, 9, 10, 3), 9).expect("sound");
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Written down once: another version of this program has the same answers.
+    /// Constants: other versions of this program must give the same answers.
     #[test]
     fn it_is_the_same_everywhere() {
         let answers = Answers::new(&settings(4, 8, 32_000, 2), 8).expect("sound");

@@ -1,9 +1,9 @@
-//! `tokens`: a pretended language model, with a clock. Its answers are a hash of the prompt, so
-//! that each token can be checked wherever it went ([`answer()`]); its time is what the
-//! configuration says of a step, so that a language model's batch can be had without one.
+//! The `tokens` engine: a simulated language model. Its answers are a hash of the prompt, so every
+//! receiver can check each token ([`answer()`]). Its step times come from the configuration, so
+//! tests have a language model's batch without a model.
 //!
-//! The batch is continuous: sequences join and leave it between two steps. A step brings each of
-//! them one token, the first one with the step that a sequence joins in.
+//! The batch is continuous: sequences join and leave it between two steps. A step gives each
+//! sequence one token; a joining sequence gets its first token in that step.
 
 mod answer;
 mod steps;
@@ -25,10 +25,10 @@ pub use answer::{Answers, answer};
 
 use steps::{Pace, Steps};
 
-/// What the engine is called.
+/// The engine's name.
 const NAME: &str = "tokens";
 
-/// The engine that pretends.
+/// The `tokens` engine.
 pub struct Tokens {
     model: ModelSpec,
     most: usize,
@@ -37,11 +37,11 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Takes `spec`, and of the engine's settings `spin_us` and `tokens`.
+    /// Makes the engine from `spec` and the engine's settings `spin_us` and `tokens`.
     ///
     /// # Errors
-    /// [`EngineError::TokenModel`] where the model is none of token ids, [`EngineError::Param`]
-    /// where its output does not hold the longest answer.
+    /// [`EngineError::TokenModel`] if the model is not one of token ids, [`EngineError::Param`] if
+    /// `engine.tokens` does not fit its output.
     pub fn new(params: &EngineParams) -> Result<Self, EngineError> {
         let model = TokenModel::of(NAME, params)?;
         let settings = params.engine.tokens.clone().unwrap_or_default();
@@ -85,7 +85,7 @@ impl Streaming for Tokens {
                     steps.run();
                     Ok(())
                 });
-                // After a panic nobody takes what is submitted.
+                // After a panic no thread takes submitted sequences.
                 steps.close();
             })
             .map_err(|source| EngineError::Thread { worker: 0, source })?;
@@ -114,7 +114,7 @@ impl Streaming for Tokens {
 
 impl Drop for Tokens {
     fn drop(&mut self) {
-        // Its thread ends by itself, where nobody has stopped it.
+        // Ends the thread if `stop` was not called.
         self.steps.close();
     }
 }

@@ -1,4 +1,4 @@
-//! The batch and its clock.
+//! Runs the batch and its simulated clock.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -12,19 +12,19 @@ use crate::{
     event_count::EventCount,
 };
 
-/// Every wait has an end: an idle thread looks around this often, for nothing.
+/// Longest sleep of the thread, in nanoseconds.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
-/// A step that ends late, since the thread woke late, is made up for by the next ones, up to this.
+/// Longest delay by a late wake-up that the next steps make up for, in nanoseconds.
 const CATCH_UP_NS: u64 = 10_000_000;
 
-/// How long steps take.
+/// Durations of steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// For each token of the prompts that joined, ns.
+    /// Nanoseconds for each prompt token of joining sequences.
     prefill_ns: u64,
     step_ns: u64,
-    /// For each sequence but one, ns.
+    /// Nanoseconds for each sequence after the first.
     beside_ns: u64,
     spin: Spin,
 }
@@ -39,7 +39,7 @@ impl Pace {
         }
     }
 
-    /// Nanoseconds of a step of so many sequences, whose newest brought so many tokens of prompts.
+    /// Nanoseconds of a step of `sequences`, with `joined` prompt tokens of joining sequences.
     fn step(&self, sequences: usize, joined: u64) -> u64 {
         let beside = self
             .beside_ns
@@ -53,20 +53,20 @@ impl Pace {
 struct Active {
     sequence: Sequence,
     seed: u64,
-    /// Tokens that it has, and that it will have.
+    /// Tokens generated so far, and in the whole answer.
     at: u32,
     len: u32,
 }
 
-/// What NIC threads and the engine's thread share.
+/// State that NIC threads and the engine's thread share.
 pub(super) struct Steps {
     answers: Answers,
     pace: Pace,
-    /// Room for as many as are ever inside, so it is never full.
+    /// Sequences that will join. Its capacity is the limit of concurrent sequences.
     joining: ArrayQueue<Sequence>,
-    /// Something joins, or all is over.
+    /// Notified when a sequence joins or the engine closes.
     joined: EventCount,
-    /// All is over: what a step waits for beside its end. Sequences that join do not wake it.
+    /// Notified when the engine closes, also during a step. Joining sequences do not notify it.
     over: EventCount,
     closed: AtomicBool,
 }
@@ -89,13 +89,13 @@ impl Steps {
             return;
         }
         self.joined.notify();
-        // Nobody else empties the queue once its thread is gone, or about to.
+        // After the close only this thread empties the queue.
         if self.closed.load(SeqCst) {
             self.drop_joining();
         }
     }
 
-    /// Ends the thread, and drops what has not joined yet.
+    /// Ends the thread and drops the sequences that have not joined.
     pub fn close(&self) {
         self.closed.store(true, SeqCst);
         self.over.notify_all();
@@ -109,10 +109,10 @@ impl Steps {
         }
     }
 
-    /// The body of the engine's thread, until it is closed.
+    /// The body of the engine's thread, until `close`.
     pub fn run(&self) {
         let mut batch: Vec<Active> = Vec::with_capacity(self.joining.capacity());
-        // When the step before ended, where there was one.
+        // End of the previous step, if the batch was not empty since.
         let mut last_end = None;
         while !self.closed.load(SeqCst) {
             let seen = self.joined.epoch();
@@ -139,7 +139,7 @@ impl Steps {
         }
     }
 
-    /// Takes what has come into the batch; tokens of its prompts.
+    /// Moves new sequences into the batch; returns their prompt tokens.
     fn join(&self, batch: &mut Vec<Active>) -> u64 {
         let mut prefill = 0;
         while let Some(sequence) = self.joining.pop() {
@@ -155,7 +155,7 @@ impl Steps {
         prefill
     }
 
-    /// False where all is over before that.
+    /// Waits for `end_ns`; false if the engine closes before.
     fn wait_until(&self, end_ns: u64) -> bool {
         loop {
             let seen = self.over.epoch();
@@ -171,7 +171,7 @@ impl Steps {
         }
     }
 
-    /// A token for each; those that are done, or that nobody waits for, leave.
+    /// Gives a token to each sequence; finished and unwanted sequences leave the batch.
     fn step(&self, batch: &mut Vec<Active>) {
         let mut i = 0;
         while let Some(active) = batch.get_mut(i) {

@@ -1,4 +1,4 @@
-//! llama.cpp's `/completion`: not run here.
+//! The dialect of llama.cpp's `/completion`; not tested with a real server.
 //!
 //! ```text
 //! data: {"index":0,"content":" Paris","tokens":[7042],"stop":false,"tokens_predicted":1,
@@ -7,11 +7,11 @@
 //!        "tokens_evaluated":8,"truncated":false,"timings":{"cache_n":0,...}}
 //! ```
 //!
-//! No `[DONE]`. The end of sequence is among the ids. `cache_prompt: false` turns the prefix cache
-//! off for each request. There are no minimum and no stop ids to ask for. **Ids that end in the
-//! middle of a UTF-8 character are never sent**: the server holds text back until the character is
-//! whole, and then sends the id that completed it alone. Its count gives it away, and the run ends.
-//! A prompt longer than the context of a slot is 400.
+//! The stream has no `[DONE]`. The end of sequence is among the ids. `cache_prompt: false` turns
+//! the prefix cache off for each request. A request cannot set a minimum or stop ids. **The server
+//! never sends ids that end in the middle of a UTF-8 character**: it waits until the character is
+//! complete and sends only the last id. Its count then differs, and the run ends. A prompt longer
+//! than the context of a slot is answered with status 400.
 //!
 //! Source: llama.cpp's `tools/server/README.md` and `tools/server/server-context.cpp`
 //! (`process_token`, `send_partial_response`).
@@ -24,7 +24,7 @@ use super::{
     trouble::{self, Trouble},
 };
 
-/// See the module.
+/// The dialect of llama.cpp.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/completion",
     prompt: "prompt",

@@ -1,13 +1,13 @@
-//! What each server is asked, and what its words mean.
+//! Translates between the engine and the API of each server.
 //!
-//! | file | server | an answer's tokens | its end |
+//! | file | server | tokens of an answer | end |
 //! | --- | --- | --- | --- |
 //! | `vllm` | vLLM, `/v1/completions` and `/inference/v1/generate` | new ids | `[DONE]` |
-//! | `sglang` | SGLang, `/generate` | new ids, or all so far | `[DONE]` |
+//! | `sglang` | SGLang, `/generate` | new ids, or all ids of the answer | `[DONE]` |
 //! | `tensorrt_llm` | `trtllm-serve`, `/v1/completions` | new ids | `[DONE]` |
 //! | `llama_cpp` | llama.cpp, `/completion` | new ids | `"stop": true` |
 //!
-//! Nothing here does any I/O: a dialect makes the body of a request, and reads one event.
+//! No function here does I/O: a dialect makes the body of a request and parses one event.
 
 mod llama_cpp;
 mod openai;
@@ -23,11 +23,11 @@ use smallvec::SmallVec;
 
 use self::trouble::Trouble;
 
-/// The ids of one event: one, or a few where the server decodes several at a time. What is longer
-/// goes to the heap.
+/// The ids of one event: one, or a few if the server decodes several at a time. Longer lists go to
+/// the heap.
 pub(super) type Tokens = SmallVec<[i32; 8]>;
 
-/// What is asked of the server, the same for every sequence.
+/// Parameters of a request, the same for every sequence.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub model: String,
@@ -37,21 +37,21 @@ pub(super) struct Ask {
     pub stop: Vec<u32>,
     pub ignore_eos: bool,
     pub eos: Vec<u32>,
-    /// Ids in the vocabulary.
+    /// Size of the vocabulary.
     pub vocab: usize,
-    /// Ids of the longest prompt.
+    /// Ids in the longest prompt.
     pub max_prompt: usize,
 }
 
 impl Ask {
-    /// True where `id` ends an answer, by what the configuration says.
+    /// True if `id` ends an answer according to the configuration.
     pub fn ends_with(&self, id: i32) -> bool {
         let is = |end: &u32| i64::from(*end) == i64::from(id);
         self.stop.iter().any(is) || (!self.ignore_eos && self.eos.iter().any(is))
     }
 }
 
-/// Why a server ended an answer. Where it gave one up, there is no step but [`Trouble::Aborted`].
+/// Reason why a server ended an answer. An answer that it gave up is [`Trouble::Aborted`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
     /// At an end of sequence, or at an id of `stop`.
@@ -61,7 +61,7 @@ pub(super) enum Finish {
 }
 
 impl Finish {
-    /// By the server's word for it: any other than these two means that it gave the answer up.
+    /// Parses the server's reason. Any other word means that the server gave the answer up.
     fn of(word: &str) -> Result<Self, Trouble> {
         match word {
             "stop" => Ok(Finish::Stop),
@@ -74,21 +74,21 @@ impl Finish {
     }
 }
 
-/// What one event says.
+/// Content of one event.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Step {
     /// New ids.
     pub tokens: Tokens,
     pub finish: Option<Finish>,
-    /// How many tokens the answer has, as the server counts them.
+    /// Number of tokens in the answer, as the server counts.
     pub completion: Option<usize>,
-    /// How many the prompt had.
+    /// Number of tokens in the prompt, as the server counts.
     pub prompt: Option<usize>,
-    /// How many of those came from a prefix cache.
+    /// Number of prompt tokens from a prefix cache.
     pub cached: Option<usize>,
-    /// Seconds in the server's own queue.
+    /// Seconds in the server's queue.
     pub queue_s: Option<f64>,
-    /// Nothing follows that belongs to the answer.
+    /// The answer has no further events.
     pub done: bool,
 }
 
@@ -101,54 +101,54 @@ impl Step {
     }
 }
 
-/// What a server says of itself.
+/// Information from the server about itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct About {
-    /// The models it serves.
+    /// Names of the served models.
     pub models: Vec<String>,
-    /// Tokens of prompt and answer together.
+    /// Limit of prompt and answer together, in tokens.
     pub context: Option<usize>,
-    /// Ids in the vocabulary.
+    /// Size of the vocabulary.
     pub vocab: Option<usize>,
-    /// Whether it keeps prefixes of prompts.
+    /// True if the server keeps prefixes of prompts.
     pub prefix_cache: Option<bool>,
-    /// Sequences that it works on at once; more wait in its queue.
+    /// Limit of concurrent sequences; more wait in the server's queue.
     pub at_once: Option<usize>,
-    /// What else whoever runs it should know, each a sentence.
+    /// Further notes for the operator, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// A question that is asked at the start.
+/// A query that the engine sends at the start.
 pub(super) struct Question {
-    /// Where; the second is tried where the server does not know the first.
+    /// The path; later ones are alternatives if the server does not know the first.
     pub paths: &'static [&'static str],
-    /// Takes what the answer says; `Err` where it is none.
+    /// Parses the response into [`About`].
     pub read: fn(&str, &Ask, &mut About) -> Result<(), serde_json::Error>,
-    /// The start fails without an answer.
+    /// True if the start fails without a response.
     pub needed: bool,
 }
 
-/// One way of speaking with a server.
+/// The API of one kind of server.
 pub(super) struct Dialect {
-    /// Where answers are asked for.
+    /// Path of the requests for answers.
     pub path: &'static str,
-    /// The key of the prompt's ids in a request.
+    /// Key of the prompt's ids in a request.
     pub prompt: &'static str,
-    /// The other keys of a request for one streamed answer, of at most so many tokens.
+    /// The other keys of a request for one streamed answer of at most that many tokens.
     pub rest: fn(&Ask, usize) -> Value,
-    /// Reads the data of one event of an answer that has so many tokens.
+    /// Parses the data of one event, given the number of tokens before it.
     pub read: fn(&str, usize) -> Result<Step, Trouble>,
-    /// Asked at the start, once the server is ready.
+    /// Queries that the engine sends once the server is ready.
     pub questions: &'static [Question],
-    /// What turns its prefix cache off.
+    /// Advice how to turn the prefix cache off.
     pub without_prefix_cache: &'static str,
 }
 
 impl Dialect {
-    /// The body of a request. The ids are written from where they lie: a prompt may have 100,000.
+    /// The body of a request. Writes the ids without a copy: a prompt may have 100,000.
     ///
     /// # Errors
-    /// None that a server can cause.
+    /// A parameter cannot be written as JSON.
     pub fn body(
         &self,
         ask: &Ask,
@@ -156,7 +156,7 @@ impl Dialect {
         max_tokens: usize,
     ) -> serde_json::Result<Vec<u8>> {
         let mut body = serde_json::to_vec(&(self.rest)(ask, max_tokens))?;
-        // The closing brace of the other keys, of which each dialect has some.
+        // The closing brace of the other keys; every dialect has at least one.
         body.pop();
         body.extend_from_slice(format!(",\"{}\":", self.prompt).as_bytes());
         serde_json::to_writer(&mut body, prompt)?;
@@ -165,7 +165,7 @@ impl Dialect {
     }
 }
 
-/// The dialect that the configuration names.
+/// The configured dialect.
 pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
     match kind {
         config::Dialect::Vllm => &vllm::COMPLETIONS,
@@ -176,12 +176,12 @@ pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
     }
 }
 
-/// Reads JSON, or says what came instead.
+/// Parses JSON.
 fn json<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Trouble> {
     serde_json::from_str(data).map_err(|e| Trouble::Garbled(format!("{e} in {}", short(data))))
 }
 
-/// The beginning of a text, for an error of one line.
+/// The beginning of a text, on one line, for an error message.
 pub(super) fn short(text: &str) -> String {
     const MOST: usize = 200;
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! What vLLM and `trtllm-serve` share: the chunks of OpenAI's completions, with ids in them.
+//! Shared by vLLM and `trtllm-serve`: the chunks of OpenAI's completions, with ids.
 //!
 //! ```text
 //! data: {"choices":[{"index":0,"text":"","token_ids":[504],"finish_reason":null}]}
@@ -16,10 +16,10 @@ use super::{
     trouble::{self, Trouble},
 };
 
-/// What ends a stream.
+/// Data of the event that ends a stream.
 pub(super) const DONE: &str = "[DONE]";
 
-/// Which models the server has.
+/// Query for the models of the server.
 pub(super) const MODELS: Question = Question {
     paths: &["/v1/models"],
     read: models,
@@ -33,7 +33,7 @@ struct Chunk {
     usage: Option<Usage>,
     #[serde(alias = "detail")]
     error: Option<Value>,
-    /// `"error"` in TensorRT-LLM's error responses, which have no `error`.
+    /// `"error"` in TensorRT-LLM's error responses, which have no field `error`.
     object: Option<Object>,
 }
 
@@ -63,7 +63,7 @@ struct PromptDetails {
     cached_tokens: Option<usize>,
 }
 
-/// Reads one event.
+/// Parses one event.
 pub(super) fn read(data: &str) -> Result<Step, Trouble> {
     if data == DONE {
         return Ok(Step::done());
@@ -107,9 +107,9 @@ struct Models {
 #[derive(Deserialize)]
 struct Model {
     id: String,
-    /// vLLM and SGLang say it.
+    /// From vLLM and SGLang.
     max_model_len: Option<usize>,
-    /// llama.cpp says it.
+    /// From llama.cpp.
     meta: Option<Meta>,
 }
 
@@ -118,7 +118,7 @@ struct Meta {
     n_vocab: Option<usize>,
 }
 
-/// Reads `/v1/models`, which every one of these servers has.
+/// Parses `/v1/models`, which all of these servers have.
 fn models(body: &str, ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
     let models: Models = serde_json::from_str(body)?;
     let ours = models.data.iter().find(|m| m.id == ask.model);

@@ -1,4 +1,4 @@
-//! SGLang's `/generate`: not run here.
+//! The dialect of SGLang's `/generate`; not tested with a real server.
 //!
 //! ```text
 //! data: {"output_ids":[504],"meta_info":{"finish_reason":null,"prompt_tokens":8,
@@ -8,12 +8,12 @@
 //! data: [DONE]
 //! ```
 //!
-//! An event carries all ids so far, or with `--incremental-streaming-output` (in older versions
-//! `--stream-output`) the new ones alone; `completion_tokens` always counts all of them, which
-//! tells the two apart. All of them each time is a cost that grows with the square of an answer's
-//! length: the start says so. The list of an event in the middle may be ahead of its count, since
-//! the server goes on filling it until it is sent. The matched end is among the ids. What the
-//! scheduler gives up ends as `{"type":"abort"}`, with status 200.
+//! An event carries all ids of the answer so far, or only the new ids with
+//! `--incremental-streaming-output` (`--stream-output` in older versions). `completion_tokens`
+//! counts all ids, so it distinguishes the two. Lists of all ids cost quadratic time in the length
+//! of an answer; the start warns. The list of an intermediate event may be longer than its count,
+//! because the server appends to it until it is sent. The matched end is among the ids. An answer
+//! that the scheduler gives up ends with `{"type":"abort"}`, with status 200.
 //!
 //! Source: SGLang's `python/sglang/srt/managers/tokenizer_manager.py` and
 //! `python/sglang/srt/entrypoints/http_server.py`.
@@ -26,7 +26,7 @@ use super::{
     trouble::{self, Trouble},
 };
 
-/// See the module.
+/// The dialect of SGLang.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/generate",
     prompt: "input_ids",
@@ -117,7 +117,7 @@ fn read(data: &str, so_far: usize) -> Result<Step, Trouble> {
             }
             tokens.drain(..so_far);
         }
-        // An event without ids at all is for the account to judge.
+        // The account judges an event without ids.
         Some(all) if so_far + tokens.len() != all && !tokens.is_empty() => {
             return Err(Trouble::Lost {
                 said: all,
@@ -129,7 +129,7 @@ fn read(data: &str, so_far: usize) -> Result<Step, Trouble> {
     Ok(Step {
         tokens,
         finish,
-        // In the middle the list may be ahead of it.
+        // In an intermediate event the list may be longer than this count.
         completion: completion.filter(|_| finish.is_some()),
         prompt: meta.prompt_tokens,
         cached: meta.cached_tokens,

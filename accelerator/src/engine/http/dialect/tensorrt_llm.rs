@@ -1,10 +1,10 @@
-//! The `/v1/completions` of `trtllm-serve`: not run here.
+//! The dialect of `/v1/completions` of `trtllm-serve`; not tested with a real server.
 //!
-//! With `detokenize: false` the chunks carry `token_ids`, the new ones, and no text. Fields that it
-//! does not know are an error, so nothing is sent that its request has not. A stop id is kept only
-//! with `include_stop_str_in_output`. It says neither its context nor its vocabulary nor whether it
-//! keeps blocks of earlier prompts (`kv_cache_config.enable_block_reuse`, on by default); what it
-//! took from there is in `prompt_tokens_details.cached_tokens`, and is counted.
+//! With `detokenize: false` the chunks carry the new ids in `token_ids` and no text. The server
+//! rejects unknown fields, so a request has only fields of its API. A stop id is kept only with
+//! `include_stop_str_in_output`. The server does not report its context, its vocabulary, or its
+//! reuse of earlier prompts' blocks (`kv_cache_config.enable_block_reuse`, on by default).
+//! `prompt_tokens_details.cached_tokens` counts reused tokens.
 //!
 //! Source: TensorRT-LLM's `tensorrt_llm/serve/openai_protocol.py`,
 //! `tensorrt_llm/serve/postprocess_handlers.py` and `docs/source/commands/trtllm-serve.rst`.
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::{Dialect, openai};
 
-/// See the module.
+/// The dialect of TensorRT-LLM.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/v1/completions",
     prompt: "prompt",

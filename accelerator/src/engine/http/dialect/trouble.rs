@@ -1,4 +1,4 @@
-//! What goes wrong with one answer, in words, and whose fault it is.
+//! Errors of one answer: the message, and whose fault the error is.
 
 use std::time::Duration;
 
@@ -7,32 +7,32 @@ use serde_json::Value;
 use super::short;
 use crate::engine::{Fault, streaming::TooLong};
 
-/// Why there is no answer to a sequence.
+/// Reason why a sequence has no answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(in crate::engine::http) enum Trouble {
-    /// Whoever sent the sample is gone: nothing is to be said.
+    /// The frontend of the sample is gone.
     #[error("nobody waits for the answer any more")]
     Unwanted,
 
-    /// A prompt that no server is asked for.
+    /// The engine sends no such prompt to a server.
     #[error("{0}")]
     Prompt(String),
 
-    /// No connection, or one that broke before anything came.
+    /// No connection, or one that broke before a response.
     #[error("no connection: {0}")]
     Connect(String),
 
-    /// The server would not take it for as long as it was asked.
+    /// The server stayed busy for the whole retry time.
     #[error(
         "HTTP {status}: {words} (for {} s); raise engine.http.busy_s or lower \
          engine.http.in_flight", .after.as_secs()
     )]
     Busy {
-        /// Its last status.
+        /// The last status.
         status: u16,
-        /// Its last words.
+        /// The last message.
         words: String,
-        /// For how long it was asked.
+        /// Time of all attempts.
         after: Duration,
     },
 
@@ -41,114 +41,114 @@ pub(in crate::engine::http) enum Trouble {
     Status {
         /// The status.
         status: u16,
-        /// What was asked for.
+        /// The path of the request.
         path: &'static str,
-        /// Its words.
+        /// The server's message.
         words: String,
     },
 
-    /// An error event inside a stream that began well.
+    /// An error event in a stream that began well.
     #[error("error event{}: {words}", code(.status))]
     Said {
-        /// The status that it names, where it does.
+        /// The status in the event, if any.
         status: Option<u16>,
-        /// Its words.
+        /// The server's message.
         words: String,
     },
 
-    /// The server gave the answer up, and says so where it says why an answer ends.
+    /// The server gave the answer up and gave that as the reason of its end.
     #[error("aborted{}: {words}", code(.status))]
     Aborted {
-        /// The status that it names, where it does.
+        /// The status in the event, if any.
         status: Option<u16>,
-        /// Its words.
+        /// The server's message.
         words: String,
     },
 
-    /// A stream that ends where no answer does.
+    /// The stream ended before the answer did.
     #[error("cut stream: it ended behind {tokens} tokens ({why})")]
     Cut {
-        /// Tokens that had come.
+        /// Tokens received.
         tokens: usize,
-        /// What the socket says.
+        /// The socket's error.
         why: String,
     },
 
-    /// Nothing came for too long.
+    /// No token arrived within the deadline.
     #[error(
         "no token for {} s behind {tokens}: see engine.http.{}",
         .after.as_secs(), deadline(.tokens)
     )]
     Silent {
-        /// Tokens that had come.
+        /// Tokens received.
         tokens: usize,
-        /// For how long nothing came.
+        /// Time without a token.
         after: Duration,
     },
 
-    /// Something that is no event of this dialect.
+    /// The data is no event of this dialect.
     #[error("it does not speak this dialect: {0}; see engine.http.dialect")]
     Garbled(String),
 
-    /// A stream of text.
+    /// The stream carries text without ids.
     #[error(
         "its stream carries no token ids: it is too old, or not asked as engine.http.dialect says"
     )]
     NoIds,
 
-    /// Its count and ours differ.
+    /// The server's count of tokens differs from the number received.
     #[error(
         "it counts {said} tokens in an answer of which {came} came: tokens are lost on the way"
     )]
     Lost {
-        /// As the server says.
+        /// The server's count.
         said: usize,
-        /// As many as came.
+        /// Tokens received.
         came: usize,
     },
 
-    /// It counts nothing that ours could be held against.
+    /// The server reports no count to compare with.
     #[error(
         "it does not count the tokens of the {0}, so none can be found lost: it is too old, or not \
          asked as engine.http.dialect says"
     )]
     Uncounted(&'static str),
 
-    /// It changed the prompt.
+    /// The server changed the prompt.
     #[error("it counts {said} tokens in a prompt of {sent}: it adds some, or cuts it")]
     PromptCount {
-        /// As the server says.
+        /// The server's count.
         said: usize,
-        /// As many as it was given.
+        /// Tokens sent.
         sent: usize,
     },
 
-    /// It ends answers otherwise than the configuration says.
+    /// Answers end differently from the configuration.
     #[error("its answers do not end as configured: {0}")]
     End(String),
 
-    /// An id that the model cannot have.
+    /// The id is outside the vocabulary.
     #[error("it answers with token {id}, beyond the vocabulary of {vocab}: see engine.http.vocab")]
     Vocabulary {
         /// The id.
         id: i32,
-        /// Ids there are.
+        /// Size of the vocabulary.
         vocab: usize,
     },
 
-    /// An answer longer than asked for.
+    /// The answer is longer than requested.
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
 
 impl Trouble {
-    /// Whose fault it is. A sample's refuses the sample; the engine's ends the node; where it may
-    /// be either's, the server is asked something harmless, and what it does decides.
+    /// Whose fault the error is. A sample's fault refuses the sample; the engine's fault ends the
+    /// node. If either may be at fault, a trial request to the server decides.
     pub fn fault(&self) -> Fault {
         match self {
             Trouble::Unwanted | Trouble::Prompt(_) | Trouble::TooLong(_) => Fault::Sample,
             Trouble::Status { status, .. } => by_status(*status),
-            // The server took the request: what it says of one answer holds for no other.
+            // The server accepted the request: the error may concern this answer alone.
             Trouble::Said { status, .. } | Trouble::Aborted { status, .. } => match status {
                 Some(status) if by_status(*status) == Fault::Sample => Fault::Sample,
                 _ => Fault::Either,
@@ -168,12 +168,12 @@ impl Trouble {
     }
 }
 
-/// Who is to blame for a status.
+/// Whose fault a status is.
 fn by_status(status: u16) -> Fault {
     match status {
-        // This request, for what it holds or for its length.
+        // This request: its content or length.
         400 | 413 | 422 => Fault::Sample,
-        // The server, or a request that breaks it.
+        // The server, or a request that crashes it.
         500..=599 => Fault::Either,
         // Every request: a wrong model, path or key.
         _ => Fault::Engine,
@@ -200,7 +200,7 @@ fn deadline(tokens: &usize) -> &'static str {
     }
 }
 
-/// From an error object in a stream: `{"message": …, "code": 500}`, or anything else.
+/// Parses an error object in a stream: `{"message": …, "code": 500}`, or any other value.
 pub(super) fn said(error: &Value) -> Trouble {
     Trouble::Said {
         status: error.get("code").and_then(status),
@@ -208,7 +208,7 @@ pub(super) fn said(error: &Value) -> Trouble {
     }
 }
 
-/// From an event that is an error as a whole: the same object, alone or under `error`.
+/// Parses an event that is one error: the object, alone or under `error`.
 pub(in crate::engine::http) fn said_whole(data: &str) -> Trouble {
     match serde_json::from_str::<Value>(data) {
         Ok(value) => {
@@ -222,21 +222,21 @@ pub(in crate::engine::http) fn said_whole(data: &str) -> Trouble {
     }
 }
 
-/// A status of HTTP that says that something went wrong.
+/// `value` as an HTTP status, if it is an error status.
 pub(super) fn status(value: &Value) -> Option<u16> {
     let status = u16::try_from(value.as_u64()?).ok()?;
     (400..600).contains(&status).then_some(status)
 }
 
-/// The beginning of a text, or of what is in its place.
+/// The beginning of a text, or of any other value.
 pub(super) fn text(words: &Value) -> String {
     words
         .as_str()
         .map_or_else(|| short(&words.to_string()), short)
 }
 
-/// The server's own words in the body of an error: `{"error": {"message": …}}`, `{"message": …}`,
-/// `{"detail": …}`, or whatever is there.
+/// The server's message in the body of an error: `{"error": {"message": …}}`, `{"message": …}`,
+/// `{"detail": …}`, or the body.
 pub(in crate::engine::http) fn words(body: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(body).ok();
     let found = parsed.as_ref().and_then(|v| {

@@ -1,14 +1,14 @@
-//! vLLM, in two ways.
+//! The two dialects of vLLM.
 //!
-//! * `/v1/completions` with ids as the prompt and `return_token_ids`: an event of about 240 bytes a
-//!   token. Run on 0.24.0 and 0.32.
-//! * `/inference/v1/generate`, tokens in and out: about 171 bytes a token. Run on 0.24.0; later
-//!   versions have it behind `--enable-scale-out` and answer 403 without. It takes prompts that
-//!   exceed the context, and its errors come with status 200, inside the stream.
+//! * `/v1/completions` with ids as the prompt and `return_token_ids`: events of about 240 bytes per
+//!   token. Tested with 0.24.0 and 0.32.
+//! * `/inference/v1/generate`, tokens in and out: about 171 bytes per token. Tested with 0.24.0;
+//!   later versions answer 403 without `--enable-scale-out`. It accepts prompts longer than the
+//!   context, and sends errors inside the stream, with status 200.
 //!
-//! The headers come before the first token. With several prompts' worth of load one event may carry
-//! several ids. The stop id, or the end of sequence, is among the ids. An id beyond the vocabulary
-//! ends the whole server (with `--skip-tokenizer-init`: 500, then it exits).
+//! The headers arrive before the first token. Under load one event may carry several ids. The stop
+//! id, or the end of sequence, is among the ids. An id outside the vocabulary ends the whole server
+//! (with `--skip-tokenizer-init`: status 500, then exit).
 //!
 //! Sources: vLLM's `vllm/entrypoints/openai/completion/protocol.py`,
 //! `vllm/entrypoints/serve/disagg/{protocol,serving}.py`, and its page *Production Metrics* for
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{About, Ask, Dialect, Question, openai};
 
-/// `/v1/completions`.
+/// The dialect of `/v1/completions`.
 pub(super) const COMPLETIONS: Dialect = Dialect {
     path: "/v1/completions",
     prompt: "prompt",
@@ -42,7 +42,7 @@ pub(super) const COMPLETIONS: Dialect = Dialect {
     without_prefix_cache: "start vLLM with --no-enable-prefix-caching",
 };
 
-/// `/inference/v1/generate`.
+/// The dialect of `/inference/v1/generate`.
 pub(super) const GENERATE: Dialect = Dialect {
     path: "/inference/v1/generate",
     prompt: "token_ids",
@@ -69,7 +69,7 @@ fn sampling(ask: &Ask, max_tokens: usize) -> Value {
     })
 }
 
-/// The label is `True`, `False`, or in old versions `None`, which meant the version's default.
+/// Reads the prefix cache's label: `True`, `False`, or in old versions `None` for a default.
 fn metrics(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
     let info = body
         .lines()

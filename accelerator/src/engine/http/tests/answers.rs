@@ -1,4 +1,4 @@
-//! Right answers, in every dialect: their tokens, parts and requests.
+//! Correct answers in every dialect: their tokens, parts and requests.
 
 use fabric::wire::Stream;
 use qdl::config::Dialect;
@@ -23,13 +23,13 @@ fn answers_are_the_servers_tokens_whatever_is_streamed() {
                 let right = tokens_of(prompt, ROOM);
                 let what = format!("{dialect:?}, {stream}, sample {i}: {:?}", fate.refused);
                 assert_eq!(fate.answer.as_ref(), Some(&right), "{what}");
-                // Each event but the last is a part, or the first alone.
+                // Each event except the last is a part, or only the first one.
                 let parts = match stream {
                     Stream::None => 0,
                     Stream::First => 1.min(right.len() - 1),
                     Stream::All => right.len() - 1,
                 };
-                // llama.cpp ends with an event of its own: its last token is not known to be it.
+                // llama.cpp sends a separate end event, so its last token may leave as a part.
                 let late = usize::from(dialect == Dialect::LlamaCpp && stream != Stream::None);
                 let most = if stream == Stream::First {
                     1
@@ -48,13 +48,13 @@ fn answers_are_the_servers_tokens_whatever_is_streamed() {
         }
         assert_eq!(started.fatal(), [""; 0]);
         let report = started.http.report();
-        // The trial of the start is one.
+        // Includes the trial of the start.
         assert_eq!((report.answers, report.busy, report.cached), (100, 0, 0));
         assert!(report.most >= 1 && report.first_us.is_some(), "{report}");
     }
 }
 
-/// The body of the second request: the first is the trial.
+/// The body of the second request; the first is the trial.
 fn body_of(dialect: Dialect) -> Value {
     let server = Server::good(dialect);
     let mut params = params(&server.url, dialect);
@@ -131,7 +131,7 @@ fn a_request_is_what_each_server_takes() {
     );
 }
 
-/// Answers with tokens in groups of these sizes, over and over.
+/// An answer with tokens in groups of these sizes, repeated.
 fn in_groups(dialect: Dialect, asked: &Asked, sizes: &[usize]) -> Reply {
     let tokens = tokens_of(&asked.prompt(), asked.most());
     let finish = if tokens.len() == asked.most() {
@@ -150,7 +150,7 @@ fn in_groups(dialect: Dialect, asked: &Asked, sizes: &[usize]) -> Reply {
         rest = after;
     }
     let events = events(dialect, asked.prompt().len(), &groups, finish);
-    // All at once, as a server that was held up sends them.
+    // All events in one chunk, as a server sends them after a delay.
     Reply::Stream(vec![Piece::Chunk(events.concat())])
 }
 
@@ -177,8 +177,8 @@ fn an_event_may_carry_several_tokens() {
     }
 }
 
-/// SGLang with the new ids alone, coalesced where `groups` says so; and with lists that are ahead
-/// of their counts, as they are when the server fills them on.
+/// SGLang with two tokens per event: only the new ids, or (`ahead`) all ids, with one more than the
+/// count in intermediate events.
 fn sglang_server(ahead: bool) -> Server {
     Server::start(
         |path| about(Dialect::Sglang, path),

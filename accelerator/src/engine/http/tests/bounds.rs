@@ -1,4 +1,4 @@
-//! What a server fills has a bound, and what cannot be checked is no answer.
+//! Data from a server has size limits, and an answer without counts is an error.
 
 use std::{
     convert::Infallible,
@@ -29,8 +29,8 @@ const EVENT: &str = "data: {\"choices\":[{\"token_ids\":[5],\"finish_reason\":nu
 const END: &str = "data: {\"choices\":[{\"token_ids\":[2],\"finish_reason\":\"stop\"}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 
-/// How many of `most` pieces are taken behind `first`, and what ends the answer of 8 tokens at
-/// most.
+/// Number of the `most` pieces read after `first`, and the error that ends the answer, which is
+/// limited to 8 tokens.
 fn taken(server: &Asking, first: &str, piece: &str, most: usize) -> (usize, Trouble) {
     let taken = Arc::new(AtomicUsize::new(0));
     let count = taken.clone();
@@ -120,7 +120,7 @@ fn events_without_tokens_do_not_move_the_deadline() {
     }
 }
 
-/// Runs one sample, with deadlines of so many seconds.
+/// Runs one sample with deadlines of `seconds`.
 fn one(server: &Server, dialect: Dialect, seconds: u64) -> (Fate, Vec<String>) {
     let mut params = params(&server.url, dialect);
     let http = params.engine.http.as_mut().expect("http");

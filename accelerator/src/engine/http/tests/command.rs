@@ -1,4 +1,4 @@
-//! The server as a program that the engine starts, watches and ends.
+//! The server as a program that the engine starts, watches and stops.
 
 use std::{path::Path, time::Duration};
 
@@ -8,13 +8,12 @@ use qdl::config::Dialect;
 use super::rig::{Samples, eventually, params, prompts, start};
 use crate::engine::{EngineParams, http::command::Program};
 
-/// A server in Python that answers questions, and prompts with the ids 5 and 6 (`good`), or with
-/// the first of them and then silence (`hangs`). SIGTERM ends it, or does not (`deaf`). It tells
-/// its port by a file.
+/// A server in Python. It answers queries. It answers prompts with the ids 5 and 6 (`good`), or
+/// with only the first one and then silence (`hangs`). SIGTERM ends it, except with `deaf`.
 const SERVER: &str = include_str!("server.py");
 
-/// A port that nobody has now. Another process may take it before the server does: then the server
-/// ends, and the test says so.
+/// A port that is free now. If another process takes it before the server does, the server ends and
+/// the test reports it.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
@@ -40,7 +39,7 @@ fn with_server(folder: &Path, habit: &str) -> EngineParams {
     params
 }
 
-/// The processes of the server, as it wrote them down.
+/// The ids of the server's processes, from the file that it writes.
 fn pids(folder: &Path) -> Vec<i32> {
     let text = std::fs::read_to_string(folder.join("pids")).expect("pids");
     text.split(' ')
@@ -48,7 +47,7 @@ fn pids(folder: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// True where the process runs; one that only waits to be reaped by whoever has it does not.
+/// True if the process runs; a zombie does not.
 fn runs(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
@@ -93,7 +92,7 @@ fn killed_in_the_middle_it_ends_the_engine() {
         (0..8).all(|i| !samples.fate(i).parts.is_empty())
     });
     let pids = pids(folder.path());
-    // SAFETY: a plain system call, to a process of this test.
+    // SAFETY: a plain system call, for a process of this test.
     unsafe { libc::kill(pids[0], libc::SIGKILL) };
     eventually("all end", || samples.ended() == 8);
     eventually("it is told", || !started.fatal().is_empty());
@@ -180,15 +179,15 @@ fn a_stop_waits_no_longer_than_it_may() {
     let http = started.http.clone();
     use crate::engine::Streaming;
     http.stop(Duration::from_secs(5));
-    // A second one finds nothing to do.
+    // A second stop has no effect.
     http.stop(Duration::from_secs(5));
     assert!(!runs(pids[0]), "killed by now");
 }
 
 #[test]
 fn a_program_hears_the_signals_that_are_blocked_here() {
-    // As the accelerator does before its first thread.
-    // SAFETY: `set` is a valid place for a set of signals; the mask is this thread's own.
+    // The accelerator blocks these signals before its first thread.
+    // SAFETY: `set` is valid memory for a signal set; the mask belongs to this thread.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);

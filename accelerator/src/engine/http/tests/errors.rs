@@ -1,4 +1,4 @@
-//! Everything that goes wrong in mid-run: its line, and the sample's fate.
+//! Errors during a run: the message of each, and the fate of the sample.
 
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
@@ -16,7 +16,7 @@ use super::{
     server::{Asked, Piece, Reply, Server, about, answer, events, tokens_of},
 };
 
-/// A server of `dialect` that starts well and answers by `script` from then on.
+/// A server of `dialect` that starts without error and then answers by `script`.
 fn server(dialect: Dialect, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Server {
     Server::start(
         move |path| about(dialect, path),
@@ -41,7 +41,7 @@ fn started(server: &Server, dialect: Dialect, change: impl FnOnce(&mut HttpConfi
     start(&params).expect("a server")
 }
 
-/// Runs one sample; what became of it, and what ended the engine.
+/// Runs one sample; returns its fate and the errors that ended the engine.
 fn one_with(server: &Server, change: impl FnOnce(&mut HttpConfig)) -> (Fate, Vec<String>) {
     let started = started(server, Dialect::Vllm, change);
     let samples = Samples::new(&[vec![1, 2, 3]], Stream::First);
@@ -53,7 +53,7 @@ fn one(server: &Server) -> (Fate, Vec<String>) {
     one_with(server, |_| ())
 }
 
-/// The sample is given back with these words, and the engine goes on.
+/// Checks that the sample was refused with these words and that the engine goes on.
 fn refused((fate, fatal): (Fate, Vec<String>), words: &str) {
     let why = fate
         .refused
@@ -63,7 +63,7 @@ fn refused((fate, fatal): (Fate, Vec<String>), words: &str) {
     assert_eq!((fate.answer, fatal), (None, vec![]));
 }
 
-/// The engine ends with these words, and the sample stays unanswered.
+/// Checks that the engine ended with these words and that the sample has no answer.
 fn ended((fate, fatal): (Fate, Vec<String>), words: &str) {
     let [line] = &fatal[..] else {
         panic!("{fatal:?}, {fate:?}")
@@ -76,7 +76,7 @@ fn ended((fate, fatal): (Fate, Vec<String>), words: &str) {
 
 #[test]
 fn a_bad_request_is_the_samples() {
-    // vLLM's own words for a prompt that is too long.
+    // vLLM's message for a prompt that is too long.
     let words = r#"{"error":{"message":"This model's maximum context length is 4096 tokens.",
         "type":"BadRequestError","param":null,"code":400}}"#;
     let server = server(Dialect::Vllm, |_| Reply::Whole(400, words.to_owned()));
@@ -99,7 +99,7 @@ fn a_500_of_a_server_that_goes_on_is_the_samples() {
 
 #[test]
 fn a_500_of_a_server_that_does_not_is_the_engines() {
-    // vLLM after an id beyond its vocabulary: every request is a 500 from then on.
+    // vLLM after an id outside its vocabulary: it answers every request with 500.
     let server = Server::start(
         |path| about(Dialect::Vllm, path),
         |asked| match asked.number {
@@ -243,7 +243,7 @@ fn no_token_for_so_long() {
             let all = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6]], "stop");
             let some = all.into_iter().take(events_before);
             let mut pieces: Vec<_> = some.map(Piece::Chunk).collect();
-            // A comment is no token.
+            // A comment carries no token.
             pieces.push(Piece::Chunk(": ping\n\n".to_owned()));
             pieces.push(Piece::Hang);
             Reply::Stream(pieces)
@@ -258,7 +258,7 @@ fn no_token_for_so_long() {
     }
 }
 
-/// The events of a server that breaks an answer off behind its first token, with these words.
+/// The events of a server that ends an answer after its first token with an error of kind `how`.
 fn broken_off(dialect: Dialect, prompt: usize, how: &str) -> Vec<String> {
     let mut all = events(dialect, prompt, &[&[5], &[6]], "stop");
     all.truncate(1);
@@ -281,11 +281,11 @@ fn broken_off(dialect: Dialect, prompt: usize, how: &str) -> Vec<String> {
         ),
         "error" => format!("data: {}\n\n", json!({"error": error})),
         "error event" => format!("event: error\ndata: {error}\n\n"),
-        // Older versions of llama.cpp.
+        // The form of older versions of llama.cpp.
         "error field" => format!("error: {error}\n\n"),
         "error in words" => "event: error\ndata: no room\n\n".to_owned(),
         "detail" => format!("data: {}\n\n", json!({"detail": "no room"})),
-        // In the place of a stream.
+        // The body is an error instead of a stream.
         "body" => return vec![json!({"error": error}).to_string()],
         other => panic!("{other}"),
     });
@@ -383,7 +383,7 @@ fn a_trial_that_fails_once_does_not_end_the_engine() {
 
 #[test]
 fn an_answer_longer_than_its_slot_is_never_written_past_it() {
-    // A server that minds no limit; the slot has room for 8, the model for more.
+    // The server ignores the limit; the slot has room for 8 tokens, the model for more.
     let server = server(Dialect::Vllm, |asked| {
         let tokens: Vec<i32> = (0..ROOM as i32).collect();
         let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
@@ -474,7 +474,7 @@ fn a_lost_token_ends_the_engine() {
         let words = "it counts 3 tokens in an answer of which 2 came: tokens are lost";
         ended((samples.fate(0), started.fatal()), words);
     }
-    // SGLang's new ids alone, one of them missing.
+    // SGLang with new ids only, one of them missing.
     let server = server(Dialect::Sglang, |asked| {
         let prompt = asked.prompt().len();
         let first = super::server::sglang(&[5], 1, prompt, None);
@@ -510,35 +510,35 @@ fn a_prompt_that_is_counted_otherwise_ends_the_engine() {
 fn an_end_of_sequence_that_differs_ends_the_engine() {
     type Change = fn(&mut HttpConfig);
     let cases: [(&[i32], &str, Change, &str); 5] = [
-        // It keeps the end to itself, or has another one.
+        // The server omits the end of sequence, or uses a different one.
         (
             &[5, 6],
             "stop",
             |h| h.eos = vec![9],
             "it stopped behind token 6, which is none of",
         ),
-        // It goes on behind it.
+        // The server goes on after the end of sequence.
         (
             &[9, 6, 7],
             "stop",
             |h| h.eos = vec![9],
             "token 6 follows 9, which engine.http.eos",
         ),
-        // It stops although it was told not to.
+        // The server stops despite `ignore_eos`.
         (
             &[5, 9],
             "stop",
             |h| h.ignore_eos = true,
             "it stopped at token 9 although",
         ),
-        // It says that it reached the limit.
+        // The server reports the limit too early.
         (
             &[5, 6],
             "length",
             |_| (),
             "it says that 64 tokens were reached, and 2 came",
         ),
-        // Too short.
+        // The answer is too short.
         (
             &[5, 6],
             "stop",
@@ -547,7 +547,7 @@ fn an_end_of_sequence_that_differs_ends_the_engine() {
         ),
     ];
     for (tokens, finish, change, words) in cases {
-        // The trial's answer ends at its limit, which says nothing of the end of sequence.
+        // The trial's answer ends at its limit, so its end of sequence is not checked.
         let server = Server::start(
             |path| about(Dialect::Vllm, path),
             move |asked| {

@@ -1,4 +1,4 @@
-//! Many at once: right tokens, and no more connections than streams.
+//! Many concurrent streams: the tokens are correct, and streams share connections.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -28,11 +28,11 @@ fn ten_thousand_short_streams_256_at_once() {
     }
     let report = started.http.report();
     let opened = server.state.connections.load(SeqCst) as u64;
-    // With the trial, which has a connection of its own and the questions on it.
+    // Includes the trial, which has its own connection, shared with the queries.
     assert_eq!((report.answers, report.tokens), (10_001, tokens + 2));
     assert!(report.most > 1 && report.most <= 256, "{report}");
-    // A sample is answered a moment before its connection can be used again: on a busy machine
-    // there are more connections than streams, but nothing like one for each request.
+    // A sample ends a moment before its connection can be used again. So a busy machine has more
+    // connections than streams, but far fewer than requests.
     assert!(opened <= 2_000 && report.opened == opened, "{report}");
     assert!(report.kept >= 10_000 - opened, "{report}");
 }

@@ -1,4 +1,4 @@
-//! The engine against a scripted server.
+//! Tests of the engine against a scripted server.
 
 mod answers;
 mod bounds;

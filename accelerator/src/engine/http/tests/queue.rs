@@ -1,5 +1,5 @@
-//! A server with a queue of its own: a waiting request is not lost, and the number
-//! of waiting requests is limited.
+//! A server with its own queue: a waiting request is not lost, and the number of waiting requests
+//! is limited.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::engine::{Streaming, http::start::in_flight};
 
-/// A server that works on one sequence at once, with 20 ms for each event.
+/// A server that works on one sequence at a time, with 20 ms for each event.
 fn one_at_once(dialect: Dialect, says: Option<usize>) -> Server {
     let state = State {
         at_once: Some(Semaphore::new(1)),
@@ -51,7 +51,7 @@ fn started(server: &Server, dialect: Dialect, in_flight: Option<usize>) -> Start
 fn a_request_that_waits_in_the_servers_queue_is_not_given_up_while_tokens_come() {
     let server = one_at_once(Dialect::Vllm, None);
     let started = started(&server, Dialect::Vllm, Some(40));
-    // The last of them waits for some 4 s, and its first token is due after 1 s.
+    // The last one waits for about 4 s, with a first-token deadline of 1 s.
     let samples = Samples::new(&prompts(40), Stream::First);
     (0..40).for_each(|i| samples.submit(i, &*started.http));
     eventually("all end", || samples.ended() == 40);
@@ -73,7 +73,7 @@ fn a_request_that_waits_in_the_servers_queue_is_not_given_up_while_tokens_come()
 
 #[test]
 fn a_trouble_is_not_the_servers_end_while_it_brings_tokens_to_others() {
-    // Each trial behind the start's waits in the server's queue, for longer than one may take.
+    // Each trial after the start waits in the server's queue beyond its time limit.
     let server = Server::start(
         |path| about(Dialect::Vllm, path),
         |asked| match asked.prompt()[..] {
@@ -99,7 +99,7 @@ fn a_trouble_is_not_the_servers_end_while_it_brings_tokens_to_others() {
 
 #[test]
 fn a_busy_server_is_asked_again_for_as_long_as_it_brings_tokens_to_others() {
-    // It is busy until 25 requests have come, for longer than `busy_s`.
+    // The server is busy until 25 requests have come, for longer than `busy_s`.
     let server = Server::start(
         |path| about(Dialect::Vllm, path),
         |asked| match asked.prompt()[..] {

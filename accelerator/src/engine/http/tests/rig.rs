@@ -1,4 +1,4 @@
-//! Samples in memory of the test's own, and an origin that keeps what is sent.
+//! Samples in the test's memory, and an origin that records the responses.
 
 use std::{
     cell::UnsafeCell,
@@ -18,14 +18,14 @@ use crate::engine::{
     streaming::Outcome,
 };
 
-/// Tokens that an answer has room for.
+/// Limit of an answer in tokens.
 pub const ROOM: usize = 64;
-/// Ids of the longest prompt.
+/// Limit of a prompt in ids.
 pub const PROMPT: usize = 32;
-/// Ids in the vocabulary.
+/// Size of the vocabulary.
 pub const VOCAB: usize = 1000;
 
-/// What became of one sample.
+/// Record of one sample.
 #[derive(Clone, Debug, Default)]
 pub struct Fate {
     pub parts: Vec<(u32, u32)>,
@@ -35,20 +35,20 @@ pub struct Fate {
     pub ended: bool,
 }
 
-/// Prompts, and room for their answers. Ticket `i` is sample `i`.
+/// Prompts and the memory for their answers. Ticket `i` is sample `i`.
 pub struct Samples {
     inputs: Vec<Vec<u8>>,
     outputs: Vec<UnsafeCell<[u8; ROOM * 4]>>,
     room: usize,
     stream: Stream,
     pub gone: AtomicBool,
-    /// Taking a part panics.
+    /// True makes `part` panic.
     pub panics: AtomicBool,
     fates: Mutex<Vec<Fate>>,
     ended: AtomicUsize,
 }
 
-// SAFETY: an output is touched by the one arrival that holds it, and by `respond` behind it.
+// SAFETY: only the arrival that holds an output accesses it, and `respond` after that arrival.
 unsafe impl Sync for Samples {}
 
 impl Samples {
@@ -56,7 +56,7 @@ impl Samples {
         Self::with_room(prompts, stream, ROOM)
     }
 
-    /// With slots for so many tokens.
+    /// Samples with slots for `room` tokens.
     pub fn with_room(prompts: &[Vec<i32>], stream: Stream, room: usize) -> Arc<Self> {
         let bytes = |p: &Vec<i32>| p.iter().flat_map(|id| id.to_le_bytes()).collect();
         Self::of_bytes(prompts.iter().map(bytes).collect(), stream, room)
@@ -80,8 +80,8 @@ impl Samples {
     pub fn submit(self: &Arc<Self>, i: usize, to: &dyn Streaming) {
         let input = &self.inputs[i];
         let origin: Arc<dyn Origin> = Arc::clone(self) as Arc<dyn Origin>;
-        // SAFETY: the origin owns both places and outlives the arrival; the input is never
-        // written, and each test makes one arrival of an index.
+        // SAFETY: the origin owns both buffers and outlives the arrival; nothing writes the input,
+        // and each test makes one arrival per index.
         let arrival = unsafe {
             Arrival::new(
                 input.as_ptr(),
@@ -108,14 +108,14 @@ impl Samples {
         self.fates.lock().expect("whole")[i].clone()
     }
 
-    /// What lies behind the room of an answer: nobody may have written there.
+    /// The bytes after the slot of an answer, which the engine must not write.
     pub fn behind(&self, i: usize) -> Vec<u8> {
-        // SAFETY: as for `Sync`; asked for once the sample has ended.
+        // SAFETY: as for `Sync`; called after the end of the sample.
         unsafe { (&(*self.outputs[i].get()))[self.room * 4..].to_vec() }
     }
 
     fn tokens(&self, i: usize, len: u32) -> Vec<i32> {
-        // SAFETY: as for `Sync`: the output belongs to the origin by now.
+        // SAFETY: as for `Sync`: the arrival has passed the output to the origin.
         let bytes = unsafe { &(&(*self.outputs[i].get()))[..len as usize] };
         let (ids, rest) = bytes.as_chunks::<4>();
         assert!(rest.is_empty(), "whole ids");
@@ -156,7 +156,7 @@ impl Origin for Samples {
     }
 }
 
-/// Prompts of every length, each different.
+/// Prompts of every length, all different.
 pub fn prompts(n: usize) -> Vec<Vec<i32>> {
     let id = |i: usize, k: usize| ((i * 31 + k * 7) % VOCAB) as i32;
     (0..n)
@@ -164,7 +164,7 @@ pub fn prompts(n: usize) -> Vec<Vec<i32>> {
         .collect()
 }
 
-/// The parameters of an engine that asks a server at `url`.
+/// The parameters of an engine for the server at `url`.
 pub fn params(url: &str, dialect: qdl::config::Dialect) -> EngineParams {
     let mut params = EngineParams::new(EngineKind::Http);
     params.spec = Some(qdl::model::ModelSpec::of_tokens("m", PROMPT, ROOM));
@@ -178,7 +178,7 @@ pub fn params(url: &str, dialect: qdl::config::Dialect) -> EngineParams {
     params
 }
 
-/// An engine, and what ended it.
+/// An engine, and the errors that ended it.
 pub struct Started {
     pub http: Arc<Http>,
     pub fatal: Arc<Mutex<Vec<String>>>,
@@ -189,7 +189,7 @@ impl Started {
         self.fatal.lock().expect("whole").clone()
     }
 
-    /// Runs all samples, as many at once as the engine takes.
+    /// Runs all samples, up to the engine's limit at once.
     pub fn run(&self, samples: &Arc<Samples>) {
         let n = samples.inputs.len();
         for i in 0..n {
@@ -207,7 +207,7 @@ impl Drop for Started {
     }
 }
 
-/// Opens and starts it.
+/// Opens and starts the engine.
 pub fn start(params: &EngineParams) -> Result<Started, EngineError> {
     let http = Arc::new(Http::open(params)?);
     assert!(http.counts_tokens() && http.streaming().is_some());
@@ -219,7 +219,7 @@ pub fn start(params: &EngineParams) -> Result<Started, EngineError> {
     Ok(Started { http, fatal })
 }
 
-/// Waits until something holds; a test that waits in vain fails rather than hangs.
+/// Waits until `holds` returns true; fails after 60 s.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {

@@ -1,5 +1,5 @@
-//! A scripted server: what it says of itself, and the bytes of its streams, for each dialect as the
-//! source named in that dialect's file has them.
+//! A scripted server: its responses to queries and its streams, in the form of the source named in
+//! each dialect's file.
 
 use std::{
     net::SocketAddr,
@@ -21,17 +21,17 @@ use tokio::{
 
 use super::rig::VOCAB;
 
-/// A request that came.
+/// A request for an answer.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub path: String,
     pub body: Value,
-    /// Requests for an answer that came before it.
+    /// Number of requests for an answer before this one.
     pub number: usize,
 }
 
 impl Asked {
-    /// The prompt, whatever the dialect calls it.
+    /// The prompt, under the key of any dialect.
     pub fn prompt(&self) -> Vec<i32> {
         let ids = ["prompt", "token_ids", "input_ids"];
         let ids = ids.iter().find_map(|key| self.body.get(key)?.as_array());
@@ -39,7 +39,7 @@ impl Asked {
         ids.map(|id| id.as_i64().expect("an id") as i32).collect()
     }
 
-    /// The most tokens of its answer.
+    /// The limit of the answer in tokens.
     pub fn most(&self) -> usize {
         let sampling = self.body.get("sampling_params").unwrap_or(&self.body);
         let most = ["max_tokens", "max_new_tokens", "n_predict"];
@@ -47,37 +47,37 @@ impl Asked {
         most.expect("a limit") as usize
     }
 
-    /// True for the short trial of the start.
+    /// True for a trial, which is limited to 2 tokens.
     pub fn is_trial(&self) -> bool {
         self.most() == 2
     }
 }
 
-/// What it does then.
+/// The server's response.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Whole(u16, String),
     Stream(Vec<Piece>),
-    /// A 200 whose headers have so many bytes.
+    /// Status 200 with headers of this many bytes.
     Headers(usize),
 }
 
-/// A piece of a stream.
+/// A part of a stream.
 #[derive(Clone, Debug)]
 pub enum Piece {
-    /// Bytes of its body, as one chunk.
+    /// Text of the body, as one chunk.
     Chunk(String),
     Wait(Duration),
-    /// Nothing more comes, and the connection stays.
+    /// The stream stops and the connection stays open.
     Hang,
-    /// The connection ends here.
+    /// The connection closes.
     Cut,
 }
 
 type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
 type About = dyn Fn(&str) -> Option<Reply> + Send + Sync;
 
-/// See the module.
+/// A scripted server on a thread.
 pub struct Server {
     pub url: String,
     pub state: Arc<State>,
@@ -85,22 +85,22 @@ pub struct Server {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// What it saw.
+/// Counts and settings of a server.
 #[derive(Default)]
 pub struct State {
     pub connections: AtomicUsize,
     pub asked: AtomicUsize,
-    /// Connections that the other end closed while an answer was under way.
+    /// Connections that the client closed during an answer.
     pub cancelled: AtomicUsize,
     pub bodies: Mutex<Vec<Asked>>,
-    /// Every request ends its connection.
+    /// True closes the connection after every request.
     pub closes: bool,
-    /// Streams at once, where there is a limit: more wait.
+    /// Limit of concurrent streams, if any; more wait.
     pub at_once: Option<Semaphore>,
 }
 
 impl Server {
-    /// Answers prompts by `script`, and questions by `about`.
+    /// Answers prompts by `script` and queries by `about`.
     pub fn start(
         about: impl Fn(&str) -> Option<Reply> + Send + Sync + 'static,
         script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
@@ -143,7 +143,7 @@ impl Server {
         }
     }
 
-    /// Answers every prompt as [`tokens_of`] says.
+    /// Answers every prompt with [`tokens_of`].
     pub fn good(dialect: Dialect) -> Self {
         Self::start(
             move |path| about(dialect, path),
@@ -151,7 +151,7 @@ impl Server {
         )
     }
 
-    /// Ends it, with all its connections.
+    /// Stops the server and closes all its connections.
     pub fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -226,7 +226,7 @@ async fn serve(
                 let mut one = [0];
                 tokio::select! {
                     whole = queue_and_pour(&state, &mut to, &pieces) => whole?,
-                    // Nothing is sent on a connection whose answer is under way: it was closed.
+                    // A client sends nothing during an answer: a read returns only after a close.
                     _ = from.read(&mut one) => {
                         state.cancelled.fetch_add(1, SeqCst);
                         return None;
@@ -248,7 +248,7 @@ async fn queue_and_pour(state: &State, to: &mut OwnedWriteHalf, pieces: &[Piece]
     pour(to, pieces).await
 }
 
-/// Writes a stream; `None` where the connection ends with it.
+/// Writes a stream; `None` if the connection ends with it.
 async fn pour(to: &mut OwnedWriteHalf, pieces: &[Piece]) -> Option<()> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
                 transfer-encoding: chunked\r\n\r\n";
@@ -267,7 +267,7 @@ async fn pour(to: &mut OwnedWriteHalf, pieces: &[Piece]) -> Option<()> {
     to.write_all(b"0\r\n\r\n").await.ok()
 }
 
-/// The right answer to a prompt: 1 to 40 tokens, none of them the end.
+/// The correct answer to a prompt: 1 to 40 tokens without an end of sequence.
 pub fn tokens_of(prompt: &[i32], most: usize) -> Vec<i32> {
     let hash = prompt
         .iter()
@@ -277,7 +277,7 @@ pub fn tokens_of(prompt: &[i32], most: usize) -> Vec<i32> {
     (0..len).map(|k| id(k) as i32).collect()
 }
 
-/// The whole stream of an answer, one token an event, as the dialect has it.
+/// The stream of an answer in the dialect, with one token per event.
 pub fn answer(dialect: Dialect, asked: &Asked, tokens: &[i32]) -> Reply {
     let finish = if tokens.len() == asked.most() {
         "length"
@@ -293,7 +293,7 @@ pub fn answer(dialect: Dialect, asked: &Asked, tokens: &[i32]) -> Reply {
     )
 }
 
-/// The events of an answer whose tokens come in these groups.
+/// The events of an answer with one event per group of tokens.
 pub fn events(dialect: Dialect, prompt: usize, groups: &[&[i32]], finish: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut so_far: Vec<i32> = Vec::new();
@@ -303,7 +303,7 @@ pub fn events(dialect: Dialect, prompt: usize, groups: &[&[i32]], finish: &str) 
         let finish = last.then_some(finish);
         let n = so_far.len();
         let event = match dialect {
-            // vLLM 0.24's own chunk; the first carries the prompt's ids too.
+            // A chunk of vLLM 0.24; the first one also carries the prompt's ids.
             Dialect::Vllm => json!({
                 "id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m",
                 "choices": [{
@@ -363,7 +363,7 @@ pub fn events(dialect: Dialect, prompt: usize, groups: &[&[i32]], finish: &str) 
     all
 }
 
-/// SGLang's event with these ids, which say that the answer has `n`.
+/// An event of SGLang with `ids` and the count `n`.
 pub fn sglang(ids: &[i32], n: usize, prompt: usize, finish: Option<&str>) -> Value {
     let reason = finish.map(|kind| match kind {
         "stop" => json!({"type": "stop", "matched": 2}),
@@ -378,7 +378,7 @@ pub fn sglang(ids: &[i32], n: usize, prompt: usize, finish: Option<&str>) -> Val
     })
 }
 
-/// What each server says of itself, with nothing wrong.
+/// The correct responses of each server to queries.
 pub fn about(dialect: Dialect, path: &str) -> Option<Reply> {
     let models = json!({"object": "list", "data": [{
         "id": "m", "object": "model", "max_model_len": 4096,

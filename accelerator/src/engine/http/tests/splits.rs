@@ -1,4 +1,4 @@
-//! A stream means the same wherever the network cuts it.
+//! A stream has the same result for any split by the network.
 
 use std::convert::Infallible;
 
@@ -45,7 +45,7 @@ pub fn server(dialect: Dialect) -> Server {
     http.server(&ask).expect("a server")
 }
 
-/// What comes of a stream of these pieces.
+/// The result of a stream in these pieces.
 pub fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
     let frames = pieces
         .iter()
@@ -63,7 +63,7 @@ pub fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
     })
 }
 
-/// An answer's bytes, with what servers put between events: comments, `\r\n`.
+/// The bytes of an answer, with comments and `\r\n` line ends as servers send them.
 fn bytes(dialect: Dialect) -> Vec<u8> {
     let all = events(dialect, 3, &[&[504], &[7, 8], &[2]], "stop");
     let mut text = String::from(": ping\n\n");
@@ -107,7 +107,7 @@ fn a_stream_that_ends_at_any_byte_before_its_end_is_no_answer() {
     for dialect in Dialect::ALL {
         let server = server(dialect);
         let all = bytes(dialect);
-        // The last byte of all is the second line end of the event that ends the answer.
+        // The last byte is the second line end of the event that ends the answer.
         for at in 0..all.len() - 1 {
             let cut = read(&server, &[&all[..at]]);
             assert!(

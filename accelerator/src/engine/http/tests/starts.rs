@@ -1,4 +1,4 @@
-//! What is asked before the first sample, and what the answers come to.
+//! Queries before the first sample, and the consequences of their responses.
 
 use qdl::{
     config::{Dialect, HttpConfig},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::engine::{Engine, EngineError, EngineKind, EngineParams, http::Http};
 
-/// A server that says of `path` what is given, and everything else as it ought to.
+/// A server that answers `path` with `status` and `body`, and other queries correctly.
 fn saying(dialect: Dialect, path: &'static str, status: u16, body: &str) -> Server {
     let body = body.to_owned();
     Server::start(
@@ -43,13 +43,13 @@ fn outcome(
     }
 }
 
-/// It does not start, with these words.
+/// Checks that the start fails with these words.
 fn fails(server: &Server, dialect: Dialect, words: &str) {
     let error = outcome(server, dialect, |_| ()).expect_err("it has to fail");
     assert!(error.contains(words), "{error}");
 }
 
-/// It starts, and warns of this, or of nothing.
+/// Checks that the start succeeds with a warning of these words, or with none if empty.
 fn warns(server: &Server, dialect: Dialect, words: &str) {
     let warnings = outcome(server, dialect, |_| ()).expect("a start");
     match words {
@@ -147,7 +147,7 @@ fn a_context_that_is_too_short() {
         Dialect::LlamaCpp,
         words,
     );
-    // Where the server does not say, the configuration does, or nobody.
+    // Without the server's report the configuration counts, if it has a context.
     let server = Server::good(Dialect::TensorRtLlm);
     warns(&server, Dialect::TensorRtLlm, "engine.http.context");
     let error = outcome(&server, Dialect::TensorRtLlm, |http| {
@@ -170,7 +170,7 @@ fn a_prefix_cache_that_is_on() {
         Dialect::Sglang,
         "start SGLang with --disable-radix-cache",
     );
-    // It does not say, or is not asked.
+    // The server does not report it, or the dialect has no query for it.
     let server = saying(Dialect::Vllm, "/metrics", 404, "{}");
     warns(
         &server,
@@ -206,7 +206,7 @@ fn an_engine_says_what_it_keeps() {
         (cache.state, &*cache.how),
         (CacheState::Off, "the server says so")
     );
-    // What the server says goes before what is said of it.
+    // The server's report counts before the configuration.
     let cache = keeps(200, &is("True"), word);
     assert_eq!(cache.state, CacheState::On);
     let cache = keeps(404, "{}", word);
@@ -217,7 +217,7 @@ fn an_engine_says_what_it_keeps() {
         cache.how.contains("engine.http.prefix_cache_off"),
         "{cache:?}"
     );
-    // Engines of this process have nothing that could.
+    // Engines in this process have no prefix cache.
     for kind in [EngineKind::Null, EngineKind::Digest] {
         let engine = crate::engine::create(&EngineParams::new(kind)).expect("sound");
         assert_eq!(engine.prefix_cache(), None);

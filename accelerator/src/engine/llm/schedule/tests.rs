@@ -1,4 +1,4 @@
-//! Random histories against a pretended memory of keys and values.
+//! Random histories against a model of the memory of keys and values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a position of a slot holds: whose, and the how many-th.
+/// Content of a position of a slot: owner and index.
 type Cell = Option<(usize, usize)>;
 
 struct World {
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// One turn of the engine's loop; false where there is nothing to do.
+    /// One iteration of the engine's loop; false if no step is left.
     fn turn(&mut self) -> bool {
         self.schedule.retain(|owner| !self.unwanted.contains(owner));
         let memory = &mut self.memory;
@@ -113,7 +113,7 @@ impl World {
 enum Op {
     Push(usize, usize),
     Turns(usize),
-    /// The n-th sequence, of those there were, is wanted no more.
+    /// The frontend drops the n-th sequence so far.
     Leave(usize),
 }
 
@@ -127,8 +127,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Every step finds each sequence's own keys and values, all of them and in order; each
-    /// sequence that stays wanted ends once, with all its tokens.
+    /// Every step finds each sequence's keys and values complete and in order. Each sequence that
+    /// stays wanted ends once, with all its tokens.
     #[test]
     fn each_sequence_keeps_its_own(slots in 1usize..20, moves: bool, ops in ops()) {
         let mut world = World::new(slots, moves);
