@@ -1,4 +1,5 @@
-//! What `cargo xtask bench` runs: a crate of its own, so that no other crate carries its weight.
+//! The measurements of `cargo xtask bench`, in a crate of their own so that no other crate has its
+//! dependencies.
 //!
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `rails`: the policies that choose rails, in a model.
