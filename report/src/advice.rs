@@ -1,5 +1,5 @@
-//! What limited the run, and what to turn: `qdl::stats`' own findings, the same as in the summary's
-//! last line and in `docs/tuning.md`.
+//! What limited the run, and which settings to change: the findings of `qdl::stats`, as in the
+//! summary's last line and in `docs/tuning.md`.
 
 use qdl::stats::limits::{Cause, Finding};
 
@@ -9,7 +9,7 @@ use crate::{
     run::Run,
 };
 
-/// A card: its name, and what is seen, what it means, what to turn.
+/// A card: name of the cause, what is seen, what it means, and what to change.
 fn card(name: &str, rows: [&str; 3], first: bool) -> String {
     let class = if first { "card first" } else { "card" };
     let rows = ["Seen", "Means", "Turn"].iter().zip(rows);
@@ -26,10 +26,10 @@ fn of_finding(f: &Finding, first: bool) -> String {
     card(f.cause.name(), [&f.figure, f.cause.means(), &f.turn], first)
 }
 
-/// The findings, the strongest first, and what the slowest samples have in common.
+/// The findings, strongest first, and what the slowest samples have in common.
 pub fn html(run: &Run) -> String {
     let limits = &run.summary.run.limits;
-    // A cause that only older versions name has no words here but its line's.
+    // A cause that only older versions name has no text except its line.
     let findings = limits.findings.iter().enumerate();
     let cards: String = findings
         .filter(|(_, f)| f.cause != Cause::Other)

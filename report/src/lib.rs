@@ -1,20 +1,20 @@
-//! The page of a run, one file that opens from a disk and prints; and runs beside each other.
-//! `docs/report.md` says what each picture shows.
+//! Draws a run as one HTML file, and compares several runs in one. `docs/report.md` explains each
+//! picture.
 //!
-//! Tables and bars are HTML; lines over time and percentiles are JSON in the page, which its script
-//! draws. All of it is made from a run's folder; the page says what is missing there. The page
-//! holds the run's own files, and is read back as the run.
+//! Tables and bars are HTML. Lines over time and percentiles are JSON in the page, which the page's
+//! script draws. The page is made from a run's folder and names what the folder lacks. It contains
+//! the run's files, so [`Run::read_all`] can read the run back from the page.
 //!
 //! | module | purpose |
 //! | --- | --- |
-//! | [`run`] | a run as its folder, or its page, has it |
+//! | [`run`] | a run, read from its folder or its page |
 //! | [`chart`] | charts as data |
 //! | [`mod@html`] | escaping, tables, bars, headings |
-//! | [`pictures`] | what each picture shows |
-//! | [`advice`] | what limited the run, and what to turn |
+//! | [`pictures`] | the pictures of a run |
+//! | [`advice`] | what limited the run, and which settings to change |
 //! | [`page`] | the whole page of one run |
-//! | [`live`] | a run that goes on |
-//! | [`compare`] | several runs: groups, differences, whether they are more than noise |
+//! | [`live`] | the page of a run in progress |
+//! | [`compare`] | groups of runs, their differences, and whether these exceed noise |
 //! | [`command()`] | `qdl report` |
 
 mod advice;
@@ -36,10 +36,10 @@ pub use command::{Outcome, ReportArgs, command};
 pub use live::{Over, SoFar, State, so_far};
 pub use run::{ReadError, Run};
 
-/// The page in a run's folder.
+/// File name of the page in a run's folder.
 pub const FILE: &str = "report.html";
 
-/// A page that was not made.
+/// Why a page was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A run cannot be read.
@@ -48,14 +48,14 @@ pub enum Error {
     /// The page cannot be written.
     #[error("cannot write {}: {source}; check that the folder exists and has room", path.display())]
     Write {
-        /// The page.
+        /// Path of the page.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The page of one run, or of several beside each other.
+/// The page of one run, or the comparison of several.
 pub fn html(runs: &[Run]) -> String {
     match runs {
         [one] => page::of(one),
@@ -63,10 +63,9 @@ pub fn html(runs: &[Run]) -> String {
     }
 }
 
-/// Writes the page of the run in `folder` into that folder; returns where it lies.
+/// Writes the page of the run in `folder` into that folder, and returns the page's path.
 ///
-/// # Errors
-/// [`Error`] names the file.
+/// # Errors [`Error`] names the file: the run cannot be read, or the page cannot be written.
 pub fn write(folder: &Path) -> Result<PathBuf, Error> {
     let run = Run::read(folder)?;
     let path = folder.join(FILE);
@@ -86,8 +85,8 @@ pub fn style() -> &'static str {
     page::STYLE
 }
 
-/// The script of every page, as elements: it draws the charts of the document, and defines
-/// `drawCharts()`, which draws those that were added since.
+/// The script of every page, as elements. It draws the charts of the document, and defines
+/// `drawCharts()`, which draws charts added since.
 pub fn script() -> String {
     page::script()
 }

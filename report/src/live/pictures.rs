@@ -1,4 +1,4 @@
-//! The pictures of a run that goes on, in an element of HTML.
+//! The pictures of a run in progress, as HTML.
 
 use fabric::FabricCounts;
 use qdl::stats::{
@@ -67,7 +67,7 @@ fn head(of: &SoFar) -> String {
     format!("{banner}{}", page(of))
 }
 
-/// Where the page of a run that is over lies.
+/// The path of the page of an ended run.
 fn page(of: &SoFar) -> String {
     let State::Over(over) = &of.state else {
         return String::new();
@@ -94,7 +94,7 @@ fn latency(of: &SoFar) -> String {
     )
 }
 
-/// What each thread that completes samples did; each stands for a NIC where there is a network.
+/// Figures of each thread that completes samples; with a network there is a row for each NIC.
 fn nics(of: &SoFar) -> String {
     let seconds = of.elapsed_s.max(1e-9);
     let row = |(name, f): &(String, Figures)| {
@@ -126,8 +126,8 @@ fn nics(of: &SoFar) -> String {
     figure("nics", "NIC threads", &table(&heading, &rows), note)
 }
 
-/// A connection's counts so far, in the shape of those of a run that is over. The round trip is the
-/// last one, and the most in flight is of the ends of ticks.
+/// A connection's counts so far, as a record of a finished run. The round trip is the last one; the
+/// maximum in flight is taken at the ends of ticks.
 fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionReading) -> ConnectionRecord {
     let ticks = of.timeline.ticks.iter();
     let in_flight = ticks.filter_map(|t| Some(t.connections.get(at)?.in_flight));
@@ -151,7 +151,7 @@ fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionReading) ->
     }
 }
 
-/// The run so far, in the shape of one that is over.
+/// The run so far, as a finished run.
 fn as_run(of: &SoFar) -> Run {
     let mut summary = Summary {
         node: of.node.clone(),
@@ -180,8 +180,8 @@ fn as_run(of: &SoFar) -> Run {
     Run::of("", &summary, Some(of.timeline.clone()))
 }
 
-/// Everything that is known of the run, as elements of HTML that stand on a page with
-/// [`style`](crate::style) and [`script`](crate::script): a header, and a `section` for each part.
+/// The whole state of the run as HTML, for a page with [`style`](crate::style) and
+/// [`script`](crate::script): a header, and a `section` for each part.
 pub fn so_far(of: &SoFar) -> String {
     let run = as_run(of);
     let network = format!("{}{}", connections::picture(&run), nics(of));
