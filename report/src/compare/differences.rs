@@ -11,8 +11,8 @@ use crate::run::Run;
 
 /// A compared figure, in samples per second or microseconds.
 #[derive(Clone, Copy, Debug)]
+pub struct Figure {
     /// The name of the figure.
-    /// Its name.
     pub name: &'static str,
     source: Source,
 }
