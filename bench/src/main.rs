@@ -1,5 +1,4 @@
-//! The measurements of `cargo xtask bench`, in a crate of their own so that no other crate has its
-//! dependencies.
+//! The measurements of `cargo xtask bench`; a separate crate keeps its dependencies out of others.
 //!
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `rails`: the policies that choose rails, in a model.

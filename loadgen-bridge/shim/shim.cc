@@ -47,8 +47,7 @@ struct Stopped {};
 thread_local bool registered_thread = false;
 
 // Never returns to LoadGen. A registered thread owns nothing that others read, so it may unwind.
-// The thread in StartTest owns every query's metadata, which outstanding responses point to: it
-// must sleep.
+// The thread in StartTest must sleep: outstanding responses point to query metadata that it owns.
 void Stop() {
   if (registered_thread) throw Stopped();
   for (;;) pause();
@@ -264,8 +263,7 @@ int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* set
 int32_t lg_abort_test(char* error, size_t error_size) {
   return Guard(error, error_size, [] {
     mlperf::AbortTest();
-    // Issue threads that are done wait for shares of the others, which LoadGen will not issue any
-    // more.
+    // Issue threads that are done wait for shares of the others, which LoadGen no longer issues.
     Controller& controller = Controller::GetInstance();
     {
       std::lock_guard<std::mutex> lock(controller.*Get(Mutex()));

@@ -1,5 +1,4 @@
-//! The text of a `user.conf` or an `audit.config`, and a path from which LoadGen reads it
-//! correctly.
+//! The text of a `user.conf` or `audit.config`, and a path from which LoadGen reads it correctly.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};

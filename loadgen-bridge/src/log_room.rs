@@ -11,9 +11,8 @@
 //! every sample is answered. (With the thread paused for 100 us between the two steps: 32 of 656
 //! logs. Undisturbed: 0 of 5,000.)
 //!
-//! The loss needs more than [`ROOM`] entries in [`EXCHANGED_EACH_S`], and happens only once to a
-//! thread. So a thread that may get there outgrows its buffer before the first sample, when it
-//! completes nothing.
+//! The loss needs more than [`ROOM`] entries in [`EXCHANGED_EACH_S`], and happens once to a thread.
+//! So a thread that may get there outgrows its buffer in advance, before it completes a sample.
 //! thread. So a thread that may get there does, before the first sample, when it completes nothing.
 
 use crate::{

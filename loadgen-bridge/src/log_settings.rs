@@ -24,8 +24,7 @@ pub enum LoggingMode {
     Synchronous = 2,
 }
 
-/// Every field of LoadGen's `LogSettings` and `LogOutputSettings`. [`Default`] has LoadGen's
-/// values.
+/// Every field of LoadGen's `LogSettings` and `LogOutputSettings`; [`Default`] is LoadGen's too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogSettings {

@@ -1,5 +1,4 @@
-//! Charts as data: a page embeds each chart as JSON in an attribute, and its script draws it with
-//! uPlot.
+//! Charts as data: a page embeds each as JSON in an attribute, and its script draws it with uPlot.
 //!
 //! The script is `page/charts.js`. It knows nothing about runs: this module gives it titles, lines,
 //! colours, units and marks.

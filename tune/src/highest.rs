@@ -112,8 +112,7 @@ impl Highest {
         self
     }
 
-    /// Ends the search when the lowest refuted rate is at most `ratio` times the highest that
-    /// holds.
+    /// Ends the search when the lowest refuted rate is at most `ratio` times the result.
     #[must_use]
     pub fn near(mut self, ratio: f64) -> Self {
         self.near = ratio;

@@ -157,7 +157,7 @@ pub fn run_copying(
         .stderr()
         .map(|pipe| copied(pipe, show.then(std::io::stderr)));
     let status = running.wait(deadline)?;
-    // Standard output first, then standard error, so that neither cuts a line of the other.
+    // Standard output first, then standard error, so that lines do not mix.
     let text: String = [output, errors]
         .into_iter()
         .flatten()

@@ -36,8 +36,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// `stride` is the size of a local slot and `peer_stride` that of a peer's slot, in bytes.
-    /// Posts send from `source`.
+    /// `stride` and `peer_stride`: bytes of a slot here and at the peer. Posts send from `source`.
     fn new(
         stream: TcpStream,
         slots: usize,

@@ -32,8 +32,7 @@ pub enum PhaseKind {
     Step {
         /// The tried rate, in queries per second.
         qps: f64,
-        /// Whether the rate kept LoadGen's latency limit; `None` if the log ends before the
-        /// verdict.
+        /// Whether the rate kept the latency limit; `None` if the log ends before the verdict.
         met: Option<bool>,
     },
 }

@@ -83,8 +83,7 @@ pub fn draws(runs: &[&Run], which: u64) -> Option<Vec<Draw>> {
     Some((0..DRAWS).map(|_| once(&timelines, &mut rng)).collect())
 }
 
-/// [`DRAWS`] means of figures drawn with replacement, one figure for each run; `None` for fewer
-/// than two figures.
+/// [`DRAWS`] means of figures drawn with replacement, one for each run; `None` for fewer than two.
 pub fn means(figures: &[f64], which: u64) -> Option<Vec<f64>> {
     let n = figures.len();
     let mut rng = Rng::with_seed(SEED ^ which.wrapping_mul(0x9e37_79b9));

@@ -1,5 +1,4 @@
-//! Compares each figure of a group with the first group's, and decides whether the difference
-//! exceeds noise.
+//! Compares a group's figures with the first group's: does the difference exceed noise?
 
 use qdl::stats::{LoadgenRecord, RunRecord, Stage, text};
 

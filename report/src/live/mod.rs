@@ -113,8 +113,7 @@ impl SoFar {
         of.map(|q| all.quantile_us(q))
     }
 
-    /// Verdict so far as a flag, a word and a sentence. `Some(true)` means that no limit is
-    /// exceeded or that the run ended well.
+    /// Verdict so far as flag, word and sentence. `Some(true)`: no limit exceeded, or a good end.
     pub fn verdict(&self) -> (Option<bool>, String, String) {
         let word = |w: &str| w.to_owned();
         match &self.state {

@@ -51,8 +51,7 @@ pub fn svg(form: &Form, system: &System<'_>) -> String {
     let (loadgen, sut) = ports.split_at(from);
     let mut lines = String::new();
     let bottom = if form.switches.is_empty() {
-        // Without switches, cable i connects the i-th NICs of both sides; if LoadGen has fewer,
-        // wrap around.
+        // Without switches, cable i connects the i-th NICs of both sides; LoadGen's wrap around.
         for (i, port) in sut.iter().enumerate() {
             if let Some(other) = loadgen.get(i % loadgen.len().max(1)) {
                 line(&mut lines, other, port);

@@ -78,8 +78,7 @@ struct Nvml(Library);
 /// Calls a function of NVML; true if the library has the function and it succeeds.
 macro_rules! call {
     ($nvml:expr, $name:literal, ($($kind:ty),*), ($($arg:expr),*)) => {{
-        // SAFETY: name and types are those of nvml.h, whose versioned functions keep their
-        // signature.
+        // SAFETY: name and types are those of nvml.h, which never changes a versioned function.
         let function = unsafe {
             $nvml.0.get::<unsafe extern "C" fn($($kind),*) -> c_int>(concat!($name, "\0").as_bytes())
         };
@@ -92,8 +91,7 @@ macro_rules! call {
 
 impl Nvml {
     fn open() -> Option<Self> {
-        // SAFETY: loads the driver's own library, whose initialisation requires nothing of the
-        // caller.
+        // SAFETY: loads the driver's own library, whose initialisation has no preconditions.
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
         let nvml = Nvml(library);
         call!(nvml, "nvmlInit_v2", (), ()).then_some(nvml)
