@@ -140,7 +140,7 @@ uint64_t lg_arrivals(double qps, uint64_t seed, uint64_t duration_ns);
 // ends, so memory on its stack stays valid for threads that still complete samples.
 int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* settings, const lg_log_settings* log,
                       const char* audit_config, char* error, size_t error_size);
-// AbortTest: ends logs, releases issue threads. Call it once, after StartTest's return or stop.
+// AbortTest: ends logs and issue threads. Call it once, never while StartTest may still return.
 int32_t lg_abort_test(char* error, size_t error_size);
 // RegisterIssueQueryThread: returns when the test has ended, or a callback answered LG_STOP.
 int32_t lg_register_issue_query_thread(char* error, size_t error_size);

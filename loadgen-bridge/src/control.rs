@@ -3,10 +3,9 @@
 //! LoadGen's `AbortTest` only ends its logging threads. The thread in `StartTest` goes on issuing,
 //! then waits forever for latencies that no thread records. If it did return, it would end the
 //! logging threads a second time, which ends the process. So call `AbortTest` only when that thread
-//! is known never to return. [`Control`] makes sure of it: before its end the thread must pass a
-//! callback of the SUT or the QSL. After a stop, a callback never returns. This holds while samples
-//! are loaded, and inside a callback. The thread then sleeps until the process ends, so memory
-//! behind a [`ResponseId`](crate::ResponseId) stays valid.
+//! can no longer return. [`State::end`] decides this: inside a callback, and between loading and
+//! unloading samples, the thread must pass this module before it returns. After a stop it sleeps
+//! here until the process ends, so memory behind a [`ResponseId`](crate::ResponseId) stays valid.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -15,8 +15,9 @@ pub enum Word {
     Unexpected,
 }
 
-/// Matches the checker's lines with the findings, in the checker's order. Lines between "contains
-/// errors:" and the number of errors are LoadGen's. Lines after a traceback share its result.
+/// Matches the checker's lines with the findings, in order. Lines between "contains errors:" and
+/// their number are LoadGen's. Lines after a traceback follow from it; if it is unexpected, so are
+/// they.
 pub fn lines<'a>(round: &Round, findings: &[Finding], lines: &'a [String]) -> Vec<(&'a str, Word)> {
     let (mut errors, mut crash): (bool, Option<Word>) = (false, None);
     let mut out = Vec::new();

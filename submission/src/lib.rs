@@ -3,12 +3,13 @@
 //! The crate reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG. From `qdl` it
 //! uses the topology, wire types and `config::nearest`. What differs by round is data
 //! (`configs/rounds`). [`rules::ALL`] lists all rules of a tree, and `docs/rules.md` explains them.
+//!
 //! | module | what it is for |
 //! | --- | --- |
 //! | [`round`] | one round's models, limits, seeds, counts and tests |
-//! | [`left`] | the record of a run beside LoadGen's logs: nodes, command, copies of input files |
-//! | [`guard`] | checks of a run before it is measured |
 //! | [`left`] | the record of a run beside LoadGen's logs: command, nodes, copies of its files |
+//! | [`guard`] | checks of a run before it is measured |
+//! | [`describe`] | a machine's description, the submitter's form, the system's JSON, the diagram |
 //! | [`layout`] | paths in a tree |
 //! | [`build`] | copies runs into a tree |
 //! | [`official`] | MLCommons' scripts, from the user's checkout |

@@ -15,7 +15,7 @@ use crate::{
 pub struct Rehearsal {
     /// Duration of each performance run, in seconds.
     pub duration_s: f64,
-    /// Target rate of each scenario in samples per second, by the name of its command-line flag.
+    /// Target rate of each scenario in samples per second, by scenario as `--scenario` names it.
     pub target_qps: BTreeMap<String, f64>,
     /// Rules that a rehearsal breaks, with the reason.
     pub cannot_have: BTreeMap<String, String>,

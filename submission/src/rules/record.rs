@@ -183,7 +183,7 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
     let is_test = matches!(ran.run, Kind::Test(_));
     match left.exit {
         Some(0) => {}
-        // LoadGen's verdict on a test's run does not count here; `run::performance` judges it.
+        // `run::performance` judges LoadGen's verdict on a test, if the test is measured.
         Some(1) if is_test && left.reason.starts_with("LoadGen says INVALID") => {}
         Some(code) => {
             let what = format!("exit code {code}: {}", left.reason);
