@@ -1,14 +1,14 @@
-//! Compiles LoadGen, unaltered, and the shim over it.
+//! Compiles LoadGen, unaltered, and the shim.
 
 use std::path::{Path, PathBuf};
 use std::process::exit;
 
-/// Where `cargo xtask setup` puts LoadGen's sources, from the repository's root.
+/// Folder of LoadGen's sources from `cargo xtask setup`, relative to the repository's root.
 const FETCHED: &str = ".deps/loadgen-6.0.17";
 
-/// LoadGen without its Python binding and without `bindings/c_api.cc`,
-/// whose place the shim takes. `generated/version_generated.cc` comes with
-/// the archive: made again outside MLCommons' git it would lose its hashes.
+/// LoadGen's sources without its Python binding and without `bindings/c_api.cc`, which the shim
+/// replaces. `generated/version_generated.cc` is part of the archive: generated again outside
+/// MLCommons' git it would lack the hashes.
 const SOURCES: &[&str] = &[
     "early_stopping.cc",
     "generated/version_generated.cc",
@@ -32,8 +32,7 @@ fn main() {
             .join("..")
             .join(FETCHED),
     };
-    // A folder that is missing now and comes later must
-    // be noticed, and so must a file that changes in it.
+    // Cargo must notice a folder that appears later, and a changed file in it.
     println!("cargo::rerun-if-changed={}", folder.display());
     let missing: Vec<_> = SOURCES
         .iter()
@@ -54,12 +53,12 @@ fn main() {
     build
         .cpp(true)
         .std("c++17")
-        // Whatever the profile: the rate that LoadGen reaches is part of what is measured.
+        // Every profile optimizes: LoadGen's maximum rate is part of the measurement.
         .opt_level(2)
         .include(&folder)
         .include("shim");
     let mut loadgen = build.clone();
-    // Its warnings are upstream's.
+    // LoadGen's warnings are upstream's.
     loadgen
         .warnings(false)
         .files(SOURCES.iter().map(|source| folder.join(source)));
@@ -70,7 +69,7 @@ fn main() {
     if std::env::var_os("CARGO_FEATURE_BENCH").is_some() {
         shim.file("shim/bench_null.cc");
     }
-    // The linker wants those who use a library before it.
+    // The linker needs users of a library before the library.
     shim.compile("loadgen_shim");
     loadgen.compile("loadgen");
 }

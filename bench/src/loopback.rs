@@ -1,5 +1,5 @@
-//! Connections that plain sockets have of their own, with the congestion control that the library's
-//! have: it is to be said before they are connected.
+//! Loopback connections for plain sockets, with the congestion control of the library's
+//! connections. It is set before the sockets connect.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
@@ -7,20 +7,18 @@ use anyhow::Result;
 use fabric::os::{Congestion, set_congestion};
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// A port of this machine whose connections get it.
+/// Listens on a free loopback port. Accepted connections inherit the congestion control.
 ///
-/// # Errors
-/// The system's.
+/// # Errors The system's error.
 pub fn listen(congestion: &Congestion) -> Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     set_congestion(&SockRef::from(&listener), congestion.choose()?.as_deref())?;
     Ok(listener)
 }
 
-/// A connection that has it at this end.
+/// Connects with this congestion control at the local end.
 ///
-/// # Errors
-/// The system's.
+/// # Errors The system's error.
 pub fn connect(to: SocketAddr, congestion: &Congestion) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     set_congestion(&socket, congestion.choose()?.as_deref())?;
@@ -28,10 +26,9 @@ pub fn connect(to: SocketAddr, congestion: &Congestion) -> Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// So many connections: our ends, and theirs.
+/// Makes `n` connections, and returns both ends of each.
 ///
-/// # Errors
-/// The system's.
+/// # Errors The system's error.
 pub fn pairs(n: usize, congestion: &Congestion) -> Result<Vec<(TcpStream, TcpStream)>> {
     let listener = listen(congestion)?;
     let to = listener.local_addr()?;

@@ -1,4 +1,4 @@
-//! What `cargo xtask bench` runs: a crate of its own, so that no other crate carries its weight.
+//! The measurements of `cargo xtask bench`; a separate crate keeps its dependencies out of others.
 //!
 //! * `fabric`: the TCP fabric beside plain sockets.
 //! * `rails`: the policies that choose rails, in a model.

@@ -1,8 +1,8 @@
-//! Tables that are printed row by row, while a measurement goes on.
+//! Prints tables row by row during a measurement.
 
 use std::fmt::Write;
 
-/// Columns of fixed widths: the first is flush left, the others flush right.
+/// Column widths of a table. The first column is left-aligned, the others right-aligned.
 pub struct Table(Vec<usize>);
 
 impl Table {
@@ -19,7 +19,7 @@ impl Table {
         let mut line = String::new();
         for (i, (cell, width)) in cells.into_iter().zip(&self.0).enumerate() {
             let cell = cell.as_ref();
-            // Writing to a string does not fail.
+            // Writing to a String cannot fail.
             let _ = match i {
                 0 => write!(line, "{cell:<width$}"),
                 _ => write!(line, "  {cell:>width$}"),

@@ -1,5 +1,5 @@
-// A null SUT in C++ alone, for the feature `bench`: what the same SUT in Rust is measured against. It completes inline, or
-// on another thread through a spinning ring, as examples/null_sut.rs does.
+// A null SUT in C++, for the feature `bench`: the baseline for the Rust SUT of
+// examples/null_sut.rs. It completes inline, or on another thread through a ring.
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -56,7 +56,7 @@ class InlineSut : public mlperf::SystemUnderTest {
   const std::vector<uint8_t> data_;
 };
 
-// One issue thread, one completing thread; an id is never zero, so a slot says by itself whether it is full.
+// One issue thread, one completing thread. An id is never zero, so zero marks an empty slot.
 class ThreadSut : public mlperf::SystemUnderTest {
  public:
   explicit ThreadSut(size_t response_bytes)

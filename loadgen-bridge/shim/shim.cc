@@ -23,10 +23,10 @@
 #include "system_under_test.h"
 #include "test_settings_internal.h"
 
-// LoadGen's mlperf_conf.h defines this, in a file of LoadGen's own, and no header declares it.
+// Defined by LoadGen's mlperf_conf.h in one of its sources; no header declares it.
 extern const char* mlperf_conf;
 
-// What the Rust side mirrors by hand.
+// Layouts that the Rust side repeats.
 static_assert(sizeof(mlperf::QuerySample) == 16, "QuerySample is {id, index}");
 static_assert(offsetof(mlperf::QuerySample, id) == 0 && offsetof(mlperf::QuerySample, index) == 8, "QuerySample");
 static_assert(sizeof(mlperf::QuerySampleResponse) == 32, "QuerySampleResponse is {id, data, size, n_tokens}");
@@ -40,14 +40,14 @@ static_assert(sizeof(bool) == 1, "bool is one byte on the other side");
 namespace loadgen_bridge {
 namespace {
 
-// Thrown through LoadGen's RegisterIssueQueryThread, which holds nothing there, and caught in this file.
+// Thrown through LoadGen's RegisterIssueQueryThread, which owns nothing there; caught in this file.
 struct Stopped {};
 
 // Whether this thread is inside lg_register_issue_query_thread.
 thread_local bool registered_thread = false;
 
-// Leaves LoadGen for good. A registered thread owns nothing that another one looks at, so it may unwind. The thread
-// in StartTest owns every query's metadata, and responses that are still on their way point into it: it must not.
+// Never returns to LoadGen. A registered thread owns nothing that others read, so it may unwind.
+// The thread in StartTest must sleep: outstanding responses point to query metadata that it owns.
 void Stop() {
   if (registered_thread) throw Stopped();
   for (;;) pause();
@@ -61,8 +61,8 @@ class Sut : public mlperf::SystemUnderTest {
  public:
   explicit Sut(const lg_callbacks& callbacks) : callbacks_(callbacks) {}
 
-  // Every call asks anew. LoadGen keeps the reference, and reads it later on its logging thread, so each answer stays
-  // where it is for as long as this object lives.
+  // Calls the callback each time. LoadGen keeps the reference and reads it later on its logging
+  // thread, so each name keeps its address while this object lives.
   const std::string& Name() override {
     const char* name = nullptr;
     size_t length = 0;
@@ -81,7 +81,7 @@ class Sut : public mlperf::SystemUnderTest {
  private:
   const lg_callbacks callbacks_;
   std::mutex mutex_;
-  std::deque<std::string> names_;  // A deque never moves what it holds.
+  std::deque<std::string> names_;  // A deque does not move its elements.
 };
 
 class Qsl : public mlperf::QuerySampleLibrary {
@@ -104,10 +104,10 @@ class Qsl : public mlperf::QuerySampleLibrary {
   const std::string name_;
 };
 
-// Four private members of LoadGen's controller. An explicit instantiation may name them, which is how they come out
-// without a change to LoadGen. What for: LoadGen does not wake the wait for its issue threads when one registers, so a
-// thread that comes a moment too late costs 10 s; and it does not wake, when a test is aborted, an issue thread that has
-// issued its last query.
+// Accesses four private members of LoadGen's controller without a change to LoadGen: an explicit
+// instantiation may name them. LoadGen's wait for its issue threads misses registrations, so a late
+// thread costs 10 s. On an abort LoadGen does not wake an issue thread that has issued its last
+// query.
 using Controller = mlperf::loadgen::IssueQueryController;
 template <typename Tag, typename Tag::Type Member>
 struct Reveal {
@@ -139,7 +139,7 @@ void Say(char* error, size_t error_size, const char* what) {
   error[error_size - 1] = '\0';
 }
 
-// Runs `work` and answers 0, or 1 and what was thrown.
+// Runs `work`. Returns 0, or 1 after an exception, with its text in `error`.
 template <typename Work>
 int32_t Guard(char* error, size_t error_size, Work work) {
   try {
@@ -186,7 +186,7 @@ using namespace loadgen_bridge;
 extern "C" {
 
 void lg_default_test_settings(lg_test_settings* out) {
-  // The braces matter: token_latency_scaling_factor has no initial value of its own.
+  // The braces initialize token_latency_scaling_factor, which has no default.
   FromLoadgen(mlperf::TestSettings{}, out);
 }
 
@@ -237,7 +237,7 @@ int32_t lg_effective_settings(const lg_test_settings* settings, size_t performan
 }
 
 uint64_t lg_arrivals(double qps, uint64_t seed, uint64_t duration_ns) {
-  // As GenerateQueries draws them.
+  // Draws as GenerateQueries does.
   std::mt19937 rng(seed);
   std::exponential_distribution<> between(qps);
   const std::chrono::nanoseconds end(duration_ns);
@@ -253,7 +253,7 @@ uint64_t lg_arrivals(double qps, uint64_t seed, uint64_t duration_ns) {
 int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* settings, const lg_log_settings* log,
                       const char* audit_config, char* error, size_t error_size) {
   return Guard(error, error_size, [&] {
-    // On this thread's stack, which Stop() never leaves.
+    // The objects are on this thread's stack, which Stop() never leaves.
     Sut sut(*callbacks);
     Qsl qsl(*callbacks);
     mlperf::StartTest(&sut, &qsl, ToLoadgen(*settings), ToLoadgen(*log), audit_config);
@@ -263,7 +263,7 @@ int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* set
 int32_t lg_abort_test(char* error, size_t error_size) {
   return Guard(error, error_size, [] {
     mlperf::AbortTest();
-    // Issue threads that are done with their share wait for the others' shares, which will not be issued any more.
+    // Issue threads that are done wait for shares of the others, which LoadGen no longer issues.
     Controller& controller = Controller::GetInstance();
     {
       std::lock_guard<std::mutex> lock(controller.*Get(Mutex()));
@@ -279,7 +279,7 @@ size_t lg_registered_threads(void) {
   return (controller.*Get(ThreadIds())).size();
 }
 
-// Lets registered threads go, those too that are yet to register. For a test that will not begin.
+// Releases registered threads, and those about to register, of a test that will not begin.
 void lg_end_issue_threads(void) { Controller::GetInstance().EndThreads(); }
 
 int32_t lg_register_issue_query_thread(char* error, size_t error_size) {
@@ -288,7 +288,7 @@ int32_t lg_register_issue_query_thread(char* error, size_t error_size) {
     try {
       mlperf::RegisterIssueQueryThread();
     } catch (const Stopped&) {
-      // The test was stopped: this thread goes back to its owner.
+      // The test was stopped: this thread returns to its caller.
     }
   });
   registered_thread = false;
@@ -296,7 +296,7 @@ int32_t lg_register_issue_query_thread(char* error, size_t error_size) {
 }
 
 int32_t lg_query_samples_complete(const void* responses, size_t count) {
-  // LoadGen takes a pointer to mutable responses for the sake of its callback, of which there is none here: it only
+  // LoadGen takes mutable responses because of its callback, which the shim does not use: it only
   // reads them.
   auto* first = const_cast<mlperf::QuerySampleResponse*>(static_cast<const mlperf::QuerySampleResponse*>(responses));
   return Guard(nullptr, 0, [&] { mlperf::QuerySamplesComplete(first, count); });

@@ -1,15 +1,15 @@
-// A C face for LoadGen's C++ classes: what crosses is plain data, and no exception does.
+// A C interface to LoadGen's C++ classes: plain data crosses it, exceptions do not.
 //
-// LoadGen's own bindings/c_api.h will not do: its SUT has a fixed name, its logs a fixed place, and it has neither
-// FromConfig nor AbortTest.
+// LoadGen's bindings/c_api.h does not suffice: it fixes the SUT's name and the logs' place, and
+// lacks FromConfig and AbortTest.
 #ifndef LOADGEN_BRIDGE_SHIM_H_
 #define LOADGEN_BRIDGE_SHIM_H_
 
 #include <stddef.h>
 #include <stdint.h>
 
-// Every field of mlperf::TestSettings that is a number or a flag, in the order of lg_test_settings. `scenario` and
-// `mode` stand before them. Adding a field here adds it to the struct and to both conversions.
+// Every number and flag of mlperf::TestSettings, in the order of lg_test_settings, which begins
+// with `scenario` and `mode`. A new field here extends the struct and both conversions.
 #define LG_TEST_SETTINGS_FIELDS(F)                        \
   F(double, single_stream_expected_latency_ns)            \
   F(double, single_stream_target_latency_percentile)      \
@@ -64,7 +64,7 @@ struct lg_test_settings {
 #undef LG_DECLARE
 };
 
-// mlperf::LogSettings. The strings belong to the caller, or, when lg_default_log_settings wrote them, to the program.
+// mlperf::LogSettings. The caller owns the strings; those of lg_default_log_settings are static.
 struct lg_log_settings {
   const char* outdir;
   const char* prefix;
@@ -77,18 +77,18 @@ struct lg_log_settings {
   uint64_t log_mode_async_poll_interval_ms;
 };
 
-// Where a field of lg_test_settings lies, for a check against the other side's declaration.
+// Place of a field in lg_test_settings, to compare it with the Rust declaration.
 struct lg_field {
   const char* name;
   size_t offset;
   size_t size;
 };
 
-// What a callback may answer: go on, or never come back to LoadGen from here.
+// A callback's answer: continue, or never return to LoadGen from here.
 enum { LG_GO_ON = 0, LG_STOP = 1 };
 
-// The SUT and the QSL, as functions over `context`. None of them may unwind. `get_name` writes where the name lies and
-// how long it is; it is copied before anything else is called.
+// The SUT and the QSL as functions over `context`, which may not unwind. `get_name` writes address
+// and length of the name; the shim copies it before any other call.
 struct lg_callbacks {
   void* context;
   int32_t (*get_name)(void* context, const char** name, size_t* length);
@@ -96,8 +96,8 @@ struct lg_callbacks {
   int32_t (*flush_queries)(void* context);
   int32_t (*load_samples)(void* context, const size_t* indices, size_t count);
   int32_t (*unload_samples)(void* context, const size_t* indices, size_t count);
-  // The QSL's name and sizes do not change during a run. LoadGen asks for them from its logging thread, which must
-  // not be kept waiting, so they are given beforehand.
+  // The QSL's name and sizes do not change during a run. LoadGen reads them on its logging thread,
+  // which must not wait, so they are values.
   const char* qsl_name;
   size_t total_sample_count;
   size_t performance_sample_count;
@@ -106,14 +106,14 @@ struct lg_callbacks {
 void lg_default_test_settings(lg_test_settings* out);
 void lg_default_log_settings(lg_log_settings* out);
 size_t lg_test_settings_layout(const lg_field** fields);
-// The embedded mlperf.conf, from LoadGen's own mlperf_conf.h.
+// The embedded mlperf.conf, from LoadGen's mlperf_conf.h.
 const char* lg_mlperf_conf(void);
 
-// TestSettings::FromConfig. 0, or a negative errno from LoadGen, or 1 when it threw (what it said is then in `error`).
+// TestSettings::FromConfig. Returns 0, a negative errno, or 1 after an exception (text in `error`).
 int32_t lg_from_config(lg_test_settings* settings, const char* path, const char* model, const char* scenario,
                        int32_t conf_type, char* error, size_t error_size);
 
-// mlperf::loadgen::TestSettingsInternal, the fields that decide how much is run.
+// The fields of mlperf::loadgen::TestSettingsInternal that decide how much LoadGen runs.
 struct lg_effective {
   uint64_t samples_per_query;
   double target_qps;
@@ -129,31 +129,31 @@ struct lg_effective {
   uint64_t accuracy_sample_count;
 };
 
-// What LoadGen makes of the settings over a QSL of these sizes, none of which is 0. 0, or 1 when it threw.
+// LoadGen's settings for a QSL of these sizes, all above 0. Returns 0, or 1 after an exception.
 int32_t lg_effective_settings(const lg_test_settings* settings, size_t performance_sample_count,
                               size_t total_sample_count, lg_effective* out, char* error, size_t error_size);
-// How many arrivals at `qps` LoadGen draws in Server before one lies at `duration_ns` or behind it.
+// Number of Server arrivals that LoadGen draws at `qps` until one is at `duration_ns` or later.
 uint64_t lg_arrivals(double qps, uint64_t seed, uint64_t duration_ns);
 
-// StartTest: 0 when it returned, 1 when it threw. An empty `audit_config` reads none. `callbacks` is copied. A
-// callback that answers LG_STOP ends the use of this thread for good: it sleeps until the process ends, so that all
-// that LoadGen keeps on its stack stays valid for those who still complete samples.
+// StartTest: 0 after its return, 1 after an exception. An empty `audit_config` reads none.
+// `callbacks` is copied. After a callback answers LG_STOP this thread sleeps until the process
+// ends, so memory on its stack stays valid for threads that still complete samples.
 int32_t lg_start_test(const lg_callbacks* callbacks, const lg_test_settings* settings, const lg_log_settings* log,
                       const char* audit_config, char* error, size_t error_size);
-// AbortTest: ends the logs, and lets the issue threads go. Call it once, and never when StartTest may still come to its end by itself.
+// AbortTest: ends logs and issue threads. Call it once, never while StartTest may still return.
 int32_t lg_abort_test(char* error, size_t error_size);
-// RegisterIssueQueryThread: returns when the test has ended, or when a callback answered LG_STOP on this thread.
+// RegisterIssueQueryThread: returns when the test has ended, or a callback answered LG_STOP.
 int32_t lg_register_issue_query_thread(char* error, size_t error_size);
-// How many threads have registered.
+// Number of registered threads.
 size_t lg_registered_threads(void);
-// Lets threads go that have registered, and those that are yet to. For a test that will not begin.
+// Releases issue threads, registered or about to register, of a test that will not begin.
 void lg_end_issue_threads(void);
 
-// QuerySamplesComplete and FirstTokenComplete: 0, or 1 when they threw.
+// QuerySamplesComplete and FirstTokenComplete. Return 0, or 1 after an exception.
 int32_t lg_query_samples_complete(const void* responses, size_t count);
 int32_t lg_first_token_complete(const void* responses, size_t count);
-// As many entries in LoadGen's log as it has room for, of this thread, and one more; none of them says anything. 0, or 1
-// when it threw.
+// Logs `room` + 1 empty entries of this thread, which outgrows its log buffer. Returns 0, or 1
+// after an exception.
 int32_t lg_outgrow_log(size_t room);
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-//! The null SUT of `shim/bench_null.cc`, to measure what the bridge costs.
+//! The null SUT of `shim/bench_null.cc`, the baseline for the bridge's cost.
 
 use crate::control::CONTROL;
 use crate::error::LoadgenError;
@@ -7,13 +7,12 @@ use crate::raw::{self, Said};
 use crate::settings::TestSettings;
 use crate::summary::TestOutcome;
 
-/// Runs a test with a SUT and a QSL that are C++ from end to end, on this
-/// thread. The SUT answers each of `samples` samples with `response_bytes`
-/// zeroes, inline or on another thread, and has one issue thread.
+/// Runs a test on this thread with a SUT and a QSL in C++. The SUT answers each of `samples`
+/// samples with `response_bytes` zeroes, inline or on another thread. It has one issue thread.
 ///
 /// # Errors
 ///
-/// As for [`run_test`](crate::run_test); it counts as the process's one run.
+/// As for [`run_test`](crate::run_test); this call counts as the process's one run.
 pub fn null_sut_cpp(
     settings: &TestSettings,
     log: &LogSettings,
@@ -33,8 +32,7 @@ pub fn null_sut_cpp(
     CONTROL.begin()?;
     log.prepare()?;
     let mut said = Said::new();
-    // SAFETY: the structs are the shim's and live until the
-    // call returns, and `said` has the size that is given.
+    // SAFETY: the structs have the shim's layout and outlive the call; `said` has the given size.
     let threw = unsafe {
         raw::lg_bench_null(
             std::ptr::from_ref(settings).cast(),

@@ -1,8 +1,7 @@
-//! `user.conf` and `audit.config`: checked here, then read by LoadGen.
+//! Checks `user.conf` and `audit.config` before LoadGen reads them.
 //!
-//! LoadGen's own reader answers an error only for a file it cannot open and
-//! for a line it cannot split, and does not say which. A model, scenario or
-//! key that it does not know it passes over; `1e6` for a count it takes for 1.
+//! LoadGen's reader fails only for a file that it cannot open or a line that it cannot split, and
+//! names neither. It ignores unknown models, scenarios and keys, and reads `1e6` for a count as 1.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -16,7 +15,7 @@ use crate::error::LoadgenError;
 use crate::raw::{self, Said};
 use crate::settings::TestSettings;
 
-/// Which file it is. The number is LoadGen's `conf_type`.
+/// The kind of a file, with LoadGen's number for it (`conf_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Embedded = 0,
@@ -24,17 +23,17 @@ enum Kind {
     Audit = 2,
 }
 
-/// What LoadGen makes of a key's value.
+/// How LoadGen parses a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
     Integer,
     Number,
-    /// Whole milliseconds in Server, any number of them elsewhere.
+    /// Whole milliseconds in Server, a number of milliseconds in other scenarios.
     Latency,
     Mode,
 }
 
-/// The keys that LoadGen takes from a `user.conf` and an `audit.config`.
+/// The keys that LoadGen reads from a `user.conf` or an `audit.config`.
 const KEYS: &[(&str, Value)] = &[
     ("mode", Value::Mode),
     ("use_token_latencies", Value::Integer),
@@ -63,7 +62,7 @@ const KEYS: &[(&str, Value)] = &[
     ("accuracy_log_sampling_target", Value::Integer),
 ];
 
-/// The keys that LoadGen takes from its embedded `mlperf.conf` alone.
+/// The keys that LoadGen reads only from its embedded `mlperf.conf`.
 const EMBEDDED_KEYS: &[&str] = &[
     "qsl_rng_seed",
     "sample_index_rng_seed",
@@ -75,11 +74,10 @@ const EMBEDDED_KEYS: &[&str] = &[
     "test05_schedule_rng_seed",
 ];
 
-/// Keys that stand in published files and that LoadGen has no use for.
+/// Keys of published files that LoadGen ignores.
 const IDLE_KEYS: &[&str] = &["target_duration"];
 
-/// Keys of published `audit.config` files that are for the scripts which verify a test, and not
-/// for LoadGen.
+/// Keys of published `audit.config` files for the verification scripts; LoadGen ignores them.
 const VERIFIERS_KEYS: &[&str] = &[
     "test07_accuracy_threshold",
     "test09_min_output_tokens",
@@ -88,22 +86,21 @@ const VERIFIERS_KEYS: &[&str] = &[
 
 const SCENARIOS: &[&str] = &["*", "SingleStream", "MultiStream", "Server", "Offline"];
 
-/// Whether LoadGen has been given a `user.conf` in this process.
+/// Whether this process has given LoadGen a `user.conf`.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 impl TestSettings {
-    /// Sets what LoadGen's embedded `mlperf.conf` and then the given
-    /// `user.conf` say about `model` in this scenario: LoadGen's `FromConfig`.
-    /// Read what came of it in the fields. One file per process, says LoadGen.
+    /// Applies LoadGen's embedded `mlperf.conf` and then a `user.conf` for `model` in this scenario
+    /// (LoadGen's `FromConfig`). The fields hold the result. LoadGen allows one `user.conf` per
+    /// process.
     ///
-    /// `scenario` is to be set before, and stays as it
-    /// is; `mode` changes only if the file has the key. The file may have lines for the models in
-    /// `others`, which LoadGen does not know.
+    /// Set `scenario` first; it does not change. `mode` changes only if the file sets it. The file
+    /// may have lines for the models in `others`, which LoadGen does not know.
     ///
     /// # Errors
     ///
-    /// The file cannot be read; a line names a model, scenario or key that does not exist, or a
-    /// value of the wrong kind; no line is for the model; or it is the process's second file.
+    /// The file cannot be read; a line names an unknown model, scenario or key, or has a value of
+    /// the wrong kind; no line is for the model; or it is the process's second file.
     pub fn apply_user_conf(
         &mut self,
         path: &Path,
@@ -119,18 +116,18 @@ impl TestSettings {
         self.apply_conf(path, conf.path(), model, Kind::User)
     }
 
-    /// Sets what LoadGen's embedded `mlperf.conf` says about `model` in this scenario. Not needed
-    /// before [`apply_user_conf`](Self::apply_user_conf), which does the same first.
+    /// Applies LoadGen's embedded `mlperf.conf` for `model` in this scenario. Not needed before
+    /// [`apply_user_conf`](Self::apply_user_conf), which applies it too.
     ///
     /// # Errors
     ///
-    /// `model` has a zero byte in it.
+    /// `model` contains a zero byte.
     pub fn apply_mlperf_conf(&mut self, model: &str) -> Result<(), LoadgenError> {
         self.apply_conf(Path::new(""), c"", model, Kind::Embedded)
     }
 
-    /// What LoadGen runs with: these, with the `audit.config` that it reads itself when the test
-    /// begins, and with what `test05` changes.
+    /// The settings of the run: these settings, changed by `audit.config` and by `test05` as
+    /// LoadGen changes them at the start of a test.
     ///
     /// # Errors
     ///
@@ -139,7 +136,7 @@ impl TestSettings {
         Ok(self.audited(audit)?.0)
     }
 
-    /// [`Self::as_run`], and the file for LoadGen.
+    /// Like [`Self::as_run`], and returns the file for LoadGen too.
     pub(crate) fn audited(
         &self,
         audit: Option<&Path>,
@@ -162,7 +159,7 @@ impl TestSettings {
         Ok((runs, conf))
     }
 
-    /// `file` is what LoadGen reads for `path`.
+    /// Applies `file` by LoadGen's `FromConfig`; errors name `path`.
     fn apply_conf(
         &mut self,
         path: &Path,
@@ -175,7 +172,7 @@ impl TestSettings {
             .map_err(|_| LoadgenError::Nul { field: "scenario" })?;
         let mut said = Said::new();
         // SAFETY: the settings are a whole struct in the shim's layout, the strings end in zero,
-        // and `said` has the size that is given.
+        // and `said` has the given size.
         let code = unsafe {
             raw::lg_from_config(
                 std::ptr::from_mut(self).cast(),
@@ -199,8 +196,8 @@ impl TestSettings {
     }
 }
 
-/// What stands in an `audit.config` and is nothing to LoadGen, in words: lines for single models,
-/// and keys of the scripts that verify a test. Empty where the file cannot be read.
+/// One text for each line of an `audit.config` that LoadGen ignores: lines for single models, and
+/// keys of the verification scripts. Empty if the file cannot be read.
 pub fn passed_over(path: &Path) -> Vec<String> {
     let Ok(conf) = ConfText::read(path) else {
         return Vec::new();
@@ -226,9 +223,9 @@ pub fn passed_over(path: &Path) -> Vec<String> {
     notes
 }
 
-/// The models that LoadGen's embedded `mlperf.conf` has lines for.
+/// The models with lines in LoadGen's embedded `mlperf.conf`.
 pub fn known_models() -> BTreeSet<String> {
-    // SAFETY: LoadGen's constant, a C string that lives as long as the program.
+    // SAFETY: LoadGen's constant is a C string that lives as long as the program.
     let text = unsafe { CStr::from_ptr(raw::lg_mlperf_conf()) }.to_string_lossy();
     let keys = text
         .lines()
@@ -276,7 +273,7 @@ fn check_file(
     Ok(conf)
 }
 
-/// One line, split.
+/// The parts of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
     pub model: &'a str,
@@ -285,8 +282,8 @@ pub(crate) struct Entry<'a> {
     pub value: &'a str,
 }
 
-/// Splits a line as LoadGen does, at ASCII's white space:
-/// `model.scenario.key = value`. A comment has its own line.
+/// Splits a line `model.scenario.key = value` at ASCII white space, as LoadGen does. `None` for an
+/// empty line or a comment; a comment needs its own line.
 pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
     if let Some(c) = line.trim_end_matches('\r').chars().find(|c| is_break(*c)) {
         return Err(format!(
@@ -299,7 +296,7 @@ pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
         return Ok(None);
     };
     if name.starts_with('#') {
-        // LoadGen takes the first word for a key, which does no harm when it stands alone.
+        // LoadGen reads the first word as a key, which is harmless if the word stands alone.
         let alone = words.next().is_none();
         return if alone {
             Ok(None)
@@ -327,7 +324,7 @@ pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
         };
         return Err(format!("{more:?} stands after the value{hint}"));
     }
-    // A model's name may have dots in it, the other two have none.
+    // A model's name may contain dots; scenario and key contain none.
     let mut parts = name.rsplitn(3, '.');
     match (parts.next(), parts.next(), parts.next()) {
         (Some(key), Some(scenario), Some(model)) => Ok(Some(Entry {
@@ -352,8 +349,8 @@ fn check_entry(
         value,
         ..
     } = *entry;
-    // Published files have lines for single models. LoadGen passes them over, see `passed_over`; a
-    // model that it does not know is a slip.
+    // Published files have lines for single models, which LoadGen ignores (see `passed_over`). A
+    // model that LoadGen does not know is a spelling error.
     if kind == Kind::Audit && entry.model != "*" && !known.contains(entry.model) {
         return Err(format!(
             "model {:?}: LoadGen reads an audit.config's lines for * only",
@@ -421,7 +418,8 @@ fn check_entry(
     Ok(())
 }
 
-/// A value that LoadGen reads with `strtoull` in base 0, and that means the same to a person.
+/// Parses a value that LoadGen reads with `strtoull` in base 0; rejects values that a person reads
+/// differently.
 fn integer(text: &str) -> Result<u64, String> {
     if let Some(digits) = text.strip_prefix("0x") {
         let number = u64::from_str_radix(digits, 16);

@@ -1,4 +1,4 @@
-//! A `user.conf` or an `audit.config` as text, and as a file that LoadGen reads as it is meant.
+//! The text of a `user.conf` or `audit.config`, and a path from which LoadGen reads it correctly.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -9,19 +9,19 @@ use std::path::Path;
 
 use crate::error::LoadgenError;
 
-/// UTF-8's byte order mark, which LoadGen takes for a part of the first key.
+/// UTF-8's byte order mark, which LoadGen reads as part of the first key.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Whether the file begins with a byte order mark; false where it cannot be read.
+/// Whether the file begins with a byte order mark; false if the file cannot be read.
 pub fn has_byte_order_mark(path: &Path) -> bool {
     fs::read(path).is_ok_and(|bytes| bytes.starts_with(MARK))
 }
 
-/// What stands in a file, without its byte order mark.
+/// The text of a file without its byte order mark.
 pub(crate) struct ConfText {
     text: String,
     path: CString,
-    /// Where LoadGen is to read it instead, for as long as this lives.
+    /// The copy that LoadGen reads, if the file has a byte order mark.
     _copy: Option<File>,
 }
 
@@ -30,7 +30,7 @@ impl ConfText {
     ///
     /// # Errors
     ///
-    /// It cannot be read, or is not in bytes that LoadGen reads as text.
+    /// The file cannot be read, or is UTF-16 or binary.
     pub(crate) fn read(path: &Path) -> Result<Self, LoadgenError> {
         let failed = |error| LoadgenError::ConfFile {
             path: path.to_owned(),
@@ -59,12 +59,12 @@ impl ConfText {
         })
     }
 
-    /// Its lines, as LoadGen divides them, with their numbers from 1.
+    /// The lines as LoadGen divides them, numbered from 1.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text.lines().enumerate().map(|(i, line)| (i + 1, line))
     }
 
-    /// The path that LoadGen is to read.
+    /// The path for LoadGen; valid while `self` lives.
     pub(crate) fn path(&self) -> &CStr {
         &self.path
     }
@@ -74,9 +74,9 @@ fn newlines(bytes: &[u8]) -> usize {
     bytes.iter().filter(|b| **b == b'\n').count()
 }
 
-/// A file without a name that has these bytes.
+/// Makes an unnamed file in memory with these bytes.
 fn copy_of(bytes: &[u8]) -> io::Result<File> {
-    // SAFETY: the name is a C string; the descriptor that comes back is nobody else's.
+    // SAFETY: the name is a C string; the new descriptor has no other owner.
     let mut file = unsafe {
         match libc::memfd_create(c"conf".as_ptr(), libc::MFD_CLOEXEC) {
             -1 => return Err(io::Error::last_os_error()),
@@ -87,18 +87,18 @@ fn copy_of(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// The words of a line, as LoadGen divides it: at ASCII's white space and at no other.
+/// The words of a line as LoadGen divides it: at ASCII white space only.
 pub(crate) fn words(line: &str) -> impl Iterator<Item = &str> {
     let space = |c| matches!(c, ' ' | '\t' | '\x0b' | '\x0c' | '\r');
     line.split(space).filter(|word| !word.is_empty())
 }
 
-/// Where editors begin a new line and LoadGen does not.
+/// Whether editors, but not LoadGen, begin a new line at the character.
 pub(crate) fn is_break(c: char) -> bool {
     matches!(c, '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// The first character that looks like nothing or like a space and is neither to LoadGen.
+/// The first character that looks empty or like a space, but is no space to LoadGen.
 pub(crate) fn unseen(line: &str) -> Option<char> {
     line.chars().find(|c| {
         let blank = c.is_whitespace() && !c.is_ascii();
@@ -109,10 +109,10 @@ pub(crate) fn unseen(line: &str) -> Option<char> {
     })
 }
 
-/// The name nearest to `word`, where one is near enough for a slip.
+/// The name nearest to `word`, if the distance suggests a spelling error.
 pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let far = |name: &str| {
-        // Levenshtein's distance, without regard to case, row by row.
+        // Levenshtein distance without regard to case, row by row.
         let name: Vec<char> = name.to_lowercase().chars().collect();
         let mut row: Vec<usize> = (0..=name.len()).collect();
         for (i, a) in word.to_lowercase().chars().enumerate() {

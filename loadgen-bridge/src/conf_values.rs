@@ -1,5 +1,5 @@
-//! What a `user.conf` or an `audit.config` says of one model in one scenario, line by line: which
-//! field a line sets, and which lines of the same file it beats.
+//! The lines of a `user.conf` or `audit.config` that concern one model in one scenario: the field
+//! that each line sets, and the line that overrides it.
 
 use std::path::Path;
 
@@ -8,26 +8,26 @@ use crate::conf_text::ConfText;
 use crate::error::LoadgenError;
 use loadgen_log::Scenario;
 
-/// One line that concerns a model in a scenario.
+/// A line that concerns a model in a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfValue {
-    /// Counts from 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// As it is written: `resnet50.Server.target_qps`.
+    /// The full name as written: `resnet50.Server.target_qps`.
     pub name: String,
-    /// Its last part: `target_qps`.
+    /// The last part of the name: `target_qps`.
     pub key: String,
-    /// As it is written.
+    /// The value as written.
     pub value: String,
-    /// The field of `TestSettings` that it sets;
-    /// none where LoadGen has no use for the key in this scenario.
+    /// The field of `TestSettings` that the line sets; `None` if LoadGen ignores the key in this
+    /// scenario.
     pub field: Option<&'static str>,
-    /// The line that goes before it.
+    /// Number of the line that overrides this one.
     pub beaten_by: Option<usize>,
 }
 
-/// The lines of a file that concern `model` in `scenario`, in their order. Lines that cannot be
-/// split are passed over: whoever applies the file has refused it.
+/// The lines of a file that concern `model` in `scenario`, in their order. Skips malformed lines,
+/// which [`TestSettings::apply_user_conf`](crate::TestSettings::apply_user_conf) rejects.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ fn values<'a>(
         let Ok(Some(entry)) = parse(line) else {
             continue;
         };
-        // The order in which LoadGen looks a key up.
+        // The precedence of LoadGen's look-up.
         let rank = match (entry.model, entry.scenario) {
             (m, s) if m == model && s == scenario.name() => 3,
             ("*", s) if s == scenario.name() => 2,
@@ -69,7 +69,7 @@ fn values<'a>(
         all.push((rank, value));
     }
     for i in 0..all.len() {
-        // Of the same name the last line counts.
+        // Of lines with the same name the last one wins.
         let winner = all
             .iter()
             .enumerate()
@@ -85,7 +85,7 @@ fn values<'a>(
     all.into_iter().map(|(_, value)| value).collect()
 }
 
-/// The field of `TestSettings` that LoadGen sets by a key in a scenario.
+/// The field of `TestSettings` that LoadGen sets for a key in a scenario.
 fn field(key: &str, scenario: Scenario) -> Option<&'static str> {
     use Scenario::{MultiStream, Offline, Server, SingleStream};
     Some(match (key, scenario) {
@@ -154,7 +154,7 @@ mod tests {
             (7, qps, None),
         ];
         assert_eq!(short, expected);
-        // LoadGen is of the same mind.
+        // LoadGen agrees.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.conf");
         fs::write(&path, text).unwrap();

@@ -1,13 +1,11 @@
-//! Where a run stands, and how it is stopped.
+//! The state of the process's one run, and how a run is stopped.
 //!
-//! LoadGen's `AbortTest` ends its logging threads and no more: the thread in `StartTest` goes on
-//! issuing, and then waits for ever for latencies that nobody records; were it to come to its end
-//! it would end the logging threads a second time, which ends the process. So `AbortTest` may only
-//! be called when that thread is known never to come back, and what makes it known is that it
-//! passes through the SUT and the QSL on its way: between loading samples and unloading them, and
-//! while it is inside a callback, it cannot reach its end without asking here first, and once the
-//! test is stopped the answer is to stay. The thread sleeps until the process ends, and with it
-//! stays all memory that a [`ResponseId`](crate::ResponseId) may point to.
+//! LoadGen's `AbortTest` only ends its logging threads. The thread in `StartTest` goes on issuing,
+//! then waits forever for latencies that no thread records. If it did return, it would end the
+//! logging threads a second time, which ends the process. So call `AbortTest` only when that thread
+//! can no longer return. [`State::end`] decides this: inside a callback, and between loading and
+//! unloading samples, the thread must pass this module before it returns. After a stop it sleeps
+//! here until the process ends, so memory behind a [`ResponseId`](crate::ResponseId) stays valid.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use crate::error::LoadgenError;
 
-/// How long a run waits for its issue threads: as long as LoadGen does.
+/// How long a run waits for its issue threads; LoadGen waits as long.
 pub(crate) const ISSUE_THREADS_COME_WITHIN: Duration = Duration::from_secs(10);
-/// How long an issue thread waits for a run.
+/// How long an issue thread waits for a run to begin.
 const TEST_BEGINS_WITHIN: Duration = Duration::from_secs(60);
 
-/// Why a test is stopped.
+/// The reason why a test is stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stop {
     Aborted(String),
@@ -39,37 +37,37 @@ impl From<Stop> for LoadgenError {
     }
 }
 
-/// How a run ends.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// `StartTest` came back, or threw this.
+    /// `StartTest` returned, or threw the exception with this text.
     Returned(Result<(), String>),
-    /// It never will; `AbortTest` may be called.
+    /// `StartTest` will never return; `AbortTest` may be called.
     Abandoned,
 }
 
-/// Where the run stands.
+/// The state of the run.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// A run was asked for.
+    /// A run has begun.
     began: bool,
-    /// Samples are loaded: `StartTest` cannot end before it has them unloaded.
+    /// Samples are loaded: `StartTest` must unload them before it returns.
     loaded: bool,
     /// `StartTest` is inside a callback other than `issue_query`.
     inside: bool,
-    /// `StartTest` was told to stay.
+    /// The thread in `StartTest` sleeps for good.
     parked: bool,
     returned: Option<Result<(), String>>,
     stop: Option<Stop>,
-    /// How many issue threads the run wants, once it is there.
+    /// Number of issue threads that the run needs; `None` before a run begins.
     wanted: Option<u64>,
     came: u64,
-    /// The issue threads may register.
+    /// Issue threads may register.
     go: bool,
 }
 
 impl State {
-    /// Enters a callback; `false` to stay.
+    /// Enters a callback; `false` if the thread must sleep for good.
     fn enter(&mut self, loads: bool) -> bool {
         if self.stop.is_some() {
             self.parked = true;
@@ -80,7 +78,7 @@ impl State {
         true
     }
 
-    /// Leaves it; `false` to stay.
+    /// Leaves a callback; `false` if the thread must sleep for good.
     fn leave(&mut self, unloads: bool) -> bool {
         if self.stop.is_some() {
             self.parked = true;
@@ -91,7 +89,7 @@ impl State {
         true
     }
 
-    /// Whether the run has come to an end, and which.
+    /// The end of the run, if it has ended.
     fn end(&self) -> Option<End> {
         if let Some(result) = &self.returned {
             return Some(End::Returned(result.clone()));
@@ -101,11 +99,11 @@ impl State {
     }
 }
 
-/// The state of the one run that a process has.
+/// The state of the process's one run, with its lock.
 pub(crate) struct Control {
     state: Mutex<State>,
     changed: Condvar,
-    /// `stop.is_some()`, for those who cannot take a lock each time.
+    /// Mirror of `stop.is_some()`, readable without the lock.
     stopping: AtomicBool,
 }
 
@@ -132,12 +130,12 @@ impl Control {
         }
     }
 
-    /// The lock, whoever panicked with it: every change of the state is a single step.
+    /// Locks the state. Ignores poison: every change of the state is a single step.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `done` or until the deadline, with the state as it then is.
+    /// Waits until `done` or the deadline, and returns the locked state.
     fn wait(&self, until: Instant, done: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         while !done(&state) {
@@ -154,7 +152,7 @@ impl Control {
         state
     }
 
-    /// Takes the process's one run.
+    /// Begins the process's one run. Errors if a run has begun, or if the test is stopped.
     pub(crate) fn begin(&self) -> Result<(), LoadgenError> {
         let mut state = self.lock();
         if state.began {
@@ -167,9 +165,9 @@ impl Control {
         }
     }
 
-    /// Waits for as many issue threads as are wanted, lets them register, and waits until LoadGen
-    /// has them: it does not notice one that comes while it waits. Where some do not come `within`
-    /// that time, `release` lets those go that LoadGen has, and has yet to get: no test will.
+    /// Waits until `wanted` issue threads have come, lets them register, and waits until LoadGen
+    /// has all of them: LoadGen's own wait misses registrations. If threads are missing after
+    /// `within`, stops the test; `release` frees the threads that have registered or are about to.
     pub(crate) fn gather_issue_threads(
         &self,
         wanted: u64,
@@ -208,7 +206,7 @@ impl Control {
         Ok(())
     }
 
-    /// Waits, on an issue thread, until it may register.
+    /// On an issue thread: waits until the thread may register.
     pub(crate) fn join_as_issue_thread(&self) -> Result<(), LoadgenError> {
         let until = Instant::now() + TEST_BEGINS_WITHIN;
         let mut state = self.wait(until, |state| {
@@ -235,7 +233,7 @@ impl Control {
         }
     }
 
-    /// Stops the test; the first reason stays.
+    /// Stops the test. The first reason is kept.
     pub(crate) fn stop(&self, stop: Stop) {
         let mut state = self.lock();
         state.stop.get_or_insert(stop);
@@ -244,12 +242,12 @@ impl Control {
         self.changed.notify_all();
     }
 
-    /// Whether the test is stopped. Seen a little late it costs one more query that leads nowhere.
+    /// Whether the test is stopped. A late answer costs one more useless query.
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Enters a callback that `StartTest` waits for; `false` to stay.
+    /// Enters a callback that `StartTest` waits for; `false` if the thread must sleep for good.
     pub(crate) fn enter(&self, loads: bool) -> bool {
         let go_on = self.lock().enter(loads);
         if !go_on {
@@ -258,7 +256,7 @@ impl Control {
         go_on
     }
 
-    /// Leaves it; `false` to stay.
+    /// Leaves the callback; `false` if the thread must sleep for good.
     pub(crate) fn leave(&self, unloads: bool) -> bool {
         let go_on = self.lock().leave(unloads);
         if !go_on {
@@ -267,13 +265,13 @@ impl Control {
         go_on
     }
 
-    /// `StartTest` came back, or threw this.
+    /// Records that `StartTest` returned, or threw the exception with this text.
     pub(crate) fn returned(&self, result: Result<(), String>) {
         self.lock().returned = Some(result);
         self.changed.notify_all();
     }
 
-    /// Waits for the end of the run, which takes as long as the run does: `stop` cuts it short.
+    /// Waits for the end of the run. `stop` ends the wait early.
     pub(crate) fn wait_for_end(&self) -> (End, Option<Stop>) {
         let mut state = self.lock();
         loop {
@@ -311,10 +309,10 @@ mod tests {
         let mut state = State::default();
         assert!(state.enter(true) && state.leave(false));
         assert!(state.enter(false) && state.leave(true));
-        // The samples are unloaded: it may be on its way out, and AbortTest would run beside it.
+        // Samples are unloaded: `StartTest` may return, and AbortTest would run concurrently.
         state.stop = stop();
         assert_eq!(state.end(), None);
-        // It was not: it comes to load the next set, and stays.
+        // `StartTest` loads the next set instead, and sleeps for good.
         assert!(!state.enter(true));
         assert_eq!(state.end(), Some(End::Abandoned));
     }
@@ -365,7 +363,8 @@ mod tests {
         );
     }
 
-    /// Gathers issue threads of which LoadGen gets so many, and has none to let go.
+    /// Gathers issue threads, of which LoadGen registers `registered`; panics if `release` is
+    /// called.
     fn gather(control: &Control, wanted: u64, registered: usize) -> Result<(), LoadgenError> {
         let none = || panic!("all came");
         control.gather_issue_threads(wanted, ISSUE_THREADS_COME_WITHIN, || registered, none)
@@ -388,7 +387,7 @@ mod tests {
                 thread.join().unwrap().unwrap();
             }
         });
-        // And whoever comes late has nothing to wait for.
+        // A thread that comes late does not wait.
         assert!(matches!(
             control.join_as_issue_thread(),
             Err(LoadgenError::Aborted { .. })
@@ -399,7 +398,7 @@ mod tests {
     fn a_registered_thread_is_let_go() {
         let registered = std::thread::spawn(|| {
             let mut said = raw::Said::new();
-            // SAFETY: `said` has the size that is given; there is no test, and none is begun.
+            // SAFETY: `said` has the given size; no test runs or begins.
             unsafe { raw::lg_register_issue_query_thread(said.pointer(), said.size()) }
         });
         while raw::lg_registered_threads() == 0 {

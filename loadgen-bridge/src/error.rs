@@ -1,25 +1,25 @@
-//! What can go wrong around a run, each with what it concerns and what to do.
+//! Errors around a run: each names the object, the reason, and what to do.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a run could not be set up, was cut short, or left no result.
+/// Why a run could not be set up, ended early, or has no result.
 #[derive(Debug, Error)]
 pub enum LoadgenError {
-    /// A field of the settings has a value that LoadGen would trip over.
+    /// A field of the settings has a value that LoadGen does not survive.
     #[error("test settings: {field}: {why}")]
     Settings {
         /// The field of `TestSettings`, or of the QSL.
         field: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the value.
         why: String,
     },
-    /// A string that goes to LoadGen has a zero byte in it.
+    /// A string for LoadGen contains a zero byte.
     #[error("{field}: there is a zero byte in it")]
     Nul {
-        /// Which string.
+        /// Name of the string.
         field: &'static str,
     },
     /// A `user.conf` or `audit.config` cannot be read.
@@ -27,36 +27,36 @@ pub enum LoadgenError {
     ConfFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// A line of a `user.conf` or `audit.config` is wrong.
+    /// A line of a `user.conf` or `audit.config` is invalid.
     #[error("{path}:{line}: {why}")]
     ConfLine {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         why: String,
     },
-    /// No line of a `user.conf` is for the model, or for all of them.
+    /// No line of a `user.conf` is for the model, nor for all models.
     #[error("{path}: no line is for model {model:?}, nor for *; it has lines for: {has}")]
     ConfModel {
         /// The file.
         path: PathBuf,
-        /// The model that was asked for.
+        /// The model of the run.
         model: String,
-        /// The models of the file.
+        /// The models in the file.
         has: String,
     },
-    /// LoadGen itself refused a configuration that looked right.
+    /// LoadGen rejected a configuration that passed this crate's checks.
     #[error("{path}: LoadGen's FromConfig failed: {why}")]
     FromConfig {
         /// The file.
         path: PathBuf,
-        /// Its error.
+        /// LoadGen's error.
         why: String,
     },
     /// A second `user.conf` in one process, which LoadGen counts as an error of every later run.
@@ -77,55 +77,54 @@ pub enum LoadgenError {
     LogFile {
         /// The file or its folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// The thread that LoadGen is to run on cannot be started.
+    /// The thread for LoadGen cannot be started.
     #[error("cannot start LoadGen's thread: {0}")]
     Thread(#[source] io::Error),
-    /// Fewer issue threads came than the settings ask for. LoadGen would wait for them for ever.
+    /// Fewer issue threads came than the settings require. LoadGen would wait for them forever.
     #[error(
         "server_num_issue_query_threads is {wanted}, and {came} threads called register_issue_query_thread within 10 s"
     )]
     IssueThreads {
-        /// How many the settings ask for.
+        /// Number of issue threads in the settings.
         wanted: u64,
-        /// How many came.
+        /// Number of issue threads that came.
         came: u64,
     },
-    /// This issue thread is one more than the settings ask
-    /// for. LoadGen would write past the end of a list.
+    /// One issue thread too many registers. LoadGen would write past the end of a list.
     #[error(
         "a thread more than server_num_issue_query_threads called register_issue_query_thread; that many may"
     )]
     TooManyIssueThreads,
-    /// An issue thread waited in vain for a run to begin.
+    /// An issue thread waited 60 s, and no run began.
     #[error("register_issue_query_thread: no test that wants issue threads began within 60 s")]
     NoTest,
-    /// The SUT or the QSL panicked. The test was aborted.
+    /// The SUT or the QSL panicked, which aborted the test.
     #[error("{place} panicked, so the test was aborted: {message}")]
     Panicked {
-        /// Which method.
+        /// Trait and method that panicked.
         place: &'static str,
-        /// What the panic said.
+        /// Message of the panic.
         message: String,
     },
     /// The test was aborted by [`abort_test`](crate::abort_test).
     #[error("the test was aborted: {reason}")]
     Aborted {
-        /// What the caller gave as the reason.
+        /// The reason that the caller gave.
         reason: String,
     },
-    /// A C++ exception came out of LoadGen.
+    /// LoadGen threw a C++ exception, with this text.
     #[error("LoadGen threw an exception: {0}")]
     Exception(String),
-    /// LoadGen ended, and its summary or its detailed log cannot be read.
+    /// LoadGen ended, but its summary or its detailed log cannot be read.
     #[error("LoadGen ended, but its log {path} cannot be read: {why}")]
     Result {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with the file.
         why: String,
     },
 }

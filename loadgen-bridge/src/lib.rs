@@ -1,24 +1,24 @@
-//! MLCommons LoadGen behind a C shim, with a safe Rust face.
+//! A safe Rust interface to MLCommons LoadGen, through a C shim.
 //!
-//! LoadGen is compiled from its released sources, unaltered (`cargo xtask
-//! setup` fetches them). The shim (`shim/shim.cc`) is plain C over its C++
-//! classes: no C++ exception crosses it towards Rust, and no panic towards C++.
+//! The build compiles LoadGen from its released sources, unaltered (`cargo xtask setup` fetches
+//! them). The shim (`shim/shim.cc`) is plain C over LoadGen's C++ classes. No C++ exception crosses
+//! it towards Rust, and no panic crosses it towards C++.
 //!
-//! Implement [`SystemUnderTest`] and [`QuerySampleLibrary`], fill in [`TestSettings`] and
-//! [`LogSettings`] (by hand, from YAML, or from a `user.conf`), and call [`run_test`]; answer what
-//! is issued with [`complete`]. The one promise that the compiler cannot check is that a sample is
-//! completed once, while its test runs: `complete` is `unsafe` for that.
+//! Implement [`SystemUnderTest`] and [`QuerySampleLibrary`]. Fill in [`TestSettings`] and
+//! [`LogSettings`] by hand, from YAML, or from a `user.conf`. Then call [`run_test`], and answer
+//! issued samples with [`complete`]. `complete` is `unsafe`: the compiler cannot check that each
+//! sample is completed once, while its test runs.
 //!
-//! A process runs one test: LoadGen keeps what a test left behind.
+//! A process runs one test, because LoadGen keeps global state of a test.
 //!
 //! | file | what it is for |
 //! | --- | --- |
 //! | `settings`, `log_settings` | LoadGen's settings, every field |
-//! | `conf`, `conf_text`, `conf_values` | `user.conf`, `audit.config`: checked, and what they say |
-//! | `plan` | what LoadGen will make of the settings, before it does |
-//! | `run`, `control` | a test, and how it is stopped |
-//! | `sample` | samples and responses, as LoadGen lays them out |
-//! | `log_room` | how LoadGen's log is kept from losing what a quick thread completes |
+//! | `conf`, `conf_text`, `conf_values` | `user.conf` and `audit.config`: checks and values |
+//! | `plan` | how many queries LoadGen will generate from the settings |
+//! | `run`, `control` | a test, and how to stop it |
+//! | `sample` | samples and responses in LoadGen's memory layout |
+//! | `log_room` | a workaround for entries that LoadGen's log loses |
 //! | `summary` | LoadGen's summary, read back; crate `loadgen-log` reads the other logs |
 //! | `raw` | the shim's declarations |
 

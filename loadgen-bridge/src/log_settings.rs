@@ -1,4 +1,4 @@
-//! LoadGen's `LogSettings`, and where its files come to lie.
+//! LoadGen's `LogSettings`, and the paths of its log files.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, OpenOptions};
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::LoadgenError;
 use crate::raw::{self, RawLogSettings};
 
-/// When LoadGen writes its logs. It only has the first.
+/// When LoadGen writes its logs. LoadGen implements only `AsyncPoll`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(i32)]
 pub enum LoggingMode {
-    /// A thread writes them while the test runs.
+    /// A logging thread writes them while the test runs.
     AsyncPoll = 0,
     /// Not implemented in LoadGen.
     EndOfTestOnly = 1,
@@ -24,28 +24,28 @@ pub enum LoggingMode {
     Synchronous = 2,
 }
 
-/// Every field of LoadGen's `LogSettings` and `LogOutputSettings`. [`Default`] is LoadGen's own.
+/// Every field of LoadGen's `LogSettings` and `LogOutputSettings`; [`Default`] is LoadGen's too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogSettings {
-    /// The folder of the logs. It is made if it is missing.
+    /// The folder of the logs. LoadGen's caller creates it if it is missing.
     pub outdir: PathBuf,
-    /// What their names begin with.
+    /// Prefix of the files' names.
     pub prefix: String,
-    /// What their names end with, before the extension.
+    /// Suffix of the files' names, before the extension.
     pub suffix: String,
-    /// Whether the time of the test stands behind the prefix.
+    /// Whether the test's time follows the prefix.
     pub prefix_with_datetime: bool,
-    /// Whether the detailed log goes to stdout too.
+    /// Whether LoadGen copies the detailed log to stdout.
     pub copy_detail_to_stdout: bool,
-    /// Whether the summary goes to stdout too.
+    /// Whether LoadGen copies the summary to stdout.
     pub copy_summary_to_stdout: bool,
     /// When the logs are written.
     pub log_mode: LoggingMode,
-    /// Not implemented in LoadGen, which always waits 10 ms.
+    /// Not implemented in LoadGen, which always polls every 10 ms.
     pub log_mode_async_poll_interval_ms: u64,
-    /// Whether every query is traced. LoadGen's default,
-    /// and it costs more than half of the highest rate.
+    /// Whether LoadGen traces every query: LoadGen's default, which costs more than half of the
+    /// maximum rate.
     pub enable_trace: bool,
 }
 
@@ -54,7 +54,7 @@ impl Default for LogSettings {
         let mut raw = MaybeUninit::<RawLogSettings>::zeroed();
         // SAFETY: the pointer is to a whole RawLogSettings.
         unsafe { raw::lg_default_log_settings(raw.as_mut_ptr()) };
-        // SAFETY: the shim wrote every field, and all-zero was a valid value before.
+        // SAFETY: all zeros are a valid value, and the shim wrote every field.
         let raw = unsafe { raw.assume_init() };
         let text = |pointer| {
             // SAFETY: the shim's defaults are C strings that live as long as the program.
@@ -80,31 +80,31 @@ impl Default for LogSettings {
     }
 }
 
-/// The files of one run.
+/// Paths of a run's log files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogFiles {
-    /// The result, for people.
+    /// The summary, for people.
     pub summary: PathBuf,
-    /// Everything, for the submission checker.
+    /// The detailed log, for the submission checker.
     pub detail: PathBuf,
-    /// The responses.
+    /// The accuracy log: the responses.
     pub accuracy: PathBuf,
-    /// The trace; empty unless it was asked for.
+    /// The trace; empty unless `enable_trace`.
     pub trace: PathBuf,
 }
 
-/// The strings that LoadGen is handed, and the struct that points to them.
+/// The settings in the shim's form, with the strings that `raw` points to.
 pub(crate) struct CLogSettings {
     _strings: [CString; 3],
     pub raw: RawLogSettings,
 }
 
-// SAFETY: the pointers are into the CStrings beside
-// them, which move with them and are never changed.
+// SAFETY: the pointers are into the CStrings in `_strings`, whose heap buffers stay in place when
+// the struct moves, and which never change.
 unsafe impl Send for CLogSettings {}
 
 impl LogSettings {
-    /// Where the files of a run lie. With `prefix_with_datetime` the newest that are there.
+    /// Paths of a run's log files. With `prefix_with_datetime`, the newest existing ones.
     pub fn files(&self) -> LogFiles {
         let mut stem = self.prefix.clone();
         if self.prefix_with_datetime
@@ -124,7 +124,7 @@ impl LogSettings {
         }
     }
 
-    /// The last time, with its underscore, that stands between prefix and `summary` in a file name.
+    /// The newest time, with its underscore, between prefix and `summary` in a file name.
     fn newest_stamp(&self) -> Option<String> {
         let ending = format!("_summary{}.txt", self.suffix);
         let names = fs::read_dir(&self.outdir).ok()?;
@@ -133,12 +133,12 @@ impl LogSettings {
             let stamp = name.strip_prefix(&self.prefix)?.strip_suffix(&ending)?;
             Some(format!("{stamp}_"))
         });
-        // ISO 8601 sorts by time.
+        // ISO 8601 text sorts by time.
         stamps.max()
     }
 
-    /// Makes the folder and sees whether a file can be written in it. LoadGen itself, when it
-    /// cannot write its logs, says so on stderr, runs nothing and reports no error.
+    /// Creates the folder and checks that its files can be written. If LoadGen cannot write its
+    /// logs, it prints to stderr, runs nothing, and reports no error.
     pub(crate) fn prepare(&self) -> Result<(), LoadgenError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -154,7 +154,7 @@ impl LogSettings {
         }
         let files = self.files();
         for path in [&files.summary, &files.detail, &files.accuracy, &files.trace] {
-            // LoadGen empties them too.
+            // LoadGen truncates the files too.
             let open = OpenOptions::new()
                 .write(true)
                 .create(true)

@@ -1,5 +1,5 @@
-//! What LoadGen makes of the settings before a run: its own `TestSettingsInternal` is asked, and
-//! the rest of its `GenerateQueries`, which no header declares, is [`Plan::generated`].
+//! Predicts how much LoadGen will run. LoadGen's `TestSettingsInternal` gives the settings;
+//! [`Plan::generated`] reimplements the rest of `GenerateQueries`, which no header declares.
 
 use loadgen_log::{Scenario, TestMode};
 
@@ -7,69 +7,68 @@ use crate::error::LoadgenError;
 use crate::raw::{self, Said};
 use crate::settings::TestSettings;
 
-/// Server's arrival times are drawn up to this many, one after the other, as LoadGen draws them.
+/// Up to this many Server arrivals are drawn one by one, as LoadGen draws them.
 const DRAWN: f64 = 5e6;
 
-/// LoadGen's `TestSettingsInternal`, the fields that decide how much it runs.
-/// Its detailed log has them as `effective_*`.
+/// The fields of LoadGen's `TestSettingsInternal` that decide how much it runs. Its detailed log
+/// has them as `effective_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[repr(C)]
 pub struct Effective {
-    /// Samples in each query; in Offline before they are padded.
+    /// Samples in each query; in Offline before padding.
     pub samples_per_query: u64,
-    /// Queries per second, in Offline samples.
+    /// Queries per second; in Offline samples per second.
     pub target_qps: f64,
-    /// The percentile that the scenario is judged by, as a fraction.
+    /// The percentile that judges the scenario, as a fraction.
     pub target_latency_percentile: f64,
-    /// Server: with more queries outstanding the run ends; 0 is no limit.
+    /// Server: the run ends if more queries are outstanding; 0 is no limit.
     pub max_async_queries: u64,
-    /// Queries are made for so long, in ms: 0 in Offline.
+    /// Duration for which LoadGen generates queries, in ms; 0 in Offline.
     pub target_duration_ms: u64,
-    /// The shortest valid run, in ms.
+    /// Minimum duration of a valid run, in ms.
     pub min_duration_ms: u64,
-    /// The longest run, in ms; 0 is no limit.
+    /// Maximum duration of a run, in ms; 0 is no limit.
     pub max_duration_ms: u64,
-    /// The fewest queries of a valid run: 1 in Offline.
+    /// Minimum number of queries of a valid run; 1 in Offline.
     pub min_query_count: u64,
-    /// The most queries of a run; 0 is no limit.
+    /// Maximum number of queries of a run; 0 is no limit.
     pub max_query_count: u64,
-    /// The fewest samples of a valid run.
+    /// Minimum number of samples of a valid run.
     pub min_sample_count: u64,
-    /// Samples that performance mode loads.
+    /// Number of samples that performance mode loads.
     pub performance_sample_count: u64,
-    /// Samples that accuracy mode runs.
+    /// Number of samples that accuracy mode runs.
     pub accuracy_sample_count: u64,
 }
 
-/// Queries that LoadGen makes before it issues the first.
+/// The queries that LoadGen generates before it issues the first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queries {
-    /// How many.
+    /// Number of queries.
     pub count: u64,
-    /// Samples of all of them.
+    /// Number of samples in all queries.
     pub samples: u64,
-    /// Whether `count` is LoadGen's own figure to the last query. Server's random arrivals are an
-    /// expectation where they are too many to draw.
+    /// Whether `count` is exact. For more Server arrivals than this module draws, it is the
+    /// expected value.
     pub exact: bool,
 }
 
-/// What LoadGen will run with, and how much it will make for it.
+/// LoadGen's settings of a run, and the queries that it will generate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
     /// LoadGen's settings.
     pub effective: Effective,
-    /// What accuracy mode makes, all sets of samples together.
+    /// Queries of accuracy mode, over all sets of samples.
     pub accuracy: Option<Queries>,
-    /// What performance mode makes; in find-peak at its first rate.
+    /// Queries of performance mode; in find-peak those of the first rate.
     pub performance: Option<Queries>,
 }
 
 impl Plan {
-    /// Of a run with `settings` over a QSL of `total` samples of which `performance` are loaded at
-    /// once. An `audit.config` goes in before: [`TestSettings::as_run`].
+    /// Plans a run with `settings` over a QSL of `total` samples, of which `performance` are loaded
+    /// at once. Apply an `audit.config` first: [`TestSettings::as_run`].
     ///
-    /// # Errors
-    /// Settings that LoadGen would trip over.
+    /// # Errors The settings are invalid ([`TestSettings::check`]), or LoadGen throws an exception.
     pub fn of(
         settings: &TestSettings,
         total: usize,
@@ -78,7 +77,7 @@ impl Plan {
         settings.check(total, performance)?;
         let mut effective = Effective::default();
         let mut said = Said::new();
-        // SAFETY: both structs have the shim's layout, and `said` has the size that is given.
+        // SAFETY: both structs have the shim's layout, and `said` has the given size.
         let threw = unsafe {
             raw::lg_effective_settings(
                 std::ptr::from_ref(settings).cast(),
@@ -114,7 +113,7 @@ impl Plan {
         })
     }
 
-    /// The most samples that LoadGen keeps records of at a time.
+    /// Maximum number of samples that LoadGen keeps records of at once.
     pub fn samples(&self) -> u64 {
         let phases = [self.accuracy, self.performance];
         phases
@@ -125,10 +124,10 @@ impl Plan {
             .unwrap_or(0)
     }
 
-    /// LoadGen's `GenerateQueries` (loadgen.cc) over a set of `set` samples.
+    /// Reimplements LoadGen's `GenerateQueries` (loadgen.cc) for a set of `set` samples.
     fn generated(t: &TestSettings, e: &Effective, accuracy: bool, set: u64) -> Queries {
         let mut per_query = e.samples_per_query;
-        // The last query of a set in MultiStream goes on with the set's first samples.
+        // In MultiStream the last query of a set continues with the set's first samples.
         let loaded = match t.scenario {
             Scenario::MultiStream => set + per_query.saturating_sub(1),
             _ => set,
@@ -162,9 +161,9 @@ impl Plan {
     }
 }
 
-/// Queries that fill the time for which LoadGen makes some, and whether that is exact.
+/// Number of queries that fill the target duration, and whether the number is exact.
 fn by_time(t: &TestSettings, e: &Effective) -> (u64, bool) {
-    // Where the next query waits for the last one's answer LoadGen makes twice as many.
+    // In scenarios that wait for each answer LoadGen generates twice as many queries.
     let times = if t.scenario == Scenario::Server { 1 } else { 2 };
     let ns = e.target_duration_ms.saturating_mul(times * 1_000_000);
     let expected = e.target_qps * ns as f64 / 1e9;
@@ -175,7 +174,7 @@ fn by_time(t: &TestSettings, e: &Effective) -> (u64, bool) {
             let seed = t.schedule_rng_seed;
             (raw::lg_arrivals(e.target_qps, seed, ns), true)
         }
-        // LoadGen cuts the time between two queries off to whole ns.
+        // LoadGen truncates the time between two queries to whole ns.
         _ => {
             let between = (1.0 / e.target_qps * 1e9) as u64;
             (ns.div_ceil(between.max(1)) + 1, true)

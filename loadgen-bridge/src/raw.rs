@@ -1,13 +1,13 @@
-//! The shim's declarations, by hand, as `shim/shim.h` has them.
+//! Declarations of `shim/shim.h`, written by hand.
 //!
-//! This is the ground floor: what has a file of its own, as `TestSettings` and `QuerySample`, is a
-//! bare pointer here.
+//! Types that have their own file, such as `TestSettings` and `QuerySample`, are bare pointers
+//! here.
 
 use std::ffi::{c_char, c_void};
 
-/// Go on.
+/// A callback's answer: continue.
 pub(crate) const GO_ON: i32 = 0;
-/// Never come back to LoadGen from here.
+/// A callback's answer: never return to LoadGen from here.
 pub(crate) const STOP: i32 = 1;
 
 #[repr(C)]
@@ -44,7 +44,7 @@ pub(crate) struct RawCallbacks {
     pub performance_sample_count: usize,
 }
 
-// The other half of these is in shim.cc.
+// shim.cc asserts the C++ side.
 const _: () = {
     assert!(
         size_of::<usize>() == 8,
@@ -105,7 +105,7 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// Room for what a C++ exception says.
+/// Buffer for the text of a C++ exception.
 pub(crate) struct Said([u8; 512]);
 
 impl Said {

@@ -1,4 +1,4 @@
-//! A test: the SUT and the QSL as traits, and LoadGen's `StartTest` over them.
+//! Runs a test: the SUT and the QSL as traits, and LoadGen's `StartTest` over them.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -17,70 +17,70 @@ use crate::sample::QuerySample;
 use crate::settings::TestSettings;
 use crate::summary::TestOutcome;
 
-/// The name of LoadGen's threads: the one in its `StartTest`, and those that it starts from there.
+/// Name of LoadGen's threads: the one in `StartTest`, and the threads that it starts.
 pub const THREAD: &str = "loadgen";
-/// As large as the main thread's, which is where LoadGen expects to be.
+/// Stack of LoadGen's thread: as large as the main thread's, where LoadGen usually runs.
 const STACK_BYTES: usize = 8 << 20;
 
-/// What LoadGen tests.
+/// The system under test.
 ///
 /// A panic in any method stops the test, and [`run_test`] reports it.
 pub trait SystemUnderTest: Send + Sync + 'static {
-    /// What stands in the logs. LoadGen asks at the start, when it has a performance
-    /// result, and more often in find-peak, and each time the question comes here;
-    /// the first answer's duration is logged. Quotation marks, backslashes and
-    /// control characters become `_`: LoadGen writes them unescaped into its logs.
+    /// The SUT's name in the logs. LoadGen asks for it at the start and with a performance result,
+    /// more often in find-peak; each time it calls this method. LoadGen logs how long the first
+    /// call takes. Quotation marks, backslashes and control characters become `_`: LoadGen writes
+    /// them unescaped.
     fn name(&self) -> String;
 
-    /// Takes a query. To return at once and complete elsewhere, or to complete before returning, is
-    /// both fine. In Server the caller is LoadGen's clock: what is late here makes later queries
-    /// late. With several issue threads they call at the same time.
+    /// Takes a query. The SUT may complete it before or after it returns. In Server the caller is
+    /// LoadGen's clock: a slow call delays later queries. With several issue threads, calls are
+    /// concurrent.
     fn issue_query(&self, samples: &[QuerySample]);
 
-    /// No more queries will come in this series: whatever waits for company is to go now.
+    /// Ends a series of queries: the SUT must send samples that wait for a batch now.
     fn flush_queries(&self);
 }
 
-/// Where the samples come from.
+/// The source of samples.
 pub trait QuerySampleLibrary: Send + Sync + 'static {
-    /// What stands in the logs. Asked for once.
+    /// The QSL's name in the logs. Called once.
     fn name(&self) -> String;
 
-    /// How many samples there are. Asked for once.
+    /// Number of samples. Called once.
     fn total_sample_count(&self) -> usize;
 
-    /// How many of them can be loaded at the same time. Asked for once.
+    /// Number of samples that can be loaded at the same time. Called once.
     fn performance_sample_count(&self) -> usize;
 
-    /// Loads samples; the clock does not run. In MultiStream the same one may come several times.
+    /// Loads samples; this time is not measured. In MultiStream an index may occur several times.
     fn load_samples(&self, indices: &[usize]);
 
     /// Unloads samples that [`load_samples`](Self::load_samples) loaded.
     fn unload_samples(&self, indices: &[usize]);
 }
 
-/// What the callbacks find behind their context.
+/// The context of the callbacks.
 struct Run {
     sut: Arc<dyn SystemUnderTest>,
     qsl: Arc<dyn QuerySampleLibrary>,
 }
 
-/// Runs a test: LoadGen's `StartTest`. Returns when LoadGen
-/// is done, or soon after [`abort_test`] or a panic.
+/// Runs a test (LoadGen's `StartTest`). Returns when LoadGen is done, or soon after [`abort_test`]
+/// or a panic.
 ///
-/// LoadGen runs on a thread of its own, `loadgen`, which inherits this one's
-/// CPU affinity and timer slack. `audit` is an `audit.config`; without it
-/// none is read, not even one that lies in the working directory.
+/// LoadGen runs on a thread of its own, [`THREAD`], which inherits the caller's CPU affinity and
+/// timer slack. `audit` is an `audit.config`; without it LoadGen reads none, not even one in the
+/// working directory.
 ///
-/// A test that is stopped leaves that thread asleep, with the SUT and the QSL
-/// held, until the process ends: responses that are still on their way point
-/// into its memory. Such a process should end soon, best with [`exit`].
+/// After a stopped test that thread sleeps until the process ends and keeps the SUT and the QSL,
+/// because outstanding responses point into its memory. End such a process soon, best with
+/// [`exit`].
 ///
 /// # Errors
 ///
-/// Settings, files or threads that are not right, before anything runs; an abort or a panic, after
-/// LoadGen's logs have been closed; a result that cannot be read. A result that LoadGen calls
-/// INVALID is no error. A second test in one process is.
+/// Before the run: settings, files or issue threads are wrong, or the process has run a test. After
+/// LoadGen's logs are closed: the test was aborted or panicked. After the run: the result cannot be
+/// read. A result that LoadGen calls INVALID is no error.
 pub fn run_test(
     sut: Arc<dyn SystemUnderTest>,
     qsl: Arc<dyn QuerySampleLibrary>,
@@ -89,7 +89,7 @@ pub fn run_test(
     audit: Option<&Path>,
 ) -> Result<TestOutcome, LoadgenError> {
     let (total, performance) = (qsl.total_sample_count(), qsl.performance_sample_count());
-    // LoadGen ignores an audit.config's errors, and the file if it is missing.
+    // Unlike LoadGen, report a missing or invalid audit.config.
     let (runs, audit) = settings.audited(audit)?;
     runs.check(total, performance)?;
     let qsl_name = CString::new(clean(&qsl.name())).map_err(|_| LoadgenError::Nul {
@@ -128,11 +128,11 @@ pub fn run_test(
     let (end, stop) = CONTROL.wait_for_end();
     match &end {
         End::Returned(result) => {
-            // It has nothing left to do but to drop the SUT and the QSL, whose panics are theirs.
+            // The result is in; ignore a panic while the thread drops the SUT and the QSL.
             let _ = thread.join();
             if result.is_err() {
-                // An exception left LoadGen's logging threads
-                // running, and a process cannot end with them.
+                // LoadGen's logging threads still run after an exception, and would keep the
+                // process alive.
                 let _ = close_logs();
             }
         }
@@ -145,51 +145,50 @@ pub fn run_test(
     }
 }
 
-/// Stops the test, from any thread; [`run_test`] then returns
-/// [`LoadgenError::Aborted`] with the first reason given.
+/// Stops the test, from any thread. [`run_test`] then returns [`LoadgenError::Aborted`] with the
+/// first reason given.
 ///
-/// LoadGen's logs are closed first (LoadGen's `AbortTest`). Samples need not
-/// be completed, and no more are issued, but for a query that is being issued
-/// at this moment. Before a test it keeps the next one from beginning.
+/// [`run_test`] first closes LoadGen's logs (`AbortTest`). Samples need not be completed, and
+/// LoadGen issues no more, except a query that is being issued. Before a test, the call prevents
+/// it.
 pub fn abort_test(reason: &str) {
     CONTROL.stop(Stop::Aborted(reason.to_owned()));
 }
 
-/// Makes this thread one of those that issue queries: LoadGen's
-/// `RegisterIssueQueryThread`. Returns when the test ends.
+/// Makes the calling thread an issue thread (LoadGen's `RegisterIssueQueryThread`). Returns when
+/// the test ends.
 ///
-/// Call it on exactly `server_num_issue_query_threads` threads, in Server, at about the time of
+/// Call it in Server on exactly `server_num_issue_query_threads` threads, at about the time of
 /// [`run_test`], which waits 10 s for them.
 ///
 /// # Errors
 ///
-/// There is no test that wants it, or it was stopped before it began.
+/// No test began within 60 s, the test needs no further thread, it was stopped before it began, or
+/// LoadGen threw an exception.
 pub fn register_issue_query_thread() -> Result<(), LoadgenError> {
     CONTROL.join_as_issue_thread()?;
     let mut said = Said::new();
-    // SAFETY: `said` has the size that is given. The callbacks behind it outlive the test.
+    // SAFETY: `said` has the given size. LoadGen's callbacks outlive the test.
     match unsafe { raw::lg_register_issue_query_thread(said.pointer(), said.size()) } {
         0 => Ok(()),
         _ => Err(LoadgenError::Exception(said.text())),
     }
 }
 
-/// Ends the process at once, with standard output and error flushed and
-/// no destructor run: LoadGen's own, at the ordinary end of a process,
-/// take logs away from threads that may still be completing samples.
+/// Flushes standard output and error, and ends the process at once, without destructors. LoadGen's
+/// destructors would free logs of threads that may still complete samples.
 pub fn exit(code: i32) -> ! {
-    // Nothing is left to do about an output that cannot be written.
+    // There is no remedy for a failed flush.
     let _ = std::io::stdout().flush();
     let _ = std::io::stderr().flush();
     // SAFETY: _exit takes any number and touches no memory.
     unsafe { libc::_exit(code) }
 }
 
-/// LoadGen's `AbortTest`.
+/// Calls LoadGen's `AbortTest`.
 fn close_logs() -> Result<(), String> {
     let mut said = Said::new();
-    // SAFETY: `said` has the size that is given; `StartTest`
-    // is gone or will never come to its end (see `control`).
+    // SAFETY: `said` has the given size; `StartTest` has returned or never will (see `control`).
     match unsafe { raw::lg_abort_test(said.pointer(), said.size()) } {
         0 => Ok(()),
         _ => Err(said.text()),
@@ -217,9 +216,8 @@ fn start_test(
         performance_sample_count,
     };
     let mut said = Said::new();
-    // SAFETY: everything pointed to is borrowed by this function, which
-    // returns only when LoadGen is done with it: a stopped test's
-    // thread never comes back from here. The layouts are the shim's.
+    // SAFETY: this function borrows everything pointed to, and returns only when LoadGen is done
+    // with it: a stopped test's thread never returns from here. The layouts are the shim's.
     let threw = unsafe {
         raw::lg_start_test(
             &callbacks,
@@ -235,30 +233,28 @@ fn start_test(
 
 /// # Safety
 ///
-/// `context` is the one of [`start_test`], which has not returned.
+/// `context` is that of a [`start_test`] that has not returned.
 unsafe fn run<'a>(context: *mut c_void) -> &'a Run {
-    // SAFETY: it was made from a reference that lives
-    // until `start_test` returns; it is only ever shared.
+    // SAFETY: `context` comes from a shared reference that lives until `start_test` returns.
     unsafe { &*context.cast::<Run>() }
 }
 
 /// # Safety
 ///
-/// `first` points to `count` values that live and stay unchanged
-/// for as long as the caller holds the slice, or `count` is 0.
+/// `first` points to `count` values that live and stay unchanged while the slice lives, or `count`
+/// is 0.
 unsafe fn slice<'a, T>(first: *const T, count: usize) -> &'a [T] {
     // An empty C++ vector has no address.
     if count == 0 {
         return &[];
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(first, count) }
 }
 
-/// Calls the SUT or the QSL where a panic must not get out; the panic stops the test.
+/// Calls the SUT or the QSL, and turns a panic into a stop of the test. False after a panic.
 fn guarded(place: &'static str, call: impl FnOnce()) -> bool {
-    // What a panic leaves half done is not looked at again:
-    // no callback enters the SUT or the QSL afterwards.
+    // Unwind safety: after a panic no callback enters the SUT or the QSL again.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(()) => true,
         Err(payload) => {
@@ -277,9 +273,9 @@ fn message(payload: &(dyn Any + Send)) -> String {
     text.unwrap_or("(no message)").to_owned()
 }
 
-/// A callback that `StartTest` waits for.
+/// Runs a callback that `StartTest` waits for.
 fn slow(place: &'static str, loads: bool, unloads: bool, call: impl FnOnce()) -> i32 {
-    // `leave` sees a stop that `guarded` caused, too.
+    // `leave` also notices a stop by `guarded`.
     let go_on = CONTROL.enter(loads) && {
         guarded(place, call);
         CONTROL.leave(unloads)
@@ -287,7 +283,7 @@ fn slow(place: &'static str, loads: bool, unloads: bool, call: impl FnOnce()) ->
     if go_on { GO_ON } else { STOP }
 }
 
-/// What LoadGen can write into a line of its logs as it stands.
+/// Replaces characters that LoadGen cannot write into its logs.
 fn clean(name: &str) -> String {
     name.chars()
         .map(|c| {
@@ -301,8 +297,7 @@ fn clean(name: &str) -> String {
 }
 
 thread_local! {
-    /// The last name that was given away on this thread;
-    /// the shim copies it before it does anything else.
+    /// The last name given to the shim on this thread; the shim copies it at once.
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -326,8 +321,8 @@ extern "C" fn issue_query(context: *mut c_void, samples: *const c_void, count: u
         return STOP;
     }
     let went_well = guarded("SystemUnderTest::issue_query", || {
-        // SAFETY: LoadGen calls this inside `start_test`, with
-        // a vector that it leaves alone until this returns.
+        // SAFETY: LoadGen calls this inside `start_test`, with a vector that it does not change
+        // meanwhile.
         let (run, samples) = unsafe { (run(context), slice(samples.cast::<QuerySample>(), count)) };
         run.sut.issue_query(samples);
     });

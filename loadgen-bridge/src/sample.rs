@@ -1,4 +1,4 @@
-//! What LoadGen issues and what it is answered with, in LoadGen's own memory layout.
+//! Samples and responses in LoadGen's memory layout, and how to complete a sample.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -8,27 +8,26 @@ use std::mem::offset_of;
 use crate::control::{CONTROL, Stop};
 use crate::raw;
 
-/// LoadGen's name for one issued sample.
+/// LoadGen's id of an issued sample.
 ///
-/// Inside LoadGen it is a pointer, which [`complete`] follows: a number
-/// that LoadGen never gave away crashes the process, or worse. So it comes
-/// only out of a [`QuerySample`], or back from bits that one of those gave.
+/// Inside LoadGen it is a pointer, which [`complete`] follows: an invalid one is undefined
+/// behaviour. So an id comes only from a [`QuerySample`], or from the bits of such an id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct ResponseId(usize);
 
 impl ResponseId {
-    /// The id as a number, to be kept in a table. Never zero.
+    /// The id as a number, for a table. Never zero.
     pub fn to_bits(self) -> u64 {
         self.0 as u64
     }
 
-    /// The id that [`to_bits`](Self::to_bits) made a number of.
+    /// The id from the bits of [`to_bits`](Self::to_bits).
     ///
     /// # Safety
     ///
-    /// `bits` came from [`to_bits`](Self::to_bits) in this process. A number that a peer sent never
-    /// qualifies: look the id up by something that was checked.
+    /// `bits` came from [`to_bits`](Self::to_bits) in this process. Never pass a number that a peer
+    /// sent: look up the id under a checked key instead.
     pub unsafe fn from_bits(bits: u64) -> Self {
         Self(bits as usize)
     }
@@ -40,21 +39,21 @@ impl fmt::Debug for ResponseId {
     }
 }
 
-/// One sample of an issued query: 16 bytes, LoadGen's own.
+/// A sample of an issued query, 16 bytes in LoadGen's layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct QuerySample {
-    /// What the response has to carry.
+    /// The id for the response.
     pub id: ResponseId,
-    /// Which sample of the QSL it is.
+    /// Index of the sample in the QSL.
     pub index: usize,
 }
 
-/// The response to one sample: 32 bytes, LoadGen's own,
-/// so that a slice of them is handed over as it is.
+/// The response to a sample, 32 bytes in LoadGen's layout, so that a slice goes to LoadGen
+/// unchanged.
 ///
-/// The data is borrowed: LoadGen reads it during [`complete`] (it copies it in accuracy mode and
-/// for the samples that an audit picks) and never afterwards.
+/// It borrows the data: LoadGen reads it only during [`complete`], and copies it in accuracy mode
+/// and for the samples that an audit picks.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct QuerySampleResponse<'a> {
@@ -65,13 +64,14 @@ pub struct QuerySampleResponse<'a> {
     borrowed: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: the pointer is a shared borrow of bytes, which may be sent and shared.
+// SAFETY: the pointer is a shared borrow of bytes, which is Send.
 unsafe impl Send for QuerySampleResponse<'_> {}
-// SAFETY: as above; nothing in it can be changed through a shared reference.
+// SAFETY: the pointer is a shared borrow of bytes, and no method changes the struct through
+// `&self`.
 unsafe impl Sync for QuerySampleResponse<'_> {}
 
 impl<'a> QuerySampleResponse<'a> {
-    /// A response without a count of tokens (0, which is LoadGen's own default).
+    /// A response without a token count (0, LoadGen's default).
     pub fn new(id: ResponseId, data: &'a [u8]) -> Self {
         Self {
             id,
@@ -82,23 +82,23 @@ impl<'a> QuerySampleResponse<'a> {
         }
     }
 
-    /// The same with a count of tokens. With `use_token_latencies` LoadGen wants at least 2.
+    /// Sets the token count. With `use_token_latencies` LoadGen requires at least 2.
     pub fn with_tokens(self, n_tokens: i64) -> Self {
         Self { n_tokens, ..self }
     }
 
-    /// Its bytes.
+    /// The response's bytes.
     pub fn data(&self) -> &'a [u8] {
-        // SAFETY: pointer and length are those of a slice that is borrowed for as long as this.
+        // SAFETY: pointer and length come from a slice borrowed for `'a`.
         unsafe { std::slice::from_raw_parts(self.data, self.size) }
     }
 
-    /// How many tokens LoadGen is told that it has.
+    /// The token count for LoadGen.
     pub fn n_tokens(&self) -> i64 {
         self.n_tokens
     }
 
-    /// The sample it answers.
+    /// The id of the answered sample.
     pub fn id(&self) -> ResponseId {
         self.id
     }
@@ -114,7 +114,7 @@ impl fmt::Debug for QuerySampleResponse<'_> {
     }
 }
 
-// The other half of these is in shim.cc.
+// shim.cc asserts the C++ side.
 const _: () = {
     assert!(size_of::<QuerySample>() == 16);
     assert!(offset_of!(QuerySample, id) == 0 && offset_of!(QuerySample, index) == 8);
@@ -125,24 +125,24 @@ const _: () = {
     assert!(offset_of!(QuerySampleResponse<'_>, n_tokens) == 24);
 };
 
-/// Completes samples, in any number, from any thread, in any
-/// mixture of queries: LoadGen's `QuerySamplesComplete`.
+/// Completes samples of any queries, in any number, from any thread (LoadGen's
+/// `QuerySamplesComplete`).
 ///
-/// Nothing is copied on the way and nothing allocated but what LoadGen itself
-/// allocates. Wait-free, says LoadGen. It takes the time once per call, so
-/// samples that became ready together belong into one call, and no others.
+/// Copies and allocates nothing beyond what LoadGen does. Wait-free, by LoadGen's documentation.
+/// LoadGen takes the time once per call, so pass samples together only if they became ready
+/// together.
 ///
 /// # Safety
 ///
-/// Every id was issued by the test of this process, appears once, was not completed before, and
-/// that test did not come to its end (it does not before every sample is completed). After an
-/// aborted or panicked test ids stay valid, and completing them does nothing.
+/// This process's test issued each id; each id appears once and was not completed before; and that
+/// test has not ended (it does not end before every sample is completed). After an aborted or
+/// panicked test ids stay valid, and completing them does nothing.
 pub unsafe fn complete(responses: &[QuerySampleResponse<'_>]) {
     if responses.is_empty() {
         return;
     }
-    // SAFETY: the layout is the one that LoadGen's header has (asserted on both sides), the slice
-    // outlives the call, LoadGen only reads it, and the caller vouches for the ids.
+    // SAFETY: the layout is LoadGen's (asserted on both sides), the slice outlives the call,
+    // LoadGen only reads it, and the caller guarantees the ids.
     let threw = unsafe {
         raw::lg_query_samples_complete(responses.as_ptr().cast::<c_void>(), responses.len())
     };
@@ -151,7 +151,7 @@ pub unsafe fn complete(responses: &[QuerySampleResponse<'_>]) {
     }
 }
 
-/// Stops the test: LoadGen lost samples.
+/// Stops the test, because LoadGen lost samples.
 #[cold]
 fn threw_in(function: &str) {
     CONTROL.stop(Stop::Aborted(format!(
@@ -159,9 +159,9 @@ fn threw_in(function: &str) {
     )));
 }
 
-/// Reports the first token of samples whose whole response comes later:
-/// LoadGen's `FirstTokenComplete`. With `use_token_latencies` LoadGen
-/// wants one for every sample, before its [`complete`], except in Offline.
+/// Reports the first token of samples whose whole response follows later (LoadGen's
+/// `FirstTokenComplete`). With `use_token_latencies` LoadGen requires it for every sample before
+/// its [`complete`], except in Offline.
 ///
 /// # Safety
 ///
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn bits_keep_the_id() {
-        // SAFETY: it is never handed to LoadGen.
+        // SAFETY: the id never goes to LoadGen.
         let id = unsafe { ResponseId::from_bits(0x7fff_dead_beef_0010) };
         assert_eq!(id.to_bits(), 0x7fff_dead_beef_0010);
         let response = QuerySampleResponse::new(id, b"four").with_tokens(3);

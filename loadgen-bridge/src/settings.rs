@@ -8,137 +8,136 @@ use serde::{Deserialize, Serialize};
 use crate::error::LoadgenError;
 use crate::raw;
 
-/// Every field of LoadGen's `TestSettings`, under LoadGen's
-/// names. [`Default`] is LoadGen's own, asked of the C++ struct.
+/// Every field of LoadGen's `TestSettings`, under LoadGen's names. [`Default`] reads LoadGen's
+/// values from the C++ struct.
 ///
-/// A run goes on until both minima are met, and ends before if either maximum is.
+/// A run ends when both minima are met, or earlier when it reaches a maximum.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[repr(C)]
 pub struct TestSettings {
-    /// How queries arrive.
+    /// The scenario: how queries arrive.
     pub scenario: Scenario,
-    /// What kind of run.
+    /// The mode: accuracy, performance, both, or find-peak.
     pub mode: TestMode,
 
-    /// SingleStream: about how long a sample takes, in ns.
-    /// LoadGen makes as many queries beforehand as this asks for.
+    /// SingleStream: expected latency of a sample, in ns. It determines how many queries LoadGen
+    /// generates in advance.
     pub single_stream_expected_latency_ns: f64,
-    /// SingleStream: the percentile that is the result, as a fraction (0.90).
+    /// SingleStream: percentile of the result, as a fraction (0.90).
     pub single_stream_target_latency_percentile: f64,
 
-    /// MultiStream: about how long a query takes, in ns.
+    /// MultiStream: expected latency of a query, in ns.
     pub multi_stream_expected_latency_ns: f64,
-    /// MultiStream: the percentile that is the result, as a fraction (0.99).
+    /// MultiStream: percentile of the result, as a fraction (0.99).
     pub multi_stream_target_latency_percentile: f64,
     /// MultiStream: samples in each query.
     pub multi_stream_samples_per_query: u64,
 
-    /// Server: queries per second, on average; in find-peak the lower bound.
+    /// Server: mean queries per second; in find-peak the lower bound.
     pub server_target_qps: f64,
-    /// Server: the bound that the latency has to keep, in ns.
+    /// Server: limit on latency, in ns.
     pub server_target_latency_ns: u64,
-    /// Server: the percentile that has to keep it, as a fraction (0.99).
+    /// Server: percentile of the latency that must keep the limit, as a fraction (0.99).
     pub server_target_latency_percentile: f64,
-    /// Server: whether queries whose time has passed are
-    /// issued together, as one query of several samples.
+    /// Server: whether LoadGen issues overdue queries together, as one query of several samples.
     pub server_coalesce_queries: bool,
-    /// Find-peak: decimal places of the rate that is looked for.
+    /// Find-peak: decimal places of the peak rate.
     pub server_find_peak_qps_decimals_of_precision: i32,
-    /// Find-peak: by which fraction the rate is raised while the upper bound is looked for.
+    /// Find-peak: fraction by which the rate grows in the search for the upper bound.
     pub server_find_peak_qps_boundary_step_size: f64,
-    /// Server: with more queries than this outstanding the run ends early; 0 is no limit.
+    /// Server: the run ends early if more queries are outstanding; 0 is no limit.
     pub server_max_async_queries: u64,
-    /// Server: how many threads issue, each of which calls
-    /// [`register_issue_query_thread`](crate::register_issue_query_thread);
-    /// with 0 LoadGen's own does.
+    /// Server: number of issue threads, each of which calls
+    /// [`register_issue_query_thread`](crate::register_issue_query_thread); with 0, LoadGen's
+    /// thread issues.
     pub server_num_issue_query_threads: u64,
 
-    /// Offline: samples per second to expect. LoadGen
-    /// makes 1.1 x this x the minimum duration of them.
+    /// Offline: expected samples per second. LoadGen generates 1.1 x this x the minimum duration.
     pub offline_expected_qps: f64,
     /// Whether the order of samples is a chain of permutations of the data set.
     pub sample_concatenate_permutation: bool,
 
-    /// The shortest that a run may be, in ms.
+    /// Minimum duration of a run, in ms.
     pub min_duration_ms: u64,
-    /// The longest that a run may be, in ms; 0 is no limit.
+    /// Maximum duration of a run, in ms; 0 is no limit.
     pub max_duration_ms: u64,
-    /// The fewest queries (in Offline: samples) of a run.
+    /// Minimum number of queries (in Offline: samples) of a run.
     pub min_query_count: u64,
-    /// The most queries of a run; 0 is no limit.
+    /// Maximum number of queries of a run; 0 is no limit.
     pub max_query_count: u64,
 
-    /// Seed of the choice of samples.
+    /// Seed of the choice of loaded samples.
     pub qsl_rng_seed: u64,
-    /// Seed of their order.
+    /// Seed of the samples' order.
     pub sample_index_rng_seed: u64,
     /// Seed of Server's arrival times.
     pub schedule_rng_seed: u64,
-    /// Seed of the choice of responses that performance mode writes into the accuracy log.
+    /// Seed of the choice of responses that performance mode logs in the accuracy log.
     pub accuracy_log_rng_seed: u64,
-    /// The part of the responses that performance mode writes into the accuracy log (0 to 1).
+    /// Share of responses that performance mode logs in the accuracy log (0 to 1).
     pub accuracy_log_probability: f64,
-    /// About how many responses performance mode writes into
-    /// the accuracy log; 0 leaves it to the probability.
+    /// Approximate number of responses that performance mode logs in the accuracy log; 0 uses the
+    /// probability.
     pub accuracy_log_sampling_target: u64,
 
-    /// Whether this is audit test 05, which takes the three seeds below.
+    /// Whether this is audit test 05, which uses the three seeds below.
     pub test05: bool,
-    /// Test 05's seed of the choice of samples.
+    /// Test 05's seed of the choice of loaded samples.
     pub test05_qsl_rng_seed: u64,
-    /// Test 05's seed of their order.
+    /// Test 05's seed of the samples' order.
     pub test05_sample_index_rng_seed: u64,
     /// Test 05's seed of Server's arrival times.
     pub test05_schedule_rng_seed: u64,
 
-    /// Whether the start and the end of the measurement are printed to stdout.
+    /// Whether LoadGen prints start and end of the measurement to stdout.
     pub print_timestamps: bool,
     /// Performance mode issues every sample at most once.
     pub performance_issue_unique: bool,
-    /// Performance mode issues one sample again and again (audit test 04).
+    /// Performance mode issues only one sample (audit test 04).
     pub performance_issue_same: bool,
-    /// Which one, counted among those that are loaded.
+    /// Index of that sample among the loaded ones.
     pub performance_issue_same_index: u64,
-    /// How many samples performance mode loads; 0 leaves it to the QSL.
+    /// Number of samples that performance mode loads; 0 leaves it to the QSL.
     pub performance_sample_count_override: u64,
-    /// How many samples accuracy mode runs; 0 is all of them.
+    /// Number of samples that accuracy mode runs; 0 means all.
     pub accuracy_sample_count_override: u64,
 
-    /// Whether first tokens and time per token are measured.
+    /// Whether LoadGen measures first tokens and time per token.
     pub use_token_latencies: bool,
-    /// Server: the bound of the time to the first token, in ns.
+    /// Server: limit on the time to the first token, in ns.
     pub server_ttft_latency: u64,
-    /// Server: the bound of the time per token after the first, in ns.
+    /// Server: limit on the time per token after the first, in ns.
     pub server_tpot_latency: u64,
-    /// Whether tokens per second are inferred from samples per second.
+    /// Whether LoadGen infers tokens per second from samples per second.
     pub infer_token_latencies: bool,
-    /// Tokens per sample for that inference. LoadGen leaves it without a value; here it is 0 then.
+    /// Tokens per sample for that inference. LoadGen leaves it uninitialized; the default here is
+    /// 0.
     pub token_latency_scaling_factor: u64,
 }
 
 impl Default for TestSettings {
     fn default() -> Self {
         let mut settings = MaybeUninit::<Self>::zeroed();
-        // SAFETY: the pointer is to a whole TestSettings, whose
-        // layout is the shim's (a test compares every field).
+        // SAFETY: the pointer is to a whole TestSettings in the shim's layout (a test compares all
+        // fields).
         unsafe { raw::lg_default_test_settings(settings.as_mut_ptr().cast()) };
         // SAFETY: the shim wrote every field; enums and flags come from C++ enums and bools of the
-        // same values. Padding may be anything.
+        // same values. Padding needs no value.
         unsafe { settings.assume_init() }
     }
 }
 
 impl TestSettings {
-    /// Whether LoadGen can run with these over a QSL of `total`
-    /// samples of which `performance` are loaded at once.
+    /// Checks whether LoadGen can run these settings over a QSL of `total` samples, of which
+    /// `performance` are loaded at once.
     ///
-    /// LoadGen divides by some of these and takes the first
-    /// of an empty list for others; it looks at none of them.
+    /// LoadGen checks none of these values: it divides by some, and takes the first element of an
+    /// empty list for others.
     ///
     /// # Errors
     ///
-    /// [`LoadgenError::Settings`] names the field.
+    /// [`LoadgenError::Settings`] names the first invalid field.
     pub fn check(&self, total: usize, performance: usize) -> Result<(), LoadgenError> {
         let wrong = |field: &'static str, why: String| Err(LoadgenError::Settings { field, why });
         let positive = |field, value: f64| {
@@ -168,8 +167,8 @@ impl TestSettings {
                 "the QSL loads no samples".to_owned(),
             );
         }
-        // LoadGen makes whole ns of the time between two queries, and makes queries until the time
-        // is full: with 0 ns it never ends.
+        // LoadGen truncates the time between two queries to whole ns, and generates queries until
+        // the duration is full: with 0 ns it never ends.
         let apart = |field, ns: f64, value: f64| match ns >= 1.0 {
             true => Ok(()),
             false => wrong(
@@ -229,7 +228,7 @@ impl TestSettings {
                     self.server_target_latency_percentile,
                 )?;
             }
-            // 0 with a count is one query of that count.
+            // 0 with a minimum count makes one query of that count.
             Scenario::Offline if self.offline_expected_qps == 0.0 => {}
             Scenario::Offline => positive("offline_expected_qps", self.offline_expected_qps)?,
         }
@@ -328,7 +327,7 @@ mod tests {
             server_tpot_latency infer_token_latencies token_latency_scaling_factor
         );
         let mut table = std::ptr::null();
-        // SAFETY: the shim points `table` at a static array of as many entries as it answers.
+        // SAFETY: the shim points `table` at a static array with as many entries as it returns.
         let theirs = unsafe {
             let count = raw::lg_test_settings_layout(&mut table);
             std::slice::from_raw_parts(table, count)
@@ -336,7 +335,7 @@ mod tests {
         let theirs: Vec<_> = theirs
             .iter()
             .map(|field| {
-                // SAFETY: the names are literals.
+                // SAFETY: the names are string literals.
                 let name = unsafe { CStr::from_ptr(field.name) };
                 (name.to_str().unwrap(), field.offset, field.size)
             })

@@ -1,4 +1,4 @@
-//! What LoadGen said about a run, read back from its summary and its detailed log.
+//! Reads LoadGen's result of a run from its summary and its detailed log.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,25 +10,25 @@ use loadgen_log::Detail;
 use crate::error::LoadgenError;
 use crate::log_settings::LogFiles;
 
-/// A summary is a few kilobytes; one of this many bytes is none.
+/// Maximum number of bytes read from a summary, which usually has a few KB.
 const SUMMARY_AT_MOST: u64 = 16 << 20;
 
-/// LoadGen's word on a performance run.
+/// LoadGen's verdict on a performance run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Verdict {
     /// All constraints were met.
     Valid,
-    /// Some were not; [`TestOutcome::reasons`] says which.
+    /// Some constraints were not met; [`TestOutcome::reasons`] names them.
     Invalid,
     /// An accuracy run is not judged.
     #[default]
     NotJudged,
 }
 
-/// The figure that a scenario is about.
+/// The result of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Figure {
-    /// Server: samples per second, by the time of the last completion.
+    /// Server: samples per second until the last completion.
     CompletedSamplesPerSecond(f64),
     /// Offline: samples per second.
     SamplesPerSecond(f64),
@@ -41,27 +41,26 @@ pub enum Figure {
     },
 }
 
-/// A run that LoadGen brought to its end.
+/// The outcome of a run that LoadGen completed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TestOutcome {
-    /// LoadGen's word.
+    /// LoadGen's verdict.
     pub verdict: Verdict,
-    /// Why it is not valid: the constraints that were not met, and LoadGen's recommendations.
+    /// Why the run is not valid: the constraints that were not met, and LoadGen's recommendations.
     pub reasons: Vec<String>,
-    /// The scenario's figure; none after an accuracy run.
+    /// The scenario's result; `None` after an accuracy run.
     pub figure: Option<Figure>,
     /// The SUT's name in the summary; empty after an accuracy run.
     pub sut_name: String,
-    /// Errors that LoadGen logged. A submission must have none, whatever the verdict.
+    /// Number of errors that LoadGen logged. A submission must have none, whatever the verdict.
     pub errors: u64,
-    /// Warnings that LoadGen logged.
+    /// Number of warnings that LoadGen logged.
     pub warnings: u64,
-    /// Every `name : number` of the summary's results
-    /// and additional statistics, under LoadGen's names.
+    /// Every `name : number` of the summary's results and additional statistics, by LoadGen's name.
     pub statistics: BTreeMap<String, f64>,
-    /// What the detailed log says beyond that.
+    /// The detailed log.
     pub detail: Detail,
-    /// Where the logs are.
+    /// Paths of the logs.
     pub files: LogFiles,
 }
 
@@ -70,7 +69,7 @@ impl TestOutcome {
     ///
     /// # Errors
     ///
-    /// A log cannot be read, or is not one that LoadGen has brought to its end.
+    /// A log cannot be read, or is incomplete.
     pub fn read(files: LogFiles) -> Result<Self, LoadgenError> {
         let failed = |path: &Path, why: String| LoadgenError::Result {
             path: path.to_owned(),
@@ -90,20 +89,20 @@ impl TestOutcome {
         Ok(outcome.0)
     }
 
-    /// A percentile of the latency of samples (in MultiStream of queries) in ns; 0 where the
-    /// summary has none.
+    /// Latency in ns at a percentile, given as a fraction: of samples, in MultiStream of queries. 0
+    /// if the summary lacks it.
     pub fn latency_ns(&self, percentile: f64) -> f64 {
         let name = format!("{:.2} percentile latency (ns)", percentile * 100.0);
         self.statistics.get(&name).copied().unwrap_or(0.0)
     }
 
-    /// Whether LoadGen calls it valid.
+    /// Whether LoadGen's verdict is VALID.
     pub fn is_valid(&self) -> bool {
         self.verdict == Verdict::Valid
     }
 }
 
-/// The outcome, and whether the summary is whole.
+/// Parses a summary. The flag says whether the summary is complete.
 fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
     let mut outcome = TestOutcome {
         files,
@@ -112,12 +111,12 @@ fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
     let mut whole = false;
     let mut in_parameters = false;
     let mut recommending = false;
-    // The lines of "Early Stopping Result:", which are a reason when early stopping was not met.
+    // The lines of "Early Stopping Result:", a reason if early stopping was not met.
     let mut early = Vec::new();
     let mut in_early = false;
     for line in text.lines() {
-        // The last two lines, in every mode: "No errors
-        // encountered during test.", "1 ERROR encountered. …".
+        // The last two lines in every mode: "No errors encountered during test.", "1 ERROR
+        // encountered. …".
         if let Some((count, what)) = line.split_once(' ')
             && line.contains("encountered")
         {
@@ -139,7 +138,7 @@ fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
             continue;
         }
         if in_parameters || line.starts_with("Test Parameters Used") {
-            // The detailed log has them, too.
+            // The detailed log has the parameters too.
             in_parameters = true;
         } else if line.starts_with("Recommendations:") {
             recommending = true;

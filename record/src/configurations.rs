@@ -1,4 +1,4 @@
-//! The configurations of a run's nodes, from the copies in its folder: each key that has a value.
+//! Reads the configurations of a run's nodes from the copies in its folder.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -6,13 +6,13 @@ use serde_json::Value;
 
 /// The folder of copies in a run's folder.
 const FOLDER: &str = "files";
-/// Largest copy that is read: a node tells no more.
+/// Maximum size of a copy in bytes; a node's configuration is never larger.
 const MOST_BYTES: u64 = 1 << 17;
-/// Keys that say where a node is and by what it is let in, which repetitions may differ in.
+/// Keys of a node's identity and place, which may differ between repetitions.
 const PLACES: [&str; 3] = ["node", "token_file", "loadgen.output_dir"];
 
-/// The documents below `folder`, by their files' names. What cannot be read as YAML is left out:
-/// its hash is in `run.json`.
+/// The documents below `folder`, by file name. Skips files that are not YAML; `run.json` has their
+/// hashes.
 pub fn read(folder: &Path) -> BTreeMap<String, Value> {
     let files = fs::read_dir(folder.join(FOLDER)).into_iter().flatten();
     let one = |file: fs::DirEntry| {
@@ -24,8 +24,8 @@ pub fn read(folder: &Path) -> BTreeMap<String, Value> {
     files.flatten().filter_map(one).collect()
 }
 
-/// Every value of a document, by its key as a configuration's messages write it: `nics[0].slots`.
-/// Ports are left out, and so is what a run's summary says better.
+/// Every value of a document, by its full key: `nics[0].slots`. Omits ports, and keys that the
+/// run's summary reports better.
 pub fn flat(document: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
     put(document, String::new(), &mut all);

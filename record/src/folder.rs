@@ -1,10 +1,6 @@
 //! A run as its folder has it: `summary.json`, and what lies beside it.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, collections::BTreeMap, path::{Path, PathBuf}};
 
 use hdrhistogram::Histogram;
 use serde::Deserialize;
@@ -40,42 +36,42 @@ pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
     fs::write(folder.join(TIMELINE), [json, b"\n".to_vec()].concat())
 }
 
-/// A run that cannot be read.
+/// Why a run cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system says no.
+    /// The system cannot read the file.
     #[error(
         "cannot read {}: {source}; name the folder of a run, or a page that was made of one",
         path.display()
     )]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is not what it is called.
+    /// The file's content is invalid.
     #[error("{}: {why}", path.display())]
     Content {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with the content.
         why: String,
     },
 }
 
-/// All that is known of one run.
+/// All data of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// What it is called here: its folder's name.
+    /// The run's name: its folder's name.
     pub name: String,
-    /// What the run counted.
+    /// The content of `summary.json`.
     pub summary: Summary,
-    /// The run along its own clock, where it was kept.
+    /// The run's timeline, if it has one.
     pub timeline: Option<Timeline>,
     /// Histograms in nanoseconds, by their keys.
     pub histograms: BTreeMap<String, Histogram<u64>>,
-    /// When it began: seconds since 1970.
+    /// The run's start, in seconds since 1970.
     pub began: Option<f64>,
     /// The log of histograms as it is.
     pub hlog: Option<String>,
@@ -96,7 +92,7 @@ fn content(path: &Path, why: &dyn ToString) -> ReadError {
     }
 }
 
-/// A file's text; `None` where there is no such file.
+/// A file's text; `None` if the file does not exist.
 fn text_of(path: &Path) -> Result<Option<String>, ReadError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -111,8 +107,8 @@ fn text_of(path: &Path) -> Result<Option<String>, ReadError> {
 impl Run {
     /// Reads a run's folder.
     ///
-    /// # Errors
-    /// [`ReadError`] names the file. What may be missing is no error: [`Run::missing`] has it.
+    /// # Errors [`ReadError`] names the file. Missing optional files are no error: [`Run::missing`]
+    /// names them.
     pub fn read(path: &Path) -> Result<Run, ReadError> {
         let file = path.join(SUMMARY);
         let text = fs::read_to_string(&file).map_err(|source| ReadError::Io {
@@ -164,25 +160,25 @@ impl Run {
         Ok(())
     }
 
-    /// The histogram of a stage, where there is one with something in it.
+    /// The histogram of a stage, if it has samples.
     pub fn histogram(&self, stage: Stage) -> Option<&Histogram<u64>> {
         let found = self.histograms.get(stage.key());
         found.filter(|h| !h.is_empty())
     }
 
-    /// LoadGen's bound on latency in microseconds, where it has one.
+    /// LoadGen's bound on latency in microseconds, if it has one.
     pub fn bound_us(&self) -> Option<f64> {
         self.summary.run.evidence.loadgen?.bound_us
     }
 
-    /// A word of `run.json`, by its path.
+    /// A value of `run.json`, by its path.
     pub fn said(&self, path: &[&str]) -> Option<&Value> {
         path.iter()
             .try_fold(self.left.as_ref()?, |v, key| v.get(key))
     }
 
-    /// Each key of a node's configuration, by the name of its copy; where there is no copy that can
-    /// be read, its hash.
+    /// Each key of a node's configuration, by the file name of its copy; without a readable copy,
+    /// the configuration's hash.
     pub fn configuration(&self, copy: &str) -> Vec<(String, String)> {
         if let Some(document) = self.configurations.get(copy) {
             return configurations::flat(document);
@@ -194,12 +190,12 @@ impl Run {
         hash.into_iter().collect()
     }
 
-    /// A figure of `summary.json`, by its JSON pointer.
+    /// A number of `summary.json`, by its JSON pointer.
     pub fn figure(&self, pointer: &str) -> Option<f64> {
         self.raw.pointer(pointer)?.as_f64()
     }
 
-    /// A run that is not over, or of a test: what is known of it, and no more.
+    /// A run from a summary and a timeline alone: one in progress, or one for a test.
     pub fn of(name: &str, summary: &Summary, timeline: Option<Timeline>) -> Run {
         Run {
             name: name.to_owned(),
@@ -210,7 +206,7 @@ impl Run {
         }
     }
 
-    /// What this node and each accelerator say of themselves.
+    /// Facts that the frontend's node and each accelerator report.
     pub fn nodes(&self) -> Vec<(String, &NodeFacts)> {
         let system = &self.summary.run.system;
         let own = system
@@ -223,7 +219,7 @@ impl Run {
     }
 }
 
-/// The last names of a folder, as many as tell it from others: `results/server`.
+/// The last component of a folder's path: `server` for `results/server`.
 fn name_of(path: &Path) -> String {
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let last = whole.file_name().unwrap_or(whole.as_os_str());

@@ -3,15 +3,9 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use hdrhistogram::{
-    Histogram,
-    serialization::{
-        Deserializer,
-        interval_log::{IntervalLogIterator, LogEntry},
-    },
-};
+use hdrhistogram::{Histogram, serialization::{Deserializer, interval_log::{IntervalLogIterator, LogEntry}}};
 
-/// All histograms of a log, by their tags, in nanoseconds.
+/// All histograms of a log by tag, in nanoseconds. The error says what is malformed.
 pub fn read(log: &str) -> Result<BTreeMap<String, Histogram<u64>>, String> {
     let mut all = BTreeMap::new();
     let mut deserializer = Deserializer::new();
@@ -32,7 +26,7 @@ pub fn read(log: &str) -> Result<BTreeMap<String, Histogram<u64>>, String> {
     Ok(all)
 }
 
-/// When its interval began, in seconds since 1970.
+/// The log's start time, in seconds since 1970.
 pub fn began(log: &str) -> Option<f64> {
     let line = log.lines().find_map(|l| l.strip_prefix("#[StartTime: "))?;
     line.split(' ').next()?.parse().ok()

@@ -3,13 +3,9 @@
 
 use record::{Cause, Finding, Run};
 
-use crate::{
-    causes,
-    html::{escape, paragraph, prose},
-    pictures::slowest,
-};
+use crate::{causes, html::{escape, paragraph, prose}, pictures::slowest};
 
-/// A card: its name, and what is seen, what it means, what to turn.
+/// A card: name of the cause, what is seen, what it means, and what to change.
 fn card(name: &str, rows: [&str; 3], first: bool) -> String {
     let class = if first { "card first" } else { "card" };
     let rows = ["Seen", "Means", "Turn"].iter().zip(rows);
@@ -30,10 +26,10 @@ fn of_finding(f: &Finding, first: bool) -> String {
     )
 }
 
-/// The findings, the strongest first, and what the slowest samples have in common.
+/// The findings, strongest first, and what the slowest samples have in common.
 pub fn html(run: &Run) -> String {
     let limits = &run.summary.run.limits;
-    // A cause that only older versions name has no words here but its line's.
+    // A cause that only older versions name has no text except its line.
     let findings = limits.findings.iter().enumerate();
     let cards: String = findings
         .filter(|(_, f)| f.cause != Cause::Other)

@@ -1,7 +1,7 @@
 //! Charts as data: a page embeds each as JSON in an attribute, and its script draws it with uPlot.
 //!
-//! The script is in `page/charts.js`. It knows nothing of runs: titles, lines, colours, units and
-//! marks come from here.
+//! The script is `page/charts.js`. It knows nothing about runs: this module gives it titles, lines,
+//! colours, units and marks.
 
 use serde::{Serialize, Serializer};
 
@@ -34,7 +34,7 @@ pub enum Style {
     Lines,
     /// Lines on a logarithmic y axis.
     Log,
-    /// A bar a value, those of several lines on top of each other.
+    /// A bar for each value; bars of several lines are stacked.
     Bars,
 }
 
@@ -68,14 +68,14 @@ pub struct Chart {
     marks: Vec<Mark>,
 }
 
-/// Four digits are more than a chart shows; what is no number becomes `null`, a gap.
+/// Rounds to four digits, more than a chart shows. NaN becomes `null`, a gap.
 fn rounded<S: Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error> {
     let round = |v: &f64| format!("{v:.3e}").parse::<f64>().unwrap_or(f64::NAN);
     to.collect_seq(values.iter().map(round))
 }
 
 impl Chart {
-    /// A chart without lines; `units` are those of x and y.
+    /// A chart without lines. `units` are the units of x and y.
     pub fn new(title: impl Into<String>, style: Style, units: (Unit, Unit), x: Vec<f64>) -> Self {
         Chart {
             title: title.into(),
@@ -103,8 +103,8 @@ impl Chart {
         });
     }
 
-    /// Adds a line. `colour` is a variable of the style sheet without its dashes; the script
-    /// chooses one where there is none.
+    /// Adds a line. `colour` is a variable of the style sheet without its dashes; with `None` the
+    /// script chooses a colour.
     pub fn line(
         &mut self,
         name: impl Into<String>,
@@ -114,7 +114,7 @@ impl Chart {
         self.push(name.into(), colour, false, values.into_iter().collect());
     }
 
-    /// Adds a dashed horizontal line, where there is a bound.
+    /// Adds a dashed horizontal line, if there is a limit.
     pub fn bound(&mut self, bound: Option<f64>, name: &str) {
         if let Some(value) = bound {
             let values = vec![value; self.x.len()];
@@ -128,20 +128,20 @@ impl Chart {
         self.marks.push(Mark { x, text, colour });
     }
 
-    /// Whether no line has a value but 0.
+    /// Whether all values of all lines are 0 or missing.
     pub fn is_zero(&self) -> bool {
         let mut values = self.lines.iter().flat_map(|l| &l.values);
         values.all(|v| *v == 0.0 || v.is_nan())
     }
 
-    /// The element with its title; nothing where there are no two values to draw.
+    /// The chart's element with its title; empty if no line has enough values to draw.
     pub fn html(&self) -> String {
         let drawn = |l: &Line| l.values.iter().filter(|v| v.is_finite()).count();
         let least = if self.style == Style::Bars { 1 } else { 2 };
         if self.lines.iter().all(|l| drawn(l) < least) {
             return String::new();
         }
-        // Plain data always has a JSON.
+        // Serialization of plain data cannot fail.
         let json = serde_json::to_string(self).unwrap_or_default();
         let title = match self.title.as_str() {
             "" => String::new(),
@@ -154,7 +154,7 @@ impl Chart {
     }
 }
 
-/// Charts beside each other, where there is room.
+/// Places charts side by side, if there is room.
 pub fn beside(charts: &[String]) -> String {
     format!("<div class=\"charts\">{}</div>", charts.concat())
 }

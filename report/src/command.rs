@@ -1,4 +1,4 @@
-//! `qdl report`.
+//! The command `qdl report`.
 
 use std::path::PathBuf;
 
@@ -27,9 +27,9 @@ pub struct ReportArgs {
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The page is there.
+    /// The page is written.
     Good,
-    /// Its usage was wrong, a run cannot be read, or the page cannot be written.
+    /// The usage was wrong, a run cannot be read, or the page cannot be written.
     Setup,
 }
 
@@ -47,7 +47,7 @@ fn make(args: &ReportArgs) -> Result<PathBuf, Error> {
     Ok(out)
 }
 
-/// Makes the page, and says where it lies unless it is to be `quiet`.
+/// Makes the page, and prints its path unless `quiet`.
 pub fn command(args: &ReportArgs, quiet: bool) -> Outcome {
     match make(args) {
         Ok(path) => {

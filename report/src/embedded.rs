@@ -1,12 +1,7 @@
-//! A run in its page: the files of its folder as JSON, gzip and base64 in one element, and back out
-//! of it.
+//! Embeds a run in its page, and reads it back: the files of its folder as JSON, gzip and base64 in
+//! one element.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{Read, Write},
-    path::Path,
-};
+use std::{fs, collections::BTreeMap, io::{Read, Write}, path::Path};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
@@ -14,32 +9,32 @@ use record::{ReadError, Run, Summary, timeline::Timeline};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The element begins so.
+/// Start of the element.
 const BEGINS: &str = "<script type=\"application/gzip\" class=\"record\">";
-/// And ends so.
+/// End of the element.
 const ENDS: &str = "</script>";
-/// Maximum size of a record's JSON that is read: many times that of any run.
+/// Maximum size of a record's JSON in bytes, many times that of any run.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// What the element holds.
+/// The content of the element.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Record {
-    /// What the run is called.
+    /// The run's name.
     name: String,
-    /// `summary.json`.
+    /// The content of `summary.json`.
     summary: Value,
-    /// `timeline.json`.
+    /// The content of `timeline.json`.
     timeline: Option<Timeline>,
-    /// `latency.hlog`, as it is.
+    /// The unchanged text of `latency.hlog`.
     hlog: Option<String>,
-    /// `run.json`.
+    /// The content of `run.json`.
     run: Option<Value>,
     /// The nodes' configurations.
     configurations: BTreeMap<String, Value>,
 }
 
-/// The element.
+/// The element that embeds a run.
 pub fn record(run: &Run) -> String {
     let record = Record {
         name: run.name.clone(),
@@ -50,7 +45,7 @@ pub fn record(run: &Run) -> String {
         configurations: run.configurations.clone(),
     };
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
-    // Plain data under text keys always has a JSON, and writing into memory does not fail.
+    // Serialization of plain data under text keys cannot fail, nor can writing into memory.
     let json = serde_json::to_vec(&record).unwrap_or_default();
     let packed = gzip.write_all(&json).and_then(|()| gzip.finish());
     format!(

@@ -1,8 +1,8 @@
-//! HTML as text: what is escaped, and tables.
+//! Builds HTML as text: escaping, tables, bars and figures.
 
 use std::fmt::Write;
 
-/// Text as HTML and XML have it, in content and in attributes.
+/// Escapes text for HTML and XML, in content and in attributes.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
@@ -11,7 +11,7 @@ pub fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // What XML forbids, and nobody can see.
+            // XML forbids control characters, which are invisible anyway.
             c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -19,7 +19,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Text that names settings in backticks, as the causes' table does: each as code.
+/// Escapes text, and sets parts between backticks, such as settings, as code.
 pub fn prose(text: &str) -> String {
     let mut out = String::new();
     for (i, part) in text.split('`').enumerate() {
@@ -35,28 +35,28 @@ pub fn prose(text: &str) -> String {
 /// A cell of a table.
 #[derive(Clone, Debug)]
 pub enum Cell {
-    /// Words, to the left.
+    /// Text, left-aligned.
     Words(String),
-    /// A figure, to the right.
+    /// A number, right-aligned.
     Figure(String),
-    /// HTML as it is: a small picture.
+    /// HTML, not escaped.
     Raw(String),
 }
 
 impl Cell {
-    /// Words, to the left.
+    /// A cell of text, left-aligned.
     pub fn words(text: impl Into<String>) -> Cell {
         Cell::Words(text.into())
     }
 
-    /// A figure, to the right.
+    /// A cell of a number, right-aligned.
     pub fn figure(text: impl Into<String>) -> Cell {
         Cell::Figure(text.into())
     }
 }
 
-/// A table with a heading; where it is too wide it scrolls by itself. The heading stands as the
-/// first row's cells do.
+/// A table with a heading, which scrolls if it is too wide. A column's heading is aligned as the
+/// first row's cell.
 pub fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     let mut out = "<div class=\"scroll\"><table><thead><tr>".to_owned();
     for (i, name) in heading.iter().enumerate() {
@@ -83,7 +83,7 @@ pub fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     out
 }
 
-/// A picture with its heading and a line or two that say how to read it.
+/// A picture with its title and a note on how to read it.
 pub fn figure(id: &str, title: &str, picture: &str, note: &str) -> String {
     format!(
         "<figure id=\"{id}\"><h3>{}</h3>{picture}<figcaption>{}</figcaption></figure>",
@@ -92,7 +92,7 @@ pub fn figure(id: &str, title: &str, picture: &str, note: &str) -> String {
     )
 }
 
-/// A name after a field of its colour, a variable of the style sheet.
+/// A cell with a name after a patch of its colour, a variable of the style sheet.
 pub fn key(colour: &str, name: &str) -> Cell {
     let name = escape(name);
     Cell::Raw(format!(
@@ -100,7 +100,7 @@ pub fn key(colour: &str, name: &str) -> Cell {
     ))
 }
 
-/// A bar of parts: the colour, the share of the whole bar, and what it says when pointed at.
+/// A bar of parts: colour, share of the whole bar, and text shown under the pointer.
 pub fn bar(parts: &[(&str, f64, String)]) -> String {
     let parts = parts.iter().map(|(colour, share, title)| {
         let (percent, title) = (100.0 * share.clamp(0.0, 1.0), escape(title));
@@ -111,7 +111,7 @@ pub fn bar(parts: &[(&str, f64, String)]) -> String {
     format!("<div class=\"bar\">{}</div>", parts.collect::<String>())
 }
 
-/// Lines of a list.
+/// A list with an item for each line.
 pub fn list<T: AsRef<str>>(lines: &[T]) -> String {
     let mut out = "<ul>".to_owned();
     for line in lines {
@@ -121,12 +121,12 @@ pub fn list<T: AsRef<str>>(lines: &[T]) -> String {
     out
 }
 
-/// A plain sentence.
+/// A paragraph.
 pub fn paragraph(text: &str) -> String {
     format!("<p>{}</p>", prose(text))
 }
 
-/// What is not there.
+/// A paragraph that says what is missing.
 pub fn absent(text: &str) -> String {
     format!("<p class=\"absent\">{}</p>", prose(text))
 }

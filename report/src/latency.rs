@@ -1,8 +1,8 @@
-//! Latencies counted in the buckets of a timeline.
+//! Latencies counted in a timeline's buckets.
 
 use record::timeline::bucket_begins;
 
-/// How many latencies fell into each bucket.
+/// Number of latencies in each bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
     counts: Vec<u64>,
@@ -10,7 +10,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Counts those of a tick in.
+    /// Adds the latencies of a tick.
     pub fn add(&mut self, tick: &[(u16, u64)]) {
         for &(bucket, count) in tick {
             let at = usize::from(bucket);
@@ -22,18 +22,18 @@ impl Latencies {
         }
     }
 
-    /// How many there are.
+    /// Number of latencies.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Buckets with something in them, and how much.
+    /// The non-empty buckets with their counts.
     pub fn filled(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
         let all = self.counts.iter().enumerate();
         all.filter_map(|(b, n)| Some((u16::try_from(b).ok()?, *n)).filter(|(_, n)| *n > 0))
     }
 
-    /// A quantile in microseconds, as if a bucket's latencies lay evenly in it.
+    /// A quantile in microseconds, interpolated linearly within a bucket; `None` without latencies.
     pub fn quantile_us(&self, quantile: f64) -> Option<f64> {
         let rank = quantile.clamp(0.0, 1.0) * self.total as f64;
         let mut below = 0u64;
@@ -66,7 +66,7 @@ mod tests {
         for q in [0.01, 0.5, 0.9, 0.99, 0.999] {
             let found = all.quantile_us(q).expect("some");
             let exact = q * 10_000.0;
-            // A bucket is an eighth of its octave wide, and the last one is not full.
+            // A bucket is an eighth of its octave wide, and the last bucket is not full.
             assert!(
                 (found / exact - 1.0).abs() < 0.07,
                 "{q}: {found} for {exact}"

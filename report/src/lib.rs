@@ -2,9 +2,9 @@
 //! runs beside each other. A page is one file that opens from a disk and prints.
 //! `docs/report.md` says what each picture shows.
 //!
-//! Tables and bars are HTML; lines over time and percentiles are JSON in the page, which its script
-//! draws. All of it is made from a run's folder; the page says what is missing there. The page
-//! holds the run's own files, and is read back as the run.
+//! Tables and bars are HTML. Lines over time and percentiles are JSON in the page, which the page's
+//! script draws. The page is made from a run's folder and names what the folder lacks. It contains
+//! the run's files, so [`Run::read_all`] can read the run back from the page.
 //!
 //! | module | purpose |
 //! | --- | --- |
@@ -17,8 +17,8 @@
 //! | [`pictures`] | what each picture shows |
 //! | [`advice`] | the causes on the page |
 //! | [`page`] | the whole page of one run |
-//! | [`live`] | a run that goes on |
-//! | [`compare`] | several runs: groups, differences, whether they are more than noise |
+//! | [`live`] | the page of a run in progress |
+//! | [`compare`] | groups of runs, their differences, and whether these exceed noise |
 //! | [`command()`] | `qdl report` |
 
 mod advice;
@@ -34,10 +34,7 @@ mod page;
 mod pictures;
 pub mod text;
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, path::{Path, PathBuf}};
 
 use record::{ReadError, Run};
 
@@ -45,10 +42,10 @@ pub use command::{Outcome, ReportArgs, command};
 pub use embedded::read_all;
 pub use live::{Over, SoFar, State, so_far};
 
-/// The page in a run's folder.
+/// File name of the page in a run's folder.
 pub const FILE: &str = "report.html";
 
-/// A page that was not made.
+/// Why a page was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A run cannot be read.
@@ -57,14 +54,14 @@ pub enum Error {
     /// The page cannot be written.
     #[error("cannot write {}: {source}; check that the folder exists and has room", path.display())]
     Write {
-        /// The page.
+        /// Path of the page.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The page of one run, or of several beside each other.
+/// The page of one run, or the comparison of several.
 pub fn html(runs: &[Run]) -> String {
     match runs {
         [one] => page::of(one),
@@ -72,10 +69,9 @@ pub fn html(runs: &[Run]) -> String {
     }
 }
 
-/// Writes the page of the run in `folder` into that folder; returns where it lies.
+/// Writes the page of the run in `folder` into that folder, and returns the page's path.
 ///
-/// # Errors
-/// [`Error`] names the file.
+/// # Errors [`Error`] names the file: the run cannot be read, or the page cannot be written.
 pub fn write(folder: &Path) -> Result<PathBuf, Error> {
     let run = Run::read(folder)?;
     let path = folder.join(FILE);
@@ -95,8 +91,8 @@ pub fn style() -> &'static str {
     page::STYLE
 }
 
-/// The script of every page, as elements: it draws the charts of the document, and defines
-/// `drawCharts()`, which draws those that were added since.
+/// The script of every page, as elements. It draws the charts of the document, and defines
+/// `drawCharts()`, which draws charts added since.
 pub fn script() -> String {
     page::script()
 }

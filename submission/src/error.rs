@@ -1,34 +1,34 @@
-//! What keeps a command from its work; what is wrong with a tree is a [`crate::rules::Finding`].
+//! Errors that stop a command. A defect of a tree is a [`crate::rules::Finding`] instead.
 
 use std::{fs, io, path::Path, path::PathBuf};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// See the module.
+/// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file that cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A file that cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file that is not what it should be.
+    /// A file whose content is invalid.
     #[error("{}: {what}", path.display())]
     Content {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the content.
         what: String,
     },
     /// Wrong usage.
@@ -36,10 +36,9 @@ pub enum Error {
     Usage(String),
 }
 
-/// Reads a file of text; bytes that are no UTF-8 become U+FFFD, as LoadGen escapes nothing.
+/// Reads a text file. Bytes that are not UTF-8 become U+FFFD, because LoadGen does not escape them.
 ///
-/// # Errors
-/// [`Error::Read`].
+/// # Errors [`Error::Read`]: the file cannot be read.
 pub fn read(path: &Path) -> Result<String, Error> {
     let bytes = fs::read(path).map_err(|source| Error::Read {
         path: path.to_owned(),
@@ -48,7 +47,8 @@ pub fn read(path: &Path) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reads a document, whose words become other documents' words.
+/// Reads a text file and rejects bytes that are not UTF-8, since its text goes into other
+/// documents.
 fn document(path: &Path) -> Result<String, Error> {
     let bytes = fs::read(path).map_err(|source| Error::Read {
         path: path.to_owned(),
@@ -64,10 +64,9 @@ fn document(path: &Path) -> Result<String, Error> {
     })
 }
 
-/// Writes a file and the folders above it.
+/// Writes a file and creates the folders above it.
 ///
-/// # Errors
-/// [`Error::Write`].
+/// # Errors [`Error::Write`]: a folder or the file cannot be written.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
     let failed = |source| Error::Write {
         path: path.to_owned(),
@@ -79,10 +78,9 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
     fs::write(path, bytes).map_err(failed)
 }
 
-/// Copies a file and makes the folders above it.
+/// Copies a file and creates the folders above the copy.
 ///
-/// # Errors
-/// [`Error::Read`], [`Error::Write`].
+/// # Errors [`Error::Read`]: `from` cannot be read. [`Error::Write`]: `to` cannot be written.
 pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     let bytes = fs::read(from).map_err(|source| Error::Read {
         path: from.to_owned(),
@@ -91,10 +89,10 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     write(to, bytes)
 }
 
-/// Reads JSON.
+/// Reads a JSON file.
 ///
-/// # Errors
-/// [`Error::Read`], [`Error::Content`].
+/// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is not UTF-8, or not a
+/// `T`.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     serde_json::from_str(&document(path)?).map_err(|e| Error::Content {
         path: path.to_owned(),
@@ -102,10 +100,9 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     })
 }
 
-/// Writes JSON, indented, with a line's end behind it.
+/// Writes indented JSON with a newline at its end.
 ///
-/// # Errors
-/// [`Error::Write`].
+/// # Errors [`Error::Write`]: `value` cannot be serialized, or the file cannot be written.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     let mut text = serde_json::to_string_pretty(value).map_err(|e| Error::Write {
         path: path.to_owned(),
@@ -115,10 +112,10 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     write(path, text)
 }
 
-/// Reads YAML.
+/// Reads a YAML file.
 ///
-/// # Errors
-/// [`Error::Read`], [`Error::Content`].
+/// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is not UTF-8, or not a
+/// `T`.
 pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     yaml(&document(path)?).map_err(|what| Error::Content {
         path: path.to_owned(),
@@ -126,7 +123,7 @@ pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     })
 }
 
-/// YAML from text; what is wrong in one line.
+/// Parses YAML. The error is the parser's first line.
 pub(crate) fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|e| {

@@ -1,23 +1,23 @@
-//! The official checker's complaints beside what was found before it ran.
+//! Matches the complaints of MLCommons' checker with this crate's findings.
 
 use std::collections::BTreeSet;
 
 use crate::{round::Round, rules::Finding};
 
-/// What a line of the checker is, for whoever has the findings.
+/// How a line of the checker relates to the findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Findings under these rules say the same.
+    /// Findings of these rules report the same defect.
     Found(Vec<String>),
-    /// It follows from other lines.
+    /// The line is a consequence of other lines.
     Follows,
-    /// Nothing that was found says so.
+    /// No finding reports this defect.
     Unexpected,
 }
 
-/// Holds the checker's lines against the findings, in the order in which it said them. What stands
-/// between "contains errors:" and their number are LoadGen's own errors; a traceback is the last
-/// that a program says.
+/// Matches the checker's lines with the findings, in order. Lines between "contains errors:" and
+/// their number are LoadGen's. Lines after a traceback follow from it; if it is unexpected, so are
+/// they.
 pub fn lines<'a>(round: &Round, findings: &[Finding], lines: &'a [String]) -> Vec<(&'a str, Word)> {
     let (mut errors, mut crash): (bool, Option<Word>) = (false, None);
     let mut out = Vec::new();
@@ -37,8 +37,8 @@ pub fn lines<'a>(round: &Round, findings: &[Finding], lines: &'a [String]) -> Ve
     out
 }
 
-/// Holds a line of the checker against the findings: those of the result that the line names, where
-/// it names one.
+/// Matches one line of the checker with the findings. If the line names a result, only findings of
+/// that result count.
 fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
     let known: Vec<_> = round
         .complaints
@@ -54,7 +54,7 @@ fn line(round: &Round, findings: &[Finding], line: &str) -> Word {
         .collect();
     let of_it = |finding: &&Finding| {
         let mut parts: Vec<_> = finding.result.split(' ').collect();
-        // What a model lacks is said of its other scenarios.
+        // The checker reports a missing scenario on the model's other scenarios.
         if finding.rule.id.starts_with("scenario.") {
             parts.truncate(2);
         }

@@ -1,5 +1,5 @@
-//! Before a run is measured: would it count? The same rules are looked at again in the tree, but
-//! ten minutes later.
+//! Checks before a run is measured whether the run would count. [`crate::rules`] checks the same on
+//! the finished tree, ten minutes later.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ rules! {
     CLEAN "guard.clean" "that build is of a commit and nothing else";
 }
 
-/// Fields of LoadGen's settings that are the submitter's, whoever sets them.
+/// Fields of LoadGen's settings that the submitter may set from any source.
 const TARGETS: [&str; 6] = [
     "server_target_qps",
     "offline_expected_qps",
@@ -46,7 +46,7 @@ const TARGETS: [&str; 6] = [
     "scenario",
     "mode",
 ];
-/// Fields whose values are the round's: nothing but mlperf.conf and user.conf sets them.
+/// Fields whose values the round fixes: only mlperf.conf and user.conf may set them.
 const ROUNDS: [&str; 18] = [
     "min_duration_ms",
     "max_duration_ms",
@@ -68,16 +68,16 @@ const ROUNDS: [&str; 18] = [
     "single_stream_target_latency_percentile",
 ];
 
-/// Why a run would not count.
+/// A reason why a run would not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The rule.
+    /// The broken rule.
     pub rule: &'static Rule,
-    /// What is wrong, with the place of it.
+    /// What is wrong, with the setting or node.
     pub what: String,
 }
 
-/// What LoadGen is told, and where each value came from.
+/// The run's settings, with the source of each LoadGen setting.
 pub struct Told<'a> {
     /// The model's name in user.conf.
     pub model: &'a str,
@@ -85,41 +85,41 @@ pub struct Told<'a> {
     pub scenario: &'a str,
     /// LoadGen's name of the mode.
     pub mode: &'a str,
-    /// A user.conf is given.
+    /// Whether the run has a user.conf.
     pub user_conf: bool,
-    /// LoadGen's `TestSettings` by their fields, without what an audit.config changes.
+    /// LoadGen's `TestSettings` by field name, without the changes of an audit.config.
     pub fields: &'a Map<String, Value>,
-    /// For each field who gave it: `mlperf.conf`, `user.conf:3`, `--set`.
+    /// Source of each field: `mlperf.conf`, `user.conf:3`, `--set`.
     pub from: &'a BTreeMap<String, String>,
-    /// The name of user.conf in `from`.
+    /// The name that `from` uses for user.conf.
     pub user_conf_name: &'a str,
-    /// Samples that the QSL keeps loaded, and all.
+    /// Number of samples that the QSL keeps loaded.
     pub loaded: u64,
-    /// All samples of the data set.
+    /// Number of samples in the data set.
     pub total: u64,
-    /// No network.
+    /// Whether the run is one process without a network (`--local`).
     pub local: bool,
-    /// `qsl: staged`.
+    /// Whether the QSL copies samples before they are sent (`qsl: staged`).
     pub staged: bool,
-    /// `model.compression`.
+    /// Whether samples are compressed (`model.compression`).
     pub compressed: bool,
 }
 
-/// What the nodes have said when they were connected.
+/// What the nodes reported when they connected.
 pub struct Nodes<'a> {
     /// The frontend.
     pub frontend: &'a NodeNote,
     /// The accelerators.
     pub accelerators: &'a [NodeNote],
-    /// Why the fabric is not permitted, a line each.
+    /// Reasons why the fabric is not permitted, one a line.
     pub fabric: &'a [String],
     /// Accelerators whose engine does not count its tokens.
     pub uncounted: &'a [String],
-    /// Whether their engines keep prefixes, of those that could.
+    /// State of each engine's prefix cache, for accelerators whose engine can have one.
     pub caches: &'a BTreeMap<String, PrefixCache>,
 }
 
-/// What speaks against a run's settings; known before any node is asked.
+/// Checks a run's settings. Needs no connection to a node.
 pub fn settings(round: &Round, told: &Told<'_>) -> Vec<Refusal> {
     let mut found = Found::default();
     let models = round.models_of(told.model);
@@ -127,7 +127,7 @@ pub fn settings(round: &Round, told: &Told<'_>) -> Vec<Refusal> {
         let (model, round) = (told.model, &round.round);
         let what = format!("loadgen.model {model:?} is no datacenter model of round {round}");
         found.say(MODEL, what);
-        // Nothing else means anything then.
+        // The other checks need the model.
         return found.0;
     };
     if !told.user_conf {
@@ -183,7 +183,7 @@ pub fn settings(round: &Round, told: &Told<'_>) -> Vec<Refusal> {
     found.0
 }
 
-/// What speaks against the nodes; `model` is the one that runs, by its name in user.conf.
+/// Checks the nodes of a run. `model` is the model's name in user.conf.
 pub fn nodes(round: &Round, model: &str, nodes: &Nodes<'_>) -> Vec<Refusal> {
     let mut found = Found::default();
     for note in nodes.fabric {
@@ -254,12 +254,12 @@ pub fn nodes(round: &Round, model: &str, nodes: &Nodes<'_>) -> Vec<Refusal> {
         }
     };
     differ("commits differ", &|n| n.commit.clone(), &all);
-    // The frontend's program is another.
+    // The frontend is a different program, so only the accelerators' programs are compared.
     differ("programs differ", &|n| n.program.clone(), &all[1..]);
     found.0
 }
 
-/// What the round's table says of a scenario, beside what LoadGen will use.
+/// Compares the settings that LoadGen will use with the round's values for the scenario.
 fn values(round: &Round, model: &Model, scenario: &str, told: &Told<'_>, found: &mut Found) {
     let whole = |field: &str| told.fields.get(field).and_then(Value::as_u64).unwrap_or(0);
     let on = |field: &str| match told.fields.get(field) {

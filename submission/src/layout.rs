@@ -1,5 +1,5 @@
-//! Where everything lies in a tree: submission_rules' own layout, and a folder of ours below
-//! `documentation/`, which may hold what its author likes.
+//! Paths in a submission tree: the layout of MLCommons' submission_rules, and this project's
+//! folders below `documentation/`, whose content the rules leave to the submitter.
 
 use std::{
     borrow::Borrow,
@@ -10,32 +10,31 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// The diagram of the network.
+/// File name of the network diagram.
 pub const DIAGRAM: &str = "network.svg";
-/// What the diagram shows in words, with OSI layers 1 to 4.
+/// File name of the page that explains the diagram, with OSI layers 1 to 4.
 pub const NETWORK_PAGE: &str = "network.md";
-/// The minimum bandwidths, and what there is.
+/// File name of the page on required and available bandwidth.
 pub const BANDWIDTH_PAGE: &str = "bandwidth.md";
-/// The way from the NICs to the accelerators.
+/// File name of the page on the data path from the NICs to the accelerators.
 pub const PATH_PAGE: &str = "data-path.md";
-/// How the models were quantized, by the name that the rules ask for.
+/// File name of the page on quantization, as the rules require it.
 pub const QUANTIZATION_PAGE: &str = "calibration.md";
-/// The session API.
+/// File name of the page on the session API.
 pub const SESSION_PAGE: &str = "session-api.md";
-/// Longest [`Name`], in bytes.
+/// Maximum length of a [`Name`], in bytes.
 const MAX_NAME: usize = 100;
 
-/// A name that becomes a file or a folder: 1 to 100 of `A-Z a-z 0-9 - _ .`, of which the first is
-/// no dot. Only [`Name::new`] makes one, so no document leads a path out of its folder.
+/// A name of a file or folder: 1 to 100 characters of `A-Z a-z 0-9 - _ .`, without a dot at the
+/// start. [`Name::new`] is the only constructor, so no document can name a path outside its folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
 impl Name {
-    /// Checks a text.
+    /// Checks `text` and makes it a name.
     ///
-    /// # Errors
-    /// The text is no such name, in words that say what one is.
+    /// # Errors `text` is no valid name; the error says which names are.
     pub fn new(text: &str) -> Result<Self, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let good = !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('.');
@@ -100,7 +99,7 @@ impl PartialEq<str> for Name {
     }
 }
 
-/// A file in a folder, or in folders below it: [`Name`]s with `/` between them.
+/// A file in a folder or in folders below it: [`Name`]s separated by `/`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Below(String);
@@ -121,19 +120,19 @@ impl AsRef<Path> for Below {
     }
 }
 
-/// What a run is for, which names its folders.
+/// The purpose of a run, which names its folders.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// It is measured.
+    /// A measured run.
     Performance,
-    /// Every sample once.
+    /// An accuracy run: each sample once.
     Accuracy,
-    /// A compliance test, by its name.
+    /// A run of the named compliance test.
     Test(Name),
 }
 
 impl Kind {
-    /// As folders are called.
+    /// The name of the run's folder.
     pub fn name(&self) -> &str {
         match self {
             Kind::Performance => "performance",
@@ -149,7 +148,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Where a result is handed in.
+/// The division of a submission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Division {
@@ -163,7 +162,7 @@ pub enum Division {
 }
 
 impl Division {
-    /// As its folder is called.
+    /// The name of the division's folder.
     pub fn name(self) -> &'static str {
         match self {
             Division::Closed => "closed",
@@ -173,7 +172,7 @@ impl Division {
     }
 }
 
-/// A tree and its one submitter.
+/// A submission tree of one submitter in one division.
 #[derive(Clone, Debug)]
 pub struct Tree {
     root: PathBuf,
@@ -181,19 +180,19 @@ pub struct Tree {
     submitter: Name,
 }
 
-/// A scenario of a model on a system.
+/// One result: a scenario of a model on a system.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The system's folder.
+    /// Name of the system's folder.
     pub system: Name,
-    /// The model's.
+    /// Name of the model's folder.
     pub model: Name,
-    /// The scenario's.
+    /// Name of the scenario's folder.
     pub scenario: Name,
 }
 
 impl Tree {
-    /// Of a submitter, in a division.
+    /// Names a tree below `root`. Creates no folder.
     pub fn new(root: &Path, division: Division, submitter: &Name) -> Self {
         Tree {
             root: root.to_owned(),
@@ -202,12 +201,12 @@ impl Tree {
         }
     }
 
-    /// The whole.
+    /// The root folder of the tree.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Who hands it in.
+    /// The submitter's name.
     pub fn submitter(&self) -> &str {
         &self.submitter
     }
@@ -232,7 +231,7 @@ impl Tree {
         self.systems_folder().join(format!("{system}.json"))
     }
 
-    /// `src/`, or `code/`, as the rules call it too, where that is what is there.
+    /// The folder of sources: `code/` if only that exists, else `src/`. The rules allow both names.
     pub fn source(&self) -> PathBuf {
         let code = self.own().join("code");
         if code.is_dir() && !self.own().join("src").is_dir() {
@@ -246,12 +245,12 @@ impl Tree {
         self.own().join("documentation")
     }
 
-    /// `documentation/SYSTEM/PAGE`: a page on one system.
+    /// `documentation/SYSTEM/PAGE`: a page about one system.
     pub fn page(&self, system: &Name, page: &str) -> PathBuf {
         self.documentation().join(system).join(page)
     }
 
-    /// `documentation/nodes/SYSTEM`: what each node of a system is.
+    /// `documentation/nodes/SYSTEM`: the descriptions of a system's nodes.
     pub fn nodes(&self, system: &Name) -> PathBuf {
         self.documentation().join("nodes").join(system)
     }
@@ -265,7 +264,8 @@ impl Tree {
             .join(&place.scenario)
     }
 
-    /// Where a run's own record is kept.
+    /// The folder with the program's record of a run,
+    /// `documentation/runs/SYSTEM/MODEL/SCENARIO/KIND`.
     pub fn kept(&self, place: &Place, run: &Kind) -> PathBuf {
         let runs = self.documentation().join("runs").join(&place.system);
         runs.join(&place.model)
@@ -273,7 +273,7 @@ impl Tree {
             .join(run.name())
     }
 
-    /// Systems that have results. Folders whose names are no [`Name`] are no part of a tree.
+    /// Systems that have results. Skips folders whose name is no [`Name`].
     pub fn systems(&self) -> Vec<Name> {
         named(&self.own().join("results"))
     }
@@ -292,7 +292,7 @@ impl Tree {
         places.collect()
     }
 
-    /// A path as a reader of the tree would say it: without what leads to the tree.
+    /// A path relative to the submitter's folder, else to the root, else unchanged.
     pub fn short(&self, path: &Path) -> String {
         let short = path.strip_prefix(self.own());
         let short = short.or_else(|_| path.strip_prefix(&self.root));
@@ -301,18 +301,18 @@ impl Tree {
 }
 
 impl Place {
-    /// `MODEL SCENARIO`, with the system in front.
+    /// `SYSTEM MODEL SCENARIO`.
     pub fn words(&self) -> String {
         format!("{} {} {}", self.system, self.model, self.scenario)
     }
 }
 
-/// Names of the folders in a folder, sorted; none where it is not there.
+/// Names of the folders in `of`, sorted; empty if `of` does not exist.
 pub fn folders(of: &Path) -> Vec<String> {
     names(of, |path| path.is_dir())
 }
 
-/// Names of the files in a folder, sorted; none where it is not there.
+/// Names of the files in `of`, sorted; empty if `of` does not exist.
 pub fn files(of: &Path) -> Vec<String> {
     names(of, |path| path.is_file())
 }
@@ -332,7 +332,7 @@ fn names(of: &Path, keep: impl Fn(&Path) -> bool) -> Vec<String> {
     names
 }
 
-/// What LoadGen logged lies here.
+/// The folder of a run's LoadGen logs.
 pub fn run_folder(scenario: &Path, run: &Kind) -> PathBuf {
     match run {
         Kind::Performance => scenario.join("performance").join("run_1"),

@@ -1,9 +1,9 @@
-//! What a run leaves behind beside LoadGen's logs: `run.json`, and copies of the files it read, in
-//! a folder `files` of their own, so that no file of the user's is ever replaced.
+//! The record that a run leaves beside LoadGen's logs: `run.json`, and copies of the run's input
+//! files in the folder `files`, where they replace no file of the user's.
 //!
-//! A frontend writes it into the run's folder: [`Left::begin`] before anything is measured, so that
-//! files that change meanwhile are kept as they were read, and [`Left::end`] when the logs are
-//! whole. A tree is built from it, and compared with it.
+//! The frontend writes the record. [`Left::begin`] runs before the measurement, so the copies show
+//! the files as the run read them. [`Left::end`] runs when the logs are complete. [`crate::build`]
+//! copies the record into a tree, and [`crate::rules`] compares the tree with it.
 
 use std::{
     collections::BTreeMap,
@@ -22,110 +22,110 @@ use crate::{
     layout::{self, Name},
 };
 
-/// The folder of the copies.
+/// Name of the folder with the copies.
 pub const FOLDER: &str = "files";
-/// The file's name.
+/// Name of the record's file.
 pub const FILE: &str = "run.json";
-/// The copies: LoadGen's configurations, and this node's.
+/// Name of the copy of user.conf.
 pub const USER_CONF: &str = "user.conf";
-/// The copy of the audit.config, where there was one.
+/// Name of the copy of audit.config, if the run has one.
 pub const AUDIT_CONFIG: &str = "audit.config";
-/// The copy of the frontend's configuration.
+/// Name of the copy of the frontend's configuration.
 pub const FRONTEND_YAML: &str = "frontend.yaml";
-/// The copy of an accelerator's configuration, as it told it.
+/// Name of the copy of an accelerator's configuration, which the accelerator sends.
 pub fn accelerator_yaml(node: &Name) -> String {
     format!("accelerator-{node}.yaml")
 }
-/// Whether a copy is an accelerator's configuration.
+/// Whether a copy is an accelerator's configuration, by its name.
 pub fn is_accelerator_yaml(name: &str) -> bool {
     name.starts_with("accelerator-") && name.ends_with(".yaml")
 }
-/// The description of a node, [`crate::describe::Node`].
+/// Name of the file with a node's description, [`crate::describe::Node`].
 pub fn node_json(node: &Name) -> String {
     format!("node-{node}.json")
 }
-/// This program's own summary.
+/// Name of the frontend's own summary.
 pub const SUMMARY: &str = "summary.json";
-/// What [`Left::format`] says.
+/// Current value of [`Left::format`].
 const FORMAT: u32 = 1;
 
-/// See the module. A field that a later version adds does not keep an older one from reading it.
+/// The content of `run.json`. A missing field gets its default, so older files stay readable.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Left {
-    /// Of this file.
+    /// Version of the file's format.
     pub format: u32,
-    /// The command, word by word.
+    /// The frontend's command, word by word.
     pub command: Vec<String>,
     /// The model's name in user.conf.
     pub model: String,
     /// LoadGen's name of the scenario.
     pub scenario: String,
-    /// No network: one process.
+    /// Whether the run was one process without a network (`--local`).
     pub local: bool,
     /// `tcp`, `ib` or `local`.
     pub fabric: String,
-    /// Why the Network division would not permit it, a line each.
+    /// Reasons why the Network division does not permit the fabric, one a line.
     pub fabric_notes: Vec<String>,
-    /// Connections over which samples went.
+    /// Number of connections that carried samples.
     pub connections: u64,
-    /// Settings of LoadGen that came from elsewhere than user.conf and audit.config, as
-    /// `--set min_query_count=7`, `loadgen.settings.min_duration = 0`.
+    /// LoadGen settings from sources other than user.conf and audit.config, as `--set
+    /// min_query_count=7` or `loadgen.settings.min_duration = 0`.
     pub overrides: Vec<String>,
-    /// The copies in the run's folder, by their names there.
+    /// The copies in the run's folder, by file name.
     pub files: BTreeMap<String, FileNote>,
-    /// SHA-256 of LoadGen's logs when the run had ended, by their names.
+    /// SHA-256 of each LoadGen log at the end of the run, by file name.
     pub logs: BTreeMap<String, String>,
-    /// SHA-256 of the accuracy log as MLCommons' truncate_accuracy_log.py cuts it.
+    /// SHA-256 of the accuracy log after the cut of MLCommons' truncate_accuracy_log.py.
     pub accuracy_cut: Option<String>,
-    /// The program's exit code; none while it runs.
+    /// The frontend's exit code; `None` while the run goes on.
     pub exit: Option<u8>,
-    /// Why it ended so.
+    /// Reason of the exit code.
     pub reason: String,
-    /// The node of LoadGen.
+    /// The frontend's node, which runs LoadGen.
     pub frontend: NodeNote,
-    /// The others, as they said of themselves.
+    /// The accelerators' nodes, as each reports itself.
     pub accelerators: Vec<NodeNote>,
-    /// Whether their engines keep prefixes across queries, of those that could.
+    /// State of each engine's prefix cache, by node, for engines that can have one.
     pub prefix_caches: BTreeMap<String, PrefixCache>,
-    /// Nodes without a description, and why.
+    /// Nodes without a description, with the reason.
     pub undescribed: BTreeMap<String, String>,
 }
 
-/// A file that the run read.
+/// An input file of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FileNote {
-    /// Where it lay.
+    /// Path of the original.
     pub from: PathBuf,
-    /// Its SHA-256, in hexadecimal digits.
+    /// SHA-256 of the copy, in hexadecimal digits.
     pub sha256: String,
 }
 
-/// A node and its program. The names of the fields are those that nodes tell each other.
+/// A node and its program. The fields have the names of the handshake's [`NodeFacts`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeNote {
-    /// Its name in the configuration.
+    /// The node's name in the configuration.
     pub node: String,
     /// The machine's host name.
     pub host: String,
-    /// Hash of the machine's id.
+    /// Hash of the machine's id, if known.
     pub machine: Option<String>,
-    /// Hash of its kernel's boot-id.
+    /// Hash of the kernel's boot id, if known.
     pub boot: Option<String>,
-    /// The program's release.
+    /// The program's version.
     pub version: String,
-    /// The commit that it was built from.
+    /// The commit that the program was built from, if known.
     pub commit: Option<String>,
-    /// True where that commit was not all that it was built from.
+    /// Whether the sources differed from that commit, if known.
     pub dirty: Option<bool>,
-    /// SHA-256 of the program's file.
+    /// SHA-256 of the program's file, if known.
     pub program: Option<String>,
 }
 
 impl NodeNote {
-    /// What a node said of itself.
+    /// Makes a note from the facts that a node reported.
     pub fn of(node: &str, facts: &NodeFacts) -> Self {
         NodeNote {
             node: node.to_owned(),
@@ -139,7 +139,7 @@ impl NodeNote {
         }
     }
 
-    /// Whether two nodes are on one machine; `None` where neither can be told.
+    /// Whether two nodes run on one machine; `None` if unknown.
     pub fn same_machine(&self, other: &NodeNote) -> Option<bool> {
         self.ids().same(&other.ids())
     }
@@ -160,11 +160,12 @@ impl Left {
         std::iter::once((Role::Frontend, &self.frontend)).chain(accelerators)
     }
 
-    /// Writes what is known before the run into `folder`, with a copy of each file; `files` are
-    /// names of copies and where the originals lie, `told` names and texts that nodes have told.
+    /// Writes the record into `folder` before the run, with a copy of each file. `files` holds
+    /// names of copies and paths of originals; `told` holds names and texts of files that nodes
+    /// sent.
     ///
-    /// # Errors
-    /// [`Error::Read`], [`Error::Write`].
+    /// # Errors [`Error::Read`]: an original cannot be read. [`Error::Write`]: a file cannot be
+    /// written.
     pub fn begin(
         mut self,
         folder: &Path,
@@ -173,7 +174,8 @@ impl Left {
     ) -> Result<Self, Error> {
         self.format = FORMAT;
         let copies = folder.join(FOLDER);
-        // An earlier run's copies are not this one's; who else has such a folder keeps it.
+        // Delete copies only beside an earlier run's record: a folder `files` without it is the
+        // user's.
         if folder.join(FILE).is_file() {
             for old in layout::files(&copies) {
                 let path = copies.join(old);
@@ -198,10 +200,10 @@ impl Left {
         Ok(self)
     }
 
-    /// Writes what is known when the run has ended.
+    /// Adds the logs' hashes, exit code and reason to the record at the end of the run.
     ///
-    /// # Errors
-    /// [`Error::Read`], [`Error::Write`].
+    /// # Errors [`Error::Read`]: a log cannot be read. [`Error::Write`]: the record cannot be
+    /// written.
     pub fn end(mut self, folder: &Path, exit: u8, reason: &str) -> Result<(), Error> {
         for name in [
             loadgen_log::SUMMARY,
@@ -222,10 +224,10 @@ impl Left {
         error::write_json(&folder.join(FILE), &self)
     }
 
-    /// Reads it from a folder; `None` where there is none.
+    /// Reads the record of a run's folder; `None` if there is none.
     ///
-    /// # Errors
-    /// [`Error::Read`], [`Error::Content`].
+    /// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: the file is no valid
+    /// record.
     pub fn read(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(FILE);
         if !path.exists() {
@@ -235,7 +237,7 @@ impl Left {
     }
 }
 
-/// What a run may have left in its folder, for whoever is to use the folder again.
+/// Paths that a run may have left in `folder`, for a caller that empties it. Some may not exist.
 pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let copies = folder.join(FOLDER);
     let of_node = |name: &String| {
@@ -249,10 +251,9 @@ pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
         .chain([folder.join(FILE)])
 }
 
-/// A log as MLCommons' truncate_accuracy_log.py leaves it: its first and last 4096 bytes.
+/// Cuts a log as MLCommons' truncate_accuracy_log.py does: its first and last 4096 bytes remain.
 ///
-/// # Errors
-/// [`Error::Read`].
+/// # Errors [`Error::Read`]: the log cannot be read.
 pub fn cut(path: &Path) -> Result<Vec<u8>, Error> {
     const SHOWN: u64 = 4096;
     let failed = |source: io::Error| Error::Read {
@@ -274,10 +275,9 @@ pub fn cut(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(text)
 }
 
-/// The SHA-256 of a file, in hexadecimal digits.
+/// SHA-256 of a file, in hexadecimal digits.
 ///
-/// # Errors
-/// [`Error::Read`].
+/// # Errors [`Error::Read`]: the file cannot be read.
 pub fn sha256_of_file(path: &Path) -> Result<String, Error> {
     let hashed = os::sha256_of_file(path);
     hashed.map(|(hash, _)| hash).map_err(|source| Error::Read {
@@ -286,7 +286,7 @@ pub fn sha256_of_file(path: &Path) -> Result<String, Error> {
     })
 }
 
-/// The official audit.config files of a test: its own, and those of single models.
+/// Paths of a test's official audit.config files: the test's own, and those for single models.
 pub fn audit_configs(checker: &Path, test: &Name) -> Vec<PathBuf> {
     let folder = checker.join("compliance").join(test);
     let own = folder.join(AUDIT_CONFIG);

@@ -1,23 +1,22 @@
-//! From runs to the folder that is handed in: what a round asks for, what a run leaves behind, what
-//! a machine is, and whether all of it counts.
+//! Builds a submission tree out of run folders, and checks it and its runs against a round's rules.
 //!
-//! It reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG; of `qdl` it knows the
-//! topology alone. What depends on the round is data (`configs/rounds`), what the rules say is one
-//! list ([`rules::ALL`]), which `docs/rules.md` explains.
+//! The crate reads LoadGen's logs (`loadgen-log`) and writes JSON, Markdown and SVG. From `qdl` it
+//! uses the topology, wire types and `config::nearest`. What differs by round is data
+//! (`configs/rounds`). [`rules::ALL`] lists all rules of a tree, and `docs/rules.md` explains them.
 //!
 //! | module | what it is for |
 //! | --- | --- |
 //! | [`round`] | one round's models, limits, seeds, counts and tests |
-//! | [`left`] | what a run leaves behind beside them: who ran what, with which files |
-//! | [`guard`] | whether a run would count, before it is measured |
-//! | [`describe`] | a machine, the form for what no machine knows, the system's JSON, the diagram |
-//! | [`layout`] | where everything lies in the tree |
-//! | [`build`] | runs into a tree |
-//! | [`official`] | MLCommons' own scripts, from the user's checkout |
-//! | [`explain`] | the official checker's complaints beside our own findings |
-//! | [`rehearsal`] | what a rehearsal cannot have |
-//! | [`rules`] | what a tree must keep to, and what of it a tree does not |
-//! | [`table`] | findings for people |
+//! | [`left`] | the record of a run beside LoadGen's logs: command, nodes, copies of its files |
+//! | [`guard`] | checks of a run before it is measured |
+//! | [`describe`] | a machine's description, the submitter's form, the system's JSON, the diagram |
+//! | [`layout`] | paths in a tree |
+//! | [`build`] | copies runs into a tree |
+//! | [`official`] | MLCommons' scripts, from the user's checkout |
+//! | [`explain`] | matches complaints of MLCommons' checker with findings |
+//! | [`rehearsal`] | rules that a rehearsal cannot keep |
+//! | [`rules`] | checks of a finished tree |
+//! | [`table`] | findings as text for the terminal |
 //! | [`command`] | `submit` and `describe` |
 
 pub mod build;

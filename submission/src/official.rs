@@ -1,5 +1,5 @@
-//! MLCommons' own scripts, from the checkout that the user names: the compliance tests' verifiers,
-//! the truncation of accuracy logs, the submission checker.
+//! Runs MLCommons' scripts from the user's checkout: compliance verifiers, truncation of accuracy
+//! logs, and the submission checker.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use crate::{
     round::{Round, Test, loadgen_scenario},
 };
 
-/// Where the scripts are, and what runs them.
+/// A checkout of mlcommons/inference and the Python that runs its scripts.
 #[derive(Clone, Debug)]
 pub struct Official {
     checker: PathBuf,
@@ -23,24 +23,24 @@ pub struct Official {
     note: Option<String>,
 }
 
-/// What a script came to.
+/// The result of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// Which, in words.
+    /// The script and what it ran on, in words.
     pub what: String,
-    /// It returned 0.
+    /// Whether the script succeeded.
     pub good: bool,
-    /// Lines of its output that are errors or warnings, and the last one.
+    /// Errors and warnings in the script's output, and its last line.
     pub lines: Vec<String>,
-    /// It is the checker, whose complaints are held against what was found.
+    /// Whether the script is the checker, whose complaints are matched with the findings.
     pub is_checker: bool,
 }
 
 impl Official {
-    /// Of a checkout of mlcommons/inference.
+    /// Opens a checkout of mlcommons/inference.
     ///
-    /// # Errors
-    /// It has no submission checker, or one that does not know the round; Python lacks a package.
+    /// # Errors The checkout has no submission checker, its checker does not know the round, or
+    /// Python lacks numpy or PyYAML.
     pub fn new(checker: &Path, python: &Path, round: &Round) -> Result<Self, Error> {
         let folder = checker.canonicalize().map_err(|source| Error::Read {
             path: checker.to_owned(),
@@ -65,7 +65,7 @@ impl Official {
                 round.round
             )));
         }
-        // A name of a program is looked up; a path is the user's, links and all.
+        // The system searches PATH for a bare name. A path stays as given: links are not resolved.
         let python = match python.components().count() {
             1 => python.to_owned(),
             _ => absolute(python)?,
@@ -87,21 +87,21 @@ impl Official {
         }
     }
 
-    /// That the checkout is older than the round's, where git says so.
+    /// A warning if git says that the checkout is older than the round's.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
-    /// The checkout.
+    /// The folder of the checkout.
     pub fn folder(&self) -> &Path {
         &self.checker
     }
 
-    /// Runs the verifier of each compliance run of a tree that was just built, before its accuracy
-    /// logs are cut. `scripts` are TEST07's accuracy commands, by model.
+    /// Runs the verifier of each compliance run of a newly built tree. Call this before
+    /// [`Official::truncate`]. `scripts` holds TEST07's accuracy command of each model.
     ///
     /// # Errors
-    /// Python cannot be started, or a file cannot be written.
+    /// Python cannot be started, or a folder or file cannot be written.
     pub fn verify(
         &self,
         round: &Round,
@@ -139,7 +139,7 @@ impl Official {
             .join("compliance")
             .join(name)
             .join("run_verification.py");
-        // Verifiers write into the folder they are started in.
+        // Verifiers write into their working directory.
         let folder = with.scenario.join(name);
         std::fs::create_dir_all(&folder).map_err(|source| Error::Write {
             path: folder.clone(),
@@ -175,7 +175,7 @@ impl Official {
             ("{scenario}", with.scenario.display().to_string()),
             ("{checker}", self.checker.display().to_string()),
             ("{python}", self.python.display().to_string()),
-            // Verifiers know LoadGen's own names and Interactive.
+            // Verifiers accept LoadGen's scenario names and Interactive.
             ("{name}", with.place.scenario.to_string()),
             (
                 "{loadgen}",
@@ -191,12 +191,12 @@ impl Official {
         })
     }
 
-    /// Cuts the accuracy logs and writes their hashes. The whole logs stay in the runs' folders.
+    /// Cuts the accuracy logs of the tree and writes their hashes. The runs' folders keep whole
+    /// logs.
     ///
-    /// # Errors
-    /// Python cannot be started.
+    /// # Errors Python cannot be started, or an `accuracy.txt` cannot be written.
     pub fn truncate(&self, built: &Built) -> Result<Ran, Error> {
-        // The script cuts no log beside which there is no accuracy.txt to keep the hash in.
+        // The script writes a log's hash into accuracy.txt and skips a log without that file.
         for (place, kinds) in &built.from {
             for kind in kinds.keys().filter(|kind| matches!(kind, Kind::Test(_))) {
                 let folder = built
@@ -224,7 +224,7 @@ impl Official {
             .arg(&backup);
         let (good, text) = self.output(command)?;
         let _ = std::fs::remove_dir_all(&backup);
-        // It returns 0 whatever it could not do.
+        // The script returns 0 on errors too.
         let good = good && !text.contains("ERROR");
         Ok(Ran {
             what: "truncation of accuracy logs".to_owned(),
@@ -234,7 +234,7 @@ impl Official {
         })
     }
 
-    /// The submission checker's word on a tree.
+    /// Runs the submission checker on a tree.
     ///
     /// # Errors
     /// Python cannot be started.
@@ -307,7 +307,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// What git says of a checkout that is older than the day that a source of the round ends with.
+/// A warning if git dates the checkout before the day at the end of `source`.
 fn older(checkout: &Path, source: &str) -> Option<String> {
     let (_, day) = source.rsplit_once(' ')?;
     let mut git = Command::new("git");
@@ -326,8 +326,8 @@ fn older(checkout: &Path, source: &str) -> Option<String> {
     })
 }
 
-/// What a person wants to see of a script's output: what is loud, each line once and without the
-/// time and place that Python's logging puts before it, and the last line.
+/// The lines of a script's output that a user needs: errors, warnings, and the last line. Each line
+/// appears once, without the prefix of Python's logging.
 fn telling(text: &str) -> Vec<String> {
     let loud = |line: &&str| {
         ["ERROR", "WARNING", "Traceback", "TEST FAIL", "Error"]
@@ -396,7 +396,7 @@ mod tests {
         let names = round.models.keys().map(|m| format!("\"{m}\""));
         let names: Vec<_> = names.chain(["\"v6.1\"".to_owned()]).collect();
         error::write(&tools.join("constants.py"), names.join(" ")).expect("written");
-        // As a virtual environment's: a link to a program that looks at its own name.
+        // A virtual environment's Python is a link to a program that reads its own name.
         let program = place.path().join("program");
         error::write(&program, "#!/bin/sh\necho \"no module in $0\"; exit 1\n").expect("written");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

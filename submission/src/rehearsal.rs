@@ -1,5 +1,4 @@
-//! What a rehearsal cannot have: findings that say nothing against whoever rehearses, each with its
-//! reason. A file names them (`configs/rounds/rehearsal.yaml`).
+//! Rules that a rehearsal cannot keep, each with the reason (`configs/rounds/rehearsal.yaml`).
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,25 +9,25 @@ use crate::{
     rules::{self, Finding},
 };
 
-/// See the module.
+/// The content of a rehearsal's file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rehearsal {
-    /// Seconds of each performance run.
+    /// Duration of each performance run, in seconds.
     pub duration_s: f64,
-    /// Samples per second of its scenarios, by LoadGen's flag.
+    /// Target rate of each scenario in samples per second, by scenario as `--scenario` names it.
     pub target_qps: BTreeMap<String, f64>,
-    /// Rules that a rehearsal breaks, and why it cannot keep them.
+    /// Rules that a rehearsal breaks, with the reason.
     pub cannot_have: BTreeMap<String, String>,
-    /// The same where no checkout of mlcommons/inference is at hand.
+    /// Further rules that break without a checkout of mlcommons/inference.
     pub without_checker: BTreeMap<String, String>,
 }
 
 impl Rehearsal {
-    /// Reads it.
+    /// Reads a rehearsal's file.
     ///
-    /// # Errors
-    /// [`Error::Read`], [`Error::Content`]: a rule that there is not.
+    /// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is invalid or
+    /// names no known rule.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let rehearsal: Rehearsal = error::read_yaml(path)?;
         let is_rule = |id: &String| rules::ALL.iter().any(|rule| rule.id == id);
@@ -43,19 +42,19 @@ impl Rehearsal {
         }
     }
 
-    /// Takes what it cannot have without a checkout for what no rehearsal can.
+    /// Adds the rules of `without_checker` to those of `cannot_have`.
     pub fn without_checker(mut self) -> Self {
         self.cannot_have.append(&mut self.without_checker);
         self
     }
 
-    /// Findings apart: those that no rehearsal can be without, and the others.
+    /// Splits findings into expected ones (`cannot_have`) and all others.
     pub fn apart(&self, findings: Vec<Finding>) -> (Vec<Finding>, Vec<Finding>) {
         let known = |f: &Finding| self.cannot_have.contains_key(f.rule.id);
         findings.into_iter().partition(known)
     }
 
-    /// The table of what it cannot have: each rule that was broken, how often, and why.
+    /// Prints each broken rule of `cannot_have`: its id, number of findings, and reason.
     pub fn table(&self, known: &[Finding]) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for finding in known {

@@ -1,4 +1,4 @@
-//! Findings for people: result by result, file by file, each with the command that makes it right.
+//! Prints findings by result and file, with the command that mends each.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::{
     rules::Finding,
 };
 
-/// What the scripts said, each complaint of the checker with the findings that say the same.
+/// Prints the scripts' results. Each complaint of the checker names the matching findings.
 pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
     let mut out = String::new();
     for ran in scripts {
@@ -34,24 +34,24 @@ pub fn scripts(round: &Round, findings: &[Finding], scripts: &[Ran]) -> String {
     out
 }
 
-/// Complaints of the checker that nothing found here says.
+/// Number of the checker's complaints without a matching finding.
 pub fn unexpected(round: &Round, findings: &[Finding], scripts: &[Ran]) -> usize {
     let bad = scripts.iter().filter(|ran| ran.is_checker && !ran.good);
     let words = bad.flat_map(|ran| explain::lines(round, findings, &ran.lines));
     words.filter(|(_, word)| *word == Word::Unexpected).count()
 }
 
-/// The title above what is true of several results.
+/// The title above findings that concern several results.
 const SEVERAL: &str = "several results";
 
-/// The findings, as `submit` prints them.
+/// Prints the findings of `submit`.
 pub fn page(findings: &[Finding]) -> String {
     let mut out = String::new();
     if findings.is_empty() {
         out += "nothing is missing: the tree keeps to every rule that a program can see\n";
         return out;
     }
-    // What is true of several files is said once.
+    // Print a finding that concerns several files once.
     let mut groups: Vec<Vec<&Finding>> = Vec::new();
     let mut known: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for finding in findings {
@@ -107,7 +107,7 @@ pub fn page(findings: &[Finding]) -> String {
     out
 }
 
-/// A place without the result that stands above it.
+/// Removes the folder of the result in the title above from a path.
 fn short<'a>(place: &'a str, result: &str) -> &'a str {
     if result.is_empty() || result == SEVERAL {
         return place;

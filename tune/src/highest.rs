@@ -1,4 +1,4 @@
-//! The highest rate that holds: a bracket by doubling, then bisection.
+//! The search for the highest rate that holds: a bracket by doubling, then bisection.
 //!
 //! ```
 //! use tune::highest::{Highest, Rule};
@@ -12,19 +12,19 @@
 
 use crate::sprt::Word;
 
-/// How the trials at one rate decide whether it holds.
+/// The rule by which trials at one rate decide whether the rate holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// `hold` of at most `trials` must hold.
+    /// At least `hold` of at most `trials` trials must hold.
     Of {
-        /// Trials that must hold.
+        /// Minimum number of trials that hold.
         hold: usize,
-        /// Trials at most.
+        /// Maximum number of trials.
         trials: usize,
     },
-    /// Wald's sequential test. While no rate is refuted, one trial that holds is enough to go up;
-    /// the rate of the result is tested in full. The refuted rate above the result is tested once
-    /// more at the end: a disturbance of some seconds must not decide.
+    /// Wald's sequential test. Until a rate is refuted, one trial that holds raises the rate. The
+    /// rate of the result gets a full test. The refuted rate above the result is tested again at
+    /// the end, so that a disturbance of some seconds does not decide.
     Sequential,
 }
 
@@ -33,13 +33,13 @@ pub enum Rule {
 pub struct Tally {
     /// The rate.
     pub rate: f64,
-    /// Their verdicts, in order.
+    /// Verdicts of the trials, in order.
     pub trials: Vec<bool>,
-    /// What they decide.
+    /// The decision from the trials.
     pub word: Word,
-    /// One trial held while no rate was refuted.
+    /// Whether one trial held before any rate was refuted.
     passed: bool,
-    /// Index of the first trial that counts, after the rate was refuted and is tested again.
+    /// Index of the first trial that counts, if the refuted rate is tested again.
     again: Option<usize>,
 }
 
@@ -49,12 +49,12 @@ impl Tally {
         Tally { rate, ..none }
     }
 
-    /// Trials that held.
+    /// Number of trials that held.
     pub fn held(&self) -> usize {
         self.trials.iter().filter(|held| **held).count()
     }
 
-    /// Adds a trial.
+    /// Adds a trial's verdict and decides again.
     pub(crate) fn add(&mut self, held: bool, rule: Rule) {
         if self.word == Word::Refuted {
             self.again = Some(self.trials.len());
@@ -64,7 +64,7 @@ impl Tally {
     }
 }
 
-/// A search: [`Highest::next`] gives the rate to try, [`Highest::tell`] takes the verdict.
+/// A search: [`Highest::next`] gives the rate to try, [`Highest::tell`] records its verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Highest {
     first: f64,
@@ -74,15 +74,15 @@ pub struct Highest {
     near: f64,
     whole: bool,
     rule: Rule,
-    /// Ascending.
+    /// The tried rates, ascending.
     tallies: Vec<Tally>,
 }
 
-/// The largest step of the bracket.
+/// Maximum step of the bracket.
 const LARGEST_STEP: f64 = 2.0;
 
 impl Highest {
-    /// A search from `first` on, without bounds: steps of 2, to 3 % by the sequential test.
+    /// A search from `first` without bounds: steps of 2, to 3 %, by the sequential test.
     pub fn new(first: f64) -> Self {
         Highest {
             first,
@@ -104,22 +104,22 @@ impl Highest {
         self
     }
 
-    /// The first step of the bracket, above 1. Each further step is the square of the last one, up
-    /// to 2.
+    /// Sets the first step of the bracket, a factor above 1. Each further step is the square of the
+    /// last one, up to 2.
     #[must_use]
     pub fn step(mut self, step: f64) -> Self {
         self.step = step;
         self
     }
 
-    /// Ends where the lowest rate that fails is at most `ratio` times the highest that holds.
+    /// Ends the search when the lowest refuted rate is at most `ratio` times the result.
     #[must_use]
     pub fn near(mut self, ratio: f64) -> Self {
         self.near = ratio;
         self
     }
 
-    /// How the trials at one rate decide.
+    /// Sets the rule by which trials at one rate decide.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rule = rule;
@@ -159,7 +159,7 @@ impl Highest {
         }
     }
 
-    /// Takes the verdict of the trial at [`Highest::next`].
+    /// Records the verdict of the trial at [`Highest::next`].
     pub fn tell(&mut self, held: bool) {
         let Some(rate) = self.next() else { return };
         let rising = self.failed().is_none();
@@ -176,7 +176,7 @@ impl Highest {
         }
     }
 
-    /// The highest rate that holds by the rule.
+    /// The highest certified rate, if any.
     pub fn found(&self) -> Option<f64> {
         let certified = |t: &&Tally| t.word == Word::Certified;
         self.tallies.iter().rev().find(certified).map(|t| t.rate)
@@ -192,14 +192,14 @@ impl Highest {
         &self.tallies
     }
 
-    /// The lower end of the bracket.
+    /// The lower end of the bracket: the highest rate below all refuted ones that holds.
     fn holding(&self) -> Option<&Tally> {
         let holds = |t: &&Tally| t.word == Word::Certified || t.passed;
         let below = self.tallies.iter().take_while(|t| t.word != Word::Refuted);
         below.filter(holds).last()
     }
 
-    /// A rate within the bounds, whole or of four figures.
+    /// A rate within the bounds: a whole number, or four significant digits.
     fn rounded(&self, rate: f64) -> f64 {
         let rounded = if self.whole {
             rate.round().max(1.0)
@@ -226,7 +226,7 @@ impl Rule {
     }
 }
 
-/// A rate rounded to four figures: short in a file, and the same when read again.
+/// Rounds a rate to four significant digits: short as text, and unchanged when read back.
 pub(crate) fn four_figures(rate: f64) -> f64 {
     format!("{rate:.3e}").parse().unwrap_or(rate)
 }
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs a search on a system that holds up to `limit`; the trials it took.
+    /// Runs a search on a simulated system and returns the number of trials.
     fn run(search: &mut Highest, mut holds: impl FnMut(f64) -> bool) -> usize {
         let mut trials = 0;
         while let Some(rate) = search.next() {

@@ -1,8 +1,8 @@
-//! The highest rate at which runs are VALID, and the settings for it.
+//! Searches for the highest rate at which runs are VALID, and for the settings that reach it.
 //!
-//! Nothing here starts a run, reads a file or looks at a clock: a [`System`] runs each trial, and
-//! its [`Record`] has the trial's cost. So a session continues from its journal, and tests run it
-//! on systems of known truth. [`highest`] alone serves programs that compare rates by verdicts.
+//! The crate starts no run, reads no file and reads no clock: a [`System`] runs each trial, and the
+//! trial's [`Record`] contains its cost. So a journal of trials can resume a session, and tests run
+//! sessions on simulated systems. Programs that compare rates by verdicts use [`highest`] alone.
 //!
 //! | module | content |
 //! | --- | --- |

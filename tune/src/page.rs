@@ -2,7 +2,7 @@
 
 use crate::session::{Searched, Session};
 
-/// The page: the result, the change to the configuration, the limit, and every rate.
+/// The page: result, change of the configuration, limit, and every rate.
 pub fn markdown(session: &Session, config: &str, diff: &[String]) -> String {
     let (line, trials, spent_s) = (session.line(), session.trials, session.spent_s);
     let mut page = format!("# tune: {config}\n\n{line}\n\n{trials} trials, {spent_s:.0} s.\n\n");

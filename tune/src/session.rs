@@ -1,4 +1,4 @@
-//! A session: the search for the rate, each key's values in turn, and one full run.
+//! A session: the search for the rate, the values of each key in turn, and one full run.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::{
     system::{Halt, Record, Setting, System},
 };
 
-/// The scenario, which says what a rate is.
+/// The scenario, which gives the rate its meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// Queries per second.
@@ -16,8 +16,8 @@ pub enum Kind {
     Server,
     /// Samples per query: whole numbers.
     MultiStream,
-    /// The samples per second that LoadGen expects, from which it makes its one query. A run is
-    /// INVALID where that query is too small: the rate goes up then.
+    /// LoadGen's expected samples per second, which determines the size of its one query. If the
+    /// query is too small, the run is INVALID, and the rate must rise.
     Offline,
 }
 
@@ -32,12 +32,12 @@ impl Kind {
     }
 }
 
-/// A key with its values.
+/// A configuration key and its values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knob {
-    /// `nics[].connections`.
+    /// The key, as `nics[].connections`.
     pub key: String,
-    /// Its value in the configuration.
+    /// The key's value in the configuration.
     pub now: String,
     /// The values to try.
     pub values: Vec<String>,
@@ -48,39 +48,39 @@ pub struct Knob {
 pub struct Plan {
     /// The scenario.
     pub kind: Kind,
-    /// The first rate.
+    /// Rate of the first trial.
     pub first: f64,
     /// The lowest rate to try.
     pub least: f64,
     /// The highest rate to try.
     pub most: f64,
-    /// The search ends where a rate at most this times the result fails. A key's value is kept if
-    /// it gives this times the rate.
+    /// Resolution, a factor above 1. The search ends when a rate at most this factor above the
+    /// result fails. A key's value is kept if it raises the rate by this factor.
     pub near: f64,
-    /// Seconds of a trial.
+    /// Duration of a trial, in seconds.
     pub seconds: f64,
-    /// Queries of a trial, at least.
+    /// Minimum number of queries of a trial.
     pub samples: u64,
-    /// Seconds of the full run, if there is to be one.
+    /// Duration of the full run in seconds; `None` for no full run.
     pub full_seconds: Option<f64>,
-    /// Seconds of all trials.
+    /// Budget for the cost of all trials, in seconds.
     pub budget_s: f64,
-    /// The seed of all trials' seeds.
+    /// Seed from which each trial's seed derives.
     pub seed: u64,
-    /// Keys to compare.
+    /// Keys whose values are compared.
     pub knobs: Vec<Knob>,
 }
 
-/// One search, with some keys changed.
+/// One search, with a set of changed keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Searched {
-    /// The changed keys.
+    /// The changed keys and their values.
     pub knobs: BTreeMap<String, String>,
-    /// The rates tried.
+    /// The tried rates.
     pub tallies: Vec<Tally>,
     /// The certified rate.
     pub found: Option<f64>,
-    /// Offline: the mean samples per second completed at the last rate.
+    /// Offline: mean samples per second completed at the last rate.
     achieved: f64,
 }
 
@@ -95,30 +95,30 @@ impl Searched {
 /// A session and its results.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Session {
-    /// Its task.
+    /// The session's task.
     pub plan: Plan,
-    /// Its searches: the configuration as it is, then the keys' other values.
+    /// The searches: the unchanged configuration first, then other values of the keys.
     pub searches: Vec<Searched>,
-    /// Index of the search with the result.
+    /// Index of the search with the best rate.
     best: Option<usize>,
-    /// The rate and record of the last INVALID trial without changed keys.
+    /// Rate and record of the last INVALID trial of the unchanged configuration.
     pub invalid: Option<(f64, Record)>,
-    /// The full run.
+    /// Record of the full run.
     pub full: Option<Record>,
-    /// Trials so far.
+    /// Number of trials so far.
     pub trials: u64,
-    /// Their cost in seconds.
+    /// Cost of all trials, in seconds.
     pub spent_s: f64,
-    /// Why it ended early.
+    /// Why the session ended early.
     pub halt: Option<Halt>,
     last_cost_s: f64,
 }
 
-/// The full run costs so many times its seconds.
+/// Cost of the full run, as a multiple of its duration.
 const FULL: f64 = 1.2;
-/// The first step up with a better value of a key.
+/// First step up with a better value of a key.
 const STEP: f64 = 1.25;
-/// Offline's expected rate is so many times the completed one, so that a run is long enough.
+/// Offline: expected rate as a multiple of the completed rate, so that a run is long enough.
 const EXPECT: f64 = 1.1;
 
 impl Session {
@@ -128,7 +128,7 @@ impl Session {
         Session { plan, ..none }
     }
 
-    /// Runs it to its end or until `system` halts it.
+    /// Runs the session until it ends or `system` halts it.
     pub fn go(&mut self, system: &mut dyn System) {
         self.halt = self.search_all(system).err();
         let spent = matches!(self.halt, None | Some(Halt::Budget));
@@ -146,7 +146,7 @@ impl Session {
         self.searches[self.best?].found
     }
 
-    /// The keys changed for it.
+    /// The changed keys and values of the best search.
     pub fn changed(&self) -> BTreeMap<String, String> {
         let best = self.best.map(|best| self.searches[best].knobs.clone());
         best.unwrap_or_default()
@@ -184,7 +184,7 @@ impl Session {
             &self.searches[at],
             self.best.map(|best| &self.searches[best]),
         );
-        // Except in Offline the search began above the best rate.
+        // Except in Offline, the search began above the best rate.
         let beats = |best: &Searched| !offline || new.achieved > best.achieved * self.plan.near;
         if new.found.is_some() && best.is_none_or(beats) {
             self.best = Some(at);
@@ -218,7 +218,7 @@ impl Session {
         Ok(())
     }
 
-    /// Offline: the expected rate at which runs are long enough, from the completed one.
+    /// Offline: searches the expected rate at which runs are long enough, from the completed rate.
     fn expected(&mut self, system: &mut dyn System, at: usize) -> Result<(), Halt> {
         let mut tally = Tally::at(self.found().unwrap_or(self.plan.first));
         loop {
@@ -246,7 +246,7 @@ impl Session {
         }
     }
 
-    /// Runs a trial of the search `at`, and again with more queries while it is too short.
+    /// Runs a trial of the search `at`; while it is too short, runs it again with more queries.
     fn trial(
         &mut self,
         system: &mut dyn System,
@@ -265,7 +265,7 @@ impl Session {
         };
         let known = self.known(at);
         loop {
-            // Both parts fit into a float's 53 bits: JSON keeps the number.
+            // Both parts fit into the 53 bits of a float, so JSON keeps the number.
             let number = if full { 0 } else { self.trials + 1 };
             setting.seed = ((self.plan.seed & 0xffff_ffff) << 20) + number;
             let issuing = match self.plan.kind {
@@ -296,7 +296,7 @@ impl Session {
         }
     }
 
-    /// The knowledge before a trial, in one line.
+    /// What the session knows before a trial, in one line.
     fn known(&self, at: usize) -> String {
         let searched = &self.searches[at];
         let refuted = searched.tallies.iter().find(|t| t.word == Word::Refuted);

@@ -1,24 +1,24 @@
-//! Wald's sequential test: is VALID at this rate a coin of 0.9, or one of 0.5?
+//! Wald's sequential test: is the probability of VALID at a rate 0.9 or 0.5?
 
-/// The chance of VALID that is not good enough.
+/// The probability of VALID at which a rate must be refuted.
 const POOR: f64 = 0.5;
-/// The chance that is good enough.
+/// The probability of VALID at which a rate must be certified.
 const GOOD: f64 = 0.9;
-/// The rate of either error.
+/// The probability of either error.
 const ERROR: f64 = 0.05;
 
-/// Five straight successes weigh (0.9 / 0.5)^5 = 18.9 to 1, where 5 % asks for 19 to 1. They are
-/// enough: Wald's bounds are approximate by more than that.
+/// Tolerance of the threshold: five successes in a row give odds of (0.9 / 0.5)^5 = 18.9, the
+/// threshold is 19. They suffice, because Wald's bounds are less exact than that.
 const NEARLY: f64 = 0.01;
-/// Trials after which an undecided rate counts as refuted (a truncated test).
+/// Number of trials after which an undecided rate is refuted (a truncated test).
 const MOST: usize = 30;
 
-/// What the trials at one rate decide.
+/// The decision from the trials at one rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Word {
     /// The rate holds.
     Certified,
-    /// It does not.
+    /// The rate does not hold.
     Refuted,
     /// More trials are needed.
     #[default]
@@ -26,7 +26,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// As the page has it.
+    /// The word in the page and in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Word::Certified => "certified",
@@ -36,7 +36,7 @@ impl Word {
     }
 }
 
-/// Judges trials in their order: the first decision stays.
+/// Judges trials in their order. The first decision is final.
 pub fn judge(trials: &[bool]) -> Word {
     let enough = ((1.0 - ERROR) / ERROR).ln() - NEARLY;
     let mut weight = 0.0;

@@ -1,41 +1,41 @@
-//! A trial's setting and its record.
+//! The setting and the record of a trial.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The setting of one trial.
+/// The setting of a trial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// The full run at the end.
+    /// Whether this is the full run at the end.
     #[serde(default)]
     pub full: bool,
     /// Queries per second, samples per query, or Offline's expected samples per second.
     pub rate: f64,
-    /// Keys that differ from the configuration: `nics[].connections`.
+    /// Keys that differ from the configuration, as `nics[].connections`, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub knobs: BTreeMap<String, String>,
-    /// The least duration.
+    /// Minimum duration, in seconds.
     pub seconds: f64,
-    /// The least number of queries.
+    /// Minimum number of queries.
     pub samples: u64,
     /// The seed of LoadGen's random numbers.
     pub seed: u64,
 }
 
-/// One limit on latency.
+/// A limit on latency, with the measured value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// `p99 latency`, `p99 TTFT`.
+    /// Name of the limit, as `p99 latency` or `p99 TTFT`.
     pub name: String,
     /// The measured percentile.
     pub was: f64,
-    /// Its bound, in the same unit.
+    /// The limit, in the unit of `was`.
     pub bound: f64,
 }
 
 impl Limit {
-    /// The measured percentile as a part of its bound: above 1 the bound is broken.
+    /// The measured percentile divided by its limit; above 1 the limit is exceeded.
     pub fn part(&self) -> f64 {
         self.was / self.bound.max(f64::MIN_POSITIVE)
     }
@@ -48,25 +48,25 @@ pub struct Record {
     pub valid: bool,
     /// The limits on latency.
     pub limits: Vec<Limit>,
-    /// All bounds are kept, but the trial is INVALID with fewer queries than this.
+    /// Queries that the trial needs to be VALID, if its only fault is too few queries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<u64>,
-    /// Samples per second completed.
+    /// Completed samples per second.
     pub achieved: f64,
-    /// Seconds of the trial, with its start and end.
+    /// Cost of the trial in seconds, with its start and end.
     pub cost_s: f64,
-    /// The summary's line on the limiting stage, or why a key's value let nothing be measured.
+    /// The summary's line on the limiting stage, or why a key's value prevented a measurement.
     pub limited_by: String,
 }
 
 impl Record {
-    /// The limit with the largest part of its bound.
+    /// The limit that the trial comes closest to or exceeds most.
     pub fn binds(&self) -> Option<&Limit> {
         let parts = |a: &&Limit, b: &&Limit| a.part().total_cmp(&b.part());
         self.limits.iter().max_by(parts)
     }
 
-    /// `VALID` or `INVALID`, and the limit that binds.
+    /// The verdict as text, with the limit that binds.
     pub fn text(&self) -> String {
         let word = if self.valid { "VALID" } else { "INVALID" };
         match (self.needs, self.binds()) {
@@ -81,7 +81,7 @@ impl Record {
 /// Why a session ends early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Halt {
-    /// A signal.
+    /// A signal arrived.
     Interrupted,
     /// The budget is spent.
     Budget,
@@ -89,20 +89,19 @@ pub enum Halt {
     Unmeasured(String),
 }
 
-/// A trial that ran: a line of the journal.
+/// A finished trial: a line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Its setting.
+    /// The trial's setting.
     pub setting: Setting,
-    /// Its result.
+    /// The trial's result.
     pub record: Record,
 }
 
 /// Runs trials.
 pub trait System {
-    /// Runs one trial. `known` says in one line what the session knows before it.
+    /// Runs one trial. `known` is one line for the user on what the session knows before it.
     ///
-    /// # Errors
-    /// [`Halt`]: there is no record, and the session ends.
+    /// # Errors [`Halt`]: there is no record; the session ends.
     fn run(&mut self, setting: &Setting, known: &str) -> Result<Record, Halt>;
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: the fuzz targets in `fuzz/`, instrumented by this toolchain: neither
-//! cargo-fuzz nor a nightly one is needed, and with cargo-fuzz they run too.
+//! `cargo xtask fuzz`: builds and runs the fuzz targets in `fuzz/` with the workspace's toolchain,
+//! without cargo-fuzz. The targets also run under cargo-fuzz.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,15 +9,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process;
 
-/// For building one with its dependencies.
+/// Limit for building the targets with their dependencies.
 const BUILD: Duration = Duration::from_secs(3600);
-/// What a run may take beyond what it was told: starting, and the last input.
+/// Time that a run may take beyond its limit: for the start and the last input.
 const LATE: Duration = Duration::from_secs(120);
-/// Kept apart from the folders that an input may be found in by hand.
+/// Folder of inputs that libFuzzer finds, below `fuzz/`.
 const CORPUS: &str = "corpus";
 
-/// What libFuzzer wants of the compiler: edges and
-/// comparisons counted, and AddressSanitizer watching.
+/// Compiler flags that libFuzzer needs: counters of edges and comparisons, and AddressSanitizer.
 const FLAGS: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -29,10 +28,10 @@ const FLAGS: &[&str] = &[
     "--cfg=fuzzing",
 ];
 
-/// The targets.
+/// Names of the fuzz targets.
 const TARGETS: &[&str] = &["control_frames", "data_frames", "yaml"];
 
-/// Runs one target, or each, for so many seconds. What makes one crash is left in `fuzz/artifacts`.
+/// Runs one target, or each, for `seconds`. Inputs that crash a target go to `fuzz/artifacts`.
 ///
 /// # Errors
 /// A target does not build, or it crashed.
@@ -87,8 +86,8 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Something to begin with, where nothing could be guessed: the
-/// configurations of this repository; frames of both kinds.
+/// Writes first inputs that a fuzzer would hardly guess: the repository's configurations, and a
+/// frame of either kind.
 fn seed(root: &Path, target: &str, corpus: &Path) -> Result<()> {
     let put = |name: &str, bytes: &[u8]| {
         let path = corpus.join(format!("seed-{name}"));

@@ -1,16 +1,16 @@
-//! `cargo xtask`: everything about this repository that is not a plain `cargo build`.
+//! `cargo xtask`: the tasks of this repository beyond `cargo build`.
 //!
-//! * `setup` fetches what the programs need and the repository does not carry;
+//! * `setup` fetches what the programs need and the repository does not contain;
 //! * `test` runs every check, and ends with one line of counts;
-//! * `rooms` runs those of the checks that read sources alone, in a moment;
-//! * `demo` runs LoadGen over a wire, from nothing;
-//! * `bench` measures: one name for each measurement;
-//! * `fuzz` feeds bytes at random to whatever reads them from a peer or a file;
-//! * `soft-roce` runs a command where there is an RDMA device in software;
+//! * `rooms` runs the checks that read only sources, within seconds;
+//! * `demo` runs LoadGen over a network, from nothing;
+//! * `bench` runs a measurement by name;
+//! * `fuzz` feeds random bytes to the parsers of frames and files;
+//! * `soft-roce` runs a command in a guest with an RDMA device in software;
 //! * `submission` rehearses a submission on one machine;
 //! * `tensorrt` compiles the shim that the accelerator's engine of that name opens.
 //!
-//! It builds with cargo and a linker alone: nothing that `setup` brings is needed to run `setup`.
+//! The program builds with cargo and a linker alone, so `setup` needs nothing that it fetches.
 
 mod bench;
 mod demo;
@@ -72,7 +72,7 @@ enum Task {
     },
     /// Measure: defaults, fabric, failover, loadgen, ofi, rails, verbs. Prints a table, writes
     /// target/bench/NAME.json.
-    // Whatever stands behind the name belongs to the measurement, `--help` too.
+    // The measurement parses all arguments after its name, `--help` too.
     #[command(disable_help_flag = true)]
     Bench {
         /// Which measurement.
@@ -138,15 +138,15 @@ enum Task {
     },
 }
 
-/// The repository: one up from this crate's manifest, wherever cargo found that today. A build
-/// folder may have been copied, so that the place of the build is only the second-best guess.
+/// The repository's folder: the parent of this crate's manifest folder, as cargo reports it at run
+/// time. Falls back to the manifest folder of the build, which may have been copied since.
 fn repository() -> PathBuf {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     manifest.parent().unwrap_or(&manifest).to_path_buf()
 }
 
-/// What `--help` shows without the name of a measurement.
+/// Prints the help of `bench` itself.
 fn bench_help() -> anyhow::Result<i32> {
     let mut command = Arguments::command();
     command.build();
@@ -157,8 +157,8 @@ fn bench_help() -> anyhow::Result<i32> {
 }
 
 fn main() -> ExitCode {
-    // `cargo xtask … | head` ends by the signal, as other tools do, and not in a panic.
-    // SAFETY: the default action is no handler, and this is the only thread so far.
+    // `cargo xtask … | head` ends by SIGPIPE, as other tools do, instead of a panic.
+    // SAFETY: SIG_DFL installs no handler, and this is the only thread so far.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let root = repository();
     if let Some(target) = process::target_elsewhere(&root) {

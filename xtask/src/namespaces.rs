@@ -1,5 +1,5 @@
-//! Two machines on one: network namespaces with cables between them. Root may make them on most
-//! machines, and nobody else.
+//! Two network namespaces with cables between them, in place of two machines. They need root, and a
+//! machine that permits them.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,25 +9,24 @@ use anyhow::{Context, Result};
 
 use crate::process::run_quietly;
 
-/// Enough for `ip` on a machine that has other work.
+/// Limit for a call of `ip` on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Which of the two.
+/// One of the two namespaces.
 #[derive(Clone, Copy)]
 pub enum Side {
     Frontend,
     Accelerator,
 }
 
-/// See the module. They go when this does.
+/// Two network namespaces, deleted on drop.
 pub struct Namespaces([String; 2]);
 
 impl Namespaces {
-    /// Two of them; `name` is the program's own. Interface `cableK` of either is an end of cable
-    /// `K`.
+    /// Creates both namespaces. `name` is part of their names. In both, interface `cableK` is an
+    /// end of cable `K`.
     ///
-    /// # Errors
-    /// The machine's: as even root is refused in many a sandbox, this is how to find out.
+    /// # Errors The machine refuses namespaces: a sandbox often does so even to root.
     pub fn new(name: &str, cables: usize) -> Result<Self> {
         let names = ["f", "a"].map(|side| format!("qdl{name}{}{side}", std::process::id()));
         let made = Namespaces(names);
@@ -58,17 +57,17 @@ impl Namespaces {
         call("ip", &["netns", "exec", far, "true"]).map(|_| ())
     }
 
-    /// The namespace's name.
+    /// Name of a side's namespace.
     pub fn name(&self, side: Side) -> &str {
         &self.0[side as usize]
     }
 
-    /// The address of an end of a cable.
+    /// IPv4 address of a side's end of a cable.
     pub fn address(&self, side: Side, cable: usize) -> String {
         format!("10.98.{cable}.{}", side as usize + 1)
     }
 
-    /// A program inside.
+    /// A command that runs a program inside a namespace.
     pub fn command(&self, side: Side, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.name(side)]);
@@ -80,13 +79,13 @@ impl Namespaces {
 impl Drop for Namespaces {
     fn drop(&mut self) {
         for name in &self.0 {
-            // What is left of one that was half made goes too.
+            // Also deletes a namespace that was created only in part.
             let _ = call("ip", &["netns", "del", name]);
         }
     }
 }
 
-/// Runs a small program; what it writes.
+/// Runs a short program and returns its output.
 pub fn call(program: &str, arguments: &[&str]) -> Result<String> {
     run_quietly(program, Command::new(program).args(arguments), SOON)
 }

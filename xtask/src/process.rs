@@ -1,5 +1,5 @@
-//! Other programs: started without standard input,
-//! waited for with a deadline, and never left behind.
+//! Starts other programs without standard input, waits for them with a deadline, and ends them on
+//! drop.
 
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-/// How often a child that runs is looked at.
+/// Period of polling a running child.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long a child may take to end after SIGTERM, before SIGKILL.
+/// Time that a child has to end after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the output of a child that has ended may still be held open by one of its own children.
+/// Maximum time to wait for output from a grandchild that keeps an ended child's pipe open.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
-/// A child that ends with its guard: SIGTERM first, SIGKILL when that does not help.
+/// A child process that ends on drop: SIGTERM first, then SIGKILL.
 pub struct Running {
     name: String,
     child: Child,
@@ -27,13 +27,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command`. The kernel kills the child when
-    /// this program dies without running its destructors.
+    /// Starts `command`. The kernel kills the child if this program dies without destructors.
     pub fn start(name: &str, command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::null());
         let parent = std::process::id();
-        // SAFETY: between fork and exec the closure calls prctl, getppid and _exit only, all of
-        // them async-signal-safe, and touches no memory but its own copy of `parent`.
+        // SAFETY: between fork and exec the closure calls only prctl, getppid and _exit, which are
+        // async-signal-safe, and touches only its own copy of `parent`.
         unsafe {
             command.pre_exec(move || {
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) != 0 {
@@ -59,12 +58,12 @@ impl Running {
         })
     }
 
-    /// The child's standard output, once, when it is piped.
+    /// Takes the child's standard output, if it is piped and not yet taken.
     pub fn stdout(&mut self) -> Option<std::process::ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// The child's standard error, once, when it is piped.
+    /// Takes the child's standard error, if it is piped and not yet taken.
     pub fn stderr(&mut self) -> Option<std::process::ChildStderr> {
         self.child.stderr.take()
     }
@@ -76,7 +75,7 @@ impl Running {
             .with_context(|| format!("{}: waitpid", self.name))
     }
 
-    /// Waits until the child ends; at the deadline it is ended, and that is an error.
+    /// Waits until the child ends. At the deadline it ends the child and returns an error.
     pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
         match self.wait_until(Instant::now() + deadline)? {
             Some(status) => Ok(status),
@@ -100,21 +99,20 @@ impl Running {
         }
     }
 
-    /// Ends the child and takes its status. Does nothing to a child that has ended.
+    /// Ends the child and reaps it. Does nothing if the child has ended.
     pub fn end(&mut self) {
         if matches!(self.ended(), Ok(Some(_))) {
             return;
         }
         if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
-            // SAFETY: kill takes no pointers; the child has not
-            // been waited for, so its id is still its own.
+            // SAFETY: kill takes no pointers; the child is not reaped yet, so the pid is still the
+            // child's.
             unsafe { libc::kill(pid, libc::SIGTERM) };
         }
         if matches!(self.wait_until(Instant::now() + self.grace), Ok(Some(_))) {
             return;
         }
-        // What fails here has no remedy: the child is gone,
-        // or the kernel will kill it with this program.
+        // An error here has no remedy: the child is gone, or the kernel kills it with this program.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -131,7 +129,7 @@ pub fn run(name: &str, command: &mut Command, deadline: Duration) -> Result<Exit
     Running::start(name, command)?.wait(deadline)
 }
 
-/// Runs `command` silently. Where it fails, the end of what it wrote is the error.
+/// Runs `command` silently and returns its output. On failure the error has the last 40 lines.
 pub fn run_quietly(name: &str, command: &mut Command, deadline: Duration) -> Result<String> {
     let (status, output) = run_copying(name, command, deadline, false)?;
     if status.success() {
@@ -142,8 +140,8 @@ pub fn run_quietly(name: &str, command: &mut Command, deadline: Duration) -> Res
     bail!("{name}: {status}\n  {}\n{tail}", shown(command))
 }
 
-/// Runs `command`, gives back what it writes, standard output before
-/// standard error, and with `show` also shows it as it comes.
+/// Runs `command` and returns its standard output followed by its standard error. With `show`,
+/// prints both as they arrive.
 pub fn run_copying(
     name: &str,
     command: &mut Command,
@@ -159,7 +157,7 @@ pub fn run_copying(
         .stderr()
         .map(|pipe| copied(pipe, show.then(std::io::stderr)));
     let status = running.wait(deadline)?;
-    // One after the other: a line of one must not be cut by a piece of the other.
+    // Standard output first, then standard error, so that lines do not mix.
     let text: String = [output, errors]
         .into_iter()
         .flatten()
@@ -168,7 +166,7 @@ pub fn run_copying(
     Ok((status, text))
 }
 
-/// Copies a pipe to a terminal and to a channel until it closes, on a thread of its own.
+/// Copies a pipe to a terminal and to a channel until the pipe closes, on a new thread.
 fn copied(
     mut from: impl Read + Send + 'static,
     mut to: Option<impl Write + Send + 'static>,
@@ -178,7 +176,7 @@ fn copied(
         let mut buffer = [0; 8192];
         while let Ok(length @ 1..) = from.read(&mut buffer) {
             if let Some(to) = &mut to {
-                // A closed terminal is no reason to stop reading: the child would block.
+                // Go on reading after the terminal closes: otherwise the child would block.
                 let _ = to.write_all(&buffer[..length]).and_then(|()| to.flush());
             }
             if sender.send(buffer[..length].to_vec()).is_err() {
@@ -189,8 +187,8 @@ fn copied(
     receiver
 }
 
-/// All that came through one pipe. Ends when the pipe is closed, or a while after the child ended:
-/// a process that it left behind may hold the pipe open.
+/// Collects everything from one pipe until it closes, or until [`LAST_OUTPUT`] passes without data:
+/// a grandchild may keep the pipe open.
 fn collect(receiver: &Receiver<Vec<u8>>) -> String {
     let mut bytes = Vec::new();
     while let Ok(part) = receiver.recv_timeout(LAST_OUTPUT) {
@@ -199,7 +197,7 @@ fn collect(receiver: &Receiver<Vec<u8>>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A command as a shell would take it, for messages.
+/// A command line for messages.
 pub fn shown(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
@@ -210,14 +208,14 @@ pub fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Whether a program of this name lies on the search path.
+/// Whether PATH has a program of this name.
 pub fn on_path(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
     })
 }
 
-/// Cargo, as this program was started by it, with none of what it set for this program alone.
+/// Cargo, without the variables that it set for this program only.
 pub fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
@@ -238,8 +236,8 @@ pub fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }
 
-/// Where to build instead, when the checkout's path has a blank in it and no `CARGO_TARGET_DIR`
-/// says where: jemalloc's configure script refuses such a path.
+/// The folder to build in if the checkout's path contains white space and `CARGO_TARGET_DIR` is not
+/// set: jemalloc's configure script rejects such a path.
 pub fn target_elsewhere(root: &Path) -> Option<PathBuf> {
     if std::env::var_os("CARGO_TARGET_DIR").is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! The fabric's own contract, with nothing above it: post, flush, poll, grants.
+//! The bare fabric contract as a contender: post, flush, poll, grants.
 
 use std::{
     collections::VecDeque,
@@ -21,22 +21,22 @@ use super::{
     shape::{SAMPLES, Shape},
 };
 
-/// Events taken from one connection before the next has its turn, and before the peer hears of
-/// them: while we see to these, it sees to what else is in flight.
+/// Maximum events from a connection in one poll. A small number lets the peer work on some answers
+/// while this side handles others.
 const BUDGET: usize = 128;
 
 struct Connection {
     link: Link,
     window: Window,
     blocked: bool,
-    /// Responses (or requests) that found the send queue full.
+    /// Posts that found the send queue full.
     waiting: VecDeque<Post>,
     posted_ns: Vec<u64>,
     free: Vec<u16>,
 }
 
 impl Connection {
-    /// `window` bytes of a slot here, `peer` bytes of a slot there, sent from `source`.
+    /// `stride` and `peer_stride`: bytes of a slot here and at the peer. Posts send from `source`.
     fn new(
         stream: TcpStream,
         slots: usize,
@@ -89,7 +89,7 @@ impl Connection {
     }
 }
 
-/// Takes what has arrived; fails when the connection broke.
+/// Takes the arrived events; errors if the connection broke.
 fn poll(connection: &mut Connection, arrived: &mut Vec<Imm>) -> Result<()> {
     arrived.clear();
     let mut broken = None;
@@ -104,7 +104,7 @@ fn poll(connection: &mut Connection, arrived: &mut Vec<Imm>) -> Result<()> {
     }
 }
 
-/// The side that asks.
+/// The side that sends requests.
 pub struct Client {
     shape: Shape,
     connections: Vec<Connection>,
@@ -113,7 +113,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Over connected streams.
+    /// A client over connected streams.
     pub fn new(shape: Shape, streams: Vec<TcpStream>) -> Result<Self> {
         let source = Arc::new(Region::new(SAMPLES * shape.request)?);
         source.prefault();
@@ -153,7 +153,7 @@ impl Client {
         Ok(())
     }
 
-    /// One round: keeps the requests in flight until the deadline, then waits for the rest.
+    /// Runs a round: keeps the requests in flight until the deadline, then waits for all answers.
     pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
         let n = self.connections.len();
         let mut now = now_ns();
@@ -200,14 +200,14 @@ impl Client {
         Ok(())
     }
 
-    /// Counts of both halves of the first connection, as text.
+    /// Counters of both halves of the first connection, as text.
     pub fn counts(&self) -> String {
         let link = &self.connections[0].link;
         format!("{:?}\n{:?}", link.tx.counts(), link.rx.counts())
     }
 }
 
-/// The side that answers.
+/// The side that sends responses.
 pub struct Server {
     shape: Shape,
     connections: Vec<Connection>,
@@ -215,7 +215,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Over connected streams.
+    /// A server over connected streams.
     pub fn new(shape: Shape, streams: Vec<TcpStream>) -> Result<Self> {
         let connections = streams
             .into_iter()
@@ -236,7 +236,7 @@ impl Server {
         })
     }
 
-    /// Answers until it is told to stop.
+    /// Answers until `stop` is set.
     pub fn serve(&mut self, stop: &AtomicBool) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
             for c in &mut self.connections {

@@ -1,4 +1,4 @@
-//! Rounds that take turns.
+//! Runs the contenders' rounds in turn.
 
 use std::{
     sync::{
@@ -22,23 +22,23 @@ use super::{
 };
 use crate::{loopback::pairs, machine};
 
-/// How long the far side may take to begin or end a round.
+/// Time that the far side has to begin or end a round.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who takes part.
+/// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contender {
     /// Plain sockets, spinning.
     Spin,
     /// Plain sockets, sleeping.
     Sleep,
-    /// The fabric's contract.
+    /// The bare fabric contract.
     Fabric,
     /// The whole library.
     Qdl,
 }
 
-/// The rounds of one contender, one for each alternation.
+/// Each contender's rounds, one for each alternation.
 pub type Rounds = Vec<(Contender, Vec<Round>)>;
 
 enum Near {
@@ -52,7 +52,7 @@ enum Far {
     Fabric(contract::Server),
 }
 
-/// The thread that answers: serves whichever contender has its turn.
+/// The answering thread, which serves one contender at a time.
 struct FarThread {
     turns: Option<Sender<(usize, Arc<AtomicBool>)>>,
     done: Receiver<Result<()>>,
@@ -107,13 +107,13 @@ impl Drop for FarThread {
     fn drop(&mut self) {
         self.turns = None;
         if let Some(t) = self.thread.take() {
-            // One that panicked has said so already.
+            // A panic of the thread has printed its message already.
             let _ = t.join();
         }
     }
 }
 
-/// CPU time of a connected, idle pair of NIC threads, in hundredths of a core.
+/// CPU time of a connected, idle pair of NIC threads, in percent of a core.
 pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
     let shape = Shape {
         request: 64,
@@ -122,7 +122,7 @@ pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
         connections: 1,
     };
     let mut rails = Rails::new(shape, pairs(1, &args.congestion)?, cpus)?;
-    // One exchange, so that it is known to be connected.
+    // One exchange shows that the pair is connected.
     rails.round(Deadline::after_ms(1), &mut Meter::new(1))?;
     let (cpu, begin) = (machine::cpu_us(), now_ns());
     std::thread::sleep(Duration::from_secs(args.idle_s));
@@ -130,12 +130,11 @@ pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
     Ok(cpu * 1e5 / took as f64)
 }
 
-/// Alternations before everything is connected anew: what the kernel came to believe of one
-/// connection (a window, a loss that was none) lasts as long as the connection, and must not decide
-/// a row.
+/// Alternations before all contenders reconnect. A connection keeps the kernel's estimates (a
+/// window, a false loss), which must not decide a row.
 const ALTERNATIONS_OF_A_SET: usize = 3;
 
-/// Runs all alternations of one shape.
+/// Runs all alternations of a shape.
 pub fn measure(shape: Shape, cpus: [usize; 2], args: &Args) -> Result<Rounds> {
     let mut all = Rounds::new();
     let mut left = args.alternations;
@@ -154,7 +153,7 @@ pub fn measure(shape: Shape, cpus: [usize; 2], args: &Args) -> Result<Rounds> {
     Ok(all)
 }
 
-/// Connects everybody, and runs a few alternations.
+/// Connects all contenders and runs some alternations.
 fn set(shape: Shape, cpus: [usize; 2], args: &Args, alternations: usize) -> Result<Rounds> {
     let contenders = [
         (Contender::Spin, "spin"),
@@ -191,10 +190,10 @@ fn set(shape: Shape, cpus: [usize; 2], args: &Args, alternations: usize) -> Resu
     machine::pin(cpus[0]).context("pin")?;
     let far = FarThread::spawn(far, cpus[1])?;
     let mut rounds: Rounds = names.iter().map(|c| (*c, Vec::new())).collect();
-    // The first alternation warms up.
+    // The first alternation is the warm-up.
     for alternation in 0..=alternations {
         for i in 0..near.len() {
-            // Nobody is always the one that comes after the same other.
+            // Rotate the order, so that no contender always runs after the same one.
             let side = (i + alternation) % near.len();
             let ms = if alternation == 0 { 10 } else { args.round_ms };
             let end = (ms, args.samples);

@@ -1,20 +1,20 @@
-//! What one round measured, and how requests are timed: alike for every contender.
+//! Measures one round and times its requests, in the same way for every contender.
 
 use fabric::clock::now_ns;
 use hdrhistogram::Histogram;
 
-/// Requests of one round: how many, how long they took.
+/// Number and round trips of a round's requests.
 #[derive(Debug)]
 pub struct Meter {
-    /// Requests answered.
+    /// Number of answered requests.
     pub answered: u64,
     round_trips: Histogram<u64>,
     mask: u64,
 }
 
 impl Meter {
-    /// An empty one. With many in flight every sixteenth request is timed: the clock would be a
-    /// good part of what is measured.
+    /// An empty meter. With 16 or more requests in flight it times every sixteenth request, to
+    /// limit the cost of reading the clock.
     pub fn new(in_flight: usize) -> Self {
         let mut round_trips =
             Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
@@ -26,7 +26,7 @@ impl Meter {
         }
     }
 
-    /// One more was answered; it was posted at `posted_ns` and its answer was seen at `now_ns`.
+    /// Counts an answer to a request posted at `posted_ns` and seen at `now_ns`.
     #[inline]
     pub fn answer(&mut self, posted_ns: u64, now_ns: u64) {
         if self.answered & self.mask == 0 {
@@ -42,25 +42,25 @@ impl Meter {
     }
 }
 
-/// What one contender did in one round.
+/// One contender's result of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Round {
     /// Requests per second.
     pub per_s: f64,
-    /// Median round trip, us.
+    /// Median of the round trips, in us.
     pub p50_us: f64,
-    /// 99th percentile of the round trips, us.
+    /// 99th percentile of the round trips, in us.
     pub p99_us: f64,
-    /// CPU time of both sides per request, us.
+    /// CPU time of both sides per request, in us.
     pub cpu_us: f64,
 }
 
-/// The end of a round: a time on the clock or so many answers, looked at by the client only.
+/// The end of a round, at a time or after a number of answers. Only the client checks it.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
-    /// The time.
+    /// Latest end, on the clock of [`now_ns`].
     pub at_ns: u64,
-    /// The answers.
+    /// Number of answers that end the round.
     pub samples: u64,
 }
 
@@ -73,13 +73,13 @@ impl Deadline {
         }
     }
 
-    /// After so many answers, within ten minutes.
+    /// Ends after `samples` answers, or after ten minutes.
     pub fn after_samples(samples: u64) -> Self {
         let most = Self::after_ms(600_000);
         Deadline { samples, ..most }
     }
 
-    /// Whether the round goes on after so many answers.
+    /// Whether the round continues after `answered` answers.
     #[inline]
     pub fn goes_on(&self, now_ns: u64, answered: u64) -> bool {
         now_ns < self.at_ns && answered < self.samples

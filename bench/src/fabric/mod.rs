@@ -1,10 +1,9 @@
-//! `fabric`: the TCP fabric beside plain sockets.
+//! `fabric`: compares the TCP fabric with plain sockets.
 //!
-//! Four contenders do the same exchange in the same run, on the same two CPUs, in rounds that take
-//! turns: plain sockets that spin, plain sockets that sleep, the fabric's contract with nothing
-//! above it, and the whole library (dispatcher, NIC threads, server). Rates of one alternation are
-//! divided by one another and the median of those ratios is kept: the machine's mood changes
-//! between alternations, seldom within one.
+//! Four contenders do the same exchange in one run, on the same two CPUs, in alternating rounds:
+//! spinning plain sockets, sleeping plain sockets, the bare fabric contract, and the whole library
+//! (dispatcher, NIC threads, server). Ratios are taken within an alternation, and the median of the
+//! ratios is reported: the machine's speed changes between alternations, seldom within one.
 
 mod contract;
 mod duel;
@@ -21,7 +20,7 @@ use fabric::os::Congestion;
 
 pub use shape::Shape;
 
-/// How `fabric` is run.
+/// Arguments of `fabric`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Exchanges, as request:response in bytes.
@@ -66,7 +65,7 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Measures every row, prints the table as it grows, writes the JSON.
+/// Measures every row, prints the table as it grows, and writes the JSON.
 pub fn run(args: &Args) -> Result<()> {
     let cpus = match args.cpus[..] {
         [client, server] => [client, server],
@@ -111,7 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What a connected pair costs while nothing is sent, as a part of one core.
+/// Prints the CPU time of a connected, idle pair of NIC threads, in percent of a core.
 fn idle(cpus: [usize; 2], args: &Args) -> Result<()> {
     let percent = duel::idle_percent(cpus, args)?;
     println!(

@@ -1,6 +1,6 @@
-//! What one would have written in a week over plain sockets, and written well: sizes agreed
-//! beforehand, no headers, answers in order; a burst is one `sendmsg`, everything that is there is
-//! one read, straight into place; buffers of the sizes that serve it best.
+//! A well-written baseline over plain sockets: agreed sizes, no headers, answers in order. A burst
+//! is one `sendmsg`. One read takes everything available, straight into place. Buffer sizes are the
+//! best ones measured.
 
 use std::{
     io,
@@ -21,39 +21,39 @@ use super::{
     shape::Shape,
 };
 
-/// Requests up to this long are copied behind one another; longer ones are sent from where they
-/// lie.
+/// Requests up to this size, in bytes, are copied into one buffer; longer ones are sent from their
+/// memory.
 const COPY_UP_TO: usize = 1024;
-/// `SO_SNDBUF`: below the receive buffer, a reader that lags throws loopback out of step (see the
-/// README).
+/// `SO_SNDBUF` in bytes: with less than the receive buffer, a lagging reader stalls loopback (see
+/// the README).
 const SEND_BUFFER: usize = 1 << 20;
-/// `SO_RCVBUF`: the system's own guesses begin below one large payload.
+/// `SO_RCVBUF` in bytes: the system's automatic sizes begin below one large payload.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// Most that is read at once.
+/// Maximum bytes of one read.
 const READ_UP_TO: usize = 256 << 10;
-/// How long a sleeper sleeps before it looks whether it is to stop.
+/// Time that a sleeping side waits before it checks its stop flag.
 const PATIENCE_MS: i32 = 10;
 
-/// How a side waits.
+/// How a side waits for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It looks again at once.
+    /// Polls again at once.
     Spin,
-    /// It sleeps in the kernel: in the read itself where there is one connection, else in `poll`.
+    /// Sleeps in the kernel: in the read with one connection, else in `poll`.
     Sleep,
 }
 
-/// Memory that messages land in, one behind the other, round and round.
+/// A ring of memory for incoming messages.
 struct Ring {
     bytes: Box<[u8]>,
     at: usize,
-    /// Bytes since the last whole message.
+    /// Bytes received of an incomplete message.
     part: usize,
 }
 
 impl Ring {
     fn new(slots: usize, stride: usize) -> Self {
-        // At least two reads' worth of small messages, so that few reads end at the wrap.
+        // At least 8 KiB, so that few reads of small messages end at the wrap.
         let slots = slots.max(8192 / stride);
         let mut bytes = vec![0u8; slots * stride].into_boxed_slice();
         bytes.fill(1);
@@ -64,7 +64,7 @@ impl Ring {
         }
     }
 
-    /// Where the next bytes go: two runs, the second after the wrap.
+    /// Free memory for the next bytes: two runs, the second after the wrap.
     fn room(&mut self) -> [libc::iovec; 2] {
         let base = self.bytes.as_mut_ptr();
         let first = (self.bytes.len() - self.at).min(READ_UP_TO);
@@ -85,7 +85,7 @@ impl Ring {
         ]
     }
 
-    /// `n` bytes came; how many messages are whole with them.
+    /// Counts `n` received bytes, and returns how many messages they complete.
     fn came(&mut self, n: usize, stride: usize) -> usize {
         self.at += n;
         if self.at >= self.bytes.len() {
@@ -101,19 +101,19 @@ impl Ring {
 struct Connection {
     stream: TcpStream,
     ring: Ring,
-    /// Bytes of an incoming message.
+    /// Size of an incoming message, in bytes.
     stride: usize,
     out: Vec<u8>,
     iov: Vec<libc::iovec>,
     head: usize,
-    /// When each request was sent, oldest first: a ring with a place for each in flight.
+    /// Send time of each request, oldest first: a ring with an entry for each in flight.
     posted_ns: Vec<u64>,
     first: usize,
     last: usize,
 }
 
-// SAFETY: the addresses in `iov` point into `out` and into memory that whoever owns the connection
-// keeps; they are used only under `&mut self`.
+// SAFETY: the addresses in `iov` point into `out`, and into memory that the connection's owner
+// keeps alive; they are used only under `&mut self`.
 unsafe impl Send for Connection {}
 
 impl Connection {
@@ -138,7 +138,7 @@ impl Connection {
     }
 
     fn copy(&mut self, bytes: &[u8]) {
-        // Never grows: room for every slot was taken when it was made.
+        // `out` never grows: `new` reserved room for every slot.
         self.out.extend_from_slice(bytes);
         let len = self.out.len();
         let base = self.out.as_mut_ptr();
@@ -162,17 +162,17 @@ impl Connection {
         self.head < self.iov.len()
     }
 
-    /// One `sendmsg` for all that is queued, or several where the socket takes less.
+    /// Sends everything queued with one `sendmsg`, or several if the socket accepts less.
     fn send(&mut self) -> Result<()> {
         while self.pending() {
             let iov = &mut self.iov[self.head..];
-            // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+            // SAFETY: an all-zero msghdr is valid; the needed fields are set below.
             let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
             msg.msg_iov = iov.as_mut_ptr();
             msg.msg_iovlen = iov.len().min(1024);
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            // SAFETY: the entries point into `out` and into memory that the owner keeps; the socket
-            // is open.
+            // SAFETY: the entries point into `out` and into memory that the owner keeps alive; the
+            // socket is open.
             let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &msg, flags) };
             if sent < 0 {
                 let e = io::Error::last_os_error();
@@ -200,10 +200,10 @@ impl Connection {
         Ok(())
     }
 
-    /// One read; returns how many messages are whole with it.
+    /// Reads once, and returns how many messages the read completes.
     fn receive(&mut self, block: bool) -> Result<usize> {
         let mut iov = self.ring.room();
-        // SAFETY: an all-zero msghdr is valid; the fields that matter are set below.
+        // SAFETY: an all-zero msghdr is valid; the needed fields are set below.
         let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
         msg.msg_iov = iov.as_mut_ptr();
         msg.msg_iovlen = 2;
@@ -225,7 +225,7 @@ impl Connection {
     }
 }
 
-/// Sleeps until a connection can be read, or written where something is pending.
+/// Sleeps until a connection is readable, or writable if it has pending data.
 fn sleep(connections: &[Connection]) {
     let mut fds = [libc::pollfd {
         fd: -1,
@@ -237,11 +237,11 @@ fn sleep(connections: &[Connection]) {
         fd.events = libc::POLLIN | if c.pending() { libc::POLLOUT } else { 0 };
     }
     let n = connections.len().min(fds.len());
-    // SAFETY: `fds` holds at least `n` entries and lives through the call.
+    // SAFETY: `fds` has at least `n` entries and outlives the call.
     unsafe { libc::poll(fds.as_mut_ptr(), n as libc::nfds_t, PATIENCE_MS) };
 }
 
-/// Waits as `wait` says, and returns whether the next read of the only connection may block.
+/// Waits as `wait` says. Returns whether the next read of the only connection may block.
 fn idle(wait: Wait, connections: &[Connection]) -> bool {
     match wait {
         Wait::Spin => {
@@ -256,18 +256,18 @@ fn idle(wait: Wait, connections: &[Connection]) -> bool {
     }
 }
 
-/// The side that asks.
+/// The side that sends requests.
 pub struct Client {
     shape: Shape,
     wait: Wait,
-    /// Samples one behind the other, perhaps for others that ask, too.
+    /// Contiguous samples, possibly shared with other clients.
     samples: Arc<[u8]>,
     connections: Vec<Connection>,
     sent: u64,
 }
 
 impl Client {
-    /// Over connected streams, of these samples from number `first` on.
+    /// A client over connected streams that sends samples from number `first` on.
     pub fn new(
         shape: Shape,
         wait: Wait,
@@ -303,12 +303,12 @@ impl Client {
         self.sent += 1;
     }
 
-    /// One round: keeps the requests in flight until the deadline, then waits for the rest.
+    /// Runs a round: keeps the requests in flight until the deadline, then waits for all answers.
     pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
         let n = self.connections.len();
         let mut now = now_ns();
-        // What was left of a burst is sent before the next is queued: the copies of a burst lie
-        // together.
+        // Requests per connection that wait until the last burst is sent: a burst's copies must be
+        // contiguous.
         let mut waiting = vec![0usize; n];
         for i in 0..self.shape.in_flight {
             self.queue(i % n, now);
@@ -359,18 +359,18 @@ impl Client {
     }
 }
 
-/// The side that answers.
+/// The side that sends responses.
 pub struct Server {
     wait: Wait,
     response: usize,
     outputs: Vec<Box<[u8]>>,
-    /// The output slot each connection answers from next.
+    /// Next output slot of each connection.
     at: Vec<usize>,
     connections: Vec<Connection>,
 }
 
 impl Server {
-    /// Over connected streams.
+    /// A server over connected streams.
     pub fn new(shape: Shape, wait: Wait, streams: Vec<TcpStream>) -> Result<Self> {
         let connections: Vec<_> = streams
             .into_iter()
@@ -389,7 +389,7 @@ impl Server {
         })
     }
 
-    /// Answers until it is told to stop.
+    /// Answers until `stop` is set.
     pub fn serve(&mut self, stop: &AtomicBool) -> Result<()> {
         let mut block = false;
         while !stop.load(Ordering::Relaxed) {
@@ -400,7 +400,7 @@ impl Server {
                 let (output, at) = (&self.outputs[i], &mut self.at[i]);
                 let slots = output.len() / self.response;
                 let mut left = got;
-                // Responses lie one behind the other in their slots: at most two runs.
+                // Responses are contiguous in their slots, so a burst has at most two runs.
                 while left > 0 {
                     let run = left.min(slots - *at);
                     let from = *at * self.response;

@@ -1,6 +1,6 @@
-//! The whole way through the library: dispatcher, tracker, arbiter, NIC threads, server, with the
-//! defaults of the configuration (spin 50 us, yielding after 2, then sleep). What is answered is
-//! issued again by the thread that completes it.
+//! The whole library as a contender: dispatcher, tracker, arbiter, NIC threads, server, with the
+//! configuration's defaults (spin 50 us, yield after 2, then sleep). The completing thread issues a
+//! new sample for each answer.
 
 use std::{
     net::TcpStream,
@@ -40,7 +40,7 @@ use super::{
 const SPIN_NS: u64 = 50_000;
 const TICK_NS: u64 = 25_000_000;
 
-/// Answers at once with `response` bytes.
+/// A service that answers at once with `response` bytes.
 struct Answer {
     response: u32,
     scratch: Mutex<Vec<Finished>>,
@@ -63,12 +63,12 @@ impl Service for Answer {
     }
 }
 
-/// What the completing thread and the harness share.
+/// State shared by the completing thread and the harness.
 struct Run {
     shape: Shape,
     dispatcher: OnceLock<Weak<Dispatcher>>,
     deadline_ns: AtomicU64,
-    /// Answers before the round's end.
+    /// Answers left until the round's end.
     left: AtomicU64,
     in_flight: AtomicU64,
     meter: Mutex<Meter>,
@@ -107,7 +107,7 @@ impl Completer for Again {
             self.run.in_flight.fetch_sub(n, Ordering::Relaxed);
             return;
         }
-        // The completing thread alone writes it during a round.
+        // Only the completing thread writes `left` during a round.
         self.run
             .left
             .store(left.saturating_sub(n), Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Completer for Again {
 
     fn record(&mut self, times: &SampleTimes, alike: u64) {
         self.recorder.record_alike(times, alike);
-        // Uncontended: the harness looks when nothing is in flight.
+        // The lock is uncontended: the harness takes it when no sample is in flight.
         let mut meter = self
             .run
             .meter
@@ -143,21 +143,21 @@ impl Owner for Nobody {
     fn event(&self, _: DispatchEvent) {}
 }
 
-/// Both sides: they run on their own threads.
+/// The dispatcher and the server, each on its own NIC thread.
 pub struct Rails {
     run: Arc<Run>,
     dispatcher: Arc<Dispatcher>,
-    /// Stops the far side when it is dropped.
+    /// Dropping it stops the server.
     server: Server,
 }
 
 impl Rails {
-    /// Over pairs of connected streams, the client's NIC thread on the first CPU, the server's on
-    /// the second.
+    /// Connects both sides over pairs of streams. The client's NIC thread runs on the first CPU,
+    /// the server's on the second.
     pub fn new(shape: Shape, pairs: Vec<(TcpStream, TcpStream)>, cpus: [usize; 2]) -> Result<Self> {
         let source = Arc::new(Region::new(SAMPLES * shape.request)?);
         source.prefault();
-        // A sample that is answered is issued again before its slot is free.
+        // Twice the slots: a new sample is issued before the answered one's slot is free.
         let slots = 2 * shape.slots();
         let run = Arc::new(Run {
             shape,
@@ -234,7 +234,7 @@ impl Rails {
         })
     }
 
-    /// One round; the calling thread only starts it and sleeps.
+    /// Runs one round. The calling thread starts it, then sleeps.
     pub fn round(&mut self, deadline: Deadline, meter: &mut Meter) -> Result<()> {
         let shape = self.run.shape;
         self.run.left.store(deadline.samples, Ordering::Relaxed);
@@ -262,8 +262,7 @@ impl Rails {
             );
             left = 200_000;
         }
-        // `record` follows `complete`; the counts are those of samples recorded, but for the last
-        // few.
+        // `record` follows `complete`: give the last samples time to be recorded.
         std::thread::sleep(Duration::from_millis(1));
         let mut mine = self
             .run
@@ -274,7 +273,7 @@ impl Rails {
         Ok(())
     }
 
-    /// Counts of both sides, as text.
+    /// Counters of both sides, as text.
     pub fn counts(&self) -> String {
         format!(
             "{:?}\n{:?}\n{:?}",
@@ -287,7 +286,7 @@ impl Rails {
 
 impl Drop for Rails {
     fn drop(&mut self) {
-        // The far side would report a lost connection for each.
+        // Without the stop, the server would report each connection as lost.
         self.dispatcher.stop();
     }
 }

@@ -1,6 +1,6 @@
-//! The exchanges that are measured, and the memory both contenders lay them out in.
+//! The shape of an exchange, and how samples and connections are chosen.
 
-/// One exchange: requests of one size answered by responses of another.
+/// An exchange: requests of one size, responses of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Bytes of a request.
@@ -13,8 +13,7 @@ pub struct Shape {
     pub connections: usize,
 }
 
-/// Samples that requests are sent from: more than fit the cache for images, as in a query sample
-/// library.
+/// Number of samples that requests are sent from: as images, they exceed the cache, as in a QSL.
 pub const SAMPLES: usize = 128;
 
 impl Shape {
@@ -23,14 +22,14 @@ impl Shape {
         self.in_flight.div_ceil(self.connections)
     }
 
-    /// The one of so many samples that request number `n` carries. Neighbours in time are not
-    /// neighbours in memory, as in a real run, where LoadGen chooses.
+    /// Index of request `n`'s sample among `of` samples. Successive requests read distant memory,
+    /// as in a real run, where LoadGen chooses samples.
     pub fn sample(n: u64, of: usize) -> usize {
         (n.wrapping_mul(37) % of.max(1) as u64) as usize
     }
 
-    /// The connection that takes the next request after one on `connection` was answered: the same,
-    /// unless there are fewer requests than connections, which then take turns.
+    /// The connection of the next request after an answer on `connection`: the same one. With fewer
+    /// requests than connections, the connections take turns.
     pub fn next(&self, connection: usize) -> usize {
         if self.in_flight < self.connections {
             (connection + 1) % self.connections

@@ -1,4 +1,4 @@
-//! Rows: medians over the alternations, as a line for people and as JSON.
+//! Rows of medians over the alternations, as text and as JSON.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::table::Table;
 
-/// One contender's medians.
+/// Medians of one contender.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Medians {
     per_s: f64,
@@ -18,8 +18,8 @@ pub struct Medians {
     cpu_us: f64,
 }
 
-/// One row of `target/bench/fabric.json`. `plain_*` are those of the better kind of plain sockets;
-/// ratios are medians of the ratios within each alternation.
+/// A row of `target/bench/fabric.json`. `plain_*` are figures of the faster kind of plain sockets.
+/// Ratios are medians of the ratios within each alternation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     request: usize,
@@ -70,7 +70,7 @@ fn to(value: f64, digits: i32) -> f64 {
     (value * unit).round() / unit
 }
 
-/// Makes the row of one shape.
+/// Computes the row of a shape.
 pub fn row(shape: Shape, rounds: &Rounds) -> Row {
     let of = |c: Contender| {
         let found = rounds.iter().find(|(name, _)| *name == c);
@@ -138,7 +138,7 @@ pub fn head() -> Table {
 }
 
 impl Row {
-    /// Its cells, in the order of [`head`].
+    /// The row's cells, in the order of [`head`].
     pub fn cells(&self) -> Vec<String> {
         let shape = [
             self.request,
@@ -171,9 +171,9 @@ impl Row {
     }
 }
 
-/// Says of each row that has a target whether it is met.
+/// Prints for each row with a target whether the row meets it.
 pub fn targets(rows: &[Row]) {
-    // The targets are the fabric's, where it takes part.
+    // The targets apply to the fabric; skip rows without it.
     for r in rows.iter().filter(|r| r.per_s > 0.0) {
         let (wanted, met) = match (r.request, r.in_flight) {
             (150_528, 16..) => ("at least 0.9 of plain sockets", r.ratio >= 0.9),

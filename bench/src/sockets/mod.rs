@@ -1,7 +1,7 @@
-//! `sockets`: plain sockets alone, over several rails, each with a thread at either end.
+//! `sockets`: measures plain sockets over several rails, each with a thread at either end.
 //!
-//! What `cargo xtask bench defaults` puts beside the library where payloads are large: as many
-//! connections and as many threads, and nothing that the library has to do.
+//! `cargo xtask bench defaults` uses it as the library's baseline for large payloads: as many
+//! connections and threads, without the library's work.
 
 use std::{
     path::PathBuf,
@@ -26,7 +26,7 @@ use crate::{
     machine,
 };
 
-/// How `sockets` is run.
+/// Arguments of `sockets`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Rails: pairs of threads.
@@ -56,21 +56,21 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// What all rails together did.
+/// The result of all rails together.
 #[derive(Debug, Serialize)]
 struct Row {
     rails: usize,
     connections: usize,
     in_flight: usize,
-    /// Requests a second.
+    /// Requests per second.
     per_s: f64,
-    /// Gigabytes of requests a second.
+    /// Gigabytes of requests per second.
     gb_per_s: f64,
-    /// CPU time of both sides for a gigabyte, seconds.
+    /// CPU time of both sides for each gigabyte of requests, in seconds.
     cpu_s_per_gb: f64,
 }
 
-/// One round of all rails; prints its row, writes the JSON.
+/// Runs one round on all rails, prints its row and writes the JSON.
 pub fn run(args: &Args) -> Result<()> {
     ensure!(
         (1..=64).contains(&args.rails)
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (mut near, mut far) = (Vec::new(), Vec::new());
     let samples: Arc<[u8]> = vec![1u8; args.samples * args.request].into();
     for rail in 0..args.rails {
-        // Rails do not read the same at the same time.
+        // Rails begin at different samples, so that they do not read the same memory at once.
         let first = (rail * args.samples / args.rails) as u64;
         let (ours, theirs) = pairs(args.connections, &Congestion::Auto)?
             .into_iter()
@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
         .map(|mut c| {
             thread::spawn(move || {
                 let mut meter = Meter::new(shape.in_flight);
-                // It goes back whole: a connection that closes is an error at the other end.
+                // Return the client: closing its connections now would be an error at the server.
                 c.round(deadline, &mut meter).map(|()| (c, meter.answered))
             })
         })

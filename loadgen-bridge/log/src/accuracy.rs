@@ -1,4 +1,4 @@
-//! LoadGen's accuracy log, one record at a time: it may be far larger than memory.
+//! Reads LoadGen's accuracy log one record at a time, since it may exceed memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -6,37 +6,37 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// The longest record that is read, in bytes of the file, which has two per byte of the response.
+/// Maximum length of a record in the file, in bytes; the file has two bytes per response byte.
 const RECORD_AT_MOST: u64 = 1 << 30;
 
-/// The accuracy log is not what LoadGen writes.
+/// A defect of an accuracy log.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}:{line}: {why}")]
 pub struct LogError {
     /// The file.
     pub path: PathBuf,
-    /// The line, from 1; 0 if the file cannot be opened.
+    /// Number of the line, from 1; 0 if the file cannot be opened.
     pub line: usize,
-    /// What is wrong with it.
+    /// What is wrong with the line.
     pub why: String,
 }
 
-/// One response.
+/// A logged response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccuracyRecord {
-    /// The sample's number in the order of issue.
+    /// The sample's position in the order of issue.
     pub seq_id: u64,
-    /// Which sample of the QSL it is.
+    /// Index of the sample in the QSL.
     pub qsl_idx: u64,
     /// The response's bytes.
     pub data: Vec<u8>,
-    /// The first token's bytes, where tokens were measured.
+    /// The first token's bytes, if LoadGen measured tokens.
     pub token_data: Option<Vec<u8>>,
-    /// How many tokens, where they were measured.
+    /// Number of tokens, if LoadGen measured tokens.
     pub token_count: Option<i64>,
 }
 
-/// The line of one record. Hexadecimal text is borrowed from the line.
+/// A record's line. Hexadecimal text borrows from the line.
 #[derive(Deserialize)]
 struct Line<'a> {
     seq_id: u64,
@@ -46,9 +46,7 @@ struct Line<'a> {
     token_count: Option<i64>,
 }
 
-/// Reads the records of a log in the order in which they were written.
-///
-/// After the first error there are no more.
+/// Iterates over the records of a log in their order. The iteration ends after the first error.
 #[derive(Debug)]
 pub struct AccuracyLog<R> {
     path: PathBuf,
@@ -83,7 +81,7 @@ impl AccuracyLog<BufReader<File>> {
 }
 
 impl<R: BufRead> AccuracyLog<R> {
-    /// Reads from anything; `path` is for the errors.
+    /// Reads a log from any reader; `path` is for errors.
     pub fn new(reader: R, path: &Path) -> Self {
         Self {
             path: path.to_owned(),
@@ -102,7 +100,7 @@ impl<R: BufRead> AccuracyLog<R> {
         }
     }
 
-    /// The next line without white space around it; empty at the end of the file.
+    /// The next non-empty line, trimmed; empty at the end of the file.
     fn next_line(&mut self) -> Result<&[u8], LogError> {
         loop {
             self.buffer.clear();

@@ -1,9 +1,9 @@
-//! LoadGen's detailed log: the settings of a run, its results, its errors and its phases.
+//! Reads LoadGen's detailed log: the settings of a run, its results, errors and phases.
 //!
-//! LoadGen writes a line before it issues a series of queries (`generated_query_count`), and
-//! before that one that says what the series is for: `Starting accuracy mode`, one series for each
-//! set of samples that fits into memory; `Starting performance mode`, one; and in find-peak one for
-//! each rate that is tried. The verdict on a rate stands nowhere: what LoadGen tries next shows it.
+//! Before it issues a series of queries LoadGen writes a line (`generated_query_count`). An earlier
+//! line names the purpose of the series. `Starting accuracy mode` has one series for each set of
+//! samples that fits into memory, `Starting performance mode` one, and find-peak one for each tried
+//! rate. The log has no verdict on a rate: the rate that LoadGen tries next shows it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,58 +14,58 @@ use serde::de::IgnoredAny;
 
 use crate::scenario::{Scenario, TestMode};
 
-/// Begins each line that LoadGen writes.
+/// Beginning of each line that LoadGen writes.
 const MARKER: &str = ":::MLLOG";
-/// Longer lines (lists of loaded samples) are not kept, in bytes.
+/// Maximum length of a kept line in bytes; lists of loaded samples may be longer.
 const KEPT_LINE: usize = 16 << 10;
-/// How many of LoadGen's error messages are kept, and of its warnings.
+/// Maximum number of kept error messages, and of kept warnings.
 const MESSAGES_KEPT: usize = 20;
 
-/// What a phase of a run is for.
+/// The purpose of a phase.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PhaseKind {
-    /// Every sample once, in as many series of queries as there are sets of samples.
+    /// Every sample once, with one series of queries for each set of samples.
     Accuracy,
-    /// The scenario's traffic, measured.
+    /// The scenario's queries, measured.
     Performance,
     /// One rate of find-peak.
     Step {
-        /// The rate that was tried, in queries per second.
+        /// The tried rate, in queries per second.
         qps: f64,
-        /// Whether LoadGen found its bound on latency kept; none where the log ends before.
+        /// Whether the rate kept the latency limit; `None` if the log ends before the verdict.
         met: Option<bool>,
     },
 }
 
-/// One phase of a run.
+/// A phase of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Phase {
-    /// What it is for.
+    /// The phase's purpose.
     pub kind: PhaseKind,
-    /// Series of queries: in accuracy mode the sets of samples, else 1.
+    /// Number of series of queries: in accuracy mode one for each set of samples, else 1.
     pub series: u64,
-    /// Queries that LoadGen made for it beforehand. It issues no more.
+    /// Number of queries that LoadGen generated for the phase, an upper limit of what it issues.
     pub queries: u64,
-    /// Samples of those.
+    /// Number of samples in those queries.
     pub samples: u64,
 }
 
-/// The detailed log. Of each key the first value counts, as in the official checker.
+/// The detailed log. The first value of a key counts, as in the official checker.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Detail {
-    /// LoadGen's own text of each value, without quotation marks.
+    /// LoadGen's text of each value, without quotation marks.
     values: BTreeMap<String, String>,
-    /// The phases, in the order they were run.
+    /// The phases, in the order of the run.
     pub phases: Vec<Phase>,
-    /// The rate that find-peak ended with, in queries per second.
+    /// The final rate of find-peak, in queries per second.
     pub peak_qps: Option<f64>,
-    /// Errors that LoadGen logged.
+    /// Number of errors that LoadGen logged.
     pub errors: usize,
     /// Texts of the first 20 errors.
     pub error_messages: Vec<String>,
     /// Texts of the first 20 warnings.
     pub warning_messages: Vec<String>,
-    /// Numbers, from 1, of LoadGen's lines that are not JSON. The official checker ends at the
+    /// Numbers, from 1, of LoadGen's lines that are not JSON. The official checker stops at the
     /// first.
     pub unreadable: Vec<usize>,
 }
@@ -75,7 +75,7 @@ impl Detail {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or does not begin as LoadGen's log does.
+    /// The file cannot be read, or does not begin with LoadGen's marker.
     pub fn open(path: &Path) -> Result<Self> {
         let mut log = BufReader::new(File::open(path)?);
         if !log.fill_buf()?.starts_with(MARKER.as_bytes()) {
@@ -85,11 +85,11 @@ impl Detail {
         Self::read(log)
     }
 
-    /// Reads a log to its end. Lines without LoadGen's marker are skipped.
+    /// Reads a log to its end. Skips lines without LoadGen's marker.
     ///
     /// # Errors
     ///
-    /// Those of `log`.
+    /// `log` fails to read.
     pub fn read(mut log: impl BufRead) -> Result<Self> {
         let mut detail = Detail::default();
         let mut series = Series::default();
@@ -106,13 +106,13 @@ impl Detail {
         Ok(detail)
     }
 
-    /// The scenario that LoadGen ran.
+    /// The scenario of the run.
     pub fn scenario(&self) -> Option<Scenario> {
         let name = self.get("effective_scenario")?;
         Scenario::ALL.into_iter().find(|s| s.name() == name)
     }
 
-    /// The mode that LoadGen ran.
+    /// The mode of the run.
     pub fn mode(&self) -> Option<TestMode> {
         let name = self.get("effective_test_mode")?;
         TestMode::ALL.into_iter().find(|m| m.name() == name)
@@ -128,17 +128,17 @@ impl Detail {
         self.get(key).unwrap_or_default().to_owned()
     }
 
-    /// A count or a seed.
+    /// The value of `key` as a count or a seed.
     pub fn whole(&self, key: &str) -> Option<u64> {
         self.get(key)?.parse().ok()
     }
 
-    /// Any number.
+    /// The value of `key` as a number.
     pub fn number(&self, key: &str) -> Option<f64> {
         self.get(key)?.parse().ok()
     }
 
-    /// `true` or `false`; LoadGen writes numbers for some.
+    /// The value of `key` as a flag; LoadGen writes some flags as numbers.
     pub fn flag(&self, key: &str) -> Option<bool> {
         let text = self.get(key)?;
         text.parse()
@@ -146,7 +146,7 @@ impl Detail {
             .or_else(|| Some(text.parse::<f64>().ok()? != 0.0))
     }
 
-    /// The settings that LoadGen ran with, `audit.config` included: names without `effective_`.
+    /// The settings of the run, `audit.config` included, by name without `effective_`.
     pub fn effective(&self) -> BTreeMap<String, String> {
         let own = |(key, value): (&String, &String)| {
             Some((key.strip_prefix("effective_")?.to_owned(), value.clone()))
@@ -154,7 +154,7 @@ impl Detail {
         self.values.iter().filter_map(own).collect()
     }
 
-    /// The names of the nodes behind "Network SUT: a + b", each without its text in brackets.
+    /// The node names in "Network SUT: a + b", each without its text in parentheses.
     pub fn nodes(&self) -> Vec<String> {
         let name = self.get("sut_name").unwrap_or_default();
         let nodes = name.split_once(':').map_or("", |(_, nodes)| nodes);
@@ -169,8 +169,8 @@ impl Detail {
         if serde_json::from_str::<IgnoredAny>(json).is_err() {
             self.unreadable.push(number);
         }
-        // LoadGen escapes nothing, so this is not always JSON;
-        // what it writes around key and value is always the same.
+        // LoadGen does not escape values, so a line may be invalid JSON. The text around key and
+        // value is constant.
         let Some((key, rest)) = json
             .split_once("\"key\": \"")
             .and_then(|(_, rest)| rest.split_once("\", \"value\": "))
@@ -205,7 +205,7 @@ impl Detail {
         }
     }
 
-    /// What comes next, and so what the last rate came to.
+    /// Handles a message about the next series, which also judges the last rate.
     fn message(&mut self, text: &str, series: &mut Series) {
         let bounds = |text: &str| -> Option<(String, String)> {
             let (_, inside) = text.split_once('[')?;
@@ -240,12 +240,12 @@ impl Detail {
         }
     }
 
-    /// The last rate was good if it is the lower bound now.
+    /// Judges the last rate: it kept the limit if it is now the lower bound.
     fn judge_rate(&mut self, low: &str, series: &Series) {
         self.judge(series.tried.as_deref() == Some(low));
     }
 
-    /// Says of the last step whether it was good, unless that was said.
+    /// Sets the verdict of the last step, unless it is set.
     fn judge(&mut self, good: bool) {
         if let Some(Phase {
             kind: PhaseKind::Step { met, .. },
@@ -256,7 +256,7 @@ impl Detail {
         }
     }
 
-    /// A series of queries is about to be issued.
+    /// Records a series of queries that LoadGen is about to issue.
     fn series(&mut self, series: &mut Series, samples_per_query: u64) {
         let kind = match &series.kind {
             Some(Next::Accuracy) => PhaseKind::Accuracy,
@@ -289,20 +289,20 @@ impl Detail {
     }
 }
 
-/// What the next series of queries is for.
+/// The purpose of the next series of queries.
 enum Next {
     Accuracy,
     Performance,
-    /// With its rate as LoadGen writes it, which is how rates are compared.
+    /// A rate in LoadGen's own text, because rates are compared as text.
     Step(String),
 }
 
-/// Where the reading of a log stands.
+/// The state of reading: the current series of queries.
 #[derive(Default)]
 struct Series {
     kind: Option<Next>,
     queries: u64,
-    /// The last rate that was tried.
+    /// The last tried rate.
     tried: Option<String>,
 }
 
@@ -310,7 +310,7 @@ struct Series {
 mod tests {
     use super::*;
 
-    /// A log of these keys and values.
+    /// Makes a log of these keys and values, and reads it.
     fn read(lines: &[(&str, &str)]) -> Detail {
         let line = |(key, value): &(&str, &str)| {
             format!(
@@ -409,7 +409,7 @@ mod tests {
         }
     }
 
-    /// The rates that were tried and what they came to.
+    /// The tried rates and their verdicts.
     fn steps(detail: &Detail) -> Vec<(f64, Option<bool>)> {
         let step = |p: &Phase| match p.kind {
             PhaseKind::Step { qps, met } => (qps, met),

@@ -1,4 +1,4 @@
-//! Reads the logs that LoadGen leaves in a run's folder. This crate needs no C++.
+//! Reads LoadGen's logs from a run's folder, without C++.
 
 mod accuracy;
 mod detail;
@@ -10,7 +10,7 @@ pub use scenario::{Scenario, TestMode};
 
 /// Name of the summary in a run's folder.
 pub const SUMMARY: &str = "mlperf_log_summary.txt";
-/// Name of the detailed log.
+/// Name of the detailed log in a run's folder.
 pub const DETAIL: &str = "mlperf_log_detail.txt";
-/// Name of the accuracy log.
+/// Name of the accuracy log in a run's folder.
 pub const ACCURACY: &str = "mlperf_log_accuracy.json";

@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(i32)]
 pub enum Scenario {
-    /// One sample at a time, the next when it is answered; a percentile of the latency.
+    /// One sample at a time, each after the last answer; the result is a percentile of the latency.
     #[serde(
         alias = "single_stream",
         alias = "single-stream",
         alias = "singlestream"
     )]
     SingleStream = 0,
-    /// N samples at a time, the next when they are answered; a percentile of the query's latency.
+    /// N samples at a time, each query after the last answer; the result is a percentile of the
+    /// query's latency.
     #[serde(alias = "multi_stream", alias = "multi-stream", alias = "multistream")]
     MultiStream = 1,
-    /// Single samples at Poisson-distributed times; whether
-    /// a percentile of the latency keeps its bound.
+    /// Single samples at Poisson-distributed times; a percentile of the latency must keep a limit.
     #[serde(alias = "server")]
     Server = 2,
-    /// All samples at once; samples per second.
+    /// All samples at once; the result is samples per second.
     #[serde(alias = "offline")]
     Offline = 3,
 }
 
 impl Scenario {
-    /// All of them.
+    /// All scenarios.
     pub const ALL: [Scenario; 4] = [
         Scenario::SingleStream,
         Scenario::MultiStream,
@@ -53,20 +53,20 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// What kind of run.
+/// The mode of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(i32)]
 pub enum TestMode {
     /// Accuracy, then performance.
     #[serde(alias = "submission_run", alias = "submission")]
     SubmissionRun = 0,
-    /// Every sample once, and every response into the accuracy log.
+    /// Every sample once; LoadGen logs every response in the accuracy log.
     #[serde(alias = "accuracy_only", alias = "accuracy")]
     AccuracyOnly = 1,
-    /// The scenario's traffic, measured.
+    /// A measured run of the scenario.
     #[serde(alias = "performance_only", alias = "performance")]
     PerformanceOnly = 2,
-    /// The highest rate that is valid in Server. Other scenarios do not have it.
+    /// The search for the highest valid rate. Server only.
     #[serde(
         alias = "find_peak_performance",
         alias = "find_peak",
@@ -76,7 +76,7 @@ pub enum TestMode {
 }
 
 impl TestMode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [TestMode; 4] = [
         TestMode::SubmissionRun,
         TestMode::AccuracyOnly,
@@ -84,12 +84,12 @@ impl TestMode {
         TestMode::FindPeakPerformance,
     ];
 
-    /// Whether every sample is asked for once, and every response logged.
+    /// Whether the mode issues every sample once and logs every response.
     pub fn has_accuracy(self) -> bool {
         matches!(self, TestMode::SubmissionRun | TestMode::AccuracyOnly)
     }
 
-    /// LoadGen's spelling.
+    /// LoadGen's spelling, as in its logs.
     pub fn name(self) -> &'static str {
         match self {
             TestMode::SubmissionRun => "SubmissionRun",

@@ -1,6 +1,6 @@
-//! Intervals of what a run came to, from the run itself: its ticks are drawn again and again, with
-//! replacement and in blocks, since what slows one tick slows its neighbours; and where there are
-//! several runs of a setting, whole runs are drawn before that.
+//! Confidence intervals from resampled ticks (a block bootstrap). Ticks are drawn with replacement,
+//! in blocks, because neighbouring ticks are correlated. With several runs of a setting, whole runs
+//! are drawn first.
 //!
 //! The seed is fixed: the same runs give the same page.
 
@@ -9,35 +9,35 @@ use record::{Run, timeline::Timeline};
 
 use crate::latency::Latencies;
 
-/// How often everything is drawn anew.
+/// Number of bootstrap draws.
 pub const DRAWS: usize = 800;
 const SEED: u64 = 0x5161_6c6c_7964_6e6f;
 
-/// What one draw of a group came to.
+/// The result of one draw from a group.
 #[derive(Clone, Debug, Default)]
 pub struct Draw {
-    /// Its latencies.
+    /// The drawn latencies.
     pub latency: Latencies,
     /// Samples per second.
     pub per_s: f64,
 }
 
 impl Draw {
-    /// A quantile of its latencies in microseconds.
+    /// A quantile of the drawn latencies, in microseconds.
     pub fn quantile_us(&self, quantile: f64) -> f64 {
         self.latency.quantile_us(quantile).unwrap_or(f64::NAN)
     }
 }
 
-/// Least ticks of a run that is drawn from.
+/// Minimum number of ticks of a run to draw from.
 const LEAST: usize = 8;
 
-/// Ticks in a block: as many as there are blocks.
+/// Number of ticks in a block: the square root of all ticks, so there are as many blocks.
 fn block(ticks: usize) -> usize {
     ((ticks as f64).sqrt().ceil() as usize).max(1)
 }
 
-/// Why runs that were drawn from nothing have no intervals.
+/// Why these runs have no draws, and thus no intervals.
 pub fn why_none(runs: &[&Run]) -> &'static str {
     match runs.iter().all(|r| r.timeline.is_some()) {
         true => "not all of these runs have 8 ticks or more on their clock",
@@ -48,7 +48,7 @@ pub fn why_none(runs: &[&Run]) -> &'static str {
 fn timelines<'a>(runs: &[&'a Run]) -> Option<Vec<&'a Timeline>> {
     let all = runs.iter().map(|r| r.timeline.as_ref());
     let all: Vec<&Timeline> = all.collect::<Option<_>>()?;
-    // A few ticks have nothing to be drawn from.
+    // A few ticks are not enough to draw from.
     all.iter().all(|t| t.ticks.len() >= LEAST).then_some(all)
 }
 
@@ -63,7 +63,7 @@ fn once(timelines: &[&Timeline], rng: &mut Rng) -> Draw {
             let from = rng.usize(..n);
             let length = block.min(n - drawn);
             for i in 0..length {
-                // Round the end, so that every tick is as likely as any other.
+                // Wrap around the end, so that every tick is equally likely.
                 let tick = &timeline.ticks[(from + i) % n];
                 draw.latency.add(&tick.latency);
                 completed += tick.completed;
@@ -76,14 +76,14 @@ fn once(timelines: &[&Timeline], rng: &mut Rng) -> Draw {
     draw
 }
 
-/// As many draws of these runs as are made; `None` where one kept no timeline, or few ticks.
+/// [`DRAWS`] draws from these runs; `None` if a run has no timeline or too few ticks.
 pub fn draws(runs: &[&Run], which: u64) -> Option<Vec<Draw>> {
     let timelines = timelines(runs)?;
     let mut rng = Rng::with_seed(SEED ^ which.wrapping_mul(0x9e37_79b9));
     Some((0..DRAWS).map(|_| once(&timelines, &mut rng)).collect())
 }
 
-/// Means of as many of these figures, one of a run each, as there are; `None` where there is one.
+/// [`DRAWS`] means of figures drawn with replacement, one for each run; `None` for fewer than two.
 pub fn means(figures: &[f64], which: u64) -> Option<Vec<f64>> {
     let n = figures.len();
     let mut rng = Rng::with_seed(SEED ^ which.wrapping_mul(0x9e37_79b9));
@@ -91,7 +91,7 @@ pub fn means(figures: &[f64], which: u64) -> Option<Vec<f64>> {
     (n > 1).then(|| (0..DRAWS).map(|_| mean()).collect())
 }
 
-/// The 2.5th and the 97.5th percentile, and the median.
+/// The 2.5th percentile, the median, and the 97.5th percentile.
 pub fn interval(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
     values.retain(|v| v.is_finite());
     if values.len() < DRAWS / 2 {
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Ticks whose latencies wander by `spread` around `us`.
+    /// A run whose ticks' latencies vary by `spread` around `us`.
     fn run(us: f64, spread: f64, seed: u64) -> Run {
         let mut rng = Rng::with_seed(seed);
         let mut tick = || {

@@ -1,4 +1,4 @@
-//! Tables and charts of groups beside each other.
+//! Tables and charts of groups side by side.
 
 use record::Run;
 
@@ -18,7 +18,7 @@ use crate::{
     text,
 };
 
-/// Each figure of each group beside the first group's.
+/// The table of each group's figures beside the first group's.
 pub fn differences(found: &[Found]) -> String {
     let row = |f: &Found, d: &Difference| {
         let said = |ratio| change(ratio, d.figure);
@@ -68,7 +68,7 @@ pub fn differences(found: &[Found]) -> String {
     figure("differences", "Differences", &table(&heading, &rows), &note)
 }
 
-/// Mean stages of a group, with what comes before `issue_query` where each run knows it.
+/// Mean stages of a group, with `scheduled -> issue` only if every run has it.
 fn stages(group: &Group<'_>) -> Vec<StageMean> {
     let all: Vec<Means> = group.runs.iter().map(|r| Means::of(r)).collect();
     let shortest = all.iter().min_by_key(|m| m.stages.len());
@@ -82,7 +82,7 @@ fn stages(group: &Group<'_>) -> Vec<StageMean> {
         .collect()
 }
 
-/// A row for each stage, a column for each group, and a bar above each.
+/// A bar for each group, then a table with a row for each stage and a column for each group.
 fn stages_table(groups: &[Group<'_>]) -> String {
     let means: Vec<Vec<StageMean>> = groups.iter().map(stages).collect();
     let top = means.iter().map(|m| sum(m)).fold(0.0, f64::max);
@@ -115,7 +115,7 @@ fn stages_table(groups: &[Group<'_>]) -> String {
     format!("{bars}{}", table(&heading, &rows))
 }
 
-/// Percentiles and stages.
+/// The pictures of percentiles and stages.
 pub fn latency(groups: &[Group<'_>]) -> String {
     let totals: Vec<_> = groups.iter().map(Group::total).collect();
     let curves: Vec<Curve<'_>> = groups
@@ -139,7 +139,7 @@ pub fn latency(groups: &[Group<'_>]) -> String {
     )
 }
 
-/// Throughput and p99 over time, a line a run.
+/// Throughput and p99 over time, with a line for each run.
 pub fn over_time(groups: &[Group<'_>]) -> String {
     let runs = groups
         .iter()
@@ -147,7 +147,7 @@ pub fn over_time(groups: &[Group<'_>]) -> String {
     let kept = runs.filter_map(|(g, r)| Some((g, r, r.timeline.as_ref()?)));
     let kept: Vec<_> = kept.collect();
     let axes = kept.iter().map(|(.., t)| Axis::of(t));
-    // The longest columns hold at least a tick of each run.
+    // The longest columns contain at least one tick of each run.
     let Some(axis) = axes.max_by(|a, b| a.each_s.total_cmp(&b.each_s)) else {
         return absent("None of these runs kept a timeline.");
     };

@@ -1,4 +1,4 @@
-//! Each figure of a group beside the first group's, and whether they differ by more than noise.
+//! Compares a group's figures with the first group's: does the difference exceed noise?
 
 use record::{LoadgenRecord, Run, RunRecord, Stage};
 
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::text;
 
-/// A figure that is compared, in samples per second or microseconds.
+/// A compared figure, in samples per second or microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// Its name.
+    /// The name of the figure.
     pub name: &'static str,
     source: Source,
 }
@@ -20,7 +20,7 @@ pub struct Figure {
 enum Source {
     /// Samples per second.
     Rate,
-    /// LoadGen's own figure, which alone counts: from the time for which a query was scheduled.
+    /// LoadGen's figure, on which its verdict rests: measured from the scheduled time of a query.
     Loadgen(fn(&LoadgenRecord) -> Option<f64>),
     /// A quantile of the time from issue to completion.
     Quantile(f64),
@@ -30,7 +30,7 @@ const fn figure(name: &'static str, source: Source) -> Figure {
     Figure { name, source }
 }
 
-/// The figures, in the order of the table.
+/// All figures, in the order of the table.
 const FIGURES: [Figure; 9] = [
     figure("samples/s", Source::Rate),
     figure(
@@ -49,8 +49,8 @@ const FIGURES: [Figure; 9] = [
     figure("p99.9", Source::Quantile(0.999)),
 ];
 
-/// Names of the figures that a scenario is about: LoadGen's, by which it judges, then ours, whose
-/// noise is known. Offline has the rate alone.
+/// Names of a scenario's main figures: LoadGen's, on which its verdict rests, then ours, whose
+/// noise is known. Offline has only the rate.
 fn that_matter(run: &RunRecord) -> &'static [&'static str] {
     let tokens = run.loadgen.as_ref().is_some_and(|l| l.ttft.is_some());
     match run.scenario.as_str() {
@@ -85,12 +85,12 @@ impl Figure {
         (value > 0.0).then_some(value)
     }
 
-    /// The figure of each run of a group, where all have it.
+    /// The figure of each run of a group; `None` unless all runs have it.
     fn of_each(self, group: &Group<'_>) -> Option<Vec<f64>> {
         group.runs.iter().map(|r| self.of(r)).collect()
     }
 
-    /// The figure of a group: of its histograms together, or the mean of its runs.
+    /// The figure of a group: from its merged histograms, or the mean of its runs.
     fn of_group(self, group: &Group<'_>) -> Option<f64> {
         if let (Source::Quantile(q), Some(all)) = (self.source, group.total()) {
             return Some(all.value_at_quantile(q) as f64 / 1000.0).filter(|us| *us > 0.0);
@@ -99,7 +99,7 @@ impl Figure {
         Some(each.iter().sum::<f64>() / each.len().max(1) as f64)
     }
 
-    /// The figure of a bootstrap's draw, which has none of LoadGen's.
+    /// The figure of a bootstrap draw; NaN for LoadGen's figures.
     fn of_draw(self, draw: &Draw) -> f64 {
         match self.source {
             Source::Rate => draw.per_s,
@@ -117,42 +117,42 @@ impl Figure {
     }
 }
 
-/// One figure of one group beside the first group's.
+/// One figure of a group beside the first group's.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// Which figure.
+    /// The figure.
     pub figure: Figure,
-    /// The first group's, and this one's.
+    /// The values of the first group and of this group.
     pub values: (f64, f64),
-    /// How many times the first group's this one's is.
+    /// This group's value divided by the first group's.
     pub ratio: f64,
-    /// Between what that lies with 95 %, where the runs kept timelines.
+    /// The 95 % interval of the ratio, if the runs suffice for one.
     pub interval: Option<(f64, f64)>,
 }
 
 impl Difference {
-    /// Whether it is more than noise; `None` where nothing says what noise is.
+    /// Whether the difference exceeds noise; `None` without an interval.
     pub fn is_real(&self) -> Option<bool> {
         let (low, high) = self.interval?;
         Some(low > 1.0 || high < 1.0)
     }
 }
 
-/// A group beside the first one.
+/// A group compared with the first one.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The first group's name, and this one's.
+    /// Names of the first group and of this group.
     pub names: (String, String),
-    /// This one's colour.
+    /// This group's colour.
     pub colour: &'static str,
-    /// What differs.
+    /// The compared figures.
     pub all: Vec<Difference>,
-    /// Why there are no intervals, where there are none.
+    /// Why there are no intervals, if there are none.
     pub without: &'static str,
-    /// What else was asked of this one, so that neither is better.
+    /// How this group's load or scenario differs, so that neither group can be called better.
     asked_other: Option<&'static str>,
     matter: &'static [&'static str],
-    /// The least number of runs in either.
+    /// The smaller number of runs of both groups.
     runs: usize,
 }
 
@@ -194,7 +194,7 @@ fn beside(first: &Group<'_>, other: &Group<'_>, at: usize) -> Found {
         };
         let interval = ratios.and_then(|ratios| {
             let (low, middle, high) = interval(ratios)?;
-            // Buckets are coarser than the histograms: their width is about the exact ratio.
+            // Buckets are coarser than histograms, so scale the interval to the exact ratio.
             Some((ratio * low / middle, ratio * high / middle))
         });
         Some(Difference {
@@ -215,7 +215,7 @@ fn beside(first: &Group<'_>, other: &Group<'_>, at: usize) -> Found {
     }
 }
 
-/// Every group but the first beside the first.
+/// Compares every other group with the first.
 pub fn all(groups: &[Group<'_>]) -> Vec<Found> {
     let others = groups.iter().enumerate().skip(1);
     others
@@ -224,7 +224,7 @@ pub fn all(groups: &[Group<'_>]) -> Vec<Found> {
 }
 
 impl Found {
-    /// A few plain sentences.
+    /// A few plain sentences on the main figures.
     pub fn sentence(&self) -> String {
         let (first, other) = &self.names;
         let found = |name: &&str| self.all.iter().find(|d| d.figure.name == *name);
@@ -281,7 +281,7 @@ impl Found {
     }
 }
 
-/// Of repetitions of one setting: how far they lie from each other.
+/// How far repetitions of one setting differ, in a sentence.
 pub fn spread(group: &Group<'_>) -> Vec<String> {
     let figures = FIGURES.into_iter().filter_map(|figure| {
         let values: Vec<f64> = group.runs.iter().filter_map(|r| figure.of(r)).collect();

@@ -1,11 +1,11 @@
-//! Repetitions of one setting together, and the settings that differ between groups.
+//! Groups repetitions of one setting, and finds the settings that differ between groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::Histogram;
 use record::{Run, Stage};
 
-/// What differs between repetitions of one setting: seeds, and where things are written.
+/// Settings that may differ between repetitions: seeds, and output paths.
 const PER_RUN: &[&str] = &[
     "qsl_rng_seed",
     "sample_index_rng_seed",
@@ -19,28 +19,28 @@ const PER_RUN: &[&str] = &[
     "loadgen.output_dir",
 ];
 
-/// The rate that Server is asked for; idle in the other scenarios.
+/// The target rate of Server; unused in other scenarios.
 const RATE: &str = "server_target_qps";
 
 /// Colours of groups.
 const COLOURS: [&str; 6] = ["r0", "r1", "r2", "r3", "r4", "r5"];
 
-/// Runs of one setting.
+/// The runs of one setting.
 pub struct Group<'a> {
-    /// Its letter, and the name of its first run: `A server`.
+    /// The group's letter, and the name of its first run: `A server`.
     pub name: String,
-    /// Its colour.
+    /// The group's colour, a variable of the style sheet.
     pub colour: &'static str,
     /// The runs.
     pub runs: Vec<&'a Run>,
     settings: BTreeMap<String, String>,
 }
 
-/// What a run was made with, by name.
+/// The settings of a run, by name.
 fn settings(run: &Run) -> BTreeMap<String, String> {
     let r = &run.summary.run;
     let mut all = BTreeMap::new();
-    // What is in force comes later, and counts.
+    // Effective settings override the configuration, so add them later.
     all.extend(run.configuration("frontend.yaml"));
     for (i, a) in r.system.accelerators.iter().enumerate() {
         let keys = run.configuration(&format!("accelerator-{}.yaml", a.node));
@@ -88,7 +88,7 @@ fn settings(run: &Run) -> BTreeMap<String, String> {
     all
 }
 
-/// The runs, those of the same settings together, in the order in which they came.
+/// Groups the runs by their settings, in the order of first appearance.
 pub fn of(runs: &[Run]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for run in runs {
@@ -112,7 +112,7 @@ pub fn of(runs: &[Run]) -> Vec<Group<'_>> {
     groups
 }
 
-/// Settings that differ, with each group's value.
+/// The settings that differ, with each group's value.
 pub fn differing(groups: &[Group<'_>]) -> Vec<(String, Vec<String>)> {
     let names: BTreeSet<&String> = groups.iter().flat_map(|g| g.settings.keys()).collect();
     names
@@ -130,8 +130,8 @@ pub fn differing(groups: &[Group<'_>]) -> Vec<(String, Vec<String>)> {
 }
 
 impl Group<'_> {
-    /// How what was asked of this group differs from what was asked of `first`, in words; `None`
-    /// where it does not, so that one may be better than the other.
+    /// How this group's scenario or load differs from that of `first`, in words; `None` if neither
+    /// differs.
     pub fn asked_other(&self, first: &Group<'_>) -> Option<&'static str> {
         let of = |g: &Group<'_>, key: &str| g.settings.get(key).cloned();
         let same = |key| of(self, key) == of(first, key);
@@ -148,7 +148,7 @@ impl Group<'_> {
         }
     }
 
-    /// All runs' histograms of `total` as one.
+    /// The merged histograms of `total` of all runs; `None` if no run has one.
     pub fn total(&self) -> Option<Histogram<u64>> {
         let mut all = self.runs.iter().filter_map(|r| r.histogram(Stage::Total));
         let mut sum = all.next()?.clone();

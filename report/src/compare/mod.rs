@@ -1,12 +1,12 @@
-//! Runs beside each other: what differs in how they were made, what differs in what they came to,
-//! and whether that is more than noise.
+//! Compares runs: which settings differ, which results differ, and whether the difference exceeds
+//! noise.
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`groups`] | repetitions of one setting together; settings that differ |
-//! | [`bootstrap`] | intervals, from blocks of ticks drawn again and again |
-//! | [`differences`] | each figure of a group beside the first's, and the sentence on it |
-//! | [`charts`] | tables and charts of groups beside each other |
+//! | [`groups`] | groups repetitions of one setting; finds settings that differ |
+//! | [`bootstrap`] | confidence intervals, from resampled blocks of ticks |
+//! | [`differences`] | each figure of a group beside the first group's, in sentences |
+//! | [`charts`] | tables and charts of groups side by side |
 
 mod bootstrap;
 mod charts;
@@ -94,7 +94,7 @@ fn settings_table(groups: &[Group<'_>]) -> String {
     format!("<div class=\"box\"><h3>Settings that differ</h3>{html}</div>")
 }
 
-/// What keeps these runs from being compared as they are.
+/// Reasons why these runs are not comparable as they are.
 fn warnings(runs: &[Run]) -> Vec<String> {
     let mut said = Vec::new();
     let first = &runs[0].summary.run;
@@ -132,7 +132,7 @@ fn warnings(runs: &[Run]) -> Vec<String> {
     said
 }
 
-/// The page of several runs.
+/// The page that compares several runs.
 pub fn page(runs: &[Run]) -> String {
     if runs.is_empty() {
         return page::document("No runs", "<h1>No runs</h1>", "");

@@ -1,76 +1,73 @@
-//! A run that goes on: what is known of it, and its pictures.
+//! The state of a run in progress, and its pictures.
 //!
-//! The page of a run that is over reads what lies in its folder; this is the same of one that has
-//! no folder yet. Whoever draws it elsewhere, as in a terminal, has the same figures.
+//! The page of a finished run comes from its folder; this module draws a run that has no folder
+//! yet. A terminal can show the same figures from [`SoFar`].
 
 mod pictures;
 
 use std::path::PathBuf;
 
-use record::{
-    Figures, LimitRecord,
-    timeline::{ConnectionTick, Timeline},
-};
+use record::{Figures, LimitRecord, timeline::{ConnectionTick, Timeline}};
 
 use crate::latency::Latencies;
 
 pub use pictures::so_far;
 
-/// How a run goes.
+/// The state of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum State {
-    /// LoadGen has issued nothing: connections are made and warmed up, samples are loaded.
+    /// Before the first query: connections are made and warmed up, and samples are loaded.
     #[default]
     Before,
-    /// It goes on.
+    /// LoadGen issues queries.
     Running,
-    /// Everything was answered; logs and pages are being written.
+    /// Every sample is answered; logs and pages are being written.
     Ending,
-    /// It is over.
+    /// The run has ended.
     Over(Over),
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Over {
-    /// The exit code.
+    /// The program's exit code.
     pub code: u8,
-    /// `VALID`, `INVALID`, `COMPLETE`, `FAILED`.
+    /// The verdict: `VALID`, `INVALID`, `COMPLETE` or `FAILED`.
     pub word: String,
-    /// Why.
+    /// Reason of the verdict.
     pub reason: String,
-    /// Its page, where one was written.
+    /// Path of the run's page, if written.
     pub page: Option<PathBuf>,
 }
 
-/// A run at one moment. Every part of it is bounded, however long the run is.
+/// A run at one moment. The size is bounded for any length of run.
 #[derive(Clone, Debug, Default)]
 pub struct SoFar {
-    /// The frontend's node.
+    /// Name of the frontend's node.
     pub node: String,
-    /// LoadGen's scenario, and its mode where that is not performance.
+    /// LoadGen's scenario, and its mode unless performance.
     pub title: String,
-    /// The fabric, `local` where there is none.
+    /// The fabric; `local` without a network.
     pub fabric: String,
-    /// How it goes.
+    /// The run's state.
     pub state: State,
-    /// Since the first query.
+    /// Seconds since the first query.
     pub elapsed_s: f64,
-    /// Samples issued.
+    /// Number of issued samples.
     pub issued: u64,
-    /// Samples completed.
+    /// Number of completed samples.
     pub completed: u64,
     /// Samples per second over about the last second.
     pub rate: f64,
-    /// Tokens per second likewise, where answers are tokens.
+    /// Tokens per second over about the last second, if answers are tokens.
     pub token_rate: Option<f64>,
-    /// p99 of the time to the first token so far in microseconds, likewise.
+    /// p99 of the time to the first token so far, in microseconds, if answers are tokens.
     pub ttft_us: Option<f64>,
-    /// The rate that was asked for.
+    /// Target rate, in queries per second.
     pub target_qps: Option<f64>,
-    /// LoadGen's limits, and how far they are met by now.
+    /// LoadGen's limits, with the values so far.
     pub limits: Vec<LimitRecord>,
-    /// The run along its own clock.
+    /// The run's timeline so far.
     pub timeline: Timeline,
     /// Each connection by its name, and its counts since the run began.
     pub connections: Vec<(String, ConnectionTick)>,
@@ -79,7 +76,7 @@ pub struct SoFar {
 }
 
 impl SoFar {
-    /// Samples in flight.
+    /// Number of samples in flight.
     pub fn in_flight(&self) -> u64 {
         self.issued.saturating_sub(self.completed)
     }
@@ -92,13 +89,13 @@ impl SoFar {
         }
     }
 
-    /// LoadGen's bound on latency in microseconds, where it has one.
+    /// LoadGen's first upper limit, its bound on latency in microseconds, if it has one.
     pub fn bound_us(&self) -> Option<f64> {
         let bound = self.limits.iter().find(|l| l.at_most)?;
         Some(bound.limit)
     }
 
-    /// All latencies so far, from `issue_query` to the completion, in ticks that are over.
+    /// All latencies from `issue_query` to completion, in finished ticks.
     fn latencies(&self) -> Latencies {
         let mut all = Latencies::default();
         for tick in &self.timeline.ticks {
@@ -113,7 +110,7 @@ impl SoFar {
         of.map(|q| all.quantile_us(q))
     }
 
-    /// In a word and a sentence how it goes; `Some(true)` where everything is as it should be.
+    /// Verdict so far as flag, word and sentence. `Some(true)`: no limit exceeded, or a good end.
     pub fn verdict(&self) -> (Option<bool>, String, String) {
         let word = |w: &str| w.to_owned();
         match &self.state {

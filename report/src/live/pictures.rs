@@ -1,24 +1,9 @@
-//! The pictures of a run that goes on, in an element of HTML.
+//! The pictures of a run in progress, as HTML.
 
-use record::{
-    ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, Run, RunRecord,
-    Summary, TrafficRecord, timeline::ConnectionTick,
-};
+use record::{ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, Run, RunRecord, Summary, TrafficRecord, timeline::ConnectionTick};
 
+use crate::{text, html::{Cell, absent, escape, figure, table}, page::{section, head::{Tile, banner, over}}, pictures::{connections, course, limits, threads, percentiles::{Curve, self}}};
 use super::{SoFar, State};
-use crate::{
-    html::{Cell, absent, escape, figure, table},
-    page::{
-        head::{Tile, banner, over},
-        section,
-    },
-    pictures::{
-        connections, course, limits,
-        percentiles::{self, Curve},
-        threads,
-    },
-    text,
-};
 
 /// Maximum number of rows for threads that complete samples.
 const MOST: usize = 64;
@@ -64,7 +49,7 @@ fn head(of: &SoFar) -> String {
     format!("{banner}{}", page(of))
 }
 
-/// Where the page of a run that is over lies.
+/// The path of the page of an ended run.
 fn page(of: &SoFar) -> String {
     let State::Over(over) = &of.state else {
         return String::new();
@@ -91,7 +76,7 @@ fn latency(of: &SoFar) -> String {
     )
 }
 
-/// What each thread that completes samples did; each stands for a NIC where there is a network.
+/// Figures of each thread that completes samples; with a network there is a row for each NIC.
 fn nics(of: &SoFar) -> String {
     let seconds = of.elapsed_s.max(1e-9);
     let row = |(name, f): &(String, Figures)| {
@@ -148,7 +133,7 @@ fn connection(of: &SoFar, at: usize, name: &str, reading: &ConnectionTick) -> Co
     }
 }
 
-/// The run so far, in the shape of one that is over.
+/// The run so far, as a finished run.
 fn as_run(of: &SoFar) -> Run {
     let mut summary = Summary {
         node: of.node.clone(),
@@ -177,8 +162,8 @@ fn as_run(of: &SoFar) -> Run {
     Run::of("", &summary, Some(of.timeline.clone()))
 }
 
-/// Everything that is known of the run, as elements of HTML that stand on a page with
-/// [`style`](crate::style) and [`script`](crate::script): a header, and a `section` for each part.
+/// The whole state of the run as HTML, for a page with [`style`](crate::style) and
+/// [`script`](crate::script): a header, and a `section` for each part.
 pub fn so_far(of: &SoFar) -> String {
     let run = as_run(of);
     let network = format!("{}{}", connections::picture(&run), nics(of));

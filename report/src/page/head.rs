@@ -1,4 +1,4 @@
-//! The head of a page: what it was, the verdict, the figures that matter.
+//! The head of a page: scenario, verdict, and main figures.
 
 use record::{Mode, Run, RunRecord, Stage};
 
@@ -6,7 +6,7 @@ use crate::text;
 
 use crate::{html::escape, pictures::percent};
 
-/// Scenario and mode.
+/// The run's scenario and mode.
 pub fn title(run: &Run) -> String {
     let r = &run.summary.run;
     let mode = match r.mode {
@@ -23,7 +23,7 @@ pub fn title(run: &Run) -> String {
     format!("{scenario}{mode}")
 }
 
-/// LoadGen's word, or ours.
+/// Class and word of the verdict: LoadGen's, or without one the program's.
 fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
     match (r.valid, r.exit.code) {
         (Some(true), _) => ("good", "VALID"),
@@ -34,10 +34,10 @@ fn verdict(r: &RunRecord) -> (&'static str, &'static str) {
     }
 }
 
-/// A name and a figure.
+/// Name and value of a main figure.
 pub type Tile = (String, String);
 
-/// Title, a line of HTML, the verdict with its class, its word and why, and the main figures.
+/// Title, a line of HTML, the verdict with its class, word and reason, and the main figures.
 pub fn banner(title: &str, sub: &str, verdict: (&str, &str, &str), tiles: &[Tile]) -> String {
     let (class, word, why) = verdict;
     let tiles: String = tiles
@@ -56,7 +56,7 @@ pub fn banner(title: &str, sub: &str, verdict: (&str, &str, &str), tiles: &[Tile
     )
 }
 
-/// What carries the samples.
+/// The fabric in words.
 pub fn over(fabric: &str) -> String {
     match fabric {
         "" => String::new(),
@@ -105,7 +105,7 @@ fn tiles(r: &RunRecord) -> Vec<Tile> {
     tiles
 }
 
-/// The head.
+/// The head of a run's page.
 pub fn html(run: &Run) -> String {
     let (s, r) = (&run.summary, &run.summary.run);
     let (class, word) = verdict(r);
@@ -120,7 +120,7 @@ pub fn html(run: &Run) -> String {
         few if few.len() <= 3 => format!(" to {}", few.join(", ")),
         many => format!(" to {} accelerators", many.len()),
     };
-    // The script turns it into the reader's own time.
+    // The script converts it to the reader's local time.
     let began = run.began.map_or_else(String::new, |s| {
         format!(" - <time data-at=\"{s}\">{s:.0} s since 1970</time>")
     });

@@ -1,7 +1,7 @@
-//! The whole page of one run.
+//! The page of one run.
 //!
-//! One file: style sheet, tables, data and script are in it, and its policy lets it load nothing
-//! else. Without the script everything is there but the charts.
+//! The page is one file with style sheet, tables, data and script; its policy forbids loading
+//! anything else. Without scripts only the charts are missing.
 
 pub mod head;
 
@@ -18,11 +18,11 @@ use crate::{
 };
 
 const SCRIPT: &str = include_str!("charts.js");
-/// uPlot as its authors publish it; `vendor/README.md` names the version.
+/// uPlot as published; `vendor/README.md` names the version.
 const UPLOT: &str = include_str!("../../vendor/uPlot.iife.min.js");
 const UPLOT_LICENCE: &str = include_str!("../../vendor/uPlot.LICENSE");
 
-/// The policy: a page loads nothing but what is in it.
+/// The content security policy: a page loads nothing from outside.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
 /// The style sheet of every page.
@@ -31,12 +31,12 @@ pub const STYLE: &str = concat!(
     include_str!("style.css")
 );
 
-/// uPlot and the script that draws with it.
+/// uPlot, and the script that draws with it.
 pub fn script() -> String {
     format!("<script>/*\n{UPLOT_LICENCE}\n*/\n{UPLOT}</script><script>{SCRIPT}</script>")
 }
 
-/// A page of this title.
+/// A page with this title, header and main part.
 pub fn document(title: &str, header: &str, main: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -59,12 +59,12 @@ pub fn section(title: &str, html: &str) -> String {
     format!("<section><h2>{}</h2>{html}</section>\n", escape(title))
 }
 
-/// Two things beside each other, where there is room.
+/// Places two parts side by side, if there is room.
 pub fn two(left: &str, right: &str) -> String {
     format!("<div class=\"two\"><div>{left}</div><div>{right}</div></div>")
 }
 
-/// Why LoadGen does not call it valid, and why it would or would not count.
+/// Why LoadGen does not call the run valid, and whether the run would count in a submission.
 fn counts(run: &Run) -> String {
     let r = &run.summary.run;
     let mut html = String::new();
@@ -88,7 +88,7 @@ fn counts(run: &Run) -> String {
     } else {
         html.push_str(&paragraph("No:"));
         let said = r.would_not_count.iter();
-        // What a rule says of the fabric is said once.
+        // Omit notes on the fabric that a rule repeats.
         let told = |note: &&String| !r.would_not_count.iter().any(|w| w.contains(note.as_str()));
         let lines: Vec<&String> = said.chain(r.fabric_notes.iter().filter(told)).collect();
         html.push_str(&list(&lines));
@@ -104,7 +104,7 @@ fn counts(run: &Run) -> String {
     format!("<div class=\"box\">{html}</div>")
 }
 
-/// Settings, those that somebody set first; and what each program was.
+/// The settings: changed ones first, then those left at their default.
 fn settings(run: &Run) -> String {
     let r = &run.summary.run;
     let row = |s: &record::SettingRecord| {
@@ -173,7 +173,7 @@ fn programs(run: &Run) -> String {
     format!("<div class=\"box\">{html}</div>")
 }
 
-/// What is drawn of time.
+/// The pictures of latencies.
 fn where_time_goes(run: &Run) -> String {
     let left = format!("{}{}", percentiles::picture(run), percentiles::tokens(run));
     let above = two(&left, &stages::picture(run));
@@ -194,7 +194,7 @@ fn missing(run: &Run) -> String {
     )
 }
 
-/// The page.
+/// The page of a run.
 pub fn of(run: &Run) -> String {
     let main = [
         section(

@@ -1,4 +1,4 @@
-//! Each connection and each rail: what it carried, and what held it up.
+//! The picture of connections and rails: their traffic, and what delayed it.
 
 use record::{
     ConnectionRecord, RailRecord, Run,
@@ -15,10 +15,10 @@ use crate::{
     text,
 };
 
-/// Maximum number of connections with lines and rows; a larger run's others are in the data.
+/// Maximum number of connections with lines and rows; the page's data has all of them.
 const MOST: usize = 64;
 
-/// A chart of one quantity: a line a connection, its mean in each column of ticks.
+/// A chart of one quantity: a line for each connection, with the mean of each column of ticks.
 fn chart(
     title: &str,
     unit: Unit,
@@ -34,7 +34,7 @@ fn chart(
             .map(|ticks| {
                 let values = ticks.iter().filter_map(|t| of(t.connections.get(i)?));
                 let (n, sum) = values.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + v));
-                // 0 / 0 is no number: a gap.
+                // 0 / 0 is NaN, a gap.
                 sum / n
             })
             .collect();
@@ -46,7 +46,7 @@ fn chart(
     }
 }
 
-/// Charts over time, each with a line a connection, where there is a timeline.
+/// Charts over time with a line for each connection, if there is a timeline.
 fn over_time(run: &Run, connections: &[ConnectionRecord]) -> String {
     let Some(timeline) = &run.timeline else {
         return String::new();
@@ -164,7 +164,7 @@ fn rails(rails: &[RailRecord]) -> String {
     table(&heading, &rows)
 }
 
-/// The picture.
+/// The picture of connections and rails.
 pub fn picture(run: &Run) -> String {
     let system = &run.summary.run.system;
     if system.connections.is_empty() {

@@ -1,4 +1,4 @@
-//! A run over time: latency, throughput and samples in flight, with what happened.
+//! The picture of a run over time: latency, throughput and samples in flight, with events.
 
 use record::{
     Run,
@@ -17,7 +17,7 @@ const MARKED: usize = 40;
 /// Maximum number of rows in the table of events.
 const LISTED: usize = 60;
 
-/// Neighbouring ticks together: one value of a line.
+/// Adjacent ticks that form one value of a line.
 #[derive(Clone, Debug, Default)]
 pub struct Column {
     ticks: f64,
@@ -28,12 +28,12 @@ pub struct Column {
 }
 
 impl Column {
-    /// Samples completed in a tick of this column, on average.
+    /// Mean number of samples completed in a tick of this column.
     pub fn completed(&self) -> f64 {
         self.completed as f64 / self.ticks
     }
 
-    /// A quantile of latency in microseconds; no number where nothing was completed.
+    /// A quantile of latency in microseconds; NaN if no sample completed.
     pub fn quantile_us(&self, quantile: f64) -> f64 {
         self.latency.quantile_us(quantile).unwrap_or(f64::NAN)
     }
@@ -41,9 +41,9 @@ impl Column {
 
 /// The columns of an x axis over time.
 pub struct Axis {
-    /// Ticks in a column.
+    /// Number of ticks in a column.
     pub each: usize,
-    /// Seconds of a column.
+    /// Duration of a column, in seconds.
     pub each_s: f64,
     /// The middle of each column, in seconds since the first query.
     pub x: Vec<f64>,
@@ -67,7 +67,7 @@ impl Axis {
         Axis::new(timeline.ticks.len(), timeline.tick_ms, 0.0)
     }
 
-    /// The columns of so many ticks of a node's own side.
+    /// The columns of `ticks` ticks on a node's own clock.
     pub fn of_node(side: &NodeSide, timeline: &Timeline, ticks: usize) -> Axis {
         let tick_ms = match side.tick_ms {
             0 => timeline.tick_ms,
@@ -77,12 +77,12 @@ impl Axis {
     }
 }
 
-/// Seconds of a tick.
+/// Duration of a tick, in seconds.
 pub fn tick_s(timeline: &Timeline) -> f64 {
     timeline.tick_ms.max(1) as f64 / 1000.0
 }
 
-/// A timeline in columns of so many seconds, each at least as long as a tick.
+/// A timeline in columns of `each_s` seconds; `each_s` must be at least a tick.
 pub fn columns(timeline: &Timeline, each_s: f64) -> Vec<Column> {
     let mut columns: Vec<Column> = Vec::new();
     for (i, tick) in timeline.ticks.iter().enumerate() {
@@ -171,7 +171,7 @@ fn charts(run: &Run, timeline: &Timeline) -> [Chart; 3] {
     [latency, rate, in_flight]
 }
 
-/// The picture.
+/// The picture of the run over time.
 pub fn picture(run: &Run) -> String {
     let Some(timeline) = run.timeline.as_ref().filter(|t| !t.ticks.is_empty()) else {
         return absent("The run kept nothing over time.");

@@ -1,4 +1,4 @@
-//! Batches, computing and copying of each accelerator.
+//! The pictures of each accelerator: batches, computing and copying.
 
 use record::{
     AcceleratorRecord, BatchSizes, GpuRecord, Run,
@@ -12,7 +12,7 @@ use crate::{
     text,
 };
 
-/// How many batches had how many samples.
+/// A chart of the number of batches of each size.
 fn sizes(batches: &BatchSizes) -> String {
     let each = batches.iter().map(|(size, n)| (size as f64, n as f64));
     let (x, counts): (Vec<f64>, Vec<f64>) = each.unzip();
@@ -22,7 +22,7 @@ fn sizes(batches: &BatchSizes) -> String {
     chart.html()
 }
 
-/// Engine threads at work, and samples in a batch.
+/// Charts over time: engine threads at work, and samples in a batch.
 fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> [String; 2] {
     let axis = Axis::of_node(side, timeline, side.engines.len());
     let columns = EngineTick::longer(&side.engines, axis.each);
@@ -47,7 +47,7 @@ fn over_time(side: &NodeSide, timeline: &Timeline, workers: u32) -> [String; 2] 
     let mean = |c: &EngineTick| {
         let n: f64 = c.batches.iter().map(|b| b.1 as f64).sum();
         let samples: f64 = c.batches.iter().map(|b| f64::from(b.0) * b.1 as f64).sum();
-        // Without a batch it is 0 / 0, which is no number: a gap.
+        // Without a batch it is 0 / 0 = NaN, a gap.
         samples / n
     };
     let title = "Samples in a batch, on average";
@@ -140,7 +140,7 @@ fn one(run: &Run, a: &AcceleratorRecord) -> String {
     html
 }
 
-/// The picture.
+/// The pictures of all accelerators.
 pub fn picture(run: &Run) -> String {
     let accelerators = &run.summary.run.system.accelerators;
     if accelerators.is_empty() {

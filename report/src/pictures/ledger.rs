@@ -1,4 +1,4 @@
-//! The reconciliation as a picture: samples issued, posted, arrived, answered, completed.
+//! The picture of the reconciliation: samples issued, posted, arrived, answered, completed.
 
 use record::{Run, RunRecord};
 
@@ -7,13 +7,13 @@ use crate::{
     text,
 };
 
-/// A step of a sample's way: who counted, and what it is made of.
+/// A step on a sample's way: the node that counts it, and the parts of its count.
 struct Step {
     name: &'static str,
     who: &'static str,
-    /// Colour, count and name of each part; the first are the samples themselves.
+    /// Colour, count and name of each part, the samples themselves first.
     parts: Vec<(&'static str, u64, &'static str)>,
-    /// Not known to be whole: a node was lost with its last word.
+    /// Whether counts may be missing, because a node was lost before its last report.
     partial: bool,
 }
 
@@ -83,7 +83,7 @@ fn row(step: &Step, most: u64) -> Vec<Cell> {
     ]
 }
 
-/// The picture, and what does not agree.
+/// The picture, with the counts that do not agree.
 pub fn picture(run: &Run) -> String {
     let r = &run.summary.run;
     let steps = steps(r);

@@ -1,4 +1,4 @@
-//! How far the run is from each of LoadGen's limits.
+//! The picture of the distance to each of LoadGen's limits.
 
 use record::{LimitRecord, LimitUnit, Run};
 
@@ -15,7 +15,7 @@ fn value(unit: LimitUnit, v: f64) -> String {
     }
 }
 
-/// What is left of a limit, or missing, in words.
+/// What remains of a limit, or what is missing, in words.
 fn distance(limit: &LimitRecord) -> String {
     let Some(margin) = limit.margin() else {
         let word = if limit.met { "met" } else { "not met" };
@@ -51,7 +51,7 @@ fn row(limit: &LimitRecord) -> Vec<Cell> {
     ]
 }
 
-/// The picture.
+/// The picture of the limits.
 pub fn picture(run: &Run) -> String {
     let limits = run.summary.run.loadgen.iter().flat_map(|l| &l.limits);
     let rows: Vec<_> = limits.map(row).collect();

@@ -1,16 +1,16 @@
-//! What each picture shows of a run, as HTML with its heading and how to read it.
+//! The pictures of a run, as HTML with a heading and a note on how to read them.
 //!
 //! | file | picture |
 //! | --- | --- |
-//! | [`limits`] | how far the run is from each of LoadGen's limits |
+//! | [`limits`] | distance to each of LoadGen's limits |
 //! | [`percentiles`] | each stage at each percentile |
-//! | [`stages`] | means of the stages, and that they add up to LoadGen's |
-//! | [`slowest`] | where the time of the slowest thousandth went |
-//! | [`course`] | latency, throughput and samples in flight over time, and what happened |
+//! | [`stages`] | mean time of each stage, and their sum beside LoadGen's mean |
+//! | [`slowest`] | stages of the slowest thousandth |
+//! | [`course`] | latency, throughput and samples in flight over time, with events |
 //! | [`nodes`] | the nodes, their NICs, and the traffic with each |
-//! | [`connections`] | each connection, each rail |
-//! | [`engines`] | batches, computing and copying of each accelerator |
-//! | [`threads`] | what each thread ran, and waited for a core |
+//! | [`connections`] | each connection and each rail |
+//! | [`engines`] | batches, computing and copying on each accelerator |
+//! | [`threads`] | each thread's time on a core and waiting for one |
 //! | [`ledger`] | samples issued, posted, arrived, answered, completed |
 
 pub mod connections;
@@ -26,7 +26,7 @@ pub mod threads;
 
 use record::Stage;
 
-/// The colour of what comes before `issue_query`.
+/// Colour of the time before `issue_query`.
 pub const SCHEDULED: &str = "sched";
 
 /// A stage's colour: a variable of the style sheet.

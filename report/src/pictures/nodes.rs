@@ -1,4 +1,4 @@
-//! The run's nodes: the frontend, the accelerators, and the traffic with each.
+//! The picture of the run's nodes: the frontend, the accelerators, and the traffic with each.
 
 use record::{AcceleratorRecord, NodeFacts, Run};
 
@@ -7,7 +7,7 @@ use crate::{
     text,
 };
 
-/// The links that a node tells of: `nics[0] eth0, ethernet`.
+/// A node's links: `nics[0] eth0, ethernet`.
 fn links(facts: Option<&NodeFacts>) -> Vec<String> {
     let links = facts.iter().flat_map(|f| &f.links);
     links
@@ -74,7 +74,7 @@ fn accelerator(run: &Run, a: &AcceleratorRecord) -> Vec<Cell> {
     ]
 }
 
-/// The picture; nothing where there was no network.
+/// The picture; empty for a run without a network.
 pub fn picture(run: &Run) -> String {
     let system = &run.summary.run.system;
     if system.connections.is_empty() {

@@ -1,4 +1,4 @@
-//! Each stage at each percentile, on HdrHistogram's axis.
+//! The picture of each stage at each percentile, on HdrHistogram's axis.
 
 use hdrhistogram::Histogram;
 use record::{Run, Stage, TokenTime};
@@ -11,12 +11,12 @@ use crate::{
     text,
 };
 
-/// Values of a line for each nine.
+/// Number of values of a line for each nine.
 const PER_NINE: u32 = 24;
-/// The least time that is drawn, in microseconds: a logarithmic axis has no 0.
+/// Minimum drawn time in microseconds: a logarithmic axis has no 0.
 const LEAST_US: f64 = 0.1;
 
-/// A line: its colour, its name, how many samples it is of, and microseconds at a quantile.
+/// A line: colour, name, number of samples, and microseconds at a quantile.
 pub struct Curve<'a> {
     colour: &'static str,
     name: String,
@@ -48,7 +48,7 @@ impl<'a> Curve<'a> {
     }
 }
 
-/// The lines up to where one sample is left, and a table of what is read off them.
+/// The lines, each up to its last sample, and a table of their percentiles.
 pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
     let most = curves.iter().map(|c| c.samples).max().unwrap_or(0).max(20);
     let last = (most as f64).log10();
@@ -71,7 +71,7 @@ pub fn chart(curves: &[Curve<'_>], bound_us: Option<f64>) -> String {
             nines if nines > last => f64::NAN,
             nines => us(1.0 - 10f64.powf(-nines)).max(LEAST_US),
         };
-        // A stage that no sample went through would stretch the axis.
+        // Skip a stage without samples, which would stretch the axis.
         if us(1.0) > 0.0 {
             chart.line(name, Some(colour), x.iter().map(value));
         }
@@ -101,7 +101,7 @@ pub fn picture(run: &Run) -> String {
     )
 }
 
-/// The picture of times of tokens, where answers are tokens.
+/// The picture of token times; empty if answers are not tokens.
 pub fn tokens(run: &Run) -> String {
     let colours = ["net", "inf", "wait", "post", "comp"];
     let curves: Vec<Curve<'_>> = TokenTime::ALL

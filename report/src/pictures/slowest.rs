@@ -1,4 +1,4 @@
-//! Where the time of the slowest thousandth went.
+//! The picture of the stages of the slowest thousandth of samples.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn parts(s: &SlowSample) -> [u64; 6] {
     ]
 }
 
-/// Mean microseconds of each stage of these samples.
+/// Mean of each stage over these samples, in microseconds.
 fn means(samples: &[SlowSample]) -> [f64; 6] {
     let mut sums = [0.0; 6];
     for s in samples {
@@ -37,7 +37,7 @@ fn means(samples: &[SlowSample]) -> [f64; 6] {
     sums.map(|us| us / samples.len().max(1) as f64)
 }
 
-/// The samples as areas of their stages, the slowest first.
+/// A stacked bar of stages for each sample, the slowest first.
 fn chart(samples: &[SlowSample]) -> Chart {
     let x = (1..=samples.len()).map(|i| i as f64).collect();
     let title = "Time of each of them, the slowest first";
@@ -49,7 +49,7 @@ fn chart(samples: &[SlowSample]) -> Chart {
     chart
 }
 
-/// What most of them have in common, in words.
+/// What most of the slowest samples have in common, in sentences; empty for fewer than 5.
 pub fn common(run: &Run, samples: &[SlowSample]) -> Vec<String> {
     let mut said = Vec::new();
     let n = samples.len();
@@ -112,7 +112,7 @@ pub fn common(run: &Run, samples: &[SlowSample]) -> Vec<String> {
     said
 }
 
-/// The picture.
+/// The picture of the slowest samples.
 pub fn picture(run: &Run) -> String {
     let slow = run.timeline.as_ref().map(|t| &t.slowest[..]);
     let Some(slow) = slow.filter(|s| !s.is_empty()) else {

@@ -1,4 +1,4 @@
-//! Means of the stages, and that they add up to LoadGen's.
+//! The picture of the stages' means, and of their sum beside LoadGen's mean.
 
 use record::{Run, Stage};
 
@@ -8,22 +8,22 @@ use crate::{
     text,
 };
 
-/// A stage: its colour, its name, and microseconds.
+/// A stage: its colour, its name, and its mean in microseconds.
 pub type StageMean = (&'static str, &'static str, f64);
 
-/// Mean microseconds of each stage.
+/// Mean of each stage, in microseconds.
 pub fn parts(run: &Run) -> [f64; 6] {
     Stage::PARTS.map(|s| run.summary.run.stages.get(s).map_or(0.0, |row| row.mean_us))
 }
 
-/// What is known of the way from LoadGen to LoadGen, in microseconds on average.
+/// Means of the time from LoadGen's schedule to completion, in microseconds.
 #[derive(Clone, Debug)]
 pub struct Means {
-    /// Each stage; `scheduled -> issue` first, where it is known.
+    /// Each stage; `scheduled -> issue` first, if known.
     pub stages: Vec<StageMean>,
-    /// The call that completes samples: in `completion`, and behind LoadGen's clock.
+    /// The call that completes samples: part of `completion`, but after LoadGen's clock stops.
     call: f64,
-    /// LoadGen's own mean, where it gives one.
+    /// LoadGen's own mean, if it reports one.
     loadgen: Option<f64>,
     /// Whether the run measured `scheduled -> issue`.
     measured: bool,
@@ -34,7 +34,7 @@ impl Means {
     pub fn of(run: &Run) -> Means {
         let loadgen = run.summary.run.loadgen.as_ref();
         let measured = run.figure("/loadgen/scheduled_to_issue/mean_us");
-        // Older runs have no more than the difference itself.
+        // Older runs have only LoadGen's mean less ours.
         let scheduled = measured.or(loadgen.and_then(|l| l.late_mean_us));
         let first = scheduled.map(|us| (SCHEDULED, "scheduled -> issue", us));
         Means {
@@ -47,8 +47,8 @@ impl Means {
         }
     }
 
-    /// All stages together, up to where LoadGen's clock stops; LoadGen's mean; and by how much the
-    /// first differs, as a share.
+    /// The stages' sum up to where LoadGen's clock stops, LoadGen's mean, and the sum's relative
+    /// difference from LoadGen's mean.
     fn compared(&self) -> Option<(f64, f64, f64)> {
         let theirs = self.loadgen.filter(|us| *us > 0.0)?;
         let (first, ..) = self.stages.first()?;
@@ -63,7 +63,7 @@ pub fn named(parts: [f64; 6]) -> impl Iterator<Item = StageMean> {
     stages.map(|(s, us)| (colour(s), s.label(), us))
 }
 
-/// A bar of stages; `top_us` is as long as the whole bar.
+/// A bar of stages, in which the whole bar means `top_us`.
 pub fn stage_bar(stages: &[StageMean], top_us: f64) -> String {
     let parts: Vec<_> = stages
         .iter()
@@ -75,7 +75,7 @@ pub fn stage_bar(stages: &[StageMean], top_us: f64) -> String {
     bar(&parts)
 }
 
-/// Microseconds of all stages together.
+/// Sum of all stages, in microseconds.
 pub fn sum(stages: &[StageMean]) -> f64 {
     stages.iter().map(|s| s.2.max(0.0)).sum()
 }

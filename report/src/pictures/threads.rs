@@ -1,4 +1,4 @@
-//! What each thread of each node ran, and how long it waited for a core.
+//! The picture of each node's threads: time on a core, and time waiting for one.
 
 use record::{
     Run,
@@ -11,7 +11,7 @@ use crate::{
     html::{Cell, absent, escape, figure, table},
 };
 
-/// Maximum number of threads of a node that are drawn: the busiest.
+/// Maximum number of threads drawn for a node: the busiest.
 const MOST: usize = 14;
 
 fn mean(permille: &[u16]) -> f64 {
@@ -35,7 +35,7 @@ fn over_time(node: &NodeSide, threads: &[ThreadSide], timeline: &Timeline) -> St
     beside(&[on_core, chart("Wanted a core and waited", |t| &t.waited)])
 }
 
-/// A node's threads: what they came to, and over time.
+/// A node's threads: shares of the whole run, and charts over time.
 fn one(node: &NodeSide, timeline: &Timeline) -> String {
     let threads = &node.threads[..node.threads.len().min(MOST)];
     let row = |t: &ThreadSide| {
@@ -55,7 +55,7 @@ fn one(node: &NodeSide, timeline: &Timeline) -> String {
     format!("<h4>{name}</h4>{table}{more}{charts}")
 }
 
-/// The picture.
+/// The picture of all nodes' threads.
 pub fn picture(run: &Run) -> String {
     let timelines = run.timeline.iter();
     let nodes = timelines.flat_map(|t| t.nodes.iter().map(move |n| (n, t)));

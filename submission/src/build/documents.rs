@@ -1,4 +1,4 @@
-//! The system's JSON and the pages of `documentation/`.
+//! Writes the system's JSON and the pages of `documentation/`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,12 +20,12 @@ use crate::{
     left::{self, FRONTEND_YAML},
 };
 
-/// The session API, as the project documents it.
+/// Text of the session API's page: the project's protocol documentation.
 const SESSION_API: &str = include_str!("../../../docs/protocol.md");
-/// Bytes of an element where input_data_types does not say.
+/// Bytes of an element if the form's input_data_types names no type.
 const ELEMENT_BYTES: u64 = 4;
 
-/// Writes them; what no node was described for is left out, and found missing by the checks.
+/// Writes the documents. Skips a document whose nodes have no description; the checks report it.
 pub(super) fn write(
     material: &Material<'_>,
     tree: &Tree,
@@ -45,7 +45,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// The JSON and the pages of one system.
+/// Writes the JSON and the pages of one system.
 fn of_system<'a>(
     material: &Material<'_>,
     tree: &Tree,
@@ -112,7 +112,7 @@ fn of_system<'a>(
     Ok(())
 }
 
-/// What the form says of ECC, where the machine did not.
+/// Takes ECC from the form for memory whose machine did not report it.
 fn with_ecc(form: &Form, node: &Node) -> Node {
     let mut node = node.clone();
     let said = |answer: &str| match answer {
@@ -127,7 +127,7 @@ fn with_ecc(form: &Form, node: &Node) -> Node {
     node
 }
 
-/// The NICs that a configuration names, by device or by address.
+/// Names of the node's NICs that a configuration selects by device or by address.
 fn used_nics(node: &Node, yaml: &str) -> BTreeSet<String> {
     let config: Value = error::yaml(yaml).unwrap_or_default();
     let entries = config.get("nics").and_then(Value::as_array).cloned();
@@ -141,7 +141,7 @@ fn used_nics(node: &Node, yaml: &str) -> BTreeSet<String> {
                 .to_owned()
         };
         let device = of("device");
-        // 10.0.0.1, 10.0.0.1:7410, [fd00::1]:7410
+        // Forms: 10.0.0.1, 10.0.0.1:7410, [fd00::1]:7410
         let address = [of("address"), of("listen")]
             .into_iter()
             .find(|a| !a.is_empty());
@@ -171,7 +171,7 @@ fn rate<'a>(material: &'a Material<'_>, place: &'a Place) -> Option<Rate<'a>> {
         "result_completed_samples_per_sec",
     ];
     let per_second = run.and_then(|r| figures.iter().find_map(|key| r.detail.number(key)));
-    // A stream's rate is what its mean latency leaves.
+    // A stream's rate is the inverse of its mean latency.
     let stream = run
         .and_then(|r| r.detail.number("result_mean_latency_ns"))
         .map(|ns| 1e9 / ns.max(1.0));
@@ -189,7 +189,7 @@ fn rate<'a>(material: &'a Material<'_>, place: &'a Place) -> Option<Rate<'a>> {
     })
 }
 
-/// Bytes of an element: of the largest type that a text names, as `int32, fp16`.
+/// Bytes of the largest element type in a text such as `int32, fp16`.
 fn element_bytes(types: &str) -> Option<u64> {
     let words = types.split(|c: char| !c.is_ascii_alphanumeric());
     let bytes = words.filter_map(|word| match word {
@@ -230,7 +230,7 @@ mod tests {
         )]);
         let outside = place.path().join("outside/of").display().to_string();
         for node in [&outside, "../../../../../it", "..", "", ".it"] {
-            // As an accelerator tells it (`described`).
+            // As an accelerator reports it (`described`).
             let told = Node {
                 node: node.to_owned(),
                 ..Node::default()

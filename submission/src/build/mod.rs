@@ -1,5 +1,5 @@
-//! Runs into a tree: each run's logs to their place, the user.conf that ran, measurements.json,
-//! README.md, the system's JSON and the pages of `documentation/`.
+//! Copies runs into a tree: each run's logs and user.conf, measurements.json, README.md, the
+//! system's JSON and the pages of `documentation/`.
 
 mod documents;
 mod runs;
@@ -22,29 +22,29 @@ use crate::{
     round::Round,
 };
 
-/// All that a tree is made of.
+/// The input of a tree.
 pub struct Material<'a> {
     /// The round.
     pub round: &'a Round,
-    /// Where it is handed in.
+    /// The division of the submission.
     pub division: Division,
     /// The filled-in form.
     pub form: &'a Form,
     /// The nodes' descriptions.
     pub nodes: &'a [Node],
-    /// Accelerators' configurations, by node.
+    /// Paths of accelerators' configurations, by node.
     pub configurations: &'a BTreeMap<String, PathBuf>,
-    /// The folder with the source, where one is given.
+    /// The folder with the source, if given.
     pub source: Option<PathBuf>,
     /// The runs.
     pub runs: &'a [Run],
 }
 
-/// What was put where.
+/// A built tree and the source of each run in it.
 pub struct Built {
     /// The tree.
     pub tree: Tree,
-    /// For each result, each kind of run and the folder that it came from.
+    /// For each result and kind of run, the folder of the run.
     pub from: BTreeMap<Place, BTreeMap<Kind, PathBuf>>,
 }
 
@@ -58,14 +58,14 @@ impl Material<'_> {
         }
     }
 
-    /// The runs of a system.
+    /// Iterates over the runs of a system.
     fn runs_of(&self, system: &Name) -> impl Iterator<Item = &Run> {
         self.runs
             .iter()
             .filter(move |r| self.place(r).system == *system)
     }
 
-    /// One set of nodes is one system.
+    /// Checks that all runs of a system have the same accelerators.
     fn one_set_each(&self) -> Result<(), Error> {
         let mut sets: BTreeMap<Name, (BTreeSet<&Name>, &Path)> = BTreeMap::new();
         for run in self.runs {
@@ -92,10 +92,10 @@ impl Material<'_> {
     }
 }
 
-/// Makes the tree.
+/// Builds the tree below `root`.
 ///
-/// # Errors
-/// A tree that is there already, two runs for one place, a file that cannot be copied.
+/// # Errors The tree exists, two runs belong at one place, a system has two sets of nodes, or a
+/// file cannot be copied.
 pub fn build(material: &Material<'_>, root: &Path) -> Result<Built, Error> {
     let tree = Tree::new(root, material.division, &material.form.submitter);
     if tree.own().exists() {
@@ -138,7 +138,7 @@ pub fn build(material: &Material<'_>, root: &Path) -> Result<Built, Error> {
     Ok(Built { tree, from })
 }
 
-/// One run's logs, and its record.
+/// Copies a run's logs and its record.
 fn put(
     material: &Material<'_>,
     tree: &Tree,
@@ -175,7 +175,7 @@ fn put(
     }
     for node in &run.nodes {
         let (name, description) = (left::accelerator_yaml(node), left::node_json(node));
-        // The run itself may have been told; else the user names the file.
+        // Prefer the copy in the run's folder to the file that the user names.
         let own = run.file(&name);
         let given = material.configurations.get(&**node);
         let from = given.filter(|_| !own.is_file()).cloned().unwrap_or(own);
@@ -202,7 +202,7 @@ fn measurements(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(
     error::write_json(&tree.scenario(place).join("measurements.json"), &fields)
 }
 
-/// The commands that ran, as they ran, and where their files lie.
+/// Writes the result's README.md: the commands of its runs, and where their files are.
 fn readme(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Error> {
     let of_place = |run: &&Run| material.place(run) == *place;
     let mut text = format!(
@@ -236,10 +236,10 @@ fn readme(material: &Material<'_>, tree: &Tree, place: &Place) -> Result<(), Err
     error::write(&tree.scenario(place).join("README.md"), text)
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+%@".contains(c);
-    // A word that was not UTF-8 is kept as a shell takes it.
+    // A word that was not UTF-8 is quoted already.
     let quoted = word.len() > 2 && word.starts_with("$'") && word.ends_with('\'');
     if quoted || (!word.is_empty() && word.chars().all(plain)) {
         return word.to_owned();
@@ -247,11 +247,11 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// What is no source: what a build makes, and where runs lie.
+/// Folders that are no source: output of builds, and runs.
 const NO_SOURCE: [&str; 3] = ["target", "results", "__pycache__"];
 
-/// Copies a folder, without links, hidden files, Python's environments and the folders `not`, of
-/// which the tree itself may be one.
+/// Copies a folder without links, hidden files, Python environments and the folders in `not`. `not`
+/// may contain the tree itself.
 fn copy_source(from: &Path, to: &Path, not: &[PathBuf]) -> Result<(), Error> {
     if !from.is_dir() {
         return Err(Error::Usage(format!(

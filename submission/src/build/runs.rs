@@ -1,4 +1,4 @@
-//! The folders that a user names, read and told apart.
+//! Finds and reads runs in the folders that a user names.
 
 use std::{
     collections::BTreeSet,
@@ -16,45 +16,44 @@ use crate::{
     round::Round,
 };
 
-/// How deep runs may lie below the folder that is named.
+/// How many levels of folders below the named one may hold runs.
 const DEPTH: usize = 4;
 
-/// A run that ended.
+/// A finished run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its folder.
+    /// The run's folder.
     pub folder: PathBuf,
-    /// Its record.
+    /// The run's `run.json`.
     pub left: Left,
-    /// Its log.
+    /// LoadGen's detail log of the run.
     pub detail: Detail,
-    /// The model's folder in a tree.
+    /// Name of the model's folder in a tree.
     pub model: Name,
-    /// The scenario's.
+    /// Name of the scenario's folder in a tree.
     pub scenario: Name,
-    /// Its nodes, the frontend first.
+    /// Names of the run's nodes, the frontend first.
     pub nodes: Vec<Name>,
-    /// What it is for; both of a submission run.
+    /// Purposes of the run; a submission run has both accuracy and performance.
     pub kinds: Vec<Kind>,
 }
 
 impl Run {
-    /// A copy of a file that it read, by the copy's name.
+    /// Path of the copy `name` of an input file.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(FOLDER).join(name)
     }
 
-    /// Its nodes without the frontend.
+    /// Names of the run's accelerators.
     pub fn accelerators(&self) -> BTreeSet<&Name> {
         self.nodes.iter().skip(1).collect()
     }
 }
 
-/// All runs below the folders named. `wanted` are the models that the form has: 3d-unet has two
-/// folders for one name in user.conf. What is a run and cannot be used is said in words.
+/// Finds all runs below the folders `named`. `wanted` are the form's models: it decides where two
+/// models share a name in user.conf, as 3d-unet's do. The texts name unusable runs and why.
 ///
-/// # Errors
-/// A folder that is not there, or holds no run.
+/// # Errors A folder does not exist, or holds no run.
 pub fn find(
     named: &[PathBuf],
     round: &Round,
@@ -82,10 +81,11 @@ pub fn find(
     Ok((runs, notes))
 }
 
-/// The nodes as the runs were told of them, each as the first run that knows it has it:
-/// performance runs first.
+/// The descriptions of all nodes in the runs. A node's first description counts; performance runs
+/// come first.
 ///
-/// # Errors
+/// # Errors [`Error::Read`]: a description cannot be read. [`Error::Content`]: a description is
+/// invalid.
 /// [`Error::Read`], [`Error::Content`].
 pub fn nodes(runs: &[Run]) -> Result<Vec<Node>, Error> {
     let (measured, others): (Vec<&Run>, Vec<&Run>) = runs
@@ -133,7 +133,7 @@ fn one(
     };
     let ran = detail.text("effective_scenario");
     let of_round = &round.models[*model];
-    // A model without a name for Interactive is told by the limit that LoadGen judged by.
+    // If a model has no name for Interactive, LoadGen's latency limit tells the scenario.
     let tight = of_round
         .limits
         .get("Interactive")
@@ -171,8 +171,8 @@ fn one(
     })
 }
 
-/// Which test an audit.config is of: the official one's bytes, else its name in the path that it
-/// came from.
+/// The compliance test of a run's audit.config: the test with an identical official file, else the
+/// test whose name is in the original's path.
 fn test_of(
     folder: &Path,
     left: &Left,
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::left::NodeNote;
 
-    /// What is made of a run of qwen3-vl in this scenario and with this limit, on this node.
+    /// Reads a run of qwen3-vl with this scenario, latency limit and node name.
     fn found(scenario: &str, limit_ms: u64, node: &str) -> (Vec<Run>, Vec<String>) {
         let place = tempfile::tempdir().expect("a folder");
         let line = |key: &str, value: String| {

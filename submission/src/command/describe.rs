@@ -1,4 +1,4 @@
-//! `qdl describe` and `accelerator describe`.
+//! The commands `qdl describe` and `accelerator describe`.
 
 use std::{
     io::Write,
@@ -47,19 +47,19 @@ pub struct DescribeArgs {
     root: Option<PathBuf>,
 }
 
-/// What a node of a configuration said of itself.
+/// A node's answer to `describe`.
 pub struct Told {
-    /// Its name.
+    /// The node's name in the configuration.
     pub node: String,
-    /// Its machine, as JSON of [`Node`], and its configuration, of an accelerator; else why it says
-    /// nothing.
+    /// The node's machine as JSON of [`Node`], with an accelerator's configuration; else why the
+    /// node gave none.
     pub said: Result<(String, Option<String>), String>,
 }
 
-/// Asks all nodes of a frontend's configuration, this one included.
+/// Asks all nodes of a frontend's configuration, the frontend included.
 pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<Told>, String>;
 
-/// Runs the command; `all` is what `--config` does, on the frontend.
+/// Runs the command. `all` implements `--config`; only the frontend has it.
 pub fn describe(
     args: &DescribeArgs,
     role: Role,
@@ -93,7 +93,7 @@ fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<Out
         let node: Node = serde_json::from_str(&machine)
             .map_err(|e| Error::Usage(format!("{}'s description is not one: {e}", told.node)))?;
         error::write_json(&path, &node)?;
-        // Nobody may be reading any more.
+        // Ignore a closed pipe.
         let _ = writeln!(std::io::stdout(), "{}", path.display());
         if let Some(yaml) = yaml {
             let path = folder.join(left::accelerator_yaml(&name));
@@ -122,7 +122,7 @@ fn run(args: &DescribeArgs, role: Role, version: &str) -> Result<Outcome, Error>
     };
     match &args.output {
         Some(path) => error::write(path, text)?,
-        // Nobody may be reading any more.
+        // Ignore a closed pipe.
         None => drop(std::io::stdout().write_all(text.as_bytes())),
     }
     Ok(Outcome::Good)

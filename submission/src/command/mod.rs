@@ -11,15 +11,15 @@ use crate::Error;
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All is well.
+    /// The command succeeded and found no defect.
     Good,
-    /// It did its work, and something is wrong with what it looked at.
+    /// The command did its work and found defects.
     Findings,
-    /// Its usage was wrong, or it could not do its work.
+    /// The usage was wrong, or the command could not do its work.
     Setup,
 }
 
-/// Says what went wrong with a command.
+/// Prints a command's error.
 fn say(result: Result<Outcome, Error>) -> Outcome {
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

@@ -1,4 +1,4 @@
-//! `qdl submit`.
+//! The command `qdl submit`.
 
 use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
@@ -79,7 +79,7 @@ fn pair(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// Runs the command; `quiet`: nothing is printed where nothing is missing.
+/// Runs the command. With `quiet` it prints nothing if it finds nothing.
 pub fn submit(args: &SubmitArgs, quiet: bool) -> Outcome {
     say(run(args, quiet))
 }
@@ -155,7 +155,7 @@ fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
     }
     let mut text = table::scripts(&round, &findings, &scripts);
     let unexpected = table::unexpected(&round, &findings, &scripts);
-    // In a rehearsal a script may complain of what was found, and that may be what it cannot have.
+    // In a rehearsal the checker may fail on findings that the rehearsal expects.
     let expected = |ran: &Ran| ran.good || (ran.is_checker && rehearsal.is_some());
     let scripts_good = scripts.iter().all(expected) && unexpected == 0;
     let others = match &rehearsal {
@@ -169,7 +169,7 @@ fn run(args: &SubmitArgs, quiet: bool) -> Result<Outcome, Error> {
     text += &table::page(&others);
     let good = others.is_empty() && scripts_good;
     if !(good && quiet) {
-        // Nobody may be reading any more.
+        // Ignore a closed pipe.
         let _ = std::io::stdout().write_all(text.as_bytes());
     }
     Ok(if good {

@@ -1,5 +1,5 @@
-//! The network diagram: LoadGen's node, switches and the SUT's nodes, each NIC that carries samples
-//! with its address and rate, and a line for each cable.
+//! Draws the network diagram: LoadGen's node, the switches, and the SUT's nodes. It shows each NIC
+//! that carries samples with address and rate, and a line for each cable.
 
 use std::fmt::Write;
 
@@ -15,14 +15,14 @@ const LINE: u32 = 18;
 const GAP: u32 = 30;
 const HEADER: u32 = 60;
 
-/// A drawn NIC: `NODE:NIC`, and where its cable begins.
+/// A drawn NIC: its name `NODE:NIC`, and the point where its cable begins.
 struct Port {
     name: String,
     x: u32,
     y: u32,
 }
 
-/// The diagram as SVG.
+/// Draws the diagram as SVG.
 pub fn svg(form: &Form, system: &System<'_>) -> String {
     let mut body = String::new();
     let mut ports = Vec::new();
@@ -51,7 +51,7 @@ pub fn svg(form: &Form, system: &System<'_>) -> String {
     let (loadgen, sut) = ports.split_at(from);
     let mut lines = String::new();
     let bottom = if form.switches.is_empty() {
-        // Wired to each other: the i-th NIC with the i-th, and round those left over.
+        // Without switches, cable i connects the i-th NICs of both sides; LoadGen's wrap around.
         for (i, port) in sut.iter().enumerate() {
             if let Some(other) = loadgen.get(i % loadgen.len().max(1)) {
                 line(&mut lines, other, port);
@@ -71,7 +71,7 @@ pub fn svg(form: &Form, system: &System<'_>) -> String {
     )
 }
 
-/// A node's box; the y below it.
+/// Draws a node's box and returns the y coordinate below it.
 fn draw_node(
     out: &mut String,
     ports: &mut Vec<Port>,
@@ -119,7 +119,7 @@ fn draw_node(
     y + height
 }
 
-/// The switches and their cables; the y below them.
+/// Draws the switches and their cables, and returns the y coordinate below them.
 fn switches(
     out: &mut String,
     lines: &mut String,
@@ -153,7 +153,7 @@ fn connects(switch: &Switch, port: &str) -> bool {
     switch.connects.is_empty() || switch.connects.iter().any(|c| c == port)
 }
 
-// Writing to a String does not fail.
+// Writing to a String cannot fail.
 fn frame(out: &mut String, x: u32, y: u32, width: u32, height: u32, title: &str) {
     let _ = writeln!(
         out,
@@ -177,7 +177,7 @@ fn line(out: &mut String, from: &Port, to: &Port) {
     );
 }
 
-/// Text as XML has it.
+/// Escapes text for XML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

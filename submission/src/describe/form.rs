@@ -1,5 +1,5 @@
-//! What no machine knows: a form in YAML, written with the meaning of each field beside it, and
-//! read again when a tree is made.
+//! The submitter's form in YAML: facts that no machine can report. `describe --ask` writes a blank
+//! form that explains each field; `submit` reads it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,49 +19,49 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Form {
-    /// Who hands it in: the name of its folder.
+    /// The submitter, which names the folder of the submission.
     pub submitter: Name,
-    /// Name of the system's folder and JSON.
+    /// The default system, which names its folder and JSON.
     pub system: Name,
-    /// Other systems: other sets of accelerators.
+    /// Further systems, each with its own set of accelerators.
     #[serde(default)]
     pub systems: BTreeMap<Name, Other>,
     /// `available`, `preview` or `rdi`.
     #[serde(default)]
     pub status: String,
-    /// Fields of the system's JSON. What is not empty goes before what the machines say.
+    /// Fields of the system's JSON. A value here overrides what the machines report.
     #[serde(default)]
     pub fields: BTreeMap<String, String>,
-    /// `yes` or `no`, where the kernel does not say.
+    /// Whether host memory has ECC, `yes` or `no`; used if the kernel does not report it.
     #[serde(default)]
     pub host_memory_ecc: String,
-    /// The same of the accelerators' memory.
+    /// Whether the accelerators' memory has ECC, `yes` or `no`; used if NVML does not report it.
     #[serde(default)]
     pub accelerator_memory_ecc: String,
-    /// What lies between the nodes; none: they are wired to each other.
+    /// Switches between the nodes; if empty, cables connect the nodes directly.
     #[serde(default)]
     pub switches: Vec<Switch>,
-    /// measurements.json, by the model's folder.
+    /// Fields of measurements.json, by the model's folder.
     #[serde(default)]
     pub models: BTreeMap<String, BTreeMap<String, String>>,
     /// TEST07's accuracy command, by the model's folder.
     #[serde(default)]
     pub accuracy_scripts: BTreeMap<String, String>,
-    /// How weights and activations were quantized.
+    /// Text on how weights and activations were quantized.
     #[serde(default)]
     pub quantization: String,
-    /// What the machines do not say of the way from the NICs to the accelerators.
+    /// Text on the data path from the NICs to the accelerators, beyond what the machines report.
     #[serde(default)]
     pub data_path: String,
 }
 
-/// A system beside the form's own.
+/// A system in addition to the form's default one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Other {
-    /// The names of all its accelerators.
+    /// Names of all its accelerators.
     pub accelerators: BTreeSet<String>,
-    /// Fields of its JSON that differ.
+    /// Fields of its JSON that override the form's.
     pub fields: BTreeMap<String, String>,
 }
 
@@ -69,40 +69,40 @@ pub struct Other {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Switch {
-    /// A name for the diagram.
+    /// Name in the diagram.
     pub name: String,
     /// Maker and model.
     pub model: String,
     /// Version of its software.
     pub software: String,
-    /// `NODE:NIC`, each of its cables; left out: every NIC that carries samples.
+    /// The NICs with a cable to it, as `NODE:NIC`; if empty, every NIC that carries samples.
     pub connects: Vec<String>,
 }
 
 /// A field of the form's `fields`.
 pub struct Field {
-    /// Its name in the system's JSON.
+    /// The field's name in the system's JSON.
     pub name: &'static str,
-    /// What it means, with an example.
+    /// The field's meaning, with an example.
     pub meaning: &'static str,
-    /// Who answers where the form leaves it empty.
+    /// Source of the value if the form leaves the field empty.
     pub or: Or,
 }
 
-/// Who answers for a field that the form leaves empty.
+/// Source of a field that the form leaves empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Or {
-    /// Nobody: that is an error.
+    /// No source: an empty field is an error.
     Nobody,
-    /// Nobody needs to.
+    /// No source is needed: the field may be empty.
     Empty,
-    /// The machines.
+    /// The nodes' descriptions.
     Machine,
 }
 
 macro_rules! fields {
     ($($name:literal $or:ident $meaning:literal;)*) => {
-        /// The fields that the form asks for.
+        /// The fields of the system's JSON that the form asks for.
         pub const FIELDS: &[Field] = &[$(Field {
             name: $name,
             meaning: $meaning,
@@ -138,10 +138,10 @@ fields! {
 }
 
 impl Form {
-    /// Reads it.
+    /// Reads and checks a filled-in form.
     ///
-    /// # Errors
-    /// [`Error::Read`], [`Error::Content`].
+    /// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: a field is unknown or
+    /// invalid.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let form: Form = error::read_yaml(path)?;
         form.check().map_err(|what| Error::Content {
@@ -171,10 +171,9 @@ impl Form {
         Ok(())
     }
 
-    /// Checks the names of models, and of their fields, against a round.
+    /// Checks the form's models and their fields against a round.
     ///
-    /// # Errors
-    /// A name that the round does not have, with one like it where there is one.
+    /// # Errors The round lacks a name; the error suggests a similar one if there is one.
     pub fn of_round(&self, round: &Round) -> Result<(), String> {
         for (model, fields) in &self.models {
             known("models", model, round.models.keys().map(|m| &**m))?;
@@ -189,7 +188,7 @@ impl Form {
         Ok(())
     }
 
-    /// The system of a set of accelerators.
+    /// The name of the system with exactly these accelerators, else the form's default system.
     pub fn system_of(&self, accelerators: &BTreeSet<&Name>) -> &Name {
         let all = self.systems.iter();
         let mut all = all.filter(|(_, other)| {
@@ -202,7 +201,7 @@ impl Form {
         all.next().map_or(&self.system, |(name, _)| name)
     }
 
-    /// The form of one system: its name, and its own fields before the common ones.
+    /// A copy of the form for one system, with that system's name and its overriding fields.
     pub fn of_system(&self, system: &Name) -> Form {
         let mut form = self.clone();
         form.system = system.clone();
@@ -212,12 +211,12 @@ impl Form {
         form
     }
 
-    /// A field's answer; empty where there is none.
+    /// The trimmed value of a field; empty if the form does not set it.
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("", |v| v.trim())
     }
 
-    /// Fields that nobody but the form can fill in, and that it leaves empty, with their meaning.
+    /// Name and meaning of each field that only the form can set and that it leaves empty.
     pub fn empty(&self) -> Vec<(&'static str, &'static str)> {
         let empty = FIELDS.iter().filter(|f| f.or == Or::Nobody);
         let empty = empty.filter(|f| self.field(f.name).is_empty());
@@ -225,13 +224,13 @@ impl Form {
     }
 }
 
-/// Refuses a name that is none of `all`.
+/// Checks that `all` contains `name`; the error suggests a similar name.
 fn known<'a>(key: &str, name: &str, all: impl Iterator<Item = &'a str>) -> Result<(), String> {
     let all: Vec<_> = all.collect();
     if all.contains(&name) {
         return Ok(());
     }
-    // Or the beginning of one.
+    // Else suggest a name that begins with `name`.
     let begun = || all.iter().copied().find(|other| other.starts_with(name));
     let like = nearest(name, &all).or_else(begun);
     let like = like.map_or(String::new(), |like| format!("like it: {like}; "));
@@ -241,7 +240,7 @@ fn known<'a>(key: &str, name: &str, all: impl Iterator<Item = &'a str>) -> Resul
     ))
 }
 
-/// A form to fill in, with the models of a round.
+/// Writes a blank form for the models of a round.
 pub fn blank(models: &[(&str, &[String])]) -> String {
     let field = |f: &Field| format!("  # {}\n  {}: \"\"\n", f.meaning, f.name);
     let mut asked = String::new();

@@ -1,5 +1,5 @@
-//! GPUs: those on the PCIe bus, and what NVIDIA's management library says of its own, where a
-//! driver has brought it.
+//! Describes GPUs from the PCIe bus, and NVIDIA's GPUs from the management library (NVML) if the
+//! driver is installed.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -9,10 +9,10 @@ use qdl::topology::{PciAddress, Topology};
 use super::{Gpu, Node};
 
 const NVIDIA: u16 = 0x10de;
-/// NVML's words.
+/// Constants of nvml.h.
 const SUCCESS: c_int = 0;
 const CLOCK_SM: c_int = 1;
-/// NVLinks of a GPU at most, as `NVML_NVLINK_MAX_LINKS` has it.
+/// Maximum NVLinks of a GPU, NVML's `NVML_NVLINK_MAX_LINKS`.
 const NVLINKS: c_uint = 18;
 
 type Device = *mut c_void;
@@ -53,7 +53,7 @@ pub(super) fn read(topology: &Topology) -> Vec<Gpu> {
     all.collect()
 }
 
-/// Fills in what NVML knows.
+/// Fills in what NVML reports of the node's GPUs.
 pub(super) fn ask(node: &mut Node) {
     let Some(nvml) = Nvml::open() else { return };
     node.gpu_driver = nvml.driver();
@@ -75,15 +75,15 @@ pub(super) fn ask(node: &mut Node) {
 
 struct Nvml(Library);
 
-/// Calls a function of the library; `None` where it is missing or fails.
+/// Calls a function of NVML; true if the library has the function and it succeeds.
 macro_rules! call {
     ($nvml:expr, $name:literal, ($($kind:ty),*), ($($arg:expr),*)) => {{
-        // SAFETY: the name and these types are those of nvml.h, which keeps them for good.
+        // SAFETY: name and types are those of nvml.h, which never changes a versioned function.
         let function = unsafe {
             $nvml.0.get::<unsafe extern "C" fn($($kind),*) -> c_int>(concat!($name, "\0").as_bytes())
         };
-        // SAFETY: every pointer is to a variable of the type that the function writes, with the
-        // length beside it where it takes one, and lives through the call.
+        // SAFETY: every pointer is to a live variable of the type that the function writes; where
+        // the function takes a length, it is that of the buffer.
         let done: bool = function.ok().is_some_and(|f| unsafe { f($($arg),*) } == SUCCESS);
         done
     }};
@@ -91,7 +91,7 @@ macro_rules! call {
 
 impl Nvml {
     fn open() -> Option<Self> {
-        // SAFETY: the driver's own library; its initialisation has no demands on the caller.
+        // SAFETY: loads the driver's own library, whose initialisation has no preconditions.
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
         let nvml = Nvml(library);
         call!(nvml, "nvmlInit_v2", (), ()).then_some(nvml)
@@ -181,7 +181,7 @@ impl Nvml {
             (Device, *mut c_uint),
             (device, &mut width)
         );
-        // SAFETY: integers alone; all zeros is a value.
+        // SAFETY: `PciInfo` holds integers and arrays of integers; all zeros are a valid value.
         let mut pci: PciInfo = unsafe { std::mem::zeroed() };
         call!(
             self,
@@ -204,7 +204,7 @@ impl Nvml {
             bytes: memory.total,
             ecc: ecc.then_some(now == 1),
             max_mhz: clock.then_some(u64::from(mhz)),
-            // NVML writes eight digits of the domain, sysfs four.
+            // NVML prints the PCI domain with eight digits, sysfs with four.
             pci: words(&pci.bus_id).to_ascii_lowercase(),
             pcie: link.then(|| format!("PCIe Gen{generation} x{width}")),
             nvlinks: u32::try_from(nvlinks.count()).unwrap_or(0),
@@ -218,7 +218,7 @@ impl Drop for Nvml {
     }
 }
 
-/// The text in a buffer that NVML has filled, up to its zero.
+/// Text of a buffer that NVML has filled, up to its NUL.
 fn words(text: &[c_char]) -> String {
     let bytes: Vec<u8> = text.iter().map(|c| *c as u8).collect();
     let text = CStr::from_bytes_until_nul(&bytes).map(|c| c.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! Processors, memory and disks, from /proc and /sys.
+//! Describes processors, memory, disks and kernel settings from /proc, /sys and /etc.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,9 +11,9 @@ use qdl::topology::Topology;
 use super::{Disk, Memory, Processors, number, text};
 use crate::layout;
 
-/// Block devices that are no disks of their own.
+/// Prefixes of block devices that are not physical disks.
 const NO_DISKS: [&str; 8] = ["loop", "ram", "dm-", "zram", "md", "sr", "nbd", "fd"];
-/// Settings that a reader of the results may ask for.
+/// The kernel's TCP settings in a description.
 const TCP: [&str; 6] = [
     "net/ipv4/tcp_congestion_control",
     "net/ipv4/tcp_rmem",
@@ -43,7 +43,7 @@ pub(super) fn processors(root: &Path, topology: &Topology) -> Processors {
         .filter(|b| field(b, "processor").is_some())
         .collect();
     let first = blocks.first().copied().unwrap_or_default();
-    // ARM's cpuinfo has neither; one socket then.
+    // ARM's cpuinfo has no "physical id": assume one socket.
     let sockets: BTreeSet<_> = blocks
         .iter()
         .filter_map(|b| field(b, "physical id"))
@@ -100,7 +100,7 @@ pub(super) fn memory(root: &Path) -> Memory {
             }
         }
     }
-    // A driver is there for controllers that may correct; "None" is one that does not.
+    // EDAC drivers list controllers that may correct errors; mode "None" means no correction.
     let ecc = (!modes.is_empty()).then(|| modes.iter().all(|m| m != "None" && !m.is_empty()));
     Memory {
         bytes: kib.unwrap_or(0).saturating_mul(1024),
@@ -113,7 +113,7 @@ pub(super) fn memory(root: &Path) -> Memory {
 }
 
 pub(super) fn disks(root: &Path) -> Vec<Disk> {
-    // Entries are links to folders.
+    // `folders` follows the links in sys/block.
     let all = layout::folders(&root.join("sys/block"));
     let disks = all
         .into_iter()
@@ -122,7 +122,7 @@ pub(super) fn disks(root: &Path) -> Vec<Disk> {
         let of = |what: &str| text(root, &format!("sys/block/{name}/{what}"));
         Disk {
             model: of("device/model"),
-            // In sectors of 512 bytes, whatever the disk's own are.
+            // The kernel counts sectors of 512 bytes for every disk.
             bytes: of("size").parse::<u64>().unwrap_or(0).saturating_mul(512),
             rotational: of("queue/rotational") == "1",
             name,

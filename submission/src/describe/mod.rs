@@ -1,6 +1,6 @@
-//! A machine, as a submission describes it: what Linux, NVML and `qdl::topology` tell. What no
-//! machine knows comes from a form ([`form`]); both become the system's JSON ([`system`]), a
-//! diagram ([`diagram`]) and the pages on network and bandwidths ([`pages`]).
+//! Describes a machine for a submission from Linux, NVML and `qdl::topology`. [`form`] adds what no
+//! machine reports. Both become the system's JSON ([`system`]), a diagram ([`diagram`]) and pages
+//! on network and bandwidths ([`pages`]).
 
 pub mod diagram;
 mod ethtool;
@@ -18,21 +18,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::layout::Name;
 
-/// A node. Everything that could not be read is empty or left out, never guessed.
+/// A node's description. A field that could not be read is empty or `None`, never guessed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Its name in its configuration; `describe --name` sets it.
+    /// The node's name in its configuration; `describe --name` sets it.
     pub node: String,
     /// Host name.
     pub host: String,
-    /// Whose program wrote this.
+    /// The program that wrote the description.
     pub role: Role,
-    /// That program's version.
+    /// The program's version.
     pub version: String,
-    /// Distribution, as it names itself.
+    /// The distribution's own name.
     pub operating_system: String,
-    /// Release of the kernel.
+    /// The kernel's release.
     pub kernel: String,
     /// Processors.
     pub processors: Processors,
@@ -44,25 +44,25 @@ pub struct Node {
     pub nics: Vec<Nic>,
     /// GPUs.
     pub gpus: Vec<Gpu>,
-    /// The GPUs' driver, and the newest CUDA that it serves.
+    /// The GPUs' driver, with the newest CUDA version that it supports.
     pub gpu_driver: String,
-    /// Settings of the kernel's TCP, as `net.ipv4.tcp_rmem = …`.
+    /// The kernel's TCP settings, as `net.ipv4.tcp_rmem = …`.
     pub tcp: Vec<String>,
 }
 
-/// A program, by what it is for.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// LoadGen's.
+    /// The node that runs LoadGen.
     Frontend,
-    /// The SUT's.
+    /// A node of the SUT.
     #[default]
     Accelerator,
 }
 
 impl Role {
-    /// Its name, as programs have it.
+    /// The role's name in file names and messages.
     pub fn name(self) -> &'static str {
         match self {
             Role::Frontend => "frontend",
@@ -70,13 +70,13 @@ impl Role {
         }
     }
 
-    /// The description of a node of this role, below [`crate::layout::Tree::nodes`].
+    /// File name of a node's description, in the folder [`crate::layout::Tree::nodes`].
     pub fn file(self, node: &Name) -> String {
         format!("{}-{node}.json", self.name())
     }
 }
 
-/// Processors of a node, which are all alike.
+/// The processors of a node, assumed identical.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Processors {
@@ -84,13 +84,13 @@ pub struct Processors {
     pub model: String,
     /// Sockets.
     pub sockets: u32,
-    /// Cores in each.
+    /// Cores in each socket.
     pub cores_per_socket: u32,
-    /// Hardware threads in all.
+    /// Hardware threads of the node.
     pub threads: u32,
-    /// The highest clock, in MHz.
+    /// Maximum clock, in MHz.
     pub max_mhz: Option<u64>,
-    /// Caches, as `L1 Data 32K`.
+    /// Caches of CPU 0, as `L1 Data 32K`.
     pub caches: Vec<String>,
     /// NUMA nodes.
     pub numa_nodes: u32,
@@ -100,9 +100,9 @@ pub struct Processors {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Bytes that the kernel has.
+    /// Memory that the kernel manages, in bytes.
     pub bytes: u64,
-    /// Whether a controller corrects errors; none where the kernel does not say.
+    /// Whether controllers correct errors; `None` if the kernel does not report it.
     pub ecc: Option<bool>,
     /// Modules, as `8 x 32768 MB DDR4`.
     pub modules: Vec<String>,
@@ -112,47 +112,47 @@ pub struct Memory {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Disk {
-    /// Its name: `nvme0n1`.
+    /// Kernel name, as `nvme0n1`.
     pub name: String,
     /// Its model.
     pub model: String,
-    /// Its size.
+    /// Capacity in bytes.
     pub bytes: u64,
-    /// It turns.
+    /// Whether the disk rotates.
     pub rotational: bool,
 }
 
-/// A NIC, or one port of it.
+/// A NIC, or one port of a NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Nic {
-    /// The RDMA device's name, or the interface's.
+    /// Name of the RDMA device, else of the interface.
     pub name: String,
-    /// The interface over the same port.
+    /// The network interface of the same port.
     pub netdev: Option<String>,
-    /// `Ethernet`, `InfiniBand`, `IEEE 802.11`, or what else it is.
+    /// `Ethernet`, `InfiniBand`, `IEEE 802.11`, or another link layer.
     pub link_layer: String,
-    /// It is an RDMA device.
+    /// Whether it is an RDMA device.
     pub rdma: bool,
-    /// What the card is, from its PCI ids.
+    /// Name of the card, from its PCI ids.
     pub model: String,
-    /// Its driver.
+    /// Name of the driver.
     pub driver: String,
-    /// Its firmware.
+    /// Firmware version.
     pub firmware: String,
-    /// `copper` or `fiber`, where the port says so.
+    /// `copper` or `fiber`, if the port reports it.
     pub media: Option<String>,
     /// Link speed, in Mbit/s.
     pub speed_mbps: Option<u64>,
-    /// Longest packet, in bytes.
+    /// Maximum packet size, in bytes.
     pub mtu: Option<u64>,
     /// Addresses.
     pub addresses: Vec<String>,
-    /// Its link is up.
+    /// Whether the link is up.
     pub up: bool,
-    /// Its PCI address.
+    /// PCI address.
     pub pci: Option<String>,
-    /// Generation and width of its PCIe link, as `16.0 GT/s PCIe x16`.
+    /// Generation and width of the PCIe link, as `16.0 GT/s PCIe x16`.
     pub pcie: Option<String>,
 }
 
@@ -160,27 +160,26 @@ pub struct Nic {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Gpu {
-    /// What it is called.
+    /// Product name.
     pub name: String,
-    /// Its memory.
+    /// Memory in bytes.
     pub bytes: u64,
-    /// Whether its memory has ECC, and it is on; none where that is not known.
+    /// Whether ECC of the GPU's memory is on; `None` if unknown.
     pub ecc: Option<bool>,
-    /// The highest clock of its cores, in MHz.
+    /// Maximum clock of the GPU's cores, in MHz.
     pub max_mhz: Option<u64>,
-    /// Its PCI address.
+    /// PCI address.
     pub pci: String,
-    /// Its PCIe link, as `Gen5 x16`.
+    /// Generation and width of the PCIe link, as `PCIe Gen5 x16`.
     pub pcie: Option<String>,
-    /// NVLinks that are up.
+    /// Number of active NVLinks.
     pub nvlinks: u32,
 }
 
 impl Node {
-    /// This machine.
+    /// Describes this machine.
     ///
-    /// # Errors
-    /// [`TopologyError`]: what Linux must have is not there.
+    /// # Errors [`TopologyError`]: the topology cannot be read from /proc or /sys.
     pub fn of_this_machine(role: Role, version: &str) -> Result<Self, TopologyError> {
         let root = Path::new("/");
         let mut node = Self::with(root, &Topology::of_this_machine()?, role, version);
@@ -189,10 +188,10 @@ impl Node {
         Ok(node)
     }
 
-    /// This machine as JSON, for a node of this name.
+    /// Describes this machine as JSON, with the node name `name`.
     ///
-    /// # Errors
-    /// What Linux must have is not there, in words.
+    /// # Errors The topology cannot be read, or the description cannot be serialized; the text says
+    /// why.
     pub fn told(role: Role, version: &str, name: &str) -> Result<String, String> {
         let node = Self::of_this_machine(role, version).map_err(|e| e.to_string())?;
         let node = Node {
@@ -202,11 +201,10 @@ impl Node {
         serde_json::to_string(&node).map_err(|e| e.to_string())
     }
 
-    /// The machine whose `proc`, `sys` and `etc` lie below `root`, without what has to be asked
-    /// for: firmware of NICs, and names of GPUs.
+    /// Describes the machine whose `proc`, `sys` and `etc` lie below `root`. Lacks what needs a
+    /// call to a driver: NIC firmware and media, and NVML's facts of GPUs.
     ///
-    /// # Errors
-    /// As [`of_this_machine`](Self::of_this_machine).
+    /// # Errors [`TopologyError`]: as for [`of_this_machine`](Self::of_this_machine).
     pub fn below(root: &Path, role: Role, version: &str) -> Result<Self, TopologyError> {
         Ok(Self::with(root, &Topology::below(root)?, role, version))
     }
@@ -230,7 +228,7 @@ impl Node {
         }
     }
 
-    /// Memory that has no ECC, or does not say so; one sentence each.
+    /// One sentence for each kind of memory without ECC, or with unknown ECC.
     pub fn without_ecc(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut say = |what: &str, ecc: Option<bool>| {
@@ -250,13 +248,13 @@ impl Node {
     }
 }
 
-/// A small file's text without blanks around it; empty where it cannot be read.
+/// Trimmed text of a small file; empty if the file cannot be read.
 fn text(root: &Path, file: &str) -> String {
     let text = fs::read_to_string(root.join(file)).unwrap_or_default();
     text.trim().to_owned()
 }
 
-/// A small file's number.
+/// Number in a small file.
 fn number(root: &Path, file: &str) -> Option<u64> {
     text(root, file).parse().ok()
 }

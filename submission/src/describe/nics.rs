@@ -1,4 +1,4 @@
-//! NICs: `qdl::topology`'s, with what else sysfs says of them, and what ethtool's calls tell.
+//! Describes NICs from `qdl::topology`, sysfs and ethtool's calls.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use record::LinkLayer;
 
 use super::{Nic, ethtool, number, text};
 
-/// Files with the names of PCI vendors and devices, where a distribution has one.
+/// Paths of the list of PCI vendors and devices, by distribution.
 const PCI_IDS: [&str; 3] = [
     "usr/share/misc/pci.ids",
     "usr/share/hwdata/pci.ids",
@@ -71,7 +71,7 @@ fn one(root: &Path, ids: &str, nic: &topology::Nic) -> Nic {
     }
 }
 
-/// The card's name: from the list of PCI ids, else the ids themselves.
+/// Name of a card from the list of PCI ids, else its ids.
 fn model(root: &Path, ids: &str, of_device: &str, device: &str) -> String {
     let id = |what: &str| {
         let text = text(root, &format!("{device}/{what}"));
@@ -90,7 +90,7 @@ fn model(root: &Path, ids: &str, of_device: &str, device: &str) -> String {
     }
 }
 
-/// A vendor's and a card's name: vendors begin a line, their cards are indented by a tab.
+/// Names of vendor and card. In the list a vendor begins a line; a tab indents its cards.
 fn pci_name(ids: &str, vendor: &str, card: &str) -> Option<String> {
     let mut lines = ids.lines();
     let of = |line: &str, id: &str| line.strip_prefix(id)?.strip_prefix("  ").map(str::to_owned);
@@ -101,7 +101,7 @@ fn pci_name(ids: &str, vendor: &str, card: &str) -> Option<String> {
     Some(format!("{vendor} {card}"))
 }
 
-/// What only the driver tells, of NICs of this machine.
+/// Fills in what only the drivers of this machine's NICs report.
 pub(super) fn ask(nics: &mut [Nic]) {
     for nic in nics {
         let Some(netdev) = nic.netdev.as_deref() else {

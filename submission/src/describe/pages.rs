@@ -1,4 +1,4 @@
-//! Pages for `documentation/`: what lies between LoadGen and SUT, and the minimum bandwidths.
+//! Pages of `documentation/`: network, minimum bandwidths, data path and quantization.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::{
     round::Model,
 };
 
-/// The network in words: each NIC, OSI layers one to four, what lies between, and the data's way.
+/// The page on the network: OSI layers 1 to 4, each NIC, the switches, and kernel settings.
 pub fn network(form: &Form, system: &System<'_>) -> String {
     let mut out = format!(
         "# The network of {}\n\n![the network](network.svg)\n\n",
@@ -111,22 +111,22 @@ fn distinct(system: &System<'_>, of: impl Fn(&Nic) -> String) -> String {
     all.join(", ")
 }
 
-/// One result, as the statement of bandwidths needs it.
+/// A result's rate and element sizes, for the page on bandwidths.
 pub struct Rate<'a> {
-    /// Which.
+    /// The result.
     pub place: &'a Place,
-    /// Its model.
+    /// The result's model.
     pub model: &'a Model,
     /// Samples per second.
     pub per_second: f64,
-    /// Bytes of an input's element.
+    /// Bytes of an element of a sample.
     pub input_bytes: u64,
-    /// Bytes of an answer's.
+    /// Bytes of an element of an answer.
     pub output_bytes: u64,
 }
 
 impl Rate<'_> {
-    /// MB/s into the SUT and out of it; none where the rules call it negligible.
+    /// Required MB/s into the SUT and out of it; `None` where the rules call it negligible.
     fn needed(&self) -> [Option<f64>; 2] {
         let of = |elements: Option<u64>, bytes: u64| {
             elements.map(|n| n as f64 * bytes as f64 * self.per_second / 1e6)
@@ -137,13 +137,13 @@ impl Rate<'_> {
         ]
     }
 
-    /// The larger of the two, in MB/s.
+    /// The larger required bandwidth, in MB/s.
     fn most(&self) -> f64 {
         self.needed().into_iter().flatten().fold(0.0, f64::max)
     }
 }
 
-/// The minimum bandwidths of the rules' appendix beside what the NICs can do.
+/// The page on minimum bandwidths by the rules' appendix, beside the NICs' bandwidth.
 pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
     let mut out = "# Minimum bandwidths\n\n\
         The rules' appendix asks for throughput times the size of a sample into the SUT, and times the size of an \
@@ -183,8 +183,7 @@ pub fn bandwidth(system: &System<'_>, rates: &[Rate<'_>]) -> String {
     out
 }
 
-/// The way of a sample on the SUT's nodes, from the NICs to the accelerators, beside what the
-/// results need.
+/// The page on a sample's path from the NICs to the accelerators, beside the required bandwidth.
 pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String {
     let most = rates.iter().map(Rate::most).fold(0.0, f64::max);
     let mut out = format!(
@@ -231,7 +230,7 @@ pub fn data_path(form: &Form, system: &System<'_>, rates: &[Rate<'_>]) -> String
     out
 }
 
-/// MB/s of a PCIe link, as sysfs names it (`16.0 GT/s PCIe x16`), or as NVML does (`Gen5 x16`).
+/// MB/s of a PCIe link, from sysfs (`16.0 GT/s PCIe x16`) or NVML (`PCIe Gen5 x16`).
 fn pcie_rate(link: &str) -> Option<f64> {
     let mut words = link.split_whitespace();
     let lanes: f64 = words
@@ -252,7 +251,7 @@ fn pcie_rate(link: &str) -> Option<f64> {
     Some(transfers * 1000.0 * lanes * encoding / 8.0)
 }
 
-/// How each model's weights and activations were quantized.
+/// The page on how each model's weights and activations were quantized.
 pub fn quantization<'a>(form: &Form, models: impl Iterator<Item = &'a Name>) -> String {
     let mut out = format!(
         "# Quantization\n\n{}\n\n| model | weights | transformations | starting from |\n\

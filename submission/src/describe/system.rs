@@ -1,4 +1,4 @@
-//! The system's JSON: what the form says, and where it is silent what the machines do.
+//! Fills in the system's JSON from the form, then from the nodes' descriptions.
 
 use std::collections::BTreeSet;
 
@@ -11,29 +11,29 @@ use crate::{layout::Division, round::Round};
 pub struct System<'a> {
     /// LoadGen's node.
     pub frontend: &'a Node,
-    /// NICs of it that carried samples, by name; empty: those that are up.
+    /// Names of its NICs that carried samples; if empty, all NICs whose link is up.
     pub frontend_nics: BTreeSet<String>,
-    /// The SUT's nodes, and the same of each.
+    /// The SUT's nodes, each with the names of its NICs as in `frontend_nics`.
     pub accelerators: Vec<(&'a Node, BTreeSet<String>)>,
     /// `tcp` or `ib`.
     pub fabric: String,
-    /// Connections over which samples went.
+    /// Number of connections that carried samples.
     pub connections: u64,
 }
 
 impl<'a> System<'a> {
-    /// LoadGen's NICs that carried samples.
+    /// NICs of LoadGen's node that carried samples.
     pub fn loadgen_nics(&self) -> Vec<&'a Nic> {
         used(self.frontend, &self.frontend_nics)
     }
 
-    /// The SUT's, of all nodes.
+    /// NICs of all SUT nodes that carried samples.
     pub fn sut_nics(&self) -> Vec<&'a Nic> {
         let all = self.accelerators.iter();
         all.flat_map(|(node, names)| used(node, names)).collect()
     }
 
-    /// The SUT's nodes, and the NICs of each: LoadGen's own, where everything ran in one process.
+    /// The SUT's nodes with their NICs; LoadGen's node if the run was one process.
     pub fn sut(&self) -> Vec<(&'a Node, &BTreeSet<String>)> {
         match &self.accelerators[..] {
             [] => vec![(self.frontend, &self.frontend_nics)],
@@ -42,7 +42,7 @@ impl<'a> System<'a> {
     }
 }
 
-/// NICs of a node by their names; where none is named, those whose link is up.
+/// NICs of a node by name; without names, all whose link is up, except loopback.
 pub fn used<'a>(node: &'a Node, names: &BTreeSet<String>) -> Vec<&'a Nic> {
     let named = |nic: &&Nic| {
         names.contains(&nic.name) || nic.netdev.as_ref().is_some_and(|n| names.contains(n))
@@ -56,8 +56,8 @@ pub fn used<'a>(node: &'a Node, names: &BTreeSet<String>) -> Vec<&'a Nic> {
     }
 }
 
-/// The JSON. What nobody knows is an empty string, which the checks find.
-/// Fields of the network stand in that division alone.
+/// The system's JSON. A field without a source is an empty string, which the checks report. Only
+/// the Network division has fields of the network.
 pub fn json(
     round: &Round,
     division: Division,
@@ -146,7 +146,7 @@ fn nics<'a>(system: &System<'a>) -> Vec<&'a Nic> {
     all
 }
 
-/// What differs, in the order it comes; what is empty is left out.
+/// Joins distinct texts in their order; skips empty ones.
 fn distinct(all: impl Iterator<Item = String>) -> String {
     let mut seen: Vec<String> = Vec::new();
     for one in all.filter(|one| !one.is_empty()) {
@@ -157,7 +157,7 @@ fn distinct(all: impl Iterator<Item = String>) -> String {
     seen.join("; ")
 }
 
-/// Equal ones counted: `8 x A + 1 x B`, or `A` where there is one.
+/// Joins texts with counts, as `8 x A + 1 x B`; a single text stays `A`.
 fn joined(all: impl Iterator<Item = String>) -> String {
     let mut counts: Vec<(String, usize)> = Vec::new();
     for one in all.filter(|one| !one.is_empty()) {
@@ -175,7 +175,7 @@ fn joined(all: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// A node without accelerators says so: the field may not be empty.
+/// `N/A` for empty text: a node without accelerators may not leave these fields empty.
 fn none_or(text: String) -> String {
     if text.is_empty() {
         "N/A".to_owned()
@@ -188,7 +188,7 @@ fn gpus(node: &Node, of: &dyn Fn(&Gpu) -> String) -> String {
     distinct(node.gpus.iter().map(of))
 }
 
-/// The largest. The checker takes the number 0 for an empty field, and the text for a number.
+/// The maximum. Zero becomes text: the checker calls the number 0 empty but accepts "0".
 fn most(all: impl Iterator<Item = u64>) -> Value {
     match all.max().unwrap_or(0) {
         0 => Value::from("0"),
@@ -238,7 +238,7 @@ fn what(nic: &Nic) -> String {
     }
 }
 
-/// `200G`, `10M`.
+/// Link speed as `200G` or `10M`.
 pub(super) fn speed(nic: &Nic) -> String {
     match nic.speed_mbps {
         Some(mbps) if mbps >= 1000 => format!("{}G", mbps as f64 / 1000.0),
@@ -247,7 +247,7 @@ pub(super) fn speed(nic: &Nic) -> String {
     }
 }
 
-/// What the form calls the link layer, else those of all NICs that carried samples.
+/// The form's link layer, else the link layers of all NICs that carried samples.
 pub(super) fn network_type(form: &Form, system: &System<'_>) -> String {
     match form.field("network_type") {
         "" => distinct(nics(system).iter().map(|n| n.link_layer.clone())),
@@ -255,7 +255,7 @@ pub(super) fn network_type(form: &Form, system: &System<'_>) -> String {
     }
 }
 
-/// What runs over what, layers four to two.
+/// The protocol stack from layer 4 to layer 2, as `TCP/IPv4 over Ethernet`.
 pub(super) fn protocol(form: &Form, system: &System<'_>) -> String {
     let layer = network_type(form, system);
     let v6 = |n: &&Nic| n.addresses.first().is_some_and(|a| a.contains(':'));

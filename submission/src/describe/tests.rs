@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{layout::Division, round::Round};
 
-/// A machine of `qdl`'s, with what a description reads beside.
+/// A machine of `qdl`'s test data, plus the files that a description reads.
 fn node(role: Role, name: &str) -> (Node, tempfile::TempDir) {
     let root = tempfile::tempdir().expect("a folder");
     machine::expand(machine::TWO_SOCKETS, root.path()).expect("laid out");
@@ -64,10 +64,10 @@ fn a_machine_is_described_from_its_files() {
     assert_eq!(node.nics.iter().filter(|n| n.rdma).count(), 5);
     assert_eq!(node.gpus.len(), 2);
     assert_eq!(node.tcp, ["net.ipv4.tcp_rmem = 4096 131072 6291456"]);
-    // Written and read again it is the same.
+    // A round trip through JSON changes nothing.
     let text = serde_json::to_string(&node).expect("JSON");
     assert_eq!(serde_json::from_str::<Node>(&text).expect("read"), node);
-    // GPUs of which nobody says whether they have ECC.
+    // No source reports ECC of the GPUs.
     assert_eq!(node.without_ecc().len(), 1);
 }
 
@@ -353,7 +353,7 @@ fn the_diagram_has_a_line_for_each_cable_and_escapes_names() {
     });
     let svg = diagram::svg(&form, &system(&front, &back, "tcp"));
     assert_eq!(cables(&svg), 2, "both to the switch");
-    // A cable that is named is the only one.
+    // A named cable excludes all others.
     form.switches[0].connects = vec![format!("lg:{}", front.nics[0].name)];
     assert_eq!(
         cables(&diagram::svg(&form, &system(&front, &back, "tcp"))),
@@ -400,7 +400,7 @@ fn bandwidths_are_the_rules_formula() {
     let rates = [rate(&unet, 10.0), rate(&rgat, 100.0), rate(&unet, 1e6)];
     let page = pages::bandwidth(&system(&front, &back, "tcp"), &rates);
     let rows: Vec<_> = page.lines().filter(|l| l.starts_with("| sys |")).collect();
-    // 10 samples/s of 32,944,795 elements of 4 bytes.
+    // 10 samples/s, 32,944,795 elements of 4 bytes each.
     assert!(
         rows[0].contains("| 1317.792 |")
             && rows[0].contains("| 329.448 |")

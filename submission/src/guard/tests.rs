@@ -1,4 +1,4 @@
-//! Each refusal of the guard, by one fault in settings or nodes that would count.
+//! Tests each refusal of the guard with one fault in otherwise valid settings or nodes.
 
 use std::collections::BTreeSet;
 
@@ -253,7 +253,7 @@ const FAULTS: &[Fault] = &[
 #[test]
 fn what_counts_is_not_refused() {
     assert_eq!(Rig::sound().refusals(), []);
-    // The target is the submitter's, from wherever.
+    // The submitter may set the target from any source.
     let mut rig = Rig::sound();
     rig.set("server_target_qps", json!(70.0), "--set");
     assert_eq!(rig.refusals(), []);

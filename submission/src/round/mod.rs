@@ -1,4 +1,4 @@
-//! One round: what it asks of a run and of a tree. All of it is read from a file.
+//! A round's requirements for runs and trees, read from a file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,37 +12,37 @@ use crate::{
     layout::{Below, Division, Name},
 };
 
-/// The rounds that are built in, by name.
+/// Built-in rounds: name and YAML.
 const BUILT_IN: &[(&str, &str)] = &[("v6.1", include_str!("../../../configs/rounds/v6.1.yaml"))];
 
-/// See the module. Every field is a key of `configs/rounds/v6.1.yaml`, which says what it means and
-/// where it comes from.
+/// A round's requirements. Each field is a key of `configs/rounds/v6.1.yaml`, which explains it and
+/// names its source.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
-    /// Its name.
+    /// The round's name.
     pub round: String,
-    /// Where its figures come from.
+    /// Sources of the round's values.
     pub sources: BTreeMap<String, String>,
-    /// What the official checker calls it.
+    /// The official checker's name of the round.
     pub checker_version: String,
-    /// LoadGen's release.
+    /// The LoadGen release.
     pub loadgen: Loadgen,
-    /// `datacenter`.
+    /// The suite, `datacenter`.
     pub system_type: String,
     /// LoadGen's seeds.
     pub seeds: Seeds,
-    /// The shortest run.
+    /// Minimum duration of a performance run, in ms.
     pub min_duration_ms: u64,
-    /// The percentile that LoadGen judges a scenario by.
+    /// The percentile by which LoadGen judges latency, by scenario.
     pub percentiles: BTreeMap<String, f64>,
-    /// What the SUT's name must hold.
+    /// Text that the SUT's name must contain.
     pub sut_name_holds: String,
-    /// The largest accuracy log in a tree, in bytes.
+    /// Maximum size of an accuracy log in a tree, in bytes.
     pub accuracy_log_max_bytes: u64,
-    /// What `status` may be.
+    /// Valid values of `status`.
     pub statuses: Vec<String>,
-    /// What `network_type` may be.
+    /// Valid values of `network_type`.
     pub fabrics: Vec<String>,
     /// Keys that a user.conf may set.
     pub user_conf: Vec<String>,
@@ -52,9 +52,9 @@ pub struct Round {
     pub measurements: Vec<String>,
     /// The compliance tests.
     pub tests: BTreeMap<Name, Test>,
-    /// What the official checker says of what [`crate::rules`] find too.
+    /// Complaints of the official checker that match rules of [`crate::rules`].
     pub complaints: Vec<Complaint>,
-    /// The models, by the name of their folder.
+    /// The models, by folder name.
     pub models: BTreeMap<Name, Model>,
 }
 
@@ -62,16 +62,16 @@ pub struct Round {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seeds {
-    /// Which samples are loaded.
+    /// Seed of the choice of loaded samples.
     pub qsl_rng_seed: u64,
-    /// In which order they are sent.
+    /// Seed of the samples' order.
     pub sample_index_rng_seed: u64,
-    /// When.
+    /// Seed of the queries' arrival times.
     pub schedule_rng_seed: u64,
 }
 
 impl Seeds {
-    /// By the names in LoadGen's log, behind `effective_`.
+    /// The seeds by their names in LoadGen's log, without `effective_`.
     pub fn named(&self) -> [(&'static str, u64); 3] {
         [
             ("qsl_rng_seed", self.qsl_rng_seed),
@@ -81,22 +81,22 @@ impl Seeds {
     }
 }
 
-/// Fields of the system's JSON.
+/// Required fields of the system's JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SystemFields {
-    /// All but the network's.
+    /// Fields of every division.
     pub fields: Vec<String>,
-    /// Those that may not be empty.
+    /// Fields of every division that may not be empty.
     pub filled: Vec<String>,
-    /// The network's; none may be empty.
+    /// Fields of the Network division, which may not be empty.
     pub network: Vec<String>,
-    /// Those that must be whole numbers.
+    /// Fields whose value must be a whole number.
     pub numbers: Vec<String>,
 }
 
 impl SystemFields {
-    /// The network's, where a division has them: that is the Network division.
+    /// The network's fields in the Network division; none in other divisions.
     pub fn network_of(&self, division: Division) -> &[String] {
         match division {
             Division::Network => &self.network,
@@ -109,105 +109,106 @@ impl SystemFields {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
-    /// Arguments of its `run_verification.py`, with names in braces.
+    /// Arguments of the test's `run_verification.py`, with placeholders in braces.
     pub args: Vec<String>,
-    /// The file that its standard output becomes, where it writes none itself.
+    /// File for the verifier's standard output, if the verifier writes no file.
     pub output: Option<Name>,
-    /// Its audit.config leaves durations and counts alone: its run is held to those of a
-    /// performance run.
+    /// Whether the run must meet a performance run's duration and counts: the audit.config leaves
+    /// both alone.
     #[serde(default)]
     pub measured: bool,
-    /// What its answers must be.
+    /// Requirement for the run's answers.
     pub answers: Option<Answers>,
-    /// What must lie in its folder.
+    /// Files that the test's folder must contain.
     pub files: Vec<Below>,
-    /// Lines that its files must hold.
+    /// Lines that a file must contain.
     pub passes: BTreeMap<Below, Vec<String>>,
 }
 
-/// What the answers of a compliance test must be.
+/// Requirement for the answers of a compliance test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answers {
-    /// As many tokens as LoadGen was told of, beginning with the first token, one EOS at most.
+    /// As many tokens as the SUT reported, beginning with the reported first token, at most one
+    /// EOS.
     Tokens,
-    /// Those of the accuracy run.
+    /// The answers of the accuracy run.
     Same,
 }
 
-/// LoadGen, as the round's runs are measured with.
+/// The LoadGen release of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Loadgen {
-    /// Version and commit, as its log names them.
+    /// Version and commit, as LoadGen logs them.
     pub version: String,
-    /// SHA-256 of its files' SHA-1: `SHA1 NAME` for each, by name, with newlines between them.
+    /// SHA-256 over the SHA-1 of LoadGen's files: lines `SHA1 NAME`, sorted by name.
     pub files: String,
 }
 
-/// A line of the official checker, and who says the same here.
+/// A complaint of the official checker and the rules that match it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Complaint {
-    /// Words that such a line holds.
+    /// Text that the complaint contains.
     pub says: String,
-    /// The rules of which one finds it; none: it follows from other lines.
+    /// Rules that report the same defect; if empty, the complaint follows from other complaints.
     #[serde(default)]
     pub rules: Vec<String>,
 }
 
-/// A model.
+/// A model's requirements.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Its name in user.conf.
+    /// The model's name in user.conf.
     pub conf: String,
-    /// That of its Interactive scenario, where it has another.
+    /// The name of its Interactive scenario in user.conf, if different.
     pub interactive: Option<String>,
-    /// Scenarios that must be there.
+    /// Scenarios that a submission must have.
     pub required: Vec<String>,
-    /// Scenarios of which one must be there.
+    /// Scenarios of which a submission must have at least one.
     #[serde(default)]
     pub one_of: Vec<String>,
-    /// Counts.
+    /// Counts of samples.
     pub samples: Samples,
-    /// Compliance tests.
+    /// Names of the model's compliance tests.
     #[serde(default)]
     pub tests: Vec<Name>,
-    /// LoadGen measures tokens.
+    /// Whether LoadGen measures tokens.
     #[serde(default)]
     pub tokens: bool,
-    /// Each sample as often as any other (`sample_concatenate_permutation`).
+    /// Whether LoadGen must issue all samples equally often (`sample_concatenate_permutation`).
     #[serde(default)]
     pub equal_issue: bool,
-    /// Limits by scenario.
+    /// Latency limits by scenario.
     #[serde(default)]
     pub limits: BTreeMap<String, Limits>,
-    /// What accuracy.txt must say.
+    /// Required figures of accuracy.txt.
     pub accuracy: Vec<Accuracy>,
-    /// The same for Interactive, where it differs.
+    /// Required figures in Interactive; if empty, as `accuracy`.
     #[serde(default)]
     pub accuracy_interactive: Vec<Accuracy>,
     /// Files that an accuracy run keeps beside its log.
     #[serde(default)]
     pub accuracy_files: Vec<Below>,
-    /// The command that makes accuracy.txt.
+    /// The command that writes accuracy.txt.
     pub script: String,
-    /// The type of an answer's elements, for the verifiers.
+    /// Type of an answer's elements.
     #[serde(default = "int32")]
     pub dtype: String,
-    /// What the QSL may do to samples.
+    /// Processing of samples that the rules allow in the QSL.
     pub input: String,
-    /// It may compress each by itself and without loss.
+    /// Whether the QSL may compress samples, each on its own and without loss.
     #[serde(default)]
     pub lossless: bool,
-    /// The shortest run, where it is not the round's.
+    /// Minimum duration in ms, if not the round's.
     pub min_duration_ms: Option<u64>,
-    /// Elements of a sample in the bandwidth formula.
+    /// Elements of a sample in the bandwidth formula; `None` if negligible.
     pub ingress: Option<u64>,
-    /// Elements of an answer.
+    /// Elements of an answer in the bandwidth formula; `None` if negligible.
     pub egress: Option<u64>,
-    /// Where sources contradict each other.
+    /// Notes on contradictions between sources.
     pub notes: Option<String>,
 }
 
@@ -219,13 +220,13 @@ fn int32() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Samples {
-    /// The fewest that the QSL keeps loaded.
+    /// Minimum number of samples that the QSL keeps loaded.
     pub performance: u64,
-    /// Those of an accuracy run.
+    /// Number of samples in an accuracy run.
     pub accuracy: u64,
-    /// The same in Interactive, where it differs.
+    /// Number of samples in an Interactive accuracy run, if different.
     pub accuracy_interactive: Option<u64>,
-    /// The fewest in an Offline query.
+    /// Minimum number of samples in an Offline query.
     pub offline: u64,
 }
 
@@ -233,36 +234,36 @@ pub struct Samples {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// To the first token.
+    /// Limit to the first token.
     pub ttft_ms: Option<u64>,
-    /// To each other token.
+    /// Limit to each later token.
     pub tpot_ms: Option<u64>,
-    /// To the whole answer.
+    /// Limit to the whole answer.
     pub latency_ms: Option<u64>,
 }
 
-/// One figure of accuracy.txt.
+/// A required figure of accuracy.txt.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Accuracy {
-    /// Its name.
+    /// Name of the metric.
     pub metric: String,
-    /// What stands before the number.
+    /// Text directly before the metric's value.
     pub pattern: String,
-    /// The reference's.
+    /// The reference's value.
     pub reference: f64,
-    /// The smallest share of it; none: any.
+    /// Minimum, as a share of the reference; 0 accepts any value.
     #[serde(default)]
     pub at_least: f64,
-    /// The largest.
+    /// Maximum, as a share of the reference.
     pub at_most: Option<f64>,
 }
 
 impl Round {
-    /// A built-in one by its name, or the file of this path where it ends in `.yaml`.
+    /// Reads a built-in round by name, or a file if `name` ends in `.yaml`.
     ///
-    /// # Errors
-    /// A name that is not built in, a file that cannot be read or contradicts itself.
+    /// # Errors The name is not built in, or the file cannot be read, is invalid or contradicts
+    /// itself.
     pub fn find(name: &str) -> Result<Self, Error> {
         if name.ends_with(".yaml") {
             let path = Path::new(name);
@@ -285,10 +286,9 @@ impl Round {
         })
     }
 
-    /// From text.
+    /// Parses a round.
     ///
-    /// # Errors
-    /// What is wrong with it, in a line.
+    /// # Errors The text is invalid or contradicts itself; the error is one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let round: Round = error::yaml(text)?;
         round.check()?;
@@ -320,8 +320,8 @@ impl Round {
         Ok(())
     }
 
-    /// The folder names of the models whose user.conf has this name, and whether it is the name of
-    /// their Interactive scenario.
+    /// Folder names of all models with this name in user.conf. The flag says whether the name is
+    /// that of the model's Interactive scenario.
     pub fn models_of(&self, conf: &str) -> Vec<(&Name, bool)> {
         let all = self.models.iter();
         all.filter_map(|(name, model)| {
@@ -331,26 +331,26 @@ impl Round {
         .collect()
     }
 
-    /// The shortest run of a model, in ms.
+    /// Minimum duration of a model's performance run, in ms.
     pub fn min_duration_ms(&self, model: &Model) -> u64 {
         model.min_duration_ms.unwrap_or(self.min_duration_ms)
     }
 }
 
 impl Model {
-    /// All scenarios that it may have.
+    /// All scenarios that the model may have.
     pub fn scenarios(&self) -> impl Iterator<Item = &String> {
         self.required.iter().chain(&self.one_of)
     }
 
-    /// Samples of an accuracy run.
+    /// Number of samples in an accuracy run of a scenario.
     pub fn accuracy_samples(&self, scenario: &str) -> u64 {
         let interactive = self.samples.accuracy_interactive;
         let interactive = interactive.filter(|_| scenario == "Interactive");
         interactive.unwrap_or(self.samples.accuracy)
     }
 
-    /// The command that makes accuracy.txt of the run in `folder`.
+    /// The command that writes accuracy.txt for the run in `folder`.
     pub fn accuracy_command(&self, checker: &str, folder: &str) -> String {
         let log = format!("{folder}/{}", loadgen_log::ACCURACY);
         let with = [
@@ -364,7 +364,7 @@ impl Model {
         format!("{script} > {folder}/accuracy.txt")
     }
 
-    /// What accuracy.txt must say.
+    /// Required figures of accuracy.txt in a scenario.
     pub fn accuracy_of(&self, scenario: &str) -> &[Accuracy] {
         if scenario == "Interactive" && !self.accuracy_interactive.is_empty() {
             return &self.accuracy_interactive;
@@ -374,7 +374,7 @@ impl Model {
 }
 
 impl Accuracy {
-    /// The figure in a line, where it has one: the first number behind the pattern.
+    /// The value in a line: the first number after the pattern, if any.
     pub fn find(&self, line: &str) -> Option<f64> {
         let (_, rest) = line.split_once(&self.pattern)?;
         let rest = rest.trim_start_matches([' ', '\'', '"', '=', ':']);
@@ -382,18 +382,18 @@ impl Accuracy {
         rest[..end.unwrap_or(rest.len())].parse().ok()
     }
 
-    /// The smallest that is accepted.
+    /// Minimum accepted value.
     pub fn least(&self) -> f64 {
         self.reference * self.at_least
     }
 
-    /// The largest.
+    /// Maximum accepted value, if any.
     pub fn most(&self) -> Option<f64> {
         self.at_most.map(|share| self.reference * share)
     }
 }
 
-/// LoadGen's name of the scenario whose results lie in the folder `folder`.
+/// LoadGen's name of a scenario, from the name of the scenario's folder.
 pub fn loadgen_scenario(folder: &str) -> &str {
     if folder == "Interactive" {
         "Server"

@@ -92,7 +92,7 @@ fn a_round_that_contradicts_itself_is_refused() {
     assert!(spoil("min_duration_ms: 600000", "min_duration: 600000").contains("min_duration"));
 }
 
-/// What LoadGen embeds is the round's own source: the two must not drift apart unseen.
+/// The round's values equal those that LoadGen embeds.
 #[test]
 fn limits_seeds_and_counts_are_those_that_loadgen_embeds() {
     let conf = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -113,7 +113,7 @@ fn limits_seeds_and_counts_are_those_that_loadgen_embeds() {
                 "Interactive" => model.interactive.as_deref(),
                 _ => Some(model.conf.as_str()),
             };
-            // What mlperf.conf lacks the file's notes say.
+            // The file's notes explain what mlperf.conf lacks.
             let Some(conf) = conf else {
                 assert!(model.notes.is_some(), "{name}");
                 continue;
@@ -143,7 +143,7 @@ fn limits_seeds_and_counts_are_those_that_loadgen_embeds() {
     }
 }
 
-/// Each model's accuracy script is there, and knows the flags that it is given.
+/// Each model's accuracy script exists and knows the flags of its command.
 #[test]
 fn accuracy_commands_are_those_of_the_checkout() {
     let Ok(checkout) = std::env::var("QDL_MLPERF_CHECKOUT") else {
@@ -154,7 +154,7 @@ fn accuracy_commands_are_those_of_the_checkout() {
         let words = || model.script.split_whitespace();
         let script = words().find_map(|w| w.strip_prefix("{checker}/"));
         let Some(script) = script else {
-            // A command of its own package.
+            // The command of a separate package.
             assert!(
                 model.script.contains(" evaluate "),
                 "{name}: {}",
@@ -201,7 +201,7 @@ fn the_page_has_a_user_conf_for_every_model() {
     }
 }
 
-/// The pinned LoadGen is the one that is built in.
+/// The pinned LoadGen is the round's release.
 #[test]
 fn loadgens_version_and_files_are_those_of_the_pinned_archive() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,9 +1,9 @@
-//! The accuracy run: its log, what the reference's script made of it, and the hash.
+//! Checks the accuracy run: its log, accuracy.txt, and the log's hash.
 
 use super::*;
 use crate::error;
 
-/// Checks beside those that hold for every run.
+/// Checks what only an accuracy run must meet.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let folder = layout::run_folder(&result.folder, &Kind::Accuracy);
     let ran = runs.iter().find(|r| r.run == Kind::Accuracy);
@@ -60,7 +60,7 @@ fn text(look: &mut Look<'_>, result: &Result<'_>, folder: &Path, ran: Option<&Ra
             let what = format!("it has no {}", wanted.metric);
             look.say_make(ACCURACY_TEXT, &path, what, script.clone());
         }
-        // The checker takes no line that is too low or too high, wherever it stands.
+        // The checker rejects every line with a value outside the limits.
         let (least, most) = (wanted.least(), wanted.most());
         if let Some(low) = found.iter().find(|found| **found < least) {
             let what = format!("{} is {low}, at least {least:.4}", wanted.metric);
@@ -86,7 +86,7 @@ fn text(look: &mut Look<'_>, result: &Result<'_>, folder: &Path, ran: Option<&Ra
             make,
         );
     };
-    // The log in the tree is cut, so the run's record says what the whole log's hash was.
+    // The tree has the log cut, so take the whole log's hash from the run's record.
     let whole = ran.and_then(|r| r.left.as_ref()?.logs.get(loadgen_log::ACCURACY));
     if let Some(whole) = whole.filter(|whole| *whole != hash) {
         let what = format!("hash={hash}, the run's accuracy log has {whole}");
@@ -94,7 +94,7 @@ fn text(look: &mut Look<'_>, result: &Result<'_>, folder: &Path, ran: Option<&Ra
     }
 }
 
-/// The command that makes accuracy.txt.
+/// The command that writes accuracy.txt.
 fn script(look: &Look<'_>, result: &Result<'_>) -> String {
     let checker = look.checker.map(|path| path.display().to_string());
     let checker = checker.as_deref().unwrap_or("CHECKER");

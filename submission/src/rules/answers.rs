@@ -1,5 +1,5 @@
-//! The answers that runs logged: of an accuracy run the whole log while it is at hand, in a tree
-//! what the official script left of it, and a compliance test's own.
+//! Checks logged answers: of an accuracy run in the whole log before the tree is built, in a tree
+//! the cut log, and the answers of compliance tests.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::{
     round::Answers,
 };
 
-/// The end of a sequence, as the official verifier knows it where it is told of no other.
+/// End-of-sequence token that the official verifier assumes by default.
 const EOS: u64 = 2;
 
-/// A log in the tree is the one that the run wrote, or what the official script makes of it.
+/// Checks that a tree's log is the run's log, or its cut by the official script.
 pub(super) fn kept(look: &mut Look<'_>, ran: &Ran, log: &Path) {
     let (Some(left), Ok(found)) = (&ran.left, sha256_of_file(log)) else {
         return;
@@ -37,7 +37,7 @@ pub(super) fn kept(look: &mut Look<'_>, ran: &Ran, log: &Path) {
     }
 }
 
-/// The answers of a test whose verifier looks at tokens.
+/// Checks the answers of a test with [`Answers::Tokens`]; reports the first fault.
 pub(super) fn tokens(look: &mut Look<'_>, result: &Result<'_>, log: &Path) {
     let Ok(records) = AccuracyLog::open(log) else {
         return;
@@ -87,8 +87,8 @@ fn token_fault(record: &AccuracyRecord, bytes: usize, timed: bool) -> Option<Str
         .then(|| "its answer ends with the end of sequence twice".to_owned())
 }
 
-/// What is wrong with runs before they become a tree, in which logs are cut: an accuracy log is
-/// whole, has each sample once and an answer for it, and a test repeats its answers.
+/// Checks runs before their logs are cut for the tree. An accuracy log must be whole and have one
+/// answer for each sample; a test with [`Answers::Same`] must repeat the answers.
 pub fn check_runs(material: &Material<'_>, tree: &Tree) -> Vec<Finding> {
     let (round, checker) = (material.round, None);
     let mut look = Look {
@@ -171,7 +171,7 @@ fn accuracy(look: &mut Look<'_>, result: &Result<'_>, run: &Run) {
             format!("{n} samples have no answer; the first is {missing}"),
         );
     }
-    // Not every script prints it.
+    // Not every script prints the number of tokens, so count them here.
     let limits = result.model.accuracy_of(&result.place.scenario).iter();
     let mut limits = limits.filter(|a| a.metric == "TOKENS_PER_SAMPLE" && a.at_least == 0.0);
     if let Some(most) = limits.find_map(|a| a.most()) {
@@ -192,7 +192,7 @@ fn element(model: &Model) -> usize {
     }
 }
 
-/// A test's answers begin as the accuracy run's, which is what the official verifier looks at.
+/// Checks that a test's answers begin as the accuracy run's do: the verifier's criterion.
 fn same(look: &mut Look<'_>, result: &Result<'_>, kind: &Kind, run: &Run, reference: &Run) {
     let begin = element(result.model);
     let read = |run: &Run| {
@@ -221,7 +221,7 @@ fn same(look: &mut Look<'_>, result: &Result<'_>, kind: &Kind, run: &Run, refere
             let what = format!("line {}: {}", error.line, error.why);
             look.say_make(TEST_ANSWERS, &at, what, make);
         }
-        // Said of the accuracy run itself.
+        // The check of the accuracy run reports this error.
         (_, Err(_)) => {}
     }
 }

@@ -1,9 +1,9 @@
-//! The compliance tests of a model: their files, what their verifiers said, their audit.config.
+//! Checks the compliance tests of a model: files, verifiers' results, audit.config.
 
 use super::*;
 use crate::{error, left::AUDIT_CONFIG, round::Answers};
 
-/// Checks a result's tests; their runs, for the checks that hold for every run.
+/// Checks a result's tests, and returns their runs for the checks of every run.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>) -> Vec<Ran> {
     let mut runs = Vec::new();
     for name in &result.model.tests {
@@ -17,7 +17,7 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>) -> Vec<Ran> {
             look.say_make(TEST_MISSING, &folder, format!("{name} has not run"), make);
             continue;
         }
-        // The verifiers write the files; what a run lacks is found beside its logs.
+        // Verifiers write these files; `read` reports missing logs of the run.
         let verify = "qdl submit ... --checker DIR";
         for file in test.files.iter().filter(|f| !filled(&folder.join(f))) {
             look.say_make(
@@ -53,8 +53,8 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>) -> Vec<Ran> {
     runs
 }
 
-/// Why a text does not say what is `wanted`: one of its choices in a line, and in no line another
-/// value of the same.
+/// Why a text does not meet `wanted`. Some line must end in one of the choices, and no line may
+/// give the same key another value.
 fn refused(text: &str, wanted: &str) -> Option<String> {
     let choices: Vec<_> = wanted.split('|').collect();
     let good = |line: &&str| choices.iter().any(|one| line.trim_end().ends_with(one));
@@ -70,7 +70,7 @@ fn refused(text: &str, wanted: &str) -> Option<String> {
     Some(format!("it says {:?}, not {wanted:?}", bad.trim()))
 }
 
-/// The audit.config that ran is byte for byte one of the test's own.
+/// Checks that the run's audit.config equals an official one of the test, byte for byte.
 fn audit(look: &mut Look<'_>, result: &Result<'_>, test: &Name) {
     let kind = Kind::Test(test.clone());
     let kept = look.tree.kept(result.place, &kind).join(AUDIT_CONFIG);

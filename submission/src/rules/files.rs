@@ -1,4 +1,4 @@
-//! What lies where: folders, documents, scenarios, measurements.json, README.md, user.conf.
+//! Checks files and folders: documents, scenarios, measurements.json, README.md, user.conf.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::*;
 use crate::{build, error};
 
-/// Folders that a submitter's folder may hold.
+/// Folders that a submitter's folder may contain.
 const OWN: [&str; 5] = ["systems", "src", "code", "documentation", "results"];
 
-/// The tree as a whole.
+/// Checks the tree as a whole.
 pub(super) fn check(look: &mut Look<'_>) {
     let tree = look.tree;
     let own = tree.own();
@@ -79,10 +79,10 @@ pub(super) fn check(look: &mut Look<'_>) {
     }
 }
 
-/// The largest file that an upload takes, in bytes.
+/// Maximum size of an uploaded file, in bytes.
 const LARGEST: u64 = 50 << 20;
 
-/// What an upload refuses (MLCommons' repository_checks.sh), below a folder.
+/// Reports what MLCommons' upload check (repository_checks.sh) rejects below a folder.
 fn upload(look: &mut Look<'_>, folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
@@ -106,7 +106,7 @@ fn upload(look: &mut Look<'_>, folder: &Path) {
     }
 }
 
-/// Each result has its row in the statement of bandwidths.
+/// Checks that the page on bandwidths has a row for each result.
 fn bandwidths(look: &mut Look<'_>, system: &Name) {
     let path = look.tree.page(system, layout::BANDWIDTH_PAGE);
     let Ok(text) = error::read(&path) else { return };
@@ -135,7 +135,7 @@ fn holds_a_file(folder: &Path) -> bool {
         .any(|f| holds_a_file(&folder.join(f)))
 }
 
-/// The scenarios of one model of a system.
+/// Checks the scenarios of one model of a system.
 pub(super) fn scenarios(look: &mut Look<'_>, system: &Name, model: &Name, scenarios: &[&str]) {
     let folder = look.tree.own().join("results").join(system).join(model);
     let Some(of_round) = look.round.models.get(model) else {
@@ -179,7 +179,7 @@ fn run_it(scenario: &str) -> String {
     format!("frontend --config FRONTEND.yaml --scenario {name} --output RUNS/{name}")
 }
 
-/// measurements.json, README.md and user.conf of a result.
+/// Checks measurements.json, README.md and user.conf of a result.
 pub(super) fn measured(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let path = result.folder.join("measurements.json");
     let form = format!("models.{} of the form", result.place.model);
@@ -202,7 +202,7 @@ pub(super) fn measured(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     user_conf(look, result);
 }
 
-/// The README has all words of each command that ran. Its program may have any name and path.
+/// Checks that the README has all words of each command, except the program's path.
 fn readme(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let path = result.folder.join("README.md");
     let text = match error::read(&path) {
@@ -230,7 +230,7 @@ fn fill(form: &str) -> String {
     format!("fill in {form}, then `qdl submit` again")
 }
 
-/// True of what the checker takes for empty: "", null, 0, false, [] and {}, and blanks.
+/// Whether the checker calls a value empty: "", blanks, null, 0, false, [] and {}.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

@@ -1,14 +1,14 @@
-//! Limits on latency: those that LoadGen judged by, and what it measured.
+//! Checks LoadGen's latency limits and the measured latencies.
 
 use super::*;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Server, Interactive, and what the others are judged by.
+/// Checks early stopping, limits and latencies of a run.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Detail) {
     let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
     let make = command(look, result, &ran.run);
-    // Most tests' runs are not judged by their latency but by their verifiers.
+    // Verifiers, not latencies, judge most tests' runs.
     let own = run::is_measured(look, ran);
     let mut say = |rule, what: String| look.say_make(rule, &at, what, make.clone());
     let scenario = &*result.place.scenario;

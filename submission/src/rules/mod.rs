@@ -1,5 +1,5 @@
-//! What a tree must keep to. Each rule has a name, by which a finding and `docs/rules.md` call it;
-//! a test makes sure that both know the same names.
+//! Checks a tree against the rules. Findings and `docs/rules.md` refer to a rule by its id; a test
+//! compares the ids.
 
 mod accuracy;
 mod answers;
@@ -25,19 +25,19 @@ use crate::{
     round::{Model, Round},
 };
 
-/// One rule.
+/// A rule of a submission.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name.
+    /// The rule's id.
     pub id: &'static str,
-    /// What it asks for.
+    /// The requirement, as a statement that holds for a correct tree.
     pub says: &'static str,
-    /// The divisions that do not ask for it.
+    /// Divisions without this rule.
     pub not_in: &'static [Division],
 }
 
-/// A list of rules: a constant each, and `ALL`. Divisions behind `not` do not ask for a rule:
-/// `not Closed Open` is the Network division's, `not Open` is left to submitters there.
+/// Declares rules: a constant each, and `ALL`. Divisions after `not` lack the rule: `not Closed
+/// Open` leaves it to the Network division alone.
 macro_rules! rules {
     ($($name:ident $id:literal $says:literal $(not $($division:ident)+)?;)*) => {
         $(#[doc = $says] pub const $name: &$crate::rules::Rule = &$crate::rules::Rule {
@@ -45,7 +45,7 @@ macro_rules! rules {
             says: $says,
             not_in: &[$($($crate::layout::Division::$division),+)?],
         };)*
-        /// All of them.
+        /// All rules of this list.
         pub const ALL: &[&$crate::rules::Rule] = &[$($name),*];
     };
 }
@@ -129,38 +129,38 @@ rules! {
     TEST_AUDIT "test.audit" "the test ran with the official audit.config" not Open;
 }
 
-/// Something that a tree does not keep to.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The rule.
     pub rule: &'static Rule,
-    /// The system, model and scenario; empty for the tree as a whole.
+    /// System, model and scenario of the result; empty if it concerns the whole tree.
     pub result: String,
-    /// The file or folder, from the submitter's folder.
+    /// The file or folder, relative to the submitter's folder.
     pub place: String,
     /// What is wrong.
     pub what: String,
-    /// The command that makes it right, where there is one.
+    /// The command that mends it; empty if there is none.
     pub make: String,
 }
 
-/// A tree under the eye.
+/// The state of a check: the tree, the round, and the findings so far.
 pub(crate) struct Look<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) round: &'a Round,
-    /// Where the official files lie.
+    /// The checkout of mlcommons/inference.
     pub(crate) checker: Option<&'a Path>,
     pub(crate) found: Vec<Finding>,
 }
 
-/// One result: a scenario of a model that the round has.
+/// A result: a scenario of a model in the round.
 pub(crate) struct Result<'a> {
     pub(crate) place: &'a Place,
     pub(crate) model: &'a Model,
     pub(crate) folder: std::path::PathBuf,
 }
 
-/// One run of a result, as far as it can be read.
+/// A run of a result. Logs that cannot be read are `None`.
 pub(crate) struct Ran {
     pub(crate) run: Kind,
     pub(crate) detail: Option<Detail>,
@@ -168,7 +168,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The nodes that the SUT's name names.
+    /// The nodes in the SUT's name.
     fn nodes(&self) -> Vec<Name> {
         let nodes = self.detail.iter().flat_map(Detail::nodes);
         nodes.filter_map(|n| Name::new(&n).ok()).collect()
@@ -180,7 +180,7 @@ impl Look<'_> {
         self.say_make(rule, at, what, "");
     }
 
-    /// The same, with the command that makes it right.
+    /// Adds a finding with the command that mends it, if the division has the rule.
     pub(crate) fn say_make(
         &mut self,
         rule: &'static Rule,
@@ -192,7 +192,7 @@ impl Look<'_> {
             return;
         }
         let place = self.tree.short(at);
-        // `results/SYSTEM/MODEL/SCENARIO/…`, `documentation/runs/SYSTEM/MODEL/SCENARIO/…`
+        // Paths: `results/SYSTEM/MODEL/SCENARIO/…`, `documentation/runs/SYSTEM/MODEL/SCENARIO/…`
         let mut parts = place
             .split('/')
             .skip_while(|p| ["documentation", "runs"].contains(p));
@@ -214,8 +214,8 @@ impl Look<'_> {
     }
 }
 
-/// Looks at a whole tree. `checker` is a checkout of mlcommons/inference, where there is one: the
-/// audit.config of a test is compared with its own.
+/// Checks a whole tree. With `checker`, a checkout of mlcommons/inference, also compares each
+/// test's audit.config with the official one.
 pub fn check(tree: &Tree, round: &Round, checker: Option<&Path>) -> Vec<Finding> {
     let mut look = Look {
         tree,
@@ -265,7 +265,7 @@ fn check_result(look: &mut Look<'_>, result: &Result<'_>) {
     record::check(look, result, &runs);
 }
 
-/// A run's log and record.
+/// Reads a run's log and record; adds findings for what cannot be read.
 pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: Kind) -> Ran {
     let folder = layout::run_folder(&result.folder, &run);
     let path = folder.join(loadgen_log::DETAIL);
@@ -301,7 +301,7 @@ pub(crate) fn read(look: &mut Look<'_>, result: &Result<'_>, run: Kind) -> Ran {
     Ran { run, detail, left }
 }
 
-/// Where a test's audit.config lies below `compliance`: some tests have one for each model.
+/// Path of a test's audit.config below `compliance`: some tests have one for each model.
 fn audit_of(look: &Look<'_>, result: &Result<'_>, test: &Name) -> String {
     let own = look.checker.map(|c| left::audit_configs(c, test));
     let of_model = own.iter().flatten().find_map(|path| {
@@ -315,12 +315,12 @@ fn audit_of(look: &Look<'_>, result: &Result<'_>, test: &Name) -> String {
     }
 }
 
-/// A file that is there and not empty.
+/// Whether the file exists and is not empty.
 pub(crate) fn filled(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0)
 }
 
-/// The command that makes a run.
+/// The command that repeats a run.
 pub(crate) fn command(look: &Look<'_>, result: &Result<'_>, run: &Kind) -> String {
     let scenario = crate::round::loadgen_scenario(&result.place.scenario);
     let scenario = match scenario {

@@ -1,4 +1,4 @@
-//! What the runs themselves have kept: whether the tree is of them, and whether they count.
+//! Checks the runs' own records: whether the tree is made of these runs, and whether they count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::{
     round::loadgen_scenario,
 };
 
-/// Settings that are the submitter's: what the scenario aims at, and where logs go.
+/// Settings that the submitter may set: the scenario's target.
 const TARGETS: [&str; 6] = [
     "target_qps",
     "target_latency",
@@ -87,7 +87,7 @@ pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     together(look, result, runs);
 }
 
-/// Each node runs one program in all runs of a result, and each accelerator one configuration.
+/// Checks that each node has one program in all runs, and each accelerator one configuration.
 fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let mut first: BTreeMap<(Role, &str), (&Kind, &str)> = BTreeMap::new();
     let mut yamls: BTreeMap<&str, (&Kind, &str)> = BTreeMap::new();
@@ -130,7 +130,7 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
         loadgen_log::DETAIL,
         loadgen_log::ACCURACY,
     ] {
-        // A performance run's accuracy log is empty, and no part of a tree.
+        // A performance run's accuracy log is empty and not part of a tree.
         let no_answers = ran.run == Kind::Performance && name == loadgen_log::ACCURACY;
         let Some(hash) = left.logs.get(name).filter(|_| !no_answers) else {
             if !no_answers {
@@ -143,7 +143,7 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
             continue;
         };
         let path = folder.join(name);
-        // The accuracy log is cut, see `answers`.
+        // The tree has the accuracy log cut; `answers::kept` checks it.
         let is_whole = name != loadgen_log::ACCURACY;
         if is_whole && path.is_file() && sha256_of_file(&path).ok().as_ref() != Some(hash) {
             look.say(RECORD_LOG, &path, "it is not the log that the run wrote");
@@ -183,7 +183,7 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
     let is_test = matches!(ran.run, Kind::Test(_));
     match left.exit {
         Some(0) => {}
-        // What LoadGen calls a test's run is nothing, see `run`.
+        // `run::performance` judges LoadGen's verdict on a test, if the test is measured.
         Some(1) if is_test && left.reason.starts_with("LoadGen says INVALID") => {}
         Some(code) => {
             let what = format!("exit code {code}: {}", left.reason);
@@ -228,7 +228,7 @@ fn one(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left, kept: &
     described(look, result, ran, left);
 }
 
-/// The copies are those of the files that the run read.
+/// Checks that the copies equal the files that the run read.
 fn files(look: &mut Look<'_>, left: &Left, kept: &Path) {
     for (name, note) in &left.files {
         let Ok(name) = Name::new(name) else {
@@ -236,7 +236,7 @@ fn files(look: &mut Look<'_>, left: &Left, kept: &Path) {
             continue;
         };
         let path = kept.join(&name);
-        // What is missing of these has its own rule.
+        // Other rules report these files if they are missing.
         let own_rule =
             [FRONTEND_YAML, AUDIT_CONFIG].contains(&&*name) || left::is_accelerator_yaml(&name);
         match sha256_of_file(&path) {
@@ -248,7 +248,7 @@ fn files(look: &mut Look<'_>, left: &Left, kept: &Path) {
     }
 }
 
-/// Samples went to accelerators, over connections of a network's fabric.
+/// Checks that samples went to accelerators over connections of a network fabric.
 fn network(look: &mut Look<'_>, ran: &Ran, left: &Left, kept: &Path) {
     if left.local {
         return;
@@ -280,7 +280,7 @@ fn network(look: &mut Look<'_>, ran: &Ran, left: &Left, kept: &Path) {
     }
 }
 
-/// Each node's description, which the run was told or `--node` names.
+/// Checks that each node has a description, from the run or from `--node`.
 fn described(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, left: &Left) {
     let frontend = Name::new(&left.frontend.node).ok();
     let nodes = ran.nodes().into_iter().map(|n| (Role::Accelerator, n));
@@ -317,7 +317,7 @@ fn machines(look: &mut Look<'_>, frontend: &NodeNote, node: &NodeNote, kept: &Pa
     look.say(RECORD_MACHINES, kept, what);
 }
 
-/// The frontend's and every accelerator's configuration.
+/// Checks that the configurations of the frontend and of each accelerator are kept.
 fn yaml(look: &mut Look<'_>, ran: &Ran, left: &Left, kept: &Path) {
     let own = kept.join(FRONTEND_YAML);
     if !filled(&own) {

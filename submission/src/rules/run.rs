@@ -1,11 +1,11 @@
-//! One run of LoadGen: what it was told, what it said, and who answered.
+//! Checks a run of LoadGen: its settings, its verdict, and the nodes that answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::round::{Loadgen, loadgen_scenario};
 
-/// Checks that hold for every run.
+/// Checks what every run must meet.
 pub(super) fn check(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran) {
     let Some(detail) = &ran.detail else { return };
     let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
@@ -84,7 +84,7 @@ fn name(detail: &Detail, holds: &str, say: &mut dyn FnMut(&'static Rule, String)
     }
 }
 
-/// What LoadGen was told, in a run that is measured.
+/// Checks LoadGen's settings and verdict in a performance run.
 fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Detail) {
     let (round, model, division) = (look.round, result.model, look.tree.division());
     let at = layout::run_folder(&result.folder, &ran.run).join(loadgen_log::DETAIL);
@@ -102,8 +102,8 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
             );
         }
     }
-    // A test's audit.config sets durations and counts of its own, too few for LoadGen's VALID in
-    // Server; the verifiers of those that need it ask for it.
+    // A test's audit.config sets its own duration and counts, often too few for VALID in Server.
+    // `held` excludes such tests: their verifiers judge the run.
     let own = ran.run == Kind::Performance;
     let verdict = detail.text("result_validity");
     if held && verdict != "VALID" {
@@ -139,7 +139,7 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
         );
     }
     let query = match division {
-        // The checker asks for LoadGen's own figure there.
+        // The checker takes LoadGen's own figure in the Closed division.
         Division::Closed => whole("samples_per_query"),
         _ => whole("min_sample_count").max(whole("samples_per_query")),
     };
@@ -185,7 +185,7 @@ fn performance(look: &mut Look<'_>, result: &Result<'_>, ran: &Ran, detail: &Det
     }
 }
 
-/// Whether a run is held to a performance run's durations and counts.
+/// Whether a run must meet a performance run's duration and counts.
 pub(super) fn is_measured(look: &Look<'_>, ran: &Ran) -> bool {
     match &ran.run {
         Kind::Performance => true,
@@ -194,7 +194,7 @@ pub(super) fn is_measured(look: &Look<'_>, ran: &Ran) -> bool {
     }
 }
 
-/// What must be the same in all runs of a result.
+/// Checks what must be equal in all runs of a result.
 pub(super) fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     let with_log = runs.iter().filter_map(|r| Some((r, r.detail.as_ref()?)));
     let mut first: Option<(&Kind, BTreeSet<String>)> = None;
@@ -216,7 +216,7 @@ pub(super) fn together(look: &mut Look<'_>, result: &Result<'_>, runs: &[Ran]) {
     }
 }
 
-/// What is wrong with the LoadGen that wrote a log.
+/// Reports how the LoadGen that wrote a log differs from the round's release.
 fn loadgen(round: &Loadgen, detail: &Detail) -> Vec<String> {
     let mut found = Vec::new();
     let version = detail.text("loadgen_version");

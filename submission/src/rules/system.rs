@@ -1,4 +1,4 @@
-//! The system's JSON, and the nodes that it is of.
+//! Checks the system's JSON and the descriptions of its nodes.
 
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ pub(super) fn check(look: &mut Look<'_>, system: &Name) {
     }
     let must_say = round.system.filled.iter().chain(network);
     for field in must_say {
-        // 0 is empty for the checker too; "0" is not.
+        // The checker calls the number 0 empty, but not the text "0".
         if fields.get(field).is_some_and(is_empty) {
             look.say_make(SYSTEM_EMPTY, &path, format!("{field} is empty"), make);
         }
@@ -51,7 +51,7 @@ pub(super) fn check(look: &mut Look<'_>, system: &Name) {
     let right = match (division, said) {
         (Division::Network, said) => said == Some(&Value::from("True")),
         (_, None) => true,
-        // The checker calls lower() of it, and asks for the network's fields where it is not empty.
+        // The checker calls lower() on it, and requires the network's fields unless it is empty.
         (_, Some(said)) => said.as_str().is_some_and(str::is_empty),
     };
     if !right {
@@ -67,7 +67,7 @@ pub(super) fn check(look: &mut Look<'_>, system: &Name) {
         (SYSTEM_SUBMITTER, "submitter", look.tree.submitter()),
         (SYSTEM_TYPE, "system_type", &round.system_type),
     ] {
-        // The checker compares the first two without their case, and ends at another third.
+        // The checker ignores case in the first two, and aborts on an unknown system_type.
         let same = match field {
             "system_type" => text(field) == wanted,
             _ => text(field).eq_ignore_ascii_case(wanted),
@@ -119,7 +119,7 @@ fn is_whole(value: &Value) -> bool {
     }
 }
 
-/// The nodes' descriptions, kept with the tree, say whether ECC is on.
+/// Checks that the nodes' descriptions report ECC.
 fn ecc(look: &mut Look<'_>, system: &Name) {
     let folder = look.tree.nodes(system);
     for file in layout::files(&folder) {

@@ -1,9 +1,7 @@
-//! `bench loadgen`: what the bridge costs beside a SUT in C++
-//! from end to end, and what the wire costs beside no wire.
+//! `bench loadgen`: compares the bridge with a SUT in C++, and the network with the bridge alone.
 //!
-//! Every SUT answers at once. For Server, the highest rate that LoadGen
-//! calls valid with 10 ms at the 99th percentile, each SUT taking one
-//! step of its search in turn; for Offline, the best of three turns.
+//! Every SUT answers at once. Server: the highest rate that LoadGen calls valid with a p99 limit of
+//! 10 ms; the SUTs take turns, one step of their search each. Offline: the best of three turns.
 
 use std::path::{Path, PathBuf};
 
@@ -18,24 +16,24 @@ use super::{
 };
 use crate::demo::programs::{Profile, build};
 
-/// Rate at which searches begin, and below which none goes on.
+/// First rate of a search, and minimum rate, in queries per second.
 const FIRST: f64 = 100_000.0;
 const LEAST: f64 = 500.0;
-/// Turns of Offline.
+/// Number of turns of Offline.
 const TURNS: usize = 3;
 
 /// Arguments of the null SUT's program: in C++ or over the bridge.
 const CPP: &[&str] = &["--complete", "thread", "--language", "cpp"];
 const BRIDGE: &[&str] = &["--complete", "thread", "--language", "rust"];
 
-/// One SUT.
+/// A measured SUT.
 struct Sut {
     name: &'static str,
-    /// Arguments of the null SUT's program; none for the whole path.
+    /// Arguments of the null SUT's program; `None` for the whole path.
     null: Option<&'static [&'static str]>,
-    /// LoadGen hands over the samples of a moment at once; no Offline run is made.
+    /// Whether LoadGen coalesces queries; such a SUT has no Offline run.
     coalesce: bool,
-    /// Compared with the SUT at this place.
+    /// Index of the baseline in `SUTS`.
     beside: Option<usize>,
 }
 
@@ -65,14 +63,13 @@ const SUTS: [Sut; 5] = [
 struct Bench {
     pair: Pair,
     null: PathBuf,
-    /// Where the null SUT's logs go.
+    /// Folder of the null SUT's logs.
     out: PathBuf,
 }
 
 /// Prints the table and writes `target/bench/loadgen.json`.
 ///
-/// # Errors
-/// A program cannot be built or came to no result.
+/// # Errors A program cannot be built, or a run has no result.
 pub fn run(root: &Path) -> Result<()> {
     let programs = build(root, Profile::Release)?;
     let folder = root.join("target/bench/loadgen");
@@ -83,8 +80,8 @@ pub fn run(root: &Path) -> Result<()> {
         null: null_sut(root)?,
         out: folder.join("null"),
     };
-    // A rate is tried three times before it counts as failed: a machine that does something else
-    // for a moment fails any.
+    // A rate fails only after three failed trials: a short disturbance of the machine fails any
+    // trial.
     let rule = Rule::Of { hold: 1, trials: 3 };
     let search = Highest::new(FIRST).within(LEAST, f64::MAX).rule(rule);
     let mut searches = vec![search; SUTS.len()];
@@ -141,7 +138,7 @@ pub fn run(root: &Path) -> Result<()> {
 }
 
 impl Bench {
-    /// Whether a Server run of a second at this rate is valid.
+    /// Whether a Server run of one second at this rate is valid.
     fn server(&self, sut: &Sut, rate: f64) -> Result<bool> {
         let qps = format!("{rate:.0}");
         let mut arguments = vec!["--scenario", "server", "--target-qps", &qps];
@@ -166,8 +163,8 @@ impl Bench {
             arguments.extend(["--samples", "1000000", "--set", "min_duration=0"]);
             return Ok(self.pair.run(&arguments)?.per_s());
         };
-        // LoadGen takes its samples from the expected rate, and a null SUT does tens of millions in
-        // a second; how long the run has to be is not asked here.
+        // LoadGen derives the number of samples from the expected rate, and a null SUT completes
+        // tens of millions a second. The minimum duration does not matter here.
         arguments.extend(["--target-qps", "60000000", "--duration-ms", "60"]);
         arguments.extend(kind);
         Ok(null_run(&self.null, &arguments, &self.out)?.1)

@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: what it costs, beside what it might have cost.
+//! `cargo xtask bench`: measures what the library costs, compared with a baseline.
 //!
-//! Each measurement is a program of its own crate, built in release, that prints a table and writes
-//! its rows to `target/bench/NAME.json`.
+//! Each measurement is a release build of a program, prints a table, and writes its rows to
+//! `target/bench/NAME.json`.
 
 mod defaults;
 mod failover;
@@ -20,18 +20,17 @@ use serde_json::Value;
 
 use crate::process;
 
-/// How long a release build may take on a small machine.
+/// Limit for a release build on a small machine.
 const BUILD: Duration = Duration::from_secs(3600);
-/// How long a measurement may take.
+/// Limit for a measurement.
 const MEASURE: Duration = Duration::from_secs(3600);
 
-/// The measurements by name.
+/// Names of the measurements.
 const NAMES: &str = "defaults, fabric, failover, loadgen, ofi, rails, verbs";
 
-/// Runs the measurement of this name, with its own arguments.
+/// Runs the named measurement with its own arguments.
 ///
-/// # Errors
-/// There is none of this name, it cannot be built, or it failed.
+/// # Errors The name is unknown, the program cannot be built, or the measurement failed.
 pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
         "loadgen" | "verbs" if !args.is_empty() => bail!("bench {name} takes no arguments"),
@@ -45,7 +44,7 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     }
 }
 
-/// Builds the measurements' own crate in release.
+/// Builds the crate `qdl-bench` in release.
 fn build_own(root: &Path) -> Result<()> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);
@@ -54,7 +53,7 @@ fn build_own(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds it and runs one of its commands.
+/// Builds `qdl-bench` and runs one of its commands.
 fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     build_own(root)?;
     let json = pair::results(root)?.join(format!("{name}.json"));
@@ -67,8 +66,8 @@ fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Runs an example of `qdl` in release: it prints JSON objects, each a row or rows by name. A row
-/// in which something was allocated fails.
+/// Runs an example of `qdl` in release, which prints JSON objects: rows, or named rows. Errors if a
+/// row reports allocations.
 fn example(root: &Path, name: &str, example: &str, args: &[OsString]) -> Result<()> {
     let mut cargo = process::cargo(root);
     cargo.args([

@@ -1,5 +1,5 @@
-//! An accelerator and frontends for measurements, configurations of their own under `target/bench`;
-//! the null SUT beside them; and what measurements write.
+//! An accelerator and frontends for measurements, with configurations under `target/bench`; the
+//! null SUT; and the files of results.
 
 use std::fs;
 use std::net::TcpListener;
@@ -14,25 +14,25 @@ use serde_json::Value;
 use crate::demo::programs::Accelerator;
 use crate::process;
 
-/// For one run.
+/// Limit for one run.
 const RUN: Duration = Duration::from_secs(600);
 
-/// The two nodes, the accelerator running.
+/// A running accelerator, and the frontend's program and configuration.
 pub struct Pair {
     root: PathBuf,
     program: PathBuf,
     config: PathBuf,
-    /// Where its runs leave their files.
+    /// Folder of the runs' files.
     out: PathBuf,
-    /// It serves for as long as this lives.
+    /// The accelerator serves while this field lives.
     _accelerator: Accelerator,
 }
 
-/// What a run came to.
+/// The result of a run.
 pub struct Ran {
-    /// LoadGen's word.
+    /// LoadGen's verdict.
     pub valid: bool,
-    /// `summary.json`.
+    /// The content of `summary.json`.
     pub summary: Value,
 }
 
@@ -43,17 +43,17 @@ impl Ran {
     }
 }
 
-/// A port that nobody uses at this moment.
+/// A port that is free at this moment.
 fn port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 impl Pair {
-    /// Of the programs in a folder: writes the configurations of accelerator and frontend, made for
-    /// a control address, into another, and starts the accelerator.
+    /// Writes the configurations of accelerator and frontend into `folder`, and starts the
+    /// accelerator. `programs` is the programs' folder; `configs` makes both configurations for a
+    /// control address.
     ///
-    /// # Errors
-    /// Whatever keeps the accelerator from being ready.
+    /// # Errors A file cannot be written, or the accelerator does not become ready.
     pub fn start(
         root: &Path,
         programs: &Path,
@@ -83,7 +83,7 @@ impl Pair {
     }
 
     fn command(&self, arguments: &[&str]) -> Result<Command> {
-        // The summary of an earlier run must not be taken for this one's.
+        // Remove an earlier run's summary, which could pass for this run's.
         let _ = fs::remove_dir_all(&self.out);
         let mut command = Command::new(&self.program);
         command
@@ -99,10 +99,9 @@ impl Pair {
         Ok(command)
     }
 
-    /// One run; a run that LoadGen finds invalid is no error.
+    /// Runs the frontend once. A run that LoadGen finds invalid is no error.
     ///
-    /// # Errors
-    /// A run that came to no result.
+    /// # Errors The run has no result.
     pub fn run(&self, arguments: &[&str]) -> Result<Ran> {
         let mut command = self.command(arguments)?;
         let status = process::run("frontend", &mut command, RUN)?;
@@ -118,7 +117,7 @@ impl Pair {
     }
 }
 
-/// Builds the null SUT; where it lies.
+/// Builds the null SUT and returns its path.
 pub fn null_sut(root: &Path) -> Result<PathBuf> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked"]);
@@ -129,7 +128,7 @@ pub fn null_sut(root: &Path) -> Result<PathBuf> {
     Ok(process::target(root).join("release/examples/null_sut"))
 }
 
-/// Runs the null SUT; whether LoadGen calls it valid, and its figure.
+/// Runs the null SUT; returns whether LoadGen calls the run valid, and its result.
 pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool, f64)> {
     let mut command = Command::new(program);
     command.args(arguments).arg("--outdir").arg(out);
@@ -144,19 +143,17 @@ pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool,
     Ok((status.code() == Some(0), rate))
 }
 
-/// Reads a file of JSON.
+/// Reads a JSON file.
 ///
-/// # Errors
-/// It cannot be read, or is none.
+/// # Errors The file cannot be read, or is not JSON.
 pub fn read(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// The folder of the results, made where it is missing.
+/// The folder of the results. Creates it if it is missing.
 ///
-/// # Errors
-/// It cannot be made.
+/// # Errors The folder cannot be created.
 pub fn results(root: &Path) -> Result<PathBuf> {
     let folder = root.join("target/bench");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -165,8 +162,7 @@ pub fn results(root: &Path) -> Result<PathBuf> {
 
 /// Writes the results of a measurement.
 ///
-/// # Errors
-/// The file.
+/// # Errors The file cannot be written.
 pub fn write(root: &Path, name: &str, rows: &(impl Serialize + ?Sized)) -> Result<()> {
     let path = results(root)?.join(format!("{name}.json"));
     let text = serde_json::to_string_pretty(rows)? + "\n";
@@ -175,7 +171,7 @@ pub fn write(root: &Path, name: &str, rows: &(impl Serialize + ?Sized)) -> Resul
     Ok(())
 }
 
-/// The middle one; of none, no number.
+/// The median (upper of two); NaN for no values.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! LoadGen's accuracy log: what was answered, sample by sample.
+//! Reads the answer to each sample from LoadGen's accuracy log.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -10,7 +10,7 @@ use loadgen_log::{ACCURACY, AccuracyLog};
 /// The response to each sample, by its index in the data set.
 pub type Answers = BTreeMap<u64, Vec<u8>>;
 
-/// Reads the log of the run whose folder this is.
+/// Reads the accuracy log in a run's folder.
 pub fn read(folder: &Path) -> Result<Answers> {
     answers(AccuracyLog::open(&folder.join(ACCURACY))?)
 }
@@ -29,8 +29,7 @@ fn answers(log: AccuracyLog<impl BufRead>) -> Result<Answers> {
     Ok(answers)
 }
 
-/// Nothing when both hold the same bytes for the same
-/// samples; else the first sample where they part.
+/// `None` if both contain the same bytes for the same samples; else the first difference.
 pub fn difference(wire: &Answers, local: &Answers) -> Option<String> {
     for (index, bytes) in wire {
         match local.get(index) {

@@ -1,9 +1,9 @@
-//! `cargo xtask demo`: a real LoadGen run over a wire, from nothing to a screen of figures.
+//! `cargo xtask demo`: runs LoadGen over a network, from nothing to a screen of results.
 //!
-//! Two processes, TCP on loopback. The accelerator is started once and serves one
-//! frontend after the other; the frontend runs four times, a process per LoadGen
-//! run, and leaves a folder each under `target/demo`. The two accuracy runs, over
-//! the wire and with `--local`, must give the same bytes for every sample.
+//! Two processes communicate by TCP on loopback. One accelerator serves all frontends. The frontend
+//! runs five or six times, one process for each LoadGen run, each with a folder under
+//! `target/demo`. The accuracy runs, over the network and with `--local`, must give the same bytes
+//! for each sample.
 
 mod accuracy;
 pub mod llm;
@@ -25,24 +25,23 @@ const FRONTEND_CONFIG: &str = "configs/demo/frontend.yaml";
 /// Every image once.
 const ACCURACY: &str = "--scenario offline --mode accuracy";
 const SERVER: &str = "--scenario server --mode performance --target-qps 2000 --duration-s 10";
-/// How fast this machine is: LoadGen makes all samples of
-/// an Offline run beforehand, so that it must be told.
+/// Measures this machine's rate: LoadGen generates all samples of an Offline run in advance, and
+/// needs the expected rate.
 const PROBE: &str = "--scenario offline --mode performance --samples 300000 --set min_duration=0 \
                      --quiet";
 const OFFLINE: &str = "--scenario offline --mode performance --duration-s 10";
 
-/// An Offline run is valid if it took its 10 s, so LoadGen
-/// is told a little more than the machine has shown.
+/// An Offline run must last 10 s to be valid, so the expected rate exceeds the measured one.
 const HEADROOM: [f64; 2] = [1.3, 2.0];
 
-/// What a run gave.
+/// The result of a run.
 struct Ran {
     valid: bool,
     run: Run,
     folder: PathBuf,
 }
 
-/// Sets up, builds, runs, compares, sums up. The exit code is 0 when all of it is as it should be.
+/// Sets up, builds, runs, and compares the runs. Exit code 0 if nothing is wrong.
 pub fn run(root: &Path) -> Result<i32> {
     let began = Instant::now();
     let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
@@ -110,13 +109,13 @@ pub fn run(root: &Path) -> Result<i32> {
     Ok(i32::from(!faults.is_empty()))
 }
 
-/// What is wrong where the accuracy over the wire is another than in one process.
+/// A fault if the accuracy over the network differs from that in one process.
 fn other_accuracy(wire: f64, local: f64) -> Option<String> {
     let text = || format!("accuracy {wire} over the wire, {local} with --local");
     (wire != local).then(text)
 }
 
-/// Everything that is not as it should be.
+/// All faults of the runs.
 fn faults(
     summary: &Summary,
     difference: Option<String>,
@@ -138,7 +137,7 @@ fn faults(
     faults
 }
 
-/// The closing screen.
+/// Prints the closing screen.
 fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64, programs: &Path) {
     let (line, programs) = ("-".repeat(78), programs.display());
     println!("\n{line}");
@@ -189,7 +188,7 @@ fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64, prog
     println!("{line}");
 }
 
-/// A run as a line of the table.
+/// A run as a row of the table.
 fn row(run: &Figures) -> String {
     let network = |figure| match run.stage("network", figure) {
         Some(us) => format!("{us:.0} us"),

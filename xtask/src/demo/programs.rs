@@ -1,4 +1,4 @@
-//! The two programs, started as anyone would start them.
+//! Builds the two programs, and starts them as a user would.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,24 +12,24 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::process::{Running, cargo, run, run_quietly, shown};
 use crate::setup::{self, Models, clear};
 
-/// For loading the model and warming the engine up.
+/// Limit for loading the model and warming up the engine.
 const READY: Duration = Duration::from_secs(60);
-/// For a release build of everything on two slow cores.
+/// Limit for a release build on two slow cores.
 const BUILD: Duration = Duration::from_secs(3600);
-/// For a run: ten seconds when all is well.
+/// Limit for a run, which usually takes ten seconds.
 const RUN: Duration = Duration::from_secs(300);
 
-/// How the programs are built.
+/// The build profile of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// For figures.
+    /// Full optimisation, for measurements.
     Release,
-    /// For a first look: in two thirds of the time.
+    /// Two thirds of the build time, for a first look.
     Quick,
 }
 
 impl Profile {
-    /// Its name in `Cargo.toml`, and of its folder among what cargo builds.
+    /// The profile's name in `Cargo.toml`, and of its folder in cargo's target folder.
     pub fn name(self) -> &'static str {
         match self {
             Profile::Release => "release",
@@ -38,13 +38,13 @@ impl Profile {
     }
 }
 
-/// Prints a command as one would type it in the repository.
+/// Prints a command as a user would type it in the repository.
 fn announce(root: &Path, command: &Command) {
     let prefix = format!("{}/", root.display());
     println!("$ {}", shown(command).replace(&prefix, ""));
 }
 
-/// Where the programs and `qdl` lie, after building them.
+/// Builds the programs and `qdl`, and returns their folder.
 pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     let mut command = cargo(root);
     command.args(["build", "--profile", profile.name(), "--locked"]);
@@ -60,7 +60,7 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     ask.args(["--format-version", "1"]);
     ask.stderr(Stdio::null());
     let metadata = run_quietly("cargo metadata", &mut ask, Duration::from_secs(60))?;
-    // The object is one line; what cargo has to say besides stands on others.
+    // The object is one line; cargo's messages are on other lines.
     let object = metadata
         .lines()
         .find(|line| line.starts_with('{'))
@@ -72,15 +72,15 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     Ok(Path::new(target).join(profile.name()))
 }
 
-/// An accelerator that serves.
+/// A running accelerator.
 pub struct Accelerator {
     running: Running,
-    /// The line by which it said so.
+    /// The accelerator's line `ready: …`.
     pub ready: String,
 }
 
 impl Accelerator {
-    /// Starts it, and waits until it listens. What it writes goes to `log`.
+    /// Starts the accelerator and waits until it listens. Its output goes to `log`.
     pub fn start_in(command: &mut Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdout(Stdio::piped()).stderr(file.try_clone()?);
@@ -101,7 +101,7 @@ impl Accelerator {
         }
     }
 
-    /// Whether it still runs; an error that shows its log when not.
+    /// Errors with the path of the log if the accelerator has ended.
     pub fn check(&mut self, log: &Path) -> Result<()> {
         match self.running.ended()? {
             None => Ok(()),
@@ -110,12 +110,12 @@ impl Accelerator {
     }
 }
 
-/// The lines that a program writes, each also written to a file.
+/// The lines of a program's output, copied to a file too.
 fn lines(from: impl std::io::Read + Send + 'static, mut file: File) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            // The log is for reading afterwards; the program is served on without it.
+            // Without the log the program still runs.
             let _ = writeln!(file, "{line}");
             let _ = sender.send(line);
         }
@@ -134,8 +134,8 @@ fn wait_for_ready(lines: &Receiver<String>, until: Instant) -> Result<String> {
     }
 }
 
-/// A demonstration: one accelerator, and runs of the frontend one after the other, each with a
-/// folder of its own.
+/// A demonstration: one accelerator, and runs of the frontend one after the other, each with its
+/// own folder.
 pub struct Demo<'a> {
     root: &'a Path,
     programs: PathBuf,
@@ -146,8 +146,8 @@ pub struct Demo<'a> {
 }
 
 impl<'a> Demo<'a> {
-    /// Sets up, builds, and starts the accelerator with the first of the configurations. All that
-    /// is written goes to `folder`, which is emptied.
+    /// Sets up, builds, and starts the accelerator with the first configuration. Empties `folder`,
+    /// which gets all output.
     pub fn start(
         root: &'a Path,
         folder: &str,
@@ -175,12 +175,12 @@ impl<'a> Demo<'a> {
         })
     }
 
-    /// Where the programs lie.
+    /// Folder of the programs.
     pub fn programs(&self) -> &Path {
         &self.programs
     }
 
-    /// One run of the frontend: its folder, and whether LoadGen found it valid.
+    /// Runs the frontend once; returns the run's folder and whether LoadGen found it valid.
     pub fn run(&mut self, name: &str, about: &str, arguments: &str) -> Result<(PathBuf, bool)> {
         println!("\n== {name}: {about}");
         self.accelerator

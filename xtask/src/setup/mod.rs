@@ -1,10 +1,9 @@
-//! `cargo xtask setup`: what the programs need and the
-//! repository does not carry, brought into `.deps`.
+//! `cargo xtask setup`: fetches into `.deps` what the programs need and the repository does not
+//! contain.
 //!
-//! One file per kind of thing. Everything is asked for by package name, through whatever apt and
-//! pip are configured to use on this machine. A step whose result is there does nothing; a result
-//! counts as there when the file that is written last, after everything else of the step succeeded,
-//! is there and says the same as the inputs do now.
+//! Each kind of dependency has one file. apt and pip fetch everything by package name, with the
+//! machine's configuration. A step does nothing if its result exists. Most results have a stamp,
+//! written last, that equals the hash of the step's inputs.
 
 mod apt;
 mod llm;
@@ -25,7 +24,7 @@ pub use llm::script;
 pub use loadgen::interpreter;
 pub use python::download;
 
-/// How long to wait for another setup of the same checkout.
+/// Maximum time to wait for another setup of the same checkout.
 const OTHER_SETUP: Duration = Duration::from_secs(1800);
 
 /// The models that setup writes.
@@ -37,24 +36,24 @@ pub enum Models {
     Resnet50,
     /// Digits and BERT-large with seeded weights, 1.3 GB.
     Bert,
-    /// Every model there is.
+    /// All models.
     All,
 }
 
-/// What a step did.
+/// The result of a step.
 enum Done {
-    /// Its result was there.
+    /// The result existed already.
     Nothing,
-    /// It brought what is named here.
+    /// The step fetched or wrote this.
     Brought(String),
 }
 
-/// Where fetched things lie: `.deps` in the repository.
+/// Folder of fetched files: `.deps` in the repository.
 fn deps(root: &Path) -> PathBuf {
     root.join(".deps")
 }
 
-/// Brings everything, and prints a line per step.
+/// Runs all steps, and prints a line for each.
 pub fn run(root: &Path, models: Models) -> Result<()> {
     let began = Instant::now();
     let folder = deps(root);
@@ -84,7 +83,7 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     Ok(())
 }
 
-/// Prints what runs, runs it, and prints what it did and how long that took.
+/// Runs a step, and prints its name, result and duration.
 fn step(name: &str, work: impl FnOnce() -> Result<Done>) -> Result<()> {
     print!("setup: {name:<30} ");
     std::io::stdout().flush()?;
@@ -99,7 +98,7 @@ fn step(name: &str, work: impl FnOnce() -> Result<Done>) -> Result<()> {
     done.map(|_| ()).with_context(|| format!("setup: {name}"))
 }
 
-/// Tells whether `work` brought anything, by the entries of `folder`.
+/// Runs `work`, and reports whether it added entries to `folder`.
 fn noticing(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Done> {
     let entries = || std::fs::read_dir(folder).map(Iterator::count).unwrap_or(0);
     let before = entries();
@@ -111,8 +110,8 @@ fn noticing(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Done> {
     })
 }
 
-/// Holds the lock file for as long as the result lives:
-/// two setups at once would write over each other.
+/// Takes the lock file until the result is dropped: concurrent setups would overwrite each other's
+/// files.
 fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     let until = Instant::now() + OTHER_SETUP;
@@ -137,7 +136,7 @@ fn lock(path: &Path) -> Result<File> {
     }
 }
 
-/// An empty folder: what an earlier run left must not pass for what this one wrote.
+/// Empties a folder, or creates it, so that files of an earlier run cannot pass for new ones.
 pub fn clear(folder: &Path) -> Result<()> {
     if folder.exists() {
         std::fs::remove_dir_all(folder)
@@ -146,7 +145,7 @@ pub fn clear(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }
 
-/// The SHA-256 of one file after the other, in hex.
+/// SHA-256 over the concatenated files, in hex.
 pub fn sha256(files: &[PathBuf]) -> Result<String> {
     let mut hash = Sha256::new();
     for file in files {
@@ -161,12 +160,12 @@ pub fn sha256(files: &[PathBuf]) -> Result<String> {
         .collect())
 }
 
-/// Whether the stamp says the same as `wanted`.
+/// Whether the stamp's text equals `wanted`.
 pub fn stamped(stamp: &Path, wanted: &str) -> bool {
     std::fs::read_to_string(stamp).is_ok_and(|found| found == wanted)
 }
 
-/// Writes the stamp of a step that succeeded.
+/// Writes the stamp of a successful step.
 pub fn write_stamp(stamp: &Path, wanted: &str) -> Result<()> {
     std::fs::write(stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
 }
@@ -211,8 +210,7 @@ mod tests {
         let other = File::create(&path).unwrap();
         assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
         drop(held);
-        // Another test may be starting a program at this
-        // moment, which holds the file open until it is exec'd.
+        // Another test may start a program now, which keeps the file open until its exec.
         drop(lock(&path).unwrap());
     }
 

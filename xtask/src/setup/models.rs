@@ -1,4 +1,4 @@
-//! The models and the data that scripts of this repository write, into `.deps/models`.
+//! Writes models and data sets into `.deps/models` with this repository's scripts.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::{Done, deps, python, sha256, stamped, write_stamp};
 use crate::process::run_quietly;
 
-/// A script takes seconds; ResNet-50's a minute on a slow machine.
+/// Limit for a script: most take seconds, ResNet-50's takes a minute on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(900);
 
 /// The digits network, its held-out images and their labels.
@@ -28,7 +28,7 @@ pub fn resnet50(root: &Path) -> Result<Done> {
     write(root, &["models/resnet50.py"], &[], &["resnet50.onnx"])
 }
 
-/// Two narrow layers of BERT, for tests; 0.2 MB.
+/// A BERT of two narrow layers, for tests; 0.2 MB.
 pub fn bert_tiny(root: &Path) -> Result<Done> {
     write(root, &["models/bert.py"], &["--tiny"], &["bert-tiny.onnx"])
 }
@@ -38,8 +38,8 @@ pub fn bert(root: &Path) -> Result<Done> {
     write(root, &["models/bert.py"], &[], &["bert.onnx"])
 }
 
-/// Runs the first of `inputs` with `arguments` and the folder,
-/// unless its `outputs` are there and come from these very inputs.
+/// Runs the script `inputs[0]` with `arguments` and the folder, unless all `outputs` exist and come
+/// from the current `inputs`.
 pub(super) fn write(
     root: &Path,
     inputs: &[&str],

@@ -1,4 +1,4 @@
-//! ONNX Runtime's shared library, taken out of its Python package, which carries it whole.
+//! Copies ONNX Runtime's shared library out of its Python package.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use super::{Done, deps, python, sha256};
 /// The version that `models/requirements.txt` pins.
 pub const VERSION: &str = "1.31.1";
 
-/// SHA-256 of the library for each kind of machine.
-/// It is the same file in the wheels of every Python.
+/// SHA-256 of the library by architecture. The wheels for all Python versions contain the same
+/// file.
 const HASHES: &[(&str, &str)] = &[
     (
         "x86_64",
@@ -22,7 +22,7 @@ const HASHES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Copies the library to `.deps/onnxruntime-VERSION/`, and checks it there on every call.
+/// Copies the library to `.deps/onnxruntime-VERSION/`. Checks the copy's hash on every call.
 pub fn ensure(root: &Path) -> Result<Done> {
     let architecture = std::env::consts::ARCH;
     let Some((_, wanted)) = HASHES.iter().find(|(name, _)| *name == architecture) else {
@@ -44,7 +44,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
     }
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
-    // Under its name only once it is whole.
+    // The file gets its final name only when it is complete.
     let partial = folder.join(format!("{name}.partial"));
     std::fs::copy(&source, &partial)
         .with_context(|| format!("cannot copy {}", source.display()))?;

@@ -1,5 +1,5 @@
-//! The virtual environment in `.deps/venv`, with the packages of `models/requirements.txt`, each
-//! checked by the hash that `models/requirements.lock` has for it.
+//! The virtual environment in `.deps/venv` with the packages of `models/requirements.txt`. pip
+//! checks each package by its hash in `models/requirements.lock`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,22 +10,22 @@ use anyhow::{Context, Result, bail};
 use super::{Done, deps, sha256, stamped, write_stamp};
 use crate::process::run_quietly;
 
-/// For a pip that fetches 150 MB over a slow line.
+/// Limit for pip to fetch 150 MB over a slow line.
 const DEADLINE: Duration = Duration::from_secs(1800);
-/// The oldest Python for which the pinned packages have wheels.
+/// The oldest Python with wheels of the pinned packages.
 const OLDEST: (u32, u32) = (3, 11);
 
-/// The environment's interpreter.
+/// Path of the environment's interpreter.
 pub fn interpreter(root: &Path) -> PathBuf {
     deps(root).join("venv/bin/python")
 }
 
-/// The packages, with version and hashes.
+/// Path of the pinned packages, with versions and hashes.
 pub fn requirements(root: &Path) -> PathBuf {
     root.join("models/requirements.lock")
 }
 
-/// The environment's `site-packages`.
+/// Path of the environment's `site-packages`.
 pub fn packages(root: &Path) -> Result<PathBuf> {
     let libraries = deps(root).join("venv/lib");
     let found = std::fs::read_dir(&libraries)
@@ -35,8 +35,8 @@ pub fn packages(root: &Path) -> Result<PathBuf> {
     found.with_context(|| format!("no site-packages under {}", libraries.display()))
 }
 
-/// Has pip fetch what is pinned, one line each with version and hash, into `work`; `choices` are
-/// its options of what may be fetched.
+/// Fetches pinned packages into `work` with pip. `pinned` has a line with version and hash for
+/// each; `choices` are pip's options on wheels and sources.
 pub fn download(python: &Path, work: &Path, pinned: &str, choices: &[&str]) -> Result<()> {
     let requirements = work.join("requirements.txt");
     std::fs::write(&requirements, pinned)
@@ -53,7 +53,7 @@ pub fn download(python: &Path, work: &Path, pinned: &str, choices: &[&str]) -> R
     run_quietly("pip download", &mut pip, DEADLINE).map(|_| ())
 }
 
-/// Makes the environment and installs the packages, unless that was done with the same pins.
+/// Creates the environment and installs the packages, unless both exist with the current pins.
 pub fn ensure(root: &Path) -> Result<Done> {
     let environment = deps(root).join("venv");
     let stamp = environment.join("complete");
@@ -62,7 +62,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
         return Ok(Done::Nothing);
     }
     let version = version()?;
-    // One that is half done, or of other pins, is not repaired but made again.
+    // Replace an incomplete or outdated environment instead of repairing it.
     if environment.exists() {
         std::fs::remove_dir_all(&environment)
             .with_context(|| format!("cannot remove {}", environment.display()))?;
@@ -75,8 +75,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
         .args(["-m", "pip", "install", "--no-input"])
         .args(["--only-binary=:all:", "--require-hashes", "--requirement"])
         .arg(requirements(root))
-        // Whatever else the machine says about pip holds; these
-        // two make no sense in an environment of our own.
+        // The machine's other pip settings apply; these two make no sense in a virtual environment.
         .env("PIP_USER", "0")
         .env("PIP_REQUIRE_VIRTUALENV", "0");
     run_quietly("pip install", &mut install, DEADLINE)?;
@@ -84,8 +83,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
     Ok(Done::Brought(format!("installed, Python {version}")))
 }
 
-/// Whether the environment's interpreter still starts:
-/// it is a link to one that may have been removed.
+/// Whether the environment's interpreter starts: it links to an interpreter that may be gone.
 fn works(root: &Path) -> bool {
     run_quietly(
         "python",
@@ -95,7 +93,7 @@ fn works(root: &Path) -> bool {
     .is_ok()
 }
 
-/// The version of `python3`, if it is young enough.
+/// The version of `python3`; an error if it is older than [`OLDEST`].
 fn version() -> Result<String> {
     let mut ask = Command::new("python3");
     ask.args(["-c", "import platform; print(platform.python_version())"]);
@@ -110,7 +108,7 @@ fn version() -> Result<String> {
     Ok(version.to_owned())
 }
 
-/// Major and minor of a dotted version.
+/// Major and minor number of a dotted version.
 fn parse(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

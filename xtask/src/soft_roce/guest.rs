@@ -1,4 +1,4 @@
-//! Boots the guest, shows what its command prints while it runs, and returns its exit status.
+//! Boots the guest, prints its output as it grows, and returns its exit status.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,24 +12,24 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::{Machine, NO_GUEST};
 use crate::process::Running;
 
-/// The exit status when the time is up.
+/// Exit status after a time-out.
 const TIMED_OUT: i32 = 124;
 
-/// The files by which this program and the guest talk.
+/// Files by which this program and the guest communicate.
 const OURS: &[&str] = &["init", "command", "log", "status", "console", "emulator"];
 
-/// Folders that the guest has of its own: what this machine has there is out of its sight.
+/// Folders that the guest replaces, so this machine's content there is invisible to it.
 const HIDDEN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 
-/// Runs the commands one after the other in one guest; the first that fails gives the status.
+/// Runs the commands one after the other in one guest. The first that fails gives the status.
 ///
 /// `QDL_GUEST_SECONDS` (default 240) limits the run, `QDL_GUEST_MIB` (default 2048) is the guest's
-/// memory, `QDL_GUEST_MTU` (default 1500) the cable's MTU, and `QDL_GUEST_KVM`, when set, has the
-/// machine's own virtualisation used instead of emulation.
+/// memory, and `QDL_GUEST_MTU` (default 1500) the cable's MTU. If `QDL_GUEST_KVM` is set, KVM
+/// replaces emulation.
 ///
 /// # Errors
 ///
-/// When the emulator cannot be started or the guest dies: [`NO_GUEST`] before its first command.
+/// The emulator does not start, or the guest dies; [`NO_GUEST`] if before its first command.
 pub fn run(root: &Path, boots: &Path, machine: Machine, commands: &[Vec<String>]) -> Result<i32> {
     if let Some(folder) = hidden(root) {
         let why = format!("the checkout lies under {folder}, which the guest has of its own");
@@ -79,8 +79,8 @@ fn boot(boots: &Path, machine: Machine, out: &Path) -> Result<i32> {
     judge(out)
 }
 
-/// The exit status that the guest left in its folder, or
-/// how it died. Its log begins with its first command.
+/// The exit status in the guest's folder, or an error with the reason of its death. The guest
+/// creates its log when it starts the first command.
 fn judge(out: &Path) -> Result<i32> {
     let status = fs::read_to_string(out.join("status")).ok();
     if let Some(status) = status.and_then(|text| text.trim().parse().ok()) {
@@ -105,8 +105,7 @@ fn start(boots: &Path, machine: Machine, out: &Path) -> Result<Running> {
     let mut command = Command::new("qemu-system-x86_64");
     command.args(["-nodefaults", "-no-user-config", "-no-reboot"]);
     command.args(["-display", "none", "-M", "q35", "-cpu", "max"]);
-    // Not tried by itself: inside of a virtual machine a
-    // KVM may be there, accept the guest, and never run it.
+    // Opt-in: inside a virtual machine KVM may exist and accept the guest, but never run it.
     if std::env::var_os("QDL_GUEST_KVM").is_some() {
         command.args(["-accel", "kvm"]);
     }
@@ -129,7 +128,7 @@ fn start(boots: &Path, machine: Machine, out: &Path) -> Result<Running> {
     Running::start("the emulator", &mut command)
 }
 
-/// The folder that hides the checkout from the guest, if one does.
+/// The folder that hides the checkout from the guest, if any.
 fn hidden(root: &Path) -> Option<&'static str> {
     HIDDEN
         .iter()
@@ -137,12 +136,12 @@ fn hidden(root: &Path) -> Option<&'static str> {
         .find(|folder| root.starts_with(folder))
 }
 
-/// A path as a value among the emulator's options, which commas separate.
+/// Escapes commas in a path for the emulator's options.
 fn option(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// What the guest runs: makes the devices, then each command from the repository's folder.
+/// The guest's script: creates the devices, then runs each command in the repository's folder.
 fn script(root: &Path, machine: Machine, commands: &[Vec<String>]) -> Result<String> {
     let mtu = setting("QDL_GUEST_MTU", 1500)?;
     let folder = quote(&root.display().to_string());
@@ -161,7 +160,7 @@ fn script(root: &Path, machine: Machine, commands: &[Vec<String>]) -> Result<Str
     Ok(script)
 }
 
-/// A word as the shell takes it unchanged.
+/// Quotes a word for a shell.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -175,7 +174,7 @@ fn setting(name: &str, default: u64) -> Result<u64> {
     }
 }
 
-/// The guest's output, shown as it grows.
+/// The guest's output, printed as it grows.
 struct Log {
     path: PathBuf,
     shown: u64,
@@ -183,7 +182,7 @@ struct Log {
 
 impl Log {
     fn show(&mut self) -> Result<()> {
-        // Not there until the guest's shell runs.
+        // The guest's shell creates the file.
         let Ok(mut file) = File::open(&self.path) else {
             return Ok(());
         };
@@ -197,7 +196,7 @@ impl Log {
     }
 }
 
-/// The last lines of a file, for an error.
+/// The last 60 lines of a file, for an error.
 fn tail(path: &Path) -> String {
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

@@ -1,20 +1,20 @@
-//! What the emulator pretends to be.
+//! The emulated machines.
 
-/// A machine.
+/// An emulated machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// Two CPUs. Its devices are joined by a cable of the kernel's own.
+    /// Two CPUs. The kernel's veth pair joins its devices.
     Plain,
-    /// Four CPUs on two NUMA nodes, each with two NICs that are joined by a cable: `va` and `vb` on
-    /// node 1, `vc` and `vd` on node 0.
+    /// Four CPUs on two NUMA nodes. Each node has two NICs joined by a cable: `va` and `vb` on node
+    /// 1, `vc` and `vd` on node 0.
     TwoNodes,
 }
 
-/// NICs of the machine with two nodes: the last digit of its MAC address, its node, and its cable.
+/// NICs of the machine with two nodes: last digit of the MAC address, node, and cable.
 const NICS: [(char, u32, u32); 4] = [('a', 1, 0), ('b', 1, 0), ('c', 0, 1), ('d', 0, 1)];
 
 impl Machine {
-    /// The emulator's arguments: CPUs, nodes and NICs of a machine with `mib` of memory.
+    /// The emulator's arguments for CPUs, nodes and NICs, with `mib` MiB of memory.
     pub fn parts(self, mib: u64) -> Vec<String> {
         let mut parts = Vec::new();
         let mut add = |option: &str, value: String| parts.extend([option.to_owned(), value]);
@@ -35,7 +35,7 @@ impl Machine {
                 "-numa",
                 format!("node,nodeid={node},cpus={first}-{last},memdev=memory{node}"),
             );
-            // A host bridge of its own is what puts a device on a node.
+            // Only a host bridge of its own puts a device on a node.
             let bus = 64 * (node + 1);
             add(
                 "-device",
@@ -58,7 +58,7 @@ impl Machine {
         parts
     }
 
-    /// The function of `pair.sh` that makes its RDMA devices.
+    /// The function of `pair.sh` that creates the machine's RDMA devices.
     pub fn devices(self) -> &'static str {
         match self {
             Machine::Plain => "rdma_pair",

@@ -1,15 +1,13 @@
-//! `cargo xtask soft-roce [-- command]`: real queue pairs without a NIC.
+//! `cargo xtask soft-roce [-- command]`: runs a command with real queue pairs, without a NIC.
 //!
-//! Boots a guest whose kernel has soft-RoCE (`rdma_rxe`), with two devices joined by a cable, `rxa`
-//! (10.9.1.1) and `rxb` (10.9.1.2), and runs a command in it. The guest's root is this machine's
-//! own, read-only, under a tmpfs: what was built here runs there as it is, and nothing that it
-//! writes comes back, except under `/mnt/out`.
+//! Boots a guest whose kernel has soft-RoCE (`rdma_rxe`). Its two devices `rxa` (10.9.1.1) and
+//! `rxb` (10.9.1.2) are joined by a cable. The guest's root is this machine's, read-only, under a
+//! tmpfs: programs built here run there, and only files under `/mnt/out` persist.
 //!
-//! * `machine` - what the emulator pretends: one with two CPUs, or one with two NUMA nodes
-//!   (`--numa`)
-//! * `guest` - boots, shows the output, returns the exit status
-//! * `xtask/soft-roce/prepare.sh` - packages, Debian's own kernel, and the archive that it starts
-//!   from, all below `.deps/soft-roce/`; beside it are the shell pieces that run in the guest
+//! * `machine` - the emulated machine: two CPUs, or two NUMA nodes (`--numa`)
+//! * `guest` - boots the guest, prints its output, returns its exit status
+//! * `xtask/soft-roce/prepare.sh` - fetches packages and Debian's kernel and makes the initramfs,
+//!   all below `.deps/soft-roce/`; the shell scripts beside it run in the guest
 
 mod guest;
 mod machine;
@@ -25,7 +23,7 @@ use crate::process::run_copying;
 
 pub use machine::Machine;
 
-/// The tests that run when no command is given: crate and test binary.
+/// Tests that run without a command: crate and test binary.
 const TESTS: &[[&str; 2]] = &[
     ["verbs", "soft_roce"],
     ["fabric", "ib_soft_roce"],
@@ -33,22 +31,21 @@ const TESTS: &[[&str; 2]] = &[
     ["fabric", "ofi_soft_roce"],
 ];
 
-/// What an error begins with where this machine cannot run a guest at all, as opposed to a command
-/// that fails in one. What is missing stands behind it, after a colon.
+/// Beginning of an error that says that this machine cannot run a guest at all. After a colon it
+/// names what is missing.
 pub const NO_GUEST: &str = "no soft-RoCE guest is to be had here";
 
-/// For packages and a kernel over a slow line.
+/// Limit for fetching packages and a kernel over a slow line.
 const PREPARE: Duration = Duration::from_secs(1800);
 
-/// Prepares and boots the guest, runs `command` in it, and returns its exit status. The command's
-/// folder is the repository;
-/// `QDL_RDMA_DEVICES` names the two devices. Without a command, what the machine is for, built here
-/// first: the RDMA tests, or
-/// `numa.sh`.
+/// Prepares and boots the guest, runs `command` in the repository's folder, and returns its exit
+/// status. `QDL_RDMA_DEVICES` names the two devices. Without a command, builds and runs the RDMA
+/// tests, or `numa.sh` on a machine with two nodes.
 ///
 /// # Errors
 ///
-/// When preparing, building or booting fails ([`NO_GUEST`] where it is the machine's fault); a
+/// Preparing, building or booting fails; the error begins with [`NO_GUEST`] if this machine cannot
+/// run a guest. A command that fails is no error.
 /// command that fails is no error but a status.
 pub fn run(root: &Path, machine: Machine, command: &[String]) -> Result<i32> {
     let root = root.canonicalize();
@@ -66,8 +63,8 @@ pub fn run(root: &Path, machine: Machine, command: &[String]) -> Result<i32> {
         Machine::Plain => {
             let test = |[package, test]: &[&str; 2]| {
                 let binary = build(root, &["test", "--no-run", "-p", package, "--test", test])?;
-                // Ignored elsewhere; here are the devices. One at a time: the tests share two of
-                // them, and some pull the cable.
+                // These tests are ignored elsewhere. They run one at a time: they share two
+                // devices, and some pull the cable.
                 let words = ["--include-ignored", "--test-threads=1", "--nocapture"];
                 let words = words.map(str::to_owned);
                 Ok([&[binary], &words[..]].concat())
@@ -78,7 +75,7 @@ pub fn run(root: &Path, machine: Machine, command: &[String]) -> Result<i32> {
     guest::run(root, &boots, machine, &commands)
 }
 
-/// The folder with what a guest is booted from, made where it is missing.
+/// Returns the folder of kernel and initramfs; prepares it if it is missing.
 fn prepare(root: &Path) -> Result<PathBuf> {
     if !cfg!(target_arch = "x86_64") {
         return Err(anyhow!("it is for x86_64 machines").context(NO_GUEST));
@@ -96,7 +93,7 @@ fn prepare(root: &Path) -> Result<PathBuf> {
     Ok(cache.join("guest"))
 }
 
-/// Has cargo build something; the last file to be run that it made.
+/// Builds with cargo and returns the last executable.
 fn build(root: &Path, words: &[&str]) -> Result<String> {
     let output = crate::process::cargo(root)
         .args(words)

@@ -1,20 +1,20 @@
-//! What a rehearsal writes: configurations, and what somebody would have filled in, marked.
+//! Files that a rehearsal writes: configurations, and marked replacements for a submitter's input.
 
 use anyhow::{Context, Result};
 
-/// As many samples as llama3.1-8b has, and far smaller.
+/// The number of samples of llama3.1-8b; each sample is far smaller.
 const SAMPLES: u32 = 13368;
 const MODEL: &str = "model: {name: llama3.1-8b, inputs: [{name: prompt, dtype: i32, shape: [16], ragged: true}], \
                      output: {name: tokens, dtype: i32, shape: [8], ragged: true}}\n";
-/// Where the accelerator listens.
+/// Port of the accelerator's control plane.
 const CONTROL: u16 = 7460;
 
-/// What stands for the official settings of TEST06: the same keys, none of their text.
+/// Replaces the official audit.config of TEST06: the same keys with other text.
 pub const AUDIT: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n\
                          *.*.accuracy_log_sampling_target = 100\n*.*.min_query_count = 100\n*.*.min_duration = 0\n\
                          *.*.sample_concatenate_permutation = 0\n";
 
-/// No model was scored: what its script would print of a sound one.
+/// Replaces the accuracy script's output for a correct model; no model is scored.
 pub const SCORES: &str = "rehearsal: nothing was scored\n{'rouge1': '38.9', 'rouge2': '16.0', 'rougeL': '24.6', \
                           'rougeLsum': '36.0', 'gen_len': 8167644}\n";
 
@@ -28,7 +28,7 @@ pub fn accelerator(address: &str) -> String {
     )
 }
 
-/// A frontend's, for one name in user.conf.
+/// The frontend's configuration for one model name in user.conf.
 pub fn frontend(own: &str, accelerator: &str, model: &str) -> String {
     format!(
         "node: lg\nauth: none\n{MODEL}\
@@ -47,7 +47,7 @@ pub fn user_conf(table: &str) -> Result<String> {
     ))
 }
 
-/// A plain value of the table, by its key: `duration_s: 2`, `{offline: 20, …}`.
+/// A scalar of the table by its key, in `duration_s: 2` or `{offline: 20, …}`.
 pub fn value(table: &str, key: &str) -> Result<String> {
     let lines = table.lines().filter(|line| !line.starts_with('#'));
     let found = lines
@@ -60,13 +60,13 @@ pub fn value(table: &str, key: &str) -> Result<String> {
     found.with_context(|| format!("{}: no {key}", super::TABLE))
 }
 
-/// The form, with a marked answer wherever one must be.
+/// Fills in the form, with a marked answer in each required field.
 pub fn filled(blank: &str) -> String {
     let (head, _) = blank.split_once("models:\n").unwrap_or((blank, ""));
     let mut text = String::new();
     for line in head.lines() {
         let key = line.split(':').next().unwrap_or_default();
-        // What the machine knows, or nobody does, stays empty.
+        // Optional fields, and fields that the machine reports, stay empty.
         let value = match key.trim() {
             "submitter" | "system" | "quantization" => "rehearsal",
             "status" => "available",

@@ -1,6 +1,6 @@
-//! `cargo xtask submission`: a rehearsal of a submission, on one machine and in minutes. The runs
-//! of llama3.1-8b with the engine `tokens`, the descriptions, the form, `qdl submit`: the
-//! whole way, ending in a tree and in a table of what a rehearsal cannot have
+//! `cargo xtask submission`: rehearses a submission on one machine, in minutes. Runs llama3.1-8b
+//! with the engine `tokens`, describes the nodes, fills in the form, and calls `qdl submit`. The
+//! result is a tree, and a table of rules that a rehearsal cannot keep
 //! (`configs/rounds/rehearsal.yaml`).
 
 mod files;
@@ -17,20 +17,20 @@ use crate::namespaces::{Namespaces, Side};
 use crate::process::{run, run_quietly, shown, target};
 use crate::setup::clear;
 
-/// What a rehearsal is shortened by, and what it cannot have.
+/// The rehearsal's durations and rates, and the rules that it cannot keep.
 const TABLE: &str = "configs/rounds/rehearsal.yaml";
-/// For a run, on a machine that has other work.
+/// Limit for one run on a busy machine.
 const RUN: Duration = Duration::from_secs(600);
-/// For what writes files.
+/// Limit for a command that only writes files.
 const SOON: Duration = Duration::from_secs(120);
 
-/// What the command line says.
+/// Arguments of the command line.
 pub struct Asked {
     /// A checkout of mlcommons/inference.
     pub checker: Option<PathBuf>,
-    /// The Python of its scripts.
+    /// The Python for the checkout's scripts.
     pub python: Option<PathBuf>,
-    /// Where the programs and `qdl` lie, built already.
+    /// Folder of the built programs and `qdl`.
     pub programs: Option<PathBuf>,
 }
 
@@ -38,11 +38,11 @@ struct Rehearsal<'a> {
     root: &'a Path,
     folder: PathBuf,
     programs: PathBuf,
-    /// None: both machines are this one, over loopback.
+    /// The two namespaces; `None` for loopback on this machine.
     machines: Option<Namespaces>,
 }
 
-/// Rehearses. Exit code 0: the tree lacks what a rehearsal cannot have, and nothing else.
+/// Runs the rehearsal. Returns exit code 0 if the tree breaks only the rules of [`TABLE`].
 pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
     let began = Instant::now();
     let programs = match &asked.programs {
@@ -91,7 +91,7 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
 }
 
 impl Rehearsal<'_> {
-    /// Configurations, user.conf and, without a checkout, an audit.config. Where that lies.
+    /// Writes the rehearsal's configurations; returns the path of the audit.config to use.
     fn files(&self, asked: &Asked) -> Result<PathBuf> {
         let table = fs::read_to_string(self.root.join(TABLE)).context(TABLE)?;
         let address = |side| match &self.machines {
@@ -127,7 +127,7 @@ impl Rehearsal<'_> {
         Ok(path)
     }
 
-    /// The six runs.
+    /// Runs performance, accuracy and TEST06 in both scenarios.
     fn runs(&self, audit: &Path, accelerator: &mut Accelerator, log: &Path) -> Result<()> {
         let table = fs::read_to_string(self.root.join(TABLE)).context(TABLE)?;
         let seconds = files::value(&table, "duration_s")?;
@@ -153,7 +153,7 @@ impl Rehearsal<'_> {
                 command.args(flags).args(["--force", "--output", &out]);
                 println!("$ {}", shown(&command));
                 let status = run("frontend", &mut command, RUN)?;
-                // A run of seconds may be invalid: that is one of the things it cannot have.
+                // A run of seconds may be INVALID, which a rehearsal expects.
                 if !matches!(status.code(), Some(0 | 1)) {
                     bail!("the run {scenario} {kind} failed: {status}");
                 }
@@ -176,13 +176,13 @@ impl Rehearsal<'_> {
         command.args(["--form", "form.yaml", "--src"]);
         command.arg(self.root.join("qdl/src"));
         command.arg("--rehearsal").arg(self.root.join(TABLE));
-        // `qdl submit` runs in the rehearsal's folder, and starts its Python in the checkout's.
+        // `qdl submit` runs in the rehearsal's folder, and starts Python in the checkout's folder.
         if let Some(checker) = &asked.checker {
             command.arg("--checker").arg(std::path::absolute(checker)?);
         }
         if let Some(python) = &asked.python {
-            // A bare name is looked up in PATH. In a path no link is followed: a virtual
-            // environment's Python is one, and finds its packages by it.
+            // The system searches PATH for a bare name. In a path, keep links: a virtual
+            // environment's Python is a link, and finds its packages by it.
             let python = match python.components().count() {
                 1 => python.clone(),
                 _ => std::path::absolute(python)?,
@@ -201,7 +201,7 @@ impl Rehearsal<'_> {
         run_quietly("qdl", &mut command, SOON)
     }
 
-    /// A program on one of the machines.
+    /// A command that runs a program on one side.
     fn on(&self, side: Side, program: &Path) -> Command {
         match &self.machines {
             Some(machines) => machines.command(side, program),

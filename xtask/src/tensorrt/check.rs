@@ -1,7 +1,7 @@
-//! What can be tried of engine `tensorrt` without a GPU: the shim compiles with the headers of
-//! TensorRT 11.4, which the crate `trtx-sys` carries, and the engine's error paths run against the
-//! lean runtime of that version, which loads on any machine and builds no plans. Both are fetched
-//! by name, through cargo and pip, and neither is ever part of this repository.
+//! Tests engine `tensorrt` without a GPU. The shim compiles with the headers of TensorRT 11.4 from
+//! the crate `trtx-sys`. The engine's error paths run with the lean runtime of that version, which
+//! loads on any machine and builds no plans. cargo and pip fetch both by name; neither is part of
+//! this repository.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,16 +23,16 @@ const PACKAGE: &str = "tensorrt-lean-cu13-libs";
 const PACKAGE_VERSION: &str = "11.4.0.106";
 const PACKAGE_HASH: &str = "e022b8d0e21f19258657aec6760e1de8b454ed176f76217e3f7ec2036c5a9410";
 const RUNTIME: &str = "tensorrt_lean_libs/libnvinfer_lean.so.11";
-/// 44 MB over a slow line.
+/// Limit for fetching 44 MB over a slow line.
 const FETCH: Duration = Duration::from_secs(900);
-/// The tests take a second; building them takes longer.
+/// Limit for building and running the tests; the tests themselves take a second.
 const TESTS: Duration = Duration::from_secs(1800);
-/// Words of the error that says that nothing could be fetched.
+/// Text in the error that reports a failed fetch.
 pub const UNREACHABLE: &str = "cannot be fetched from here";
-/// Words of the error of any other machine.
+/// Text in the error on machines other than x86_64.
 pub const OTHER_MACHINE: &str = "is for x86_64 machines";
 
-/// Fetches, compiles, tests.
+/// Fetches headers and runtime, compiles the shim, and runs the tests; returns their exit code.
 pub fn check(root: &Path) -> Result<i32> {
     if std::env::consts::ARCH != "x86_64" {
         bail!("the lean runtime that is fetched {OTHER_MACHINE}");
@@ -55,8 +55,8 @@ pub fn check(root: &Path) -> Result<i32> {
 
     let mut tests = cargo(root);
     tests
-        // The whole workspace, as the suite builds it: another choice
-        // of packages could mean other features, and everything anew.
+        // The whole workspace, as `xtask test` builds it: other packages could select other
+        // features, and build everything again.
         .args(["test", "--workspace", "--locked", "--lib"])
         .args(["--test", "tensorrt", "--", "--ignored", "lean_"])
         .env("QDL_TENSORRT_SHIM", &shim)
@@ -66,17 +66,17 @@ pub fn check(root: &Path) -> Result<i32> {
     Ok(status.code().unwrap_or(1))
 }
 
-/// The folder of the headers.
+/// Returns the folder of the headers; fetches them if they are missing.
 fn headers(root: &Path, deps: &Path) -> Result<PathBuf> {
     let folder = deps.join("tensorrt-headers-11.4");
     let stamp = folder.join("complete");
     if stamped(&stamp, CRATE_HASH) {
         return Ok(folder);
     }
-    // Cargo fetches a crate to tell of it, and nothing that the crate needs.
+    // `cargo info` fetches a crate without its dependencies.
     let mut info = cargo(root);
     info.args(["info", "--quiet", &format!("{CRATE}@{CRATE_VERSION}")])
-        // Outside the workspace, whose lock file says nothing of this crate.
+        // Outside the workspace, whose lock file does not contain this crate.
         .current_dir(deps);
     run_quietly("cargo info", &mut info, FETCH)
         .with_context(|| format!("the headers of TensorRT 11.4 (crate {CRATE}) {UNREACHABLE}"))?;
@@ -96,7 +96,7 @@ fn headers(root: &Path, deps: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Where cargo keeps the crate's archive.
+/// Path of the crate's archive in cargo's cache.
 fn archive() -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -113,7 +113,7 @@ fn archive() -> Result<PathBuf> {
         .with_context(|| format!("cargo has no {name} in {}", cache.display()))
 }
 
-/// The folder of the lean runtime.
+/// Returns the folder of the lean runtime; fetches it if it is missing.
 fn runtime(root: &Path, deps: &Path) -> Result<PathBuf> {
     let folder = deps.join(format!("tensorrt-lean-{PACKAGE_VERSION}"));
     let stamp = folder.join("complete");

@@ -1,6 +1,5 @@
-//! `cargo xtask tensorrt`: compiles the shim over TensorRT with the
-//! user's headers; with `--check`, with headers and a runtime that are
-//! fetched for it, and tries it as far as a machine without a GPU can.
+//! `cargo xtask tensorrt`: compiles the shim over TensorRT with the user's headers. With `--check`
+//! it fetches headers and a runtime, and tests the shim as far as possible without a GPU.
 
 mod check;
 
@@ -14,17 +13,17 @@ use crate::process::{on_path, run_quietly};
 
 pub use check::{OTHER_MACHINE, UNREACHABLE, check};
 
-/// For a compiler on a slow machine: the headers are a megabyte.
+/// Limit for a compiler on a slow machine: the headers have a megabyte.
 const DEADLINE: Duration = Duration::from_secs(600);
-/// Both have to be there.
+/// The required headers.
 const HEADERS: [&str; 2] = ["NvInfer.h", "NvOnnxParser.h"];
 
-/// What the accelerator looks for beside `target/release`.
+/// Path where the accelerator looks for the shim, beside `target/release`.
 pub fn default_out(root: &Path) -> PathBuf {
     crate::process::target(root).join("tensorrt/libqdl_tensorrt.so")
 }
 
-/// Compiles the shim to `out`. Without CUDA's headers a stand-in takes their place.
+/// Compiles the shim to `out`. Without CUDA's headers, a stand-in replaces them.
 pub fn compile(root: &Path, include: &Path, cuda: Option<&Path>, out: &Path) -> Result<()> {
     for header in HEADERS {
         if !include.join(header).is_file() {
@@ -47,7 +46,7 @@ pub fn compile(root: &Path, include: &Path, cuda: Option<&Path>, out: &Path) -> 
     let mut command = Command::new(compiler()?);
     command
         .args(["-std=c++17", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra"])
-        // What 8.5 needs, later versions call deprecated.
+        // Later versions deprecate what 8.5 needs.
         .arg("-Wno-deprecated-declarations")
         .args(["-fvisibility=hidden", "-fvisibility-inlines-hidden"])
         .arg("-I")
@@ -64,7 +63,7 @@ pub fn compile(root: &Path, include: &Path, cuda: Option<&Path>, out: &Path) -> 
     Ok(())
 }
 
-/// The user's choice, or the machine's.
+/// The compiler: `CXX`, else the machine's.
 fn compiler() -> Result<std::ffi::OsString> {
     if let Some(named) = std::env::var_os("CXX").filter(|v| !v.is_empty()) {
         return Ok(named);

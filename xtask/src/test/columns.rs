@@ -1,14 +1,14 @@
-//! No line of Rust is wider than 100 columns: rustfmt wraps code, but no comment and no macro. A
-//! literal may be wider, as breaking one can spoil it, and so may a comment with an address.
+//! Checks that no line of Rust is wider than 100 columns: rustfmt wraps neither comments nor
+//! macros. Lines with a literal or an address may be wider.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The widest that a line may be.
+/// Maximum width of a line.
 const COLUMNS: usize = 100;
 
-/// The lines of the repository that are too wide.
+/// Complaints on the lines of the repository that are too wide.
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for file in rust_files(root)? {
@@ -27,13 +27,13 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// Whether a line holds an address, or a literal or its part before a `\`.
+/// Whether a line contains an address, a literal, or a literal's part before a `\`.
 fn may_be_wider(line: &str) -> bool {
     let is_comment = line.trim_start().starts_with("//");
     line.contains("://") || (!is_comment && (line.contains('"') || line.ends_with('\\')))
 }
 
-/// Rust files below a folder, in order; hidden folders and build folders are left out.
+/// Rust files below a folder, sorted, without hidden folders and build folders.
 pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let entries = std::fs::read_dir(folder);

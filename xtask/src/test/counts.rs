@@ -1,21 +1,20 @@
-//! How many tests ran, read from what the runners
-//! print: their exit code says whether, never how many.
+//! Reads the number of tests from the runners' output: an exit code does not contain it.
 
-/// Tests that ran, by how they ended.
+/// Numbers of tests by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Ended as they should.
+    /// Tests that passed.
     pub passed: u64,
-    /// Failed, or ran past their time.
+    /// Tests that failed or timed out.
     pub failed: u64,
-    /// Marked to be left out.
+    /// Tests that were skipped.
     pub skipped: u64,
-    /// Among those that passed: failed first, and passed when they were tried again.
+    /// Passed tests that had failed at first.
     pub flaky: u64,
 }
 
 impl Counts {
-    /// Both together.
+    /// The sum of both.
     pub fn and(self, other: Self) -> Self {
         Self {
             passed: self.passed + other.passed,
@@ -25,9 +24,8 @@ impl Counts {
         }
     }
 
-    /// The sum over every closing line of cargo-nextest in `output`; where there is none, of
-    /// cargo's own harness. cargo-nextest shows what a failed test wrote, which has such a line of
-    /// its own.
+    /// The sum over all closing lines of cargo-nextest in `output`; without one, of cargo's own
+    /// harness. cargo-nextest prints the output of failed tests, which contains such lines too.
     pub fn read(output: &str) -> Self {
         let closing = |begin: &str| {
             let lines = output.lines().map(without_colour);
@@ -39,7 +37,7 @@ impl Counts {
     }
 }
 
-/// The counts of a closing line: each number, by the word behind it.
+/// The counts of a closing line: each number belongs to the word after it.
 ///
 /// ```text
 /// Summary [   0.048s] 14 tests run: 13 passed (1 slow, 1 flaky), 1 failed, 2 skipped
@@ -64,7 +62,7 @@ fn of(line: &str) -> Counts {
     counts
 }
 
-/// The line without the escape sequences that colour it: each ends with its first letter.
+/// Removes colour escape sequences from a line: each ends with its first letter.
 fn without_colour(line: &str) -> String {
     let mut parts = line.split('\u{1b}');
     let mut plain = parts.next().unwrap_or_default().to_owned();

@@ -1,8 +1,7 @@
-//! `cargo xtask test`: every check this repository has, a table of them, and one line of counts.
+//! `cargo xtask test`: runs every check, and prints a table of them and one line of counts.
 //!
-//! A step that fails does not keep the next one from running: one run
-//! tells all there is to tell. No test at all counts as a failure, so
-//! that a wrong filter or an empty build cannot look like success.
+//! After a failed step the next ones still run, so one run reports everything. A step of tests
+//! without a single test fails: neither a wrong filter nor an empty build looks like success.
 
 mod columns;
 mod counts;
@@ -25,21 +24,19 @@ use crate::process::{cargo, on_path};
 use crate::setup::{self, Models};
 use crate::soft_roce;
 
-/// cargo-deny clones the database anew on every machine.
+/// cargo-deny clones the database on each machine.
 const ADVISORIES: Excuses = &[(
     "failed to fetch advisory database",
     Some("the advisory database cannot be reached from here"),
 )];
 
-/// The guest runs on one kind of machine, wants packages
-/// and a kernel that may be out of reach, and memory.
+/// The guest needs an x86_64 machine, packages, a kernel and memory.
 const SOFT_ROCE: Excuses = &[(soft_roce::NO_GUEST, None)];
 
-/// Seconds for the guest: minutes where nothing else
-/// runs, and a multiple on a machine that has other work.
+/// Limit for the guest in seconds: minutes on an idle machine, a multiple on a busy one.
 const GUEST_SECONDS: &str = "1500";
 
-/// Headers and a runtime of TensorRT's are fetched for one step alone.
+/// Only one step needs TensorRT's headers and runtime.
 const TENSORRT: Excuses = &[
     (
         crate::tensorrt::UNREACHABLE,
@@ -51,7 +48,7 @@ const TENSORRT: Excuses = &[
     ),
 ];
 
-/// Runs the checks; the exit code is 1 when one failed.
+/// Runs the checks. The exit code is 1 if one failed.
 pub fn run(
     root: &Path,
     quick: bool,
@@ -63,7 +60,7 @@ pub fn run(
         setup::run(root, Models::Digits).map(|()| Vec::new())
     });
     if steps.failed() {
-        // Without LoadGen nothing builds: every other step would fail for this reason.
+        // Without LoadGen nothing builds, and every other step would fail too.
         return Ok(i32::from(!steps.close()));
     }
 
@@ -98,7 +95,7 @@ pub fn run(
     Ok(i32::from(!steps.close()))
 }
 
-/// What takes minutes.
+/// Runs the checks that take minutes.
 fn slow_checks(root: &Path, steps: &mut Steps) {
     let doc_tests = with(root, "test --workspace --doc --locked");
     steps.run("doc tests", Wants::Success, doc_tests);
@@ -124,13 +121,13 @@ fn slow_checks(root: &Path, steps: &mut Steps) {
     }
 }
 
-/// Whether programs find libfabric: the loader's list has it.
+/// Whether the loader's cache lists libfabric.
 fn has_libfabric() -> bool {
     let list = Command::new("ldconfig").arg("-p").output();
     list.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("libfabric.so.1"))
 }
 
-/// Runs the checks that read sources alone; the exit code is 1 when one failed.
+/// Runs the checks that read only sources. The exit code is 1 if one failed.
 pub fn sources(root: &Path) -> Result<i32> {
     let mut steps = Steps::new();
     check_sources(root, &mut steps);
@@ -143,8 +140,8 @@ fn check_sources(root: &Path, steps: &mut Steps) {
     steps.check("walk", || walk::check(root));
 }
 
-/// Unit and integration tests: cargo-nextest where there is one, as it runs all of them at once and
-/// ends those that hang; cargo's own harness elsewhere.
+/// Unit and integration tests: with cargo-nextest if installed, which runs all at once and ends
+/// tests that hang; otherwise with cargo's own harness.
 fn tests(root: &Path, filters: &[String]) -> Command {
     let nextest = "nextest run --workspace --locked --no-fail-fast";
     let harness = "test --workspace --lib --bins --tests --locked --no-fail-fast --";
@@ -154,8 +151,8 @@ fn tests(root: &Path, filters: &[String]) -> Command {
     command
 }
 
-/// The frontend's tests that cut a path, or want a machine of their own: they are marked
-/// `#[ignore]`, and run in the build of all others.
+/// The frontend's `#[ignore]`d tests, which cut a network path or need a machine of their own. They
+/// use the build of all other tests.
 fn in_namespaces(root: &Path) -> Command {
     with(
         root,
@@ -168,7 +165,7 @@ fn in_namespaces(root: &Path) -> Command {
     )
 }
 
-/// The tests of the scripts that write models and data sets.
+/// Tests of the scripts that write models and data sets.
 fn scripts(root: &Path) -> Command {
     let mut command = Command::new(root.join(".deps/venv/bin/python"));
     command
@@ -178,21 +175,21 @@ fn scripts(root: &Path) -> Command {
     command
 }
 
-/// The tests that loom runs through every interleaving, built apart: the flag changes every crate.
+/// Tests that loom runs in every interleaving, in a separate build: the flag changes every crate.
 fn loom(root: &Path) -> Command {
     let mut command = with(
         root,
         "test --package qdl --lib --release --locked --target-dir target/loom loom_",
     );
     command.env("RUSTFLAGS", "--cfg qdl_loom");
-    // Optimised, but not as what people run: that takes twice as long to build.
+    // Optimised, but without the release profile's LTO, which doubles the build time.
     command.env("CARGO_PROFILE_RELEASE_LTO", "false");
     command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     command
 }
 
-/// This program's own `soft-roce`. Without a cargo in between, so that the emulator ends with
-/// whoever started it, and by the name that stays when a build replaces the file.
+/// Runs this program's own `soft-roce` without cargo, so that the emulator ends with its parent.
+/// `/proc/self/exe` stays valid if a build replaces the file.
 fn guest(root: &Path) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("xtask").arg("soft-roce").current_dir(root);
@@ -202,7 +199,7 @@ fn guest(root: &Path) -> Command {
     command
 }
 
-/// Cargo with these words, coloured when someone looks.
+/// Cargo with these arguments, in colour on a terminal.
 fn with(root: &Path, words: &str) -> Command {
     let mut command = cargo(root);
     command.args(words.split_whitespace());

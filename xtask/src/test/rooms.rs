@@ -1,5 +1,5 @@
-//! What cargo does not hold: no crate depends on one that it must not know, and the files of a
-//! folder do not use each other in a circle. A file and the folder of its name count as one.
+//! Checks borders that cargo does not hold: forbidden dependencies between crates, and circles
+//! among the files of a folder. A file and the folder of its name count as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::columns::rust_files;
 
-/// Crates, and what they must not depend on. Names of crates that do not exist are skipped.
+/// Crates, and the crates that they must not depend on. Unknown names are ignored.
 const MUST_NOT_KNOW: &str = "
 verbs ofi loadgen-log tune: fabric record qdl report submission accelerator frontend
 fabric loadgen-bridge: record qdl report submission tune accelerator frontend
@@ -18,7 +18,7 @@ report submission: loadgen-bridge accelerator frontend
 accelerator: report tune loadgen-bridge frontend
 xtask: fabric qdl submission loadgen-bridge accelerator frontend";
 
-/// What is left of circles, and to be taken apart: of a folder, the files that are in one.
+/// Permitted circles that remain: by folder, the files in them.
 const LEFT: &str = "
 accelerator/src/engine/http: command judge
 bench/src/rails: model queues
@@ -35,7 +35,7 @@ verbs/src/stub: fabric objects queues table";
 /// A module's path within its crate.
 type Name = Vec<String>;
 
-/// What is wrong in the workspace below `root`.
+/// The violations in the workspace below `root`.
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let read = |path: &Path| {
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
@@ -61,7 +61,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// Dependencies that a crate must not have; its tests may.
+/// Forbidden dependencies of a crate; dev-dependencies do not count.
 fn unwanted(member: &str, manifest: &str) -> Vec<String> {
     let name = manifest.split('"').nth(1).unwrap_or(member);
     let (mut complaints, mut inside) = (Vec::new(), false);
@@ -89,8 +89,8 @@ fn has(names: &str, name: &str) -> bool {
     names.split(' ').any(|own| own == name)
 }
 
-/// The paths that a source names, from the crate's root on. Comments and what is compiled for tests
-/// alone are left out, by how rustfmt lays them out.
+/// The paths that a source names, from the crate's root. Skips comments and code for tests only;
+/// relies on rustfmt's layout.
 fn paths(text: &str, module: &Name) -> Vec<Name> {
     let (mut code, mut test) = (String::new(), false);
     for line in text.lines() {
@@ -102,7 +102,7 @@ fn paths(text: &str, module: &Name) -> Vec<Name> {
         test &= line != "}" && (line.starts_with(' ') || !line.ends_with(';'));
     }
     let ends = |c: char| !c.is_alphanumeric() && c != '_' && c != ':';
-    // The innermost group first: `a::{b, c}` becomes `a::b, a::c`.
+    // Expand the innermost group first: `a::{b, c}` becomes `a::b, a::c`.
     while let Some(open) = code.rfind("::{") {
         let close = code[open..].find('}').map_or(code.len() - 1, |n| open + n);
         let start = code[..open].rfind(ends).map_or(0, |n| n + 1);
@@ -127,9 +127,9 @@ fn paths(text: &str, module: &Name) -> Vec<Name> {
     found
 }
 
-/// Files of a crate's folders that use each other in a circle.
+/// Circles among the files of each folder of a crate.
 fn circles(krate: &str, modules: &BTreeMap<Name, Vec<Name>>) -> Vec<String> {
-    // Of each folder, which file uses which.
+    // By folder: which file uses which.
     let mut arrows: BTreeMap<&[String], BTreeSet<[&str; 2]>> = BTreeMap::new();
     let each = |(user, paths)| std::iter::repeat(user).zip(paths);
     for (user, path) in modules.iter().flat_map(each) {
@@ -139,7 +139,7 @@ fn circles(krate: &str, modules: &BTreeMap<Name, Vec<Name>>) -> Vec<String> {
             continue;
         };
         let is_file = |word| modules.contains_key(&[folder, std::slice::from_ref(word)].concat());
-        // What the folder's own module passes on of a file is that file's.
+        // An item that the folder's own module re-exports belongs to the file that it comes from.
         let of_file = |p: &&Name| p.starts_with(folder) && p.get(depth + 1) == Some(word);
         let mut imports = modules.get(folder).into_iter().flatten();
         let passed_on = imports.find(|p| !is_file(word) && of_file(p));
@@ -150,7 +150,7 @@ fn circles(krate: &str, modules: &BTreeMap<Name, Vec<Name>>) -> Vec<String> {
     }
     let mut complaints = Vec::new();
     for (folder, mut arrows) in arrows {
-        // A file that uses none, or that none uses, is in no circle.
+        // A file that uses no other, or that no other uses, is in no circle.
         let mut before = 0;
         while before != arrows.len() {
             before = arrows.len();

@@ -1,17 +1,17 @@
-//! The tests of every crate with `unsafe` under AddressSanitizer and
-//! ThreadSanitizer, built apart: each flag changes every crate. Unit tests
-//! only; what runs other programs would run them without a sanitizer.
+//! Unit tests of crates with `unsafe` under AddressSanitizer or ThreadSanitizer, in a separate
+//! build: each flag changes every crate. Tests that start other programs are excluded: those run
+//! without a sanitizer.
 
 use std::path::Path;
 use std::process::Command;
 
-/// A sanitizer.
+/// A sanitizer and its kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sanitizer {
-    /// Memory used after it is freed, or beyond its bounds; memory never freed.
+    /// Use of memory after its release or outside its bounds; leaks.
     Address,
-    /// Memory that two threads touch with nothing between them. The standard library is not
-    /// instrumented: what it orders by itself, as fences do, may be reported though it is right.
+    /// Data races. The standard library is not instrumented, so orderings by its fences may cause
+    /// false reports.
     Thread,
 }
 
@@ -23,7 +23,7 @@ impl Sanitizer {
         }
     }
 
-    /// The step's name.
+    /// Name of the step.
     pub fn step(self) -> &'static str {
         match self {
             Sanitizer::Address => "AddressSanitizer",
@@ -32,14 +32,14 @@ impl Sanitizer {
     }
 }
 
-/// The tests under a sanitizer: those of these names, or all.
+/// The command that runs the tests with these names, or all, under a sanitizer.
 pub fn tests(root: &Path, sanitizer: Sanitizer, filters: &[String]) -> Command {
     let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = super::with(root, "test --locked --no-fail-fast --lib");
     for package in ["verbs", "qdl", "accelerator", "loadgen-bridge"] {
         command.args(["--package", package]);
     }
-    // A build script or a macro must not be instrumented, and is not where a target is named.
+    // With a named target, cargo does not instrument build scripts and macros, which must not be.
     command.args(["--target", &machine, "--target-dir"]);
     command.arg(format!("target/{}", sanitizer.name()));
     command.arg("--").args(filters);

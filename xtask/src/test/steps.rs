@@ -1,8 +1,8 @@
-//! Runs the steps, notes how each ended, and sums up.
+//! Runs the steps, records their results, and sums up.
 //!
-//! The last line is `N passed, N failed`, with `, N skipped` behind it where tests are left out. A
-//! step that failed without a failed test, as a build or a guest that does not start, counts as one
-//! failure: a reader of that line alone must not take the run for a good one.
+//! The last line is `N passed, N failed`, with `, N skipped` if tests are skipped. A step that
+//! failed without a failed test, such as a build, counts as one failure: the last line alone must
+//! show it.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use anyhow::Result;
 use super::counts::Counts;
 use crate::process::run_copying;
 
-/// No step takes longer, builds included, on any machine worth waiting for.
+/// Limit for a step, builds included.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// How many complaints of one check are printed.
+/// Maximum number of printed complaints of one check.
 const SHOWN: usize = 200;
 
-/// How a step ended.
+/// The result of a step.
 enum Outcome {
     Passed,
     Failed,
-    /// Not run, with the reason.
+    /// The step did not run, for this reason.
     Left(String),
 }
 
-/// A line of the table.
+/// A row of the table.
 struct Row {
     step: &'static str,
     outcome: Outcome,
@@ -34,28 +34,28 @@ struct Row {
     took: Duration,
 }
 
-/// What a step's output has to show besides exit code 0.
+/// Requirement for a step's output, besides exit code 0.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
-    /// Nothing: a check, or tests of which there may be none.
+    /// No requirement: a check, or tests of which there may be none.
     Success,
-    /// At least one test that ran.
+    /// At least one test ran.
     Tests,
 }
 
-/// What a machine may lack that is no fault of the code: words of the step's output, and what to
-/// say instead; nothing where the output says it itself, behind the words.
+/// What a machine may lack without a fault of the code: text of the step's output, and the reason
+/// to print. `None` prints the output's text after it.
 pub type Excuses = &'static [(&'static str, Option<&'static str>)];
 
-/// The steps that ran so far.
+/// The steps so far.
 pub struct Steps {
     rows: Vec<Row>,
-    /// Whether what the steps write is shown.
+    /// Whether the steps' output is printed.
     show: bool,
 }
 
 impl Steps {
-    /// None yet; what they write is shown.
+    /// No steps yet; prints the steps' output.
     pub fn new() -> Self {
         Self {
             rows: Vec::new(),
@@ -63,7 +63,7 @@ impl Steps {
         }
     }
 
-    /// Runs one step inside this program: it fails where `check` has anything to complain of.
+    /// Runs a step inside this program. The step fails if `check` returns complaints.
     pub fn check(&mut self, step: &'static str, check: impl FnOnce() -> Result<Vec<String>>) {
         println!("\n== {step}");
         let began = Instant::now();
@@ -88,12 +88,12 @@ impl Steps {
         });
     }
 
-    /// Runs one step, showing its output, and notes how it ended.
+    /// Runs a step, prints its output, and records its result.
     pub fn run(&mut self, step: &'static str, wants: Wants, command: Command) {
         self.run_unless(step, wants, &[], command);
     }
 
-    /// Runs one step, which an excuse in its output turns from failed to left out.
+    /// Runs a step. A failed step counts as left out if its output contains an excuse.
     pub fn run_unless(
         &mut self,
         step: &'static str,
@@ -142,7 +142,7 @@ impl Steps {
         });
     }
 
-    /// Notes a step that is not run.
+    /// Records a step that does not run.
     pub fn leave(&mut self, step: &'static str, why: &str) {
         self.rows.push(Row {
             step,
@@ -157,7 +157,7 @@ impl Steps {
         !self.closing().1
     }
 
-    /// Prints the table and the closing line; true when nothing failed.
+    /// Prints the table and the closing lines; true if no step failed.
     pub fn close(&self) -> bool {
         println!("\n{:<16} {:<8} {:>8}  tests", "step", "result", "seconds");
         for row in &self.rows {
@@ -183,7 +183,7 @@ impl Steps {
         good
     }
 
-    /// The closing lines, and whether nothing failed.
+    /// The closing lines, and whether no step failed.
     fn closing(&self) -> (String, bool) {
         let failed: Vec<&Row> = self
             .rows
@@ -226,7 +226,7 @@ fn told(counts: Counts) -> String {
     text
 }
 
-/// What to say of an output that holds the words of an excuse.
+/// The reason to print for an output that contains an excuse.
 fn excuse(excuses: Excuses, output: &str) -> Option<String> {
     excuses.iter().find_map(|(words, why)| {
         let (_, behind) = output.split_once(words)?;
@@ -242,8 +242,7 @@ fn excuse(excuses: Excuses, output: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Steps that keep what they write to themselves:
-    /// the runner of these tests reads closing lines.
+    /// Steps that print nothing: the runner of these tests reads closing lines.
     fn silent() -> Steps {
         Steps {
             rows: Vec::new(),

@@ -1,5 +1,5 @@
-//! What a sample meets on its way, as `docs/architecture.md` lists it: each name is declared in the
-//! file beside it, and there are not too many.
+//! Checks the names on a sample's way in `docs/architecture.md`: the file beside each name declares
+//! it, and the number of names is limited.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use anyhow::{Context, Result};
 const PAGE: &str = "docs/architecture.md";
 const HEADING: &str = "## What a sample meets";
 
-/// Heading of a list, the words that declare its names, and how many names it may have.
+/// Heading of a list, keywords that declare its names, and maximum number of names.
 const LISTS: &[(&str, &[&str], usize)] = &[
     ("Functions", &["fn", "void"], 16),
     ("Types", &["struct", "enum", "trait", "type", "union"], 107),
     ("Tuning constants", &["const"], 25),
 ];
 
-/// What is wrong with the lists of the tree below `root`.
+/// Complaints on the lists of the tree below `root`.
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let page = std::fs::read_to_string(root.join(PAGE)).context(PAGE)?;
     let lists = page.split_once(HEADING).map_or("", |(_, rest)| rest);

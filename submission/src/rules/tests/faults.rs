@@ -1,4 +1,4 @@
-//! One fault each: its name, the rules that it breaks, and what plants it.
+//! The faults: each has a name, the rules that it breaks, and a plant.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -8,27 +8,27 @@ use serde_json::{Value, json};
 use super::sound::Sound;
 use crate::{layout::Division, left::FileNote, round::Round};
 
-/// What plants a fault. Paths are those of [`Sound::at`].
+/// How to plant a fault. Paths are those of [`Sound::at`].
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Plant {
     Remove(String),
     Write(String, String),
     Replace(String, String, String),
-    /// A field of a JSON file, by its path.
+    /// Sets a field of a JSON file, by its path.
     Set(String, String, Value),
     Unset(String, String),
-    /// A line at the end of a run's detailed log.
+    /// Adds a line to a run's detailed log.
     Add(String, String),
-    /// Values in a run's detailed log.
+    /// Sets values in a run's detailed log.
     Log(Vec<(String, String, Value)>),
-    /// Another user.conf that did run.
+    /// Replaces user.conf and its records.
     UserConf(String),
-    /// Another log of TEST06's answers that did run: a scenario, and its lines.
+    /// Replaces TEST06's log of answers in a scenario, and its record.
     Answers(String, Vec<String>),
-    /// A key that a run's detailed log does not have.
+    /// Removes a key from a run's detailed log.
     Drop(String, String),
-    /// Nothing at all.
+    /// Changes nothing.
     None(()),
     #[serde(skip)]
     Code(fn(&mut Sound)),
@@ -39,7 +39,7 @@ pub struct Fault {
     #[serde(rename = "fault")]
     pub name: String,
     pub breaks: Vec<String>,
-    /// Where the tree is handed in, if not to the Network division.
+    /// Division of the tree.
     #[serde(default)]
     pub division: Division,
     #[serde(flatten)]
@@ -72,7 +72,7 @@ const RUNS: [[&str; 2]; 3] = [
     ["Interactive/TEST06", "TEST06/performance/run_1"],
 ];
 
-/// A fault that is planted in as many ways as there are fields, runs and files.
+/// Faults planted for each field, run or file.
 fn families() -> Vec<Fault> {
     let round = Round::find("v6.1").expect("built in");
     let mut all = Vec::new();
@@ -220,7 +220,7 @@ pub fn all() -> Vec<Fault> {
                     left.scenario = "MultiStream".to_owned();
                 });
             }
-            // Without one of Server and Interactive the model is not whole: another fault.
+            // Keep the model complete without this scenario, so that this is the only fault.
             let model = s.round.models.get_mut("llama3.1-8b").expect("it");
             model.one_of.clear();
         }),
@@ -302,7 +302,7 @@ pub fn all() -> Vec<Fault> {
     all
 }
 
-/// Another log of a test's answers that did run: the record follows.
+/// Replaces a test's log of answers, and updates the record.
 fn answers(s: &Sound, scenario: &str, lines: &[String]) {
     let lines = lines.join(",\n");
     let path = format!(
@@ -316,7 +316,7 @@ fn answers(s: &Sound, scenario: &str, lines: &[String]) {
     });
 }
 
-/// Another user.conf that did run: the records follow.
+/// Replaces user.conf, and updates the records.
 fn user_conf(s: &Sound, text: &str) {
     s.write("RESULTS/Offline/user.conf", text);
     for run in ["performance", "accuracy", "TEST06"] {

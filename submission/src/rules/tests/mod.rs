@@ -1,4 +1,4 @@
-//! A sound tree, made by the builder from runs that the test writes; then one fault each.
+//! Plants one fault at a time into a correct tree, which the builder makes from written runs.
 
 mod faults;
 mod sound;
@@ -33,8 +33,7 @@ fn a_sound_tree_has_no_finding_in_any_division() {
     }
 }
 
-/// Each fault is found under the name of the rule that it breaks, and under no other; what breaks
-/// none is found under none.
+/// Each fault breaks exactly its rules; a correct tree breaks none.
 #[test]
 fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
     let faults = faults::all();
@@ -55,7 +54,7 @@ fn every_fault_is_found_and_named_and_a_correct_tree_is_not() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs for the Network division, without descriptions.
+/// Runs for the Network division, without descriptions of nodes.
 fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [Run]) -> Material<'a> {
     static NONE: BTreeMap<String, std::path::PathBuf> = BTreeMap::new();
     Material {
@@ -69,7 +68,7 @@ fn material<'a>(round: &'a Round, form: &'a Form, runs: &'a [Run]) -> Material<'
     }
 }
 
-/// Logs that are cut in a tree are looked at while they are whole.
+/// Answers are checked before the tree's logs are cut.
 #[test]
 fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut() {
     let place = tempfile::tempdir().expect("a folder");
@@ -160,7 +159,7 @@ fn an_answer_that_is_missing_twice_there_or_empty_is_found_before_the_log_is_cut
     }
 }
 
-/// A model's script may not print how long answers are.
+/// Some models' scripts do not print the length of answers.
 #[test]
 fn answers_that_are_too_long_are_found_where_no_script_tells_their_length() {
     let place = tempfile::tempdir().expect("a folder");
@@ -179,7 +178,7 @@ fn answers_that_are_too_long_are_found_where_no_script_tells_their_length() {
     );
     for (reference, long) in [(1.9, false), (1.8, true)] {
         let model = round.models.get_mut("llama3.1-8b").expect("it");
-        // Answers have two tokens: 1.1 x 1.8 is less.
+        // Answers have two tokens: the limit 1.1 x 1.8 is below.
         model.accuracy = vec![Accuracy {
             reference,
             ..limit.clone()
@@ -199,7 +198,7 @@ fn two_sets_of_nodes_are_two_systems_or_refused() {
     let place = tempfile::tempdir().expect("a folder");
     let round = Round::find("v6.1").expect("built in");
     let mut runs = sound::measured(place.path(), &round);
-    // The Interactive runs had a node more.
+    // The Interactive runs have one node more.
     for run in runs.iter_mut().filter(|r| r.scenario == "Interactive") {
         run.nodes.push(sound::name("acc-b"));
     }
@@ -234,7 +233,7 @@ fn two_sets_of_nodes_are_two_systems_or_refused() {
     assert!(json.contains("Three nodes"), "{json}");
 }
 
-/// Runs the official checker, where there is a checkout, over a tree; none where there is not.
+/// Runs the official checker on a tree; `None` without a checkout.
 fn official(sound: &Sound) -> Option<Ran> {
     let checkout = std::env::var_os("QDL_MLPERF_CHECKOUT")?;
     let python = std::env::var_os("QDL_MLPERF_PYTHON").unwrap_or("python3".into());
@@ -258,7 +257,7 @@ fn the_official_checker_accepts_a_sound_tree_of_each_division() {
     }
 }
 
-/// Whatever the official checker says of a fault stands beside a finding.
+/// Every complaint of the official checker matches a finding.
 #[test]
 fn no_complaint_of_the_official_checker_is_unexpected_beside_a_finding() {
     if std::env::var_os("QDL_MLPERF_CHECKOUT").is_none() {
@@ -283,7 +282,7 @@ fn no_complaint_of_the_official_checker_is_unexpected_beside_a_finding() {
     assert!(odd.is_empty(), "{}", odd.join("\n"));
 }
 
-/// What a check says of each fault, on all processors.
+/// Runs `check` on each fault, on all processors, and collects its texts.
 fn in_parts(faults: &[Fault], check: impl Fn(&Fault) -> Option<String> + Sync) -> Vec<String> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     std::thread::scope(|scope| {
@@ -297,7 +296,7 @@ fn in_parts(faults: &[Fault], check: impl Fn(&Fault) -> Option<String> + Sync) -
     })
 }
 
-/// No rule stands there that nothing breaks.
+/// Each rule has a fault that breaks it.
 #[test]
 fn every_rule_is_broken_by_a_fault() {
     let faults = faults::all();

@@ -1,4 +1,4 @@
-//! The tree that the faults are planted into: llama3.1-8b, Offline and Interactive.
+//! A correct tree to plant faults into: llama3.1-8b, Offline and Interactive.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 const MODEL: &str = "llama3.1-8b";
-/// What stands for the official audit.config: the same keys, none of its text.
+/// Replaces the official audit.config: the same keys with other text.
 const AUDIT: &str = "*.*.mode = 2\n*.*.accuracy_log_sampling_target = 100\n*.*.min_duration = 0\n";
 
 pub struct Sound {
@@ -29,7 +29,7 @@ pub struct Sound {
 }
 
 impl Sound {
-    /// A copy of the one that is built.
+    /// A copy of the built tree.
     pub fn new(division: Division) -> Self {
         static BUILT: [OnceLock<(tempfile::TempDir, Round)>; 3] = [const { OnceLock::new() }; 3];
         let (built, round) = BUILT[division as usize].get_or_init(|| make(division));
@@ -44,7 +44,7 @@ impl Sound {
         }
     }
 
-    /// What is found in it.
+    /// The findings of the tree.
     pub fn findings(&self) -> Vec<crate::rules::Finding> {
         crate::rules::check(&self.tree, &self.round, Some(&self.checker()))
     }
@@ -53,7 +53,7 @@ impl Sound {
         self.folder.path().join("checker")
     }
 
-    /// A file or folder below the submitter's folder.
+    /// Path of a file or folder below the submitter's folder.
     pub fn at(&self, path: &str) -> PathBuf {
         let path = path.replace("RESULTS", "results/sys/llama3.1-8b");
         let path = path.replace("RUNS", "documentation/runs/sys/llama3.1-8b");
@@ -81,7 +81,7 @@ impl Sound {
         self.write(path, &text.replace(from, to));
     }
 
-    /// Sets a value in a detailed log; the run's record follows, so that this is the one fault.
+    /// Sets a value in a detailed log, and updates the record's hash to keep this the only fault.
     pub fn log(&self, run: &str, key: &str, value: &Value) {
         let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
         let text = fs::read_to_string(&path).expect(run);
@@ -99,7 +99,7 @@ impl Sound {
         self.follow(run);
     }
 
-    /// Takes a key out of a detailed log; the record follows.
+    /// Removes a key from a detailed log, and updates the record's hash.
     pub fn drop_key(&self, run: &str, key: &str) {
         let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
         let text = fs::read_to_string(&path).expect(run);
@@ -110,7 +110,7 @@ impl Sound {
         self.follow(run);
     }
 
-    /// Adds a line to a detailed log; the record follows.
+    /// Adds a line to a detailed log, and updates the record's hash.
     pub fn add(&self, run: &str, line: &str) {
         let path = self.at(&format!("RESULTS/{run}/{}", loadgen_log::DETAIL));
         let text = fs::read_to_string(&path).expect(run);
@@ -136,7 +136,7 @@ impl Sound {
         put_json(&folder.join(left::FILE), &left);
     }
 
-    /// Sets the field at this path in a JSON file; `None` takes it out.
+    /// Sets the field at a path in a JSON file; `None` removes it.
     pub fn json(&self, path: &str, field: &str, value: Option<Value>) {
         let path = self.at(path);
         let mut all: Value = crate::error::read_json(&path).expect("JSON");
@@ -164,7 +164,7 @@ impl Sound {
     }
 }
 
-/// Runs, and the tree that is built of them.
+/// Writes the runs and builds the tree from them.
 fn make(division: Division) -> (tempfile::TempDir, Round) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut round = Round::find("v6.1").expect("built in");
@@ -190,7 +190,7 @@ fn make(division: Division) -> (tempfile::TempDir, Round) {
     (folder, round)
 }
 
-/// Runs, and what stands for a checkout of mlcommons/inference, below a folder.
+/// Writes the runs, and a replacement for a checkout of mlcommons/inference, below a folder.
 pub fn measured(folder: &Path, round: &Round) -> Vec<Run> {
     let audit = folder.join("checker/compliance/TEST06/audit.config");
     put(&audit, AUDIT);
@@ -208,7 +208,7 @@ pub fn measured(folder: &Path, round: &Round) -> Vec<Run> {
     found
 }
 
-/// Files are links of those that were built: who writes one takes it away first.
+/// Copies a folder with hard links: remove a file before you write it.
 fn copy_all(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("made");
     for name in layout::files(from) {
@@ -235,10 +235,10 @@ fn line(key: &str, value: impl Display) -> String {
     )
 }
 
-/// What LoadGen logs of an answer's tokens.
+/// LoadGen's log of an answer's tokens.
 pub const TOKENS: &str = ", \"token_data\" : \"07000000\", \"token_count\" : 2";
 
-/// An answer of two tokens, as LoadGen logs it.
+/// LoadGen's log of an answer with two tokens.
 pub fn answer(sample: usize, more: &str) -> String {
     format!(
         "{{ \"seq_id\" : {sample}, \"qsl_idx\" : {sample}, \"data\" : \"0700000008000000\"{more} }}"
@@ -249,7 +249,7 @@ pub fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
-/// A run's folder as a frontend leaves it.
+/// Writes a run's folder as a frontend does.
 fn write_run(folder: &Path, scenario: &str, kind: &str, audit: &Path) {
     let interactive = scenario == "Interactive";
     let loadgen = if interactive { "Server" } else { scenario };
@@ -375,7 +375,7 @@ result_tokens_per_second 241.0
     record.end(folder, 0, "valid").expect("ended");
 }
 
-/// What truncation and TEST06's verifier leave.
+/// Writes the output of truncation and of TEST06's verifier.
 fn as_the_scripts_do(built: &Built) {
     for place in built.from.keys() {
         let scenario = built.tree.scenario(place);

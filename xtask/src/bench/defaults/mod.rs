@@ -1,12 +1,12 @@
-//! `cargo xtask bench defaults`: the defaults beside the best settings that a sweep finds by hand,
-//! row by row of work.
+//! `cargo xtask bench defaults`: compares the defaults with the best settings of a sweep, for each
+//! row of work.
 //!
-//! The sweep tries each key alone, keeps the best, tries the others on top of it, and goes on until
-//! nothing brings 2 %. What it found and the defaults then take turns, with the bare minimum beside
-//! them: LoadGen over a null SUT on another thread, or plain sockets of as many connections and
-//! threads. With `--programs` nothing is built: `frontend`, `accelerator`, `qdl-bench` and
-//! `null_sut`, copied with this program to a machine without cargo, are enough. On some of the
-//! cores: `taskset -c 0-3 cargo xtask bench defaults`.
+//! The sweep tries each key alone and keeps the best. It then adds a second and a third key while
+//! each brings 2 %. Afterwards the defaults, the best settings and a baseline take turns. The
+//! baseline is LoadGen over a null SUT on another thread, or plain sockets with as many connections
+//! and threads. With `--programs` nothing is built: it takes `frontend`, `accelerator`, `qdl-bench`
+//! and `null_sut`, so this program runs on a machine without cargo. On some cores only: `taskset -c
+//! 0-3 cargo xtask bench defaults`.
 
 pub(super) mod trial;
 
@@ -31,17 +31,16 @@ use super::{
 use crate::{demo::programs, process};
 use trial::{Bench, KEYS, Key, SAMPLES, Trial, line};
 
-/// What a key has to bring for the sweep to keep it.
+/// Minimum gain for which the sweep keeps a key.
 const GAIN: f64 = 1.02;
-/// Keys on top of one another.
+/// Maximum number of keys that the sweep combines.
 const DEPTH: usize = 3;
-/// Rate at which a search begins that knows nothing, and below which none goes on.
+/// First rate of a search without a known rate, and minimum rate, in queries per second.
 const FIRST: f64 = 200_000.0;
 const LEAST: f64 = 1000.0;
-/// Rate for which the first samples of Offline are made: the run says how many the time has room
-/// for.
+/// Assumed rate for the first Offline run, which measures the real rate.
 const FIRST_OFFLINE: f64 = 10_000.0;
-/// For one round of plain sockets.
+/// Limit for one round of plain sockets.
 const BESIDE: Duration = Duration::from_secs(120);
 
 /// How `bench defaults` is run.
@@ -64,29 +63,29 @@ struct Args {
     rows: Vec<String>,
 }
 
-/// How queries come, and what counts.
+/// The scenario, and the measured result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The highest rate that LoadGen calls valid with 10 ms at the 99th percentile.
+    /// The highest rate that LoadGen calls valid with a p99 limit of 10 ms.
     Server,
-    /// Samples a second.
+    /// Samples per second.
     Offline,
 }
 
-/// One row.
+/// The work of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     kind: Kind,
     /// Bytes of a sample.
     bytes: usize,
-    /// Entries of `nics` on either side.
+    /// Number of `nics` entries on either side.
     nics: usize,
-    /// Connections of each, where the row sets them.
+    /// Connections of each NIC, if the row sets them.
     connections: Option<usize>,
 }
 
 impl Work {
-    /// `server-64B-2`, `server-64B-1x1`.
+    /// The row's name: `server-64B-2`, `server-64B-1x1`.
     fn name(&self) -> String {
         let kind = format!("{:?}", self.kind).to_lowercase();
         let each = self.connections.map(|n| format!("x{n}"));
@@ -104,7 +103,7 @@ const fn work(kind: Kind, bytes: usize, nics: usize, connections: Option<usize>)
     }
 }
 
-/// What `bench loadgen` puts beside null SUTs.
+/// The row that `bench loadgen` compares with null SUTs.
 pub(super) const LOADGEN: Work = work(Kind::Server, 64, 1, Some(1));
 
 const WORKS: [Work; 10] = [
@@ -122,8 +121,7 @@ const WORKS: [Work; 10] = [
 
 /// Prints the table as it grows and writes `target/bench/defaults.json`.
 ///
-/// # Errors
-/// A program cannot be built or started, or a run came to no result.
+/// # Errors A program cannot be built or started, or a run has no result.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     let args = Args::parse_from([&["defaults".into()], args].concat());
     ensure!(args.turns > 0, "--turns is at least 1");
@@ -175,7 +173,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Builds all programs, and puts them into one folder.
+/// Builds all programs and copies them into one folder.
 fn built(root: &Path) -> Result<PathBuf> {
     let release = programs::build(root, programs::Profile::Release)?;
     let null = null_sut(root)?;
@@ -184,7 +182,7 @@ fn built(root: &Path) -> Result<PathBuf> {
     Ok(release)
 }
 
-/// One row: the sweep, then turns.
+/// Measures one row: the sweep, then the turns.
 fn measure(bench: &Bench<'_>, work: &Work, args: &Args) -> Result<Value> {
     let first = Trial::start(bench, work, &[])?.run(FIRST_OFFLINE)?;
     let connections = first.summary["connections"].as_array().map_or(1, Vec::len) / work.nics;
@@ -200,7 +198,7 @@ fn measure(bench: &Bench<'_>, work: &Work, args: &Args) -> Result<Value> {
             match once(bench, work, &tried, None, least) {
                 Ok(rate) if rate > least => found = Some((rate, tried)),
                 Ok(_) => {}
-                // Settings that come to no result are none that anybody would choose.
+                // A user cannot choose settings that have no result, so skip them.
                 Err(error) => no_result.push(format!("{}: {error:#}", line(&tried))),
             }
         }
@@ -214,7 +212,7 @@ fn measure(bench: &Bench<'_>, work: &Work, args: &Args) -> Result<Value> {
     for _ in 0..args.turns {
         let ran = once(bench, work, &[], Some(default), 0.0)?;
         all[0].push(ran);
-        // Where nothing that was set brought anything, the defaults are the best settings.
+        // If no setting brought a gain, the defaults are the best settings.
         all[1].push(match settings.is_empty() {
             true => ran,
             false => once(bench, work, &settings, Some(best), 0.0)?,
@@ -235,8 +233,7 @@ fn measure(bench: &Bench<'_>, work: &Work, args: &Args) -> Result<Value> {
     }))
 }
 
-/// The highest rate that holds, within 5 %, begun at `first`: as few runs as will do for comparing
-/// settings. 0 where none holds.
+/// The highest rate that holds within 5 %, searched from `first` with few runs; 0 if none holds.
 fn highest(first: f64, mut held: impl FnMut(f64) -> Result<bool>) -> Result<f64> {
     let mut search = Highest::new(first)
         .within(LEAST, f64::MAX)
@@ -249,7 +246,8 @@ fn highest(first: f64, mut held: impl FnMut(f64) -> Result<bool>) -> Result<f64>
     Ok(search.found().unwrap_or(0.0))
 }
 
-/// The rate that these settings come to, `known` about; at most `least` counts as 0.
+/// The rate of these settings, searched from `known` if given. Returns 0 if it does not exceed
+/// `least`.
 fn once(
     bench: &Bench<'_>,
     work: &Work,
@@ -278,7 +276,7 @@ fn once(
     }
 }
 
-/// What stands beside the library: the null SUT on another thread, or plain sockets with so many
+/// The rate of the baseline: the null SUT on another thread, or plain sockets with `connections`
 /// connections on each NIC.
 fn beside(bench: &Bench<'_>, work: &Work, connections: usize, known: Option<f64>) -> Result<f64> {
     if work.kind == Kind::Server {
@@ -293,9 +291,9 @@ fn beside(bench: &Bench<'_>, work: &Work, connections: usize, known: Option<f64>
     }
     let json = bench.folder.join("sockets.json");
     let mut best = 0.0_f64;
-    // A pair of threads for each NIC, or, as the library may have, for each connection. Not where
-    // they would share cores: a sender and a receiver on one core hand over in its cache, which no
-    // network does.
+    // A pair of threads for each NIC, or for each connection, as in the library. Not if threads
+    // share cores: a sender and a receiver on one core pass data through its cache, unlike a
+    // network.
     let cores = thread::available_parallelism().map_or(2, usize::from);
     let by_connection = Some(work.nics * connections).filter(|threads| 2 * threads <= cores);
     for threads in [work.nics].into_iter().chain(by_connection) {

@@ -1,4 +1,4 @@
-//! One setting of both programs, tried: the accelerator runs for as long as it is tried.
+//! A trial of one group of settings: a pair of programs whose accelerator runs during the trial.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use anyhow::Result;
 use super::{Kind, Work};
 use crate::bench::pair::{Pair, Ran};
 
-/// Samples in the data set: larger than any cache where they are images.
+/// Samples in the data set: as images, they exceed any cache.
 pub const SAMPLES: usize = 1024;
 
-/// Where the programs are, where files go, and how long a run is.
+/// Folders of programs and files, and the duration of a run in seconds.
 pub struct Bench<'a> {
     pub root: &'a Path,
     pub programs: PathBuf,
@@ -18,7 +18,7 @@ pub struct Bench<'a> {
     pub seconds: f64,
 }
 
-/// One key and value to try.
+/// A key and a value to try.
 #[derive(Debug)]
 pub struct Key {
     pub name: &'static str,
@@ -26,16 +26,16 @@ pub struct Key {
     place: Place,
 }
 
-/// Where a user writes a key.
+/// The place of a key in the configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Each of the frontend's `nics`.
     Nic,
     /// Each of both programs' `nics`.
     BothNics,
-    /// The frontend's file.
+    /// Top level of the frontend's file.
     Top,
-    /// Both files.
+    /// Top level of both files.
     BothTops,
 }
 
@@ -43,7 +43,7 @@ const fn key(name: &'static str, value: &'static str, place: Place) -> Key {
     Key { name, value, place }
 }
 
-/// What the sweep tries.
+/// The keys and values that the sweep tries.
 pub const KEYS: &[Key] = &[
     key("post_from_issue_thread_up_to", "0", Place::Nic),
     key("post_from_issue_thread_up_to", "1048576", Place::Nic),
@@ -66,7 +66,7 @@ pub const KEYS: &[Key] = &[
     key("completion", "{spin_us: 500}", Place::BothNics),
 ];
 
-/// Settings in one line, as YAML has them.
+/// Settings in one line of YAML.
 pub fn line(settings: &[&Key]) -> String {
     match settings {
         [] => "nothing".to_owned(),
@@ -79,7 +79,7 @@ fn yaml(settings: &[&Key], is_here: impl Fn(Place) -> bool) -> Vec<String> {
     here.map(|k| format!("{}: {}", k.name, k.value)).collect()
 }
 
-/// A pair of programs with these settings.
+/// A running accelerator and a frontend with these settings.
 pub struct Trial<'a> {
     pair: Pair,
     kind: Kind,
@@ -89,8 +89,7 @@ pub struct Trial<'a> {
 impl<'a> Trial<'a> {
     /// Starts the accelerator.
     ///
-    /// # Errors
-    /// Whatever keeps it from being ready.
+    /// # Errors The accelerator does not become ready.
     pub fn start(bench: &'a Bench<'_>, work: &Work, settings: &[&Key]) -> Result<Self> {
         let folder = bench.folder.join(work.name());
         let configs = |control: &str| configs(work, settings, control);
@@ -101,10 +100,10 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// One run at this rate; of Offline so many samples as that rate does in the time.
+    /// Runs once at this rate; in Offline, with as many samples as the rate completes in the
+    /// duration.
     ///
-    /// # Errors
-    /// It came to no result.
+    /// # Errors The run has no result.
     pub fn run(&self, rate: f64) -> Result<Ran> {
         let seconds = self.bench.seconds;
         let (qps, duration) = (format!("{rate:.0}"), seconds.to_string());

@@ -1,6 +1,6 @@
-//! `cargo xtask bench failover [congestion|cut|silent ...]`: what
-//! a congested rail and a cut one cost, in real traffic between two
-//! processes over four shaped links in network namespaces. Needs root.
+//! `cargo xtask bench failover [congestion|cut|silent ...]`: measures what a congested rail and a
+//! cut rail cost. Two processes exchange real traffic over four shaped links in network namespaces.
+//! Needs root.
 
 mod net;
 mod run;
@@ -17,34 +17,33 @@ use crate::demo::programs;
 use net::Rails;
 use run::{Act, Plan, Setup};
 
-/// Rails, and Mbit/s of each.
+/// Number of rails, and Mbit/s of each.
 const RAILS: usize = 4;
 const MBIT: u32 = 300;
-/// Of the rails' capacity.
+/// Load as a share of the rails' capacity.
 const LOAD: f64 = 0.6;
 /// Bytes of a sample.
 const SAMPLE: usize = 150_528;
 const ALL: [usize; RAILS] = [0, 1, 2, 3];
-/// The rail that things happen to.
+/// Index of the rail that is throttled or cut.
 const VICTIM: usize = 2;
-/// When it is throttled, from when on latencies count, when
-/// the throttle is lifted, and when the run ends, in seconds.
+/// Seconds of the throttle's start, of the first counted latency, of the throttle's end, and of the
+/// run's end.
 const THROTTLED: f64 = 5.0;
 const HALF: f64 = 10.0;
 const LIFTED: f64 = 20.0;
 const END: f64 = 27.0;
-/// The congestion control of these measurements: what it does to a queue is not what is measured.
+/// TCP's congestion control in these measurements, fixed so that its queueing does not vary.
 const CONGESTION: &str = "reno";
 
-/// Samples a second at [`LOAD`].
+/// Samples per second at [`LOAD`].
 fn load() -> f64 {
     (f64::from(MBIT) * 1e6 / 8.0 / SAMPLE as f64 * RAILS as f64 * LOAD).round()
 }
 
-/// Runs what is named, or all of it.
+/// Runs the named measurements, or all.
 ///
-/// # Errors
-/// It cannot be measured here, or a run failed.
+/// # Errors The machine does not permit namespaces, or a run failed.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     let words: Vec<_> = args
         .iter()
@@ -91,7 +90,7 @@ const POLICIES: [(&str, &str); 3] = [
     ("health_spray", "{health_spray: {delta: 0.25}}"),
 ];
 
-/// A rail throttled to a tenth, and the same policies without that rail.
+/// Throttles a rail to a tenth, and compares with runs without that rail.
 fn congestion(setup: &Setup<'_>) -> Result<Value> {
     println!(
         "\nrail {VICTIM} at a tenth of its rate from {THROTTLED} to {LIFTED} s; p99 of samples due from {HALF} to {LIFTED} s\n"
@@ -157,7 +156,7 @@ fn congestion(setup: &Setup<'_>) -> Result<Value> {
     Ok(Value::Array(rows))
 }
 
-/// The victim's link cut and restored, then rail 0's.
+/// Cuts and restores the victim, then cuts rail 0.
 fn cut(setup: &Setup<'_>, silent: bool) -> Result<Value> {
     let how = if silent {
         "with nobody told"
@@ -209,7 +208,7 @@ fn cut(setup: &Setup<'_>, silent: bool) -> Result<Value> {
     Ok(Value::Array(rows))
 }
 
-/// Text as it is, numbers of rails as `1/2/3`, what is counted in whole numbers, the rest with a
+/// A cell of the table: text unchanged, arrays as `1/2/3`, integers whole, other numbers with one
 /// digit.
 fn cell(v: &Value) -> String {
     match v {
@@ -226,7 +225,7 @@ fn cell(v: &Value) -> String {
     }
 }
 
-/// Prints rows: heading, width and key of each column.
+/// Prints rows. `columns` are heading, width and key of each column.
 fn print(columns: &[(&str, usize, &str)], rows: &[Value]) {
     let heads: Vec<_> = columns
         .iter()

@@ -1,5 +1,5 @@
-//! Rails of the measurement's own: cables between two network namespaces, shaped by tbf at both
-//! ends, and one more for the control plane.
+//! The measurement's rails: cables between two network namespaces, shaped by tbf at both ends. One
+//! more cable carries the control plane.
 
 use std::time::{Duration, Instant};
 
@@ -7,29 +7,29 @@ use anyhow::{Context, Result, ensure};
 
 use crate::namespaces::{Namespaces, Side, call};
 
-/// For links to come up.
+/// Limit for links to come up.
 const LINK: Duration = Duration::from_secs(10);
-/// Bytes that a token bucket holds. A packet larger than its bucket would be cut by the kernel.
+/// Size of the token bucket. The kernel would split packets larger than the bucket.
 const BURST: &str = "128kb";
-/// Bytes that may wait for tokens: more than all connections
-/// of a rail have in flight, so that nothing is dropped.
+/// Limit of bytes that wait for tokens: above the bytes in flight on a rail, so that tbf drops
+/// none.
 const QUEUE: &str = "8mb";
 
-/// See the module.
+/// The rails, and the control plane's cable.
 pub struct Rails {
     pub net: Namespaces,
-    /// How many there are; the cable of this number is the control plane's.
+    /// Number of rails; the cable of this index is the control plane's.
     pub count: usize,
 }
 
 impl Rails {
-    /// So many of them, at `mbit` each, with this congestion control.
+    /// Creates `count` rails of `mbit` Mbit/s each, with this congestion control.
     pub fn new(count: usize, mbit: u32, congestion: &str) -> Result<Self> {
         let net = Namespaces::new("rails", count + 1)?;
         let rails = Rails { net, count };
         for side in [Side::Frontend, Side::Accelerator] {
-            // Not every kernel has it per namespace; what is in
-            // use then is the machine's own, and is printed.
+            // Some kernels lack this setting per namespace. The machine's own applies then, and is
+            // printed.
             let set = format!("net.ipv4.tcp_congestion_control={congestion}");
             let _ = rails.inside(side, &["sysctl", "-qw", &set]);
         }
@@ -44,7 +44,7 @@ impl Rails {
         call("ip", &[&exec[..], words].concat())
     }
 
-    /// Shapes a rail to so many Mbit/s, both ways.
+    /// Shapes a rail to `mbit` Mbit/s in both directions.
     pub fn shape(&self, k: usize, mbit: u32) -> Result<()> {
         let (cable, rate) = (format!("cable{k}"), format!("{mbit}mbit"));
         for side in [Side::Frontend, Side::Accelerator] {
@@ -55,15 +55,14 @@ impl Rails {
         Ok(())
     }
 
-    /// Takes the link of a rail down, or up again, at the frontend's end.
+    /// Takes a rail's link down or up at the frontend's end.
     pub fn link_up(&self, k: usize, up: bool) -> Result<()> {
         let (cable, state) = (format!("cable{k}"), if up { "up" } else { "down" });
         self.inside(Side::Frontend, &["ip", "link", "set", &cable, state])?;
         Ok(())
     }
 
-    /// Waits until every rail's link says that it is up:
-    /// the kernel tells of a change a second late.
+    /// Waits until every rail's link is up: the kernel reports a change up to a second late.
     pub fn wait_up(&self) -> Result<()> {
         let end = Instant::now() + LINK;
         loop {
@@ -81,8 +80,8 @@ impl Rails {
         }
     }
 
-    /// Cuts a rail without either end being told, or heals
-    /// it: what the accelerator's end is sent goes nowhere.
+    /// Cuts a rail silently, or heals it: packets to the accelerator's end are lost, and neither
+    /// end gets an error.
     pub fn silent(&self, k: usize, silent: bool) -> Result<()> {
         let cable = format!("cable{k}");
         let address = format!("{}/24", self.net.address(Side::Accelerator, k));
@@ -92,7 +91,7 @@ impl Rails {
         Ok(())
     }
 
-    /// Bytes that have left the frontend on each rail.
+    /// Bytes that the frontend has sent on each rail.
     pub fn bytes(&self) -> Result<Vec<u64>> {
         let file = |k| format!("/sys/class/net/cable{k}/statistics/tx_bytes");
         let files: Vec<_> = (0..self.count).map(file).collect();

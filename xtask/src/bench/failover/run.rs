@@ -1,4 +1,4 @@
-//! One run of the two programs over the rails, with things happening to these meanwhile.
+//! Runs the two programs over the rails, and changes rails during the run.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,19 +13,19 @@ use crate::demo::programs::Accelerator;
 use crate::namespaces::Side;
 use crate::process::Running;
 
-/// How often the rails' bytes are read.
+/// Period of reading the rails' byte counters.
 const EVERY: Duration = Duration::from_millis(100);
-/// Beyond its seconds, for LoadGen's own beginning and end.
+/// Time beyond the run's seconds, for LoadGen's start and end.
 const MORE: Duration = Duration::from_secs(30);
 
-/// What happens to a rail.
+/// A change of a rail.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
-    /// Its rate becomes this.
+    /// Sets the rail's rate, in Mbit/s.
     Mbit(usize, u32),
-    /// Its link at the frontend goes down or comes up.
+    /// Takes the rail's link at the frontend down or up.
     Link(usize, bool),
-    /// It is cut with nobody told, or healed.
+    /// Cuts the rail silently, or heals it.
     Silent(usize, bool),
 }
 
@@ -55,33 +55,33 @@ impl Act {
     }
 }
 
-/// A run.
+/// The plan of a run.
 pub struct Plan<'a> {
     pub name: &'a str,
     pub arbiter: &'a str,
-    /// The rails used.
+    /// Indices of the rails used.
     pub nics: &'a [usize],
-    /// Seconds from the end of the warm-up, and what happens then.
+    /// Changes, each with its time in seconds after the warm-up.
     pub acts: &'a [(f64, Act)],
     pub seconds: f64,
 }
 
-/// What came of it.
+/// The result of a run.
 pub struct Outcome {
     pub trace: Trace,
     pub summary: Value,
-    /// Seconds, and bytes of each rail until then.
+    /// Samples of the rails' byte counters, with their time in seconds.
     bytes: Vec<(f64, Vec<u64>)>,
 }
 
-/// Where runs are made.
+/// Programs, rails and folder of the runs.
 pub struct Setup<'a> {
     pub programs: &'a Path,
     pub rails: &'a Rails,
     pub folder: PathBuf,
 }
 
-/// Quick to notice a silent rail; patient with one that is slow.
+/// Short for a silent rail, long for a slow one.
 const DEADLINES: &str =
     "deadlines: {connect_ms: 5000, lost_ms: 4000, echo_interval_ms: 25, echo_timeout_ms: 150}\n";
 
@@ -117,21 +117,20 @@ impl Setup<'_> {
         )
     }
 
-    /// Puts every rail back to what it was.
+    /// Restores every rail.
     pub fn heal(&self) -> Result<()> {
         for k in 0..self.rails.count {
             self.rails.link_up(k, true)?;
-            // An address that is there already is no harm, and one that is missing comes back.
+            // Adding an existing address fails, which is harmless; a missing address returns.
             let _ = self.rails.silent(k, false);
         }
-        // A connection that is lost in its warm-up would end the run.
+        // A connection lost in the warm-up would end the run.
         self.rails.wait_up()
     }
 
-    /// One run.
+    /// Runs both programs once.
     ///
-    /// # Errors
-    /// A program did not do what it should.
+    /// # Errors A program failed or did not end.
     pub fn run(&self, plan: &Plan<'_>) -> Result<Outcome> {
         let folder = self.folder.join(plan.name);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -191,7 +190,7 @@ impl Setup<'_> {
         })
     }
 
-    /// Reads the rails' bytes until the frontend has ended, and does what is to happen.
+    /// Samples the rails' byte counters until the frontend ends, and makes the planned changes.
     fn watch(
         &self,
         plan: &Plan<'_>,
@@ -236,15 +235,14 @@ impl Outcome {
         found.map_or_else(|| vec![0; RAILS], |(_, b)| b.clone())
     }
 
-    /// Megabytes of each rail between two moments.
+    /// Megabytes on each rail between two times.
     pub fn mbytes(&self, from: f64, to: f64) -> Vec<f64> {
         let (a, b) = (self.bytes_at(from), self.bytes_at(to));
         let each = a.iter().zip(&b).map(|(a, b)| (b - a) as f64 / 1e6);
         each.map(|m| (m * 10.0).round() / 10.0).collect()
     }
 
-    /// Seconds after `from` at which a rail carries four
-    /// fifths of an even share again for half a second.
+    /// Seconds after `from` until the rail carries 80 % of an even share for half a second.
     pub fn back_at(&self, rail: usize, from: f64) -> Option<f64> {
         let mut at = from;
         while at + 0.5 <= self.bytes.last()?.0 {
@@ -259,7 +257,7 @@ impl Outcome {
         None
     }
 
-    /// When and how each rail changed, where they are chosen by health.
+    /// Times and kinds of each rail's changes of state, for policies by health.
     pub fn changes(&self) -> Vec<Value> {
         let rails = self.summary["rails"]
             .as_array()

@@ -1,11 +1,11 @@
-//! LoadGen's own trace of every sample: when it was due and when it came back, by LoadGen's clock.
+//! LoadGen's trace of every sample: when it was due and when it completed, by LoadGen's clock.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// One sample, in seconds from the first.
+/// One sample's times, in seconds since the first was due.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub due: f64,
@@ -55,8 +55,7 @@ impl Trace {
         Ok(Trace(samples.iter().map(sample).collect()))
     }
 
-    /// The latency, in milliseconds, below which this share
-    /// of the samples due in a stretch of seconds stayed.
+    /// Quantile `share` of the latencies of samples due between `from` and `to`, in milliseconds.
     pub fn quantile_ms(&self, from: f64, to: f64, share: f64) -> f64 {
         let due = self.0.iter().filter(|s| (from..to).contains(&s.due));
         let mut all: Vec<_> = due.map(|s| (s.done - s.due) * 1e3).collect();
@@ -65,8 +64,7 @@ impl Trace {
         all.get(at - 1).copied().unwrap_or(f64::NAN)
     }
 
-    /// The longest time in milliseconds in which nothing came
-    /// back, though something was due, in the whole run.
+    /// The longest time between two completions in the run, in milliseconds.
     pub fn longest_stall_ms(&self) -> f64 {
         let mut done: Vec<_> = self.0.iter().map(|s| s.done).collect();
         done.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! LoadGen's detail log: what it measured, under its own names.
+//! Reads a run's token figures from LoadGen's detailed log.
 
 use std::path::Path;
 
@@ -11,32 +11,32 @@ use serde::Serialize;
 pub struct Percentiles {
     /// The median.
     pub p50: f64,
-    /// The 99th.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
-/// A run, as `llm.json` has it.
+/// A run in `llm.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Run {
     /// LoadGen's name of the scenario.
     pub scenario: String,
     /// LoadGen's verdict.
     pub valid: bool,
-    /// Samples that were completed.
+    /// Number of completed samples.
     pub samples: u64,
-    /// Tokens of their answers.
+    /// Number of tokens in their answers.
     pub tokens: u64,
-    /// Tokens per second, as LoadGen counts the time.
+    /// Tokens per second, over LoadGen's duration.
     pub tokens_per_s: f64,
-    /// Time to the first token; none in Offline, where LoadGen does not measure it.
+    /// Time to the first token; `None` in Offline, where LoadGen does not measure it.
     pub ttft_us: Option<Percentiles>,
-    /// Time for each token behind the first; none in Offline.
+    /// Time per token after the first; `None` in Offline.
     pub tpot_us: Option<Percentiles>,
     /// Time to the whole answer.
     pub latency_us: Percentiles,
 }
 
-/// Reads the log of the run whose folder this is.
+/// Reads the detailed log in a run's folder.
 pub fn read(folder: &Path) -> Result<Run> {
     let path = folder.join(DETAIL);
     let of = || path.display().to_string();
@@ -62,7 +62,7 @@ fn of_log(log: &Detail) -> Result<Run> {
     let scenario = word("effective_scenario")?;
     let queries = number("result_query_count")?;
     let offline = scenario.eq_ignore_ascii_case("offline");
-    // LoadGen logs rates, and not the number of tokens itself.
+    // LoadGen logs rates instead of the number of tokens.
     let (samples, tokens, tokens_per_s) = if offline {
         let seconds = number("result_max_latency_ns")? / 1e9;
         let per_s = number("result_tokens_per_second")?;

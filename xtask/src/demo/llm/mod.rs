@@ -1,7 +1,7 @@
-//! `cargo xtask demo --llm`: a real small language model over a wire, from nothing.
+//! `cargo xtask demo --llm`: runs a small language model over a network, from nothing.
 //!
-//! As the demo of the digits, with token ids both ways: two accuracy runs, whose ids must be the
-//! same for every question, then Offline and Server with LoadGen's token latencies.
+//! Like the demo of the digits, with token ids both ways. Two accuracy runs must give the same ids
+//! for each question; then Offline and Server run with LoadGen's token latencies.
 
 mod detail;
 
@@ -20,18 +20,18 @@ use crate::setup;
 const ACCELERATOR_CONFIG: &str = "configs/llm/accelerator.yaml";
 const FRONTEND_CONFIG: &str = "configs/llm/frontend.yaml";
 const MODEL: &str = "SmolLM2-135M-Instruct, 8-bit weights";
-/// What asks and scores.
+/// The script that writes and scores the questions.
 const QUESTIONS: &str = "models/capitals.py";
 
 const FOLDER: &str = "target/demo/llm";
 const ACCURACY: &str = "--scenario offline --mode accuracy";
-/// Each question once, in whatever time that takes.
+/// Each question once, without a minimum duration.
 const OFFLINE: &str = "--scenario offline --mode performance --samples 248 --set min_duration=0";
 const SERVER: &str = "--scenario server --mode performance";
-/// Of what Offline has shown; the second where the first did not hold its limits.
+/// Server's rate as a share of Offline's; the second applies if the first exceeds the limits.
 const LOADS: [f64; 2] = [0.4, 0.2];
 
-/// What `capitals.py score` prints.
+/// The output of `capitals.py score`.
 #[derive(Deserialize)]
 struct Score {
     answers: u64,
@@ -45,21 +45,21 @@ impl Score {
     }
 }
 
-/// `target/demo/llm.json`.
+/// The content of `target/demo/llm.json`.
 #[derive(Serialize)]
 struct Summary {
     model: &'static str,
-    /// Questions of an accuracy run.
+    /// Number of questions in an accuracy run.
     samples: u64,
-    /// Of those, the ones whose answer over the wire has the ids of the local one.
+    /// Number of questions with the same ids over the network and locally.
     ids_equal: u64,
-    /// The share of right answers, over the wire.
+    /// Share of right answers over the network.
     accuracy: f64,
     accuracy_local: f64,
     runs: Vec<Run>,
 }
 
-/// Sets up, builds, runs, compares, sums up. The exit code is 0 when all of it is as it should be.
+/// Sets up, builds, runs, and compares the runs. Exit code 0 if nothing is wrong.
 pub fn run(root: &Path) -> Result<i32> {
     let began = Instant::now();
     let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
@@ -104,7 +104,7 @@ pub fn run(root: &Path) -> Result<i32> {
     Ok(i32::from(!faults.is_empty()))
 }
 
-/// Has the answers of a run's accuracy log read and compared with the capitals.
+/// Compares the answers in a run's accuracy log with the capitals, by script.
 fn score(root: &Path, folder: &Path) -> Result<Score> {
     let (log, models) = (
         folder.join(loadgen_log::ACCURACY),
@@ -117,7 +117,7 @@ fn score(root: &Path, folder: &Path) -> Result<Score> {
     serde_json::from_str(line).with_context(|| format!("{QUESTIONS}: {line}"))
 }
 
-/// Samples with the same bytes in both.
+/// Number of samples with the same bytes in both.
 fn equal(wire: &Answers, local: &Answers) -> u64 {
     let same = wire
         .iter()
@@ -125,11 +125,11 @@ fn equal(wire: &Answers, local: &Answers) -> u64 {
     same.count() as u64
 }
 
-/// Everything that is not as it should be.
+/// All faults of the runs.
 fn faults(summary: &Summary, difference: Option<String>) -> Vec<String> {
     let accuracy = other_accuracy(summary.accuracy, summary.accuracy_local);
     let mut faults: Vec<String> = difference.into_iter().chain(accuracy).collect();
-    // Noise names one capital in a hundred; the model as it was written names 36 of them.
+    // Random answers name 1 of 100 capitals; the exported model names 36.
     if summary.accuracy < 0.3 {
         faults.push(format!(
             "accuracy {}: the model is broken",
@@ -147,7 +147,7 @@ fn faults(summary: &Summary, difference: Option<String>) -> Vec<String> {
     faults
 }
 
-/// The closing screen.
+/// Prints the closing screen.
 fn close(summary: &Summary, score: &Score, faults: &[String], seconds: f64) {
     let line = "-".repeat(86);
     let well = match faults {
@@ -187,7 +187,7 @@ fn close(summary: &Summary, score: &Score, faults: &[String], seconds: f64) {
     println!("{line}");
 }
 
-/// A run as a line of the table.
+/// A run as a row of the table.
 fn row(run: &Run) -> String {
     let ms = |p: Option<Percentiles>| match p {
         Some(p) => format!("{:.0} / {:.0}", p.p50 / 1e3, p.p99 / 1e3),
