@@ -1,5 +1,8 @@
 //! What stands behind LoadGen: the accelerators of a network, or an engine in this process.
 
+pub mod local;
+pub mod network;
+
 use std::time::Duration;
 
 use qdl::{

@@ -1,11 +1,14 @@
 //! What there is around a run: the commands of `qdl`. `frontend` forwards to them for one version.
 
+pub mod init;
+pub mod tune;
+
 use accelerator::cli::{self, Screen, TopologyArgs};
 use clap::{ArgMatches, Command};
 use qdl::topology::Node;
 use submission::command::{DescribeArgs, Outcome, SubmitArgs};
 
-use crate::{describe, exit::ExitCode, init, tune};
+use crate::{compliance::describe, run::exit::ExitCode};
 
 /// All of them.
 pub fn all() -> Vec<Command> {

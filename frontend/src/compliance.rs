@@ -2,9 +2,13 @@
 //! of mlcommons/inference that the user names. Nothing is fetched, and the file is read where it
 //! lies.
 
+pub mod describe;
+pub mod guard;
+pub mod left;
+
 use std::path::{Path, PathBuf};
 
-use crate::cli::Args;
+use crate::settings::cli::Args;
 
 /// The file that a test has, for all models or one for each.
 const FILE: &str = "audit.config";

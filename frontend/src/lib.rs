@@ -2,65 +2,26 @@
 //! network (or, with `--local`, an engine) on the other. A library too, so that measurements put
 //! LoadGen before the same code.
 //!
-//! | file | what it is for |
+//! | room | contents |
 //! | --- | --- |
-//! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
-//! | `provenance`, `own_settings` | where LoadGen's settings, and this node's own, came from |
-//! | `numpy` | arrays of NumPy's, as samples and labels |
-//! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
-//! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
-//! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
-//! | `completer`, `verify` | responses back to LoadGen, compared with their samples if asked |
-//! | `tokens` | answers in tokens: who counts them, and what is wrong with them |
-//! | `run` | a run from beginning to end |
-//! | `compliance` | `--compliance TEST06`: the official audit.config in the user's checkout |
-//! | `check` | `--check`: what would run, and what it takes |
 //! | `commands` | the commands around a run, which `qdl` and this program share |
-//! | `init` | `qdl init`: configurations for a model of one's own |
-//! | `tune` | `qdl tune`: the highest rate that is VALID, by many runs of this program |
-//! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
+//! | `settings` | the command line, what LoadGen is told, and where each setting came from |
+//! | `dataset` | samples and labels: files, arrays of NumPy, random ones |
+//! | `loadgen` | the system under test, the library of samples, and completion |
+//! | `backend` | behind it: a cluster of accelerators, or an engine in this process |
+//! | `run` | a run from beginning to end, its folder, and what watches it |
 //! | `live` | `--live`: a run looked at while it goes on |
-//! | `phases` | histograms for each of LoadGen's phases |
-//! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
-//! | `accuracy`, `report`, `exit` | what it came to |
-//! | `guard`, `left` | whether a run would count in a submission; what else one is made of |
-//! | `describe` | `qdl describe`: this machine, or all of a configuration |
+//! | `accuracy` | the figure of an accuracy run |
+//! | `outcome` | LoadGen's result, the reasons, the record and the time line |
+//! | `compliance` | whether a run counts: official tests, rules, provenance, descriptions |
 
 pub mod accuracy;
 pub mod backend;
-pub mod check;
-pub mod cli;
 pub mod commands;
-pub mod completer;
 pub mod compliance;
 pub mod dataset;
-pub mod describe;
-pub mod exit;
-pub mod folder;
-pub mod guard;
-pub mod init;
-pub mod interrupt;
-pub mod left;
 pub mod live;
-pub mod local;
-pub mod memory;
-pub mod meter;
-pub mod network;
-pub mod numpy;
-pub mod own_settings;
-pub mod phases;
-pub mod progress;
-pub mod provenance;
-pub mod qsl;
-pub mod reasons;
-pub mod report;
-pub mod result;
+pub mod loadgen;
+pub mod outcome;
 pub mod run;
 pub mod settings;
-pub mod sut;
-pub mod timeline;
-pub mod tokens;
-pub mod tune;
-pub mod verify;
-pub mod warm_up;
-pub mod watchdog;

@@ -3,7 +3,7 @@
 use accelerator::cli::{Screen, arguments, parse, version};
 use clap::{Command, CommandFactory};
 
-use frontend::{cli, commands, exit::ExitCode, run};
+use frontend::{commands, run, run::exit::ExitCode, settings::cli};
 
 /// LoadGen allocates for every sample, on the thread that completes it, and gives back on that of
 /// its log. Its C++ goes by this allocator, too: a feature of the crate puts it in the place of the
@@ -50,7 +50,7 @@ fn main() {
     let args: cli::Args = arguments(&matches);
     args.screen.log(tracing::Level::WARN);
     let code = run::run(&args).unwrap_or_else(|error| {
-        frontend::progress::say(&format!("error: {error}"));
+        run::progress::say(&format!("error: {error}"));
         ExitCode::Setup
     });
     // An aborted test leaves threads in LoadGen; its destructors would pull their memory away.

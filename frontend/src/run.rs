@@ -4,9 +4,17 @@
 //! * `readings` - its throughput, up to the last sample
 //! * `end` - what is known of it when it is over
 
+pub mod check;
 mod end;
+pub mod exit;
+pub mod folder;
+pub mod interrupt;
+pub mod memory;
+pub mod progress;
 mod readings;
+pub mod warm_up;
 mod watch;
+pub mod watchdog;
 
 use std::{
     io::Write,
@@ -37,33 +45,37 @@ use qdl::{
 use self::watch::Watch;
 use crate::{
     accuracy::{Labels, Whose},
-    backend::Backend,
-    check,
-    cli::{Args, Verify},
-    completer::Completers,
+    backend::{Backend, local, network::Network},
     compliance,
+    compliance::{guard::Guard, left},
     dataset::Dataset,
-    exit::{ExitCode, Verdict},
-    folder::Place,
-    guard::Guard,
-    interrupt::{self, Early},
-    left,
     live::{Known, LiveView},
-    local,
-    memory::Estimate,
-    meter::Meter,
-    network::Network,
-    own_settings,
-    progress::{self, Progress},
-    qsl::Qsl,
-    report::{self, Ended},
-    settings::Settings,
-    sut::Sut,
-    timeline::Gather,
-    tokens::{self, Tokens},
-    verify::Verifier,
-    warm_up::WarmLibrary,
-    watchdog::{AfterTheLast, Watchdog},
+    loadgen::{
+        completer::Completers,
+        qsl::Qsl,
+        sut::Sut,
+        tokens::{self, Tokens},
+        verify::Verifier,
+    },
+    outcome::{
+        meter::Meter,
+        report::{self, Ended},
+        timeline::Gather,
+    },
+    run::{
+        exit::{ExitCode, Verdict},
+        folder::Place,
+        interrupt::Early,
+        memory::Estimate,
+        progress::Progress,
+        warm_up::WarmLibrary,
+        watchdog::{AfterTheLast, Watchdog},
+    },
+    settings::{
+        Settings,
+        cli::{Args, Verify},
+        own_settings,
+    },
 };
 
 /// Where a checkout of mlcommons/inference is.

@@ -9,6 +9,10 @@
 //!
 //! The trace is off unless somebody turns it on: it costs more than half of the highest rate.
 
+pub mod cli;
+pub mod own_settings;
+pub mod provenance;
+
 use std::{
     path::{Path, PathBuf},
     sync::LazyLock,
@@ -22,9 +26,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use submission::round::Round;
 
-use crate::{
+use crate::settings::{
     cli::Args,
-    provenance::{self, MLPERF_CONF, Provenance},
+    provenance::{MLPERF_CONF, Provenance},
 };
 
 /// Settings that make no sense.

@@ -4,7 +4,7 @@ use std::{env, os::unix::process::CommandExt, path::Path, process};
 
 use accelerator::cli::{Screen, arguments, command, parse, version};
 use clap::{Command, Parser};
-use frontend::{commands, exit::ExitCode};
+use frontend::{commands, run::exit::ExitCode};
 
 /// Everything around a run of `frontend` and `accelerator`: configurations, the highest rate,
 /// pages, submissions.

@@ -1,6 +1,10 @@
 //! A run as its folder has it: `summary.json`, and what lies beside it.
 
-use std::{fs, io, collections::BTreeMap, path::{Path, PathBuf}};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use hdrhistogram::Histogram;
 use serde::Deserialize;

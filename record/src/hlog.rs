@@ -3,7 +3,13 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use hdrhistogram::{Histogram, serialization::{Deserializer, interval_log::{IntervalLogIterator, LogEntry}}};
+use hdrhistogram::{
+    Histogram,
+    serialization::{
+        Deserializer,
+        interval_log::{IntervalLogIterator, LogEntry},
+    },
+};
 
 /// All histograms of a log by tag, in nanoseconds. The error says what is malformed.
 pub fn read(log: &str) -> Result<BTreeMap<String, Histogram<u64>>, String> {

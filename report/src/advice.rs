@@ -3,7 +3,11 @@
 
 use record::{Cause, Finding, Run};
 
-use crate::{causes, html::{escape, paragraph, prose}, pictures::slowest};
+use crate::{
+    causes,
+    html::{escape, paragraph, prose},
+    pictures::slowest,
+};
 
 /// A card: name of the cause, what is seen, what it means, and what to change.
 fn card(name: &str, rows: [&str; 3], first: bool) -> String {

@@ -1,7 +1,12 @@
 //! Embeds a run in its page, and reads it back: the files of its folder as JSON, gzip and base64 in
 //! one element.
 
-use std::{fs, collections::BTreeMap, io::{Read, Write}, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    path::Path,
+};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};

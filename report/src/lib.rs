@@ -34,7 +34,10 @@ mod page;
 mod pictures;
 pub mod text;
 
-use std::{fs, io, path::{Path, PathBuf}};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use record::{ReadError, Run};
 

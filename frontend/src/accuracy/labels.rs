@@ -12,8 +12,8 @@ use qdl::{
 };
 
 use super::AccuracyError;
-use crate::{
-    dataset::LABELS,
+use crate::dataset::{
+    LABELS,
     numpy::{self, Array, Element},
 };
 

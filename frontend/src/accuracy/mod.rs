@@ -23,7 +23,7 @@ use record::Accuracy;
 
 pub use self::labels::Remedy;
 pub use self::whose::{Whose, by_accelerator, odd_one};
-use crate::numpy::Element;
+use crate::dataset::numpy::Element;
 
 /// The line that stands in a submission's `accuracy.txt`: percent, as MLCommons' own scripts for
 /// classes write it and its checker looks for it. Behind it goes the hash of the log, when the log

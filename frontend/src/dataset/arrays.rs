@@ -12,7 +12,7 @@ use std::path::Path;
 use qdl::model::{ModelSpec, TensorSpec};
 
 use super::{Dataset, DatasetError, Lengths, Source, length};
-use crate::numpy::{self, Array};
+use crate::dataset::numpy::{self, Array};
 
 /// An input's array, as samples are read from it.
 #[derive(Debug)]

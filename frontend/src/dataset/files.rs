@@ -3,7 +3,7 @@
 use std::{fs::File, path::Path};
 
 use super::{Dataset, DatasetError, Lengths, Source, length};
-use crate::numpy;
+use crate::dataset::numpy;
 
 impl Dataset {
     /// Samples of `sample` bytes each.

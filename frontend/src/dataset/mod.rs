@@ -10,6 +10,7 @@
 mod arrays;
 mod error;
 mod files;
+pub mod numpy;
 mod random;
 mod token_file;
 mod tokens;
@@ -31,7 +32,6 @@ use self::{
     arrays::Columns,
     tokens::{Column, Tokens},
 };
-use crate::numpy;
 
 /// The array of a `.npz` that holds labels.
 pub const LABELS: &str = "labels";

@@ -9,12 +9,14 @@ use record::{Accuracy, LossRecord, SystemRecord};
 use super::{readings::Readings, watch::Watch};
 use crate::{
     accuracy,
-    exit::ExitCode,
-    phases::{self, Share},
-    report::{Ended, TokenEnd},
+    loadgen::verify::Verifier,
+    outcome::{
+        phases::{self, Share},
+        report::{Ended, TokenEnd},
+        timeline,
+    },
+    run::exit::ExitCode,
     settings::Settings,
-    timeline,
-    verify::Verifier,
 };
 
 /// Where this node gave the run up, nobody was lost by that: `before` is who was then.

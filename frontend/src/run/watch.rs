@@ -19,18 +19,17 @@ use super::{Result, readings::Readings};
 use crate::{
     accuracy::{Labels, Whose},
     backend::Backend,
-    completer::Completers,
-    exit::{ExitCode, Verdict},
-    interrupt,
     live::{Known, LiveView, Moment},
-    meter::Meter,
-    progress::Progress,
+    loadgen::{completer::Completers, sut::Sut, tokens::Tokens},
+    outcome::{meter::Meter, timeline::Gather},
+    run::{
+        exit::{ExitCode, Verdict},
+        interrupt,
+        progress::Progress,
+        warm_up::WarmLibrary,
+        watchdog::{AfterTheLast, Watchdog},
+    },
     settings::Settings,
-    sut::Sut,
-    timeline::Gather,
-    tokens::Tokens,
-    warm_up::WarmLibrary,
-    watchdog::{AfterTheLast, Watchdog},
 };
 
 /// How often the run is looked at.

@@ -7,7 +7,10 @@ mod pictures;
 
 use std::path::PathBuf;
 
-use record::{Figures, LimitRecord, timeline::{ConnectionTick, Timeline}};
+use record::{
+    Figures, LimitRecord,
+    timeline::{ConnectionTick, Timeline},
+};
 
 use crate::latency::Latencies;
 

@@ -1,9 +1,24 @@
 //! The pictures of a run in progress, as HTML.
 
-use record::{ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, Run, RunRecord, Summary, TrafficRecord, timeline::ConnectionTick};
+use record::{
+    ConnectionRecord, Evidence, Figures, LoadgenRecord, LoadgenView, PathUse, Run, RunRecord,
+    Summary, TrafficRecord, timeline::ConnectionTick,
+};
 
-use crate::{text, html::{Cell, absent, escape, figure, table}, page::{section, head::{Tile, banner, over}}, pictures::{connections, course, limits, threads, percentiles::{Curve, self}}};
 use super::{SoFar, State};
+use crate::{
+    html::{Cell, absent, escape, figure, table},
+    page::{
+        head::{Tile, banner, over},
+        section,
+    },
+    pictures::{
+        connections, course, limits,
+        percentiles::{self, Curve},
+        threads,
+    },
+    text,
+};
 
 /// Maximum number of rows for threads that complete samples.
 const MOST: usize = 64;

@@ -23,8 +23,16 @@ use fabric::Region;
 use qdl::{model::ModelSpec, rails::Score};
 use record::GpuRecord;
 
-use self::{container::Container, package::{Package, Target}, torch::Torch};
-use super::{Engine, EngineError, EngineParams, Worker, cuda::{Device, Meter, Registry, self}, sizes::Sizes};
+use self::{
+    container::Container,
+    package::{Package, Target},
+    torch::Torch,
+};
+use super::{
+    Engine, EngineError, EngineParams, Worker,
+    cuda::{self, Device, Meter, Registry},
+    sizes::Sizes,
+};
 
 pub use torch::find_libraries;
 

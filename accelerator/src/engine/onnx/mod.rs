@@ -25,7 +25,10 @@ use super::{Engine, EngineError, EngineParams, Worker, onnx_data};
 
 pub use library::find_library;
 
-pub(in crate::engine) use self::{library::load, session::{Settings, one_line}};
+pub(in crate::engine) use self::{
+    library::load,
+    session::{Settings, one_line},
+};
 
 /// The `onnx` engine: a model that was loaded once and can be loaded again.
 #[derive(Debug)]

@@ -1,0 +1,565 @@
+//! The slots of a local run, the samples in them, and those that wait for one.
+//!
+//! The dispatcher is not used over a fabric in this process: its answers end on a NIC thread, and
+//! here the thread that ran the batch completes them itself.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use accelerator::pipelines::Pipelines;
+use crossbeam_queue::{ArrayQueue, SegQueue};
+use crossbeam_utils::CachePadded;
+use fabric::{Grants, Imm, Region, RegionError, clock::now_ns, wire::Stream};
+use qdl::{
+    connection::{
+        token::SendToken,
+        tracker::{InFlight, Tracker},
+    },
+    dispatch::{self, Completer, Contradiction, First, RefusedSample, Response, Sample},
+    run::{OnRefusal, Refusals, node_facts},
+    serve::{Arrival, Finished, Origin, Part, Service},
+};
+use record::{AcceleratorRecord, BatchSizes, EngineInfo, Ledger, NodeUse, SystemRecord};
+
+use super::begun::Begun;
+use crate::{
+    backend::Backend,
+    loadgen::completer::Completers,
+    run::exit::{ExitCode, Verdict},
+};
+
+/// Arrivals handed to the pipeline at a time.
+const BURST: usize = 256;
+/// How long the engine may take to end its last batches.
+const STOP: Duration = Duration::from_secs(5);
+/// The same after an abort, when nobody waits for them.
+const STOP_ABORTED: Duration = Duration::from_millis(200);
+/// How long the threads that complete samples at this moment may take for it.
+const COMPLETING: Duration = Duration::from_secs(1);
+
+/// Bytes from one output slot to the next: outputs written by different threads share no cache
+/// line.
+pub(super) fn stride(output: usize) -> usize {
+    output.max(1).next_multiple_of(64)
+}
+
+/// The first token of an answer, little-endian.
+fn token(answer: &[u8]) -> Option<u64> {
+    let token = answer.first_chunk::<4>()?;
+    Some(u64::from(u32::from_le_bytes(*token)))
+}
+
+/// What a thread needs to complete samples.
+struct Cell {
+    completer: Box<dyn Completer>,
+    seen: Vec<(InFlight, Finished)>,
+}
+
+/// Makes the completer of one thread.
+pub(super) type Make = Box<dyn Fn(usize) -> Box<dyn Completer> + Send + Sync>;
+
+/// What a local run is made of.
+pub(super) struct Parts {
+    pub node: String,
+    pub model: String,
+    /// What runs it.
+    pub info: EngineInfo,
+    pub pipelines: Pipelines,
+    pub inputs: Arc<Region>,
+    pub slots: usize,
+    /// Bytes of an output.
+    pub output: usize,
+    /// Which parts of an answer are wanted before its end.
+    pub stream: Stream,
+    /// Completes samples that are not answered.
+    pub completers: Completers,
+    /// Completes those that are.
+    pub make: Make,
+    /// Threads that complete samples.
+    pub threads: usize,
+    pub verdict: Verdict,
+}
+
+/// LoadGen's samples, straight into the pipelines of this process.
+pub struct LocalBackend {
+    me: Weak<LocalBackend>,
+    parts: Parts,
+    outputs: Region,
+    stride: usize,
+    capacity: u32,
+    grants: Arc<Grants>,
+    tracker: Tracker,
+    begun: Begun,
+    backlog: SegQueue<Sample>,
+    backlog_max: AtomicU64,
+    backlogged: AtomicU64,
+    handed_over: AtomicU64,
+    /// The thread that has this hands arrivals to the pipeline.
+    pump: SendToken<Vec<Arrival>>,
+    /// One for each thread that can answer. Empty when the run is over.
+    cells: ArrayQueue<Box<Cell>>,
+    aborted: AtomicBool,
+    issued: CachePadded<AtomicU64>,
+    completed: CachePadded<AtomicU64>,
+    emptied: AtomicU64,
+    late: AtomicU64,
+    posted: AtomicU64,
+    refusals: Mutex<Refusals>,
+    /// First, second and third refusals of a sample.
+    refused: [AtomicU64; 3],
+}
+
+impl LocalBackend {
+    pub(super) fn new(parts: Parts) -> Result<Arc<Self>, RegionError> {
+        let stride = stride(parts.output);
+        let outputs = Region::new(parts.slots * stride)?;
+        outputs.prefault();
+        let grants = Arc::new(Grants::new(parts.slots));
+        let cells = ArrayQueue::new(parts.threads.max(1));
+        for i in 0..parts.threads {
+            let completer = (parts.make)(i);
+            let seen = Vec::with_capacity(BURST);
+            let _ = cells.push(Box::new(Cell { completer, seen }));
+        }
+        Ok(Arc::new_cyclic(|me| LocalBackend {
+            me: me.clone(),
+            capacity: u32::try_from(parts.output).unwrap_or(u32::MAX),
+            begun: Begun::new(parts.slots),
+            parts,
+            outputs,
+            stride,
+            tracker: Tracker::new(grants.clone()),
+            grants,
+            backlog: SegQueue::new(),
+            backlog_max: AtomicU64::new(0),
+            backlogged: AtomicU64::new(0),
+            handed_over: AtomicU64::new(0),
+            pump: SendToken::new(Vec::with_capacity(BURST)),
+            cells,
+            aborted: AtomicBool::new(false),
+            issued: CachePadded::default(),
+            completed: CachePadded::default(),
+            emptied: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            posted: AtomicU64::new(0),
+            refusals: Mutex::default(),
+            refused: Default::default(),
+        }))
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn aborted(&self) -> bool {
+        self.aborted.load(Ordering::SeqCst)
+    }
+
+    fn next_waiting(&self) -> Option<Sample> {
+        // Cheaper than `pop` where nothing waits.
+        (!self.backlog.is_empty()).then(|| self.backlog.pop())?
+    }
+
+    /// Fills free slots from `direct` and then from the backlog, unless another thread does.
+    ///
+    /// An engine that answers inline comes back here from within, by way of `respond`: it does not
+    /// get the token, and the owner looks again.
+    fn pump(&self, mut direct: impl FnMut() -> Option<Sample>) {
+        self.pump.drive(|arrivals| {
+            loop {
+                let now = now_ns();
+                while arrivals.len() < BURST && !self.aborted() {
+                    let Some(slot) = self.tracker.reserve() else {
+                        break;
+                    };
+                    let Some(sample) = direct().or_else(|| self.next_waiting()) else {
+                        self.tracker.release(slot);
+                        break;
+                    };
+                    match self.arrival(slot, &sample, now) {
+                        Some(arrival) => arrivals.push(arrival),
+                        // A place outside the QSL's memory, or a slot that is not ours: neither can
+                        // be.
+                        None => {
+                            self.tracker.release(slot);
+                            let cause = format!("sample {} lies in no memory", sample.index);
+                            self.parts.verdict.fail(ExitCode::Lost, cause);
+                            self.complete_empty(&[sample]);
+                        }
+                    }
+                }
+                if arrivals.is_empty() {
+                    return;
+                }
+                self.posted
+                    .fetch_add(arrivals.len() as u64, Ordering::Relaxed);
+                self.parts.pipelines.arrived(arrivals);
+            }
+        });
+    }
+
+    fn arrival(&self, slot: u16, sample: &Sample, now: u64) -> Option<Arrival> {
+        let len = sample.len as usize;
+        let input = self.parts.inputs.at(sample.offset, len).ok()?;
+        let at = usize::from(slot) * self.stride;
+        let output = self.outputs.at(at, self.capacity as usize).ok()?;
+        let me = self.me.upgrade()?;
+        let ticket = self.tracker.begin(slot, sample, now)?.bits().into();
+        // `finish`, which releases slots without a response, lets no arrival be made afterwards.
+        // SAFETY: the input lies in the QSL's region, which the parts hold, and which LoadGen
+        // changes only when no sample is outstanding. The output is the slot's, which is this
+        // arrival's alone until its response, or `finish`, releases the slot.
+        Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
+    }
+
+    /// A cell that no other thread uses; none when the run is over.
+    fn cell(&self) -> Option<Box<Cell>> {
+        loop {
+            let cell = self.cells.pop();
+            if cell.is_some() || self.aborted() {
+                return cell;
+            }
+            // More threads answer at this moment than were announced.
+            thread::yield_now();
+        }
+    }
+
+    /// Closes the grants of finished samples and completes them.
+    fn answer(&self, cell: &mut Cell, finished: &[Finished]) {
+        let Cell { completer, seen } = cell;
+        let now = now_ns();
+        for f in finished {
+            let imm = Imm::from_bits(f.ticket as u32);
+            let taken = self.grants.take(imm).is_ok();
+            match self.tracker.arrived(imm.slot()).filter(|_| taken) {
+                Some(in_flight) => seen.push((in_flight, *f)),
+                // Swept after an abort.
+                None => {
+                    self.late.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        let slot = |f: &Finished| Imm::from_bits(f.ticket as u32).slot();
+        let response = |(in_flight, f): &(InFlight, Finished)| {
+            let at = usize::from(slot(f)) * self.stride;
+            let len = f.len.min(self.capacity) as usize;
+            // SAFETY: the engine is done with the slot, and it is released only below.
+            let payload = unsafe { self.outputs.bytes(at, len) };
+            Response {
+                id: in_flight.sample.id,
+                index: in_flight.sample.index,
+                connection: 0,
+                payload: payload.unwrap_or_default(),
+                whole: f.sent.parts == 0 && in_flight.sample.first.is_none(),
+            }
+        };
+        let again =
+            |(tried, f): &&(InFlight, Finished)| tried.sample.first.is_some() && f.sent.parts == 0;
+        for seen in seen.iter().filter(again) {
+            let token = token(response(seen).payload);
+            let other = Contradiction::of(&seen.0.sample, token, 0);
+            other
+                .into_iter()
+                .for_each(|what| completer.contradicted(what));
+        }
+        completer.complete(&mut seen.iter().map(response));
+        let done = now_ns();
+        self.completed
+            .fetch_add(seen.len() as u64, Ordering::Release);
+        for (in_flight, f) in seen.drain(..) {
+            // Before the slot is free, and the next answer begins in it.
+            let times = self.begun.times(slot(&f), &in_flight, &f, [now, done]);
+            self.tracker.release(slot(&f));
+            completer.record(&times, 1);
+        }
+        completer.tick(done);
+    }
+
+    /// Hands a part over. Its sample is in flight as long as the cell is held: it is not swept
+    /// before the last cell is back.
+    fn hand_over(&self, cell: &mut Cell, part: &Part) {
+        let slot = Imm::from_bits(part.ticket as u32).slot();
+        let Some(in_flight) = self.tracker.arrived(slot) else {
+            return;
+        };
+        let (from, to) = (part.from as usize, part.to.min(self.capacity) as usize);
+        let at = usize::from(slot) * self.stride + from;
+        // SAFETY: the engine writes behind these bytes, and no more to them.
+        let payload = unsafe { self.outputs.bytes(at, to.saturating_sub(from)) };
+        let begins = self.begun.part(slot, &in_flight, part, now_ns());
+        let payload = payload.unwrap_or_default();
+        let first = begins && in_flight.sample.first.is_none();
+        let begun_with = token(payload).filter(|_| begins);
+        if let Some(what) =
+            begun_with.and_then(|token| Contradiction::of(&in_flight.sample, Some(token), 0))
+        {
+            cell.completer.contradicted(what);
+        }
+        if let Some(token) = begun_with.filter(|_| first) {
+            self.tracker.first_came(slot, First::new(token, now_ns()));
+        }
+        let part = dispatch::Part {
+            id: in_flight.sample.id,
+            index: in_flight.sample.index,
+            at: part.from,
+            payload,
+            first,
+            losses: in_flight.sample.tries.losses,
+        };
+        cell.completer.parts(&mut std::iter::once(part));
+    }
+
+    /// Takes every cell, so that nobody completes anything any more; a thread that never gives its
+    /// own back is not waited for.
+    // As they lie in the queue.
+    #[allow(clippy::vec_box)]
+    fn take_cells(&self) -> Vec<Box<Cell>> {
+        let began = Instant::now();
+        let mut cells = Vec::new();
+        while cells.len() < self.parts.threads && began.elapsed() < COMPLETING {
+            match self.cells.pop() {
+                Some(cell) => cells.push(cell),
+                None => thread::yield_now(),
+            }
+        }
+        cells
+    }
+
+    fn complete_empty(&self, samples: &[Sample]) {
+        self.parts.completers.complete_empty(samples);
+        self.emptied
+            .fetch_add(samples.len() as u64, Ordering::Release);
+    }
+
+    fn empty_backlog(&self) {
+        while let Some(sample) = self.next_waiting() {
+            self.complete_empty(&[sample]);
+        }
+    }
+}
+
+impl Backend for LocalBackend {
+    fn issue(&self, samples: &[Sample]) {
+        self.issued
+            .fetch_add(samples.len() as u64, Ordering::Relaxed);
+        if self.aborted() {
+            return self.complete_empty(samples);
+        }
+        let mut left = samples.iter().copied();
+        if self.backlog.is_empty() {
+            self.pump(|| left.next());
+        }
+        if left.len() > 0 {
+            // As the dispatcher counts: as many as there are slots for were left to whoever is
+            // at it.
+            let (n, before) = (left.len(), self.backlog.len());
+            let free = self.parts.slots.saturating_sub(self.tracker.in_flight());
+            let handed_over = free.saturating_sub(before).min(n);
+            left.for_each(|s| self.backlog.push(s));
+            let add = |to: &AtomicU64, n: usize| to.fetch_add(n as u64, Ordering::Relaxed);
+            add(&self.handed_over, handed_over);
+            add(&self.backlogged, n - handed_over);
+            let waiting = (before + n).saturating_sub(free) as u64;
+            self.backlog_max.fetch_max(waiting, Ordering::Relaxed);
+            self.pump(|| None);
+        }
+        if self.aborted() {
+            self.empty_backlog();
+        }
+    }
+
+    fn name(&self) -> (String, Option<Duration>) {
+        let Parts { node, model, .. } = &self.parts;
+        let engine = self.parts.pipelines.engine().name();
+        let name = format!("Local SUT (no network): {node}, model {model}, engine {engine}");
+        (name, None)
+    }
+
+    fn engines(&self) -> Vec<(String, EngineInfo)> {
+        vec![(self.parts.node.clone(), self.parts.info.clone())]
+    }
+
+    fn connections(&self) -> Vec<String> {
+        vec![self.parts.node.clone()]
+    }
+
+    fn outstanding(&self) -> u64 {
+        let done = self.completed() + self.emptied.load(Ordering::Acquire);
+        // Read last: what is completed was issued before.
+        self.issued.load(Ordering::Acquire).saturating_sub(done)
+    }
+
+    fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Acquire)
+    }
+
+    /// From now on nothing more goes to the engine, and the answers to what is there are late.
+    fn abort(&self, _cause: &str) {
+        self.aborted.store(true, Ordering::SeqCst);
+        self.empty_backlog();
+    }
+
+    fn finish(&self) -> SystemRecord {
+        let patience = if self.aborted() { STOP_ABORTED } else { STOP };
+        let pipelines = &self.parts.pipelines;
+        // What was issued and is in a slot is still run. After a run that ended well nothing is
+        // left.
+        self.abort("");
+        // Waits for a thread that makes an arrival at this moment.
+        self.pump.exclusive(|_| ());
+        let stopped = pipelines.stop(patience);
+        self.empty_backlog();
+        // Before the sweep: a part must not be handed over of a sample that it completes.
+        let cells = self.take_cells();
+        self.tracker.sweep(|f| self.complete_empty(&[f.sample]));
+        // Dropping a completer hands its recorder on.
+        drop(cells);
+        let counters = pipelines.counters();
+        SystemRecord {
+            ledger: Ledger {
+                issued: self.issued.load(Ordering::Acquire),
+                answered: self.completed(),
+                emptied: self.emptied.load(Ordering::Acquire),
+                posted: self.posted.load(Ordering::Relaxed),
+                responses: self.completed(),
+                refused: [0, 1, 2].map(|i| self.refused[i].load(Ordering::Relaxed)),
+                late_dropped: self.late.load(Ordering::Relaxed),
+                ..Ledger::default()
+            },
+            accelerators: vec![AcceleratorRecord {
+                node: self.parts.node.clone(),
+                engine: pipelines.engine().name().to_owned(),
+                content: self.parts.info.content.clone(),
+                samples: Some(counters.samples),
+                batches: BatchSizes::from_counts(&counters.batch_sizes),
+                gpus: pipelines.gpus(),
+                used: NodeUse {
+                    engine: pipelines.used(),
+                    ..NodeUse::default()
+                },
+                ..AcceleratorRecord::default()
+            }],
+            refusals: self.refusals().records().to_vec(),
+            backlog_max: self.backlog_max.load(Ordering::Relaxed),
+            backlogged: self.backlogged.load(Ordering::Relaxed),
+            handed_over: self.handed_over.load(Ordering::Relaxed),
+            facts: Some(node_facts(&[])),
+            notes: stopped.err().iter().map(ToString::to_string).collect(),
+            ..SystemRecord::default()
+        }
+    }
+}
+
+impl Origin for LocalBackend {
+    fn respond(&self, finished: &[Finished]) {
+        if let Some(mut cell) = self.cell() {
+            self.answer(&mut cell, finished);
+            // There is room for each.
+            let _ = self.cells.push(cell);
+        }
+        self.pump(|| None);
+    }
+
+    fn part(&self, part: &Part) {
+        if let Some(mut cell) = self.cell() {
+            self.hand_over(&mut cell, part);
+            let _ = self.cells.push(cell);
+        }
+    }
+
+    fn stream(&self) -> Stream {
+        self.parts.stream
+    }
+
+    fn refuse(&self, ticket: u64, why: &str) {
+        let imm = Imm::from_bits(ticket as u32);
+        let slot = imm.slot();
+        let taken = self.grants.take(imm).is_ok();
+        let Some(in_flight) = self.tracker.arrived(slot).filter(|_| taken) else {
+            self.late.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let mut sample = in_flight.sample;
+        let after_ns = now_ns().saturating_sub(sample.issued_ns);
+        let before = sample.tries.refused(after_ns);
+        self.refused[before].fetch_add(1, Ordering::Relaxed);
+        self.tracker.release(slot);
+        let told = RefusedSample {
+            connection: 0,
+            epoch: 0,
+            imm,
+            index: Some(sample.index),
+            tries: sample.tries,
+            reason: why.to_owned(),
+            is_cut: false,
+        };
+        let todo = self.refusals().refused(&self.parts.node, 0, &told);
+        match todo {
+            OnRefusal::Count => {}
+            OnRefusal::Note(line) => tracing::warn!("{line}"),
+            OnRefusal::End(words) | OnRefusal::EndSoon(words) => {
+                self.parts.verdict.fail(ExitCode::Lost, words);
+                self.complete_empty(&[sample]);
+                return self.pump(|| None);
+            }
+        }
+        self.backlog.push(sample);
+        self.pump(|| None);
+        if self.aborted() {
+            self.empty_backlog();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use accelerator::{
+        engine::{Digest, EngineKind, EngineParams},
+        pipeline::Options,
+    };
+    use fabric::SourceId;
+    use qdl::counters::Live;
+
+    use super::*;
+
+    #[test]
+    fn a_place_outside_the_memory_becomes_no_arrival() {
+        let params = EngineParams::new(EngineKind::Digest);
+        let engine = Arc::new(Digest::new(&params));
+        let options = Options::from(&params);
+        let local = LocalBackend::new(Parts {
+            node: "n".to_owned(),
+            model: "m".to_owned(),
+            info: EngineInfo::default(),
+            pipelines: Pipelines::start(vec![(0, engine)], &options, |e| panic!("{e}"))
+                .expect("starts"),
+            inputs: Arc::new(Region::new(4096).expect("memory")),
+            slots: 4,
+            output: 8,
+            stream: Stream::None,
+            completers: Completers::new(Arc::new(Live::new(1)), None, None),
+            make: Box::new(|_| panic!("nobody completes anything")),
+            threads: 0,
+            verdict: Verdict::default(),
+        })
+        .expect("memory");
+        let sample = |offset| Sample {
+            id: 8,
+            index: 0,
+            source: SourceId(0),
+            offset,
+            len: 64,
+            issued_ns: 0,
+            first: None,
+            tries: Default::default(),
+        };
+        assert!(local.arrival(0, &sample(4090), 0).is_none());
+        assert!(local.arrival(0, &sample(4032), 0).is_some());
+    }
+}

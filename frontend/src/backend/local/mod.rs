@@ -1,0 +1,210 @@
+//! `--local`: LoadGen, the data set and the engine in one process. No network, and no copy of an
+//! input but the engine's own: what the same engine does without the division's wire.
+//!
+//! ```text
+//! issue --> a free output slot? --yes--> pipeline --> engine --> respond --> LoadGen
+//!                 \--no--> backlog <-- drawn from as slots come free --/
+//! ```
+//!
+//! Tokens that come one by one go to the completer in parts, as they do from the wire. Slots and
+//! backlog are the dispatcher's, so that both ways account for a sample alike. An
+//! arrival's input is the QSL's own memory; its output is a slot here.
+
+mod backend;
+mod begun;
+#[cfg(test)]
+mod in_parts;
+
+use std::sync::Arc;
+
+use accelerator::{
+    engine::{self, EngineError, Hashing},
+    node::{engine_info, engine_params},
+    pipeline::Options,
+    pipelines::{self, Pipelines},
+};
+use fabric::wire::Stream;
+use fabric::{MAX_SLOTS, Region, RegionError};
+use qdl::{
+    config::{EngineConfig, FrontendConfig},
+    model::ModelMismatch,
+    serve::Service,
+};
+
+use crate::{
+    loadgen::completer::Completers,
+    run::exit::{ExitCode, Verdict},
+};
+
+pub use backend::LocalBackend;
+
+use backend::{Parts, stride};
+
+/// Room for outputs, unless a single batch needs more.
+const OUTPUT_BYTES: usize = 256 << 20;
+
+/// `--local` could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The configuration has no engine.
+    #[error(
+        "--local runs the engine in this process, and the configuration has none: add `engine: {{kind: digest}}`, or \
+         `engine: {{kind: onnx}}` and `model_file: PATH`"
+    )]
+    NoEngine,
+    /// The engine.
+    #[error("--local: {0}")]
+    Engine(#[from] EngineError),
+    /// The model file is not what the configuration says.
+    #[error("--local: {0} (`this node` is the configuration, `the peer` the model file)")]
+    Model(#[from] ModelMismatch),
+    /// An answer that does not fit what the configuration calls the model's output.
+    #[error(
+        "--local: engine `{engine}` answers with {engine_bytes} bytes, the model's output in the configuration has {model_bytes}"
+    )]
+    Output {
+        /// The engine.
+        engine: &'static str,
+        /// Bytes of its answers.
+        engine_bytes: usize,
+        /// Bytes of the configured output.
+        model_bytes: usize,
+    },
+    /// Memory for outputs.
+    #[error("--local, outputs: {0}")]
+    Memory(#[from] RegionError),
+}
+
+/// How many completers, and so places for live figures, a local run needs: one for each engine
+/// thread, and one for the thread that issues.
+pub fn completers(config: &FrontendConfig) -> usize {
+    config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
+}
+
+/// Makes the engine and loads the model, runs nothing, and says what it is.
+///
+/// # Errors
+/// [`LocalError`], as [`start`] has it.
+pub fn check(config: &FrontendConfig) -> Result<String, LocalError> {
+    let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
+    let file = config.model_file.as_deref();
+    let params = engine_params(cfg, &config.model.name, file, Some(&config.model));
+    let engines = pipelines::create(&params, &cfg.all_gpus())?;
+    check_model(config, cfg, engines[0].1.as_ref())?;
+    Ok(params.says())
+}
+
+/// Makes the engine, loads the model and warms it up. `stream` says which parts of an answer come
+/// before its end, from an engine that has tokens one by one.
+///
+/// # Errors
+/// [`LocalError`].
+pub fn start(
+    config: &FrontendConfig,
+    inputs: Arc<Region>,
+    completers: &Completers,
+    verdict: &Verdict,
+    stream: Stream,
+) -> Result<Arc<LocalBackend>, LocalError> {
+    let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
+    let model = &config.model;
+    let file = config.model_file.as_deref();
+    let params = engine_params(cfg, &model.name, file, Some(model));
+    let hashing = Hashing::begin(&params);
+    let engines = pipelines::create(&params, &cfg.all_gpus())?;
+    let hashed = hashing.end()?;
+    let engine = engines[0].1.clone();
+    if let Some(line) = hashed.line() {
+        tracing::info!("{line}");
+    }
+    let output = check_model(config, cfg, engines[0].1.as_ref())?;
+
+    let (batch, workers) = match engines[0].1.streaming() {
+        Some(streaming) => (streaming.in_flight(), engines.len()),
+        None => (cfg.max_batch, cfg.workers()),
+    };
+    let slots = slots(batch, workers, output);
+    let mut options = Options::from(&params);
+    options.queue = slots;
+    let failed = verdict.clone();
+    let pipelines = Pipelines::start(engines, &options, move |error| {
+        // What fails while the engine is made and warmed up does not come here.
+        failed.fail(ExitCode::Lost, format!("engine: {error}"));
+    })?;
+    // What an engine learns as it starts is in it.
+    let info = engine_info(engine.as_ref(), &hashed);
+    if let Some(w) = pipelines.warm_up() {
+        let (cold, warm) = (w.cold_us, w.warm_us);
+        tracing::info!("engine warm: first sample {cold} us cold, {warm} us warm");
+    }
+    if let Some((ms, sequences)) = pipelines.sequences() {
+        tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
+    }
+    pipelines.memory(&inputs);
+    Ok(LocalBackend::new(Parts {
+        node: config.node.clone(),
+        model: model.name.clone(),
+        info,
+        pipelines,
+        inputs,
+        slots,
+        output,
+        stream,
+        completers: completers.clone(),
+        make: {
+            let completers = completers.clone();
+            Box::new(move |i| Box::new(completers.make(i)))
+        },
+        threads: self::completers(config),
+        verdict: verdict.clone(),
+    })?)
+}
+
+/// Bytes of an output, if the engine runs what the configuration describes.
+fn check_model(
+    config: &FrontendConfig,
+    cfg: &EngineConfig,
+    engine: &dyn engine::Engine,
+) -> Result<usize, LocalError> {
+    let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
+    if !cfg.kind.takes_any_bytes() {
+        let theirs = engine.model().clone().carried(config.model.compression);
+        config.model.check_against(&theirs)?;
+        return Ok(engine_bytes);
+    }
+    let model_bytes = config.model.max_output_bytes().unwrap_or(0);
+    if engine_bytes == model_bytes {
+        Ok(engine_bytes)
+    } else {
+        Err(LocalError::Output {
+            engine: cfg.kind.as_str(),
+            engine_bytes,
+            model_bytes,
+        })
+    }
+}
+
+/// Output slots: four batches for each of the engine's `threads`, as far as memory goes, and at
+/// least two.
+fn slots(max_batch: usize, threads: usize, output: usize) -> usize {
+    let threads = threads.max(1);
+    let wanted = max_batch.saturating_mul(4 * threads).max(1024);
+    let least = max_batch.saturating_mul(2 * threads);
+    let fit = OUTPUT_BYTES / stride(output);
+    wanted.min(fit.max(least)).min(MAX_SLOTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_for_whole_batches_within_memory() {
+        assert_eq!(slots(64, 2, 8), 1024);
+        assert_eq!(slots(512, 2, 8), 4096);
+        assert_eq!(slots(65_536, 1, 8), MAX_SLOTS);
+        assert_eq!(slots(16, 1, 64 << 20), 32);
+        assert_eq!(stride(0), 64);
+        assert_eq!(stride(65), 128);
+    }
+}

@@ -1,0 +1,274 @@
+//! The backend over the network: the accelerators of a [`Cluster`].
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak, mpsc::Sender},
+    time::{Duration, Instant},
+};
+
+use qdl::{
+    config::{FrontendConfig, QslMode},
+    dispatch::Sample,
+    run::{Cluster, ClusterError, ClusterListener, Described, SampleMemory},
+};
+use record::{
+    EngineInfo, Ledger, LossRecord, NicUse, NodeFacts, SystemRecord, timeline::ConnectionTick,
+    timeline::Event,
+};
+
+use crate::{
+    backend::Backend,
+    loadgen::{completer::Completers, qsl::Qsl},
+    run::exit::{ExitCode, Verdict},
+};
+
+/// How long a query that is being issued may keep the cluster from being taken down.
+const LAST_QUERY: Duration = Duration::from_secs(1);
+
+/// Hears of the cluster, on its threads.
+struct Listener {
+    completers: Completers,
+    verdict: Verdict,
+    notes: Mutex<Sender<String>>,
+    waiting: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl ClusterListener for Listener {
+    fn complete_empty(&self, samples: &[Sample]) {
+        self.completers.complete_empty(samples);
+    }
+
+    fn aborted(&self, cause: &str) {
+        self.verdict.fail(ExitCode::Lost, cause);
+    }
+
+    fn note(&self, line: &str) {
+        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody reads notes of a run that is over.
+        let _ = notes.send(line.to_owned());
+    }
+
+    fn waiting(&self, line: &str) {
+        (self.waiting)(line);
+    }
+}
+
+/// See the module.
+///
+/// LoadGen holds its SUT for ever after an aborted test, so the SUT must not hold the cluster: it
+/// borrows it for the length of a call, which costs one atomic operation.
+pub struct Network {
+    cluster: Weak<Cluster>,
+    held: Mutex<Option<Arc<Cluster>>>,
+    verdict: Verdict,
+    fabric: (&'static str, Vec<String>),
+    links: Vec<String>,
+    facts: (NodeFacts, Vec<(String, NodeFacts)>),
+}
+
+impl Network {
+    /// Connects to every accelerator of the configuration; `waiting` says who is waited for.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn connect(
+        config: &FrontendConfig,
+        qsl: &Qsl,
+        completers: &Completers,
+        verdict: &Verdict,
+        notes: Sender<String>,
+        waiting: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> Result<Self, ClusterError> {
+        let region = qsl.region().clone();
+        let memory = match config.qsl {
+            QslMode::Registered => SampleMemory {
+                sources: vec![region],
+                staged_from: None,
+            },
+            QslMode::Staged => SampleMemory {
+                sources: Vec::new(),
+                staged_from: Some(region),
+            },
+        };
+        let listener = Arc::new(Listener {
+            completers: completers.clone(),
+            verdict: verdict.clone(),
+            notes: Mutex::new(notes),
+            waiting,
+        });
+        let mut make = |share| Box::new(completers.make(share)) as _;
+        let cluster = Arc::new(Cluster::connect(config, memory, &mut make, listener)?);
+        Ok(Network {
+            cluster: Arc::downgrade(&cluster),
+            fabric: (
+                cluster.fabric(),
+                [cluster.link_notes(), cluster.machine_notes()].concat(),
+            ),
+            links: cluster.link_notes(),
+            facts: (cluster.facts(), cluster.peer_facts()),
+            held: Mutex::new(Some(cluster)),
+            verdict: verdict.clone(),
+        })
+    }
+
+    /// The cluster alone, once nobody issues any more.
+    fn take(&self) -> Option<Cluster> {
+        let mut cluster = self
+            .held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()?;
+        let end = Instant::now() + LAST_QUERY;
+        loop {
+            match Arc::try_unwrap(cluster) {
+                Ok(cluster) => return Some(cluster),
+                Err(shared) if Instant::now() < end => cluster = shared,
+                // Its threads end with the process.
+                Err(shared) => {
+                    std::mem::forget(shared);
+                    return None;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Backend for Network {
+    fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
+        let Some(cluster) = self.cluster.upgrade() else {
+            return Ok(None);
+        };
+        let report = cluster
+            .warm_up(samples.to_vec())
+            .map_err(|e| e.to_string())?;
+        Ok(report.map(|r| {
+            let (connections, ms) = (r.connections.len(), r.took_ns / 1_000_000);
+            format!(
+                "{} samples warmed {connections} connections up in {ms} ms",
+                r.samples
+            )
+        }))
+    }
+
+    fn warm_up_again(&self, samples: &[Sample], idle: Duration) {
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.warm_up_again(samples.to_vec(), idle);
+        }
+    }
+
+    fn issue(&self, samples: &[Sample]) {
+        // It is gone only once the test has ended or was aborted: LoadGen waits for none of these.
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.dispatcher().issue(samples);
+        }
+    }
+
+    fn fabric(&self) -> (&'static str, Vec<String>) {
+        self.fabric.clone()
+    }
+
+    fn link_notes(&self) -> Vec<String> {
+        self.links.clone()
+    }
+
+    fn describe(&self) -> Vec<Described> {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.describe()).unwrap_or_default()
+    }
+
+    fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
+        self.facts.clone()
+    }
+
+    fn name(&self) -> (String, Option<Duration>) {
+        let Some(cluster) = self.cluster.upgrade() else {
+            return ("Network SUT: (the run is over)".to_owned(), None);
+        };
+        match cluster.name() {
+            Ok((name, took)) => (name, Some(took)),
+            Err(e) => {
+                let issued = cluster.completed() + cluster.outstanding() > 0;
+                self.verdict.fail(without_name(issued), e.to_string());
+                (format!("Network SUT: ({e})"), None)
+            }
+        }
+    }
+
+    fn engines(&self) -> Vec<(String, EngineInfo)> {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.engines()).unwrap_or_default()
+    }
+
+    fn connections(&self) -> Vec<String> {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.connection_names()).unwrap_or_default()
+    }
+
+    fn nic_use(&self) -> NicUse {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.nic_use()).unwrap_or_default()
+    }
+
+    fn readings(&self) -> Vec<ConnectionTick> {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.readings()).unwrap_or_default()
+    }
+
+    fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
+        let cluster = self.cluster.upgrade();
+        cluster.map(|c| c.happened()).unwrap_or_default()
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.cluster.upgrade().map_or(0, |c| c.outstanding())
+    }
+
+    fn completed(&self) -> u64 {
+        self.cluster.upgrade().map_or(0, |c| c.completed())
+    }
+
+    fn abort(&self, cause: &str) {
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.abort(cause);
+        }
+    }
+
+    fn finish(&self) -> SystemRecord {
+        let (completed, outstanding) = (self.completed(), self.outstanding());
+        let Some(cluster) = self.take() else {
+            return SystemRecord {
+                ledger: Ledger {
+                    issued: completed + outstanding,
+                    answered: completed,
+                    ..Ledger::default()
+                },
+                notes: vec![
+                    "a query was still being issued: the connections are not in this summary"
+                        .to_owned(),
+                ],
+                ..SystemRecord::default()
+            };
+        };
+        cluster.finish()
+    }
+}
+
+/// How a run ends whose system cannot be named: the rules want `Name()` answered by every node.
+fn without_name(issued: bool) -> ExitCode {
+    if issued {
+        ExitCode::Lost
+    } else {
+        ExitCode::Setup
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_name_nothing_is_measured_or_the_run_is_lost() {
+        assert_eq!(without_name(false), ExitCode::Setup);
+        assert_eq!(without_name(true), ExitCode::Lost);
+    }
+}

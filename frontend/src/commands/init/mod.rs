@@ -1,0 +1,400 @@
+//! `qdl init`: both configurations for a model of one's own, from the model file and the data.
+//!
+//! * `places` - where accelerators listen, and which address of this machine leads there
+//! * `yaml` - the text of the files
+//! * `files` - paths in them, and writing them all or none
+//!
+//! What the files hold comes from where a run takes it: the model's tensors from the engine that
+//! will run it, and whether the data fits from `--check` over what was written. So there is no
+//! second opinion of either here, and nothing is left behind that would not run.
+
+mod files;
+mod places;
+mod yaml;
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use accelerator::engine::{self, EngineKind, EngineParams};
+use anyhow::{Context, bail};
+use clap::Parser;
+use fabric::os::available_memory;
+use qdl::{
+    config,
+    model::{DType, ModelSpec, TensorSpec},
+};
+
+use crate::{
+    accuracy::{AccuracyError, names_the_class},
+    dataset::Dataset,
+    run,
+    run::exit::ExitCode,
+    settings::cli,
+};
+
+use files::{Staged, shown};
+use places::Places;
+use yaml::Plan;
+
+/// Name of the frontend's file.
+const FRONTEND: &str = "frontend.yaml";
+/// Name of the shared secret, where accelerators are on other machines.
+const TOKEN: &str = "token";
+
+type Result<T> = std::result::Result<T, anyhow::Error>;
+
+/// Writes frontend.yaml and accelerator.yaml for a model of your own, ready to run.
+///
+/// The model's inputs and outputs are read from its file, and the samples are looked at: what does
+/// not fit is said, and nothing is written. docs/own-model.md tells the whole way.
+#[derive(Clone, Debug, Parser)]
+pub struct InitArgs {
+    /// The model: ONNX, its batch as the first dimension of every input and output
+    #[arg(long, value_name = "FILE")]
+    pub model: PathBuf,
+
+    /// The samples: a file of them back to back, or an array of NumPy's
+    #[arg(long, value_name = "FILE")]
+    pub samples: PathBuf,
+
+    /// The class of each sample, for accuracy: i64 back to back, or an array of NumPy's
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+
+    /// Type of labels that are neither i64 nor an array of NumPy's, as in i32
+    #[arg(long, value_name = "TYPE", requires = "labels", value_parser = dtype)]
+    pub labels_dtype: Option<DType>,
+
+    /// Of several outputs the one that names the class, or scores each [default: the first]
+    #[arg(long, value_name = "OUTPUT")]
+    pub class: Option<String>,
+
+    /// Where an accelerator will listen; repeatable. On other machines they ask for a token, which
+    /// is made too [default: 127.0.0.1:7400]
+    #[arg(long = "accelerator", value_name = "HOST:PORT")]
+    pub accelerators: Vec<String>,
+
+    /// Make a token, and have both sides ask for it, on loopback too
+    #[arg(long)]
+    pub token: bool,
+
+    /// The model's name in both files, and in LoadGen's user.conf [default: that of its file]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// The ONNX Runtime library [default: ORT_DYLIB_PATH, or what `cargo xtask setup` fetched]
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+
+    /// The folder for the files [default: the working directory]
+    #[arg(
+        short,
+        long,
+        alias = "dir",
+        value_name = "DIR",
+        default_value = ".",
+        hide_default_value = true
+    )]
+    pub output: PathBuf,
+
+    /// Overwrite files that are there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Runs the command; `quiet`: it says nothing but what is wrong.
+pub fn command(args: &InitArgs, quiet: bool) -> ExitCode {
+    match init(args) {
+        Ok(_) if quiet => ExitCode::Good,
+        Ok(text) => {
+            // Nobody may be reading any more.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::Good
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::Setup
+        }
+    }
+}
+
+/// Writes the files, and says what to do with them. What is refused leaves no empty folder behind.
+fn init(args: &InitArgs) -> Result<String> {
+    let missing: Vec<_> = args
+        .output
+        .ancestors()
+        .take_while(|d| !d.exists())
+        .collect();
+    let text = write(args);
+    if text.is_err() {
+        for folder in missing {
+            // Stays where something is in it, such as a token.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+    text
+}
+
+fn write(args: &InitArgs) -> Result<String> {
+    let folder = |path: &Path| path.is_dir();
+    if folder(&args.samples) {
+        bail!(
+            "--samples {}: it is a folder: put its samples into one file, as in `python3 \
+             models/own_model.py pack {} samples.npy`",
+            args.samples.display(),
+            args.samples.display()
+        );
+    }
+    let data = [
+        ("--samples", Some(&args.samples)),
+        ("--labels", args.labels.as_ref()),
+    ];
+    for (flag, file) in data {
+        if let Some(file) = file {
+            fs::metadata(file).with_context(|| format!("{flag} {}", file.display()))?;
+        }
+    }
+    if let Some(name) = &args.name
+        && *name != qdl::topology::allowed_name(name, "")
+    {
+        bail!("--name {name:?}: use 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+    }
+    let mut places = Places::of(&args.accelerators)?;
+    places.token = args.token;
+    fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
+    let mut staged = Staged::new(&args.output, args.force);
+    staged.may_write(FRONTEND)?;
+    for at in &places.accelerators {
+        staged.may_write(&at.file)?;
+    }
+
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => {
+            let stem = args.model.file_stem().unwrap_or_default();
+            qdl::topology::allowed_name(&stem.to_string_lossy(), "model")
+        }
+    };
+    let mut params = EngineParams {
+        model: name,
+        file: Some(args.model.clone()),
+        ..EngineParams::new(EngineKind::Onnx)
+    };
+    params.engine.library.clone_from(&args.library);
+    let engine = engine::create(&params)?;
+    let plan = Plan {
+        model: yaml::with_class_first(engine.model(), args.class.as_deref())?,
+        model_file: args.model.clone(),
+        library: args.library.clone(),
+        samples: args.samples.clone(),
+        labels: args.labels.clone(),
+        labels_dtype: args.labels_dtype.map(|d| d.to_string()),
+        loaded: loaded(&args.samples, engine.model().max_input_bytes()),
+        slots: yaml::slots(engine.model()),
+        // Half of them are LoadGen's and the network's.
+        fixed_batch: engine.fixed_batch(),
+        data: engine::onnx_data_files(&args.model),
+        intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
+    };
+    if places.need_token() {
+        files::token(&args.output.join(TOKEN))?;
+    }
+    staged.add(FRONTEND, &yaml::frontend(&plan, &places, &args.output))?;
+    for at in &places.accelerators {
+        staged.add(
+            &at.file,
+            &yaml::accelerator(&plan, at, &places, &args.output),
+        )?;
+    }
+    let samples = check(&staged, &places)?;
+    staged.keep()?;
+
+    let inputs: Vec<_> = plan
+        .model
+        .inputs
+        .iter()
+        .map(TensorSpec::to_string)
+        .collect();
+    let outputs: Vec<_> = plan.model.outputs().map(TensorSpec::to_string).collect();
+    let mut text = format!(
+        "model    {}: {} -> {}\n{}samples  {samples}\nwritten  {}\n",
+        plan.model.name,
+        inputs.join(", "),
+        outputs.join(", "),
+        class(engine.model(), args.class.as_deref()),
+        shown(&args.output.join(FRONTEND)),
+    );
+    for at in &places.accelerators {
+        text += &format!("         {}\n", shown(&args.output.join(&at.file)));
+    }
+    if let Some(fixed) = plan.fixed_batch {
+        text += &format!(
+            "batch    fixed at {fixed} by the model: export it with a dynamic batch to run more at \
+             once\n"
+        );
+    }
+    text += &next(args, &places, &plan.data);
+    Ok(text)
+}
+
+/// Both files do what they are for: the frontend's is checked as `--check` does, the accelerators'
+/// as far as it goes here: their model is the one that was just opened. The number of samples.
+fn check(staged: &Staged, places: &Places) -> Result<usize> {
+    for at in &places.accelerators {
+        let path = staged.path(&at.file);
+        match at.is_here {
+            true => drop(config::load_accelerator(&path)?),
+            // The files that it names are to lie on another machine.
+            false => {
+                let text = fs::read_to_string(&path)?;
+                config::parse_accelerator(&text, &at.file, Path::new(""))?;
+            }
+        }
+    }
+    let frontend = staged.path(FRONTEND);
+    let words = ["frontend", "--check", "--quiet", "--config"];
+    let words = words.iter().map(std::ffi::OsStr::new);
+    let args = cli::Args::try_parse_from(words.chain([frontend.as_os_str()]))?;
+    run::run(&args).map_err(|error| match error.downcast_ref::<AccuracyError>() {
+        Some(labels) => anyhow::Error::msg(labels.of_flags()),
+        None => error,
+    })?;
+    let config = config::load_frontend(&frontend)?;
+    Ok(Dataset::open(&config.dataset, &config.model, None)?.count())
+}
+
+/// Which of several outputs names the class, and how to have another; nothing where there is one.
+fn class(model: &ModelSpec, chosen: Option<&str>) -> String {
+    let mut outputs: Vec<_> = model.outputs().collect();
+    let at = outputs.iter().position(|o| Some(&*o.name) == chosen);
+    let own = outputs.remove(at.unwrap_or(0));
+    if outputs.is_empty() {
+        return String::new();
+    }
+    let others: Vec<_> = outputs
+        .iter()
+        .map(|o| format!("--class {}", o.name))
+        .collect();
+    let which = match at {
+        Some(_) => "as --class says".to_owned(),
+        None => {
+            let all = outputs.len() + 1;
+            format!("the first of {all} outputs; {}", others.join(" or "))
+        }
+    };
+    format!("class    {}, {which}\n", names_the_class(own))
+}
+
+/// A type of labels, by its name in a configuration.
+fn dtype(text: &str) -> std::result::Result<DType, String> {
+    serde_json::from_value(text.into()).map_err(|_| {
+        "it is one of u8, i8, i32, i64, f16, bf16, f32; labels of u32 or u64 are those of i32 or \
+         i64"
+        .to_owned()
+    })
+}
+
+/// Samples to load at a time, where the whole file would take more than half of the memory that
+/// is free.
+fn loaded(samples: &Path, sample: Option<usize>) -> Option<u64> {
+    let bytes = fs::metadata(samples).ok()?.len();
+    let half = available_memory()? / 2;
+    let each = sample.filter(|s| *s > 0)? as u64;
+    (bytes > half).then(|| (half / each).max(1))
+}
+
+/// The model and its files of weights, as a folder on another machine has to hold them.
+fn copies(model: &Path, data: &[PathBuf]) -> String {
+    let beside = model.parent().unwrap_or(Path::new(""));
+    let name = |path: &Path| shown(path.strip_prefix(beside).unwrap_or(path));
+    let all = std::iter::once(model).chain(data.iter().map(PathBuf::as_path));
+    all.map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// The commands to run next.
+fn next(args: &InitArgs, places: &Places, data: &[PathBuf]) -> String {
+    let program = PathBuf::from(std::env::args_os().next().unwrap_or_default());
+    let frontend = program.with_file_name("frontend");
+    let accelerator = program.with_file_name("accelerator");
+    let (frontend, accelerator) = (shown(&frontend), shown(&accelerator));
+    let at = |file: &str| shown(&args.output.join(file));
+    let mut text = "\nRun these, each accelerator in a terminal of its own:\n\n".to_owned();
+    for place in &places.accelerators {
+        if place.is_here {
+            text += &format!("  {accelerator} --config {}\n", at(&place.file));
+        } else {
+            text += &format!(
+                "  accelerator --config {}    # on {}, beside copies of {} and {TOKEN}\n",
+                place.file,
+                place.listen.ip(),
+                copies(&args.model, data)
+            );
+        }
+    }
+    text += &format!("  {frontend} --config {} --check\n", at(FRONTEND));
+    text += &format!("  {frontend} --config {}\n\n", at(FRONTEND));
+    if args.labels.is_some() {
+        text += "With `--mode accuracy` the last one compares every answer with its label.\n";
+    }
+    text += "It runs one sample after the other. Offline and Server want a rate, which \
+             docs/own-model.md finds.\n";
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_output_names_the_class_is_said_where_there_are_several() {
+        let output = |name: &str, n| TensorSpec {
+            name: name.to_owned(),
+            dtype: DType::F32,
+            shape: vec![n],
+            ragged: false,
+        };
+        let mut model = ModelSpec::opaque("m", 1, 1);
+        assert_eq!(class(&model, None), "");
+        model.output = output("embedding", 8);
+        model.other_outputs = vec![output("scores", 5), output("id", 1)];
+        assert_eq!(
+            class(&model, None),
+            "class    largest of embedding (8 values), the first of 3 outputs; --class scores or \
+             --class id\n"
+        );
+        let chosen = class(&model, Some("scores"));
+        assert_eq!(
+            chosen,
+            "class    largest of scores (5 values), as --class says\n"
+        );
+    }
+
+    #[test]
+    fn a_model_is_copied_with_its_files_of_weights() {
+        let data = ["/m/net.onnx.data", "/m/w/1"].map(PathBuf::from);
+        let all = copies(Path::new("/m/net.onnx"), &data);
+        assert_eq!(all, "net.onnx, net.onnx.data, w/1");
+        assert_eq!(copies(Path::new("net.onnx"), &[]), "net.onnx");
+    }
+
+    #[test]
+    fn a_type_that_labels_cannot_have_is_refused_with_those_they_can() {
+        assert_eq!(dtype("i32"), Ok(DType::I32));
+        let text = dtype("u32").expect_err("no such type");
+        assert!(
+            text.contains("labels of u32 or u64 are those of i32"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_token_is_asked_for_on_loopback_where_somebody_wants_one() {
+        let mut places = Places::of(&[]).expect("loopback");
+        assert!(!places.need_token());
+        places.token = true;
+        assert!(places.need_token());
+    }
+}

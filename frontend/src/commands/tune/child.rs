@@ -1,0 +1,261 @@
+//! A trial is a run of this program as a child process: LoadGen runs once in a process.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use record::{RunRecord, Summary};
+use tune::{Halt, Kind, Limit, Record, Setting, System};
+
+use super::{args::TuneArgs, yaml::Yaml};
+use crate::run::{check::SERVER_QUERIES, interrupt};
+
+/// The interval between two looks at a child.
+const TICK: Duration = Duration::from_millis(10);
+/// The time that an interrupted run has to end.
+const GRACE: Duration = Duration::from_secs(15);
+/// LoadGen's three generators, with bits that tell their seeds apart.
+const SEEDS: [(&str, u64); 3] = [
+    ("qsl_rng_seed", 0x51),
+    ("sample_index_rng_seed", 0x1d),
+    ("schedule_rng_seed", 0x5c),
+];
+/// With more of its bound used than this, a trial is lengthened to [`MOST_QUERIES`] at most: its
+/// percentile is so near the bound that early stopping may ask for any number.
+const CLOSE: f64 = 0.8;
+/// Queries of a lengthened trial near its bound.
+const MOST_QUERIES: u64 = 8 * SERVER_QUERIES;
+
+/// Runs trials.
+pub struct Runner<'a> {
+    pub args: &'a TuneArgs,
+    pub kind: Kind,
+    pub yaml: Yaml,
+    /// The folder that the configuration's paths are relative to.
+    pub base: PathBuf,
+    /// How long a trial waits for an accelerator: those that it needs are up.
+    pub patience: Duration,
+}
+
+impl System for Runner<'_> {
+    fn run(&mut self, setting: &Setting, _: &str) -> Result<Record, Halt> {
+        let began = Instant::now();
+        let folder = if setting.full { "full" } else { "trial" };
+        let folder = self.args.output.join(folder);
+        let ended = self.child(&folder, setting);
+        if interrupt::requested().is_some() {
+            return Err(Halt::Interrupted);
+        }
+        // Exit code 2 is a configuration that does not run: the session goes on without the value.
+        let refuses = |(status, _): &(ExitStatus, String)| status.code() == Some(2);
+        let is_refused =
+            !setting.full && !setting.knobs.is_empty() && ended.as_ref().is_ok_and(refuses);
+        let record = ended.and_then(|(status, stderr)| match status.code() {
+            Some(0 | 1) => self.read(&folder),
+            code => {
+                let code = code.map_or_else(|| status.to_string(), |c| format!("exit code {c}"));
+                let last = stderr.lines().rfind(|l| l.starts_with("error:"));
+                let last = last.or(stderr.lines().last()).unwrap_or("no message");
+                bail!("{code}: {last}")
+            }
+        });
+        let mut record = match record {
+            Err(error) if is_refused => {
+                let (limited_by, none) = (format!("{error:#}"), Record::default());
+                Record { limited_by, ..none }
+            }
+            record => record.map_err(|error| Halt::Unmeasured(format!("{error:#}")))?,
+        };
+        record.cost_s = began.elapsed().as_secs_f64();
+        Ok(record)
+    }
+}
+
+impl Runner<'_> {
+    /// Runs a trial; returns its standard error.
+    fn child(&self, folder: &Path, setting: &Setting) -> Result<(ExitStatus, String)> {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let mut yaml = self.yaml.clone();
+        for (key, value) in &setting.knobs {
+            yaml.set(key, value)?;
+        }
+        let config = self.args.output.join("trial.yaml");
+        yaml.write(&config)?;
+        let stderr = folder.join("stderr.txt");
+        let program = match &self.args.program {
+            Some(program) => program.clone(),
+            None => {
+                let own = std::env::current_exe().context("the path of this program")?;
+                own.with_file_name("frontend")
+            }
+        };
+        let mut command = Command::new(program);
+        command.arg("--config").arg(&config);
+        if fs::canonicalize(&self.base).ok() != fs::canonicalize(&self.args.output).ok() {
+            command.arg("--relative-to").arg(&self.base);
+        }
+        // A trial that the journal does not have is measured again.
+        command.arg("--force").arg("--output").arg(folder);
+        command.args(["--mode", "performance", "--quiet"]);
+        if !self.args.local {
+            let patience = self.patience.as_millis().to_string();
+            command.args(["--connect-ms", &patience]);
+        }
+        command.args(self.args.passed_on()).args(self.rate(setting));
+        for (name, bits) in SEEDS {
+            command
+                .arg("--set")
+                .arg(format!("{name}={}", setting.seed ^ bits));
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(&stderr)?);
+        let mut child = command.spawn().context("a trial cannot be started")?;
+        let mut asked: Option<Instant> = None;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            match asked {
+                None if interrupt::requested().is_some() => {
+                    let id = libc::pid_t::try_from(child.id())?;
+                    // SAFETY: a child that has not been waited for keeps its id. From a terminal
+                    // it may have the signal already; a repeat changes nothing.
+                    unsafe { libc::kill(id, libc::SIGTERM) };
+                    asked = Some(Instant::now());
+                }
+                Some(since) if since.elapsed() > GRACE => child.kill()?,
+                _ => {}
+            }
+            thread::sleep(TICK);
+        };
+        Ok((status, fs::read_to_string(&stderr).unwrap_or_default()))
+    }
+
+    /// The flags of the rate and the length.
+    fn rate(&self, setting: &Setting) -> Vec<String> {
+        let (scenario, (flag, before)) = match self.kind {
+            Kind::Server => ("server", ("--target-qps", "")),
+            Kind::Offline => ("offline", ("--target-qps", "")),
+            Kind::MultiStream => ("multi-stream", ("--set", "samples_per_query=")),
+        };
+        let (rate, seconds) = (setting.rate, setting.seconds);
+        let words = format!(
+            "--scenario {scenario} {flag} {before}{rate} --duration-s {seconds} --samples {}",
+            setting.samples
+        );
+        words.split(' ').map(str::to_owned).collect()
+    }
+
+    /// Reads the run's summary.
+    fn read(&self, folder: &Path) -> Result<Record> {
+        let path = folder.join(record::SUMMARY);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let Summary { run, .. } = serde_json::from_str(&text)?;
+        of_run(&run, self.kind, self.args.bound_ms).with_context(|| path.display().to_string())
+    }
+}
+
+/// A trial's record, from its run's.
+fn of_run(run: &RunRecord, kind: Kind, bound_ms: Option<f64>) -> Result<Record> {
+    let loadgen = run.loadgen.as_ref();
+    let loadgen = loadgen.context("LoadGen did not judge it")?;
+    let mut valid = loadgen.valid.context("LoadGen did not judge it")?;
+    let (mut limits, mut longer) = (Vec::new(), None);
+    for limit in &loadgen.limits {
+        let (name, bound) = (limit.name.clone(), limit.limit);
+        if let (true, Some(was)) = (limit.at_most, limit.was) {
+            limits.push(Limit { name, was, bound });
+        } else if name == "duration" && kind == Kind::MultiStream && !limit.met {
+            // LoadGen makes MultiStream's queries beforehand: they were too few for the duration.
+            let (queries, was) = (loadgen.queries.unwrap_or(0) as f64, run.duration_s * 1e6);
+            longer = Some((1.1 * queries * bound / was.max(1.0)) as u64);
+        }
+    }
+    if let (Kind::MultiStream, Some(bound)) = (kind, bound_ms) {
+        let latency = loadgen.latency.context("it has no 99th percentile")?;
+        let (name, was, bound) = (
+            "p99 query latency".to_owned(),
+            latency.p99_us,
+            bound * 1000.0,
+        );
+        valid &= was <= bound;
+        limits.push(Limit { name, was, bound });
+    }
+    let early = loadgen.early_stopping.as_ref().filter(|early| !early.met);
+    let unsure = early.and_then(|early| early.needs);
+    let part = limits.iter().map(Limit::part).fold(0.0, f64::max);
+    let unsure = unsure.filter(|needs| part <= CLOSE || *needs <= MOST_QUERIES);
+    Ok(Record {
+        valid,
+        needs: longer.max(unsure).filter(|_| !valid && part <= 1.0),
+        limits,
+        achieved: run.per_s,
+        limited_by: run.limits.line.clone(),
+        ..Record::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of_json(run: &Value, kind: Kind, bound_ms: Option<f64>) -> Result<Record> {
+        let run = serde_json::from_value(run.clone()).expect("a run");
+        of_run(&run, kind, bound_ms)
+    }
+
+    fn limit(name: &str, was: f64, limit: f64, at_most: bool) -> Value {
+        json!({"name": name, "was": was, "limit": limit, "at_most": at_most, "met": false})
+    }
+
+    #[test]
+    fn the_nearest_limit_on_latency_binds_and_the_bound_of_multi_stream_is_ours() {
+        let ttft = limit("p99 TTFT", 100.0, 200.0, true);
+        let tpot = limit("p99 TPOT", 30.0, 40.0, true);
+        let limits = [ttft, tpot, limit("duration", 2e6, 1e6, false)];
+        let latency = json!({"p99_us": 3000.0});
+        let loadgen = json!({"valid": true, "latency": latency, "limits": limits});
+        let summary = json!({"per_s": 7.5, "limits": {"line": "slots"}, "loadgen": loadgen});
+        let of = |kind, bound| of_json(&summary, kind, bound).expect("sound");
+        let server = of(Kind::Server, None);
+        let binds = server.binds().expect("two limits");
+        assert_eq!((server.limits.len(), binds.name.as_str()), (2, "p99 TPOT"));
+        assert_eq!(
+            (server.achieved, server.limited_by.as_str()),
+            (7.5, "slots")
+        );
+        assert!(of(Kind::MultiStream, Some(4.0)).valid);
+        assert!(!of(Kind::MultiStream, Some(2.0)).valid);
+        assert!(of_json(&json!({"loadgen": null}), Kind::Server, None).is_err());
+    }
+
+    #[test]
+    fn a_trial_needs_more_queries_only_where_its_bounds_are_kept() {
+        for (kind, part, needs, duration, expected) in [
+            (Kind::Server, 0.29, 459, 2.0, Some(459)),
+            (Kind::Server, 0.29, 90_000, 2.0, Some(90_000)),
+            (Kind::Server, 0.95, 1000, 2.0, Some(1000)),
+            (Kind::Server, 0.95, 90_000, 2.0, None),
+            (Kind::Server, 1.01, 459, 2.0, None),
+            (Kind::MultiStream, 0.9, 662, 0.1, Some(1100)),
+        ] {
+            let limits = [
+                limit("p99 latency", part, 1.0, true),
+                limit("duration", 0.0, 1e6, false),
+            ];
+            let early = json!({"met": false, "needs": needs});
+            let mut loadgen = json!({"valid": false, "queries": 100, "limits": limits});
+            loadgen["early_stopping"] = early;
+            let summary = json!({"loadgen": loadgen, "duration_s": duration});
+            let record = of_json(&summary, kind, None).expect("sound");
+            assert_eq!(record.needs, expected, "{part} {needs}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Whether a run would count in a submission, before it is measured: `submission::guard` on what
+//! this run was told and what its nodes have said.
+
+use std::collections::BTreeMap;
+
+use loadgen_bridge::TestMode;
+use qdl::config::{FrontendConfig, QslMode};
+use record::{EngineInfo, PrefixCache, SettingRecord};
+use serde_json::{Map, Value};
+use submission::{
+    guard::{self, Nodes, Refusal, Told},
+    left::NodeNote,
+    round::Round,
+};
+
+use crate::{
+    backend::Backend,
+    loadgen::qsl::Qsl,
+    settings::{ROUND, Settings, cli::Args},
+};
+
+/// What a run would not count for, and whether it was meant to.
+pub struct Guard {
+    round: Round,
+    model: String,
+    submission: bool,
+    refusals: Vec<Refusal>,
+}
+
+impl Guard {
+    /// Of a command line, with what its settings come to.
+    ///
+    /// # Errors
+    /// A round that there is not; with `--submission` the refusals, a line each.
+    pub fn of_settings(
+        args: &Args,
+        config: &FrontendConfig,
+        settings: &Settings,
+        qsl: &Qsl,
+    ) -> anyhow::Result<Self> {
+        let asked = asked(args, config);
+        let round = Round::find(asked.unwrap_or(ROUND))?;
+        let scenario = settings.test.scenario;
+        let records = settings.provenance.records(scenario);
+        let fields: Map<String, Value> = match serde_json::to_value(&settings.test)? {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        };
+        let user_conf = args
+            .user_conf
+            .as_ref()
+            .or(config.loadgen.user_conf.as_ref());
+        let name = user_conf.and_then(|path| path.file_name());
+        let told = Told {
+            model: config.loadgen_model(),
+            scenario: scenario.name(),
+            mode: mode(settings.test.mode),
+            user_conf: user_conf.is_some(),
+            fields: &fields,
+            from: &origins(&records, settings),
+            user_conf_name: &name.map(|n| n.to_string_lossy()).unwrap_or_default(),
+            loaded: qsl.performance_count() as u64,
+            total: qsl.total() as u64,
+            local: args.local,
+            staged: config.qsl == QslMode::Staged,
+            compressed: config.model.compression.is_some(),
+        };
+        let guard = Guard {
+            refusals: guard::settings(&round, &told),
+            model: told.model.to_owned(),
+            submission: asked.is_some(),
+            round,
+        };
+        guard.stand()?;
+        Ok(guard)
+    }
+
+    /// Adds what the nodes have said.
+    ///
+    /// # Errors
+    /// With `--submission` the refusals, a line each.
+    pub fn hear(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
+        let (own, peers) = backend.facts();
+        let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeNote::of(n, f)).collect();
+        let engines = backend.engines();
+        let caches = prefix_caches(&engines);
+        let uncounted = engines.into_iter().filter(|(_, e)| !e.tokens);
+        let heard = Nodes {
+            frontend: &NodeNote::of(node, &own),
+            accelerators: &accelerators,
+            fabric: &backend.link_notes(),
+            uncounted: &uncounted.map(|(node, _)| node).collect::<Vec<_>>(),
+            caches: &caches,
+        };
+        let more = guard::nodes(&self.round, &self.model, &heard);
+        self.refusals.extend(more);
+        self.stand()
+    }
+
+    fn stand(&self) -> anyhow::Result<()> {
+        if !self.submission || self.refusals.is_empty() {
+            return Ok(());
+        }
+        let all: String = self.lines().map(|line| format!("\n   = {line}")).collect();
+        anyhow::bail!(
+            "submission {}: this run would not count, nothing was measured{all}",
+            self.round.round
+        )
+    }
+
+    /// Why the run would not count, a line each.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.refusals
+            .iter()
+            .map(|r| format!("{}: {}", r.rule.id, r.what))
+    }
+}
+
+/// The round that a run is to count in, where it is to.
+fn asked<'a>(args: &'a Args, config: &'a FrontendConfig) -> Option<&'a str> {
+    let given = args.submission.as_deref();
+    given.or(config.submission.as_deref())
+}
+
+/// Of the engines that could keep prefixes whether they do, by their nodes.
+pub fn prefix_caches(engines: &[(String, EngineInfo)]) -> BTreeMap<String, PrefixCache> {
+    let known = engines.iter();
+    known
+        .filter_map(|(node, e)| Some((node.clone(), e.prefix_cache.clone()?)))
+        .collect()
+}
+
+/// Who gave each field its value: an audit.config is LoadGen's own business, so who came before.
+fn origins(records: &[SettingRecord], settings: &Settings) -> BTreeMap<String, String> {
+    let audit = settings.audit.as_ref().and_then(|path| path.file_name());
+    let audit = audit.map(|name| format!("{}:", name.to_string_lossy()));
+    let of_audit = |from: &str| audit.as_ref().is_some_and(|name| from.starts_with(name));
+    let origin = |record: &SettingRecord| {
+        let before = record
+            .overrode
+            .first()
+            .map_or("default", |given| &given.from);
+        let from = match record.given.from.as_str() {
+            from if of_audit(from) => before,
+            from => from,
+        };
+        (record.name.clone(), from.to_owned())
+    };
+    records.iter().map(origin).collect()
+}
+
+/// LoadGen's names, as its logs have them.
+fn mode(mode: TestMode) -> &'static str {
+    match mode {
+        TestMode::PerformanceOnly => "PerformanceOnly",
+        TestMode::AccuracyOnly => "AccuracyOnly",
+        TestMode::SubmissionRun => "SubmissionRun",
+        TestMode::FindPeakPerformance => "FindPeakPerformance",
+    }
+}

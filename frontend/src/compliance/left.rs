@@ -1,0 +1,144 @@
+//! What a run leaves behind beside logs and summary, so that a submission can be made of it:
+//! `run.json`, and copies of the files that were read (`submission::left`).
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+
+use qdl::{config::FrontendConfig, run::Described};
+use submission::{
+    layout::Name,
+    left::{AUDIT_CONFIG, FRONTEND_YAML, Left, NodeNote, USER_CONF, accelerator_yaml, node_json},
+};
+
+use crate::{
+    backend::Backend,
+    compliance::{describe, guard::prefix_caches},
+    settings::{Settings, cli::Args},
+};
+
+/// Writes what is known before anything is measured. The copies are taken after the files were
+/// read: what changes in between is a run's author's own doing.
+///
+/// # Errors
+/// A file that cannot be copied or written, which says so before ten minutes are spent.
+pub fn begin(
+    args: &Args,
+    config: &FrontendConfig,
+    settings: &Settings,
+    backend: &dyn Backend,
+) -> anyhow::Result<Left> {
+    let (fabric, _) = backend.fabric();
+    let (own, peers) = backend.facts();
+    let mut left = Left {
+        command: std::env::args_os().map(|word| said(&word)).collect(),
+        model: config.loadgen_model().to_owned(),
+        scenario: settings.test.scenario.name().to_owned(),
+        local: args.local,
+        fabric: fabric.to_owned(),
+        fabric_notes: backend.link_notes(),
+        prefix_caches: prefix_caches(&backend.engines()),
+        connections: backend.connections().len() as u64,
+        overrides: overrides(args, config),
+        frontend: NodeNote::of(&config.node, &own),
+        accelerators: peers
+            .iter()
+            .map(|(node, facts)| NodeNote::of(node, facts))
+            .collect(),
+        ..Left::default()
+    };
+    let user_conf = args
+        .user_conf
+        .as_ref()
+        .or(config.loadgen.user_conf.as_ref());
+    let mut files: Vec<(&str, &Path)> = vec![(FRONTEND_YAML, &args.config)];
+    files.extend(user_conf.map(|path| (USER_CONF, path.as_path())));
+    files.extend(
+        settings
+            .audit
+            .as_ref()
+            .map(|path| (AUDIT_CONFIG, path.as_path())),
+    );
+    let told = told(config, backend, &mut left);
+    Ok(left.begin(settings.folder(), &files, &told)?)
+}
+
+/// A word of the command; one that is not UTF-8 as a shell takes it, `$'caf\xe9'`.
+fn said(word: &OsStr) -> String {
+    match word.to_str() {
+        Some(text) => text.to_owned(),
+        None => format!("$'{}'", word.as_bytes().escape_ascii()),
+    }
+}
+
+/// What every node says of itself, as files; why one does not is put on record.
+fn told(config: &FrontendConfig, backend: &dyn Backend, left: &mut Left) -> Vec<(String, String)> {
+    let mut told = Vec::new();
+    match Name::new(&config.node).and_then(|name| Ok((name, describe::own(config)?))) {
+        Ok((name, machine)) => told.push((node_json(&name), machine)),
+        Err(why) => drop(left.undescribed.insert(config.node.clone(), why)),
+    }
+    for Described { node, description } in backend.describe() {
+        match Name::new(&node).and_then(|name| Ok((name, description?))) {
+            Ok((name, said)) => {
+                told.push((node_json(&name), said.machine));
+                told.push((accelerator_yaml(&name), said.config));
+            }
+            Err(why) => drop(left.undescribed.insert(node, why)),
+        }
+    }
+    told
+}
+
+/// What goes before user.conf: the configuration's settings, and words of the command line.
+fn overrides(args: &Args, config: &FrontendConfig) -> Vec<String> {
+    let settings = config.loadgen.settings.iter();
+    let settings = settings.map(|(key, value)| format!("loadgen.settings.{key} = {value}"));
+    let flags = [
+        args.target_qps.map(|n| format!("--target-qps {n}")),
+        args.duration_s.map(|s| format!("--duration-s {s}")),
+        args.samples.map(|n| format!("--samples {n}")),
+        config
+            .performance_sample_count
+            .map(|n| format!("performance_sample_count: {n}")),
+    ];
+    let set = args
+        .set
+        .iter()
+        .map(|(key, value)| format!("--set {key}={value}"));
+    settings
+        .chain(flags.into_iter().flatten())
+        .chain(set)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_not_utf_8_is_said_as_a_shell_takes_it() {
+        assert_eq!(said(OsStr::from_bytes(b"caf\xe9's")), r"$'caf\xe9\'s'");
+        assert_eq!(said(OsStr::new("--config")), "--config");
+    }
+
+    #[test]
+    fn whatever_goes_before_user_conf_is_written_down() {
+        let words = "frontend -c f --target-qps 7 --duration-s 5 --samples 3 --set min_duration=0";
+        let args = Args::try_parse_from(words.split(' ')).expect("sound");
+        let yaml = "node: f\nmodel: {name: m, inputs: [{name: i, dtype: u8, shape: [8]}], output: {name: o, dtype: u8, \
+                    shape: [8]}}\ndataset: {kind: random, count: 4}\naccelerators: [{control: 127.0.0.1:1}]\n\
+                    nics: [{address: 127.0.0.1}]\nloadgen: {settings: {min_query_count: 9}}\n";
+        let config = qdl::config::parse_frontend(yaml, "f.yaml", Path::new(".")).expect("sound");
+        assert_eq!(
+            overrides(&args, &config),
+            [
+                "loadgen.settings.min_query_count = 9",
+                "--target-qps 7",
+                "--duration-s 5",
+                "--samples 3",
+                "--set min_duration=0"
+            ]
+        );
+    }
+}

@@ -1,0 +1,469 @@
+//! LoadGen's query sample library: samples are loaded straight into the memory they are sent from.
+//!
+//! One [`Region`] holds all loaded samples, one behind the other. With
+//! `qsl: registered` the fabric sends from it, and with `qsl: staged` it is
+//! copied from. It is made once, large enough for whatever LoadGen may hold
+//! loaded at a time, because a fabric registers it before the test begins.
+//!
+//! Where the model says that samples are compressed, this is who does it, as they are loaded and
+//! before anything is timed: what lies here, and is carried, is as long as each sample became.
+//!
+//! LoadGen loads, issues and unloads in this order, so a sample's
+//! place does not change while one of it is outstanding.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use fabric::{Region, RegionError, os::Near};
+use loadgen_bridge::QuerySampleLibrary;
+use qdl::{
+    compression,
+    model::{Compression, ModelSpec},
+};
+
+use crate::{
+    dataset::{Dataset, DatasetError},
+    loadgen::verify::Verifier,
+    run::exit::{ExitCode, Verdict},
+};
+
+/// Samples of differing lengths begin on a cache line of their own, which suits every element type.
+/// Those of equal length lie back to back, so that neighbours can be run where they lie.
+const ALIGN: usize = 64;
+
+/// A library that cannot be made, or a sample that cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum QslError {
+    /// The data set's file.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    /// Memory for the samples.
+    #[error(
+        "memory for {samples} loaded samples: {source}; set performance_sample_count to a smaller number"
+    )]
+    Memory {
+        /// How many it was for.
+        samples: usize,
+        /// Why there is none.
+        source: RegionError,
+    },
+    /// LoadGen asked for a sample that is not there, or for more than fit.
+    #[error("cannot load sample {index}: {why}")]
+    Load {
+        /// Which.
+        index: usize,
+        /// Why.
+        why: String,
+    },
+    /// A sample that the model cannot take.
+    #[error(
+        "sample {index} of the data set has {bytes} bytes and fits no slot, the model's input has {largest} at most: \
+         set its `shape` on every node to what the longest sample needs"
+    )]
+    TooLong {
+        /// Which.
+        index: usize,
+        /// Its bytes.
+        bytes: u32,
+        /// Bytes of the model's input.
+        largest: usize,
+    },
+}
+
+/// Where a sample lies. `len` is 0 while it is not loaded.
+#[derive(Debug, Default)]
+struct Place {
+    offset: AtomicU64,
+    len: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Loaded {
+    /// Bytes of the region that are taken.
+    used: usize,
+    /// How often each sample is loaded: LoadGen may load one several times.
+    times: Vec<u32>,
+    /// Sum of `times`.
+    total: usize,
+    /// Memory for a sample on its way into the region, where it is compressed.
+    packing: Packing,
+}
+
+#[derive(Debug, Default)]
+struct Packing {
+    sample: Vec<u8>,
+    scratch: Vec<u8>,
+    carried: Vec<u8>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Qsl {
+    dataset: Dataset,
+    region: Arc<Region>,
+    places: Box<[Place]>,
+    near: Near,
+    performance_count: usize,
+    compression: Option<Compression>,
+    loaded: Mutex<Loaded>,
+    verifier: Option<Arc<Verifier>>,
+    verdict: Verdict,
+}
+
+impl Qsl {
+    /// Over a data set. `performance_count` samples may be loaded at a time (`None`: all), and lie
+    /// near the NICs.
+    ///
+    /// # Errors
+    /// [`QslError`].
+    pub fn new(
+        dataset: Dataset,
+        model: &ModelSpec,
+        performance_count: Option<usize>,
+        near: Near,
+        verifier: Option<Arc<Verifier>>,
+        verdict: Verdict,
+    ) -> Result<Self, QslError> {
+        let total = dataset.count();
+        let largest = model.max_input_bytes().unwrap_or(usize::MAX);
+        for index in 0..total {
+            let bytes = dataset.len(index).unwrap_or(0);
+            if bytes as usize > largest {
+                return Err(QslError::TooLong {
+                    index,
+                    bytes,
+                    largest,
+                });
+            }
+            if dataset.equal_len().is_some() {
+                break;
+            }
+        }
+        let performance_count = performance_count.unwrap_or(total).clamp(1, total);
+        let compression = model.compression;
+        let bytes = capacity(&dataset, performance_count, compression);
+        let region = Region::on_nodes(bytes, &near.nodes);
+        let region = region.map_err(|source| QslError::Memory {
+            samples: performance_count,
+            source,
+        })?;
+        Ok(Qsl {
+            near,
+            region: Arc::new(region),
+            places: (0..total).map(|_| Place::default()).collect(),
+            performance_count,
+            compression,
+            loaded: Mutex::new(Loaded {
+                times: vec![0; total],
+                ..Loaded::default()
+            }),
+            dataset,
+            verifier,
+            verdict,
+        })
+    }
+
+    /// The memory that samples lie in.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Where a loaded sample lies in the region: offset and length in bytes.
+    pub fn place(&self, index: usize) -> Option<(usize, u32)> {
+        let place = self.places.get(index)?;
+        match place.len.load(Ordering::Acquire) {
+            0 => None,
+            len => Some((place.offset.load(Ordering::Relaxed) as usize, len)),
+        }
+    }
+
+    /// Samples loaded at a time.
+    pub fn performance_count(&self) -> usize {
+        self.performance_count
+    }
+
+    /// Samples of the data set.
+    pub fn total(&self) -> usize {
+        self.dataset.count()
+    }
+
+    fn load(&self, indices: &[usize]) -> Result<(), QslError> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let align = stride_of(&self.dataset, self.compression);
+        for &index in indices {
+            let fail = |why: String| QslError::Load { index, why };
+            let len = self
+                .dataset
+                .len(index)
+                .ok_or_else(|| fail(format!("the data set has {}", self.total())))?;
+            loaded.total += 1;
+            loaded.times[index] += 1;
+            if loaded.times[index] > 1 {
+                continue;
+            }
+            let offset = loaded.used;
+            let bytes = match self.compression {
+                Some(Compression::Lz4) => {
+                    let packing = &mut loaded.packing;
+                    packing.sample.resize(len as usize, 0);
+                    self.read(index, &mut packing.sample)?;
+                    packing.carried.clear();
+                    compression::compress(
+                        &packing.sample,
+                        &mut packing.scratch,
+                        &mut packing.carried,
+                    );
+                    let to = self.room(index, offset, packing.carried.len())?;
+                    to.copy_from_slice(&packing.carried);
+                    packing.carried.len()
+                }
+                None => {
+                    let to = self.room(index, offset, len as usize)?;
+                    self.read(index, to)?;
+                    len as usize
+                }
+            };
+            loaded.used += bytes.next_multiple_of(align);
+            let place = &self.places[index];
+            place.offset.store(offset as u64, Ordering::Relaxed);
+            let carried = u32::try_from(bytes).map_err(|e| fail(e.to_string()))?;
+            place.len.store(carried, Ordering::Release);
+        }
+        // The next set is loaded when this one has been measured: what may be hundreds of
+        // megabytes is not kept meanwhile.
+        loaded.packing = Packing::default();
+        Ok(())
+    }
+
+    /// Reads a sample as the data set has it.
+    fn read(&self, index: usize, to: &mut [u8]) -> Result<(), QslError> {
+        self.dataset.read(index, to)?;
+        if let Some(verifier) = &self.verifier {
+            verifier.loaded(index, to);
+        }
+        Ok(())
+    }
+
+    /// Room for a sample that is being loaded: behind all that are, so that nobody reads it.
+    #[expect(clippy::mut_from_ref, reason = "whoever loads holds the lock")]
+    fn room(&self, index: usize, offset: usize, bytes: usize) -> Result<&mut [u8], QslError> {
+        // SAFETY: bytes from `used` on belong to no loaded sample, so nobody reads them: a sample
+        // is published in `places` only once they are written, by whoever holds the lock.
+        let to = unsafe { self.region.bytes_mut(offset, bytes) };
+        to.map_err(|e| QslError::Load {
+            index,
+            why: format!("{e}; set performance_sample_count to as many as LoadGen loads"),
+        })
+    }
+
+    fn unload(&self, indices: &[usize]) {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        for &index in indices {
+            let Some(times) = loaded.times.get_mut(index).filter(|t| **t > 0) else {
+                continue;
+            };
+            *times -= 1;
+            if *times == 0 {
+                self.places[index].len.store(0, Ordering::Release);
+            }
+            loaded.total -= 1;
+        }
+        // LoadGen unloads a set whole before it loads the next.
+        if loaded.total == 0 {
+            loaded.used = 0;
+        }
+    }
+}
+
+fn stride_of(dataset: &Dataset, compression: Option<Compression>) -> usize {
+    match (dataset.equal_len(), compression) {
+        (Some(_), None) => 1,
+        _ => ALIGN,
+    }
+}
+
+/// Bytes for the `count` longest samples, compressed or not: nobody knows before what they become.
+fn capacity(dataset: &Dataset, count: usize, compression: Option<Compression>) -> usize {
+    let align = stride_of(dataset, compression);
+    let prefix = compression.map_or(0, |_| compression::PREFIX_BYTES);
+    let carried = |len: u32| (len as usize + prefix).next_multiple_of(align);
+    if let Some(len) = dataset.equal_len() {
+        return carried(len).saturating_mul(count);
+    }
+    let mut lengths: Vec<usize> = (0..dataset.count())
+        .filter_map(|i| dataset.len(i))
+        .map(carried)
+        .collect();
+    lengths.sort_unstable_by(|a, b| b.cmp(a));
+    lengths.into_iter().take(count).sum()
+}
+
+impl QuerySampleLibrary for Qsl {
+    fn name(&self) -> String {
+        self.dataset.name().to_owned()
+    }
+
+    fn total_sample_count(&self) -> usize {
+        self.total()
+    }
+
+    fn performance_sample_count(&self) -> usize {
+        self.performance_count
+    }
+
+    fn load_samples(&self, indices: &[usize]) {
+        // Where memory cannot be bound to a node, it comes to lie near the cores that touch it
+        // first.
+        if let Err(error) = self.near.run(|| self.load(indices)) {
+            self.verdict.fail(ExitCode::Setup, error.to_string());
+        }
+    }
+
+    fn unload_samples(&self, indices: &[usize]) {
+        self.unload(indices);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::config::DatasetConfig;
+
+    use super::*;
+
+    fn qsl(count: usize, min: usize, max: usize, loaded: Option<usize>) -> Qsl {
+        let config = DatasetConfig::random(count, (min, max));
+        let model = ModelSpec::opaque("m", max, 8);
+        let dataset = Dataset::open(&config, &model, None).expect("sound");
+        Qsl::new(
+            dataset,
+            &model,
+            loaded,
+            Near::default(),
+            None,
+            Verdict::default(),
+        )
+        .expect("memory")
+    }
+
+    fn bytes(q: &Qsl, index: usize) -> Vec<u8> {
+        let (offset, len) = q.place(index).expect("loaded");
+        // SAFETY: the test loads nothing meanwhile.
+        unsafe { q.region.bytes(offset, len as usize) }
+            .expect("inside")
+            .to_vec()
+    }
+
+    fn own(q: &Qsl, index: usize) -> Vec<u8> {
+        let mut b = vec![0; q.dataset.len(index).expect("there") as usize];
+        q.dataset.read(index, &mut b).expect("read");
+        b
+    }
+
+    #[test]
+    fn samples_of_equal_length_lie_back_to_back() {
+        let q = qsl(10, 100, 100, None);
+        q.load(&[3, 7, 1]).expect("fits");
+        let places: Vec<_> = [3, 7, 1].iter().map(|i| q.place(*i)).collect();
+        assert_eq!(places, [Some((0, 100)), Some((100, 100)), Some((200, 100))]);
+        assert_eq!(bytes(&q, 7), own(&q, 7));
+        assert_eq!(q.place(0), None);
+    }
+
+    #[test]
+    fn ragged_samples_keep_their_length_and_a_line_of_their_own() {
+        let q = qsl(500, 1, 5000, None);
+        let all: Vec<usize> = (0..500).collect();
+        q.load(&all).expect("the region is for all of them");
+        for i in all {
+            assert_eq!(bytes(&q, i), own(&q, i));
+            assert_eq!(q.place(i).expect("loaded").0 % ALIGN, 0);
+        }
+    }
+
+    #[test]
+    fn any_set_of_the_agreed_size_fits() {
+        let q = qsl(64, 1, 4000, Some(8));
+        let mut by_length: Vec<usize> = (0..64).collect();
+        by_length.sort_by_key(|i| std::cmp::Reverse(q.dataset.len(*i)));
+        q.load(&by_length[..8]).expect("the eight longest");
+        q.unload(&by_length[..8]);
+        assert_eq!(q.place(by_length[0]), None);
+        q.load(&by_length[8..16]).expect("the room is free again");
+        let error = q.load(&by_length[..8]).expect_err("sixteen do not fit");
+        assert!(error.to_string().contains("performance_sample_count"));
+    }
+
+    #[test]
+    fn a_sample_loaded_twice_is_there_until_it_is_unloaded_twice() {
+        let q = qsl(4, 16, 16, Some(2));
+        q.load(&[2, 2, 2, 1]).expect("two different ones");
+        q.unload(&[2, 1, 2]);
+        assert_eq!(bytes(&q, 2), own(&q, 2));
+        q.unload(&[2]);
+        assert_eq!(q.place(2), None);
+        q.unload(&[2]);
+        q.load(&[0, 3]).expect("all was free");
+    }
+
+    #[test]
+    fn a_sample_that_is_not_there_is_an_error() {
+        let q = qsl(4, 16, 16, None);
+        let error = q.load(&[4]).expect_err("four samples");
+        assert_eq!(
+            error.to_string(),
+            "cannot load sample 4: the data set has 4"
+        );
+    }
+
+    #[test]
+    fn a_compressed_sample_lies_there_as_long_as_it_became() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("samples");
+        // One that repeats, one that does not, one of zeros.
+        let noise = |i: u64| xxhash_rust::xxh3::xxh3_64(&i.to_le_bytes()) as u8;
+        let all: [Vec<u8>; 3] = [
+            (0..4000).map(|i| (i / 100) as u8).collect(),
+            (0..4000).map(noise).collect(),
+            vec![0; 4000],
+        ];
+        std::fs::write(&path, all.concat()).expect("written");
+        let mut config = DatasetConfig::new(qdl::config::DatasetKind::Raw);
+        config.samples = Some(path);
+        let mut model = ModelSpec::opaque("m", 4000, 8).carried(Some(Compression::Lz4));
+        model.inputs[0].ragged = false;
+        let dataset = Dataset::open(&config, &model, None).expect("sound");
+        let verifier = Arc::new(Verifier::new(3, &model));
+        let (near, verdict) = (Near::default(), Verdict::default());
+        let q = Qsl::new(dataset, &model, None, near, Some(verifier), verdict).expect("memory");
+        q.load(&[0, 1, 2]).expect("fits");
+        let lens = [0, 1, 2].map(|i| q.place(i).expect("loaded").1 as usize);
+        assert!(lens[0] < 1000 && lens[2] < 100, "{lens:?}");
+        assert_eq!(lens[1], 4000 + compression::PREFIX_BYTES);
+        for (i, sample) in all.iter().enumerate() {
+            assert_eq!(q.place(i).expect("loaded").0 % ALIGN, 0);
+            let carried = bytes(&q, i);
+            assert_eq!(compression::decompressed_len(&carried), Ok(4000));
+            let mut back = vec![1; 4000];
+            compression::decompress(&carried, &mut back).expect("sound");
+            assert_eq!(&back, sample);
+        }
+    }
+
+    #[test]
+    fn a_sample_longer_than_the_input_is_refused() {
+        let config = DatasetConfig::random(9, (1, 64));
+        let dataset = Dataset::open(&config, &ModelSpec::opaque("m", 64, 8), None).expect("sound");
+        let model = ModelSpec::opaque("m", 2, 8);
+        let made = Qsl::new(
+            dataset,
+            &model,
+            None,
+            Near::default(),
+            None,
+            Verdict::default(),
+        );
+        assert!(matches!(made, Err(QslError::TooLong { .. })));
+    }
+}

@@ -1,0 +1,284 @@
+//! LoadGen's system under test: whatever backend there is.
+
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use fabric::{SourceId, clock::now_ns};
+use loadgen_bridge::{QuerySample, SystemUnderTest};
+use qdl::{counters::Live, dispatch::Sample};
+
+use crate::{
+    backend::Backend,
+    loadgen::{qsl::Qsl, verify::Verifier},
+    outcome::{meter::IssueThreads, phases::Phases},
+    run::exit::{ExitCode, Verdict},
+};
+
+/// Samples handed to the backend at a time: what Offline
+/// issues in one query of millions is not doubled in memory.
+const CHUNK: usize = 4096;
+
+thread_local! {
+    /// One for each issue thread, kept so that issuing allocates nothing.
+    static SCRATCH: RefCell<Vec<Sample>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What `Name()` answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NameAnswer {
+    /// The last answer.
+    pub name: String,
+    /// How long asking took, the first time.
+    pub round_trip: Option<Duration>,
+}
+
+/// See the module.
+pub struct Sut {
+    backend: Arc<dyn Backend>,
+    qsl: Arc<Qsl>,
+    verifier: Option<Arc<Verifier>>,
+    verdict: Verdict,
+    /// Clock at the first query; 0 before.
+    first_ns: AtomicU64,
+    /// Who issues.
+    issue_threads: IssueThreads,
+    answer: Mutex<Option<NameAnswer>>,
+    phases: Arc<Phases>,
+    /// Is told when the run begins.
+    live: Option<Arc<Live>>,
+}
+
+impl Sut {
+    /// Over a backend and the samples it sends.
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        qsl: Arc<Qsl>,
+        verifier: Option<Arc<Verifier>>,
+        verdict: Verdict,
+        phases: Arc<Phases>,
+    ) -> Self {
+        Sut {
+            backend,
+            qsl,
+            verifier,
+            verdict,
+            first_ns: AtomicU64::new(0),
+            issue_threads: IssueThreads::default(),
+            answer: Mutex::default(),
+            phases,
+            live: None,
+        }
+    }
+
+    /// The same, which says there when the first query was issued.
+    #[must_use]
+    pub fn beginning(mut self, live: Arc<Live>) -> Self {
+        self.live = Some(live);
+        self
+    }
+
+    /// When the first query was issued, on [`fabric::clock`].
+    pub fn first_query_ns(&self) -> Option<u64> {
+        match self.first_ns.load(Relaxed) {
+            0 => None,
+            ns => Some(ns),
+        }
+    }
+
+    /// The threads that have issued queries.
+    pub fn issue_threads(&self) -> &IssueThreads {
+        &self.issue_threads
+    }
+
+    /// What `Name()` answered, if LoadGen has asked.
+    pub fn name_answer(&self) -> Option<NameAnswer> {
+        self.answer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Turns LoadGen's samples into the backend's, and issues them.
+    fn issue(&self, samples: &[QuerySample], now: u64, scratch: &mut Vec<Sample>) {
+        if scratch.capacity() == 0 {
+            // This thread's first query, before which its scratch was not needed.
+            scratch.reserve(CHUNK);
+            self.issue_threads.add_this();
+        }
+        for chunk in samples.chunks(CHUNK) {
+            scratch.clear();
+            for s in chunk {
+                let Some((offset, len)) = self.qsl.place(s.index) else {
+                    let why = format!("LoadGen issued sample {}, which is not loaded", s.index);
+                    return self.verdict.fail(ExitCode::Setup, why);
+                };
+                scratch.push(Sample {
+                    id: s.id.to_bits(),
+                    index: s.index as u64,
+                    source: SourceId(0),
+                    offset,
+                    len,
+                    issued_ns: now,
+                    first: None,
+                    tries: Default::default(),
+                });
+            }
+            if let Some(verifier) = &self.verifier {
+                scratch.iter().for_each(|s| verifier.issued(s.id));
+            }
+            self.backend.issue(scratch);
+        }
+    }
+}
+
+impl SystemUnderTest for Sut {
+    fn name(&self) -> String {
+        self.phases.named();
+        let (name, round_trip) = self.backend.name();
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = answer.take().and_then(|a| a.round_trip);
+        *answer = Some(NameAnswer {
+            name: name.clone(),
+            round_trip: first.or(round_trip),
+        });
+        name
+    }
+
+    fn issue_query(&self, samples: &[QuerySample]) {
+        let now = now_ns();
+        if self.first_ns.load(Relaxed) == 0 {
+            self.first_ns.store(now.max(1), Relaxed);
+            if let Some(live) = &self.live {
+                live.begin(now);
+            }
+        }
+        SCRATCH.with_borrow_mut(|scratch| self.issue(samples, now, scratch));
+    }
+
+    fn flush_queries(&self) {
+        // Nothing waits for company on this side of the wire.
+        self.phases.flushed(now_ns());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loadgen_bridge::ResponseId;
+    use qdl::{config::DatasetConfig, model::ModelSpec};
+    use record::SystemRecord;
+
+    use super::*;
+    use crate::dataset::Dataset;
+    use loadgen_bridge::QuerySampleLibrary;
+
+    #[derive(Default)]
+    struct Book {
+        samples: Mutex<Vec<Sample>>,
+        calls: AtomicU64,
+    }
+
+    impl Backend for Book {
+        fn issue(&self, samples: &[Sample]) {
+            self.calls.fetch_add(1, Relaxed);
+            self.samples.lock().expect("alive").extend(samples);
+        }
+        fn name(&self) -> (String, Option<Duration>) {
+            let n = self.calls.fetch_add(1, Relaxed);
+            (format!("Network SUT {n}"), Some(Duration::from_micros(n)))
+        }
+        fn engines(&self) -> Vec<(String, record::EngineInfo)> {
+            Vec::new()
+        }
+        fn outstanding(&self) -> u64 {
+            0
+        }
+        fn completed(&self) -> u64 {
+            0
+        }
+        fn abort(&self, _: &str) {}
+        fn finish(&self) -> SystemRecord {
+            SystemRecord::default()
+        }
+    }
+
+    fn sut(count: usize) -> (Sut, Arc<Book>, Arc<Qsl>) {
+        let config = DatasetConfig::random(count, (32, 32));
+        let model = ModelSpec::opaque("m", 32, 8);
+        let dataset = Dataset::open(&config, &model, None).expect("sound");
+        let verdict = Verdict::default();
+        let qsl = Qsl::new(
+            dataset,
+            &model,
+            None,
+            fabric::os::Near::default(),
+            None,
+            verdict.clone(),
+        )
+        .expect("memory");
+        let (qsl, book) = (Arc::new(qsl), Arc::new(Book::default()));
+        (
+            Sut::new(
+                book.clone(),
+                qsl.clone(),
+                None,
+                verdict,
+                Arc::new(Phases::new(1, None)),
+            ),
+            book,
+            qsl,
+        )
+    }
+
+    fn query(indices: impl IntoIterator<Item = usize>) -> Vec<QuerySample> {
+        let sample = |(i, index): (usize, usize)| QuerySample {
+            // SAFETY: it is never handed to LoadGen.
+            id: unsafe { ResponseId::from_bits(0x1000 + i as u64) },
+            index,
+        };
+        indices.into_iter().enumerate().map(sample).collect()
+    }
+
+    #[test]
+    fn samples_go_out_from_where_they_lie_in_chunks() {
+        let (sut, book, qsl) = sut(4);
+        qsl.load_samples(&[2, 0]);
+        assert_eq!(sut.first_query_ns(), None);
+        sut.issue_query(&query((0..2 * CHUNK + 1).map(|i| 2 * (i % 2))));
+        let issued = book.samples.lock().expect("alive");
+        assert_eq!((issued.len(), book.calls.load(Relaxed)), (2 * CHUNK + 1, 3));
+        assert_eq!(
+            (issued[0].index, issued[0].offset, issued[0].len),
+            (0, 32, 32)
+        );
+        assert_eq!(
+            (issued[1].index, issued[1].offset, issued[1].id),
+            (2, 0, 0x1001)
+        );
+        assert_eq!(sut.first_query_ns(), Some(issued[0].issued_ns));
+    }
+
+    #[test]
+    fn a_sample_that_is_not_loaded_gives_the_run_up() {
+        let (sut, book, _) = sut(4);
+        sut.issue_query(&query([3]));
+        assert!(book.samples.lock().expect("alive").is_empty());
+        let failure = sut.verdict.failure().expect("noticed");
+        assert!(failure.cause.contains("sample 3"), "{failure}");
+    }
+
+    #[test]
+    fn every_question_for_the_name_is_asked_anew() {
+        let (sut, _, _) = sut(1);
+        assert_eq!(sut.name(), "Network SUT 0");
+        assert_eq!(sut.name(), "Network SUT 1");
+        let answer = sut.name_answer().expect("asked");
+        assert_eq!(answer.name, "Network SUT 1");
+        assert_eq!(answer.round_trip, Some(Duration::ZERO));
+    }
+}

@@ -1,0 +1,516 @@
+//! What a run leaves behind: `summary.json`, histograms, a page on the screen, and the exit code.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
+
+use fabric::wire::Stream;
+use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
+use qdl::{
+    config::parse_accelerator,
+    counters::{Histograms, Throughput},
+};
+use record::{
+    Accuracy, Carried, Evidence, Exit, HISTOGRAMS, LoadgenRecord, LoadgenView, Mode, NodeUse,
+    PhaseKind, PhaseRecord, RunRecord, SUMMARY, SaveError, SettingRecord, Stage, Summary,
+    SystemRecord, TIMELINE, TokenRecord, timeline::Timeline,
+};
+use report::{
+    causes::judge,
+    text::{self, with_losses, with_refusals},
+};
+use submission::{layout::Name, left};
+
+use crate::{
+    accuracy,
+    loadgen::{sut::NameAnswer, tokens::TokenFindings, verify::Findings},
+    outcome::{
+        phases::{self, Gathered},
+        reasons::{self, Judged},
+        result::{self, Ours},
+    },
+    run::exit::{ExitCode, Failure},
+    settings::Settings,
+};
+
+/// Stands in a result folder whose run must not be counted, whatever LoadGen wrote there.
+pub const INVALID_FILE: &str = "INVALID";
+/// The share of right answers, in the form of MLCommons' own scripts.
+pub const ACCURACY_FILE: &str = "accuracy.txt";
+
+/// A report that cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// A file.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A histogram.
+    #[error(transparent)]
+    Histograms(#[from] SaveError),
+}
+
+/// All that is known of a run that has ended, however it did.
+pub struct Ended<'a> {
+    /// This node's name.
+    pub node: &'a str,
+    /// What LoadGen was told.
+    pub settings: &'a Settings,
+    /// What LoadGen said, if it came to its end.
+    pub outcome: Option<TestOutcome>,
+    /// Why the run was given up, if it was.
+    pub failure: Option<Failure>,
+    /// The fabric, and why the Network division would not permit it.
+    pub fabric: (&'static str, Vec<String>),
+    /// What the backend counted.
+    pub system: SystemRecord,
+    /// All rails' histograms.
+    pub histograms: Histograms,
+    /// What was recorded in each phase.
+    pub phases: Vec<Gathered>,
+    /// Why it would not count in a submission, a line each.
+    pub would_not_count: Vec<String>,
+    /// This node's own settings.
+    pub own_settings: Vec<SettingRecord>,
+    /// Bytes of requests and responses of recorded samples.
+    pub carried: (u64, u64),
+    /// Second by second.
+    pub throughput: Throughput,
+    /// What `Name()` answered.
+    pub name: Option<NameAnswer>,
+    /// What this program was used for while LoadGen's clock ran.
+    pub used: NodeUse,
+    /// Right answers.
+    pub accuracy: Option<Accuracy>,
+    /// What is to be known of them, or why they were not counted.
+    pub accuracy_note: Option<String>,
+    /// What verification found, if responses were verified.
+    pub verified: Option<Findings>,
+    /// Where answers are tokens that their engine counts.
+    pub tokens: Option<TokenEnd>,
+    /// The run along its own clock.
+    pub timeline: Timeline,
+    /// When the run began.
+    pub started: SystemTime,
+    /// From the first sample to the last.
+    pub duration: Duration,
+}
+
+/// What a run of tokens counted beside its histograms.
+#[derive(Clone, Debug, Default)]
+pub struct TokenEnd {
+    /// When tokens left the accelerator.
+    pub stream: Stream,
+    /// LoadGen measured tokens: an answer that is none is an error.
+    pub measured: bool,
+    /// First tokens reported to LoadGen, where it wants them.
+    pub first_tokens: Option<u64>,
+    /// Parts handed over.
+    pub parts_taken: u64,
+    /// What was wrong.
+    pub found: TokenFindings,
+}
+
+impl Ended<'_> {
+    /// The summary, and the exit code that follows.
+    pub fn summary(&self) -> (Summary, ExitCode) {
+        let mut run = self.record();
+        let agrees = run.close();
+        run.limits = judge(&run);
+        let (code, reason) = self.verdict(agrees, &run.mismatches);
+        let valid = match code {
+            // What nobody asks is not judged.
+            ExitCode::Good if self.settings.own_length => None,
+            ExitCode::Good => run.valid,
+            _ => Some(false),
+        };
+        run.valid = valid;
+        let own_word = code == ExitCode::Invalid && self.token_faults().1.as_ref() == Some(&reason);
+        if code > ExitCode::Invalid || own_word {
+            run.reasons.insert(0, reason.clone());
+        }
+        run.exit = Exit {
+            code: code.code(),
+            reason,
+        };
+        let answer = self.name.clone().unwrap_or_default();
+        let summary = Summary {
+            node: self.node.to_owned(),
+            name: answer.name,
+            name_round_trip_us: answer.round_trip.map(|d| d.as_nanos() as f64 / 1000.0),
+            run,
+        };
+        (summary, code)
+    }
+
+    fn record(&self) -> RunRecord {
+        let test = &self.settings.runs;
+        let answered = self.system.ledger.answered;
+        let (fabric, fabric_notes) = &self.fabric;
+        let throughput = self.throughput.report();
+        let outcome = self.outcome.as_ref();
+        let seconds = self.duration.as_secs_f64();
+        let judged = outcome.map(|o| o.verdict).unwrap_or(Word::NotJudged);
+        let phases = self.phases();
+        let loadgen =
+            outcome.map(|o| result::record(o, self.settings.test.mode, self.judged(o, &phases)));
+        // What it ran is LoadGen's to say: its audit.config goes before what it was asked for.
+        let scenario = outcome
+            .and_then(|o| o.detail.scenario())
+            .unwrap_or(test.scenario);
+        let mode = result::mode(self.mode());
+        let settings = self.settings.provenance.records(scenario);
+        RunRecord {
+            scenario: scenario.name().to_owned(),
+            mode,
+            fabric: (*fabric).to_owned(),
+            fabric_notes: fabric_notes.clone(),
+            would_not_count: self.would_not_count.clone(),
+            valid: match judged {
+                Word::Valid => Some(true),
+                Word::Invalid => Some(false),
+                Word::NotJudged => None,
+            },
+            reasons: match self.own_data() {
+                Some(Ok(_)) => Vec::new(),
+                _ => self.reasons(),
+            },
+            samples: answered,
+            per_s: per_s(outcome, answered, seconds),
+            target_qps: self
+                .target_qps(loadgen.as_ref())
+                .filter(|_| mode != Mode::Accuracy),
+            duration_s: seconds,
+            accuracy: self.accuracy.map(|a| a.share),
+            labelled: self.accuracy,
+            accuracy_note: self.accuracy_note.clone(),
+            loadgen,
+            phases,
+            settings: settings
+                .into_iter()
+                .chain(self.own_settings.clone())
+                .collect(),
+            setting_notes: self.settings.provenance.notes(),
+            stages: self.histograms.table(),
+            uneven: self.histograms.uneven(),
+            verified: self.verified.as_ref().map(Findings::record),
+            tokens: self.tokens(seconds),
+            throughput,
+            carried: Carried::new(self.carried.0, self.carried.1, seconds),
+            evidence: Evidence {
+                node: self.used.clone(),
+                loadgen: outcome.map(|o| self.loadgen_view(o)),
+            },
+            system: self.system(),
+            ..RunRecord::default()
+        }
+    }
+
+    /// What the system under test counted, with each accelerator's rule for batches from the copy
+    /// of its configuration.
+    fn system(&self) -> SystemRecord {
+        let mut system = self.system.clone();
+        let copies = self.settings.folder().join(left::FOLDER);
+        for a in &mut system.accelerators {
+            let Ok(node) = Name::new(&a.node) else {
+                continue;
+            };
+            let copy = copies.join(left::accelerator_yaml(&node));
+            let text = fs::read_to_string(&copy).unwrap_or_default();
+            let config = parse_accelerator(&text, &copy.to_string_lossy(), &copies).ok();
+            let batching = config.and_then(|mut c| {
+                // A model of a fixed batch runs no more than that.
+                if let Ok(most @ 1..) = usize::try_from(a.used.engine.max_batch) {
+                    c.engine.max_batch = c.engine.max_batch.min(most);
+                }
+                accelerator::engine::batching(&c.engine)
+            });
+            a.batching = batching.unwrap_or_default();
+        }
+        system
+    }
+
+    /// The mode that LoadGen ran, or was to run where it came to no end.
+    fn mode(&self) -> TestMode {
+        let ran = self.outcome.as_ref().and_then(|o| o.detail.mode());
+        ran.unwrap_or(self.settings.runs.mode)
+    }
+
+    /// The phases, under LoadGen's names for them.
+    fn phases(&self) -> Vec<PhaseRecord> {
+        let said = self.outcome.as_ref().map(|o| &o.detail.phases[..]);
+        phases::records(&self.phases, said.unwrap_or_default(), self.mode())
+    }
+
+    /// What we recorded of the phase that LoadGen's result is about.
+    fn judged<'a>(&self, outcome: &TestOutcome, phases: &'a [PhaseRecord]) -> Option<Ours<'a>> {
+        let peak = outcome.detail.peak_qps;
+        let mut both = phases.iter().zip(&self.phases).rev();
+        let judged = both.find(|(p, _)| match p.kind {
+            PhaseKind::Accuracy => false,
+            PhaseKind::Performance => true,
+            PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
+        });
+        judged.map(|(p, gathered)| {
+            let round_trips = gathered.histograms.stage(Stage::RoundTrip);
+            Ours {
+                stages: &p.stages,
+                shortest_us: round_trips.min() as f64 / 1000.0,
+                told_us: gathered.told.mean_us(),
+            }
+        })
+    }
+
+    /// The rate that was asked for: in find-peak the one that it ended with.
+    fn target_qps(&self, loadgen: Option<&LoadgenRecord>) -> Option<f64> {
+        let peak = loadgen.and_then(|l| l.peak_qps);
+        peak.or_else(|| self.settings.target_qps())
+    }
+
+    /// Why LoadGen's result is not valid.
+    fn reasons(&self) -> Vec<String> {
+        let Some(outcome) = &self.outcome else {
+            return Vec::new();
+        };
+        let record = result::record(outcome, self.settings.test.mode, None);
+        reasons::reasons(&Judged {
+            outcome,
+            record: &record,
+            given: &self.settings.provenance,
+            seconds: self.duration.as_secs_f64(),
+        })
+    }
+
+    /// Of a test that asks for its own data and not for a valid run, where LoadGen came to its end
+    /// without an error: how many answers lie in its accuracy log, or what is missing there.
+    fn own_data(&self) -> Option<Result<u64, String>> {
+        let outcome = self.outcome.as_ref().filter(|o| o.errors == 0)?;
+        if !self.settings.own_length || outcome.verdict == Word::NotJudged {
+            return None;
+        }
+        let number = |name: &str| outcome.detail.number(&format!("effective_{name}"));
+        let target = number("accuracy_log_sampling_target").unwrap_or(0.0);
+        let least = number("min_sample_count").unwrap_or(1.0);
+        // Of fewer samples than its target LoadGen logs all, else a random part.
+        let all = target >= least.max(1.0);
+        let wanted = if all { least as u64 } else { 1 };
+        let log = AccuracyLog::open(&outcome.files.accuracy);
+        let read = log.and_then(|log| log.into_iter().try_fold(0, |n, r| r.map(|_| n + 1)));
+        Some(match read {
+            Ok(n) if n >= wanted => Ok(n),
+            Ok(n) => Err(format!("its accuracy log has {n} answers of {wanted}")),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
+    /// LoadGen's own time, beside its bound on it, which Server alone has.
+    fn loadgen_view(&self, outcome: &TestOutcome) -> LoadgenView {
+        let test = &self.settings.runs;
+        let us = |ns: u64| ns as f64 / 1000.0;
+        let far = |p: &f64| (p - test.server_target_latency_percentile).abs();
+        let reported = [0.5, 0.9, 0.95, 0.97, 0.99, 0.999].into_iter();
+        let nearest = reported.min_by(|a, b| far(a).total_cmp(&far(b)));
+        let server = test.scenario == Scenario::Server;
+        let bounded = server && !test.use_token_latencies;
+        let scheduled = outcome.statistics.get("Scheduled samples per second");
+        LoadgenView {
+            scheduled_per_s: scheduled.copied().filter(|_| server),
+            bounded_us: outcome.latency_ns(nearest.unwrap_or(0.99)) / 1000.0,
+            bound_us: bounded.then(|| us(test.server_target_latency_ns)),
+        }
+    }
+
+    /// Times of tokens, beside LoadGen's bounds on them, which Server alone has.
+    fn tokens(&self, seconds: f64) -> Option<TokenRecord> {
+        let (end, histograms) = (self.tokens.as_ref()?, self.histograms.tokens()?);
+        let test = &self.settings.runs;
+        let bounded = end.measured && test.scenario == Scenario::Server;
+        let limit = |ns: u64| bounded.then_some(ns as f64 / 1000.0);
+        let first = end.first_tokens.is_some() || end.stream != Stream::None;
+        let record = histograms.record_of(seconds, first);
+        Some(TokenRecord {
+            stream: end.stream.to_string(),
+            per_s: tokens_per_s(self.outcome.as_ref()).unwrap_or(record.per_s),
+            // Not 99.00000000000001.
+            limit_percentile: bounded
+                .then(|| (test.server_target_latency_percentile * 1e7).round() / 1e5),
+            ttft_limit_us: limit(test.server_ttft_latency),
+            tpot_limit_us: limit(test.server_tpot_latency),
+            parts_taken: end.parts_taken,
+            first_tokens: end.first_tokens,
+            too_short: end.found.too_short,
+            contradicted: end.found.contradicted,
+            faults: end.found.faults.clone(),
+            ..record
+        })
+    }
+
+    /// Answers that contradict what was reported, or that are none; the first in words.
+    fn token_faults(&self) -> (Option<String>, Option<String>) {
+        let Some(found) = self.tokens.as_ref().map(|t| &t.found) else {
+            return (None, None);
+        };
+        let said = |n: u64, what: &str, word: &str| {
+            let first = found.faults.iter().find(|f| f.contains(word));
+            let first = first.map_or_else(String::new, |f| format!("; the first: {f}"));
+            (n > 0).then(|| format!("{n} {what}{first}"))
+        };
+        (
+            said(
+                found.contradicted,
+                "samples were sent again and began with another token than was reported",
+                "was sent again",
+            ),
+            said(
+                found.too_short,
+                "answers were not two tokens or more",
+                "was answered with",
+            ),
+        )
+    }
+
+    /// How the process ends, and why.
+    fn verdict(&self, agrees: bool, mismatches: &[String]) -> (ExitCode, String) {
+        // A wrong answer is worse than a lost peer, and
+        // what was never answered is the lost peer's doing.
+        let wrong = self
+            .verified
+            .as_ref()
+            .filter(|v| v.mismatches + v.duplicates > 0 || self.failure.is_none());
+        if let Some(complaint) = wrong.and_then(Findings::complaint) {
+            return (ExitCode::Mismatch, complaint);
+        }
+        let (contradicted, too_short) = self.token_faults();
+        if let Some(complaint) = contradicted {
+            return (ExitCode::Mismatch, complaint);
+        }
+        if let Some(failure) = &self.failure {
+            return (failure.code, failure.cause.clone());
+        }
+        if !agrees {
+            let all = mismatches.join("; ");
+            return (ExitCode::Mismatch, format!("counts do not agree: {all}"));
+        }
+        if let Some(complaint) = too_short {
+            return (ExitCode::Invalid, complaint);
+        }
+        let Some(outcome) = &self.outcome else {
+            return (ExitCode::Lost, "LoadGen came to no result".to_owned());
+        };
+        match self.own_data() {
+            Some(Ok(n)) => {
+                let says = match outcome.verdict {
+                    Word::Invalid => "; LoadGen says INVALID, which the test does not ask",
+                    _ => "",
+                };
+                let words = format!(
+                    "the compliance test's own data are complete: {n} answers are logged{says}"
+                );
+                return (ExitCode::Good, self.with_losses(&words));
+            }
+            Some(Err(why)) => {
+                return (
+                    ExitCode::Invalid,
+                    format!("the compliance test's own data are not complete: {why}"),
+                );
+            }
+            None => {}
+        }
+        if outcome.verdict == Word::Invalid {
+            let first = self.reasons().into_iter().next();
+            let why = first.unwrap_or_else(|| "see mlperf_log_summary.txt".to_owned());
+            return (ExitCode::Invalid, format!("LoadGen says INVALID: {why}"));
+        }
+        if outcome.errors > 0 {
+            let first = self.reasons().into_iter().next().unwrap_or_default();
+            let n = outcome.errors;
+            return (ExitCode::Invalid, format!("{n} errors of LoadGen; {first}"));
+        }
+        match outcome.verdict {
+            Word::Valid => (ExitCode::Good, self.with_losses("valid")),
+            _ => (ExitCode::Good, self.with_losses("complete")),
+        }
+    }
+
+    /// A good word, and what was lost nevertheless.
+    fn with_losses(&self, word: &str) -> String {
+        let failed = with_refusals(&self.system.refusals, self.system.ledger.refused);
+        let lost = with_losses(&self.system.losses);
+        let with = lost.into_iter().chain(failed);
+        with.fold(word.to_owned(), |words, with| format!("{words}, {with}"))
+    }
+
+    /// Writes everything into the result folder.
+    ///
+    /// # Errors
+    /// [`ReportError`] names the file.
+    pub fn write(&self, summary: &Summary, code: ExitCode) -> Result<(), ReportError> {
+        let folder = self.settings.folder();
+        let failed = |name: &str| {
+            let path = folder.join(name);
+            |source| ReportError::Write { path, source }
+        };
+        let put = |name, bytes: &[u8]| fs::write(folder.join(name), bytes).map_err(failed(name));
+        fs::create_dir_all(folder).map_err(|source| ReportError::Write {
+            path: folder.to_owned(),
+            source,
+        })?;
+        let no_tokens = summary.run.tokens.as_ref().is_some_and(|t| t.too_short > 0);
+        if code > ExitCode::Invalid || no_tokens {
+            put(
+                INVALID_FILE,
+                format!("{}\n", summary.run.exit.reason).as_bytes(),
+            )?;
+        } else {
+            // A signal that came after the last query had marked it.
+            let _ = fs::remove_file(folder.join(INVALID_FILE));
+        }
+        record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
+        if let Some(accuracy) = &summary.run.labelled {
+            put(ACCURACY_FILE, accuracy::line(accuracy).as_bytes())?;
+        }
+        record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE))?;
+        let histograms = self.histograms.all();
+        record::save(&histograms, folder, HISTOGRAMS, self.started, self.duration)?;
+        Ok(())
+    }
+}
+
+/// The page on the screen, in colours or not.
+pub fn print(summary: &Summary, colors: bool) {
+    // Nobody may be reading any more; the files are written.
+    let _ = writeln!(io::stdout(), "{}", text::summary(summary, colors));
+}
+
+/// What summary.json holds, on standard output.
+pub fn print_json(summary: &Summary) {
+    if let Ok(text) = serde_json::to_string_pretty(summary) {
+        let _ = writeln!(io::stdout(), "{text}");
+    }
+}
+
+/// LoadGen's figure where it is a rate; else samples over time.
+fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
+    match outcome.and_then(|o| o.figure) {
+        Some(Figure::CompletedSamplesPerSecond(r) | Figure::SamplesPerSecond(r)) => r,
+        _ if seconds > 0.0 => (samples as f64 / seconds * 1000.0).round() / 1000.0,
+        _ => 0.0,
+    }
+}
+
+/// LoadGen's own figure of tokens, where it gives one.
+fn tokens_per_s(outcome: Option<&TestOutcome>) -> Option<f64> {
+    let statistics = &outcome?.statistics;
+    let names = ["Completed tokens per second", "Tokens per second"];
+    names.iter().find_map(|name| statistics.get(*name)).copied()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,381 @@
+//! Endings of runs: their codes, their words, and what they leave in the folder.
+
+use std::path::Path;
+
+use loadgen_bridge::{Detail, LogSettings, TestSettings};
+use qdl::counters::{SampleTimes, TokenSizes};
+use record::{LOOPBACK_NOTE, Ledger, TokenTime};
+
+use super::*;
+use crate::run::folder::Place;
+
+pub(crate) fn settings(folder: &Path) -> Settings {
+    let test = TestSettings {
+        scenario: Scenario::Server,
+        server_target_qps: 50.0,
+        ..TestSettings::default()
+    };
+    Settings {
+        runs: test.clone(),
+        test,
+        own_length: false,
+        own_folder: true,
+        log: LogSettings {
+            outdir: folder.to_owned(),
+            ..LogSettings::default()
+        },
+        audit: None,
+        provenance: Default::default(),
+    }
+}
+
+fn outcome(settings: &Settings, verdict: Word) -> TestOutcome {
+    TestOutcome {
+        verdict,
+        figure: Some(Figure::CompletedSamplesPerSecond(49.5)),
+        files: settings.log.files(),
+        ..TestOutcome::default()
+    }
+}
+
+/// A run of five samples in which everything went well.
+fn ended(settings: &Settings) -> Ended<'_> {
+    let mut histograms = Histograms::new();
+    (0..5).for_each(|_| histograms.record(&SampleTimes::default()));
+    let mut throughput = Throughput::new(0);
+    throughput.sample(2_000_000_000, 5);
+    Ended {
+        node: "front-01",
+        settings,
+        outcome: Some(outcome(settings, Word::Valid)),
+        failure: None,
+        fabric: ("tcp", vec![LOOPBACK_NOTE.to_owned()]),
+        system: SystemRecord {
+            ledger: Ledger {
+                issued: 5,
+                answered: 5,
+                posted: 5,
+                responses: 5,
+                ..Ledger::default()
+            },
+            ..SystemRecord::default()
+        },
+        histograms,
+        phases: vec![],
+        own_settings: vec![],
+        would_not_count: Vec::new(),
+        carried: (500, 40),
+        throughput,
+        name: Some(NameAnswer {
+            name: "Network SUT: a".to_owned(),
+            round_trip: Some(Duration::from_micros(120)),
+        }),
+        used: NodeUse::default(),
+        accuracy: None,
+        accuracy_note: None,
+        verified: None,
+        tokens: None,
+        started: SystemTime::UNIX_EPOCH,
+        timeline: Timeline::default(),
+        duration: Duration::from_secs(2),
+    }
+}
+
+fn failure(code: ExitCode) -> Option<Failure> {
+    Some(Failure {
+        code,
+        cause: "dgx-01 is gone".to_owned(),
+    })
+}
+
+#[test]
+fn a_good_run_is_valid() {
+    let s = settings(Path::new("x"));
+    let (summary, code) = ended(&s).summary();
+    assert_eq!((code, summary.run.valid), (ExitCode::Good, Some(true)));
+    assert_eq!(summary.name_round_trip_us, Some(120.0));
+    assert_eq!(
+        (summary.run.per_s, summary.run.target_qps),
+        (49.5, Some(50.0))
+    );
+    assert_eq!(summary.run.fabric_notes, [LOOPBACK_NOTE]);
+    assert_eq!(summary.run.throughput.per_second, [2, 3]);
+}
+
+#[test]
+fn an_accuracy_run_is_complete_and_not_judged() {
+    let mut s = settings(Path::new("x"));
+    s.runs.mode = TestMode::AccuracyOnly;
+    let mut e = ended(&s);
+    e.outcome = Some(TestOutcome {
+        figure: None,
+        ..outcome(&s, Word::NotJudged)
+    });
+    let (summary, code) = e.summary();
+    assert_eq!((code, summary.run.valid), (ExitCode::Good, None));
+    assert_eq!((summary.run.per_s, summary.run.target_qps), (2.5, None));
+}
+
+#[test]
+fn each_ending_has_its_code() {
+    let s = settings(Path::new("x"));
+    let code = |spoil: fn(&mut Ended<'_>, &Settings)| {
+        let mut e = ended(&s);
+        spoil(&mut e, &s);
+        let (summary, code) = e.summary();
+        assert_eq!(summary.run.valid, Some(false));
+        assert_eq!(summary.run.exit.code, code.code());
+        code
+    };
+    assert_eq!(
+        code(|e, s| e.outcome = Some(outcome(s, Word::Invalid))),
+        ExitCode::Invalid
+    );
+    assert_eq!(
+        code(|e, _| e.outcome.as_mut().expect("there").errors = 1),
+        ExitCode::Invalid
+    );
+    assert_eq!(
+        code(|e, _| e.failure = failure(ExitCode::Lost)),
+        ExitCode::Lost
+    );
+    assert_eq!(
+        code(|e, _| e.failure = failure(ExitCode::Interrupted)),
+        ExitCode::Interrupted
+    );
+    assert_eq!(code(|e, _| e.system.ledger.issued = 6), ExitCode::Mismatch);
+    assert_eq!(
+        code(|e, _| {
+            e.verified = Some(Findings {
+                lost: 1,
+                ..Findings::default()
+            });
+        }),
+        ExitCode::Mismatch
+    );
+    // After an abort it is no wonder that samples were not answered; a wrong answer is wrong.
+    assert_eq!(
+        code(|e, _| {
+            e.failure = failure(ExitCode::Lost);
+            e.verified = Some(Findings {
+                lost: 1,
+                ..Findings::default()
+            });
+        }),
+        ExitCode::Lost
+    );
+    assert_eq!(
+        code(|e, _| {
+            e.failure = failure(ExitCode::Lost);
+            e.verified = Some(Findings {
+                mismatches: 1,
+                ..Findings::default()
+            });
+        }),
+        ExitCode::Mismatch
+    );
+    assert_eq!(code(|e, _| e.outcome = None), ExitCode::Lost);
+}
+
+/// The same run with answers of three tokens.
+fn of_tokens(settings: &Settings) -> Ended<'_> {
+    let mut histograms = Histograms::of_tokens(TokenSizes {
+        input: 4,
+        output: 4,
+    });
+    let times = SampleTimes {
+        seen_ns: 5_000,
+        first_ns: 1_000,
+        completed_ns: 5_000,
+        bytes_in: 12,
+        parts: 2,
+        ..SampleTimes::default()
+    };
+    (0..5).for_each(|_| histograms.record(&times));
+    Ended {
+        histograms,
+        tokens: Some(TokenEnd {
+            stream: Stream::First,
+            measured: true,
+            first_tokens: Some(5),
+            parts_taken: 5,
+            found: TokenFindings::default(),
+        }),
+        ..ended(settings)
+    }
+}
+
+#[test]
+fn a_run_of_tokens_says_when_they_came_beside_loadgens_bounds() {
+    let mut s = settings(Path::new("x"));
+    s.runs.server_ttft_latency = 2_000_000_000;
+    s.runs.server_tpot_latency = 100_000_000;
+    let (summary, code) = of_tokens(&s).summary();
+    assert_eq!(code, ExitCode::Good, "{:?}", summary.run.mismatches);
+    let t = summary.run.tokens.as_ref().expect("tokens");
+    assert_eq!((t.tokens, t.per_s, t.first_tokens), (15, 7.5, Some(5)));
+    assert_eq!(t.times[&TokenTime::Ttft].p99_us, 1.0);
+    assert_eq!(t.times[&TokenTime::Tpot].p99_us, 2.0);
+    let json = serde_json::to_value(&summary).expect("JSON");
+    assert_eq!(json["tokens"]["ttft_limit_us"], 2_000_000.0);
+    assert_eq!(json["tokens"]["times"]["tpot"]["p99_us"], 2.0);
+    let text = text::summary(&summary, false);
+    for words in [
+        "mean  p99 limit\n",
+        "2.00 s\n",
+        "100 ms\n",
+        "15 answered: 7.50/s; stream first, 2.00 parts",
+    ] {
+        assert!(text.contains(words), "{text} lacks {words}");
+    }
+    assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
+    // Offline has no bounds.
+    s.runs.scenario = Scenario::Offline;
+    let (summary, _) = of_tokens(&s).summary();
+    let t = summary.run.tokens.expect("tokens");
+    assert_eq!((t.ttft_limit_us, t.tpot_limit_us), (None, None));
+}
+
+#[test]
+fn a_run_without_tokens_says_nothing_of_them() {
+    let s = settings(Path::new("x"));
+    let (summary, _) = ended(&s).summary();
+    let json = serde_json::to_value(&summary).expect("JSON");
+    assert!(json.get("tokens").is_none());
+    let text = text::summary(&summary, false);
+    assert!(!text.contains("TTFT") && !text.contains("tokens"), "{text}");
+}
+
+#[test]
+fn faults_of_tokens_have_their_codes_and_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let s = settings(folder.path());
+    let end = |spoil: &dyn Fn(&mut TokenEnd)| {
+        let mut e = of_tokens(&s);
+        spoil(e.tokens.as_mut().expect("tokens"));
+        let (summary, code) = e.summary();
+        e.write(&summary, code).expect("written");
+        assert_eq!(summary.run.valid, Some(false));
+        let invalid = fs::read_to_string(folder.path().join(INVALID_FILE)).expect("there");
+        assert_eq!(invalid.trim_end(), summary.run.exit.reason);
+        (code, summary)
+    };
+    let (code, summary) = end(&|t| {
+        t.found.too_short = 2;
+        t.found.faults = vec!["engine: sample 7 was answered with 1 token by acc-a".to_owned()];
+    });
+    assert_eq!(code, ExitCode::Invalid);
+    let words = "2 answers were not two tokens or more; the first: engine: sample 7 was";
+    assert!(summary.run.exit.reason.starts_with(words));
+    assert_eq!(summary.run.reasons[0], summary.run.exit.reason);
+    let json = serde_json::to_value(&summary).expect("JSON");
+    assert_eq!(json["tokens"]["too_short"], 2);
+    assert!(text::summary(&summary, false).contains("2 answers were no two tokens"));
+
+    let (code, summary) = end(&|t| {
+        t.found.contradicted = 1;
+        t.found.faults = vec!["sample 5 was sent again, and began with token 3".to_owned()];
+    });
+    assert_eq!(code, ExitCode::Mismatch);
+    assert!(summary.run.exit.reason.contains("sample 5 was sent again"));
+
+    let (code, summary) = end(&|t| t.first_tokens = Some(4));
+    assert_eq!(code, ExitCode::Mismatch);
+    assert!(
+        summary
+            .run
+            .exit
+            .reason
+            .contains("first tokens reported is 4")
+    );
+}
+
+#[test]
+fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut s = settings(&folder.path().join("deep/er"));
+    let mut e = ended(&s);
+    e.failure = failure(ExitCode::Lost);
+    let (summary, code) = e.summary();
+    e.write(&summary, code).expect("written");
+    let read = |name: &str| fs::read_to_string(s.folder().join(name)).expect("there");
+    assert_eq!(read(INVALID_FILE), "dgx-01 is gone\n");
+    let json: serde_json::Value = serde_json::from_str(&read(SUMMARY)).expect("JSON");
+    assert_eq!(json["valid"], false);
+    assert_eq!(json["exit"]["code"], 3);
+    assert_eq!(json["reasons"][0], "dgx-01 is gone");
+    assert!(s.folder().join("latency.hlog").is_file());
+    let logs = s.log.files();
+    for log in [logs.summary, logs.detail, logs.accuracy, logs.trace] {
+        fs::write(log, "LoadGen's").expect("written");
+    }
+    fs::write(s.folder().join("notes.txt"), "somebody's own").expect("written");
+    let place = Place::take(&mut s, true).expect("forced");
+    place.settle(ExitCode::Good).expect("settled");
+    let left = fs::read_dir(s.folder()).expect("a folder");
+    let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
+    assert_eq!(left, ["notes.txt"]);
+}
+
+#[test]
+fn logs_that_carry_their_date_stay() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut s = settings(folder.path());
+    s.log.prefix_with_datetime = true;
+    let log = folder
+        .path()
+        .join("mlperf_log_2026-11-21T12:00:00Z_summary.txt");
+    fs::write(&log, "LoadGen's").expect("written");
+    Place::take(&mut s, true).expect("free");
+    assert!(log.is_file());
+}
+
+#[test]
+fn a_test_that_sets_its_own_length_is_complete_with_its_own_data_and_never_valid() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut s = settings(folder.path());
+    let end = |s: &Settings, log: &str, errors| {
+        let mut e = ended(s);
+        let mut outcome = outcome(s, Word::Invalid);
+        let key = |key: &str, value: u8| {
+            format!(":::MLLOG {{\"key\": \"{key}\", \"value\": {value}, \"time_ms\": 1.0}}\n")
+        };
+        let text = key("effective_min_sample_count", 2)
+            + &key("effective_accuracy_log_sampling_target", 100);
+        outcome.detail = Detail::read(text.as_bytes()).expect("a log");
+        outcome.errors = errors;
+        fs::write(&outcome.files.accuracy, log).expect("written");
+        e.outcome = Some(outcome);
+        let (summary, code) = e.summary();
+        (code, summary.run.valid, summary.run.exit.reason)
+    };
+    let answer = "{ \"seq_id\" : 0, \"qsl_idx\" : 7, \"data\" : \"00\" }";
+    let whole = format!("[\n{answer},\n{answer}\n]\n");
+    let (code, ..) = end(&s, &whole, 0);
+    assert_eq!(
+        code,
+        ExitCode::Invalid,
+        "an ordinary run is asked to be valid"
+    );
+    s.own_length = true;
+    let (code, valid, reason) = end(&s, &whole, 0);
+    assert_eq!((code, valid), (ExitCode::Good, None));
+    assert!(
+        reason.contains("2 answers are logged; LoadGen says INVALID"),
+        "{reason}"
+    );
+    for log in [
+        "[\n]\n".to_owned(),
+        format!("[\n{answer}\n]\n"),
+        "[".to_owned(),
+    ] {
+        let (code, valid, reason) = end(&s, &log, 0);
+        assert_eq!((code, valid), (ExitCode::Invalid, Some(false)), "{reason}");
+        assert!(reason.contains("not complete"), "{reason}");
+    }
+    assert_eq!(
+        end(&s, &whole, 1).0,
+        ExitCode::Invalid,
+        "LoadGen logged an error"
+    );
+}

@@ -1,0 +1,488 @@
+//! `--check`: what would run, and what it would take. Whatever a run opens is open when this is
+//! reached; here come the NICs and, with `--local`, the engine. Nothing is sent: accelerators need
+//! not be there yet, and one that is at work for somebody else is left in peace.
+
+use std::io::Write;
+
+use fabric::{ib::locked_memory_limit, os::available_memory};
+use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
+use qdl::{
+    config::{Auth, DatasetKind, EngineConfig, FrontendConfig, Verify},
+    model::{ModelSpec, TensorSpec},
+    run::{SlotNeeds, frontend_crew},
+};
+use report::text::{Page, memory};
+
+use crate::{
+    accuracy::names_the_class,
+    backend::local,
+    loadgen::qsl::Qsl,
+    run::{exit::ExitCode, folder, memory::Estimate},
+    settings::{Settings, cli::Args},
+};
+
+/// Queries within the bound that Server takes at least, at its usual percentile of 99: early
+/// stopping wants 99 % confidence, and ln(0.01) / ln(0.99) is 458.2 (LoadGen's
+/// `early_stopping.cc`).
+pub(crate) const SERVER_QUERIES: u64 = 459;
+
+/// Opens what is left to open, and prints the page. `labels`: there are some, and they fit.
+/// `uncounted`: why the run would not count in a submission, a line each.
+///
+/// # Errors
+/// What a run would have ended with before its first sample.
+pub fn check(
+    args: &Args,
+    config: &FrontendConfig,
+    settings: &Settings,
+    plan: &Plan,
+    qsl: &Qsl,
+    labels: bool,
+    uncounted: impl Iterator<Item = String>,
+) -> Result<ExitCode, anyhow::Error> {
+    let mut page = Page::new();
+    loadgen(&mut page, settings, plan);
+    for note in settings.provenance.notes() {
+        page.fact("note", note);
+    }
+    let user_conf = args.user_conf.is_some() || config.loadgen.user_conf.is_some();
+    if user_conf || settings.runs.mode == TestMode::SubmissionRun {
+        for line in uncounted {
+            page.fact("note", format!("would not count in a submission: {line}"));
+        }
+    }
+    model_and_data(&mut page, config, qsl, labels);
+    if args.local {
+        let engine = local::check(config)?;
+        page.fact("engine", format!("--local: {engine}"));
+        let own = config.engine.as_ref();
+        let most = own.map_or(0, EngineConfig::workers);
+        page.fact(
+            "threads",
+            format!("{most} of the engine, {}", issuing(settings)),
+        );
+        if let Some(warning) = own.and_then(EngineConfig::too_many_threads) {
+            page.fact("threads", warning);
+        }
+        page.fact("memory", needed(settings, plan, qsl, 0));
+    } else {
+        let needs = SlotNeeds::of(config)?;
+        needs.check_node(config)?;
+        network(&mut page, config, &needs);
+        let nics = frontend_crew(config).threads();
+        page.fact(
+            "threads",
+            format!(
+                "{nics} of NICs, 1 of the control plane, {}",
+                issuing(settings)
+            ),
+        );
+        page.fact(
+            "memory",
+            needed(settings, plan, qsl, needs.frontend_bytes()),
+        );
+        locked(&mut page, config, qsl, &needs);
+    }
+    folder::check(settings, args.force)?;
+    page.fact("output", settings.folder().display().to_string());
+    page.fact(
+        "checked",
+        "nothing was sent and nothing measured; without --check the run begins",
+    );
+    let text = match (args.json, args.screen.quiet) {
+        (true, _) => page.json(),
+        (false, true) => String::new(),
+        (false, false) => page.to_string(),
+    };
+    // Nobody may be reading any more.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::Good)
+}
+
+fn loadgen(page: &mut Page, settings: &Settings, plan: &Plan) {
+    let test = &settings.runs;
+    let mode = match test.mode {
+        TestMode::PerformanceOnly => "performance",
+        TestMode::AccuracyOnly => "accuracy",
+        TestMode::SubmissionRun => "submission: accuracy, then performance",
+        TestMode::FindPeakPerformance => "find-peak",
+    };
+    page.fact("scenario", format!("{}, {mode}", test.scenario));
+    page.fact("loadgen", in_force(test).join(", "));
+    if let Some(audit) = &settings.audit {
+        let audit = audit.display();
+        page.fact("loadgen", format!("{audit} goes before all else; it is in"));
+    }
+    let made = |queries: Queries, mode: &str| {
+        let (count, samples) = (queries.count, queries.samples);
+        let about = if queries.exact { "" } else { "about " };
+        format!("{about}{count} of {samples} samples in all, made before {mode}")
+    };
+    if let Some(queries) = plan.accuracy {
+        page.fact("queries", made(queries, "accuracy"));
+    }
+    if let Some(queries) = plan.performance {
+        page.fact("queries", made(queries, "performance"));
+        let mut says = valid_if(test, plan, queries);
+        if settings.own_length {
+            says =
+                "its validity is not asked: audit.config sets how long it is; exit code 0 if its \
+                    own data are complete"
+                    .to_owned();
+        }
+        page.fact("valid if", says + &cut_short(test, plan, queries));
+    }
+}
+
+/// LoadGen's settings that decide how long this scenario runs and what it is judged by, under
+/// LoadGen's own names.
+fn in_force(t: &TestSettings) -> Vec<String> {
+    let mut all = match t.scenario {
+        Scenario::SingleStream => vec![format!(
+            "single_stream_expected_latency_ns {}",
+            t.single_stream_expected_latency_ns
+        )],
+        Scenario::MultiStream => vec![
+            format!(
+                "multi_stream_expected_latency_ns {}",
+                t.multi_stream_expected_latency_ns
+            ),
+            format!(
+                "multi_stream_samples_per_query {}",
+                t.multi_stream_samples_per_query
+            ),
+        ],
+        Scenario::Server => {
+            let mut all = vec![format!("server_target_qps {}", t.server_target_qps)];
+            match t.use_token_latencies {
+                true => {
+                    all.push(format!("server_ttft_latency {}", t.server_ttft_latency));
+                    all.push(format!("server_tpot_latency {}", t.server_tpot_latency));
+                }
+                false => all.push(format!(
+                    "server_target_latency_ns {}",
+                    t.server_target_latency_ns
+                )),
+            }
+            let percentile = t.server_target_latency_percentile;
+            all.push(format!("server_target_latency_percentile {percentile}"));
+            if t.server_max_async_queries > 0 {
+                all.push(format!(
+                    "server_max_async_queries {}",
+                    t.server_max_async_queries
+                ));
+            }
+            all
+        }
+        Scenario::Offline => vec![format!("offline_expected_qps {}", t.offline_expected_qps)],
+    };
+    all.push(format!("min_duration_ms {}", t.min_duration_ms));
+    all.push(format!("min_query_count {}", t.min_query_count));
+    for (name, on) in [
+        (
+            "sample_concatenate_permutation",
+            t.sample_concatenate_permutation,
+        ),
+        ("performance_issue_unique", t.performance_issue_unique),
+        ("performance_issue_same", t.performance_issue_same),
+    ] {
+        if on {
+            all.push(format!("{name} 1"));
+        }
+    }
+    for (name, value) in [
+        ("max_duration_ms", t.max_duration_ms),
+        ("max_query_count", t.max_query_count),
+    ] {
+        if value > 0 {
+            all.push(format!("{name} {value}"));
+        }
+    }
+    all
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+/// What LoadGen will ask of the run, in figures of its own; `made` before it begins.
+fn valid_if(t: &TestSettings, plan: &Plan, made: Queries) -> String {
+    let e = &plan.effective;
+    let seconds = e.min_duration_ms as f64 / 1000.0;
+    match t.scenario {
+        Scenario::SingleStream | Scenario::MultiStream => {
+            let least = e.min_query_count;
+            let queries = match t.scenario {
+                Scenario::MultiStream => format!("queries of {} samples", e.samples_per_query),
+                _ => "queries".to_owned(),
+            };
+            let least_us = seconds * 1e6 / made.count.max(1) as f64;
+            format!(
+                "it has gone on for {seconds} s and {least} {queries}, whatever they take from \
+                 {least_us:.0} us on: where they are faster, raise --target-qps"
+            )
+        }
+        Scenario::Server => {
+            let bound = match t.use_token_latencies {
+                false => format!("within {} ms", ms(t.server_target_latency_ns)),
+                true => format!(
+                    "with a first token within {} ms and {} ms for each further one",
+                    ms(t.server_ttft_latency),
+                    ms(t.server_tpot_latency)
+                ),
+            };
+            let share = (e.target_latency_percentile * 1e9).round() / 1e7;
+            let planned = made.count;
+            let few = match planned < SERVER_QUERIES && share >= 99.0 {
+                true => format!(
+                    "; WARNING: {planned} queries are too few for LoadGen's early stopping, which takes \
+                     {SERVER_QUERIES} or more: raise --target-qps, --duration-s or --samples"
+                ),
+                false => String::new(),
+            };
+            format!("{share} % of {planned} queries are answered {bound}{few}")
+        }
+        Scenario::Offline => {
+            let samples = made.samples;
+            if e.min_duration_ms == 0 {
+                return format!("its {samples} samples are answered, however fast");
+            }
+            let fastest = samples as f64 / seconds;
+            format!(
+                "its {samples} samples take {seconds} s or longer, which is {fastest:.0}/s or less: where \
+                 they are faster, raise --target-qps to the samples/s that the summary shows"
+            )
+        }
+    }
+}
+
+/// A warning where a maximum ends the run before it is long enough: LoadGen logs an error then.
+fn cut_short(t: &TestSettings, plan: &Plan, made: Queries) -> String {
+    let e = &plan.effective;
+    let least = match t.scenario {
+        // One query, which nothing cuts short.
+        Scenario::Offline => return String::new(),
+        Scenario::Server => made.count,
+        Scenario::SingleStream | Scenario::MultiStream => e.min_query_count,
+    };
+    let short = |most: u64, least: u64| most > 0 && most < least;
+    // In Server LoadGen logs the error at the last query, too.
+    let server = u64::from(t.scenario == Scenario::Server);
+    let (most, most_ms) = (e.max_query_count, e.max_duration_ms);
+    if short(most, least + server) {
+        return format!(
+            "; WARNING: max_query_count {most} ends the run with an error at query {most} of \
+             {least}: raise it above that, or leave it out"
+        );
+    }
+    if short(most_ms, e.min_duration_ms) {
+        let least = e.min_duration_ms;
+        return format!(
+            "; WARNING: max_duration_ms {most_ms} ends the run with an error before \
+             min_duration_ms {least}: raise it above that, or leave it out"
+        );
+    }
+    String::new()
+}
+
+fn tensors(model: &ModelSpec) -> String {
+    let list = |tensors: Vec<&TensorSpec>| {
+        let all: Vec<_> = tensors.into_iter().map(TensorSpec::to_string).collect();
+        all.join(", ")
+    };
+    let (inputs, outputs) = (model.inputs.iter().collect(), model.outputs().collect());
+    format!("{}: {} -> {}", model.name, list(inputs), list(outputs))
+}
+
+fn model_and_data(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, labels: bool) {
+    page.fact("model", tensors(&config.model));
+    let others = config.model.other_outputs.len();
+    if others > 0 {
+        let class = names_the_class(&config.model.output);
+        let of = format!("{class}, which is `output`; the other outputs: {others}");
+        page.fact("class", of);
+    }
+    let source = match (&config.dataset.samples, config.dataset.kind) {
+        (Some(path), _) => path.display().to_string(),
+        (None, DatasetKind::Raw | DatasetKind::Random) => "random bytes".to_owned(),
+        (None, DatasetKind::Tokens) => "random tokens".to_owned(),
+    };
+    let most = config.model.max_input_bytes().unwrap_or(0);
+    let size = match config.model.fixed_size() {
+        true => format!("of {most} bytes"),
+        false => format!("of up to {most} bytes"),
+    };
+    let (total, loaded) = (qsl.total_sample_count(), qsl.performance_sample_count());
+    page.fact(
+        "data",
+        format!("{source}: {total} samples {size}, {loaded} loaded at a time"),
+    );
+    page.fact(
+        "labels",
+        match labels {
+            true => "one for each sample: --mode accuracy gives a figure",
+            false => "none: --mode accuracy writes LoadGen's log, and gives no figure",
+        },
+    );
+    match config.verify {
+        Verify::None => {}
+        Verify::Digest => page.fact(
+            "verify",
+            "each response is compared with its sample's digest",
+        ),
+        Verify::Tokens => page.fact("verify", "each answer is compared with what `tokens` makes"),
+    }
+}
+
+fn network(page: &mut Page, config: &FrontendConfig, needs: &SlotNeeds) {
+    for accelerator in &config.accelerators {
+        page.fact(
+            "accelerators",
+            format!("{} (not asked)", accelerator.control),
+        );
+    }
+    page.fact(
+        "token",
+        match config.auth() {
+            Auth::LoopbackOnly => "none, on loopback alone".to_owned(),
+            Auth::None => "none: `auth: none`".to_owned(),
+            Auth::Token(path) => path.display().to_string(),
+        },
+    );
+    for nic in &needs.nics {
+        page.fact(
+            "nics",
+            format!(
+                "{} {}: {} connections to each accelerator, {} slots each",
+                nic.fabric, nic.label, nic.connections, nic.slots
+            ),
+        );
+    }
+    page.fact(
+        "slots",
+        format!(
+            "{} of {} B here, {}; on each accelerator {} of its memory_mib",
+            needs.slots,
+            needs.response_bytes,
+            memory(needs.frontend_bytes() as u64),
+            memory(needs.accelerator_bytes() as u64)
+        ),
+    );
+}
+
+fn issuing(settings: &Settings) -> String {
+    let own = settings.runs.server_num_issue_query_threads.max(1);
+    format!("{own} of LoadGen that issues")
+}
+
+fn needed(settings: &Settings, plan: &Plan, qsl: &Qsl, slots: usize) -> String {
+    let loaded = qsl.region().len() as u64;
+    let estimate = Estimate::of(plan, settings.runs.scenario, loaded);
+    let need = estimate.loadgen + loaded + slots as u64;
+    let mut parts = format!(
+        "{}: {} for LoadGen's {} samples, {} for loaded samples",
+        memory(need),
+        memory(estimate.loadgen),
+        estimate.samples,
+        memory(loaded),
+    );
+    if slots > 0 {
+        parts += &format!(", {} for slots", memory(slots as u64));
+    }
+    match available_memory() {
+        Some(free) if need > free => format!(
+            "{parts}; WARNING: {} are available: shorten the run or lower performance_sample_count",
+            memory(free)
+        ),
+        Some(free) => format!("{parts}; {} are available", memory(free)),
+        None => parts,
+    }
+}
+
+/// A NIC that is a device writes into locked memory.
+fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds) {
+    if config.nics.iter().all(|nic| !nic.is_ib()) {
+        return;
+    }
+    let bytes = qsl.region().len().saturating_add(needs.frontend_bytes()) as u64;
+    let limit = match locked_memory_limit() {
+        Some(limit) if limit < bytes => {
+            format!(
+                "; WARNING: the limit is {}: raise `ulimit -l`",
+                memory(limit)
+            )
+        }
+        Some(limit) => format!("; the limit is {}", memory(limit)),
+        None => "; there is no limit for this user".to_owned(),
+    };
+    page.fact(
+        "locked",
+        format!("{} of samples and slots{limit}", memory(bytes)),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use qdl::testkit::assert_has;
+
+    use super::*;
+
+    fn test(scenario: Scenario) -> TestSettings {
+        TestSettings {
+            scenario,
+            ..TestSettings::default()
+        }
+    }
+
+    /// What is asked of a run over 500 samples, and the warning where it is cut short.
+    fn asked(t: &TestSettings) -> String {
+        let plan = Plan::of(t, 500, 500).expect("sound");
+        let made = plan.performance.expect("a performance run");
+        valid_if(t, &plan, made) + &cut_short(t, &plan, made)
+    }
+
+    #[test]
+    fn what_makes_a_run_invalid_is_said_in_figures() {
+        let mut t = test(Scenario::Offline);
+        t.offline_expected_qps = 1000.0;
+        assert_has(&asked(&t), &["11000 samples", "1100/s or less"]);
+        t.sample_concatenate_permutation = true;
+        t.offline_expected_qps = 1001.0;
+        assert_has(&asked(&t), &["11500 samples", "1150/s or less"]);
+        t.min_duration_ms = 0;
+        assert_has(&asked(&t), &["500 samples are answered, however fast"]);
+
+        let mut t = test(Scenario::Server);
+        assert_has(&asked(&t), &["WARNING: 100 queries are too few"]);
+        t.sample_concatenate_permutation = true;
+        assert_has(&asked(&t), &["99 % of 500 queries"]);
+        t.max_query_count = 500;
+        assert_has(
+            &asked(&t),
+            &["max_query_count 500 ends the run with an error"],
+        );
+
+        let mut t = test(Scenario::SingleStream);
+        t.single_stream_expected_latency_ns = 20_000.0;
+        assert_has(&asked(&t), &["from 10 us on"]);
+        t.sample_concatenate_permutation = true;
+        (t.min_duration_ms, t.max_query_count) = (1, 100);
+        assert_has(&asked(&t), &["and 500 queries", "max_query_count 100 ends"]);
+        t.max_query_count = 0;
+        assert!(!asked(&t).contains("WARNING"), "{}", asked(&t));
+        let text = asked(&test(Scenario::MultiStream));
+        assert_has(&text, &["queries of 8 samples"]);
+    }
+
+    #[test]
+    fn settings_in_force_are_those_of_the_scenario() {
+        let mut t = test(Scenario::Server);
+        t.max_query_count = 7;
+        let text = in_force(&t).join(", ");
+        assert!(text.starts_with("server_target_qps 1, "), "{text}");
+        assert!(
+            text.contains("max_query_count 7") && !text.contains("max_duration"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! How the process ends, and what made it end.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// What `--help` says of the exit codes: the words of the README's table, as a test makes sure.
+pub const HELP: &str = "\
+Exit codes:
+  0    LoadGen says VALID, an accuracy run came to its end, a compliance test whose audit.config
+       sets its length has its own data whole, or --check found nothing wrong
+  1    LoadGen says INVALID, or an answer was not two tokens or more where it measures tokens
+  2    usage, configuration, data set, model, engine, or a peer that could not be reached at the
+       start: nothing was measured
+  3    no peer was left, a sample was refused three times, a connection failed its warm-up, the
+       watchdog ended the run, LoadGen threw an exception or its logs cannot be read, or the engine
+       of --local failed: the folder is marked INVALID
+  4    a response was not its sample's, a first token not its answer's, or counts do not agree
+  130  interrupted (SIGINT, SIGTERM or SIGHUP): the folder is marked INVALID";
+
+/// The exit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// LoadGen says VALID, or an accuracy run came to its end.
+    Good = 0,
+    /// LoadGen says INVALID, or logged errors.
+    Invalid = 1,
+    /// Wrong usage, configuration, data set, model or engine: nothing was measured.
+    Setup = 2,
+    /// Peers were lost, or the run was aborted.
+    Lost = 3,
+    /// A response was not its sample's, or counts do not agree.
+    Mismatch = 4,
+    /// SIGINT, SIGTERM or SIGHUP.
+    Interrupted = 130,
+}
+
+impl ExitCode {
+    /// As the system wants it.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Why a run was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The exit code that follows.
+    pub code: ExitCode,
+    /// One line for people: who, when and why.
+    pub cause: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)
+    }
+}
+
+/// Where whoever gives a run up says so. The first word stays.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict(Arc<Mutex<Option<Failure>>>);
+
+impl Verdict {
+    /// Gives the run up: LoadGen's test is aborted with the first cause given.
+    pub fn fail(&self, code: ExitCode, cause: impl Into<String>) {
+        if self.note(code, cause) {
+            let cause = self.failure().map(|f| f.cause).unwrap_or_default();
+            loadgen_bridge::abort_test(&cause);
+        }
+    }
+
+    /// Keeps the cause without touching LoadGen; true if it is the first.
+    fn note(&self, code: ExitCode, cause: impl Into<String>) -> bool {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = kept.is_none();
+        kept.get_or_insert_with(|| Failure {
+            code,
+            cause: cause.into(),
+        });
+        first
+    }
+
+    /// Why the run was given up, if it was.
+    pub fn failure(&self) -> Option<Failure> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cause_stays() {
+        let verdict = Verdict::default();
+        assert_eq!(verdict.failure(), None);
+        assert!(verdict.note(ExitCode::Lost, "dgx-01 is gone"));
+        assert!(!verdict.note(ExitCode::Mismatch, "later"));
+        let failure = verdict.failure().expect("noted");
+        assert_eq!(
+            (failure.code, failure.to_string().as_str()),
+            (ExitCode::Lost, "dgx-01 is gone")
+        );
+    }
+
+    /// The rows of the README's table for this program, as `code words`.
+    fn readme() -> Vec<String> {
+        let text = include_str!("../../../README.md").replace('`', "");
+        let (_, table) = text.split_once("| frontend | meaning |").expect("a table");
+        let rows = table.lines().skip(2).map_while(|l| l.strip_prefix("| "));
+        rows.map(|row| row.trim_end_matches(" |").replacen(" |", "", 1))
+            .collect()
+    }
+
+    #[test]
+    fn codes_and_help_are_those_of_the_manual() {
+        use ExitCode::*;
+        let codes = [Good, Invalid, Setup, Lost, Mismatch, Interrupted].map(ExitCode::code);
+        assert_eq!(codes, [0, 1, 2, 3, 4, 130]);
+        let rows = readme();
+        let first = |row: &String| row.split(' ').next().unwrap_or_default().to_owned();
+        assert_eq!(
+            rows.iter().map(first).collect::<Vec<_>>(),
+            codes.map(|code| code.to_string())
+        );
+        let words: Vec<_> = HELP.split_whitespace().collect();
+        assert_eq!(words.join(" "), format!("Exit codes: {}", rows.join(" ")));
+    }
+}

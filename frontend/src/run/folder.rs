@@ -1,0 +1,548 @@
+//! The folder of a run: a new one for each, or the one that `--output` names. A finished run in it
+//! stays, unless `--force` replaces it by another that came to its end.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use record::{HISTOGRAMS, SUMMARY, TIMELINE};
+use submission::left;
+
+use crate::{
+    live,
+    outcome::report::{ACCURACY_FILE, INVALID_FILE, ReportError},
+    run::exit::ExitCode,
+    settings::Settings,
+};
+
+/// Where a finished run waits for the end of the one that is to replace it.
+const ASIDE: &str = "replaced-run";
+/// The same while its files move in or out: what lies in it and what lies beside it are one run.
+const MOVING: &str = "replaced-run.tmp";
+/// The same while it is removed.
+const OLD: &str = "replaced-run.old";
+/// Where the run lies that was to replace another and did not come to its end.
+const UNFINISHED: &str = "unfinished-run";
+/// How a run ends that replaces no other.
+const UNENDED: [ExitCode; 3] = [ExitCode::Interrupted, ExitCode::Lost, ExitCode::Setup];
+/// How many runs may begin within the same second.
+const TRIED: u32 = 1000;
+
+/// A folder that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// There is something in it that a run would replace.
+    #[error(
+        "--output {}: {} is there, of a run that has ended; name another folder, leave --output out, or give \
+         --force to replace it", folder.display(), found.display()
+    )]
+    Taken {
+        /// The folder.
+        folder: PathBuf,
+        /// What was found.
+        found: PathBuf,
+    },
+    /// It cannot be made, or what is in it not be moved.
+    #[error("--output {}: {source}", path.display())]
+    Unusable {
+        /// The folder, or the file in it.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// What keeps a run out of the folder that `--output` names: the file of a finished run, or one
+/// that somebody else may have made.
+///
+/// # Errors
+/// [`FolderError::Taken`]; [`FolderError::Unusable`] where the folder cannot be made or written to.
+pub fn check(settings: &Settings, force: bool) -> Result<(), FolderError> {
+    let folder = settings.folder();
+    let unusable = |error| FolderError::Unusable {
+        path: folder.to_owned(),
+        source: error,
+    };
+    let there = folder.ancestors().find(|a| a.exists());
+    let there = there.filter(|a| !a.as_os_str().is_empty());
+    let there = there.unwrap_or(Path::new("."));
+    if !there.is_dir() {
+        return Err(unusable(io::ErrorKind::NotADirectory.into()));
+    }
+    writable(there).map_err(unusable)?;
+    match finished(settings).filter(|_| settings.own_folder) {
+        Some(found) if !force => Err(FolderError::Taken {
+            folder: folder.to_owned(),
+            found,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether files can be made in `folder`: one is, and removed.
+fn writable(folder: &Path) -> io::Result<()> {
+    let probe = folder.join(format!(".frontend-{}", std::process::id()));
+    fs::create_dir(&probe)?;
+    fs::remove_dir(&probe)
+}
+
+/// A file of the folder that stays without `--force`. What an interrupted run has left does not.
+fn finished(settings: &Settings) -> Option<PathBuf> {
+    let folder = settings.folder();
+    let summary = folder.join(SUMMARY);
+    if let Ok(text) = fs::read(&summary) {
+        let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        let interrupted = json["exit"]["code"] == ExitCode::Interrupted.code();
+        return (!interrupted).then_some(summary);
+    }
+    let logs = settings.log.files();
+    let others = [
+        folder.join(::report::FILE),
+        folder.join(ACCURACY_FILE),
+        logs.summary,
+    ];
+    let whole = |path: &PathBuf| fs::metadata(path).is_ok_and(|m| m.len() > 0);
+    others.into_iter().find(whole)
+}
+
+/// The names of LoadGen's logs in the folder; none where they have a date in them, which says which
+/// run they are of.
+fn logs(settings: &Settings) -> Vec<PathBuf> {
+    if settings.log.prefix_with_datetime {
+        return Vec::new();
+    }
+    let l = settings.log.files();
+    let all = [l.summary, l.detail, l.accuracy, l.trace].into_iter();
+    all.filter_map(|path| Some(path.strip_prefix(settings.folder()).ok()?.to_owned()))
+        .collect()
+}
+
+/// All files that a run may leave in `folder`, with LoadGen's logs of these names.
+fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
+    let histograms = record::file_names(HISTOGRAMS).into_iter();
+    // What marks an invalid run goes last: should anything fail before, it still stands.
+    let named = [
+        ACCURACY_FILE,
+        ::report::FILE,
+        TIMELINE,
+        SUMMARY,
+        INVALID_FILE,
+    ];
+    let own = logs.iter().map(|name| folder.join(name));
+    let own = own.chain(histograms.map(|name| folder.join(name)));
+    own.chain(left::files(folder))
+        .chain(named.map(|name| folder.join(name)))
+        .collect()
+}
+
+/// Removes them; a folder in which somebody keeps something else stays.
+fn clear(folder: &Path, logs: &[PathBuf]) -> Result<(), FolderError> {
+    for path in files(folder, logs) {
+        gone(fs::remove_file(&path)).map_err(|source| FolderError::Unusable { path, source })?;
+    }
+    leave(folder);
+    Ok(())
+}
+
+/// Removes what no run keeps: an empty folder of what it left, and the key of its live page.
+fn leave(folder: &Path) {
+    let _ = fs::remove_file(folder.join(live::KEY_FILE));
+    let _ = fs::remove_dir(folder.join(left::FOLDER));
+}
+
+/// Removes a run and its folder, unless somebody keeps something else in that.
+fn discard(folder: &Path, logs: &[PathBuf]) -> io::Result<()> {
+    clear(folder, logs).map_err(|error| match error {
+        FolderError::Unusable { source, .. } => source,
+        taken @ FolderError::Taken { .. } => io::Error::other(taken),
+    })?;
+    let _ = fs::remove_dir(folder);
+    Ok(())
+}
+
+/// Whether the run that lies in `folder` came to its end, so that it may replace another.
+fn ended(folder: &Path) -> bool {
+    let text = fs::read(folder.join(SUMMARY)).unwrap_or_default();
+    let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let code = json["exit"]["code"].as_u64();
+    code.is_some_and(|c| UNENDED.iter().all(|u| u64::from(u.code()) != c))
+}
+
+/// A folder that is this run's. A clone undoes the same when it is dropped.
+#[derive(Clone, Debug)]
+pub struct Place {
+    folder: PathBuf,
+    /// The names of LoadGen's logs.
+    logs: Vec<PathBuf>,
+    /// It was made for this run.
+    new: bool,
+    /// What lies in it is this run's.
+    taken: bool,
+    /// It is to replace a finished run, which is put aside.
+    replaces: bool,
+    settled: bool,
+}
+
+impl Place {
+    /// Makes the folder of `settings`, or makes room in it. Where nobody named it and another run
+    /// has begun in the same second it gets a number behind its name.
+    ///
+    /// # Errors
+    /// [`FolderError`].
+    pub fn take(settings: &mut Settings, force: bool) -> Result<Place, FolderError> {
+        let mut place = Place {
+            folder: settings.folder().to_owned(),
+            logs: Vec::new(),
+            new: false,
+            taken: false,
+            replaces: false,
+            settled: false,
+        };
+        let unusable = |path: &Path, source| FolderError::Unusable {
+            path: path.to_owned(),
+            source,
+        };
+        if !settings.own_folder {
+            let first = place.folder.clone();
+            let parent = first.parent().unwrap_or(Path::new("."));
+            fs::create_dir_all(parent).map_err(|e| unusable(parent, e))?;
+            for n in 2..TRIED {
+                match fs::create_dir(&place.folder) {
+                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                        let name = first.file_name().unwrap_or_default().to_string_lossy();
+                        place.folder = first.with_file_name(format!("{name}-{n}"));
+                    }
+                    made => {
+                        made.map_err(|e| unusable(&place.folder, e))?;
+                        place.new = true;
+                        break;
+                    }
+                }
+            }
+            if !place.new {
+                return Err(unusable(&first, io::ErrorKind::AlreadyExists.into()));
+            }
+            settings.log.outdir.clone_from(&place.folder);
+        } else {
+            check(settings, force)?;
+            place.new = !place.folder.exists();
+            fs::create_dir_all(&place.folder).map_err(|e| unusable(&place.folder, e))?;
+        }
+        place.logs = logs(settings);
+        place.recover().map_err(|e| unusable(&place.folder, e))?;
+        if settings.own_folder {
+            check(settings, force)?;
+        }
+        if finished(settings).is_some() {
+            place.put_aside().map_err(|e| unusable(&place.folder, e))?;
+            place.replaces = true;
+        } else {
+            clear(&place.folder, &place.logs)?;
+        }
+        place.taken = true;
+        Ok(place)
+    }
+
+    /// The run has ended with this code, and its files are written: the run that it was to replace
+    /// goes, or it comes back and this one makes room. Where the run lies now.
+    pub fn settle(mut self, code: ExitCode) -> Result<PathBuf, ReportError> {
+        self.settled = true;
+        let failed = |source| ReportError::Write {
+            path: self.folder.clone(),
+            source,
+        };
+        leave(&self.folder);
+        if !self.replaces {
+            return Ok(self.folder.clone());
+        }
+        if !UNENDED.contains(&code) {
+            self.forget().map_err(failed)?;
+            return Ok(self.folder.clone());
+        }
+        let unfinished = self.folder.join(UNFINISHED);
+        discard(&unfinished, &self.logs).map_err(failed)?;
+        self.to(UNFINISHED).map_err(failed)?;
+        self.back().map_err(failed)?;
+        Ok(unfinished)
+    }
+
+    /// Ends what a run that was killed had begun: a finished run that it had put aside comes back,
+    /// or goes where the one that was to replace it has ended too.
+    fn recover(&self) -> io::Result<()> {
+        let holds = |name: &str| {
+            let files = files(&self.folder.join(name), &self.logs);
+            files.iter().any(|path| path.is_file())
+        };
+        discard(&self.folder.join(OLD), &self.logs)?;
+        if holds(MOVING) {
+            self.unpack()?;
+        }
+        if !holds(ASIDE) {
+            return Ok(());
+        }
+        if ended(&self.folder) {
+            return self.forget();
+        }
+        discard(&self.folder.join(UNFINISHED), &self.logs)?;
+        self.to(UNFINISHED)?;
+        self.back()
+    }
+
+    /// Moves the finished run aside, all of it or nothing.
+    fn put_aside(&self) -> io::Result<()> {
+        let moving = self.folder.join(MOVING);
+        let moved = fs::create_dir_all(&moving)
+            .and_then(|()| self.to(MOVING))
+            .and_then(|()| fs::rename(&moving, self.folder.join(ASIDE)));
+        if moved.is_err() {
+            let _ = self.unpack();
+        }
+        moved
+    }
+
+    /// Removes the run that was put aside. Its folder has another name first: what is left of one
+    /// that is half gone is not taken for a run.
+    fn forget(&self) -> io::Result<()> {
+        let (aside, old) = (self.folder.join(ASIDE), self.folder.join(OLD));
+        match fs::rename(&aside, &old) {
+            Ok(()) => discard(&old, &self.logs),
+            // Somebody keeps something there.
+            Err(_) => discard(&aside, &self.logs),
+        }
+    }
+
+    /// Moves all files of the run that lies there into a folder in it.
+    fn to(&self, name: &str) -> io::Result<()> {
+        move_all(&self.folder, &self.folder.join(name), &self.logs)?;
+        leave(&self.folder);
+        Ok(())
+    }
+
+    /// Moves what was put aside back to its place, which is empty.
+    fn back(&self) -> io::Result<()> {
+        fs::rename(self.folder.join(ASIDE), self.folder.join(MOVING))?;
+        self.unpack()
+    }
+
+    /// Moves what was on its way to or from its place back there.
+    fn unpack(&self) -> io::Result<()> {
+        let moving = self.folder.join(MOVING);
+        move_all(&moving, &self.folder, &self.logs)?;
+        discard(&moving, &self.logs)
+    }
+}
+
+/// A run that did not begin leaves everything as it was.
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        if self.taken {
+            let _ = clear(&self.folder, &self.logs);
+        }
+        if self.replaces {
+            let _ = self.back();
+        }
+        if self.new {
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+}
+
+/// Moves a run's files, with the folders that they lie in.
+fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> io::Result<()> {
+    for path in files(from, logs).iter().filter(|path| path.is_file()) {
+        let Ok(name) = path.strip_prefix(from) else {
+            continue;
+        };
+        let to = to.join(name);
+        fs::create_dir_all(to.parent().unwrap_or(Path::new(".")))?;
+        fs::rename(path, to)?;
+    }
+    Ok(())
+}
+
+/// What is not there need not go.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settings of a run into `folder`, which somebody named.
+    fn settings(folder: &Path) -> Settings {
+        let mut s = crate::outcome::report::tests::settings(folder);
+        s.own_folder = true;
+        s
+    }
+
+    /// What a run leaves that ended with this code.
+    fn run(s: &Settings, code: ExitCode, words: &str) {
+        let json = format!(
+            "{{\"exit\": {{\"code\": {}}}, \"who\": \"{words}\"}}",
+            code.code()
+        );
+        fs::write(s.folder().join(SUMMARY), json).expect("written");
+        fs::write(s.log.files().summary, words).expect("written");
+        fs::write(s.folder().join(::report::FILE), words).expect("written");
+    }
+
+    fn says(path: &Path) -> String {
+        fs::read_to_string(path.join(::report::FILE)).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_finished_run_and_a_page_of_somebody_elses_stay_without_force() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(&folder.path().join("r"));
+        drop(Place::take(&mut s, false).expect("free"));
+        assert!(
+            !s.folder().exists(),
+            "a run that did not begin leaves nothing"
+        );
+        let place = Place::take(&mut s, false).expect("free");
+        run(&s, ExitCode::Invalid, "first");
+        place.settle(ExitCode::Invalid).expect("settled");
+        let error = Place::take(&mut s, false).expect_err("taken").to_string();
+        assert!(
+            error.contains("summary.json") && error.contains("--force"),
+            "{error}"
+        );
+        assert_eq!(says(s.folder()), "first");
+        fs::remove_file(s.folder().join(SUMMARY)).expect("removed");
+        let error = Place::take(&mut s, false).expect_err("a page").to_string();
+        assert!(error.contains("report.html"), "{error}");
+    }
+
+    #[test]
+    fn a_run_that_does_not_end_lies_beside_the_one_that_it_was_to_replace() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(folder.path());
+        run(&s, ExitCode::Good, "first");
+        for code in [ExitCode::Interrupted, ExitCode::Lost] {
+            let place = Place::take(&mut s, true).expect("forced");
+            assert_eq!(says(s.folder()), "", "it is put aside");
+            run(&s, code, "second");
+            let at = place.settle(code).expect("settled");
+            assert_eq!(
+                (says(s.folder()), says(&at)),
+                ("first".into(), "second".into())
+            );
+        }
+        // One that was killed comes to nothing.
+        std::mem::forget(Place::take(&mut s, true).expect("forced"));
+        drop(Place::take(&mut s, true).expect("forced"));
+        assert_eq!(says(s.folder()), "first");
+        let place = Place::take(&mut s, true).expect("forced");
+        run(&s, ExitCode::Invalid, "third");
+        place.settle(ExitCode::Invalid).expect("settled");
+        assert_eq!(says(s.folder()), "third");
+        assert!(!s.folder().join(ASIDE).exists());
+    }
+
+    #[test]
+    fn a_finished_run_that_cannot_be_put_aside_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(folder.path());
+        run(&s, ExitCode::Good, "first");
+        // Somebody's files lie where it is to go.
+        fs::create_dir(s.folder().join(ASIDE)).expect("made");
+        fs::write(s.folder().join(ASIDE).join("note"), "mine").expect("written");
+        Place::take(&mut s, true).expect_err("no room");
+        assert_eq!(says(s.folder()), "first");
+        assert!(s.folder().join(SUMMARY).is_file() && s.log.files().summary.is_file());
+        fs::remove_dir_all(s.folder().join(ASIDE)).expect("removed");
+        fs::write(s.folder().join(MOVING), "a file").expect("written");
+        Place::take(&mut s, true).expect_err("no room");
+        assert_eq!(says(s.folder()), "first");
+    }
+
+    #[test]
+    fn a_kill_between_any_two_moves_loses_no_file_of_a_finished_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(folder.path());
+        let whole = |s: &Settings| {
+            assert_eq!(says(s.folder()), "first");
+            assert!(s.folder().join(SUMMARY).is_file() && s.log.files().summary.is_file());
+        };
+        for moved in 0..3 {
+            run(&s, ExitCode::Good, "first");
+            let logs = logs(&s);
+            let moving = s.folder().join(MOVING);
+            fs::create_dir_all(&moving).expect("made");
+            let there = files(s.folder(), &logs).into_iter().filter(|f| f.is_file());
+            for file in there.take(moved).collect::<Vec<_>>() {
+                fs::rename(&file, moving.join(file.file_name().expect("a name"))).expect("moved");
+            }
+            drop(Place::take(&mut s, true).expect("forced"));
+            whole(&s);
+        }
+        // As the one that replaced it is removed.
+        let place = Place::take(&mut s, true).expect("forced");
+        run(&s, ExitCode::Good, "second");
+        std::mem::forget(place);
+        Place::take(&mut s, false).expect_err("finished");
+        assert_eq!(says(s.folder()), "second");
+        drop(Place::take(&mut s, true).expect("forced"));
+        assert_eq!(says(s.folder()), "second");
+        assert!(!s.folder().join(ASIDE).exists() && !s.folder().join(OLD).exists());
+    }
+
+    #[test]
+    fn a_file_of_somebody_elses_beside_a_run_that_goes_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(folder.path());
+        run(&s, ExitCode::Good, "first");
+        for code in [ExitCode::Lost, ExitCode::Lost, ExitCode::Good] {
+            let place = Place::take(&mut s, true).expect("forced");
+            run(&s, code, "second");
+            fs::write(s.folder().join(live::KEY_FILE), "").expect("written");
+            place.settle(code).expect("settled");
+            assert!(!s.folder().join(live::KEY_FILE).exists());
+            fs::write(s.folder().join(UNFINISHED).join("note"), "mine").expect("written");
+        }
+        assert!(s.folder().join(UNFINISHED).join("note").is_file());
+    }
+
+    #[test]
+    fn an_interrupted_run_is_replaced_without_force() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(folder.path());
+        run(&s, ExitCode::Interrupted, "first");
+        Place::take(&mut s, false).expect("free");
+    }
+
+    #[test]
+    fn each_run_has_a_new_folder_where_nobody_names_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut s = settings(&folder.path().join("results/2026-server"));
+        s.own_folder = false;
+        let mut other = s.clone();
+        let places = [&mut s, &mut other].map(|s| Place::take(s, false).expect("free"));
+        assert!(s.folder().ends_with("results/2026-server"));
+        assert!(other.folder().ends_with("results/2026-server-2"));
+        drop(places);
+        assert_eq!(
+            fs::read_dir(folder.path().join("results"))
+                .expect("there")
+                .count(),
+            0
+        );
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_said_with_the_cause() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("file"), "").expect("written");
+        let error = check(&settings(&folder.path().join("file/r")), false).expect_err("no folder");
+        assert!(error.to_string().contains("not a directory"), "{error}");
+        assert!(check(&settings(Path::new("/proc/r")), false).is_err());
+    }
+}

@@ -1,0 +1,217 @@
+//! The query sample library that LoadGen sees: once LoadGen has loaded samples, and before it
+//! issues one, the connections are warmed up with them.
+//!
+//! LoadGen loads samples anew for every phase, with all of the last one's answered:
+//! each step of find-peak, and in a submission run the performance run behind the
+//! accuracy run. Each is timed on its own, so each has its warm-up; the first must
+//! succeed, the others are as long as the loading took and leave out what is down.
+//!
+//! That is the last moment before LoadGen's clock: a connection that is warmed up earlier, and then
+//! idle while gigabytes of samples are read from a disk, has lost its congestion window again.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
+    time::Instant,
+};
+
+use fabric::SourceId;
+use loadgen_bridge::QuerySampleLibrary;
+use qdl::{
+    dispatch::{Sample, WARM_UP_ID},
+    rails::size_class,
+};
+
+use crate::{
+    backend::Backend,
+    loadgen::qsl::Qsl,
+    outcome::phases::Phases,
+    run::exit::{ExitCode, Verdict},
+};
+
+/// See the module.
+pub struct WarmLibrary {
+    qsl: Arc<Qsl>,
+    backend: Arc<dyn Backend>,
+    verdict: Verdict,
+    notes: Sender<String>,
+    phases: Arc<Phases>,
+    done: AtomicBool,
+}
+
+impl WarmLibrary {
+    /// Over the samples of `qsl`.
+    pub fn new(
+        qsl: Arc<Qsl>,
+        backend: Arc<dyn Backend>,
+        verdict: Verdict,
+        notes: Sender<String>,
+        phases: Arc<Phases>,
+    ) -> Self {
+        WarmLibrary {
+            qsl,
+            backend,
+            verdict,
+            notes,
+            phases,
+            done: AtomicBool::new(false),
+        }
+    }
+
+    /// The longest loaded sample of each size class.
+    fn samples(&self, indices: &[usize]) -> Vec<Sample> {
+        let mut longest: BTreeMap<usize, Sample> = BTreeMap::new();
+        for &index in indices {
+            let Some((offset, len)) = self.qsl.place(index) else {
+                continue;
+            };
+            let sample = Sample {
+                id: WARM_UP_ID,
+                index: index as u64,
+                source: SourceId(0),
+                offset,
+                len,
+                issued_ns: 0,
+                first: None,
+                tries: Default::default(),
+            };
+            let kept = longest.entry(size_class(len)).or_insert(sample);
+            if kept.len < len {
+                *kept = sample;
+            }
+        }
+        longest.into_values().collect()
+    }
+}
+
+impl QuerySampleLibrary for WarmLibrary {
+    fn name(&self) -> String {
+        self.qsl.name()
+    }
+
+    fn total_sample_count(&self) -> usize {
+        self.qsl.total_sample_count()
+    }
+
+    fn performance_sample_count(&self) -> usize {
+        self.qsl.performance_sample_count()
+    }
+
+    fn load_samples(&self, indices: &[usize]) {
+        let began = Instant::now();
+        self.qsl.load_samples(indices);
+        if self.verdict.failure().is_some() {
+            return;
+        }
+        if self.done.swap(true, Ordering::Relaxed) {
+            self.phases.prepare();
+            self.backend
+                .warm_up_again(&self.samples(indices), began.elapsed());
+            return;
+        }
+        match self.backend.warm_up(&self.samples(indices)) {
+            Ok(Some(line)) => {
+                // Nobody reads notes of a run that is over.
+                let _ = self.notes.send(line);
+            }
+            Ok(None) => {}
+            Err(failure) => self.verdict.fail(ExitCode::Lost, failure),
+        }
+    }
+
+    fn unload_samples(&self, indices: &[usize]) {
+        self.phases.unloaded();
+        self.qsl.unload_samples(indices);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Mutex, mpsc},
+        time::Duration,
+    };
+
+    use qdl::{config::DatasetConfig, model::ModelSpec};
+    use record::SystemRecord;
+
+    use super::*;
+    use crate::dataset::Dataset;
+
+    /// Writes down each warm-up: whether it was the first, and its samples.
+    #[derive(Default)]
+    struct Book(Mutex<Vec<(bool, Vec<u64>)>>);
+
+    impl Book {
+        fn enter(&self, first: bool, samples: &[Sample]) {
+            assert!(samples.iter().all(|s| s.id == WARM_UP_ID));
+            let indices = samples.iter().map(|s| s.index).collect();
+            self.0.lock().expect("alive").push((first, indices));
+        }
+    }
+
+    impl Backend for Book {
+        fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
+            self.enter(true, samples);
+            Ok(None)
+        }
+        fn warm_up_again(&self, samples: &[Sample], _idle: Duration) {
+            self.enter(false, samples);
+        }
+        fn issue(&self, _: &[Sample]) {}
+        fn name(&self) -> (String, Option<Duration>) {
+            (String::new(), None)
+        }
+        fn engines(&self) -> Vec<(String, record::EngineInfo)> {
+            Vec::new()
+        }
+        fn outstanding(&self) -> u64 {
+            0
+        }
+        fn completed(&self) -> u64 {
+            0
+        }
+        fn abort(&self, _: &str) {}
+        fn finish(&self) -> SystemRecord {
+            SystemRecord::default()
+        }
+    }
+
+    #[test]
+    fn every_phase_is_warmed_up_with_its_own_samples() {
+        let config = DatasetConfig::random(8, (64, 64));
+        let model = ModelSpec::opaque("m", 64, 8);
+        let dataset = Dataset::open(&config, &model, None).expect("sound");
+        let verdict = Verdict::default();
+        let qsl = Qsl::new(
+            dataset,
+            &model,
+            Some(4),
+            fabric::os::Near::default(),
+            None,
+            verdict.clone(),
+        )
+        .expect("memory");
+        let (book, (notes, _)) = (Arc::new(Book::default()), mpsc::channel());
+        let library = WarmLibrary::new(
+            Arc::new(qsl),
+            book.clone(),
+            verdict.clone(),
+            notes,
+            Arc::new(Phases::new(1, None)),
+        );
+        for phase in [[0, 1], [2, 3], [0, 1]] {
+            library.load_samples(&phase);
+            library.unload_samples(&phase);
+        }
+        let warmed = [(true, vec![0]), (false, vec![2]), (false, vec![0])];
+        assert_eq!(*book.0.lock().expect("alive"), warmed);
+        verdict.fail(ExitCode::Lost, "the run is over".to_owned());
+        library.load_samples(&[0]);
+        assert_eq!(book.0.lock().expect("alive").len(), 3, "nobody is left");
+    }
+}
