@@ -1,30 +1,30 @@
-//! `frontend --config F.yaml`: LoadGen on one side, the
-//! network (or, with `--local`, an engine) on the other. A library too, so that measurements put
-//! LoadGen before the same code.
+//! `frontend --config F.yaml`: connects LoadGen to accelerators over the network or, with
+//! `--local`, to an engine in this process. The library lets measurement programs run LoadGen on
+//! the same code.
 //!
-//! | file | what it is for |
+//! | module | purpose |
 //! | --- | --- |
-//! | `cli`, `settings` | the command line, and what LoadGen is told in the end |
-//! | `provenance`, `own_settings` | where LoadGen's settings, and this node's own, came from |
-//! | `numpy` | arrays of NumPy's, as samples and labels |
-//! | `dataset`, `qsl` | samples, and LoadGen's library of them in the memory they are sent from |
-//! | `sut`, `backend` | LoadGen's system under test, over whatever stands behind it |
-//! | `network`, `local` | behind it: a cluster of accelerators, or an engine in this process |
-//! | `completer`, `verify` | responses back to LoadGen, compared with their samples if asked |
-//! | `tokens` | answers in tokens: who counts them, and what is wrong with them |
+//! | `cli`, `settings` | the command line, and the resulting settings of LoadGen |
+//! | `provenance`, `own_settings` | origins of LoadGen's settings, and of this node's own |
+//! | `numpy` | NumPy arrays, as samples and labels |
+//! | `dataset`, `qsl` | samples, and LoadGen's library of them in their send memory |
+//! | `sut`, `backend` | LoadGen's system under test, over one of the backends |
+//! | `network`, `local` | the backends: a cluster of accelerators, or an engine in this process |
+//! | `completer`, `verify` | responses back to LoadGen, compared with their samples if requested |
+//! | `tokens` | answers in tokens: their counts and errors |
 //! | `run` | a run from beginning to end |
 //! | `compliance` | `--compliance TEST06`: the official audit.config in the user's checkout |
-//! | `check` | `--check`: what would run, and what it takes |
+//! | `check` | `--check`: the planned run and its resources |
 //! | `commands` | the commands around a run, which `qdl` and this program share |
-//! | `init` | `qdl init`: configurations for a model of one's own |
-//! | `tune` | `qdl tune`: the highest rate that is VALID, by many runs of this program |
-//! | `progress`, `watchdog`, `interrupt`, `memory` | what is watched meanwhile |
-//! | `live` | `--live`: a run looked at while it goes on |
+//! | `init` | `qdl init`: configurations for a model of the user |
+//! | `tune` | `qdl tune`: the highest VALID rate, by many runs of this program |
+//! | `progress`, `watchdog`, `interrupt`, `memory` | monitors of a run |
+//! | `live` | `--live`: a page that shows the run in progress |
 //! | `phases` | histograms for each of LoadGen's phases |
-//! | `result`, `reasons` | what it came to in LoadGen's words, and why it is not valid |
-//! | `accuracy`, `report`, `exit` | what it came to |
-//! | `guard`, `left` | whether a run would count in a submission; what else one is made of |
-//! | `describe` | `qdl describe`: this machine, or all of a configuration |
+//! | `result`, `reasons` | LoadGen's verdict, and the reasons why a run is not valid |
+//! | `accuracy`, `report`, `exit` | results: accuracy, files, exit code |
+//! | `guard`, `left` | whether a submission accepts the run; the files it is made of |
+//! | `describe` | `qdl describe`: this machine, or all nodes of a configuration |
 
 pub mod accuracy;
 pub mod backend;
