@@ -1,15 +1,15 @@
-//! The ground floor: small types that configuration, control plane and data plane all know, and
-//! that know nothing of them.
+//! Small types that configuration, control plane and data plane share, without dependencies on
+//! them.
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! | --- | --- |
-//! | [`MAX_RAILS`] | rails to one peer |
-//! | [`Score`] | a health score in (0, 1], exact |
-//! | [`Policy`], [`RailPolicy`] | how the next sample's connection is chosen |
-//! | [`EngineInfo`] | what an accelerator says of its engine |
-//! | [`Content`] | what that engine really runs: a file, settings, a server's model |
-//! | [`NodeFacts`] | what a node says of itself and its machine |
-//! | [`Description`] | the whole of a machine, and the node's configuration |
+//! | [`MAX_RAILS`] | maximum number of rails to one peer |
+//! | [`Score`] | an exact health score in (0, 1] |
+//! | [`Policy`], [`RailPolicy`] | choice of the next sample's connection |
+//! | [`EngineInfo`] | an accelerator's description of its engine |
+//! | [`Content`] | identity of the engine's content: a file, settings, a server's model |
+//! | [`NodeFacts`] | facts of a node and its machine |
+//! | [`Description`] | full description of a machine, with the node's configuration |
 
 mod content;
 mod description;
@@ -25,5 +25,5 @@ pub use facts::{LinkFact, LinkLayer, MAX_HOST, MachineIds, NodeFacts};
 pub use policy::{Policy, RailPolicy};
 pub use score::{NotAScore, Score};
 
-/// Most rails to one peer.
+/// Maximum number of rails to one peer.
 pub const MAX_RAILS: usize = 256;
