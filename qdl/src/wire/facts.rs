@@ -129,11 +129,11 @@ impl NodeFacts {
 impl MachineIds<'_> {
     /// Whether both are one machine; `None` if unknown.
     ///
-    /// Two nodes that live at the same time and share a boot-id share a kernel, whatever their
-    /// addresses, network namespaces or containers; two kernels are two machines, or guests that
-    /// cannot be told from machines. A machine-id counts only where a boot-id is missing: images
-    /// are copied with it, and containers have one of their own or none, so it needs the same host
-    /// name beside it to say "the same", and another one says "another" by itself.
+    /// Two live nodes with equal boot-ids share a kernel, whatever their addresses, network
+    /// namespaces or containers. Two kernels are two machines, or guests that look like machines.
+    /// The machine-id counts only without a boot-id: copied images share it, and containers have
+    /// their own or none. So equal machine-ids mean one machine only with equal host names;
+    /// different ones mean two.
     pub fn same(&self, other: &MachineIds<'_>) -> Option<bool> {
         if let (Some(a), Some(b)) = (self.boot, other.boot) {
             return Some(a == b);
