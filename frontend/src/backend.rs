@@ -14,7 +14,7 @@ use qdl::{
 };
 
 /// Path of samples from LoadGen's SUT to an engine and back. A backend completes each issued sample
-/// exactly once, with an empty response if the run is aborted.
+/// exactly once; after an abort with an empty response, if LoadGen accepts one.
 pub trait Backend: Send + Sync {
     /// Warms up with `samples`, one of each size, before the first sample is issued. Returns a line
     /// for the log if it did anything.

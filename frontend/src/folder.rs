@@ -169,7 +169,7 @@ fn ended(folder: &Path) -> bool {
     code.is_some_and(|c| UNENDED.iter().all(|u| u64::from(u.code()) != c))
 }
 
-/// The folder of this run. Dropping an unsettled place undoes [`Place::take`].
+/// The folder of this run. Dropping an unsettled place, or a clone, undoes [`Place::take`].
 #[derive(Clone, Debug)]
 pub struct Place {
     folder: PathBuf,

@@ -37,7 +37,7 @@ impl Estimate {
         }
     }
 
-    /// Refuses a run that exceeds `available` bytes more than [`BEYOND`] times, swap included.
+    /// Refuses a run that needs over 4 times `available` bytes, more than swap usually adds.
     ///
     /// # Errors
     /// The estimate, and the settings to lower, as text.

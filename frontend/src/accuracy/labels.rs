@@ -178,7 +178,7 @@ mod tests {
 
     use super::{super::tests::output, *};
 
-    /// Reads labels from a file with this content, for `n` samples.
+    /// Reads labels of a data set from a file with this content and extension.
     fn labels(
         content: &[u8],
         end: &str,

@@ -124,7 +124,7 @@ impl Dataset {
         lengths: Option<&Path>,
         model: &ModelSpec,
     ) -> Result<Self, DatasetError> {
-        // Bytes of any length may start like a NumPy file, so their format is not detected.
+        // Samples of ragged bytes may be files themselves, such as images.
         let any = matches!(&model.inputs[..], [t] if t.ragged && t.dtype == DType::U8);
         let there = RefCell::<Vec<String>>::default();
         let arrays = numpy::open(samples, any, &|name, all| {

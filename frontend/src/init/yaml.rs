@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn large_samples_get_as_many_slots_as_an_accelerator_has_memory_for() {
         assert_eq!(slots(&spec(&[224, 224, 3])), None);
-        // For samples of 250 MiB, `auto` chooses few enough slots for two connections.
+        // For samples of about 1 GiB, `auto` chooses few enough slots for two connections.
         assert_eq!(slots(&spec(&[250 << 20])), None);
         let large = spec(&[(256 << 20) - 2]);
         assert_eq!(slots(&large), Some(2));

@@ -184,8 +184,8 @@ fn check_model(
     }
 }
 
-/// Number of output slots: four batches for each of the engine's `threads` within [`OUTPUT_BYTES`],
-/// and at least two.
+/// Number of output slots: four batches for each of the engine's `threads`, or fewer, at least two,
+/// to fit in [`OUTPUT_BYTES`].
 fn slots(max_batch: usize, threads: usize, output: usize) -> usize {
     let threads = threads.max(1);
     let wanted = max_batch.saturating_mul(4 * threads).max(1024);
