@@ -20,7 +20,7 @@ pub trait Backend: Send + Sync {
     /// for the log if it did anything.
     ///
     /// # Errors
-    /// The failed connection and the cause, as text.
+    /// A connection fails; the text names the connection and the cause.
     fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
         let _ = samples;
         Ok(None)

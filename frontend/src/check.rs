@@ -27,7 +27,7 @@ pub(crate) const SERVER_QUERIES: u64 = 459;
 /// `uncounted` holds one line for each reason why a submission would reject the run.
 ///
 /// # Errors
-/// Every error that ends a run before its first sample.
+/// A condition that would end a run before its first sample.
 pub fn check(
     args: &Args,
     config: &FrontendConfig,

@@ -57,7 +57,7 @@ pub enum FolderError {
 /// unless `force` is set.
 ///
 /// # Errors
-/// [`FolderError::Taken`]; [`FolderError::Unusable`] where the folder cannot be made or written to.
+/// [`FolderError::Taken`] for a finished run; [`FolderError::Unusable`] if writing is impossible.
 pub fn check(settings: &Settings, force: bool) -> Result<(), FolderError> {
     let folder = settings.folder();
     let unusable = |error| FolderError::Unusable {

@@ -35,7 +35,7 @@ impl Guard {
     /// Checks the settings of a run.
     ///
     /// # Errors
-    /// An unknown round; with `--submission` also the refusals, one line each.
+    /// The round is unknown or, with `--submission`, the run is refused; one line per refusal.
     pub fn of_settings(
         args: &Args,
         config: &FrontendConfig,
@@ -82,7 +82,7 @@ impl Guard {
     /// Adds the facts of the nodes.
     ///
     /// # Errors
-    /// With `--submission`, the refusals, one line each.
+    /// With `--submission`, the run is refused; one line per refusal.
     pub fn hear(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
         let (own, peers) = backend.facts();
         let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeNote::of(n, f)).collect();

@@ -15,7 +15,7 @@ use crate::{backend::Backend, cli::Args, describe, guard::prefix_caches, setting
 /// them, so a file changed in between is copied as changed.
 ///
 /// # Errors
-/// A file cannot be copied or written; the error comes before the measurement starts.
+/// A file cannot be copied or written. The error occurs before the measurement.
 pub fn begin(
     args: &Args,
     config: &FrontendConfig,

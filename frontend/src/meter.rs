@@ -11,8 +11,8 @@ use qdl::stats::limits::NodeUse;
 
 /// Interval between readings. A reading takes a few reads of `/proc` per thread.
 const EVERY: Duration = Duration::from_millis(500);
-/// Early in a run the interval is this fraction of the run's age, which bounds the share that the
-/// last reading misses.
+/// Early in a run the interval is the run's age divided by this number, which bounds the share
+/// that the last reading misses.
 const OF_ITS_AGE: u32 = 16;
 
 /// Numbers of the threads on which LoadGen issues queries.

@@ -450,7 +450,7 @@ impl Ended<'_> {
     /// Writes all result files into the run's folder.
     ///
     /// # Errors
-    /// [`ReportError`] with the file's path.
+    /// [`ReportError`] if a file cannot be written; it names the file.
     pub fn write(&self, summary: &Summary, code: ExitCode) -> Result<(), ReportError> {
         let folder = self.settings.folder();
         let put = |name: &str, bytes: &[u8]| {

@@ -74,7 +74,7 @@ type Result<T> = std::result::Result<T, anyhow::Error>;
 /// Runs the test, reports, and returns the exit code. After an error nothing was measured.
 ///
 /// # Errors
-/// The setup fails, so that no run begins.
+/// The setup fails before the run begins.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut config = match &args.relative_to {
         Some(base) => config::load_frontend_from(&args.config, base)?,

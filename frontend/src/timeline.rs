@@ -168,7 +168,7 @@ impl Gather {
     }
 
     /// Returns the timeline of a running run that began at `first_ns`: finished ticks only, with
-    /// the published latencies. The caller adds the events and losses of the backend. Accelerators
+    /// the published latencies. The caller passes the backend's events and losses. Accelerators
     /// report their sides only at the end.
     pub fn so_far(
         &self,

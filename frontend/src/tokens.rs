@@ -98,7 +98,7 @@ pub fn default_stream(model: &ModelSpec, test: &TestSettings) -> Stream {
 /// Checks that every engine counts tokens and that the model's output is a row of tokens.
 ///
 /// # Errors
-/// [`TokensError`] with the first engine that does not, its node, and the model.
+/// [`TokensError`] if an engine does not count tokens; it names the engine, its node and the model.
 pub fn check(model: &ModelSpec, engines: &[(String, EngineInfo)]) -> Result<(), TokensError> {
     let name = model.name.clone();
     let (node, engine) = match engines.iter().find(|(_, e)| !e.tokens) {

@@ -49,8 +49,8 @@ impl Watchdog {
     }
 }
 
-/// A thread rests below this fraction (1/50) of a core. Waiting threads that poll a hundred times a
-/// second use less.
+/// LoadGen rests while its threads use less than 1/`AT_REST` of a core. Waiting threads that poll
+/// a hundred times a second use less.
 const AT_REST: u64 = 50;
 
 /// Watches LoadGen after it has all answers. The caller passes the clock.

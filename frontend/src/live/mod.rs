@@ -69,7 +69,7 @@ pub enum LiveError {
 /// Parses the value of `--live`.
 ///
 /// # Errors
-/// A line that names the accepted format.
+/// The text is no address; the error names the accepted format.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| match text {
         "tui" => format!(
@@ -127,7 +127,7 @@ impl LiveView {
     /// Starts to show a run with the initial state `first` and results in `folder`.
     ///
     /// # Errors
-    /// [`LiveError`]; no thread is started.
+    /// [`LiveError`] if the address cannot be bound or the thread cannot be started.
     pub fn open(address: SocketAddr, folder: &Path, first: SoFar) -> Result<Self, LiveError> {
         let (latest, seen) = watch::channel(Arc::new(first));
         let onlookers = Arc::<Onlookers>::default();

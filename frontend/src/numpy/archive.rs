@@ -17,7 +17,7 @@ const END: &str = ".npy";
 /// if no file in it is an array, so that it is no `.npz`.
 ///
 /// # Errors
-/// The error of the archive, or of a selected array with its name, as text.
+/// The archive is broken, or a selected array is invalid; the text names the array.
 pub(super) fn arrays(file: &File, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
     let again = || file.try_clone().map_err(|e| e.to_string());
     let odd = |e: zip::result::ZipError| format!("it is a broken zip archive ({e})");

@@ -65,7 +65,7 @@ impl Array {
     /// Checks that the array's bytes can be sent as samples: C order, little-endian.
     ///
     /// # Errors
-    /// The difference, with the NumPy call that corrects it, as text.
+    /// The layout differs; the text names the NumPy call that corrects it.
     pub fn check_layout(&self) -> Result<(), String> {
         if self.header.fortran_matters() {
             return Err("it is in Fortran's order: save np.ascontiguousarray(a)".to_owned());
@@ -82,7 +82,7 @@ impl Array {
     /// Reads elements into `to`, from byte `at` of the elements.
     ///
     /// # Errors
-    /// The system's error; also for a read beyond the array.
+    /// The file cannot be read, or the range is beyond the array.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         // Another array may follow in the same file.
         let end = at.checked_add(to.len() as u64);
@@ -103,7 +103,7 @@ impl Array {
     /// Returns one whole number per index of the first dimension; all other dimensions must be 1.
     ///
     /// # Errors
-    /// The shape has more numbers, a number is not whole, or the system's error, as text.
+    /// The shape has other dimensions, a number is not whole, or the file cannot be read.
     pub fn integers(&self) -> Result<Vec<i64>, String> {
         let shape = self.shape();
         let (Some(count), true) = (shape.first(), shape.iter().skip(1).all(|d| *d == 1)) else {
@@ -127,7 +127,7 @@ pub type Asked<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
 /// files, such as images.
 ///
 /// # Errors
-/// The other format with advice, or the error of the NumPy file, as text.
+/// The file has another known format, or is an invalid NumPy file; the text says what to do.
 pub fn open(path: &Path, any: bool, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let mut begin = [0; 8];

@@ -87,7 +87,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] with the refused object.
+    /// [`Error::Call`] if the provider refuses an object; it names the object.
     pub fn open(
         domain: &Arc<Domain>,
         sources: Vec<Arc<Mr>>,

@@ -34,8 +34,8 @@ impl Ofi {
     ///
     /// # Errors
     ///
-    /// [`Error::NoLibrary`] without libfabric, [`Error::MissingSymbol`] for another library of that
-    /// name, [`Error::TooOld`].
+    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::MissingSymbol`] if the file is another
+    /// library, [`Error::TooOld`].
     pub fn load() -> Result<Arc<Self>, Error> {
         Self::load_from(LIBRARY)
     }
@@ -108,7 +108,7 @@ impl Ofi {
     ///
     /// # Errors
     ///
-    /// [`Error::NoProvider`] and [`Error::NoNic`] with the available names; [`Error::TooOld`];
+    /// [`Error::NoProvider`] and [`Error::NoNic`] name the available choices; [`Error::TooOld`];
     /// [`Error::Unsupported`].
     pub fn find(self: &Arc<Self>, place: &Place) -> Result<Arc<Info>, Error> {
         let provider = &place.provider;

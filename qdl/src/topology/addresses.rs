@@ -16,7 +16,7 @@ pub type Addresses = BTreeMap<String, Vec<IpAddr>>;
 /// Reads the addresses of this machine from the system.
 ///
 /// # Errors
-/// The error of `getifaddrs`.
+/// The system call `getifaddrs` fails.
 pub fn interface_addresses() -> io::Result<Addresses> {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: `first` is a valid place for the returned pointer.
@@ -66,7 +66,7 @@ pub fn interface_addresses() -> io::Result<Addresses> {
 /// Parses a file of addresses: lines with an interface and its addresses, separated by commas.
 ///
 /// # Errors
-/// [`TopologyError::AddressFile`] with the malformed line.
+/// [`TopologyError::AddressFile`] if a line is malformed; it names the line.
 pub fn parse_addresses(text: &str) -> Result<Addresses, TopologyError> {
     let mut all = Addresses::new();
     for (i, line) in text.lines().enumerate() {

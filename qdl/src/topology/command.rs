@@ -34,7 +34,7 @@ pub enum Form {
 /// Returns the output of the command for this machine, or for the machine below `root`.
 ///
 /// # Errors
-/// [`TopologyError`] with the unreadable part of the machine.
+/// [`TopologyError`] if a part of the machine is unreadable; it names the part.
 pub fn command(node: Node, form: Form, root: Option<&PathBuf>) -> Result<String, TopologyError> {
     let topology = match root {
         None => Topology::of_this_machine()?,

@@ -38,7 +38,7 @@ impl LinkWatch {
         LinkWatch(Of::Port(path))
     }
 
-    /// Returns the interface's name, if it is one.
+    /// Returns the name if the NIC is a network interface.
     pub fn interface(&self) -> Option<&str> {
         match &self.0 {
             Of::Interface(name) => Some(name),

@@ -51,7 +51,7 @@ pub enum NoSuchNics {
 /// a `match`.
 ///
 /// # Errors
-/// [`NoSuchNics`] with the index of the entry.
+/// [`NoSuchNics`] if an entry matches no NIC; it names the entry.
 pub fn spell_out(
     nics: &[NicConfig],
     feeds_gpus: bool,

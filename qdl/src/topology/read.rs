@@ -44,7 +44,7 @@ impl Topology {
     /// a malformed file counts as missing.
     ///
     /// # Errors
-    /// [`TopologyError::Sysfs`] without `sys/devices`.
+    /// [`TopologyError::Sysfs`] if `sys/devices` is missing.
     pub fn read(root: &Path, addresses: &Addresses) -> Result<Self, TopologyError> {
         let sys = root.join("sys");
         let devices = sys.join("devices");

@@ -20,7 +20,7 @@ impl Description {
     /// Checks the limits of both texts.
     ///
     /// # Errors
-    /// The field that violates a limit, and the violation.
+    /// A text violates a limit; the error names the field and the violation.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let Description { machine, config } = self;
         for (field, text) in [("machine", machine), ("config", config)] {

@@ -28,7 +28,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Returns the health policy, if it is one. [`RailArbiter`](crate::rails::RailArbiter) applies
+    /// Returns a health policy; `None` otherwise. [`RailArbiter`](crate::rails::RailArbiter) applies
     /// health policies, [`Arbiter`](crate::rails::Arbiter) the others.
     pub fn by_health(self) -> Option<RailPolicy> {
         match self {
