@@ -278,8 +278,8 @@ impl Judged<'_> {
     }
 }
 
-/// A percentile that exceeds the bound at any rate, with its time: the minimum or, if the system
-/// keeps up with the rate, the median.
+/// A percentile that exceeds the bound even at a lower rate, with its time: the minimum or, if the
+/// system keeps up with the rate, the median.
 fn alone(l: &LoadgenLatency, bound_us: f64, behind: bool) -> Option<(&'static str, f64)> {
     match l {
         _ if l.min_us > bound_us => Some(("the least", l.min_us)),

@@ -88,7 +88,7 @@ pub struct Ended<'a> {
     pub name: Option<NameAnswer>,
     /// Resource usage of this program while LoadGen's clock ran.
     pub used: NodeUse,
-    /// Number of right answers.
+    /// Share of right answers, with the counts.
     pub accuracy: Option<Accuracy>,
     /// A note on the accuracy, or the reason why it is missing.
     pub accuracy_note: Option<String>,

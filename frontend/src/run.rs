@@ -1,8 +1,8 @@
 //! A run from the configuration to the exit code.
 //!
-//!  * `watch` - monitors the run
-//!  * `readings` - throughput up to the last sample
-//!  * `end` - collects the data of a finished run
+//! * `watch` - monitors the run
+//! * `readings` - throughput up to the last sample
+//! * `end` - collects the data of a finished run
 
 mod end;
 mod readings;

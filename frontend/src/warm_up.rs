@@ -3,8 +3,8 @@
 //!
 //! LoadGen reloads samples for every phase, with no sample outstanding: for each step of find-peak,
 //! and for the performance run of a submission run. Each phase is timed separately and so has its
-//! warm-up. The first warm-up must succeed. A later one takes as long as the load, and leaves out
-//! lost connections.
+//! warm-up. The first warm-up must succeed. A later one lasts as long as the load took, and leaves
+//! out lost connections.
 //!
 //! The load is the last moment before LoadGen's clock starts. A connection warmed up earlier idles
 //! while gigabytes of samples are read from disk, and loses its congestion window again.

@@ -1,7 +1,7 @@
 //! Accuracy: compares LoadGen's accuracy log with the labels.
 //!
 //! * `labels` - the right class of each sample, from a file
-//!  * `whose` - the accelerator that answered each sample
+//! * `whose` - the accelerator that answered each sample
 //!
 //! An answer's class is the value of an output with one element (the accelerator computes the
 //! argmax), or the index of the largest of several scores, the lowest index of equal ones.

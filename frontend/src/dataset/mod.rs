@@ -1,11 +1,11 @@
 //! Data sets: number, lengths and bytes of samples, from a file or a seed.
 //!
-//!  * `files` - samples back to back in a file, of equal length or with a file of lengths
-//!  * `arrays` - NumPy arrays, one for each input of the model
+//! * `files` - samples back to back in a file, of equal length or with a file of lengths
+//! * `arrays` - NumPy arrays, one for each input of the model
 //! * `random` - bytes from a seed
 //! * `tokens` - texts from a seed: rows of words, mask and segments
 //! * `token_file` - token ids from a file
-//!  * `error` - errors of a data set
+//! * `error` - errors of a data set
 
 mod arrays;
 mod error;

@@ -1,8 +1,8 @@
 //! `qdl init`: writes both configurations for a user's model, from the model file and the data.
 //!
-//!  * `places` - addresses of accelerators, and this machine's address towards them
+//! * `places` - addresses of accelerators, and this machine's address towards them
 //! * `yaml` - the text of the files
-//!  * `files` - paths in the files, and writing all or none
+//! * `files` - paths in the files, and writing all or none
 //!
 //! The content comes from the code of a run: the engine reads the model's tensors, and `--check`
 //! verifies the data with the written files. So `init` cannot disagree with a run, and leaves no

@@ -127,7 +127,7 @@ impl LiveView {
     /// Starts to show a run with the initial state `first` and results in `folder`.
     ///
     /// # Errors
-    /// [`LiveError`] if the address cannot be bound or the thread cannot be started.
+    /// [`LiveError`] if the address cannot be bound, the key written, or the thread started.
     pub fn open(address: SocketAddr, folder: &Path, first: SoFar) -> Result<Self, LiveError> {
         let (latest, seen) = watch::channel(Arc::new(first));
         let onlookers = Arc::<Onlookers>::default();

@@ -1,9 +1,9 @@
 //! NumPy files as data sets and labels: `.npy` with one array, and `.npz`, a zip archive of
 //! several.
 //!
-//!  * `header` - an array's type, order and shape
+//! * `header` - an array's type, order and shape
 //! * `archive` - the arrays of a `.npz`
-//!  * `element` - numbers of NumPy files and of raw files
+//! * `element` - numbers of NumPy files and of raw files
 //!
 //! No file is executed: an array of Python objects is a pickle, and is refused unread.
 
