@@ -51,7 +51,7 @@ pub enum NoSuchNics {
 /// a `match`.
 ///
 /// # Errors
-/// [`NoSuchNics`] if an entry matches no NIC; it names the entry.
+/// [`NoSuchNics`] if an entry matches no NIC or the topology is unreadable; it names the entry.
 pub fn spell_out(
     nics: &[NicConfig],
     feeds_gpus: bool,
