@@ -1,4 +1,4 @@
-//! What stands behind LoadGen: the accelerators of a network, or an engine in this process.
+//! Backends behind LoadGen's SUT: the accelerators of a network, or an engine in this process.
 
 pub mod local;
 pub mod network;
@@ -10,25 +10,25 @@ use qdl::{
     run::{Described, node_facts},
 };
 use record::{
-    EngineInfo, LossRecord, NicUse, NodeFacts, SystemRecord, timeline::ConnectionTick,
-    timeline::Event,
+    EngineInfo, LossRecord, NicUse, NodeFacts, SystemRecord,
+    timeline::{ConnectionTick, Event},
 };
 
-/// The way of samples from LoadGen's SUT. Every sample
-/// issued is completed exactly once, towards LoadGen too where it takes an empty answer.
+/// Path of samples from LoadGen's SUT to an engine and back. A backend completes each issued sample
+/// exactly once; after an abort with an empty response, if LoadGen accepts one.
 pub trait Backend: Send + Sync {
-    /// Warms up with these samples, one for each size, before the first is issued. Returns a line
-    /// that says what was done, if anything was.
+    /// Warms up with `samples`, one of each size, before the first sample is issued. Returns a line
+    /// for the log if it did anything.
     ///
     /// # Errors
-    /// In words: which connection failed, and how.
+    /// A connection fails; the text names the connection and the cause.
     fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
         let _ = samples;
         Ok(None)
     }
 
-    /// The same for a later phase's samples, once nothing is outstanding and loading them has taken
-    /// `idle`. A connection that fails here is lost as in the middle of a run.
+    /// Warms up again before a later phase, while no sample is outstanding; loading the samples
+    /// took `idle`. A connection that fails here is lost as in the middle of a run.
     fn warm_up_again(&self, samples: &[Sample], idle: Duration) {
         let _ = (samples, idle);
     }
@@ -36,62 +36,62 @@ pub trait Backend: Send + Sync {
     /// Sends samples; returns at once.
     fn issue(&self, samples: &[Sample]);
 
-    /// The fabric as the summary names it, `local` where there is none; and why the Network
-    /// division would not permit it, a line each.
+    /// Returns the fabric's name for the summary (`local` without a network), and one line for each
+    /// reason why the Network division does not permit it.
     fn fabric(&self) -> (&'static str, Vec<String>) {
         ("local", Vec::new())
     }
 
-    /// The notes that are on links alone, and not on machines.
+    /// Returns the notes of [`Backend::fabric`] that concern links, not machines.
     fn link_notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Has each accelerator describe itself.
+    /// Requests a description from each accelerator.
     fn describe(&self) -> Vec<Described> {
         Vec::new()
     }
 
-    /// What this node says of itself, and each accelerator by its name.
+    /// Returns the facts of this node, and those of each accelerator with its name.
     fn facts(&self) -> (NodeFacts, Vec<(String, NodeFacts)>) {
         (node_facts(&[]), Vec::new())
     }
 
-    /// The system's name, and how long asking for it took where somebody was asked over a wire.
+    /// Returns the system's name, and the time of the query over the network if there was one.
     fn name(&self) -> (String, Option<Duration>);
 
-    /// Each node that computes, and what runs the model there.
+    /// Returns each computing node with its engine.
     fn engines(&self) -> Vec<(String, EngineInfo)>;
 
-    /// What answers come by, by the index that they bear: an accelerator's connection, in words.
+    /// Returns the name of each connection; a response carries an index into this list.
     fn connections(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What the threads of this node's NICs were used for so far.
+    /// Returns the usage of this node's NIC threads so far.
     fn nic_use(&self) -> NicUse {
         NicUse::default()
     }
 
-    /// What each connection is like now, in the order of [`Backend::connections`].
+    /// Returns a reading of each connection, in the order of [`Backend::connections`].
     fn readings(&self) -> Vec<ConnectionTick> {
         Vec::new()
     }
 
-    /// What has happened in a run that goes on, and who was lost.
+    /// Returns the events and losses of the current run so far.
     fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         (Vec::new(), Vec::new())
     }
 
-    /// Samples issued and not completed.
+    /// Returns the number of samples that are issued and not yet completed.
     fn outstanding(&self) -> u64;
 
-    /// Samples completed.
+    /// Returns the number of completed samples.
     fn completed(&self) -> u64;
 
-    /// Gives the run up: whatever is outstanding and whatever still comes is completed empty.
+    /// Aborts the run: completes all outstanding and all later samples empty.
     fn abort(&self, cause: &str);
 
-    /// Stops everything and counts. Within a deadline, whatever state the run is in.
+    /// Stops all threads and returns the counts, within a deadline in every state of the run.
     fn finish(&self) -> SystemRecord;
 }

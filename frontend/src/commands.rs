@@ -1,4 +1,4 @@
-//! What there is around a run: the commands of `qdl`. `frontend` forwards to them for one version.
+//! The commands of `qdl` besides a run. `frontend` forwards to them for one more version.
 
 pub mod init;
 pub mod tune;
@@ -10,7 +10,7 @@ use submission::command::{DescribeArgs, Outcome, SubmitArgs};
 
 use crate::{compliance::describe, run::exit::ExitCode};
 
-/// All of them.
+/// Returns the definitions of all commands.
 pub fn all() -> Vec<Command> {
     let own = [
         cli::command::<init::InitArgs>("init"),
@@ -23,7 +23,7 @@ pub fn all() -> Vec<Command> {
     own.into_iter().chain(cli::common()).collect()
 }
 
-/// Runs one of [`all`]; `program` is whose it is.
+/// Runs the command `name` of [`all`]; `program` is the program that owns the command.
 pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
     let screen: Screen = cli::arguments(matches);
     if let Some(done) = cli::run_common(program, name, matches) {

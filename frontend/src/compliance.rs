@@ -1,6 +1,5 @@
-//! `--compliance TEST06`: the official `audit.config` of a compliance test, found in the checkout
-//! of mlcommons/inference that the user names. Nothing is fetched, and the file is read where it
-//! lies.
+//! `--compliance TEST06`: finds the official `audit.config` of a compliance test in the user's
+//! checkout of mlcommons/inference. Fetches nothing, and reads the file in place.
 
 pub mod describe;
 pub mod guard;
@@ -10,49 +9,49 @@ use std::path::{Path, PathBuf};
 
 use crate::settings::cli::Args;
 
-/// The file that a test has, for all models or one for each.
+/// Name of a test's file; a test has one for all models, or one for each model.
 const FILE: &str = "audit.config";
 
-/// A compliance test whose file is not found.
+/// Error: a compliance test has no usable `audit.config`.
 #[derive(Debug, thiserror::Error)]
 pub enum ComplianceError {
-    /// Nobody said where the checkout is.
+    /// The command line names no checkout.
     #[error(
         "--compliance {test} needs the official {FILE}, which is not part of this project: name a checkout of \
          mlcommons/inference with --checker DIR (or QDL_MLPERF_CHECKOUT), or the file with --audit-config"
     )]
     NoCheckout {
-        /// The test.
+        /// The requested test.
         test: String,
     },
-    /// It has no such test.
+    /// The checkout has no such test.
     #[error(
         "--compliance {test}: {} has no such test{}; is it a checkout of mlcommons/inference of the round?",
         folder.display(),
         list(has)
     )]
     NoTest {
-        /// The test.
+        /// The requested test.
         test: String,
-        /// Where tests were looked for.
+        /// The searched folder.
         folder: PathBuf,
-        /// What is there.
+        /// The tests in that folder.
         has: Vec<String>,
     },
-    /// The test has a file for each model, and none for this one.
+    /// The test has one file per model, and none for this model.
     #[error(
         "--compliance {test}: {} has no {FILE} for the model {model}{}; name the right one with --audit-config",
         folder.display(),
         list(has)
     )]
     NoModel {
-        /// The test.
+        /// The requested test.
         test: String,
         /// The test's folder.
         folder: PathBuf,
-        /// The model, as the configuration calls it.
+        /// The model's name in the configuration.
         model: String,
-        /// Models that have one.
+        /// The models that have a file.
         has: Vec<String>,
     },
 }
@@ -64,8 +63,8 @@ fn list(names: &[String]) -> String {
     }
 }
 
-/// The `audit.config` that `--compliance` names; `None` without the flag. `models` are the names
-/// that the model goes by.
+/// Returns the `audit.config` that `--compliance` selects; `None` without the flag. `models` are
+/// the names of the configured model.
 ///
 /// # Errors
 /// [`ComplianceError`].
@@ -111,8 +110,8 @@ fn find(checker: &Path, test: &str, models: &[&str]) -> Result<PathBuf, Complian
     }
 }
 
-/// How a model's folder may be called: LoadGen's names have no dots and say the scenario, a
-/// submission's say the accuracy.
+/// Possible folder names of a model. LoadGen's names have no dots and contain the scenario; a
+/// submission's names contain the accuracy.
 fn spellings(model: &str) -> [String; 3] {
     let bare = ["-interactive", "-99.9", "-99"]
         .iter()
@@ -121,7 +120,7 @@ fn spellings(model: &str) -> [String; 3] {
     [model.to_owned(), bare.to_owned(), bare.replace('_', ".")]
 }
 
-/// Names of the folders in one that are what is looked for, in order.
+/// Sorted names of the subfolders of `folder` for which `is_one` holds.
 fn below(folder: &Path, is_one: impl Fn(&Path) -> bool) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let found = entries.map(|e| e.path()).filter(|path| is_one(path));

@@ -1,6 +1,6 @@
-//! `frontend --config F.yaml`: LoadGen on one side, the
-//! network (or, with `--local`, an engine) on the other. A library too, so that measurements put
-//! LoadGen before the same code.
+//! `frontend --config F.yaml`: connects LoadGen to accelerators over the network or, with
+//! `--local`, to an engine in this process. The library lets measurement programs run LoadGen on
+//! the same code.
 //!
 //! | room | contents |
 //! | --- | --- |

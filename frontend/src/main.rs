@@ -1,24 +1,24 @@
-//! The program `frontend`: see the library.
+//! The program `frontend`: a thin wrapper around the library.
 
 use accelerator::cli::{Screen, arguments, parse, version};
 use clap::{Command, CommandFactory};
 
 use frontend::{commands, run, run::exit::ExitCode, settings::cli};
 
-/// LoadGen allocates for every sample, on the thread that completes it, and gives back on that of
-/// its log. Its C++ goes by this allocator, too: a feature of the crate puts it in the place of the
-/// C library's (`override_allocator_on_supported_platforms`).
+/// LoadGen allocates for every sample on the completing thread, and frees on its log thread.
+/// LoadGen's C++ uses this allocator too: a feature of the crate replaces the C library's
+/// (`override_allocator_on_supported_platforms`).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What was used once is used again in the next burst: it is not given back to the system, which
-/// would clear it page by page.
-// SAFETY: jemalloc reads this name as a pointer to text that ends with a zero, as this does; where
-// jemalloc has another prefix nobody reads it.
+/// jemalloc's settings: keep freed memory for the next burst. The system would clear returned
+/// memory page by page.
+// SAFETY: jemalloc reads this name as a pointer to zero-terminated text, which TEXT is. A jemalloc
+// with another prefix does not read the name.
 #[unsafe(export_name = "malloc_conf")]
 pub static MALLOC_CONF: Option<&'static std::ffi::c_char> = {
     const TEXT: &std::ffi::CStr = c"dirty_decay_ms:-1,muzzy_decay_ms:-1";
-    // SAFETY: the first byte of a text that lives for ever.
+    // SAFETY: the pointer is to the first byte of a static text.
     Some(unsafe { &*TEXT.as_ptr() })
 };
 
@@ -53,6 +53,6 @@ fn main() {
         run::progress::say(&format!("error: {error}"));
         ExitCode::Setup
     });
-    // An aborted test leaves threads in LoadGen; its destructors would pull their memory away.
+    // Skip LoadGen's destructors: an aborted test leaves threads that still use its memory.
     loadgen_bridge::exit(i32::from(code.code()))
 }

@@ -1,8 +1,8 @@
-//! A run from the first look at the configuration to the exit code.
+//! A run from the configuration to the exit code.
 //!
-//! * `watch` - while it goes on
-//! * `readings` - its throughput, up to the last sample
-//! * `end` - what is known of it when it is over
+//! * `watch` - monitors the run
+//! * `readings` - throughput up to the last sample
+//! * `end` - collects the data of a finished run
 
 pub mod check;
 mod end;
@@ -78,16 +78,15 @@ use crate::{
     },
 };
 
-/// Where a checkout of mlcommons/inference is.
+/// Environment variable with the path of a checkout of mlcommons/inference.
 const CHECKOUT: &str = "QDL_MLPERF_CHECKOUT";
 
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
-/// Runs, reports, and says how the process is to end.
-/// An error is one of the setup: nothing was measured.
+/// Runs the test, reports, and returns the exit code. After an error nothing was measured.
 ///
 /// # Errors
-/// Whatever keeps the run from beginning.
+/// The setup fails before the run begins.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut config = match &args.relative_to {
         Some(base) => config::load_frontend_from(&args.config, base)?,
@@ -147,7 +146,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .map_err(anyhow::Error::msg)?;
     let mut guard = Guard::of_settings(args, &config, &settings, &qsl)?;
     if args.check {
-        // Labels are read whatever the mode.
+        // Read the labels in every mode.
         let mut accuracy = settings.clone();
         accuracy.runs.mode = TestMode::AccuracyOnly;
         let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
@@ -176,7 +175,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .noting(whose.clone())
         .at_rate(settings.target_qps());
     interrupt::listen();
-    // Dropped before `place`, which may bring a finished run back.
+    // Dropped before `place`, which may restore a finished run.
     let mark = interrupt::mark(settings.folder());
     let room = ManuallyDrop::new(place.clone());
     let early = Early::look(move |signal| {
@@ -287,7 +286,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if let Some(page) = page {
         if !args.screen.quiet && !args.json {
-            // Nobody may be reading any more.
+            // Ignore the error: standard output may be closed.
             let _ = writeln!(std::io::stdout(), "{}", page.display());
         }
         over.page = Some(std::path::absolute(&page).unwrap_or(page));
@@ -298,8 +297,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Writes the run's page. Its figures are safe by now: a page that cannot be drawn changes nothing
-/// about it.
+/// Writes the run's page. The results are saved already, so a failure is only a warning.
 fn write_page(folder: &Path) -> Option<PathBuf> {
     match ::report::write(folder) {
         Ok(path) => Some(path),
@@ -310,7 +308,7 @@ fn write_page(folder: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Where the run is shown, if somebody wants it; before there is anything to show.
+/// Opens the live page of `--live`, before there are results to show.
 fn live_view(
     args: &Args,
     config: &FrontendConfig,
@@ -331,7 +329,7 @@ fn live_view(
     Ok(Some((view, known)))
 }
 
-/// The same with the file that `--compliance` stands for.
+/// Fills in the checkout's path and the file of `--compliance`.
 fn with_audit_config(args: &Args, config: &FrontendConfig) -> Result<Args> {
     let mut args = args.clone();
     let checkout = || std::env::var_os(CHECKOUT).map(Into::into);
@@ -343,8 +341,7 @@ fn with_audit_config(args: &Args, config: &FrontendConfig) -> Result<Args> {
     Ok(args)
 }
 
-/// What compares responses with their samples, where the configuration wants it; `first`: first
-/// tokens are reported.
+/// The verifier that the configuration requests; `first` is true if first tokens are reported.
 fn verifier(config: &FrontendConfig, samples: usize, first: bool) -> Result<Option<Verifier>> {
     match config.verify {
         config::Verify::None => Ok(None),
@@ -356,7 +353,7 @@ fn verifier(config: &FrontendConfig, samples: usize, first: bool) -> Result<Opti
     }
 }
 
-/// The engine `tokens` as a function of its prompt, with the settings of `engine`.
+/// The engine `tokens` as a function of the prompt, with the settings of `engine`.
 fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send + Sync + 'static> {
     let engine = config.engine.as_ref();
     let settings = engine.and_then(|e| e.tokens.clone()).unwrap_or_default();
@@ -365,7 +362,7 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
     Ok(move |prompt: &[i32]| pretended(prompt, &answers))
 }
 
-/// Prints and writes the report; the exit code, and what it came to in words.
+/// Prints and writes the report; returns the exit code and the end for the live page.
 fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
     let (summary, mut code) = ended.summary();
     if args.json {
@@ -395,17 +392,17 @@ fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
     (code, over)
 }
 
-/// Where samples are sent from: near the NICs, where there are any.
+/// Placement of the samples' memory: near the NICs, if there are any.
 fn near_nics(config: &FrontendConfig, local: bool) -> Near {
     if local {
         return Near::default();
     }
-    // What sysfs does not say is not known, and nothing is bound.
+    // Without a topology from sysfs, memory is not bound.
     let topology = Topology::of_this_machine().unwrap_or_default();
     topology.near_nics(&config.nics)
 }
 
-/// Labels, where there are some and the mode asks for them.
+/// Reads the labels, if configured and if the mode needs them.
 fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Result<Option<Labels>> {
     let wanted = settings.runs.mode.has_accuracy();
     let labels = config.dataset.labels.as_ref().filter(|_| wanted);
@@ -413,7 +410,7 @@ fn labels(config: &FrontendConfig, settings: &Settings, samples: usize) -> Resul
     Ok(labels.map(read).transpose()?)
 }
 
-/// Samples that LoadGen will hold loaded: what its settings say goes before the configuration.
+/// Number of loaded samples: LoadGen's setting overrides the configuration.
 fn loaded(config: &FrontendConfig, settings: &Settings) -> Option<usize> {
     match settings.runs.performance_sample_count_override {
         0 => config.performance_sample_count,

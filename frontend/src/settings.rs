@@ -1,4 +1,4 @@
-//! What LoadGen is told, from all who have a say. Later ones go before earlier ones:
+//! LoadGen's settings, merged from all sources. Later sources override earlier ones:
 //!
 //! 1. LoadGen's own defaults,
 //! 2. `user.conf`, with LoadGen's embedded `mlperf.conf` under it,
@@ -7,7 +7,7 @@
 //! 5. `--set`,
 //! 6. `audit.config`, which LoadGen reads itself when the test begins.
 //!
-//! The trace is off unless somebody turns it on: it costs more than half of the highest rate.
+//! The trace is off by default: it costs more than half of the highest rate.
 
 pub mod cli;
 pub mod own_settings;
@@ -31,46 +31,46 @@ use crate::settings::{
     provenance::{MLPERF_CONF, Provenance},
 };
 
-/// Settings that make no sense.
+/// Error in a setting.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// Nobody named a scenario.
+    /// No source names a scenario.
     #[error(
         "no scenario: give --scenario server, offline, single-stream or multi-stream, or set loadgen.scenario in the \
          configuration"
     )]
     NoScenario,
-    /// A name that LoadGen does not have.
+    /// LoadGen has no setting of this name.
     #[error("{whence}: LoadGen has no setting `{key}`; {hint}")]
     Unknown {
-        /// Where it was found.
+        /// Source of the name.
         whence: &'static str,
-        /// The name.
+        /// The unknown name.
         key: String,
-        /// Which there are.
+        /// Suggested names.
         hint: String,
     },
-    /// Either of these in the configuration, at its line.
+    /// One of these errors in the configuration file, with its line.
     #[error("{0}")]
     InFile(Problem),
-    /// A value of the wrong kind.
+    /// A value has the wrong type.
     #[error("{whence}: {key} = {value}: {why}")]
     Value {
-        /// Where it was found.
+        /// Source of the value.
         whence: &'static str,
-        /// The name.
+        /// Name of the setting.
         key: String,
         /// The value.
         value: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// `user.conf`.
+    /// `user.conf` is invalid.
     #[error("{source}{}", model_hint(source, *scenario))]
     Conf {
-        /// LoadGen's or the bridge's own words.
+        /// The error of LoadGen or of the bridge.
         source: LoadgenError,
-        /// The one that runs.
+        /// The scenario of the run.
         scenario: Scenario,
     },
 }
@@ -88,10 +88,10 @@ fn model_hint(error: &LoadgenError, scenario: Scenario) -> String {
     }
 }
 
-/// The round whose rules and models are looked at where nobody names one.
+/// Default round for rules and models.
 pub const ROUND: &str = "v6.1";
 
-/// The names in `user.conf` of the round's models.
+/// Names in `user.conf` of the round's models.
 fn round_models() -> Vec<&'static str> {
     static ROUND_OF: LazyLock<Option<Round>> = LazyLock::new(|| Round::find(ROUND).ok());
     let models = ROUND_OF.iter().flat_map(|round| round.models.values());
@@ -99,29 +99,29 @@ fn round_models() -> Vec<&'static str> {
     names.map(String::as_str).collect()
 }
 
-/// See the module.
+/// LoadGen's settings with their origins.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// LoadGen's test settings, as it is given them.
+    /// LoadGen's test settings without the `audit.config`.
     pub test: TestSettings,
-    /// Those that it runs with: the `audit.config` goes before.
+    /// LoadGen's test settings in force, with the `audit.config`.
     pub runs: TestSettings,
     /// LoadGen's log settings.
     pub log: LogSettings,
-    /// The `audit.config`, if there is one.
+    /// Path of the `audit.config`, if any.
     pub audit: Option<PathBuf>,
-    /// The `audit.config` sets how long its run is: such a test asks for its own data, and not for
-    /// a valid run.
+    /// True if the `audit.config` sets the run's length: such a test collects its own data and
+    /// needs no VALID.
     pub own_length: bool,
-    /// Somebody named the run's folder; else it is a new one.
+    /// True if the user named the run's folder.
     pub own_folder: bool,
-    /// Who gave each field its value.
+    /// Origins of the values.
     pub provenance: Provenance,
 }
 
 impl Settings {
-    /// Of a command line and a configuration, of which `written` says where it has what; `model` is
-    /// the name in `user.conf`.
+    /// Merges the settings of a command line and a configuration. `written` locates the
+    /// configuration's keys in its file; `model` is the model's name in `user.conf`.
     ///
     /// # Errors
     /// [`SettingsError`].
@@ -219,7 +219,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What LoadGen runs with, and which of it the `audit.config` sets, which LoadGen reads itself.
+    /// Computes the settings in force, and which of them come from the `audit.config`.
     fn audited(&mut self) -> Result<(), LoadgenError> {
         self.runs = self.test.as_run(self.audit.as_deref())?;
         let Some(path) = &self.audit else {
@@ -234,7 +234,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The error with who gave the field its value, where LoadGen cannot run with it.
+    /// Adds the origin of the value to LoadGen's error about a setting.
     pub fn whose(&self, error: LoadgenError) -> anyhow::Error {
         let field = match &error {
             LoadgenError::Settings { field, .. } => self.provenance.of(field),
@@ -246,12 +246,12 @@ impl Settings {
         }
     }
 
-    /// The folder for everything that a run leaves behind.
+    /// Returns the folder of the run's files.
     pub fn folder(&self) -> &Path {
         &self.log.outdir
     }
 
-    /// What the scenario aims at, in queries per second.
+    /// Returns the target rate in queries per second, if the scenario has one.
     pub fn target_qps(&self) -> Option<f64> {
         match self.test.scenario {
             Scenario::Server => Some(self.test.server_target_qps),
@@ -293,7 +293,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Writes down who gave a field the value that it has now.
+    /// Records the origin of a field's current value.
     fn note(&mut self, field: &str, from: impl Into<String>) {
         let fields = both(&self.test, &self.log);
         let value = fields.get(field).map(provenance::text);
@@ -301,7 +301,7 @@ impl Settings {
     }
 
     /// Sets one field of `TestSettings` or `LogSettings` by its name, or by its name in
-    /// `user.conf`. `whence` stands in errors, `from` in the record.
+    /// `user.conf`. Errors contain `whence`, the record contains `from`.
     fn set(
         &mut self,
         whence: &'static str,
@@ -345,8 +345,8 @@ impl Settings {
         })
     }
 
-    /// The field that a name of `user.conf` stands for in
-    /// this scenario, and the value in the field's own unit.
+    /// Translates a name of `user.conf` into the field of this scenario, and the value into the
+    /// field's unit.
     fn alias(&self, key: &str, value: &str) -> Result<(String, String), String> {
         let number = || {
             value
@@ -365,7 +365,7 @@ impl Settings {
             ("target_qps", Scenario::Offline) => same("offline_expected_qps".to_owned()),
             ("target_qps", _) => {
                 let ns = 1e9 / number()?;
-                // A part of a nanosecond is nobody's expectation.
+                // Round to whole nanoseconds.
                 let ns = if ns > 1.0 { ns.round() } else { ns };
                 Ok((format!("{prefix}_expected_latency_ns"), ns.to_string()))
             }
@@ -394,11 +394,11 @@ impl Settings {
     }
 }
 
-/// The name of a run's folder among others': `2026-11-25T12-58-48-server`, in local time.
+/// Default name of a run's folder, in local time: `2026-11-25T12-58-48-server`.
 fn new_folder(scenario: Scenario, at: SystemTime) -> String {
     let seconds = at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let seconds = libc::time_t::try_from(seconds).unwrap_or(0);
-    // SAFETY: all-zero is a valid tm; both pointers are to variables of this function.
+    // SAFETY: all-zero is a valid tm; both pointers are to local variables.
     let t = unsafe {
         let mut t: libc::tm = std::mem::zeroed();
         libc::localtime_r(&seconds, &mut t);
@@ -424,19 +424,18 @@ pub(crate) fn scenario(s: config::Scenario) -> Scenario {
     }
 }
 
-/// The fields of both.
+/// The fields of both structs.
 fn both(test: &TestSettings, log: &LogSettings) -> Map<String, Value> {
     let mut all = fields(test);
     all.extend(fields(log));
     all
 }
 
-/// A struct's fields by their names.
+/// A struct's fields by name.
 fn fields(of: &impl Serialize) -> Map<String, Value> {
     match serde_json::to_value(of) {
         Ok(Value::Object(map)) => map,
-        // A struct of scalars is an object; one whose floats
-        // are not finite never gets here (see `put`).
+        // A struct of scalars serializes to an object; `put` refuses floats that are not finite.
         _ => Map::new(),
     }
 }
@@ -445,8 +444,8 @@ fn read<T: DeserializeOwned>(map: Map<String, Value>) -> Result<T, String> {
     serde_json::from_value(Value::Object(map)).map_err(|e| e.to_string())
 }
 
-/// Puts a value where one of its name is, in the kind
-/// that is there. False where there is none of that name.
+/// Replaces the value of `key`, with the type of the old value. Returns false if the map has no
+/// such key.
 fn put(map: &mut Map<String, Value>, key: &str, text: &str) -> bool {
     let Some(old) = map.get_mut(key) else {
         return false;
@@ -463,7 +462,7 @@ fn put(map: &mut Map<String, Value>, key: &str, text: &str) -> bool {
     true
 }
 
-/// What a field takes whose value now is `old`, where `text` is of another kind.
+/// Describes the type that a field takes, from its value `old`, if `text` has another type.
 fn kind_of(old: &Value, text: &str) -> Option<String> {
     let wanted = match old {
         Value::Bool(_) => "true or false",
@@ -479,7 +478,7 @@ fn kind_of(old: &Value, text: &str) -> Option<String> {
     Some(format!("{got}it takes {wanted}"))
 }
 
-/// A number as JSON has it: `1e6` is a count too. `None` where it is none, or not finite.
+/// Parses a JSON number; `1e6` is a valid integer. `None` if malformed or not finite.
 fn number(text: &str, float: bool) -> Option<Value> {
     if !float {
         if let Ok(n) = text.parse::<u64>() {
@@ -496,11 +495,11 @@ fn number(text: &str, float: bool) -> Option<Value> {
     serde_json::Number::from_f64(f).map(Value::Number)
 }
 
-/// How many names a hint offers.
+/// Maximum number of names in a hint.
 const HINTS: usize = 4;
 
-/// The names that share most words with what was asked for, the
-/// shortest first among equals; all of them where none does.
+/// Suggests the names that share most words with `key`, shortest first; lists all names if none
+/// does.
 fn hint(key: &str, names: &[&str]) -> String {
     let words: Vec<&str> = key.split(['_', '-', '.']).filter(|w| w.len() > 2).collect();
     let mut near: Vec<(usize, &str)> = names
@@ -521,7 +520,7 @@ fn hint(key: &str, names: &[&str]) -> String {
     format!("did you mean {}?", near.join(" or "))
 }
 
-/// Whether a word of `name` begins as `word` does, so that a slip at its end still finds it.
+/// Whether a word of `name` has the same first letters as `word`, which finds names with a typo.
 fn starts_alike(name: &str, word: &str) -> bool {
     let Some(stem) = word.get(..3) else {
         return false;

@@ -1,68 +1,67 @@
-//! What can go wrong, said so that the reader knows which call, of which provider, and what to do
-//! next.
+//! Errors of libfabric, with the call, the provider and the next step for the user.
 
 use std::fmt;
 
-/// An error of the control path: finding, opening, registering, introducing.
+/// An error of the control path: discovery, opening, registration, addressing.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The library is not on this machine.
+    /// libfabric is not installed.
     #[error(
         "no libfabric on this machine ({detail}): install it (Debian: libfabric1), or configure an \
          address or a device without `ofi`"
     )]
     NoLibrary {
-        /// What the loader said.
+        /// The loader's error.
         detail: String,
     },
-    /// A file by the right name is not libfabric.
+    /// A file of libfabric's name is another library.
     #[error("{library} has no function {symbol}: this is not a libfabric that can be used")]
     MissingSymbol {
-        /// The function that is missing.
+        /// The missing function.
         symbol: &'static str,
-        /// The file that was opened.
+        /// The opened file.
         library: String,
     },
-    /// The library has no such provider, or the provider finds nothing to run on.
+    /// The library has no such provider, or the provider finds no device.
     #[error(
         "libfabric {version} offers no provider {provider:?} here; it offers {present}: choose one \
          of them, or see `fi_info -p '{provider}'`"
     )]
     NoProvider {
-        /// The provider asked for.
+        /// The requested provider.
         provider: String,
         /// The library's version.
         version: Version,
-        /// Providers that could be used.
+        /// The available providers.
         present: String,
     },
-    /// The provider is there, and the NIC is not.
+    /// The provider has no such NIC.
     #[error("provider {provider} has no {asked}; it has {present}")]
     NoNic {
         /// The provider.
         provider: String,
-        /// The domain or address asked for.
+        /// The requested domain or address.
         asked: String,
-        /// The domains there are.
+        /// The available domains.
         present: String,
     },
-    /// The library is older than what is asked of it.
+    /// The library is older than required.
     #[error("libfabric {version} is too old for provider {provider}: {needs}")]
     TooOld {
         /// The provider.
         provider: String,
         /// The library's version.
         version: Version,
-        /// What is needed, and since when there is.
+        /// The missing feature, with the version that has it.
         needs: &'static str,
     },
-    /// The provider lacks something.
+    /// The provider lacks a required feature.
     #[error("provider {provider} cannot be used: {lacks}")]
     Unsupported {
         /// The provider.
         provider: String,
-        /// What it lacks.
+        /// The missing feature.
         lacks: String,
     },
     /// A call failed.
@@ -76,7 +75,7 @@ pub enum Error {
         errno: i32,
         /// libfabric's text for it.
         text: String,
-        /// What was being done, with names and numbers.
+        /// The action, with names and numbers.
         doing: String,
     },
 }
@@ -91,7 +90,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The error of an operation: on the hot path, so without any text of its own until it is shown.
+/// The error of an operation. Allocates no text, because it occurs on the hot path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: error {errno} of libfabric")]
 pub struct OpError {
@@ -102,7 +101,7 @@ pub struct OpError {
 }
 
 impl OpError {
-    /// Whether the provider had no room: poll, then try again.
+    /// Whether the provider's queue is full: poll, then retry.
     #[must_use]
     pub fn is_again(&self) -> bool {
         self.errno == libc::EAGAIN

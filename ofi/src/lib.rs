@@ -1,21 +1,20 @@
-//! libfabric, found at run time.
+//! Safe bindings to libfabric, loaded at run time.
 //!
-//! Nothing is linked: a program with this crate starts on a machine that has no libfabric, and says
-//! so only when one of its providers is asked for. It is always the system's library, since a
-//! second copy in one process can take a device from the first. Two layers, kept apart:
+//! The library is not linked: a program with this crate starts on a machine without libfabric, and
+//! fails only when it requests a provider. It uses the system's library, because a second copy in
+//! one process can take a device from the first. Two separate layers:
 //!
 //! * [`raw`] - the ABI: structures, constants, a table of functions, in libfabric's own names
-//! * [`safe`] - what the rest of the project uses: [`Ofi`] -> [`Info`] -> [`Domain`] -> [`Mr`],
-//!   [`Endpoint`]. Each object keeps alive what it stands on, so nothing can be destroyed under its
-//!   user
+//! * [`safe`] - the interface for the project: [`Ofi`] -> [`Info`] -> [`Domain`] -> [`Mr`],
+//!   [`Endpoint`]. Each object keeps its dependencies alive, so no object is closed while in use
 //!
-//! # What is safe here, and what is promised by whom
+//! # Safety
 //!
-//! A provider writes into a window whenever the peer pleases, outside of any borrow, and reads what
-//! is being sent until it says that it has. So memory never becomes a Rust reference here: the
-//! owner promises ([`Memory`]'s contract) that it stays mapped for as long as somebody keeps it,
-//! and an [`Endpoint`] keeps everything that its operations may touch until it is closed. Closing
-//! it is the one thing after which a provider touches nothing: closing a region alone lets a write
+//! A provider writes into a window at any time, outside any borrow, and reads a source until its
+//! completion. So this crate makes no Rust reference to registered memory: the owner guarantees
+//! ([`Memory`]'s contract) that it stays mapped while an object holds it. An [`Endpoint`] holds all
+//! memory of its operations until it is closed. Only after that does the provider touch no memory:
+//! after closing a region alone, a started write continues (measured with `tcp`: `docs/ofi.md`).
 //! that has begun go on (measured with `tcp`: `docs/ofi.md`).
 
 pub mod raw;

@@ -1,4 +1,4 @@
-//! The program `qdl`: everything around a run.
+//! The program `qdl`: the commands around a run.
 
 use std::{env, os::unix::process::CommandExt, path::Path, process};
 
@@ -29,7 +29,7 @@ struct DemoArgs {
     llm: bool,
 }
 
-/// Becomes `cargo xtask demo`; comes back where that cannot be.
+/// Replaces this process with `cargo xtask demo`; returns only an error.
 fn demo(args: &DemoArgs) -> anyhow::Error {
     let Ok(here) = env::current_dir() else {
         return anyhow::anyhow!("this folder is no more");
@@ -57,7 +57,7 @@ fn program() -> Command {
 fn main() {
     let program = program();
     let matches = parse(&program);
-    // clap wants a command.
+    // Unreachable: clap requires a command.
     let Some((name, matches)) = matches.subcommand() else {
         return;
     };

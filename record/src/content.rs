@@ -1,39 +1,38 @@
-//! What an engine really runs, beside the name that its model goes by.
+//! Identity of an engine's content, besides its model's name.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest name of what is run, in bytes.
+/// Maximum length of a content's name, in bytes.
 pub const MAX_CONTENT_NAME: usize = 256;
 
-/// What makes an engine's answers what they are.
+/// Content that determines an engine's answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Content {
-    /// A model file, and what it names beside it.
+    /// A model file and the files it refers to.
     File {
-        /// Its name, without the folder: at most [`MAX_CONTENT_NAME`] bytes.
+        /// File name without the folder: at most [`MAX_CONTENT_NAME`] bytes.
         name: String,
-        /// Its SHA-256, 64 hexadecimal digits: of the file as it is where the model lies in one,
-        /// else of the names and hashes of all.
+        /// SHA-256 as 64 hexadecimal digits: of the file if the model is one file, otherwise of the
+        /// names and hashes of all its files.
         sha256: String,
     },
-    /// Settings that the answers follow from; no file.
+    /// Settings that determine the answers, without a file.
     Settings {
-        /// Their SHA-256.
+        /// SHA-256 of the settings.
         sha256: String,
     },
-    /// A server's model, which the server has.
+    /// A model that a server holds.
     Server {
-        /// As the server is asked for it.
+        /// Model name in requests to the server.
         name: String,
     },
 }
 
 impl Content {
-    /// Whether both give the same answers, as far as this can tell: what a file is called is no
-    /// difference.
+    /// Whether both contents give the same answers, as far as known. File names do not matter.
     pub fn agrees(&self, other: &Content) -> bool {
         match (self, other) {
             (Content::File { sha256: a, .. }, Content::File { sha256: b, .. })
@@ -43,7 +42,7 @@ impl Content {
         }
     }
 
-    /// Its hash, where it has one.
+    /// Returns the SHA-256, if there is one.
     pub fn sha256(&self) -> Option<&str> {
         match self {
             Content::File { sha256, .. } | Content::Settings { sha256 } => Some(sha256),

@@ -1,54 +1,53 @@
-//! What an accelerator says of its engine.
+//! An accelerator's description of its engine.
 
 use serde::{Deserialize, Serialize};
 
 use super::Content;
 
-/// An accelerator's engine, as it tells its frontend at the start.
+/// An accelerator's engine, as reported to the frontend at the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineInfo {
-    /// As the engine calls itself: 1 to [`MAX_ENGINE_NAME`] bytes.
+    /// Name of the engine: 1 to [`MAX_ENGINE_NAME`] bytes.
     pub name: String,
-    /// Its answers are token ids at their true number, so that their count is the engine's own.
+    /// True if answers are token ids of exact length, so that the engine counts them.
     pub tokens: bool,
-    /// Samples that it works on at once, in all its batches together, or sequences; 0 where it does
-    /// not say. So many and some more have to be in flight for it to be full.
+    /// Number of samples (over all batches) or sequences that the engine processes at once; 0 if
+    /// unknown. A full engine needs more samples in flight than this.
     #[serde(default)]
     pub at_once: u64,
-    /// What it really runs; `None` where its answers follow from nothing but its kind.
+    /// Content; `None` if the kind alone determines the answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// What it keeps of one sample's prompt for others; `None` where it has nothing that could.
+    /// State of its prefix cache; `None` if the engine cannot have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_cache: Option<PrefixCache>,
 }
 
-/// Whether an engine keeps what it computed of a prompt for later prompts that begin like it. The
-/// Network division forbids it.
+/// Whether an engine reuses computed prefixes for later prompts. The Network division forbids it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixCache {
-    /// It does, or not.
+    /// State of the cache.
     pub state: CacheState,
-    /// By what that is known, or what to do about it: at most [`MAX_CACHE_WORDS`] bytes.
+    /// Evidence for the state, or advice: at most [`MAX_CACHE_WORDS`] bytes.
     pub how: String,
 }
 
-/// See [`PrefixCache`].
+/// State of a [`PrefixCache`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheState {
-    /// It keeps nothing.
+    /// The engine reuses nothing.
     Off,
-    /// It does.
+    /// The engine reuses prefixes.
     On,
-    /// Nobody says.
+    /// The state is unknown.
     Unknown,
 }
 
-/// Longest [`PrefixCache::how`], in bytes.
+/// Maximum length of [`PrefixCache::how`], in bytes.
 pub const MAX_CACHE_WORDS: usize = 512;
 
-/// Longest name of an engine, in bytes.
+/// Maximum length of an engine's name, in bytes.
 pub const MAX_ENGINE_NAME: usize = 64;

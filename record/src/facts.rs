@@ -1,17 +1,16 @@
-//! What a node says of itself and of the machine that it runs on.
+//! A node's facts about itself and its machine.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest host name, in bytes.
+/// Maximum length of a host name, in bytes.
 pub const MAX_HOST: usize = 255;
 
-/// Facts of a node, told once in each session and put on record. What a node cannot find out is
-/// left out.
+/// Facts of a node, sent once per session and recorded. Unknown facts are left out.
 ///
-/// `machine` and `boot` are no more than good for comparing: they are keyed hashes of the machine's
-/// own ids, which are nobody else's business.
+/// `machine` and `boot` are only for comparison: they are keyed hashes, which keep the machine's
+/// ids private.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeFacts {
@@ -21,63 +20,63 @@ pub struct NodeFacts {
     /// Hash of the machine-id: 32 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// Hash of the boot-id of the kernel that runs it: 32 hexadecimal digits.
+    /// Hash of the kernel's boot-id: 32 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
     /// Release of the program.
     #[serde(default)]
     pub version: String,
-    /// Commit that it was built from, where whoever built it said so.
+    /// Commit of the build, if the build recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// True where that commit was not all that it was built from.
+    /// True if the build had uncommitted changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty: Option<bool>,
-    /// SHA-256 of the program's file: 64 hexadecimal digits.
+    /// SHA-256 of the program file: 64 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// When it was started, in seconds since 1970.
+    /// Start time of the program, in seconds since 1970.
     #[serde(default)]
     pub started: u64,
-    /// What each entry of its `nics` sends over, where that is settled before anybody connects.
+    /// Link of each entry of `nics`, if known before a connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkFact>,
 }
 
-/// What a NIC sends over.
+/// Link of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkFact {
     /// Index into the node's `nics`.
     pub nic: u16,
-    /// The network interface or device.
+    /// Name of the network interface or device.
     pub name: String,
-    /// Its link layer.
+    /// Link layer.
     pub layer: LinkLayer,
 }
 
-/// A link layer, as far as the system tells.
+/// A link layer, as far as the system reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkLayer {
-    /// Ethernet, on hardware.
+    /// Ethernet on hardware.
     Ethernet,
     /// IEEE 802.11.
     Wireless,
     /// InfiniBand.
     InfiniBand,
-    /// A modem's: 3GPP.
+    /// A 3GPP modem.
     Cellular,
     /// The machine itself.
     Loopback,
-    /// Software: a bridge, one end of a pair, a tunnel. What carries it is not known.
+    /// Software: a bridge, one end of a veth pair, a tunnel. The carrier is unknown.
     Virtual,
-    /// Hardware whose link is none of the above, or is not known.
+    /// Hardware with another or unknown link layer.
     Unknown,
 }
 
 impl LinkLayer {
-    /// One of those that the Network division permits: Ethernet, IEEE 802.11, InfiniBand, 3GPP.
+    /// Whether the Network division permits the layer: Ethernet, IEEE 802.11, InfiniBand, 3GPP.
     pub const fn is_permitted(self) -> bool {
         matches!(
             self,
@@ -100,7 +99,7 @@ impl fmt::Display for LinkLayer {
     }
 }
 
-/// By what two machines are told apart.
+/// Ids that distinguish machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineIds<'a> {
     /// Host name.
@@ -112,7 +111,7 @@ pub struct MachineIds<'a> {
 }
 
 impl NodeFacts {
-    /// By what its machine is told from others.
+    /// Returns the ids of the node's machine.
     pub fn ids(&self) -> MachineIds<'_> {
         MachineIds {
             host: &self.host,
@@ -121,20 +120,20 @@ impl NodeFacts {
         }
     }
 
-    /// [`MachineIds::same`] of two nodes.
+    /// Compares two nodes with [`MachineIds::same`].
     pub fn same_machine(&self, other: &NodeFacts) -> Option<bool> {
         self.ids().same(&other.ids())
     }
 }
 
 impl MachineIds<'_> {
-    /// Whether both are one machine; `None` where neither can be told.
+    /// Whether both are one machine; `None` if unknown.
     ///
-    /// Two nodes that live at the same time and share a boot-id share a kernel, whatever their
-    /// addresses, network namespaces or containers; two kernels are two machines, or guests that
-    /// cannot be told from machines. A machine-id counts only where a boot-id is missing: images
-    /// are copied with it, and containers have one of their own or none, so it needs the same host
-    /// name beside it to say "the same", and another one says "another" by itself.
+    /// Two live nodes with equal boot-ids share a kernel, whatever their addresses, network
+    /// namespaces or containers. Two kernels are two machines, or guests that look like machines.
+    /// The machine-id counts only without a boot-id: copied images share it, and containers have
+    /// their own or none. So equal machine-ids mean one machine only with equal host names;
+    /// different ones mean two.
     pub fn same(&self, other: &MachineIds<'_>) -> Option<bool> {
         if let (Some(a), Some(b)) = (self.boot, other.boot) {
             return Some(a == b);

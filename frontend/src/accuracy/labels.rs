@@ -1,8 +1,8 @@
-//! The right class of each sample, from a file.
+//! Reads the right class of each sample from a file.
 //!
-//! What the bytes of a file are is never guessed from its length: an array of NumPy's says it, the
-//! configuration says it, and what says nothing is `i64`. Numbers that are no class of the model
-//! are an error as well, so that a file of another type or data set comes to no figure.
+//! The element type is never guessed from the file's length: a NumPy array or the configuration
+//! states it, and the default is `i64`. A number that is no class of the model is an error, so that
+//! a file of another type or data set yields no accuracy.
 
 use std::{fs, path::Path};
 
@@ -17,7 +17,7 @@ use crate::dataset::{
     numpy::{self, Array, Element},
 };
 
-/// Types that labels may be of.
+/// Types that labels may have.
 const TYPES: [DType; 7] = [
     DType::U8,
     DType::I8,
@@ -28,21 +28,21 @@ const TYPES: [DType; 7] = [
     DType::I64,
 ];
 
-/// What to do about labels of another type than was said.
+/// Advice after an error in labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// It is about something else.
+    /// The error is not about the type.
     None,
-    /// To say that they are of this one, say.
+    /// State this type.
     Say(DType),
-    /// To say nothing: the file does.
+    /// State no type: the file states it.
     SayNothing,
 }
 
 impl Remedy {
-    /// In a configuration.
+    /// Returns the advice in terms of the configuration.
     pub fn of_yaml(self, path: &Path) -> String {
-        // The name that stands in the configuration, where the folder is the configuration's.
+        // Shows the file's name as in the configuration, without its folder.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         match self {
             Remedy::None => String::new(),
@@ -53,7 +53,7 @@ impl Remedy {
         }
     }
 
-    /// On the command line of `init`.
+    /// Returns the advice in terms of the flags of `init`.
     pub fn of_flags(self) -> String {
         match self {
             Remedy::None => String::new(),
@@ -63,10 +63,10 @@ impl Remedy {
     }
 }
 
-/// What is wrong with a file, and what to do.
+/// The error of a file, with advice.
 type Wrong = (String, Remedy);
 
-/// Reads one class for each of so many samples, of a model with this output.
+/// Reads one class for each of `samples` samples, of a model with this output.
 ///
 /// # Errors
 /// [`AccuracyError::Labels`].
@@ -112,7 +112,7 @@ pub fn read(
     }
 }
 
-/// The labels of a file of NumPy's.
+/// The labels of a NumPy file.
 fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, Wrong> {
     let plain = |why: String| (why, Remedy::None);
     let Some(array) = arrays.first() else {
@@ -128,7 +128,7 @@ fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, Wrong> {
     array.integers().map_err(plain)
 }
 
-/// The labels of a file without a format: `i64` where nobody says what they are.
+/// The labels of a file without a header: `i64` unless `said` states another type.
 fn raw(bytes: &[u8], said: Option<DType>, samples: usize) -> Result<Vec<i64>, Wrong> {
     let dtype = said.unwrap_or(DType::I64);
     let long = |dtype: &DType| samples.saturating_mul(dtype.bytes());
@@ -154,18 +154,18 @@ fn raw(bytes: &[u8], said: Option<DType>, samples: usize) -> Result<Vec<i64>, Wr
     })
 }
 
-/// Scores that an output has for a sample; 1 where it is the class itself.
+/// Number of scores per sample in an output; 1 if the output is the class itself.
 fn scores(output: &TensorSpec) -> usize {
     output.shape.iter().product()
 }
 
-/// Whether a model with this output can name that class at all.
+/// Whether a model with this output can return `class`.
 fn is_class(class: i64, output: &TensorSpec) -> bool {
     match scores(output) {
         1 => match output.dtype {
             DType::U8 => (0..=255).contains(&class),
             DType::I8 => (-128..=127).contains(&class),
-            // No model has more classes, and larger numbers are two of 32 bits taken for one.
+            // No model has more classes; larger numbers are two of 32 bits read as one.
             _ => class.unsigned_abs() < 1 << 31,
         },
         n => usize::try_from(class).is_ok_and(|class| class < n),
@@ -178,7 +178,7 @@ mod tests {
 
     use super::{super::tests::output, *};
 
-    /// What comes of a file with this end and content for a data set of so many samples.
+    /// Reads labels of a data set from a file with this content and extension.
     fn labels(
         content: &[u8],
         end: &str,
@@ -208,7 +208,7 @@ mod tests {
         values.iter().flat_map(|v| v.to_le_bytes()).collect()
     }
 
-    /// The labels that were taken for f32, as the output has elements of four bytes too.
+    /// Labels of i32, read as f32 by mistake, as the output's elements have four bytes too.
     #[test]
     fn labels_of_32_bits_are_what_is_said_of_them_and_never_guessed() {
         let (scores, file) = (output(DType::F32, &[4]), i32s(&[3, 0, 2, 1]));
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn labels_of_another_data_set_or_type_are_noticed() {
         let scores = output(DType::F32, &[4]);
-        // Eight labels of 32 bits are as long as four of 64.
+        // Eight labels of 32 bits are as long as four of 64 bits.
         let text = labels(&i32s(&[3, 0, 2, 1, 1, 2, 3, 0]), "", None, 4, &scores);
         let text = text.expect_err("too large");
         assert!(text.contains("label of sample 1 is 4294967298"), "{text}");

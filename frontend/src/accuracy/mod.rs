@@ -1,10 +1,10 @@
-//! Accuracy: LoadGen's own accuracy log against the labels.
+//! Accuracy: compares LoadGen's accuracy log with the labels.
 //!
 //! * `labels` - the right class of each sample, from a file
-//! * `whose` - which accelerator answered which sample
+//! * `whose` - the accelerator that answered each sample
 //!
-//! The class that an answer names is the value of an output of one element (the model's own argmax,
-//! on the accelerator), or the index of the largest of several scores, the first of equal ones.
+//! An answer's class is the value of an output with one element (the accelerator computes the
+//! argmax), or the index of the largest of several scores, the lowest index of equal ones.
 
 mod labels;
 mod whose;
@@ -25,9 +25,9 @@ pub use self::labels::Remedy;
 pub use self::whose::{Whose, by_accelerator, odd_one};
 use crate::dataset::numpy::Element;
 
-/// The line that stands in a submission's `accuracy.txt`: percent, as MLCommons' own scripts for
-/// classes write it and its checker looks for it. Behind it goes the hash of the log, when the log
-/// is cut.
+/// Returns the line of a submission's `accuracy.txt`, in percent, in the format of MLCommons'
+/// classification scripts and of its checker. The hash of the log follows it once the log is
+/// truncated.
 pub fn line(accuracy: &Accuracy) -> String {
     let Accuracy {
         share,
@@ -41,42 +41,42 @@ pub fn line(accuracy: &Accuracy) -> String {
     )
 }
 
-/// Accuracy that cannot be computed.
+/// Error: the accuracy cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum AccuracyError {
-    /// The labels cannot be used.
+    /// The labels are unusable.
     #[error("labels {}: {why}{}", path.display(), remedy.of_yaml(path))]
     Labels {
-        /// The file.
+        /// Path of the labels.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
-        /// What to do, where it is about the type.
+        /// Advice, if the type is wrong.
         remedy: Remedy,
     },
-    /// LoadGen's log.
+    /// LoadGen's log is unreadable.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The log names a sample that the data set does not have.
+    /// The log names a sample beyond the data set.
     #[error("{}: it answers sample {index}, and the data set has {samples}", path.display())]
     Index {
-        /// The log.
+        /// Path of the log.
         path: PathBuf,
-        /// The sample.
+        /// Index of the sample.
         index: u64,
-        /// Samples of the data set.
+        /// Number of samples of the data set.
         samples: usize,
     },
     /// The log has no answer.
     #[error("{}: no sample was answered", path.display())]
     Nothing {
-        /// The log.
+        /// Path of the log.
         path: PathBuf,
     },
 }
 
 impl AccuracyError {
-    /// The same for somebody who gave flags of `init`, and has no file to change.
+    /// Returns the text in terms of the flags of `init`, which has no configuration file yet.
     pub fn of_flags(&self) -> String {
         match self {
             AccuracyError::Labels { path, why, remedy } => {
@@ -87,7 +87,7 @@ impl AccuracyError {
     }
 }
 
-/// In words, how an answer names its class by this output.
+/// Describes how an answer names its class by this output.
 pub fn names_the_class(output: &TensorSpec) -> String {
     match output.shape.iter().product::<usize>() {
         1 => format!("the value of {}", output.name),
@@ -95,24 +95,24 @@ pub fn names_the_class(output: &TensorSpec) -> String {
     }
 }
 
-/// How many answers were right.
+/// Counts of right answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
-    /// Answers that are their sample's label.
+    /// Number of answers equal to their sample's label.
     pub right: u64,
-    /// Answers.
+    /// Number of answers.
     pub answers: u64,
-    /// Of those, the ones that are no value of the model's output type.
+    /// Number of answers that are no value of the model's output type.
     pub unreadable: u64,
 }
 
 impl Score {
-    /// The counts as the summary has them.
+    /// Returns the counts for the summary.
     pub fn accuracy(&self) -> Accuracy {
         Accuracy::new(self.right, self.answers, self.unreadable)
     }
 
-    /// Adds another's.
+    /// Adds the counts of `o`.
     pub fn add(&mut self, o: &Score) {
         self.right += o.right;
         self.answers += o.answers;
@@ -120,16 +120,16 @@ impl Score {
     }
 }
 
-/// Of all answers, and of those that came by each connection.
+/// Scores of all answers, and by connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scores {
-    /// All of them.
+    /// Score of all answers.
     pub all: Score,
-    /// Those of which it is known.
+    /// Score by connection, for answers of known origin.
     pub by_connection: BTreeMap<usize, Score>,
 }
 
-/// Why a data set of this kind has no figure without labels, and where the answers are.
+/// Explains why this kind of data set has no accuracy without labels; names the answers' file.
 pub fn no_figure(kind: DatasetKind) -> String {
     let why = match kind {
         DatasetKind::Raw => "the data set has no `labels`".to_owned(),
@@ -139,18 +139,18 @@ pub fn no_figure(kind: DatasetKind) -> String {
     format!("no figure: {why}; the answers are in mlperf_log_accuracy.json")
 }
 
-/// The right class of each sample.
+/// The labels of a data set, and how to read a class from a response.
 #[derive(Debug)]
 pub struct Labels {
     classes: Vec<i64>,
     element: Element,
-    /// Bytes of the output that names the class, with which a response begins, and of all.
+    /// Bytes of the output that names the class, which begins a response; then bytes of a response.
     own: usize,
     response: usize,
 }
 
 impl Labels {
-    /// Reads the labels of so many samples of a model.
+    /// Reads the labels of `samples` samples of a model.
     ///
     /// # Errors
     /// [`AccuracyError`].
@@ -205,9 +205,8 @@ impl Labels {
         Ok(scores)
     }
 
-    /// The class that a response names: the value of a single element, or the index of the largest
-    /// of several. None where it is no response of the model, or names none: a value that is not
-    /// whole, scores none of which is a number.
+    /// The class in a response: the value of a single element, or the index of the largest of
+    /// several. `None` if the length is wrong, the value is not whole, or no score is a number.
     fn class(&self, response: &[u8]) -> Option<i64> {
         let output = response.get(..self.own).filter(|o| !o.is_empty())?;
         if response.len() != self.response {
@@ -336,7 +335,7 @@ mod tests {
 
     #[test]
     fn the_line_is_as_the_checker_looks_for_it() {
-        // A number behind `accuracy=` at the line's beginning, in percent.
+        // The format: `accuracy=` at the beginning of the line, and a number in percent.
         let line = line(&Accuracy::new(528, 540, 0));
         assert_eq!(line, "accuracy=97.778%, good=528, total=540\n");
     }

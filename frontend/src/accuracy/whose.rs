@@ -1,7 +1,7 @@
-//! Which accelerator answered which sample.
+//! Records which accelerator answered each sample.
 //!
-//! LoadGen's log names samples and not who answered them, so completers write down the connection
-//! that an answer came by: in runs that are scored, and in no other.
+//! LoadGen's log does not name the accelerator, so completers record the connection of each answer.
+//! They do so only in runs with accuracy.
 
 use std::{
     collections::BTreeMap,
@@ -12,35 +12,35 @@ use record::Accuracy;
 
 use super::Score;
 
-/// The connection that each sample's first answer came by.
+/// The connection of each sample's first answer.
 #[derive(Debug)]
 pub struct Whose(Box<[AtomicU32]>);
 
 impl Whose {
-    /// Of a data set of so many samples.
+    /// Creates the record for a data set of `samples` samples.
     pub fn new(samples: usize) -> Self {
         Whose((0..samples).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// A sample was answered. The first time counts: what comes later, in the performance run of a
-    /// submission, is not in the log.
+    /// Records an answer's connection. Only the first answer counts: LoadGen does not log later
+    /// answers, of a submission's performance run.
     pub fn answered(&self, index: u64, connection: usize) {
         let place = usize::try_from(index).ok().and_then(|i| self.0.get(i));
         let connection = u32::try_from(connection).unwrap_or(u32::MAX - 1);
         if let Some(place) = place {
-            // Who comes second has nothing to say.
+            // Ignore the error: the first answer is recorded already.
             let _ = place.compare_exchange(0, connection + 1, Relaxed, Relaxed);
         }
     }
 
-    /// The connection that answered it.
+    /// Returns the connection that answered the sample.
     pub fn of(&self, index: usize) -> Option<usize> {
         let connection = self.0.get(index)?.load(Relaxed);
         (connection as usize).checked_sub(1)
     }
 }
 
-/// Scores by connection as scores by accelerator, whose connections are called `NAME/0`, `NAME/1`.
+/// Merges scores by connection into scores by accelerator; a connection's name is `ACCELERATOR/0`.
 pub fn by_accelerator(
     scores: &BTreeMap<usize, Score>,
     connections: &[String],
@@ -58,11 +58,11 @@ pub fn by_accelerator(
         .collect()
 }
 
-/// So many standard deviations lie between accelerators that do not run the same model.
+/// Minimum difference, in standard deviations, between accelerators with different models.
 const FAR: f64 = 6.0;
 
-/// The accelerator whose share of right answers is the farthest from the others', where chance does
-/// not explain it; in words.
+/// Describes the accelerator whose share of right answers differs most from the others', if chance
+/// does not explain the difference.
 pub fn odd_one(all: &BTreeMap<String, Accuracy>) -> Option<String> {
     let sum = |of: fn(&Accuracy) -> u64| all.values().map(of).sum::<u64>();
     let (right, answers) = (sum(|a| a.right), sum(|a| a.answers));
@@ -70,7 +70,7 @@ pub fn odd_one(all: &BTreeMap<String, Accuracy>) -> Option<String> {
         let (n, m) = (a.answers as f64, (answers - a.answers) as f64);
         let others = (right - a.right) as f64 / m;
         let both = right as f64 / answers as f64;
-        // Of the difference between two shares, were they the same.
+        // Standard deviation of the difference between two equal shares.
         let deviation = (both * (1.0 - both) * (1.0 / n + 1.0 / m)).sqrt();
         (others, (a.share - others).abs() / deviation)
     };

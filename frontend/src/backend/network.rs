@@ -21,10 +21,10 @@ use crate::{
     run::exit::{ExitCode, Verdict},
 };
 
-/// How long a query that is being issued may keep the cluster from being taken down.
+/// Maximum time to wait for a query in issue before the cluster is taken down.
 const LAST_QUERY: Duration = Duration::from_secs(1);
 
-/// Hears of the cluster, on its threads.
+/// Receives the cluster's callbacks, on the cluster's threads.
 struct Listener {
     completers: Completers,
     verdict: Verdict,
@@ -43,7 +43,7 @@ impl ClusterListener for Listener {
 
     fn note(&self, line: &str) {
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nobody reads notes of a run that is over.
+        // Ignore the error: no thread reads notes after the run.
         let _ = notes.send(line.to_owned());
     }
 
@@ -52,10 +52,10 @@ impl ClusterListener for Listener {
     }
 }
 
-/// See the module.
+/// A cluster of accelerators as the backend.
 ///
-/// LoadGen holds its SUT for ever after an aborted test, so the SUT must not hold the cluster: it
-/// borrows it for the length of a call, which costs one atomic operation.
+/// LoadGen holds its SUT forever after an aborted test, so the SUT must not own the cluster. It
+/// borrows the cluster for each call, at the cost of one atomic operation.
 pub struct Network {
     cluster: Weak<Cluster>,
     held: Mutex<Option<Arc<Cluster>>>,
@@ -66,7 +66,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Connects to every accelerator of the configuration; `waiting` says who is waited for.
+    /// Connects to every accelerator of the configuration; `waiting` reports each awaited one.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -110,7 +110,7 @@ impl Network {
         })
     }
 
-    /// The cluster alone, once nobody issues any more.
+    /// Takes the cluster out, once no thread issues any more.
     fn take(&self) -> Option<Cluster> {
         let mut cluster = self
             .held
@@ -122,7 +122,7 @@ impl Network {
             match Arc::try_unwrap(cluster) {
                 Ok(cluster) => return Some(cluster),
                 Err(shared) if Instant::now() < end => cluster = shared,
-                // Its threads end with the process.
+                // Leak the cluster: its threads end with the process.
                 Err(shared) => {
                     std::mem::forget(shared);
                     return None;
@@ -157,7 +157,7 @@ impl Backend for Network {
     }
 
     fn issue(&self, samples: &[Sample]) {
-        // It is gone only once the test has ended or was aborted: LoadGen waits for none of these.
+        // Without a cluster the test has ended or is aborted, and LoadGen awaits no answer.
         if let Some(cluster) = self.cluster.upgrade() {
             cluster.dispatcher().issue(samples);
         }
@@ -253,7 +253,7 @@ impl Backend for Network {
     }
 }
 
-/// How a run ends whose system cannot be named: the rules want `Name()` answered by every node.
+/// Exit code of a run whose system has no name: the rules require `Name()` from every node.
 fn without_name(issued: bool) -> ExitCode {
     if issued {
         ExitCode::Lost

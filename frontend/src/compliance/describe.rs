@@ -1,4 +1,4 @@
-//! `qdl describe`: this node, and with `--config` all nodes of a configuration.
+//! `qdl describe`: describes this node and, with `--config`, all nodes of a configuration.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ use submission::{
 /// Release of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Runs the command.
+/// Runs `qdl describe`.
 pub fn command(args: &DescribeArgs) -> Outcome {
     command::describe(args, Role::Frontend, VERSION, Some(&all))
 }
 
-/// This machine, as JSON.
+/// Returns the description of this machine, as JSON.
 ///
 /// # Errors
-/// In words: what Linux must have is not there.
+/// A required Linux interface is missing.
 pub fn own(config: &FrontendConfig) -> Result<String, String> {
     Node::told(Role::Frontend, VERSION, &config.node)
 }

@@ -1,5 +1,5 @@
-//! Whether a run would count in a submission, before it is measured: `submission::guard` on what
-//! this run was told and what its nodes have said.
+//! Checks before the measurement whether a submission would accept the run: applies
+//! `submission::guard` to the run's settings and its nodes' facts.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::{
     settings::{ROUND, Settings, cli::Args},
 };
 
-/// What a run would not count for, and whether it was meant to.
+/// Reasons why a submission would reject the run, and whether the run is a submission.
 pub struct Guard {
     round: Round,
     model: String,
@@ -28,10 +28,10 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Of a command line, with what its settings come to.
+    /// Checks the settings of a run.
     ///
     /// # Errors
-    /// A round that there is not; with `--submission` the refusals, a line each.
+    /// The round is unknown or, with `--submission`, the run is refused; one line per refusal.
     pub fn of_settings(
         args: &Args,
         config: &FrontendConfig,
@@ -75,10 +75,10 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Adds what the nodes have said.
+    /// Adds the facts of the nodes.
     ///
     /// # Errors
-    /// With `--submission` the refusals, a line each.
+    /// With `--submission`, the run is refused; one line per refusal.
     pub fn hear(&mut self, node: &str, backend: &dyn Backend) -> anyhow::Result<()> {
         let (own, peers) = backend.facts();
         let accelerators: Vec<_> = peers.iter().map(|(n, f)| NodeNote::of(n, f)).collect();
@@ -108,7 +108,7 @@ impl Guard {
         )
     }
 
-    /// Why the run would not count, a line each.
+    /// Returns the refusals, one line each.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.refusals
             .iter()
@@ -116,13 +116,13 @@ impl Guard {
     }
 }
 
-/// The round that a run is to count in, where it is to.
+/// The round of `--submission` or of the configuration, if any.
 fn asked<'a>(args: &'a Args, config: &'a FrontendConfig) -> Option<&'a str> {
     let given = args.submission.as_deref();
     given.or(config.submission.as_deref())
 }
 
-/// Of the engines that could keep prefixes whether they do, by their nodes.
+/// Prefix-cache settings, by node, of the engines that can keep prefixes.
 pub fn prefix_caches(engines: &[(String, EngineInfo)]) -> BTreeMap<String, PrefixCache> {
     let known = engines.iter();
     known
@@ -130,7 +130,7 @@ pub fn prefix_caches(engines: &[(String, EngineInfo)]) -> BTreeMap<String, Prefi
         .collect()
 }
 
-/// Who gave each field its value: an audit.config is LoadGen's own business, so who came before.
+/// Origin of each field's value: under a value of audit.config, the origin before it.
 fn origins(records: &[SettingRecord], settings: &Settings) -> BTreeMap<String, String> {
     let audit = settings.audit.as_ref().and_then(|path| path.file_name());
     let audit = audit.map(|name| format!("{}:", name.to_string_lossy()));
@@ -149,7 +149,7 @@ fn origins(records: &[SettingRecord], settings: &Settings) -> BTreeMap<String, S
     records.iter().map(origin).collect()
 }
 
-/// LoadGen's names, as its logs have them.
+/// Names of the modes in LoadGen's logs.
 fn mode(mode: TestMode) -> &'static str {
     match mode {
         TestMode::PerformanceOnly => "PerformanceOnly",

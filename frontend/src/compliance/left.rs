@@ -1,5 +1,5 @@
-//! What a run leaves behind beside logs and summary, so that a submission can be made of it:
-//! `run.json`, and copies of the files that were read (`submission::left`).
+//! Files of a run, beside logs and summary, from which a submission is made: `run.json` and copies
+//! of the input files (`submission::left`).
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
@@ -15,11 +15,11 @@ use crate::{
     settings::{Settings, cli::Args},
 };
 
-/// Writes what is known before anything is measured. The copies are taken after the files were
-/// read: what changes in between is a run's author's own doing.
+/// Writes the facts known before the measurement. Copies the input files after the run has read
+/// them, so a file changed in between is copied as changed.
 ///
 /// # Errors
-/// A file that cannot be copied or written, which says so before ten minutes are spent.
+/// A file cannot be copied or written. The error occurs before the measurement.
 pub fn begin(
     args: &Args,
     config: &FrontendConfig,
@@ -61,7 +61,7 @@ pub fn begin(
     Ok(left.begin(settings.folder(), &files, &told)?)
 }
 
-/// A word of the command; one that is not UTF-8 as a shell takes it, `$'caf\xe9'`.
+/// One word of the command line; a word that is not UTF-8 is quoted as for a shell, `$'caf\xe9'`.
 fn said(word: &OsStr) -> String {
     match word.to_str() {
         Some(text) => text.to_owned(),
@@ -69,7 +69,7 @@ fn said(word: &OsStr) -> String {
     }
 }
 
-/// What every node says of itself, as files; why one does not is put on record.
+/// Descriptions of all nodes, as files; records why a node has none.
 fn told(config: &FrontendConfig, backend: &dyn Backend, left: &mut Left) -> Vec<(String, String)> {
     let mut told = Vec::new();
     match Name::new(&config.node).and_then(|name| Ok((name, describe::own(config)?))) {
@@ -88,7 +88,7 @@ fn told(config: &FrontendConfig, backend: &dyn Backend, left: &mut Left) -> Vec<
     told
 }
 
-/// What goes before user.conf: the configuration's settings, and words of the command line.
+/// Settings that override user.conf: those of the configuration and of the command line.
 fn overrides(args: &Args, config: &FrontendConfig) -> Vec<String> {
     let settings = config.loadgen.settings.iter();
     let settings = settings.map(|(key, value)| format!("loadgen.settings.{key} = {value}"));

@@ -1,11 +1,11 @@
-//! Samples in arrays of NumPy's, one for each input of the model.
+//! Samples in NumPy arrays, one array for each input of the model.
 //!
 //! ```text
 //! sample 3 | ids[3], its first rows | mask[3], likewise | bias[3] |
 //! ```
 //!
-//! An array's first dimension counts the samples, the others are the input's shape. A ragged input
-//! has them all at its largest: the file of lengths says how much of each sample is sent.
+//! An array's first dimension counts the samples; the others are the input's shape, of a ragged
+//! input the maximum. The file of lengths gives the bytes sent of each sample.
 
 use std::path::Path;
 
@@ -14,27 +14,27 @@ use qdl::model::{ModelSpec, TensorSpec};
 use super::{Dataset, DatasetError, Lengths, Source, length};
 use crate::dataset::numpy::{self, Array};
 
-/// An input's array, as samples are read from it.
+/// The array of one input.
 #[derive(Debug)]
 pub(super) struct Column {
     array: Array,
     /// Bytes from one sample to the next.
     stride: usize,
-    /// Bytes of a row, where the input is ragged.
+    /// Bytes of a row, if the input is ragged.
     row: Option<usize>,
 }
 
-/// What the bytes of a sample are made of.
+/// The arrays of all inputs, from which samples are assembled.
 #[derive(Debug)]
 pub(super) struct Columns {
     all: Box<[Column]>,
-    /// Bytes of the inputs that are not ragged, and of one row of all that are.
+    /// Total bytes of the fixed inputs; then bytes of one row of all ragged inputs.
     fixed: usize,
     row: usize,
 }
 
 impl Columns {
-    /// Fills `to` with sample `index`, as much of it as there is room for.
+    /// Fills `to` with the first bytes of sample `index`.
     pub fn read(&self, index: usize, to: &mut [u8]) -> std::io::Result<()> {
         let rows = to.len().saturating_sub(self.fixed) / self.row.max(1);
         let mut rest = to;
@@ -47,7 +47,7 @@ impl Columns {
         Ok(())
     }
 
-    /// Rows of a sample of `len` bytes; none where no sample has that length.
+    /// Number of rows of a sample of `len` bytes; `None` if no sample has that length.
     fn rows(&self, len: usize) -> Option<usize> {
         let rest = len.checked_sub(self.fixed)?;
         let rows = rest.checked_div(self.row)?;
@@ -58,7 +58,7 @@ impl Columns {
 }
 
 impl Dataset {
-    /// Samples of `arrays`, which the file at `path` holds among the arrays named in `there`.
+    /// Opens samples in `arrays`, from the file at `path` with arrays of the names `there`.
     pub(super) fn arrays(
         path: &Path,
         arrays: Vec<Array>,
@@ -132,8 +132,8 @@ impl Dataset {
     }
 }
 
-/// Whether an archive's array is an input's: it has its name, or it is the only one beside labels
-/// and the model has one input.
+/// Whether an archive's array belongs to an input: by its name, or as the only array besides labels
+/// if the model has one input.
 pub(super) fn is_asked(name: &str, all: &[&str], model: &ModelSpec) -> bool {
     let named = |name: &str| model.inputs.iter().any(|t| t.name == name);
     let others = all.iter().filter(|own| **own != super::LABELS);
@@ -141,10 +141,10 @@ pub(super) fn is_asked(name: &str, all: &[&str], model: &ModelSpec) -> bool {
     named(name) || !all.iter().any(|own| named(own)) && only()
 }
 
-/// Most names of a file's arrays in one line.
+/// Maximum number of array names in a message.
 const SHOWN: usize = 8;
 
-/// Takes the array of an input out: that of its name; the only one, where the model has one input.
+/// Takes out the array of an input: by its name, or the only one if the model has one input.
 fn choose(
     arrays: &mut Vec<Array>,
     input: &TensorSpec,
@@ -184,7 +184,7 @@ fn choose(
     }
 }
 
-/// Type, layout and shape are the input's.
+/// Checks that type, layout and shape match the input's.
 fn check(array: &Array, input: &TensorSpec) -> Result<(), String> {
     let shape_fits = array
         .shape()
@@ -206,7 +206,7 @@ fn check(array: &Array, input: &TensorSpec) -> Result<(), String> {
     array.check_layout()
 }
 
-/// Bytes of each sample, from a file of lengths, each one that a sample can have.
+/// Bytes of each sample from a file of lengths; checks that a sample can have each length.
 fn each_length(file: &Path, count: usize, columns: &Columns) -> Result<Box<[u32]>, DatasetError> {
     let wrong = |why: String| DatasetError::Lengths {
         path: file.to_owned(),

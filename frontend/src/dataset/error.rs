@@ -1,74 +1,74 @@
-//! What is wrong with a data set.
+//! Errors of a data set.
 
 use std::{io, path::PathBuf};
 
-/// A data set that cannot be used.
+/// Error: the data set is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
     /// A file cannot be read.
     #[error("data set {}: {verb}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was being done.
+        /// The failed action.
         verb: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// No sample.
+    /// The data set has no sample.
     #[error("data set {what}: it has no samples; LoadGen needs at least one")]
     Empty {
-        /// The file, or how it is made.
+        /// Path of the file, or the kind of data set.
         what: String,
     },
-    /// Not a whole number of samples.
+    /// The file is not a whole number of samples.
     #[error(
         "data set {}: {bytes} bytes are {whole} samples of {sample} bytes (the model's input) and {rest} bytes more; \
          is it another model's?",
         path.display()
     )]
     Uneven {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its bytes.
+        /// Bytes of the file.
         bytes: u64,
         /// Bytes of a sample.
         sample: usize,
-        /// Whole samples in it.
+        /// Number of whole samples.
         whole: u64,
-        /// Bytes left.
+        /// Remaining bytes.
         rest: u64,
     },
-    /// Another format than the configuration says, or arrays that are not the model's inputs.
+    /// The format differs from the configuration, or the arrays from the model's inputs.
     #[error("data set {}: {why}", path.display())]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it is, and what to do.
+        /// The difference, with advice.
         why: String,
     },
-    /// Lengths that are not those of the samples.
+    /// The file of lengths does not match the samples.
     #[error("data set {}: {why}", path.display())]
     Lengths {
-        /// The file of lengths.
+        /// Path of the file of lengths.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// Token ids that are not as the file's header says.
+    /// The token ids do not match the file's header.
     #[error("data set {}: {why}", path.display())]
     Tokens {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// A sample that a response slot could never be asked for.
+    /// A sample is too long for a request.
     #[error(
         "data set: a sample of {bytes} bytes is longer than a request may be (4 GiB less one byte)"
     )]
     TooLong {
-        /// Its bytes.
+        /// Length of the sample in bytes.
         bytes: usize,
     },
 }

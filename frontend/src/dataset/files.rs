@@ -6,7 +6,7 @@ use super::{Dataset, DatasetError, Lengths, Source, length};
 use crate::dataset::numpy;
 
 impl Dataset {
-    /// Samples of `sample` bytes each.
+    /// Opens a file of samples of `sample` bytes each.
     pub(super) fn raw(path: &Path, sample: usize) -> Result<Self, DatasetError> {
         let len = length(sample)?;
         let failed = |verb| {
@@ -52,7 +52,7 @@ impl Dataset {
         })
     }
 
-    /// Samples back to back in one file, their lengths as little-endian `u32` in another.
+    /// Opens samples back to back in one file, with their lengths in another ([`lengths`]).
     pub(super) fn ragged(path: &Path, lengths: &Path) -> Result<Self, DatasetError> {
         let failed = |path: &Path, verb| {
             let path = path.to_owned();
@@ -68,7 +68,7 @@ impl Dataset {
             .metadata()
             .map_err(failed(path, "cannot ask for its size"))?
             .len();
-        // Each is below 2^32 and there are fewer than 2^62 of them in memory: no sum overflows.
+        // Each length is below 2^32, and fewer than 2^62 fit in memory: the sum does not overflow.
         let sum: u64 = each.iter().map(|len| u64::from(*len)).sum();
         if sum != size {
             return Err(wrong(format!(
@@ -97,7 +97,7 @@ impl Dataset {
     }
 }
 
-/// Bytes of each sample, none of them 0: little-endian `u32`, or an array of NumPy's.
+/// Reads the length of each sample, none 0, from little-endian `u32` or a NumPy array.
 pub(super) fn lengths(path: &Path) -> Result<Box<[u32]>, DatasetError> {
     let wrong = |why: String| DatasetError::Lengths {
         path: path.to_owned(),

@@ -1,11 +1,11 @@
-//! Samples: how many, how long, and their bytes, from a file or from a seed.
+//! Data sets: number, lengths and bytes of samples, from a file or a seed.
 //!
-//! * `files` - samples back to back in a file, all as long or with a file of lengths
-//! * `arrays` - arrays of NumPy's, one for each input of the model
+//! * `files` - samples back to back in a file, of equal length or with a file of lengths
+//! * `arrays` - NumPy arrays, one for each input of the model
 //! * `random` - bytes from a seed
 //! * `tokens` - texts from a seed: rows of words, mask and segments
 //! * `token_file` - token ids from a file
-//! * `error` - what is wrong with a data set
+//! * `error` - errors of a data set
 
 mod arrays;
 mod error;
@@ -33,7 +33,7 @@ use self::{
     tokens::{Column, Tokens},
 };
 
-/// The array of a `.npz` that holds labels.
+/// Name of the array of labels in a `.npz`.
 pub const LABELS: &str = "labels";
 
 /// Lengths of the samples.
@@ -43,20 +43,20 @@ enum Lengths {
     Each(Box<[u32]>),
 }
 
-/// Where the bytes come from.
+/// Source of the samples' bytes.
 #[derive(Debug)]
 enum Source {
     File {
         file: File,
         path: PathBuf,
     },
-    /// Samples of different lengths, and where each begins.
+    /// Samples of different lengths, with the offset of each.
     Ragged {
         file: File,
         path: PathBuf,
         starts: Box<[u64]>,
     },
-    /// Arrays of NumPy's.
+    /// NumPy arrays.
     Arrays {
         path: PathBuf,
         columns: Columns,
@@ -67,7 +67,7 @@ enum Source {
     Tokens(Tokens),
 }
 
-/// Samples by index. Nothing is held in memory but lengths that differ.
+/// Samples by index. Keeps only unequal lengths in memory.
 #[derive(Debug)]
 pub struct Dataset {
     name: String,
@@ -76,8 +76,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens what the configuration says for `model`;
-    /// `seed` replaces the configured one of random data.
+    /// Opens the configured data set for `model`; `seed` overrides the configured seed of random
+    /// data.
     ///
     /// # Errors
     /// [`DatasetError`].
@@ -90,7 +90,7 @@ impl Dataset {
         match config.kind {
             DatasetKind::Raw => match &config.samples {
                 Some(samples) => Self::of_file(samples, config.lengths.as_deref(), model),
-                // A configuration without is refused.
+                // Unreachable: the configuration requires `samples`.
                 None => Err(DatasetError::Empty {
                     what: "of kind raw without `samples`".to_owned(),
                 }),
@@ -118,13 +118,13 @@ impl Dataset {
         }
     }
 
-    /// Samples of a file: arrays where it is NumPy's, else its bytes.
+    /// Opens a file of samples: NumPy arrays or raw bytes.
     fn of_file(
         samples: &Path,
         lengths: Option<&Path>,
         model: &ModelSpec,
     ) -> Result<Self, DatasetError> {
-        // Samples that are bytes of any length and meaning may be images, say, themselves.
+        // Samples of ragged bytes may be files themselves, such as images.
         let any = matches!(&model.inputs[..], [t] if t.ragged && t.dtype == DType::U8);
         let there = RefCell::<Vec<String>>::default();
         let arrays = numpy::open(samples, any, &|name, all| {
@@ -142,12 +142,12 @@ impl Dataset {
         }
     }
 
-    /// For LoadGen's logs.
+    /// Returns the name for LoadGen's logs.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Number of samples; at least one.
+    /// Returns the number of samples, at least one.
     pub fn count(&self) -> usize {
         match &self.lengths {
             Lengths::Equal { count, .. } => *count,
@@ -155,7 +155,7 @@ impl Dataset {
         }
     }
 
-    /// Bytes of a sample; `None` where there is no such sample.
+    /// Returns the bytes of a sample; `None` beyond the last sample.
     pub fn len(&self, index: usize) -> Option<u32> {
         match &self.lengths {
             Lengths::Equal { len, count } => (index < *count).then_some(*len),
@@ -163,7 +163,7 @@ impl Dataset {
         }
     }
 
-    /// Bytes of every sample, where all have as many.
+    /// Returns the bytes of every sample if all have equal length.
     pub fn equal_len(&self) -> Option<u32> {
         match &self.lengths {
             Lengths::Equal { len, .. } => Some(*len),
@@ -171,10 +171,10 @@ impl Dataset {
         }
     }
 
-    /// Writes the sample's bytes to `to`, which has [`Dataset::len`] of them.
+    /// Reads a sample into `to`, which must be [`Dataset::len`] bytes long.
     ///
     /// # Errors
-    /// The file cannot be read any more.
+    /// The file cannot be read.
     pub fn read(&self, index: usize, to: &mut [u8]) -> Result<(), DatasetError> {
         let read = |file: &File, path: &Path, to: &mut [u8], at| {
             file.read_exact_at(to, at)
@@ -190,7 +190,7 @@ impl Dataset {
                 read(file, path, to, at)
             }
             Source::Ragged { file, path, starts } => {
-                // Whoever has a length for it has an index that is there.
+                // An index with a length has an offset.
                 let at = starts.get(index).copied().unwrap_or(u64::MAX >> 1);
                 read(file, path, to, at)
             }
@@ -217,7 +217,7 @@ fn length(bytes: usize) -> Result<u32, DatasetError> {
     u32::try_from(bytes).map_err(|_| DatasetError::TooLong { bytes })
 }
 
-/// The bytes of a sample, for the tests of every kind.
+/// Returns the bytes of a sample, for tests.
 #[cfg(test)]
 fn bytes(d: &Dataset, index: usize) -> Vec<u8> {
     let mut b = vec![0; d.len(index).expect("there") as usize];

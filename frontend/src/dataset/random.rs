@@ -1,4 +1,4 @@
-//! Random bytes from a seed, and lengths of every magnitude.
+//! Random samples from a seed, with fixed or log-uniform lengths.
 
 use fastrand::Rng;
 use qdl::config::{Dimension, SizeDistribution};
@@ -6,7 +6,7 @@ use qdl::config::{Dimension, SizeDistribution};
 use super::{Dataset, DatasetError, Lengths, Source, length};
 
 impl Dataset {
-    /// `count` samples of `min` to `max` bytes.
+    /// Creates `count` random samples of `min` to `max` bytes.
     pub(super) fn random(
         count: usize,
         min: usize,
@@ -37,7 +37,7 @@ impl Dataset {
         })
     }
 
-    /// `count` samples of these dimensions, of elements of so many bytes.
+    /// Creates `count` random samples of this shape, with elements of `element` bytes.
     pub(super) fn shaped(
         count: usize,
         shape: &[Dimension],
@@ -72,13 +72,12 @@ impl Dataset {
     }
 }
 
-/// The bytes of one sample of one seed.
+/// Fills `to` with the bytes of one sample of a seed.
 pub(super) fn fill(seed: u64, index: usize, to: &mut [u8]) {
     stream(seed, index as u64).fill(to);
 }
 
-/// A length between `min` and `max` of which every
-/// magnitude is equally likely, from 64 random bits.
+/// Maps 64 random bits to a length between `min` and `max`, log-uniformly.
 fn log_uniform(bits: u64, min: u32, max: u32) -> u32 {
     // The upper 53 bits as a fraction in [0, 1).
     let fraction = (bits >> 11) as f64 / (1u64 << 53) as f64;
@@ -87,7 +86,7 @@ fn log_uniform(bits: u64, min: u32, max: u32) -> u32 {
     len.clamp(min, max)
 }
 
-/// The generator of one sample of one seed.
+/// Returns the random generator of one sample of a seed.
 pub(super) fn stream(seed: u64, index: u64) -> Rng {
     Rng::with_seed(seed ^ index.wrapping_mul(0xD1B5_4A32_D192_ED03))
 }
@@ -129,7 +128,7 @@ mod tests {
             assert!((1..=150_528).contains(&len));
             octaves[len.ilog2() as usize] += 1;
         }
-        // 17.2 octaves share 20,000 samples; the last one is a fraction of an octave.
+        // 17.2 octaves share 20,000 samples; the last octave is a fraction.
         assert!(
             octaves[..17].iter().all(|n| (900..1500).contains(n)),
             "{octaves:?}"

@@ -1,4 +1,4 @@
-//! A file of token ids, one row for each sample (`docs/datasets.md`).
+//! A file of token ids, one row per sample (`docs/datasets.md`).
 
 use std::{fs::File, os::unix::fs::FileExt, path::Path};
 
@@ -8,13 +8,12 @@ const MAGIC: &[u8; 8] = b"QDLTOKEN";
 const VERSION: u32 = 1;
 /// Bytes before the offsets: magic, version, zero, count.
 const HEADER: usize = 24;
-/// Bytes of an offset, and of an id.
+/// Bytes of an offset; below, bytes of an id.
 const OFFSET: u64 = 8;
 const ID: u64 = 4;
 
 impl Dataset {
-    /// Samples of such a file. Its offsets are checked here, all of them; its ids are the engine's
-    /// to judge.
+    /// Opens a file of token ids. Checks all offsets; the engine checks the ids.
     pub(super) fn token_file(path: &Path) -> Result<Self, DatasetError> {
         let failed = |verb| {
             move |source| DatasetError::Io {
@@ -44,7 +43,7 @@ impl Dataset {
                 what: path.display().to_string(),
             });
         }
-        // As large as the file at most, so nothing overflows and memory is asked for what is there.
+        // The file's size bounds the count, so sums do not overflow and the allocation is bounded.
         let room = (size - HEADER as u64) / OFFSET;
         if count >= room {
             return Err(wrong(format!(
@@ -77,7 +76,7 @@ impl Dataset {
     }
 }
 
-/// The number of samples that a header gives.
+/// Parses the number of samples in a header.
 fn count(header: &[u8; HEADER]) -> Result<u64, String> {
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
     if header[..8] != *MAGIC {
@@ -92,10 +91,10 @@ fn count(header: &[u8; HEADER]) -> Result<u64, String> {
     Ok(u64::from(word(16)) | u64::from(word(20)) << 32)
 }
 
-/// Where each row begins in the file, and its bytes.
+/// Offset of each row in the file, and its length in bytes.
 type Rows = (Box<[u64]>, Box<[u32]>);
 
-/// Rows of `ids` ids in all, the first of which lies at `ids_at`.
+/// Computes the rows of `ids` ids in total; the first id is at offset `ids_at`.
 fn rows(offsets: &[[u8; OFFSET as usize]], ids_at: u64, ids: u64) -> Result<Rows, String> {
     let mut ends = offsets.iter().map(|b| u64::from_le_bytes(*b));
     let mut from = ends.next().unwrap_or_default();
@@ -177,7 +176,7 @@ mod tests {
             }
         }
 
-        /// Whatever the bytes are, a file is taken whole or refused; what is taken can be read.
+        /// Any bytes are accepted or refused; every sample of an accepted file can be read.
         #[test]
         fn any_bytes_are_taken_or_refused(
             rows in prop::collection::vec(prop::collection::vec(any::<i32>(), 1..9), 1..9),

@@ -1,15 +1,15 @@
-//! Texts from a seed.
+//! Synthetic texts from a seed.
 
 use super::{Dataset, DatasetError, Lengths, Source, length, random::stream};
 
-/// What one input of a text is made of.
+/// Content of one input of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     /// Random words.
     Words,
-    /// Ones: every token that is there.
+    /// Ones: all tokens are valid.
     Mask,
-    /// Zeros for the first half of the text, ones for the second.
+    /// Zeros for the first half of the text, ones for the second half.
     Segments,
 }
 
@@ -47,7 +47,7 @@ impl Tokens {
                     Column::Mask => 1,
                     Column::Segments => u64::from(i >= rows.div_ceil(2)),
                 };
-                // Words are below 2^32, so the lower half is all of an `i32`.
+                // Words are below 2^32, so the lower half is the whole `i32`.
                 token.copy_from_slice(&value.to_le_bytes()[..width]);
             }
         }
@@ -55,7 +55,7 @@ impl Tokens {
 }
 
 impl Dataset {
-    /// `count` texts of `min` to `max` tokens.
+    /// Creates `count` texts of `min` to `max` tokens.
     pub(super) fn tokens(
         count: usize,
         min: usize,
@@ -70,7 +70,7 @@ impl Dataset {
         }
         let mut rng = stream(tokens.seed, u64::MAX);
         let (min, span) = (min.clamp(1, max), (max - min.clamp(1, max)) as u64 + 1);
-        // `max` rows fit 32 bits, and none is longer.
+        // `max` rows fit in 32 bits, and no text is longer.
         let mut draw = || ((min + rng.u64(..span) as usize) * row) as u32;
         Ok(Dataset {
             name,

@@ -1,10 +1,10 @@
-//! Who may read the page: on a loopback address whoever is on this machine, else who has the page's
-//! own key.
+//! Access to the live page: unrestricted from this machine on a loopback address, otherwise with
+//! the page's key.
 //!
-//! The key is random, made for this page and this run, and opens nothing else. It lies in a file of
-//! the run's folder that its owner alone may read, for as long as the run lasts, and is neither
-//! printed nor logged. The first request brings it in its address, and gets a cookie for those that
-//! follow, so that it stays in no address.
+//! The key is random, made for one page and one run, and opens nothing else. During the run it lies
+//! in a file of the run's folder that only the owner can read; it is neither printed nor logged.
+//! The first request brings the key in its URL and gets a cookie for later requests, so the key
+//! stays in no URL.
 
 use std::{
     fs::{self, OpenOptions},
@@ -19,20 +19,20 @@ use fabric::os::Host;
 use hyper::{HeaderMap, Uri, header};
 use qdl::control::{Key, Token};
 
-/// The file in a run's folder that holds the page's address with its key.
+/// Name of the file with the page's URL and key, in a run's folder.
 pub const FILE: &str = "live.url";
 
-/// What a request has to bring.
+/// Requirement for a request.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Nothing but an honest host name: a page elsewhere may not have a browser on this machine
-    /// read this one for it, by a name that it lets stand for this machine.
+    /// A host name of this machine. This prevents DNS rebinding: a foreign page in a local browser
+    /// cannot read this page under its own host name.
     Loopback,
     /// The page's key.
     Key(Arc<PageKey>),
 }
 
-/// A key, and the file that it lies in until this is dropped.
+/// A key and its file; dropping removes the file.
 pub struct PageKey {
     text: String,
     token: Token,
@@ -52,21 +52,21 @@ impl Drop for PageKey {
     }
 }
 
-/// A request that is answered.
+/// An accepted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admitted {
-    /// With what it asks for.
+    /// Answer the request.
     Open,
-    /// With this cookie, in exchange for the key in its address.
+    /// Redirect with this cookie, in exchange for the key in the URL.
     Cookie(String),
 }
 
-/// Why a request is refused.
+/// Reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It has no key, or another one.
+    /// The key is missing or wrong.
     Key,
-    /// It calls this machine by a name that is not its own.
+    /// The host name is not of this machine.
     Host,
 }
 
@@ -80,7 +80,7 @@ impl PageKey {
         let token = Token::new(text.as_bytes()).ok_or(io::ErrorKind::InvalidData)?;
         let file = folder.join(FILE);
         fs::create_dir_all(folder)?;
-        // Of a run that was killed.
+        // Remove the file of a killed run.
         let _ = fs::remove_file(&file);
         let mut out = OpenOptions::new()
             .write(true)
@@ -97,7 +97,7 @@ impl PageKey {
         Ok(PageKey {
             text,
             token,
-            // Cookies know no ports.
+            // Cookies do not distinguish ports.
             cookie: format!("live_{port}"),
             file,
         })
@@ -105,7 +105,7 @@ impl PageKey {
 }
 
 impl Access {
-    /// For a page at an address, of a run whose results go into `folder`.
+    /// Returns the access rules of a page at `address`, for a run with results in `folder`.
     ///
     /// # Errors
     /// The key's file cannot be written.
@@ -116,7 +116,7 @@ impl Access {
         }
     }
 
-    /// May whoever asks so read it?
+    /// Checks a request's key or host.
     ///
     /// # Errors
     /// [`Refused`].
@@ -142,8 +142,8 @@ impl Access {
     }
 }
 
-/// Is the host that is asked for `localhost` or a loopback address? What asks for none is no
-/// browser.
+/// Whether the `Host` header is `localhost` or a loopback address, or missing: every browser sends
+/// one.
 fn is_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else {
         return true;
@@ -159,13 +159,13 @@ fn is_this_machine(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(loopback)
 }
 
-/// `Authorization: Bearer KEY`.
+/// The key in `Authorization: Bearer KEY`.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     value.strip_prefix("Bearer ").map(str::trim)
 }
 
-/// The cookie of this name.
+/// The value of the cookie `name`.
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(header::COOKIE).iter();
     let pairs = lines
@@ -231,7 +231,7 @@ mod tests {
         ]);
         assert_eq!(access.check(&uri("/"), &other), Err(Refused::Key));
         assert!(!format!("{access:?}").contains(&key), "a log may hold that");
-        // Each run has its own.
+        // Each run has its own key.
         let again = Access::of(address, folder.path()).expect("a key");
         assert_eq!(
             again.check(&uri(&format!("/?key={key}")), &none),

@@ -1,4 +1,4 @@
-//! What is known of a run that goes on.
+//! Assembles the state of a running run for the live page.
 
 use std::collections::VecDeque;
 
@@ -10,39 +10,39 @@ use record::{
 };
 use report::{SoFar, State};
 
-/// Longest text of an event, in characters.
+/// Maximum length of an event's text, in characters.
 const MOST_WORDS: usize = 240;
-/// Most connections and NIC threads that are told of.
+/// Maximum number of shown connections, and of shown NIC threads.
 const MOST: usize = 64;
-/// Rates are taken over about so long, in nanoseconds.
+/// Window of rates, in nanoseconds.
 const RATE_NS: u64 = 1_000_000_000;
 
-/// What does not change while a run goes on, and what rates are taken from.
+/// Constant data of a run, and counters for its rates.
 #[derive(Debug)]
 pub struct Known {
     test: TestSettings,
     target_qps: Option<f64>,
     first: SoFar,
-    /// Those who complete samples, by name.
+    /// Names of the completing threads.
     nics: Vec<String>,
-    /// When, samples and tokens that were completed by then: of about the last second.
+    /// Time, completed samples and tokens, over about the last second.
     before: VecDeque<(u64, u64, u64)>,
 }
 
-/// A moment of a run that has begun.
+/// Readings of a run at one moment.
 pub struct Moment<'a> {
-    /// The first query, and now, on [`fabric::clock`].
+    /// Time of the first query, and now, on [`fabric::clock`].
     pub at: [u64; 2],
-    /// Samples issued and completed.
+    /// Number of issued and of completed samples.
     pub counts: [u64; 2],
-    /// Each connection, and its name.
+    /// Names and readings of the connections.
     pub connections: (&'a [String], Vec<ConnectionTick>),
-    /// The run along its own clock.
+    /// The run's timeline.
     pub timeline: Timeline,
 }
 
 impl Known {
-    /// Of a run with these settings.
+    /// Creates the data of a run with these settings.
     pub fn new(
         node: &str,
         test: &TestSettings,
@@ -69,17 +69,17 @@ impl Known {
         }
     }
 
-    /// What carries the samples, which is known once there is a backend.
+    /// Sets the fabric, which is known once the backend exists.
     pub fn over(&mut self, fabric: &str) {
         self.first.fabric = fabric.to_owned();
     }
 
-    /// A run that has not begun.
+    /// Returns the state before the run begins.
     pub fn nothing(&self) -> SoFar {
         self.first.clone()
     }
 
-    /// Counts for the rates: to be called at every look.
+    /// Adds counters for the rates. Call it at every look.
     pub fn count(&mut self, now_ns: u64, figures: &Figures, completed: u64) {
         self.before.push_back((now_ns, completed, figures.tokens));
         while self
@@ -91,7 +91,7 @@ impl Known {
         }
     }
 
-    /// All of it at a moment.
+    /// Returns the full state at a moment.
     pub fn so_far(&self, moment: Moment<'_>, live: &Live) -> SoFar {
         let [first_ns, now_ns] = moment.at;
         let figures = live.figures();
@@ -124,7 +124,7 @@ impl Known {
         so_far
     }
 
-    /// Samples and tokens a second.
+    /// Samples and tokens per second.
     fn rates(&self) -> [f64; 2] {
         let ends = self.before.front().zip(self.before.back());
         ends.map_or([0.0; 2], |(from, to)| {
@@ -134,7 +134,7 @@ impl Known {
         })
     }
 
-    /// What LoadGen asks of a valid run, and what it has come to by now.
+    /// LoadGen's limits for a valid run, with the current values.
     fn limits(&self, of: &SoFar) -> Vec<LimitRecord> {
         let test = &self.test;
         if test.mode != TestMode::PerformanceOnly {
@@ -175,11 +175,11 @@ impl Known {
         limits
     }
 
-    /// Server's bound on latency, or on the time to the first token.
+    /// Server's bound on latency, or on the time to first token.
     fn bound(&self, of: &SoFar) -> LimitRecord {
         let test = &self.test;
         let quantile = test.server_target_latency_percentile;
-        // Not 99.00000000000001.
+        // Round 99.00000000000001 to 99.
         let percent = (quantile * 1e7).round() / 1e5;
         let (what, setting, limit_ns, was) = if test.use_token_latencies {
             let ttft = of.ttft_us;

@@ -1,15 +1,15 @@
-//! `--live`: a run looked at while it goes on, in a browser.
+//! `--live`: shows a run in progress in a browser.
 //!
-//! Once a second, and only while somebody looks, the thread that watches the run anyway puts
-//! together what is known of it ([`SoFar`]): from the same counters, and the same ticks, that the
-//! run's own page is made of. Threads of a lower priority draw it. NIC threads know nothing of it.
+//! Once a second, and only with a viewer, the run's watching thread assembles the state ([`SoFar`])
+//! from the counters and ticks of the final page. A thread of lower priority draws it. NIC threads
+//! are not involved.
 //!
-//! | file | what it is for |
+//! | module | purpose |
 //! | --- | --- |
-//! | [`gather`] | what is known of a run that goes on |
-//! | [`access`] | who may read it |
+//! | [`gather`] | the state of a running run |
+//! | [`access`] | access rules |
 //! | [`server`] | HTTP: the page, and a stream of events |
-//! | [`page`] | the page around the pictures, and its script |
+//! | [`page`] | the HTML around the charts, and its script |
 
 mod access;
 mod gather;
@@ -33,35 +33,35 @@ use tokio::sync::watch;
 pub use access::FILE as KEY_FILE;
 pub use gather::{Known, Moment};
 
-/// The address that `--live` alone stands for.
+/// Default address of `--live`.
 pub const DEFAULT: &str = "127.0.0.1:9417";
-/// Between two ticks of what is shown.
+/// Interval between updates.
 const EVERY: Duration = Duration::from_secs(1);
-/// The end of a run waits no longer for those who look on.
+/// Maximum wait for viewers at the end of a run.
 const LINGER: Duration = Duration::from_secs(1);
-/// How nice the threads that draw are to those that measure.
+/// Nice value of the drawing thread.
 const NICE: libc::c_int = 10;
 
-/// A run cannot be shown.
+/// Error: the run cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// The address.
+    /// The address cannot be bound.
     #[error("--live {address}: {source}; name another one, or port 0 for any that is free")]
     Bind {
-        /// Which.
+        /// The requested address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The page's key, which whoever looks on from another machine needs.
+    /// The page's key for remote viewers cannot be written.
     #[error("--live: cannot write the page's key into {}: {source}", folder.display())]
     Key {
         /// The run's folder.
         folder: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// No thread.
+    /// The thread cannot be started.
     #[error("--live: cannot start a thread: {0}")]
     Thread(std::io::Error),
 }
@@ -69,7 +69,7 @@ pub enum LiveError {
 /// Parses the value of `--live`.
 ///
 /// # Errors
-/// A line that names the accepted format.
+/// The text is no address; the error names the accepted format.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| match text {
         "tui" => format!(
@@ -80,17 +80,17 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Those who look on.
+/// Counts the viewers.
 #[derive(Debug, Default)]
 struct Onlookers {
-    /// How many there are.
+    /// Number of viewers.
     looking: AtomicUsize,
-    /// One of them has seen nothing yet.
+    /// True if a viewer has seen nothing yet.
     fresh: AtomicBool,
 }
 
 impl Onlookers {
-    /// One more, until what is returned is dropped.
+    /// Registers a viewer until the returned value is dropped.
     fn one(self: &Arc<Self>) -> Onlooker {
         self.looking.fetch_add(1, Relaxed);
         self.fresh.store(true, Relaxed);
@@ -98,7 +98,7 @@ impl Onlookers {
     }
 }
 
-/// One who looks on.
+/// A registered viewer.
 #[derive(Debug)]
 struct Onlooker(Arc<Onlookers>);
 
@@ -108,27 +108,26 @@ impl Drop for Onlooker {
     }
 }
 
-/// The latest that is known, for those who draw it: what nobody has drawn yet is overwritten.
+/// The latest state for the drawing thread; undrawn states are overwritten.
 type Latest = watch::Receiver<Arc<SoFar>>;
 
-/// A run that is shown while it goes on.
+/// A run shown in progress.
 #[derive(Debug)]
 pub struct LiveView {
     latest: watch::Sender<Arc<SoFar>>,
     onlookers: Arc<Onlookers>,
     shown: Option<Instant>,
-    /// Says that whoever draws is done.
+    /// Signals that the drawing thread is done.
     done: mpsc::Receiver<()>,
-    /// In words, where it is to be seen.
+    /// Note for the user, with the page's address.
     pub note: String,
 }
 
 impl LiveView {
-    /// Begins to show a run, of which nothing is known but `first`, and whose results go into
-    /// `folder`.
+    /// Starts to show a run with the initial state `first` and results in `folder`.
     ///
     /// # Errors
-    /// [`LiveError`]: nothing has begun.
+    /// [`LiveError`] if the address cannot be bound, the key written, or the thread started.
     pub fn open(address: SocketAddr, folder: &Path, first: SoFar) -> Result<Self, LiveError> {
         let (latest, seen) = watch::channel(Arc::new(first));
         let onlookers = Arc::<Onlookers>::default();
@@ -145,7 +144,7 @@ impl LiveView {
         })
     }
 
-    /// Whether somebody looks on who has seen nothing for a second.
+    /// Whether a viewer needs an update: a new viewer, or a second has passed.
     pub fn due(&mut self) -> bool {
         if self.onlookers.looking.load(Relaxed) == 0 {
             return false;
@@ -158,19 +157,19 @@ impl LiveView {
         due
     }
 
-    /// This is known by now.
+    /// Publishes a state.
     pub fn show(&self, so_far: SoFar) {
         self.latest.send_replace(Arc::new(so_far));
     }
 
-    /// Shows that everything was answered.
+    /// Publishes that all samples are answered.
     pub fn ending(&self, so_far: Option<SoFar>) {
         let mut last = so_far.unwrap_or_else(|| (**self.latest.borrow()).clone());
         last.state = State::Ending;
         self.show(last);
     }
 
-    /// The run is over. Waits until everybody has heard of it, but no longer than a second.
+    /// Publishes the end, and waits at most a second until the viewers have it.
     pub fn end(self, over: Over) {
         let mut last = (**self.latest.borrow()).clone();
         last.state = State::Over(over);
@@ -179,10 +178,10 @@ impl LiveView {
     }
 }
 
-/// Lets every other thread go before the calling one.
+/// Lowers the priority of the calling thread.
 fn be_nice() {
-    // SAFETY: setpriority takes numbers and touches no memory. On Linux 0 is the calling thread
-    // alone.
+    // SAFETY: setpriority takes integers and touches no memory. On Linux, 0 is the calling thread
+    // only.
     let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
     if set != 0 {
         tracing::debug!("the priority of the live view's thread could not be lowered");

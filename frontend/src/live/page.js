@@ -9,11 +9,11 @@
     link.className = bad ? "bad" : "";
   }
 
-  // Only what differs is put in, so that what is selected or scrolled stays as it is.
+  // Replaces only changed elements, which keeps selection and scroll position.
   function put(parent, fresh) {
     const old = [...parent.children], now = [...fresh.children];
     now.forEach((element, i) => {
-      // As it came: a chart that is drawn has more in it.
+      // Compare the received HTML: a drawn chart has additional elements.
       element.sent = element.outerHTML;
       if (!old[i]) parent.append(element);
       else if (old[i].tagName === "MAIN" && element.tagName === "MAIN") put(old[i], element);
@@ -49,7 +49,7 @@
       say("the run is over; this is the last of it");
     } else say("live, once a second");
   });
-  // The browser tries again by itself, but not for ever: a run that is over does not come back.
+  // The browser retries by itself. Stop after five failures: a finished run does not return.
   events.onerror = () => {
     failed += 1;
     if (over) return;

@@ -1,12 +1,11 @@
-//! The page around the pictures. Everything is in it; its policy lets it load nothing but its own
-//! events.
+//! The HTML around the charts. It is self-contained: its policy allows no load but its own events.
 
 use bytes::Bytes;
 use report::SoFar;
 
-/// What it is.
+/// Content type of the page.
 pub const TYPE: &str = "text/html; charset=utf-8";
-/// What it may load.
+/// Content security policy of the page.
 pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
      connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -15,7 +14,7 @@ const STYLE: &str = "#link{position:sticky;top:0;z-index:1;margin:0;padding:5px 
      font-size:13px;color:var(--muted);background:var(--bg);border-bottom:1px solid var(--line)}\
      #link.bad{color:var(--bad)}#over{margin:0 0 16px}";
 
-/// The page, before its first event.
+/// Returns the page before its first event.
 pub fn html() -> Bytes {
     let (style, charts) = (report::style(), report::script());
     Bytes::from(format!(
@@ -29,7 +28,7 @@ pub fn html() -> Bytes {
     ))
 }
 
-/// A tick as a server-sent event.
+/// Returns a tick as a server-sent event.
 pub fn event(number: u64, so_far: &SoFar) -> Bytes {
     let over = matches!(so_far.state, report::State::Over(_));
     let (_, word, _) = so_far.verdict();
@@ -38,7 +37,7 @@ pub fn event(number: u64, so_far: &SoFar) -> Bytes {
         "over": over,
         "html": report::so_far(so_far),
     });
-    // JSON has no line breaks of its own.
+    // JSON text contains no line breaks.
     Bytes::from(format!("id: {number}\nevent: tick\ndata: {tick}\n\n"))
 }
 
@@ -52,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// As much of everything as there may be, nothing alike.
+    /// A state of maximum size, with all values different.
     fn most() -> SoFar {
         let connection = |k: u64, c: u64| ConnectionTick {
             samples: (k * 7_919 + c) % 10_007,
@@ -134,7 +133,7 @@ mod tests {
     #[test]
     fn the_page_loads_nothing() {
         let page = html();
-        // uPlot names its own address in a comment.
+        // uPlot's comment contains its URL.
         let page = String::from_utf8_lossy(&page).replace(&report::script(), "");
         for word in ["http://", "https://", " src=", "@import", "url("] {
             assert!(!page.contains(word), "{word}");

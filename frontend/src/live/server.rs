@@ -1,9 +1,9 @@
-//! HTTP: the page at `/`, and at `/events` a stream of server-sent events, each the whole of what
-//! is drawn.
+//! HTTP server of the live page: the page at `/`, and server-sent events at `/events`, each with
+//! the full drawing.
 //!
-//! One thread has it all: it draws a tick once for everybody, and whoever is slow gets the latest
-//! when it has taken the one before. So nobody holds anybody up, and nothing grows: a connection
-//! has at most the tick that it is sending and one that waits.
+//! One thread serves all viewers. It draws each tick once; a slow viewer skips to the latest tick.
+//! So viewers do not delay each other and memory is bounded: a connection holds at most the tick in
+//! transmission and one waiting tick.
 
 use std::{
     convert::Infallible,
@@ -41,28 +41,28 @@ use super::{
     be_nice, page,
 };
 
-/// Most connections at once; one more is closed at once.
+/// Maximum number of connections; further connections are closed at once.
 const MOST_CONNECTIONS: usize = 64;
-/// Most that look on at once.
+/// Maximum number of viewers.
 const MOST_ONLOOKERS: usize = 16;
-/// For a request's head.
+/// Time limit for a request's head.
 const HEAD: Duration = Duration::from_secs(5);
-/// What waits here to be sent on a connection, at most, beside one tick.
+/// Maximum bytes buffered per connection, besides one tick.
 const WAITING: usize = 16 << 10;
-/// What the system keeps of it: an ordinary tick, so that the last one arrives though the program
-/// has ended.
+/// Kernel send buffer: holds an ordinary tick, so that the last tick arrives after the program's
+/// end.
 const KEPT: usize = 64 << 10;
-/// After the last event, for what is still on its way.
+/// Time limit for sending the last event.
 const LAST: Duration = Duration::from_millis(800);
 
-/// An address that is listened at.
+/// A bound listening socket.
 pub struct Bound {
     listener: std::net::TcpListener,
     address: SocketAddr,
     access: Access,
 }
 
-/// Listens, so that whatever is wrong with the address is known before the run begins.
+/// Binds the address, so that address errors occur before the run.
 ///
 /// # Errors
 /// [`LiveError`].
@@ -70,7 +70,7 @@ pub fn bind(address: SocketAddr, folder: &Path) -> Result<Bound, LiveError> {
     let bound = || -> io::Result<(std::net::TcpListener, SocketAddr)> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        // Its connections have the same.
+        // Accepted connections inherit the buffer size.
         SockRef::from(&listener).set_send_buffer_size(KEPT)?;
         let address = listener.local_addr()?;
         Ok((listener, address))
@@ -88,7 +88,7 @@ pub fn bind(address: SocketAddr, folder: &Path) -> Result<Bound, LiveError> {
 }
 
 impl Bound {
-    /// Where it is, in words.
+    /// Returns the note for the user, with the page's address.
     pub fn note(&self) -> String {
         let address = self.address;
         match &self.access {
@@ -101,10 +101,10 @@ impl Bound {
     }
 }
 
-/// A place among those who look on, until it is dropped.
+/// A viewer's place, held until dropped.
 type LooksOn = Arc<Mutex<Option<(OwnedSemaphorePermit, Onlooker)>>>;
 
-/// What a connection has. It carries one request.
+/// State of a connection, which carries one request.
 #[derive(Clone)]
 struct Shared {
     access: Access,
@@ -112,7 +112,7 @@ struct Shared {
     places: Arc<Semaphore>,
     /// The latest tick as an event; empty before the first.
     events: watch::Receiver<Event>,
-    /// This connection's own place, which it has until the last byte is gone.
+    /// This connection's viewer place, held until the last byte is sent.
     looks_on: LooksOn,
 }
 
@@ -120,18 +120,18 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A tick as it is sent.
+/// An encoded tick.
 #[derive(Clone, Debug, Default)]
 struct Event {
     bytes: Bytes,
-    /// Nothing comes after it.
+    /// True for the final event.
     last: bool,
 }
 
-/// Serves until the run is over, on a thread of its own, and says there that it is done.
+/// Serves on its own thread until the run ends, and then signals `done`.
 ///
 /// # Errors
-/// There is no thread.
+/// The thread cannot be started.
 pub fn begin(
     bound: Bound,
     latest: Latest,
@@ -145,7 +145,7 @@ pub fn begin(
             .build();
         let served = runtime.and_then(|r| {
             let served = r.block_on(serve(bound, latest, onlookers));
-            // Whoever is slow is not waited for.
+            // Slow connections are not awaited.
             r.shutdown_background();
             served
         });
@@ -188,12 +188,12 @@ async fn serve(bound: Bound, latest: Latest, onlookers: Arc<Onlookers>) -> io::R
                         });
                     }
                 }
-                // Out of file descriptors: others need them more.
+                // Out of file descriptors: back off, so that the run can use them.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
         }
     }
-    // Those who look on have their last event when they are gone.
+    // A viewer's place is free once the viewer has the last event.
     let all = MOST_ONLOOKERS as u32;
     let _ = timeout_at(Instant::now() + LAST, shared.places.acquire_many(all)).await;
     Ok(())
@@ -213,7 +213,7 @@ async fn drawing(mut latest: Latest, draw: watch::Sender<Event>) {
         if last {
             return;
         }
-        // Those who wait for it go first.
+        // Let the viewers' tasks run first.
         tokio::task::yield_now().await;
     }
 }
@@ -224,7 +224,7 @@ async fn connection(stream: TcpStream, shared: Shared) {
         let answer = answer(&request, &shared);
         async move { Ok::<_, Infallible>(answer) }
     });
-    // One that breaks off is its client's business.
+    // Ignore the error: the client closed the connection.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -316,7 +316,7 @@ fn events(shared: &Shared) -> Answer {
         );
     };
     let mut seen = shared.events.clone();
-    // What was drawn before may be old: the next one comes at once.
+    // Skip the old event: the next one comes at once.
     seen.borrow_and_update();
     *lock(&shared.looks_on) = Some((place, shared.onlookers.one()));
     let body = Events {
@@ -325,7 +325,7 @@ fn events(shared: &Shared) -> Answer {
     headed(StatusCode::OK, "text/event-stream", Either::Right(body))
 }
 
-/// The next event, and where those after it come from.
+/// Waits for the next event; returns it with the receiver.
 async fn next(mut seen: watch::Receiver<Event>) -> Option<(Event, watch::Receiver<Event>)> {
     seen.changed().await.ok()?;
     let event = seen.borrow_and_update().clone();
@@ -334,10 +334,9 @@ async fn next(mut seen: watch::Receiver<Event>) -> Option<(Event, watch::Receive
 
 type Next = Pin<Box<dyn Future<Output = Option<(Event, watch::Receiver<Event>)>> + Send>>;
 
-/// The events of one who looks on: the next is asked for when there is room for it, and is the
-/// latest then.
+/// A viewer's stream of events: polls the next event only when there is room, and gets the latest.
 struct Events {
-    /// `None` behind the last.
+    /// `None` after the last event.
     next: Option<Next>,
 }
 

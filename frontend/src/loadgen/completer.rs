@@ -1,8 +1,8 @@
-//! From responses to LoadGen's `QuerySamplesComplete`, and from first tokens to its
-//! `FirstTokenComplete`: in bulk, with nothing copied and nothing allocated.
+//! Turns responses into LoadGen's `QuerySamplesComplete`, and first tokens into its
+//! `FirstTokenComplete`: in batches, without copies and without allocation.
 //!
-//! Where LoadGen measures tokens it hears of each sample's first token once, of that token alone,
-//! and then of all of them and their number. Offline it asks for the latter alone.
+//! Where LoadGen measures tokens, it gets each sample's first token once, and later all tokens with
+//! their number. In Offline it gets only all tokens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,28 +25,28 @@ use crate::{
     outcome::phases::{Phases, Share, Told},
 };
 
-/// So often may a sample go again and its parts still feed the watchdog: a long answer that comes
-/// anew after a loss is no stall. One that begins again and again comes to no end.
+/// Maximum number of restarts of a sample whose parts still feed the watchdog. A long answer that
+/// restarts after a loss is no stall; an answer that restarts again and again never ends.
 const BEGINS_AGAIN: u16 = 3;
 
-/// One call to LoadGen in so many is timed. A power of two.
+/// One of this many calls to LoadGen is timed. A power of two.
 const TIMED: u32 = 32;
-/// Which of them: not the first, which is cold.
+/// Index of the timed call among [`TIMED`]: not the first, whose caches are cold.
 const TIMED_FIRST: u32 = 3;
 
-/// What a completer leaves behind.
+/// Results of a dropped completer.
 pub struct Left {
-    /// Its counts; its histograms are those of its last series of queries.
+    /// The counts, and the histograms of the last series of queries.
     pub recorder: Recorder,
-    /// The border before that series ([`Phases`]).
+    /// Time of the border before that series ([`Phases`]).
     pub series_ns: u64,
-    /// When the first sample of that series was issued.
+    /// Time at which the first sample of that series was issued.
     pub first_ns: u64,
-    /// When its last sample was completed, on [`fabric::clock`]; 0 without one.
+    /// Time of completion of its last sample, on [`fabric::clock`]; 0 without samples.
     pub last_ns: u64,
-    /// First tokens reported.
+    /// Number of reported first tokens.
     pub first_tokens: u64,
-    /// What telling LoadGen took in that series.
+    /// Time spent in calls to LoadGen in that series.
     pub told: Told,
 }
 
@@ -62,7 +62,7 @@ impl From<Left> for Share {
     }
 }
 
-/// LoadGen's two calls.
+/// LoadGen's two completion functions.
 #[derive(Clone, Copy)]
 struct LoadGen {
     first_token: unsafe fn(&[QuerySampleResponse<'_>]),
@@ -75,18 +75,18 @@ pub struct Completers {
     verifier: Option<Arc<Verifier>>,
     live: Arc<Live>,
     left: Arc<Mutex<Vec<Left>>>,
-    /// Where answers are tokens.
+    /// Set if answers are tokens.
     tokens: Option<Arc<Tokens>>,
     phases: Arc<Phases>,
-    /// Where answers are scored.
+    /// Set if answers are scored.
     whose: Option<Arc<Whose>>,
-    /// Samples come so quickly that LoadGen's log may be outgrown.
+    /// True if the sample rate is high enough to outgrow LoadGen's log.
     quick: bool,
     loadgen: LoadGen,
 }
 
 impl Completers {
-    /// For as many shares of NICs as `live` has places.
+    /// Creates completers for as many shares of NICs as `live` has places.
     pub fn new(
         live: Arc<Live>,
         verifier: Option<Arc<Verifier>>,
@@ -108,21 +108,21 @@ impl Completers {
         }
     }
 
-    /// The same, which write down by which connection each sample was answered.
+    /// Also records in `whose` the connection that answered each sample.
     #[must_use]
     pub fn noting(mut self, whose: Option<Arc<Whose>>) -> Self {
         self.whose = whose;
         self
     }
 
-    /// The same, for a test that is to come to so many samples a second, where it says so.
+    /// Sets the expected rate of the test in samples per second, if the test states one.
     #[must_use]
     pub fn at_rate(mut self, per_s: Option<f64>) -> Self {
         self.quick = per_s.is_some_and(log_may_be_outgrown);
         self
     }
 
-    /// The completer of one share of a NIC.
+    /// Creates the completer of one share of a NIC.
     pub fn make(&self, share: usize) -> LoadgenCompleter {
         LoadgenCompleter {
             scratch: Vec::with_capacity(256),
@@ -142,29 +142,29 @@ impl Completers {
         }
     }
 
-    /// The figures that completers show while the run goes on.
+    /// Returns the counters that completers update during the run.
     pub fn live(&self) -> &Arc<Live> {
         &self.live
     }
 
-    /// The phases that completers record by.
+    /// Returns the phases of LoadGen that completers record by.
     pub fn phases(&self) -> &Arc<Phases> {
         &self.phases
     }
 
-    /// What the completers that have been dropped left behind, to be merged.
+    /// Takes the results of all dropped completers, for a merge.
     pub fn left(&self) -> Vec<Left> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut left)
     }
 
-    /// Completes samples with no bytes at all, after the run was given up.
+    /// Completes samples without bytes, after the run is aborted.
     ///
-    /// Where LoadGen wants first tokens it hears nothing. It would read one of each sample that
-    /// ends, whether there is one or not, beyond the end of its memory (6.0.17,
-    /// `AsyncLog::LogAccuracy` and `RecordSampleCompletion`); a first token made up here would not
-    /// do, as LoadGen reads the records of several threads in no order. Nor does it wait for any:
-    /// who gave the run up has stopped its test ([`Verdict::fail`](crate::run::exit::Verdict::fail)).
+    /// Where LoadGen measures first tokens, this function reports nothing. LoadGen 6.0.17 reads one
+    /// first token of each completed sample, beyond the end of its memory if there is none
+    /// (`AsyncLog::LogAccuracy` and `RecordSampleCompletion`). An invented first token is no
+    /// remedy: LoadGen reads the records of several threads in no order. LoadGen does not wait for
+    /// these samples: an abort stops its test ([`Verdict::fail`](crate::run::exit::Verdict::fail)).
     pub fn complete_empty(&self, samples: &[Sample]) {
         let unanswered = self.unanswered(samples);
         if !self.tokens.as_ref().is_some_and(|t| t.first) {
@@ -173,7 +173,7 @@ impl Completers {
         }
     }
 
-    /// Empty responses to those of the samples that were not completed before.
+    /// Returns empty responses to those of `samples` that are not completed.
     fn unanswered(&self, samples: &[Sample]) -> Vec<QuerySampleResponse<'static>> {
         let wanted = |s: &&Sample| {
             self.verifier
@@ -187,8 +187,8 @@ impl Completers {
             .collect()
     }
 
-    /// Adds the responses that LoadGen is to hear of: those to samples not completed before. And,
-    /// where it measures them, their first tokens that it has not heard of.
+    /// Appends to `batch` the responses to samples that are not completed before and, where LoadGen
+    /// measures first tokens, to `first` the first tokens that are not reported before.
     fn gather<'a>(
         &self,
         responses: &mut dyn ExactSizeIterator<Item = Response<'a>>,
@@ -219,7 +219,7 @@ impl Completers {
         }
     }
 
-    /// Adds a sample's first token, where LoadGen is to hear of it.
+    /// Appends a sample's first token to `first` if LoadGen is to get it.
     fn first<'a>(
         &self,
         id: u64,
@@ -242,36 +242,36 @@ impl Completers {
 }
 
 fn response(id: u64, payload: &[u8]) -> QuerySampleResponse<'_> {
-    // SAFETY: sample ids are made from LoadGen's own in `Sut::issue_query`, and never leave this
-    // process: what comes back from the dispatcher is what its tracker kept.
+    // SAFETY: `Sut::issue_query` makes sample ids from LoadGen's ids, and ids never leave this
+    // process: the dispatcher returns the id that its tracker kept.
     let id = unsafe { ResponseId::from_bits(id) };
     QuerySampleResponse::new(id, payload)
 }
 
-/// Completes the samples of one share of a NIC, on whichever thread has that.
+/// Completes the samples of one share of a NIC, on the thread that owns the share.
 pub struct LoadgenCompleter {
     scratch: Vec<QuerySampleResponse<'static>>,
     first_scratch: Vec<QuerySampleResponse<'static>>,
-    /// Gone only while it is dropped.
+    /// `None` only while the completer is dropped.
     recorder: Option<Recorder>,
-    /// The border before the series of queries that is being recorded.
+    /// Time of the border before the current series of queries.
     series_ns: u64,
-    /// The latest border, as of this burst.
+    /// Time of the latest border at the start of this burst.
     latest_ns: u64,
-    /// When the first sample of that series was issued.
+    /// Time at which the first sample of the current series was issued.
     first_ns: u64,
     last_ns: u64,
     first_tokens: u64,
-    /// Calls to LoadGen.
+    /// Number of calls to LoadGen.
     calls: u32,
-    /// What those that were timed took, in this series.
+    /// Total of the timed calls in this series.
     told: Told,
     shared: Completers,
 }
 
 impl LoadgenCompleter {
-    /// Hands over what was recorded in the series of queries that is over. All of its samples are
-    /// recorded: LoadGen has waited for them, and this thread records a burst before the next.
+    /// Hands the records of the finished series to the phases. All its samples are recorded:
+    /// LoadGen has waited for them, and this thread records one burst before the next.
     #[cold]
     fn next_series(&mut self) {
         let Some(recorder) = &mut self.recorder else {
@@ -290,11 +290,11 @@ impl LoadgenCompleter {
         self.first_ns = u64::MAX;
     }
 
-    /// Tells LoadGen of first tokens.
+    /// Reports first tokens to LoadGen.
     fn tell_first(&mut self, first: Vec<QuerySampleResponse<'_>>) {
         self.first_tokens += first.len() as u64;
-        // SAFETY: as in `complete`; and the dispatcher says of one part, or one whole response, of
-        // a sample that it holds a first token that was not handed over before.
+        // SAFETY: as in `complete`. The dispatcher marks exactly one part, or one whole response,
+        // of a sample as holder of its first token.
         unsafe { (self.shared.loadgen.first_token)(&first) };
         self.first_scratch = recycled(first);
     }
@@ -311,9 +311,9 @@ impl Completer for LoadgenCompleter {
         let mut first: Vec<QuerySampleResponse<'_>> = std::mem::take(&mut self.first_scratch);
         self.shared.gather(responses, &mut first, &mut batch);
         self.tell_first(first);
-        // SAFETY: the ids are LoadGen's, of samples it issued in this process's one test; the
-        // dispatcher hands each to exactly one completer once (its tracker gives a slot's record to
-        // one owner), and the test does not end before all are completed.
+        // SAFETY: the ids are LoadGen's, of samples it issued in this process's one test. The
+        // dispatcher's tracker gives a slot's record to one owner, so exactly one completer gets
+        // each id, once. The test does not end before all samples are completed.
         let tell = |batch: &[_]| unsafe { (self.shared.loadgen.complete)(batch) };
         self.calls = self.calls.wrapping_add(1);
         if self.calls % TIMED == TIMED_FIRST {
@@ -386,8 +386,7 @@ impl Drop for LoadgenCompleter {
     }
 }
 
-/// The memory of an emptied vector under another
-/// lifetime. Collecting in place keeps the allocation.
+/// Reuses the allocation of a vector under another lifetime: collecting in place keeps it.
 fn recycled<'a>(mut batch: Vec<QuerySampleResponse<'_>>) -> Vec<QuerySampleResponse<'a>> {
     batch.clear();
     batch

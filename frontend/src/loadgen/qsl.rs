@@ -1,15 +1,14 @@
-//! LoadGen's query sample library: samples are loaded straight into the memory they are sent from.
+//! LoadGen's query sample library: loads samples directly into the memory from which they are sent.
 //!
-//! One [`Region`] holds all loaded samples, one behind the other. With
-//! `qsl: registered` the fabric sends from it, and with `qsl: staged` it is
-//! copied from. It is made once, large enough for whatever LoadGen may hold
-//! loaded at a time, because a fabric registers it before the test begins.
+//! One [`Region`] holds all loaded samples, one after the other. With `qsl: registered` the fabric
+//! sends from the region; with `qsl: staged` samples are copied from it. It is allocated once,
+//! large enough for all samples LoadGen may hold at a time, because a fabric registers it before
+//! the test.
 //!
-//! Where the model says that samples are compressed, this is who does it, as they are loaded and
-//! before anything is timed: what lies here, and is carried, is as long as each sample became.
+//! If the model's samples are compressed, the library compresses them while it loads them, outside
+//! measured time. The region then holds each sample at its compressed length.
 //!
-//! LoadGen loads, issues and unloads in this order, so a sample's
-//! place does not change while one of it is outstanding.
+//! LoadGen loads, issues and unloads in this order, so an outstanding sample does not move.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -29,50 +28,50 @@ use crate::{
     run::exit::{ExitCode, Verdict},
 };
 
-/// Samples of differing lengths begin on a cache line of their own, which suits every element type.
-/// Those of equal length lie back to back, so that neighbours can be run where they lie.
+/// Alignment of samples of different lengths: a cache line, which suits every element type. Samples
+/// of equal length lie back to back, so that an engine can run neighbours in place.
 const ALIGN: usize = 64;
 
-/// A library that cannot be made, or a sample that cannot be loaded.
+/// Error: the library cannot be made, or a sample cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum QslError {
-    /// The data set's file.
+    /// The data set's file is invalid or unreadable.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
-    /// Memory for the samples.
+    /// The memory for the samples cannot be allocated.
     #[error(
         "memory for {samples} loaded samples: {source}; set performance_sample_count to a smaller number"
     )]
     Memory {
-        /// How many it was for.
+        /// Number of samples.
         samples: usize,
-        /// Why there is none.
+        /// The underlying error.
         source: RegionError,
     },
-    /// LoadGen asked for a sample that is not there, or for more than fit.
+    /// LoadGen requested a sample that does not exist, or more samples than fit.
     #[error("cannot load sample {index}: {why}")]
     Load {
-        /// Which.
+        /// Index of the sample.
         index: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A sample that the model cannot take.
+    /// A sample is longer than the model's input.
     #[error(
         "sample {index} of the data set has {bytes} bytes and fits no slot, the model's input has {largest} at most: \
          set its `shape` on every node to what the longest sample needs"
     )]
     TooLong {
-        /// Which.
+        /// Index of the sample.
         index: usize,
-        /// Its bytes.
+        /// Length of the sample in bytes.
         bytes: u32,
-        /// Bytes of the model's input.
+        /// Length of the model's input in bytes.
         largest: usize,
     },
 }
 
-/// Where a sample lies. `len` is 0 while it is not loaded.
+/// Position of a sample in the region; `len` is 0 while the sample is not loaded.
 #[derive(Debug, Default)]
 struct Place {
     offset: AtomicU64,
@@ -81,13 +80,13 @@ struct Place {
 
 #[derive(Debug, Default)]
 struct Loaded {
-    /// Bytes of the region that are taken.
+    /// Used bytes of the region.
     used: usize,
-    /// How often each sample is loaded: LoadGen may load one several times.
+    /// Load count of each sample: LoadGen may load one several times.
     times: Vec<u32>,
     /// Sum of `times`.
     total: usize,
-    /// Memory for a sample on its way into the region, where it is compressed.
+    /// Scratch memory for compression.
     packing: Packing,
 }
 
@@ -98,7 +97,7 @@ struct Packing {
     carried: Vec<u8>,
 }
 
-/// See the module.
+/// The query sample library over one data set.
 #[derive(Debug)]
 pub struct Qsl {
     dataset: Dataset,
@@ -113,8 +112,8 @@ pub struct Qsl {
 }
 
 impl Qsl {
-    /// Over a data set. `performance_count` samples may be loaded at a time (`None`: all), and lie
-    /// near the NICs.
+    /// Creates the library over a data set. At most `performance_count` samples are loaded at a
+    /// time (`None`: all); their memory is near the NICs.
     ///
     /// # Errors
     /// [`QslError`].
@@ -165,12 +164,12 @@ impl Qsl {
         })
     }
 
-    /// The memory that samples lie in.
+    /// Returns the memory of the samples.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Where a loaded sample lies in the region: offset and length in bytes.
+    /// Returns the position of a loaded sample in the region: offset and length in bytes.
     pub fn place(&self, index: usize) -> Option<(usize, u32)> {
         let place = self.places.get(index)?;
         match place.len.load(Ordering::Acquire) {
@@ -179,12 +178,12 @@ impl Qsl {
         }
     }
 
-    /// Samples loaded at a time.
+    /// Returns the number of samples loaded at a time.
     pub fn performance_count(&self) -> usize {
         self.performance_count
     }
 
-    /// Samples of the data set.
+    /// Returns the number of samples of the data set.
     pub fn total(&self) -> usize {
         self.dataset.count()
     }
@@ -231,13 +230,13 @@ impl Qsl {
             let carried = u32::try_from(bytes).map_err(|e| fail(e.to_string()))?;
             place.len.store(carried, Ordering::Release);
         }
-        // The next set is loaded when this one has been measured: what may be hundreds of
-        // megabytes is not kept meanwhile.
+        // Free the scratch memory, possibly hundreds of megabytes: the next set is loaded after
+        // this one is measured.
         loaded.packing = Packing::default();
         Ok(())
     }
 
-    /// Reads a sample as the data set has it.
+    /// Reads a sample from the data set, uncompressed.
     fn read(&self, index: usize, to: &mut [u8]) -> Result<(), QslError> {
         self.dataset.read(index, to)?;
         if let Some(verifier) = &self.verifier {
@@ -246,11 +245,11 @@ impl Qsl {
         Ok(())
     }
 
-    /// Room for a sample that is being loaded: behind all that are, so that nobody reads it.
+    /// Returns the memory for a sample during its load, behind all loaded samples.
     #[expect(clippy::mut_from_ref, reason = "whoever loads holds the lock")]
     fn room(&self, index: usize, offset: usize, bytes: usize) -> Result<&mut [u8], QslError> {
-        // SAFETY: bytes from `used` on belong to no loaded sample, so nobody reads them: a sample
-        // is published in `places` only once they are written, by whoever holds the lock.
+        // SAFETY: bytes from `used` on belong to no loaded sample, so no thread reads them: the
+        // holder of the lock on `loaded` writes them before it publishes the sample in `places`.
         let to = unsafe { self.region.bytes_mut(offset, bytes) };
         to.map_err(|e| QslError::Load {
             index,
@@ -270,7 +269,7 @@ impl Qsl {
             }
             loaded.total -= 1;
         }
-        // LoadGen unloads a set whole before it loads the next.
+        // LoadGen unloads a whole set before it loads the next.
         if loaded.total == 0 {
             loaded.used = 0;
         }
@@ -284,7 +283,7 @@ fn stride_of(dataset: &Dataset, compression: Option<Compression>) -> usize {
     }
 }
 
-/// Bytes for the `count` longest samples, compressed or not: nobody knows before what they become.
+/// Bytes for the `count` longest samples, uncompressed: compressed lengths are unknown in advance.
 fn capacity(dataset: &Dataset, count: usize, compression: Option<Compression>) -> usize {
     let align = stride_of(dataset, compression);
     let prefix = compression.map_or(0, |_| compression::PREFIX_BYTES);
@@ -314,8 +313,7 @@ impl QuerySampleLibrary for Qsl {
     }
 
     fn load_samples(&self, indices: &[usize]) {
-        // Where memory cannot be bound to a node, it comes to lie near the cores that touch it
-        // first.
+        // Memory that cannot be bound to a node is placed near the cores that touch it first.
         if let Err(error) = self.near.run(|| self.load(indices)) {
             self.verdict.fail(ExitCode::Setup, error.to_string());
         }
@@ -349,7 +347,7 @@ mod tests {
 
     fn bytes(q: &Qsl, index: usize) -> Vec<u8> {
         let (offset, len) = q.place(index).expect("loaded");
-        // SAFETY: the test loads nothing meanwhile.
+        // SAFETY: the test loads nothing during the borrow.
         unsafe { q.region.bytes(offset, len as usize) }
             .expect("inside")
             .to_vec()
@@ -421,7 +419,7 @@ mod tests {
     fn a_compressed_sample_lies_there_as_long_as_it_became() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("samples");
-        // One that repeats, one that does not, one of zeros.
+        // One compressible sample, one of noise, one of zeros.
         let noise = |i: u64| xxhash_rust::xxh3::xxh3_64(&i.to_le_bytes()) as u8;
         let all: [Vec<u8>; 3] = [
             (0..4000).map(|i| (i / 100) as u8).collect(),

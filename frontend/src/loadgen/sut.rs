@@ -1,4 +1,4 @@
-//! LoadGen's system under test: whatever backend there is.
+//! LoadGen's system under test, over any backend.
 
 use std::{
     cell::RefCell,
@@ -20,42 +20,42 @@ use crate::{
     run::exit::{ExitCode, Verdict},
 };
 
-/// Samples handed to the backend at a time: what Offline
-/// issues in one query of millions is not doubled in memory.
+/// Samples per call to the backend. Limits the extra memory of an Offline query of millions of
+/// samples.
 const CHUNK: usize = 4096;
 
 thread_local! {
-    /// One for each issue thread, kept so that issuing allocates nothing.
+    /// Buffer of each issue thread, reused so that issuing does not allocate.
     static SCRATCH: RefCell<Vec<Sample>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What `Name()` answered.
+/// The answer of `Name()`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameAnswer {
     /// The last answer.
     pub name: String,
-    /// How long asking took, the first time.
+    /// Round trip of the first query, if it went over the network.
     pub round_trip: Option<Duration>,
 }
 
-/// See the module.
+/// LoadGen's system under test over a backend.
 pub struct Sut {
     backend: Arc<dyn Backend>,
     qsl: Arc<Qsl>,
     verifier: Option<Arc<Verifier>>,
     verdict: Verdict,
-    /// Clock at the first query; 0 before.
+    /// Time of the first query; 0 before it.
     first_ns: AtomicU64,
-    /// Who issues.
+    /// Threads that issue queries.
     issue_threads: IssueThreads,
     answer: Mutex<Option<NameAnswer>>,
     phases: Arc<Phases>,
-    /// Is told when the run begins.
+    /// Counters that need the start time of the run.
     live: Option<Arc<Live>>,
 }
 
 impl Sut {
-    /// Over a backend and the samples it sends.
+    /// Creates the SUT over a backend and the samples of `qsl`.
     pub fn new(
         backend: Arc<dyn Backend>,
         qsl: Arc<Qsl>,
@@ -76,14 +76,14 @@ impl Sut {
         }
     }
 
-    /// The same, which says there when the first query was issued.
+    /// Also records the time of the first query in `live`.
     #[must_use]
     pub fn beginning(mut self, live: Arc<Live>) -> Self {
         self.live = Some(live);
         self
     }
 
-    /// When the first query was issued, on [`fabric::clock`].
+    /// Returns the time of the first query, on [`fabric::clock`].
     pub fn first_query_ns(&self) -> Option<u64> {
         match self.first_ns.load(Relaxed) {
             0 => None,
@@ -91,12 +91,12 @@ impl Sut {
         }
     }
 
-    /// The threads that have issued queries.
+    /// Returns the threads that issue queries.
     pub fn issue_threads(&self) -> &IssueThreads {
         &self.issue_threads
     }
 
-    /// What `Name()` answered, if LoadGen has asked.
+    /// Returns the answer of `Name()`, if LoadGen has asked.
     pub fn name_answer(&self) -> Option<NameAnswer> {
         self.answer
             .lock()
@@ -104,10 +104,10 @@ impl Sut {
             .clone()
     }
 
-    /// Turns LoadGen's samples into the backend's, and issues them.
+    /// Converts LoadGen's samples into the backend's, and issues them.
     fn issue(&self, samples: &[QuerySample], now: u64, scratch: &mut Vec<Sample>) {
         if scratch.capacity() == 0 {
-            // This thread's first query, before which its scratch was not needed.
+            // The first query of this thread: reserve its buffer.
             scratch.reserve(CHUNK);
             self.issue_threads.add_this();
         }
@@ -162,7 +162,7 @@ impl SystemUnderTest for Sut {
     }
 
     fn flush_queries(&self) {
-        // Nothing waits for company on this side of the wire.
+        // This side holds no sample back, so there is nothing to flush.
         self.phases.flushed(now_ns());
     }
 }
@@ -237,7 +237,7 @@ mod tests {
 
     fn query(indices: impl IntoIterator<Item = usize>) -> Vec<QuerySample> {
         let sample = |(i, index): (usize, usize)| QuerySample {
-            // SAFETY: it is never handed to LoadGen.
+            // SAFETY: the id is never passed to LoadGen.
             id: unsafe { ResponseId::from_bits(0x1000 + i as u64) },
             index,
         };

@@ -1,8 +1,7 @@
-//! Runs whose answers are tokens: what such a run takes before it begins, and what is wrong with an
-//! answer that is none.
+//! Runs whose answers are tokens: checks before the run, and faults of malformed answers.
 //!
-//! How many tokens an answer has is the engine's to say: it is the answer's length. Where nobody
-//! counts, nothing is measured.
+//! The engine determines the number of tokens of an answer: it is the answer's length. If an engine
+//! does not count tokens, the run is refused.
 
 use std::sync::{
     Mutex, MutexGuard, OnceLock, PoisonError,
@@ -20,27 +19,27 @@ use record::EngineInfo;
 
 /// Bytes of a token id: `i32`, little-endian.
 pub const TOKEN_BYTES: usize = 4;
-/// So many faults are kept in words; the rest is counted.
+/// Number of faults kept as text; all others are only counted.
 const KEPT: usize = 10;
 
-/// LoadGen is to measure tokens that nobody counts.
+/// Error: LoadGen is set to measure tokens, but they are not counted.
 #[derive(Debug, thiserror::Error)]
 pub enum TokensError {
-    /// The engine.
+    /// The engine does not count tokens.
     #[error(
         "LoadGen is to measure tokens (use_token_latencies), and engine `{engine}` of {node} does not count those of \
          model `{model}`: let {node} run an engine that answers with token ids (`kind: tokens`, `http` or `llm`), or \
          set use_token_latencies to 0"
     )]
     Engine {
-        /// Its name.
+        /// Name of the engine.
         engine: String,
-        /// The node it runs on.
+        /// The engine's node.
         node: String,
         /// The model.
         model: String,
     },
-    /// The model's output.
+    /// The model's output is not a row of tokens.
     #[error(
         "LoadGen is to measure tokens (use_token_latencies), and the output of model `{model}`, {output}, which \
          engine `{engine}` of {node} answers with, is no row of tokens: give it `dtype: i32` and `ragged: true` on \
@@ -51,12 +50,12 @@ pub enum TokensError {
         model: String,
         /// Its output.
         output: String,
-        /// The first engine that would answer with it.
+        /// Name of the first engine.
         engine: String,
-        /// The node it runs on.
+        /// The engine's node.
         node: String,
     },
-    /// Nobody has said what runs the model.
+    /// No engine is known.
     #[error(
         "LoadGen is to measure tokens (use_token_latencies) of model `{model}`, and no engine was named: is an \
          accelerator still there?"
@@ -67,13 +66,13 @@ pub enum TokensError {
     },
 }
 
-/// Whether a tensor is a row of token ids of any length.
+/// Whether a tensor is a row of token ids of variable length.
 fn is_tokens(t: &TensorSpec) -> bool {
     t.ragged && t.dtype == DType::I32 && t.shape.len() == 1
 }
 
-/// Bytes of a token of a prompt and of an answer, where answers are rows of tokens. The inputs are
-/// rows of equal length: with a mask beside the ids, a token takes as many bytes as both do.
+/// Bytes per token of prompt and answer, if answers are rows of tokens. Inputs are rows of equal
+/// length: with a mask beside the ids, a token takes the bytes of both.
 pub fn sizes(model: &ModelSpec) -> Option<TokenSizes> {
     let input = |t: &TensorSpec| {
         let along: usize = t.shape.iter().skip(1).product();
@@ -86,8 +85,8 @@ pub fn sizes(model: &ModelSpec) -> Option<TokenSizes> {
     })
 }
 
-/// When tokens leave the accelerator where the configuration does not say: the first at once where
-/// LoadGen measures when it comes, which it does in every scenario but Offline.
+/// Default for when tokens leave the accelerator. The first token leaves at once if LoadGen
+/// measures first tokens, as in all scenarios but Offline.
 pub fn default_stream(model: &ModelSpec, test: &TestSettings) -> Stream {
     let measured = test.use_token_latencies && test.scenario != Scenario::Offline;
     match measured && is_tokens(&model.output) {
@@ -96,10 +95,10 @@ pub fn default_stream(model: &ModelSpec, test: &TestSettings) -> Stream {
     }
 }
 
-/// Every engine must count tokens, and the model's output be made of them.
+/// Checks that every engine counts tokens and that the model's output is a row of tokens.
 ///
 /// # Errors
-/// [`TokensError`] names the first engine that does not, its node and the model.
+/// [`TokensError`] if an engine does not count tokens; it names the engine, its node and the model.
 pub fn check(model: &ModelSpec, engines: &[(String, EngineInfo)]) -> Result<(), TokensError> {
     let name = model.name.clone();
     let (node, engine) = match engines.iter().find(|(_, e)| !e.tokens) {
@@ -125,24 +124,24 @@ pub fn check(model: &ModelSpec, engines: &[(String, EngineInfo)]) -> Result<(), 
     }
 }
 
-/// The number of tokens of an answer: its length, and nothing else.
+/// Returns the number of tokens of an answer, which is its length.
 pub fn count(payload: &[u8]) -> i64 {
     i64::try_from(payload.len() / TOKEN_BYTES).unwrap_or(i64::MAX)
 }
 
-/// The bytes of an answer's first token; all there are where it has none.
+/// Returns the bytes of an answer's first token; all bytes of a shorter answer.
 pub fn first(payload: &[u8]) -> &[u8] {
     payload.get(..TOKEN_BYTES).unwrap_or(payload)
 }
 
-/// What goes wrong with answers in tokens, from all NIC threads.
+/// Collects faults of token answers from all NIC threads.
 #[derive(Debug)]
 pub struct Tokens {
-    /// Of prompts and answers.
+    /// Bytes per token of prompts and answers.
     pub sizes: TokenSizes,
-    /// LoadGen measures tokens, and is told their number.
+    /// True if LoadGen measures tokens and gets their number.
     pub measured: bool,
-    /// LoadGen is told of each sample's first token: not in Offline.
+    /// True if LoadGen gets each sample's first token: not in Offline.
     pub first: bool,
     connections: OnceLock<Vec<String>>,
     too_short: AtomicU64,
@@ -151,21 +150,21 @@ pub struct Tokens {
     notes: Mutex<Vec<String>>,
 }
 
-/// What was found.
+/// Faults of token answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenFindings {
-    /// Answers that were not two tokens or more.
+    /// Number of answers with fewer than two whole tokens.
     pub too_short: u64,
-    /// Samples that were sent again and began with another token than LoadGen had heard of.
+    /// Number of repeated samples whose first token differs from the reported one.
     pub contradicted: u64,
-    /// The first of them, in words.
+    /// Text of the first faults.
     pub faults: Vec<String>,
-    /// The first that differ where LoadGen had heard of neither, in words: no fault of the run.
+    /// Text of the first differing answers without a reported first token: not faults.
     pub notes: Vec<String>,
 }
 
 impl Tokens {
-    /// For a run under these settings.
+    /// Creates the collector for a run with these settings.
     pub fn new(sizes: TokenSizes, test: &TestSettings) -> Self {
         Tokens {
             sizes,
@@ -179,7 +178,7 @@ impl Tokens {
         }
     }
 
-    /// The connections that answers come by, for whoever is told where one came from.
+    /// Sets the names of the connections, for fault texts.
     pub fn come_from(&self, connections: Vec<String>) {
         let _ = self.connections.set(connections);
     }
@@ -189,8 +188,8 @@ impl Tokens {
         name.map_or_else(|| format!("connection {connection}"), String::clone)
     }
 
-    /// An answer came by this connection. What is not two tokens or more, LoadGen takes for an
-    /// error, and so it is: the engine's.
+    /// Checks an answer from `connection`. LoadGen treats fewer than two whole tokens as an error;
+    /// the fault is the engine's.
     pub fn answered(&self, connection: usize, index: u64, payload: &[u8]) {
         if payload.len() >= 2 * TOKEN_BYTES && payload.len().is_multiple_of(TOKEN_BYTES) {
             return;
@@ -209,8 +208,8 @@ impl Tokens {
         });
     }
 
-    /// A sample's first token came twice and was not the same. That contradicts what LoadGen was
-    /// told, where it is told of first tokens; elsewhere it has the second answer alone.
+    /// Records a repeated sample whose first token differs. This contradicts LoadGen's record if
+    /// first tokens are reported; otherwise LoadGen gets only the second answer.
     pub fn contradicted(&self, what: Contradiction) {
         let [again, before] = [what.again, what.reported].map(|t| t as u32 as i32);
         let (index, whence) = (what.index, || self.whence(what.connection));
@@ -238,7 +237,7 @@ impl Tokens {
         keep(&self.faults, text);
     }
 
-    /// What was found so far.
+    /// Returns the faults so far.
     pub fn findings(&self) -> TokenFindings {
         TokenFindings {
             too_short: self.too_short.load(Relaxed),

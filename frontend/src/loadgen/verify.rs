@@ -1,11 +1,10 @@
-//! `verify: digest` and `verify: tokens`: proof that every response is its own
-//! sample's, and that none is lost and none comes twice.
+//! `verify: digest` and `verify: tokens`: checks that every response belongs to its sample, and
+//! that no response is lost or duplicated.
 //!
-//! The digest of a sample, or the tokens that its answer must be, are computed when it is loaded.
-//! Of an answer behind a digest each byte is compared as it came.
-//! Of tokens the first is compared when it is reported, and their number with the rest. Every
-//! issued response id is kept until it is answered, in one of several sets behind a lock each: this
-//! costs a lock per sample, which is why it is for tests and not for figures.
+//! Loading a sample computes its digest, or the tokens of its answer. In digest mode every byte of
+//! the response is compared. In token mode the first token is compared when it is reported, and the
+//! whole answer later. Every issued response id is kept until its answer, in one of several locked
+//! sets. This costs a lock per sample, so use it for tests and not for measurements.
 
 use std::{
     collections::HashMap,
@@ -25,28 +24,28 @@ use crate::loadgen::tokens::{TOKEN_BYTES, count};
 
 const SHARDS: usize = 64;
 
-/// What was found.
+/// Results of the verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Responses compared.
+    /// Number of compared responses.
     pub compared: u64,
-    /// Of those, and of first tokens, the ones that are not their sample's.
+    /// Number of responses and first tokens that do not match their sample.
     pub mismatches: u64,
-    /// Responses to samples that were answered already, or never issued, and first tokens likewise.
+    /// Number of responses and first tokens of samples already answered or never issued.
     pub duplicates: u64,
-    /// Samples issued and never answered.
+    /// Number of samples issued and never answered.
     pub lost: u64,
-    /// The first fault, in words.
+    /// Text of the first fault.
     pub first: Option<String>,
 }
 
 impl Findings {
-    /// Whether nothing is wrong.
+    /// Whether there is no fault.
     pub fn sound(&self) -> bool {
         self.mismatches == 0 && self.duplicates == 0 && self.lost == 0
     }
 
-    /// Its counts, for the summary.
+    /// Returns the counts for the summary.
     pub fn record(&self) -> Verified {
         Verified {
             compared: self.compared,
@@ -56,7 +55,7 @@ impl Findings {
         }
     }
 
-    /// What is wrong, in one line.
+    /// Returns the faults in one line, if any.
     pub fn complaint(&self) -> Option<String> {
         if self.sound() {
             return None;
@@ -70,7 +69,7 @@ impl Findings {
     }
 }
 
-/// The answer to a prompt.
+/// Computes the answer to a prompt.
 type AnswerTo = dyn Fn(&[i32]) -> Vec<i32> + Send + Sync;
 
 struct Answer(Box<AnswerTo>);
@@ -81,28 +80,28 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// What responses must be, by sample index.
+/// Expected responses, by sample index.
 #[derive(Debug)]
 enum Expected {
     Digests {
-        /// Digest and length of each sample that was loaded.
+        /// Digest and length of each loaded sample.
         samples: Box<[(AtomicU64, AtomicU64)]>,
         answers: DigestAnswers,
     },
     Tokens {
         answer: Answer,
-        /// Bytes of the answers to samples that were loaded.
+        /// Bytes of the answers to loaded samples.
         answers: Box<[OnceLock<Box<[u8]>>]>,
-        /// A first token must come before its answer.
+        /// True if a first token must come before its answer.
         first: bool,
     },
 }
 
-/// See the module.
+/// Compares responses with their samples.
 #[derive(Debug)]
 pub struct Verifier {
     expected: Expected,
-    /// Ids of issued samples, and whether their first token has come.
+    /// Ids of issued samples; true once the first token has come.
     outstanding: Box<[Mutex<HashMap<u64, bool>>]>,
     compared: AtomicU64,
     mismatches: AtomicU64,
@@ -111,7 +110,7 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// For a data set of so many samples of this model.
+    /// Creates a verifier of digests for `samples` samples of this model.
     pub fn new(samples: usize, model: &ModelSpec) -> Self {
         Verifier::of(Expected::Digests {
             samples: (0..samples)
@@ -121,8 +120,8 @@ impl Verifier {
         })
     }
 
-    /// For a data set of so many prompts and an engine whose answers are a function of them;
-    /// `first`: their first tokens are reported.
+    /// Creates a verifier of tokens for `samples` prompts, whose answers are a function of the
+    /// prompt; `first` is true if first tokens are reported.
     pub fn tokens(
         samples: usize,
         first: bool,
@@ -146,7 +145,7 @@ impl Verifier {
         }
     }
 
-    /// The sample was loaded.
+    /// Records a loaded sample.
     pub fn loaded(&self, index: usize, bytes: &[u8]) {
         match &self.expected {
             Expected::Digests { samples, .. } => {
@@ -172,13 +171,13 @@ impl Verifier {
         }
     }
 
-    /// The sample is about to be issued.
+    /// Records a sample before its issue.
     pub fn issued(&self, id: u64) {
         self.shard(id).insert(id, false);
     }
 
-    /// A sample's first token came. False where LoadGen must not hear of it: it has heard of this
-    /// sample's before, or of its end.
+    /// Checks a sample's first token. Returns false if LoadGen must not get it, because the
+    /// sample's first token or answer has come before.
     pub fn first(&self, id: u64, index: u64, token: &[u8]) -> bool {
         let fresh = match self.shard(id).get_mut(&id) {
             Some(reported) => !std::mem::replace(reported, true),
@@ -206,7 +205,7 @@ impl Verifier {
         true
     }
 
-    /// What the answer to a loaded prompt must be, where answers are tokens.
+    /// The expected answer to a loaded prompt, if answers are tokens.
     fn answer_of(&self, index: u64) -> Option<&[u8]> {
         let Expected::Tokens { answers, .. } = &self.expected else {
             return None;
@@ -215,8 +214,8 @@ impl Verifier {
         Some(answer.map_or(&[], |a| a))
     }
 
-    /// A response came. False where LoadGen must not
-    /// hear of it: the sample has been completed before.
+    /// Checks a response. Returns false if LoadGen must not get it, because the sample is already
+    /// completed.
     pub fn answered(&self, id: u64, index: u64, payload: &[u8]) -> bool {
         let Some(began) = self.take(id, index) else {
             return false;
@@ -234,7 +233,7 @@ impl Verifier {
         true
     }
 
-    /// Compares an answer in tokens; `began`: its first token came before, or none was due.
+    /// Compares an answer in tokens; `began`: its first token has come, or none is required.
     fn answer(&self, index: u64, payload: &[u8], began: bool) {
         let own = self.answer_of(index).unwrap_or_default();
         if payload == own && began {
@@ -262,7 +261,7 @@ impl Verifier {
         });
     }
 
-    /// Compares an answer of `due` bytes that begins with a digest.
+    /// Compares an answer of `due` bytes with a digest.
     fn digest(&self, index: u64, digest: u64, due: usize, payload: &[u8]) {
         let wrong = DigestAnswers::first_wrong(digest, payload);
         if payload.len() == due && wrong.is_none() {
@@ -283,12 +282,12 @@ impl Verifier {
         });
     }
 
-    /// The sample is completed without a response. False as in [`Verifier::answered`].
+    /// Records a completion without a response. Returns false as in [`Verifier::answered`].
     pub fn completed(&self, id: u64, index: u64) -> bool {
         self.take(id, index).is_some()
     }
 
-    /// Whether the first token of a sample came that is completed now; `None` where it was before.
+    /// Removes a completed sample; returns whether its first token came, `None` if it was removed.
     fn take(&self, id: u64, index: u64) -> Option<bool> {
         let began = self.shard(id).remove(&id);
         if began.is_none() {
@@ -298,7 +297,7 @@ impl Verifier {
         began
     }
 
-    /// What was found so far. `lost` means something once no more is to come.
+    /// Returns the findings so far; `lost` is meaningful only after the last response.
     pub fn findings(&self) -> Findings {
         let lost: usize = (0..SHARDS as u64).map(|i| self.shard(i).len()).sum();
         Findings {
@@ -321,8 +320,8 @@ impl Verifier {
             .get_or_insert_with(text);
     }
 
-    /// Ids are addresses: their low bits say little, so they
-    /// are mixed. A number below [`SHARDS`] is its own shard.
+    /// Locks the shard of `id`. Ids are addresses whose low bits vary little, so the function mixes
+    /// them. An id below [`SHARDS`] is its own shard number.
     fn shard(&self, id: u64) -> MutexGuard<'_, HashMap<u64, bool>> {
         let mixed = (id ^ (id >> 6) ^ (id >> 12)) as usize % SHARDS;
         self.outstanding[mixed]
@@ -331,7 +330,7 @@ impl Verifier {
     }
 }
 
-/// The token at `at` of an answer, for people.
+/// The token at position `at` of an answer, as text.
 fn shown(answer: &[u8], at: usize) -> String {
     let (tokens, _) = answer.as_chunks::<TOKEN_BYTES>();
     match tokens.get(at) {
@@ -444,7 +443,7 @@ mod tests {
         tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
     }
 
-    /// A verifier of an engine that counts up from the prompt's last token, three times.
+    /// A verifier of an engine that counts up three times from the prompt's last token.
     fn counting() -> Verifier {
         let up = |prompt: &[i32]| (1..=3).map(|i| prompt[prompt.len() - 1] + i).collect();
         let v = Verifier::tokens(2, true, up);

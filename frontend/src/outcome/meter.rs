@@ -1,5 +1,5 @@
-//! What this program was used for while LoadGen's clock ran: readings of its threads and NICs, from
-//! the first query to the last answer or nearly so.
+//! Measures the program's resource usage while LoadGen's clock runs: reads threads and NICs from
+//! the first query until about the last answer.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,31 +9,31 @@ use std::{
 use fabric::os::thread_id;
 use record::NodeUse;
 
-/// How often it is read in mid-run: some reads of `/proc` for each thread,
+/// Interval between readings. A reading takes a few reads of `/proc` per thread.
 const EVERY: Duration = Duration::from_millis(500);
-/// and in a run that is younger, whenever this part of its age has passed: what the last reading
-/// misses is no more.
+/// Early in a run the interval is the run's age divided by this number, which bounds the share
+/// that the last reading misses.
 const OF_ITS_AGE: u32 = 16;
 
-/// The threads that LoadGen issues queries on say so here.
+/// Numbers of the threads on which LoadGen issues queries.
 #[derive(Clone, Debug, Default)]
 pub struct IssueThreads(Arc<Mutex<Vec<u64>>>);
 
 impl IssueThreads {
-    /// The calling thread is one.
+    /// Adds the calling thread.
     pub fn add_this(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(thread_id());
     }
 
-    /// Their numbers.
+    /// Returns the thread numbers.
     pub fn all(&self) -> Vec<u64> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.clone()
     }
 }
 
-/// See the module.
+/// First and last reading of a run.
 #[derive(Debug, Default)]
 pub struct Meter {
     first: Option<(Instant, NodeUse)>,
@@ -41,8 +41,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A look while the run goes on: `working` while samples are outstanding. What the process does
-    /// after the last answer is LoadGen's own, and is not read.
+    /// Takes a reading if one is due; `working` is true while samples are outstanding. After the
+    /// last answer only LoadGen works, so no reading is taken.
     pub fn look(&mut self, working: bool, read: impl FnOnce() -> NodeUse) {
         let Some((began, _)) = &self.first else {
             let first = (Instant::now(), read());
@@ -57,7 +57,7 @@ impl Meter {
         }
     }
 
-    /// What was used between the first look and the last one that found work.
+    /// Returns the usage between the first reading and the last one with outstanding samples.
     pub fn used(&self) -> NodeUse {
         match (&self.first, &self.last) {
             (Some((_, first)), Some((_, last))) => last.since(first),
@@ -91,7 +91,7 @@ mod tests {
             }
         };
         meter.look(true, || worked(10));
-        // A short run is read too, and soon.
+        // A short run is read too, and early.
         later(&mut meter, EVERY / 5);
         meter.look(true, || worked(20));
         later(&mut meter, 20 * EVERY);

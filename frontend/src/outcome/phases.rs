@@ -1,9 +1,9 @@
-//! The phases of a run as this side sees them, so that each has histograms of its own.
+//! Detects LoadGen's phases, and keeps histograms for each phase.
 //!
-//! LoadGen says nothing when a phase begins, but it passes by here. It issues a series of queries,
-//! calls `FlushQueries`, waits for all of their samples, and then either asks for the SUT's name,
-//! because it has a performance result (of a performance run, or of one step of find-peak), or it
-//! unloads the samples, because they were one set of an accuracy run:
+//! LoadGen does not announce a phase, but its calls reveal it. It issues a series of queries, calls
+//! `FlushQueries` and waits for all samples. After a performance result (a performance run, or one
+//! step of find-peak) it asks for the SUT's name. After one set of an accuracy run it unloads the
+//! samples:
 //!
 //! ```text
 //! load  issue..  flush  (wait)  unload                 a set of samples in accuracy mode
@@ -11,10 +11,10 @@
 //!       issue..  flush  (wait)  Name                   find-peak's search between two rates
 //! ```
 //!
-//! So a sample belongs to the series in which it was issued, and the flush is the border. A NIC
-//! thread compares a sample's time of issue with the latest border, as read once for a burst; at
-//! the first sample beyond it, it hands its histograms over and takes empty ones, which the thread
-//! that flushes has made beforehand.
+//! A sample belongs to the series in which it is issued, and the flush is the border. A NIC thread
+//! reads the latest border once per burst and compares each sample's issue time with it. At the
+//! first sample beyond the border it hands its histograms over and takes empty ones, which the
+//! flushing thread has prepared.
 
 use std::{
     mem,
@@ -28,24 +28,24 @@ use loadgen_bridge::{Phase, PhaseKind as Said, TestMode};
 use qdl::counters::{Histograms, TokenSizes};
 use record::{PhaseKind, PhaseRecord};
 
-/// What telling LoadGen of answers took, of some of the calls.
+/// Time spent in calls to LoadGen, over the timed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Nanoseconds of a call for each sample that it told of.
+    /// Sum over samples of the nanoseconds of their call.
     pub ns: u64,
-    /// Those samples.
+    /// Number of samples in timed calls.
     pub samples: u64,
 }
 
 impl Told {
-    /// A call that took so long and told of so many samples.
+    /// Adds a call of `ns` nanoseconds that completed `samples` samples.
     pub fn call(&mut self, ns: u64, samples: usize) {
         let samples = samples as u64;
         self.ns = self.ns.saturating_add(ns.saturating_mul(samples));
         self.samples += samples;
     }
 
-    /// The mean of a sample's call in microseconds; 0 where none was timed.
+    /// Returns the mean call time of a sample in microseconds; 0 without timed calls.
     pub fn mean_us(&self) -> f64 {
         self.ns as f64 / self.samples.max(1) as f64 / 1000.0
     }
@@ -56,69 +56,69 @@ impl Told {
     }
 }
 
-/// What one NIC thread recorded in one series of queries.
+/// Records of one NIC thread in one series of queries.
 #[derive(Debug)]
 pub struct Share {
-    /// The border before the series; 0 for the first.
+    /// Time of the border before the series; 0 for the first series.
     pub series_ns: u64,
-    /// Times of its samples.
+    /// Latencies of the series' samples.
     pub histograms: Histograms,
-    /// When its first sample was issued, on [`fabric::clock`].
+    /// Time at which its first sample was issued, on [`fabric::clock`].
     pub first_ns: u64,
-    /// When its last one was completed.
+    /// Time of completion of its last sample.
     pub last_ns: u64,
-    /// What telling LoadGen of them took.
+    /// Time spent in calls to LoadGen for its samples.
     pub told: Told,
 }
 
-/// What all NIC threads recorded in one phase.
+/// Merged records of all NIC threads in one phase.
 #[derive(Debug)]
 pub struct Gathered {
-    /// Accuracy, or something that is measured.
+    /// Kind of the phase.
     kind: Kind,
-    /// Times of its samples.
+    /// Latencies of the phase's samples.
     pub histograms: Histograms,
     first_ns: u64,
     last_ns: u64,
-    /// What telling LoadGen of them took.
+    /// Time spent in calls to LoadGen for its samples.
     pub told: Told,
 }
 
-/// What LoadGen's way says of a series.
+/// Kind of a series, derived from LoadGen's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// One set of an accuracy run.
     Accuracy,
     /// A performance run, or a step of find-peak.
     Measured,
-    /// It was not brought to its end.
+    /// The series did not end.
     Open,
 }
 
-/// The series so far, and what was recorded in them.
+/// The series so far, and their records.
 #[derive(Debug)]
 struct Book {
-    /// The border before each series, and its phase once that is known.
+    /// Time of the border before each series, and its phase once known.
     series: Vec<(u64, Option<usize>)>,
     /// The kind of each phase.
     kinds: Vec<Kind>,
-    /// What was handed in, by phase.
+    /// Merged records, by phase.
     gathered: Vec<Option<Gathered>>,
 }
 
-/// Histograms on their way to and from NIC threads.
+/// Histograms in transit from and to NIC threads.
 #[derive(Debug, Default)]
 struct Exchange {
     handed: Vec<Share>,
     spare: Vec<Histograms>,
 }
 
-/// See the module.
+/// Detects the phases and collects the records of all NIC threads.
 #[derive(Debug)]
 pub struct Phases {
-    /// The latest border.
+    /// Time of the latest border.
     latest_ns: AtomicU64,
-    /// LoadGen waits for the samples of a series.
+    /// True while LoadGen waits for the samples of a series.
     waits: AtomicBool,
     book: Mutex<Book>,
     exchange: Mutex<Exchange>,
@@ -131,7 +131,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Phases {
-    /// For so many threads that record; `tokens` where answers are tokens of these sizes.
+    /// Creates the phases for `threads` recording threads; `tokens` is set if answers are tokens.
     pub fn new(threads: usize, tokens: Option<TokenSizes>) -> Self {
         Phases {
             latest_ns: AtomicU64::new(0),
@@ -147,31 +147,30 @@ impl Phases {
         }
     }
 
-    /// The latest border: what was issued at or after it is of the latest series. Whoever holds a
-    /// sample's answer sees the border that the sample was issued behind.
+    /// Returns the latest border: samples issued at or after it belong to the latest series. A
+    /// thread that holds a sample's answer sees the border before that sample's issue.
     pub fn latest_ns(&self) -> u64 {
         self.latest_ns.load(Relaxed)
     }
 
-    /// All queries of a series were issued.
+    /// Records that all queries of a series are issued.
     pub fn flushed(&self, now_ns: u64) {
         lock(&self.book).series.push((now_ns, None));
         self.latest_ns.store(now_ns, Relaxed);
         self.waits.store(true, Relaxed);
     }
 
-    /// Whether LoadGen waits for the samples of a series that it has issued all of, or works on
-    /// what it has heard of them.
+    /// Whether LoadGen waits for the samples of a flushed series, or processes their answers.
     pub fn are_waited_for(&self) -> bool {
         self.waits.load(Relaxed)
     }
 
-    /// LoadGen asks for the SUT's name: a series that was just flushed was measured.
+    /// Records that LoadGen asks for the SUT's name: the series just flushed was measured.
     pub fn named(&self) {
         self.waits.store(false, Relaxed);
         let mut book = lock(&self.book);
         book.judge(Kind::Measured);
-        // Find-peak goes on without loading anything. A performance run does not go on.
+        // Find-peak continues without loading. A performance run ends here.
         let goes_on = book.kinds.len() > 1;
         drop(book);
         if goes_on {
@@ -179,15 +178,15 @@ impl Phases {
         }
     }
 
-    /// LoadGen unloads samples: a series that was just flushed, and not named, was a set of an
+    /// Records that LoadGen unloads samples: a series just flushed and not named was a set of an
     /// accuracy run.
     pub fn unloaded(&self) {
         self.waits.store(false, Relaxed);
         lock(&self.book).judge(Kind::Accuracy);
     }
 
-    /// Makes the empty histograms that threads take at the next border. For the thread between two
-    /// series, which nobody's clock runs on.
+    /// Makes the empty histograms for the next border. Call it between two series, where no time is
+    /// measured.
     pub fn prepare(&self) {
         self.gather();
         let missing = self
@@ -199,15 +198,15 @@ impl Phases {
         exchange.handed.reserve(self.threads);
     }
 
-    /// Takes what a thread recorded in a series that is over, and gives it empty histograms.
+    /// Takes a thread's records of a finished series, and gives the thread empty histograms.
     pub fn exchange(&self, share: impl FnOnce(Histograms) -> Share) {
         let mut exchange = lock(&self.exchange);
-        // There are enough, but for a thread that takes a second one.
+        // The spares suffice, except for a thread that takes a second one.
         let empty = exchange.spare.pop().unwrap_or_else(|| self.empty());
         exchange.handed.push(share(empty));
     }
 
-    /// The histograms of all phases as one.
+    /// Returns the merged histograms of all phases.
     pub fn total(&self, gathered: &[Gathered]) -> Histograms {
         let mut total = self.empty();
         gathered.iter().for_each(|g| total.merge(&g.histograms));
@@ -221,14 +220,14 @@ impl Phases {
         }
     }
 
-    /// Adds up what was handed in.
+    /// Merges the handed-in records into their phases.
     fn gather(&self) {
         let handed = mem::take(&mut lock(&self.exchange).handed);
         let mut book = lock(&self.book);
         handed.into_iter().for_each(|share| book.add(share));
     }
 
-    /// All phases with at least one sample, with what the threads still had. Call it at the end.
+    /// Returns all phases with at least one sample, with the records in `left`. Call it once, last.
     pub fn end(&self, left: impl IntoIterator<Item = Share>) -> Vec<Gathered> {
         self.gather();
         let mut book = lock(&self.book);
@@ -241,7 +240,7 @@ impl Phases {
 }
 
 impl Book {
-    /// Says of the series that was flushed last what it was, unless that is known.
+    /// Sets the kind of the series flushed last, unless it is known.
     fn judge(&mut self, kind: Kind) {
         let Some(last) = self.series.len().checked_sub(2) else {
             return;
@@ -251,7 +250,7 @@ impl Book {
         }
     }
 
-    /// The phase of a series of this kind that follows on all others.
+    /// Returns the phase of the next series, of kind `kind`.
     fn phase(&mut self, kind: Kind) -> usize {
         let goes_on = kind == Kind::Accuracy && self.kinds.last() == Some(&kind);
         if !goes_on {
@@ -272,7 +271,7 @@ impl Book {
         let Some(at) = at else { return };
         let phase = match self.series[at].1 {
             Some(phase) => phase,
-            // A series that was given up: nobody flushed it, or nobody waited for it.
+            // An aborted series: it was not flushed, or LoadGen did not wait for it.
             None => {
                 let phase = self.phase(Kind::Open);
                 self.series[at].1 = Some(phase);
@@ -299,16 +298,16 @@ impl Book {
     }
 }
 
-/// When the first sample of each phase was issued, with its name.
+/// Returns name and start time of each phase; the start is the issue of its first sample.
 pub fn begun(gathered: &[Gathered], said: &[Phase], mode: TestMode) -> Vec<(String, u64)> {
     let names = records(gathered, said, mode).into_iter().map(|r| r.name);
     names.zip(gathered.iter().map(|g| g.first_ns)).collect()
 }
 
-/// The phases on record, under LoadGen's names for them: `said` is what its log has, `mode` what
-/// it ran.
+/// Returns the records of the phases under LoadGen's names; `said` are the phases of LoadGen's log,
+/// `mode` is the test's mode.
 pub fn records(gathered: &[Gathered], said: &[Phase], mode: TestMode) -> Vec<PhaseRecord> {
-    // Where a run was cut short LoadGen may have begun a phase that no sample came back from.
+    // LoadGen may have begun a phase without a completed sample if the run was cut short.
     let said = |i: usize| said.get(i).map(|p| &p.kind);
     let record = |(i, g): (usize, &Gathered)| {
         let seconds = g.last_ns.saturating_sub(g.first_ns) as f64 / 1e9;
@@ -318,7 +317,7 @@ pub fn records(gathered: &[Gathered], said: &[Phase], mode: TestMode) -> Vec<Pha
             | (None, Kind::Open, TestMode::AccuracyOnly) => {
                 ("accuracy".to_owned(), PhaseKind::Accuracy)
             }
-            // A submission begins with accuracy; what came behind a set of it nobody can tell.
+            // A submission begins with accuracy; the kind of a later open series is unknown.
             (None, Kind::Open, TestMode::SubmissionRun) => match i {
                 0 => ("accuracy".to_owned(), PhaseKind::Accuracy),
                 _ => ("unfinished".to_owned(), PhaseKind::Performance),
@@ -344,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    /// One thread's share of the series behind `series_ns`: samples from `first_ns` on.
+    /// One thread's share of the series behind border `series_ns`, with samples from `first_ns` on.
     fn share(series_ns: u64, samples: u64) -> Share {
         let mut histograms = Histograms::new();
         (0..samples).for_each(|_| histograms.record(&SampleTimes::default()));
@@ -385,7 +384,7 @@ mod tests {
         let names: Vec<_> = records.iter().map(|r| r.name.as_str()).collect();
         assert_eq!(names, ["accuracy", "performance"]);
         assert_eq!((records[1].samples, records[1].per_s), (8, 8.0));
-        // Its sets were issued one after the other.
+        // The sets were issued one after the other.
         assert!((records[0].duration_s - 1.0).abs() < 1e-6);
     }
 
@@ -399,7 +398,7 @@ mod tests {
                 phases.unloaded();
             }
         }
-        // A thread that no sample of a step came to hands in late.
+        // A thread without samples of a step hands in late.
         phases.exchange(|_| share(0, 1));
         phases.exchange(|_| share(200, 3));
         let gathered = phases.end([share(300, 4), share(100, 2)]);

@@ -1,18 +1,18 @@
-//! Why LoadGen's result is not valid: what ended the run, and the setting that would have to
-//! change, with who gave it its value.
+//! Reasons why LoadGen's result is not valid: the cause of the end, and the setting to change with
+//! its origin.
 
 use loadgen_bridge::{Scenario, TestOutcome, Verdict};
 use record::{DEFAULT, EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
 
 use crate::settings::provenance::{MLPERF_CONF, Provenance};
 
-/// So long an Offline run shows its rate, in microseconds; half of its shortest duration does too.
+/// A shorter Offline run, in microseconds, shows its rate only if it lasts half its minimum.
 const SURE_US: f64 = 1e6;
-/// Of the rate that was scheduled, what is completed where the system keeps up.
+/// Minimum ratio of completed to scheduled rate of a system that keeps up.
 const KEEPS_UP: f64 = 0.95;
 
-/// LoadGen's words for what ended a run early, the setting that did, and the words of its log that
-/// have the setting's value.
+/// LoadGen's text for an early end, the responsible setting, and the key of LoadGen's log that
+/// holds its value.
 const ENDS: [(&str, &str, &str); 3] = [
     (
         "Too many outstanding queries",
@@ -31,19 +31,19 @@ const ENDS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// A run that LoadGen judged.
+/// A run with LoadGen's verdict.
 pub struct Judged<'a> {
-    /// LoadGen's word and its logs.
+    /// LoadGen's verdict and logs.
     pub outcome: &'a TestOutcome,
-    /// The same in the summary's terms.
+    /// The verdict in the summary's terms.
     pub record: &'a LoadgenRecord,
-    /// Who gave each setting its value.
+    /// Origins of the settings.
     pub given: &'a Provenance,
-    /// From the first query to the last answer, in seconds.
+    /// Seconds from the first query to the last answer.
     pub seconds: f64,
 }
 
-/// Why a run is not valid, each with the setting that would have to change; then LoadGen's errors.
+/// Returns why a run is not valid, each reason with the setting to change; then LoadGen's errors.
 pub fn reasons(run: &Judged<'_>) -> Vec<String> {
     let mut all = Vec::new();
     if run.outcome.verdict == Verdict::Invalid {
@@ -58,12 +58,12 @@ pub fn reasons(run: &Judged<'_>) -> Vec<String> {
         let early = run.record.early_stopping.as_ref();
         all.extend(early.and_then(|early| run.not_sure(early)));
         if all.is_empty() {
-            // A reason that is new to us: LoadGen's own words.
+            // An unknown reason: use LoadGen's text.
             all.clone_from(&run.record.reasons);
         }
     }
     let errors = run.outcome.detail.error_messages.iter();
-    // A run that is not valid has named it.
+    // The reasons of an invalid run already name the end.
     let named = run.outcome.verdict == Verdict::Invalid;
     let advice = |m: &String| {
         let end = run.end(Some(m)).filter(|_| !named);
@@ -74,7 +74,7 @@ pub fn reasons(run: &Judged<'_>) -> Vec<String> {
 }
 
 impl Judged<'_> {
-    /// Who gave a field its value, in brackets; empty where nobody did, or the flag of the rate.
+    /// Origin of a field's value, in brackets; empty for a default and for the flag of the rate.
     fn by(&self, field: &str) -> String {
         match self.given.of(field) {
             Some(given) if ![DEFAULT, "--target-qps"].contains(&given.from.as_str()) => {
@@ -84,7 +84,7 @@ impl Judged<'_> {
         }
     }
 
-    /// What sets this field: the flag, unless something that goes before it has set the field.
+    /// Name of the setting to change: the flag, unless a setting that overrides the flag is given.
     fn lever(&self, field: &str, flag: &str) -> String {
         match self.given.of(field).map(|given| given.from.as_str()) {
             Some("--set") => format!("{field} (--set goes before {flag})"),
@@ -95,7 +95,7 @@ impl Judged<'_> {
         }
     }
 
-    /// The setting that the rate of this scenario comes from.
+    /// The setting that determines the rate of this scenario.
     fn rate_field(&self) -> &'static str {
         match self.outcome.detail.scenario() {
             Some(Scenario::Offline) => "offline_expected_qps",
@@ -105,8 +105,8 @@ impl Judged<'_> {
         }
     }
 
-    /// The maximum that ended the run, and what to do about it: of this error of LoadGen's, or of
-    /// any.
+    /// The maximum that ended the run, with advice, taken from LoadGen's message `error` or from
+    /// any message.
     fn end(&self, error: Option<&String>) -> Option<String> {
         let detail = &self.outcome.detail;
         let said = |words: &str| match error {
@@ -126,7 +126,7 @@ impl Judged<'_> {
         Some(format!("{setting}, {value}{by}, ended the run; {turn}"))
     }
 
-    /// A bound on latency that was not kept.
+    /// Text for a missed latency bound.
     fn too_slow(&self, limit: &LimitRecord) -> String {
         let l = self.record;
         let was = limit.was.map_or_else(|| "more".to_owned(), ms);
@@ -161,7 +161,7 @@ impl Judged<'_> {
         format!("{what}{done}; lower {lever}{now}{raise}")
     }
 
-    /// A run that was too short.
+    /// Text for a run that was too short.
     fn too_little(&self, limit: &LimitRecord) -> String {
         let detail = &self.outcome.detail;
         let (name, least) = (&limit.name, limit.limit);
@@ -200,14 +200,14 @@ impl Judged<'_> {
         }
     }
 
-    /// Offline's one query was answered before its time was over.
+    /// Advice if Offline's query was answered before the minimum duration.
     fn larger_offline(&self, limit: &LimitRecord) -> Option<String> {
         let l = self.record;
         let (rate, now, was) = (l.completed_per_s?, target_qps(l)?, limit.was?);
         let lever = self.lever(self.rate_field(), "--target-qps");
         let by = self.by(self.rate_field());
         let made = format!("LoadGen made samples for {now} a second{by} beforehand: raise {lever}");
-        // The first samples' way and the last ones' are in the rate: the shorter the run, the more.
+        // The rate includes the latency of the first and last samples, a larger part of a short run.
         if was < SURE_US && was < limit.limit / 2.0 {
             return Some(format!(
                 "{made} to {}, twice what was completed: {} are too short to tell the rate, so it \
@@ -222,7 +222,7 @@ impl Judged<'_> {
         ))
     }
 
-    /// All queries that LoadGen had made were answered before its time was over.
+    /// Advice if all prepared queries were answered before the minimum duration.
     fn more_queries(&self) -> Option<String> {
         let queries = self.record.queries.filter(|_| self.seconds > 0.0)?;
         let rate = queries as f64 / self.seconds;
@@ -243,7 +243,7 @@ impl Judged<'_> {
         ))
     }
 
-    /// Early stopping that was not met, where no other reason explains it.
+    /// Text for unmet early stopping, if no other reason explains it.
     fn not_sure(&self, early: &EarlyStopping) -> Option<String> {
         let l = self.record;
         if early.met {
@@ -254,7 +254,7 @@ impl Judged<'_> {
         };
         let slow = l.limits.iter().any(|limit| limit.at_most && !limit.met);
         if slow || (self.end(None).is_some() && l.limits.iter().any(|limit| !limit.met)) {
-            // More of the same would not help, and the cause is named already.
+            // More queries would not help, and another reason names the cause.
             return None;
         }
         let few =
@@ -278,7 +278,7 @@ impl Judged<'_> {
     }
 }
 
-/// A percentile that no lower rate brings under the bound, and its time: the least, or, where the
+/// A percentile that exceeds the bound even at a lower rate, with its time: the minimum or, if the
 /// system keeps up with the rate, the median.
 fn alone(l: &LoadgenLatency, bound_us: f64, behind: bool) -> Option<(&'static str, f64)> {
     match l {
@@ -288,12 +288,12 @@ fn alone(l: &LoadgenLatency, bound_us: f64, behind: bool) -> Option<(&'static st
     }
 }
 
-/// The rate that LoadGen went by.
+/// The rate that LoadGen used.
 fn target_qps(l: &LoadgenRecord) -> Option<f64> {
     l.effective.get("target_qps")?.parse().ok()
 }
 
-/// A rate without decimals that say nothing.
+/// Formats a rate without meaningless decimals.
 fn shortly(rate: f64) -> String {
     if rate < 100.0 {
         format!("{:.2}", rate)
@@ -302,7 +302,7 @@ fn shortly(rate: f64) -> String {
     }
 }
 
-/// Microseconds in milliseconds: LoadGen's files give bounds in those.
+/// Formats microseconds in milliseconds, the unit of LoadGen's files.
 fn ms(us: f64) -> String {
     let ms = us / 1000.0;
     match ms {

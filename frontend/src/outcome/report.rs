@@ -1,4 +1,4 @@
-//! What a run leaves behind: `summary.json`, histograms, a page on the screen, and the exit code.
+//! The results of a run: `summary.json`, histograms, the page on the screen, and the exit code.
 
 use std::{
     fs,
@@ -36,97 +36,97 @@ use crate::{
     settings::Settings,
 };
 
-/// Stands in a result folder whose run must not be counted, whatever LoadGen wrote there.
+/// Marks a result folder whose run must not count, whatever LoadGen wrote there.
 pub const INVALID_FILE: &str = "INVALID";
 /// The share of right answers, in the form of MLCommons' own scripts.
 pub const ACCURACY_FILE: &str = "accuracy.txt";
 
-/// A report that cannot be written.
+/// Error: a result file cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// A file.
+    /// A file cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A histogram.
+    /// A histogram cannot be written.
     #[error(transparent)]
     Histograms(#[from] SaveError),
 }
 
-/// All that is known of a run that has ended, however it did.
+/// All data of a finished run, whatever its end.
 pub struct Ended<'a> {
     /// This node's name.
     pub node: &'a str,
-    /// What LoadGen was told.
+    /// LoadGen's settings.
     pub settings: &'a Settings,
-    /// What LoadGen said, if it came to its end.
+    /// LoadGen's result, if its test ended.
     pub outcome: Option<TestOutcome>,
-    /// Why the run was given up, if it was.
+    /// Cause of the abort, if the run was aborted.
     pub failure: Option<Failure>,
-    /// The fabric, and why the Network division would not permit it.
+    /// The fabric, and the reasons why the Network division does not permit it.
     pub fabric: (&'static str, Vec<String>),
-    /// What the backend counted.
+    /// The backend's counts.
     pub system: SystemRecord,
-    /// All rails' histograms.
+    /// Merged histograms of all rails.
     pub histograms: Histograms,
-    /// What was recorded in each phase.
+    /// Records of each phase.
     pub phases: Vec<Gathered>,
-    /// Why it would not count in a submission, a line each.
+    /// Reasons why a submission would reject the run, one per line.
     pub would_not_count: Vec<String>,
     /// This node's own settings.
     pub own_settings: Vec<SettingRecord>,
     /// Bytes of requests and responses of recorded samples.
     pub carried: (u64, u64),
-    /// Second by second.
+    /// Completed samples, second by second.
     pub throughput: Throughput,
-    /// What `Name()` answered.
+    /// The answer of `Name()`.
     pub name: Option<NameAnswer>,
-    /// What this program was used for while LoadGen's clock ran.
+    /// Resource usage of this program while LoadGen's clock ran.
     pub used: NodeUse,
-    /// Right answers.
+    /// Share of right answers, with the counts.
     pub accuracy: Option<Accuracy>,
-    /// What is to be known of them, or why they were not counted.
+    /// A note on the accuracy, or the reason why it is missing.
     pub accuracy_note: Option<String>,
-    /// What verification found, if responses were verified.
+    /// Findings of the verification, if enabled.
     pub verified: Option<Findings>,
-    /// Where answers are tokens that their engine counts.
+    /// Token counts, if answers are tokens that their engine counts.
     pub tokens: Option<TokenEnd>,
-    /// The run along its own clock.
+    /// The run's timeline.
     pub timeline: Timeline,
-    /// When the run began.
+    /// Start time of the run.
     pub started: SystemTime,
-    /// From the first sample to the last.
+    /// Time from the first sample to the last.
     pub duration: Duration,
 }
 
-/// What a run of tokens counted beside its histograms.
+/// Counts of a run with tokens, besides its histograms.
 #[derive(Clone, Debug, Default)]
 pub struct TokenEnd {
-    /// When tokens left the accelerator.
+    /// When tokens leave the accelerator.
     pub stream: Stream,
-    /// LoadGen measured tokens: an answer that is none is an error.
+    /// True if LoadGen measures tokens: a malformed answer is then an error.
     pub measured: bool,
-    /// First tokens reported to LoadGen, where it wants them.
+    /// Number of first tokens reported to LoadGen, if LoadGen measures them.
     pub first_tokens: Option<u64>,
-    /// Parts handed over.
+    /// Number of parts handed over.
     pub parts_taken: u64,
-    /// What was wrong.
+    /// Faults in answers.
     pub found: TokenFindings,
 }
 
 impl Ended<'_> {
-    /// The summary, and the exit code that follows.
+    /// Returns the summary and the exit code.
     pub fn summary(&self) -> (Summary, ExitCode) {
         let mut run = self.record();
         let agrees = run.close();
         run.limits = judge(&run);
         let (code, reason) = self.verdict(agrees, &run.mismatches);
         let valid = match code {
-            // What nobody asks is not judged.
+            // The test does not request a verdict.
             ExitCode::Good if self.settings.own_length => None,
             ExitCode::Good => run.valid,
             _ => Some(false),
@@ -161,7 +161,7 @@ impl Ended<'_> {
         let phases = self.phases();
         let loadgen =
             outcome.map(|o| result::record(o, self.settings.test.mode, self.judged(o, &phases)));
-        // What it ran is LoadGen's to say: its audit.config goes before what it was asked for.
+        // LoadGen's log names the scenario that ran: an audit.config overrides the settings.
         let scenario = outcome
             .and_then(|o| o.detail.scenario())
             .unwrap_or(test.scenario);
@@ -213,8 +213,8 @@ impl Ended<'_> {
         }
     }
 
-    /// What the system under test counted, with each accelerator's rule for batches from the copy
-    /// of its configuration.
+    /// The counts of the system under test. Adds each accelerator's batching from the copy of its
+    /// configuration.
     fn system(&self) -> SystemRecord {
         let mut system = self.system.clone();
         let copies = self.settings.folder().join(left::FOLDER);
@@ -226,7 +226,7 @@ impl Ended<'_> {
             let text = fs::read_to_string(&copy).unwrap_or_default();
             let config = parse_accelerator(&text, &copy.to_string_lossy(), &copies).ok();
             let batching = config.and_then(|mut c| {
-                // A model of a fixed batch runs no more than that.
+                // A model of fixed batch size runs no larger batch.
                 if let Ok(most @ 1..) = usize::try_from(a.used.engine.max_batch) {
                     c.engine.max_batch = c.engine.max_batch.min(most);
                 }
@@ -237,19 +237,19 @@ impl Ended<'_> {
         system
     }
 
-    /// The mode that LoadGen ran, or was to run where it came to no end.
+    /// The mode that LoadGen ran; without a result, the mode of the settings.
     fn mode(&self) -> TestMode {
         let ran = self.outcome.as_ref().and_then(|o| o.detail.mode());
         ran.unwrap_or(self.settings.runs.mode)
     }
 
-    /// The phases, under LoadGen's names for them.
+    /// The records of the phases under LoadGen's names.
     fn phases(&self) -> Vec<PhaseRecord> {
         let said = self.outcome.as_ref().map(|o| &o.detail.phases[..]);
         phases::records(&self.phases, said.unwrap_or_default(), self.mode())
     }
 
-    /// What we recorded of the phase that LoadGen's result is about.
+    /// This side's records of the phase that LoadGen's result describes.
     fn judged<'a>(&self, outcome: &TestOutcome, phases: &'a [PhaseRecord]) -> Option<Ours<'a>> {
         let peak = outcome.detail.peak_qps;
         let mut both = phases.iter().zip(&self.phases).rev();
@@ -268,13 +268,13 @@ impl Ended<'_> {
         })
     }
 
-    /// The rate that was asked for: in find-peak the one that it ended with.
+    /// The target rate; in find-peak the rate found.
     fn target_qps(&self, loadgen: Option<&LoadgenRecord>) -> Option<f64> {
         let peak = loadgen.and_then(|l| l.peak_qps);
         peak.or_else(|| self.settings.target_qps())
     }
 
-    /// Why LoadGen's result is not valid.
+    /// Reasons why LoadGen's result is not valid.
     fn reasons(&self) -> Vec<String> {
         let Some(outcome) = &self.outcome else {
             return Vec::new();
@@ -288,8 +288,8 @@ impl Ended<'_> {
         })
     }
 
-    /// Of a test that asks for its own data and not for a valid run, where LoadGen came to its end
-    /// without an error: how many answers lie in its accuracy log, or what is missing there.
+    /// For a test that collects its own data instead of a verdict, and ended without errors: the
+    /// number of answers in its accuracy log, or the reason why they are incomplete.
     fn own_data(&self) -> Option<Result<u64, String>> {
         let outcome = self.outcome.as_ref().filter(|o| o.errors == 0)?;
         if !self.settings.own_length || outcome.verdict == Word::NotJudged {
@@ -298,7 +298,7 @@ impl Ended<'_> {
         let number = |name: &str| outcome.detail.number(&format!("effective_{name}"));
         let target = number("accuracy_log_sampling_target").unwrap_or(0.0);
         let least = number("min_sample_count").unwrap_or(1.0);
-        // Of fewer samples than its target LoadGen logs all, else a random part.
+        // LoadGen logs all samples up to its target, and a random part of more samples.
         let all = target >= least.max(1.0);
         let wanted = if all { least as u64 } else { 1 };
         let log = AccuracyLog::open(&outcome.files.accuracy);
@@ -310,7 +310,7 @@ impl Ended<'_> {
         })
     }
 
-    /// LoadGen's own time, beside its bound on it, which Server alone has.
+    /// LoadGen's latency, and its bound, which only Server has.
     fn loadgen_view(&self, outcome: &TestOutcome) -> LoadgenView {
         let test = &self.settings.runs;
         let us = |ns: u64| ns as f64 / 1000.0;
@@ -327,7 +327,7 @@ impl Ended<'_> {
         }
     }
 
-    /// Times of tokens, beside LoadGen's bounds on them, which Server alone has.
+    /// Token latencies, and LoadGen's bounds on them, which only Server has.
     fn tokens(&self, seconds: f64) -> Option<TokenRecord> {
         let (end, histograms) = (self.tokens.as_ref()?, self.histograms.tokens()?);
         let test = &self.settings.runs;
@@ -338,7 +338,7 @@ impl Ended<'_> {
         Some(TokenRecord {
             stream: end.stream.to_string(),
             per_s: tokens_per_s(self.outcome.as_ref()).unwrap_or(record.per_s),
-            // Not 99.00000000000001.
+            // Round 99.00000000000001 to 99.
             limit_percentile: bounded
                 .then(|| (test.server_target_latency_percentile * 1e7).round() / 1e5),
             ttft_limit_us: limit(test.server_ttft_latency),
@@ -352,7 +352,7 @@ impl Ended<'_> {
         })
     }
 
-    /// Answers that contradict what was reported, or that are none; the first in words.
+    /// Answers that contradict a reported first token, and malformed answers; the first of each.
     fn token_faults(&self) -> (Option<String>, Option<String>) {
         let Some(found) = self.tokens.as_ref().map(|t| &t.found) else {
             return (None, None);
@@ -376,10 +376,10 @@ impl Ended<'_> {
         )
     }
 
-    /// How the process ends, and why.
+    /// The exit code and its reason.
     fn verdict(&self, agrees: bool, mismatches: &[String]) -> (ExitCode, String) {
-        // A wrong answer is worse than a lost peer, and
-        // what was never answered is the lost peer's doing.
+        // A wrong answer outranks a lost peer; unanswered samples are a consequence of the lost
+        // peer.
         let wrong = self
             .verified
             .as_ref()
@@ -439,7 +439,7 @@ impl Ended<'_> {
         }
     }
 
-    /// A good word, and what was lost nevertheless.
+    /// Appends the losses and refusals to `word`.
     fn with_losses(&self, word: &str) -> String {
         let failed = with_refusals(&self.system.refusals, self.system.ledger.refused);
         let lost = with_losses(&self.system.losses);
@@ -447,10 +447,10 @@ impl Ended<'_> {
         with.fold(word.to_owned(), |words, with| format!("{words}, {with}"))
     }
 
-    /// Writes everything into the result folder.
+    /// Writes all result files into the run's folder.
     ///
     /// # Errors
-    /// [`ReportError`] names the file.
+    /// [`ReportError`] if a file cannot be written; it names the file.
     pub fn write(&self, summary: &Summary, code: ExitCode) -> Result<(), ReportError> {
         let folder = self.settings.folder();
         let failed = |name: &str| {
@@ -469,7 +469,7 @@ impl Ended<'_> {
                 format!("{}\n", summary.run.exit.reason).as_bytes(),
             )?;
         } else {
-            // A signal that came after the last query had marked it.
+            // A signal after the last query may have left the mark.
             let _ = fs::remove_file(folder.join(INVALID_FILE));
         }
         record::write_summary(folder, summary).map_err(failed(SUMMARY))?;
@@ -483,20 +483,20 @@ impl Ended<'_> {
     }
 }
 
-/// The page on the screen, in colours or not.
+/// Prints the summary on standard output, with colours if `colors` is set.
 pub fn print(summary: &Summary, colors: bool) {
-    // Nobody may be reading any more; the files are written.
+    // Ignore the error: standard output may be closed, and the files are written.
     let _ = writeln!(io::stdout(), "{}", text::summary(summary, colors));
 }
 
-/// What summary.json holds, on standard output.
+/// Prints the content of summary.json on standard output.
 pub fn print_json(summary: &Summary) {
     if let Ok(text) = serde_json::to_string_pretty(summary) {
         let _ = writeln!(io::stdout(), "{text}");
     }
 }
 
-/// LoadGen's figure where it is a rate; else samples over time.
+/// LoadGen's result if it is a rate; otherwise samples per second of the run.
 fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
     match outcome.and_then(|o| o.figure) {
         Some(Figure::CompletedSamplesPerSecond(r) | Figure::SamplesPerSecond(r)) => r,
@@ -505,7 +505,7 @@ fn per_s(outcome: Option<&TestOutcome>, samples: u64, seconds: f64) -> f64 {
     }
 }
 
-/// LoadGen's own figure of tokens, where it gives one.
+/// LoadGen's token rate, if reported.
 fn tokens_per_s(outcome: Option<&TestOutcome>) -> Option<f64> {
     let statistics = &outcome?.statistics;
     let names = ["Completed tokens per second", "Tokens per second"];

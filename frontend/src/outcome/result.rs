@@ -1,5 +1,5 @@
-//! LoadGen's result in the summary's terms: its rates and latencies, and its limits beside what
-//! they came to.
+//! Converts LoadGen's result into the summary's terms: rates, latencies, and limits with the
+//! measured values.
 
 use loadgen_bridge::{Detail, Figure, Scenario, TestMode, TestOutcome, Verdict};
 use record::{
@@ -7,7 +7,7 @@ use record::{
     Stage, StageTable,
 };
 
-/// What LoadGen measured, in the summary's word.
+/// Converts LoadGen's mode into the summary's.
 pub fn mode(mode: TestMode) -> Mode {
     match mode {
         TestMode::AccuracyOnly => Mode::Accuracy,
@@ -17,18 +17,18 @@ pub fn mode(mode: TestMode) -> Mode {
     }
 }
 
-/// What we recorded of the phase that LoadGen's result is about.
+/// This side's records of the phase that LoadGen's result describes.
 #[derive(Clone, Copy, Debug)]
 pub struct Ours<'a> {
-    /// Its stages.
+    /// Latencies by stage.
     pub stages: &'a StageTable,
     /// The shortest round trip of its samples, in microseconds.
     pub shortest_us: f64,
-    /// Mean of the calls that told LoadGen of them, in microseconds.
+    /// Mean duration of the completion calls to LoadGen, in microseconds.
     pub told_us: f64,
 }
 
-/// LoadGen's result; `asked` is the mode it was asked for, `ours` is of what it judged.
+/// Converts LoadGen's result; `asked` is the requested mode, `ours` records the judged phase.
 pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) -> LoadgenRecord {
     let detail = &outcome.detail;
     let ran = detail.mode();
@@ -39,13 +39,13 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) ->
     let total = ours
         .and_then(|ours| ours.stages.get(Stage::Total))
         .filter(|row| row.count > 0);
-    // In MultiStream they are of different things.
+    // In MultiStream, LoadGen's latencies are of queries and ours of samples.
     let comparable = scenario.is_some_and(|s| s != Scenario::MultiStream);
     let late = |theirs: fn(&LoadgenLatency) -> f64, ours: f64| {
         let theirs = latency.as_ref().filter(|_| comparable).map(theirs)?;
         Some(((theirs - ours) * 1000.0).round() / 1000.0)
     };
-    // It logs those of samples whatever its result is of.
+    // LoadGen logs latencies of samples whatever its result is.
     let of_samples = || latency_of_samples(detail).filter(|_| judged);
     let scheduled_to_issue = ours.zip(total).and_then(|(ours, total)| {
         let theirs = of_samples()?;
@@ -72,7 +72,7 @@ pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) ->
             .map(|_| asked.name().to_owned()),
         valid: judged.then(|| outcome.is_valid()),
         queries: result("query_count").map(|n| n as u64),
-        // Where tokens are measured LoadGen counts against a bound that is not in force.
+        // Where tokens are measured, LoadGen counts against a bound that is not in force.
         over_limit: result("overlatency_query_count")
             .filter(|_| !tokens_measured(detail))
             .map(|n| n as u64),
@@ -102,7 +102,7 @@ fn tokens_measured(detail: &Detail) -> bool {
     detail.get("requested_server_ttft_latency").is_some()
 }
 
-/// A row of percentiles from results of these names; `{}` stands for `50.00`.
+/// Reads a row of percentiles by these names; `{}` is replaced by a number such as `50.00`.
 fn row(detail: &Detail, [min, mean, max]: [&str; 3], percentile: &str) -> Option<LoadgenLatency> {
     let us = |name: &str| {
         detail
@@ -162,7 +162,7 @@ fn tpot(detail: &Detail) -> Option<LoadgenLatency> {
     row(detail, ends, "time_per_output_token_{}_percentile_ns")
 }
 
-/// What LoadGen asks of a valid run.
+/// Limits that LoadGen sets for a valid run.
 fn limits(outcome: &TestOutcome) -> Vec<LimitRecord> {
     let detail = &outcome.detail;
     let mut limits = Vec::new();
@@ -174,13 +174,13 @@ fn limits(outcome: &TestOutcome) -> Vec<LimitRecord> {
     limits
 }
 
-/// Server's bounds on latency.
+/// Latency bounds of Server.
 fn bounds(detail: &Detail) -> Vec<LimitRecord> {
     let met = detail.flag("result_perf_constraints_met").unwrap_or(false);
     let fraction = detail
         .number("effective_target_latency_percentile")
         .unwrap_or(0.99);
-    // Not 99.00000000000001.
+    // Round 99.00000000000001 to 99.
     let percent = (fraction * 1e7).round() / 1e5;
     let bound = |what: &str, setting: &str, limit_ns: f64, percentile: &str| {
         let name = format!(
@@ -195,7 +195,7 @@ fn bounds(detail: &Detail) -> Vec<LimitRecord> {
             limit: limit_ns / 1000.0,
             was: was.map(|ns| ns / 1000.0),
             at_most: true,
-            // Of two bounds LoadGen says together whether they were kept.
+            // For two bounds LoadGen reports only one common verdict.
             met: was.map_or(met, |was| was <= limit_ns),
         }
     };
@@ -225,13 +225,13 @@ fn bounds(detail: &Detail) -> Vec<LimitRecord> {
     latency.into_iter().collect()
 }
 
-/// How long it took, by LoadGen's rule for the scenario.
+/// The measured duration, by LoadGen's rule for the scenario.
 fn duration(outcome: &TestOutcome) -> Option<LimitRecord> {
     let detail = &outcome.detail;
     let met = detail.flag("result_min_duration_met")?;
     let limit = detail.number("effective_min_duration_ms")? * 1000.0;
     let queries = detail.number("result_query_count");
-    // It counts to the last query's time, and says how many there were a second until then.
+    // LoadGen counts to the issue of the last query, and logs the rate up to that time.
     let by_rate = |rate: &str| {
         let rate = detail.number(rate).filter(|rate| *rate > 0.0)?;
         Some((queries? - 1.0) / rate * 1e6)
@@ -242,7 +242,7 @@ fn duration(outcome: &TestOutcome) -> Option<LimitRecord> {
         Scenario::SingleStream => by_rate("result_qps_with_loadgen_overhead"),
         Scenario::MultiStream => None,
     };
-    // Of a rate of six figures: the last of them is not to contradict LoadGen's word.
+    // The rate has six digits: clamp the duration, so that rounding agrees with the verdict.
     let was = was.map(|was| if met { was.max(limit) } else { was.min(limit) });
     Some(LimitRecord {
         name: "duration".to_owned(),
@@ -260,7 +260,7 @@ fn queries(detail: &Detail) -> Option<LimitRecord> {
     let offline = detail.scenario() == Some(Scenario::Offline);
     let was = detail.number("result_query_count");
     let (name, unit, limit, was) = match offline {
-        // One query, of as many samples as it was made for.
+        // Offline is one query; its samples count.
         true => {
             let samples = detail.number("effective_samples_per_query");
             let was = was.and_then(|queries| Some(queries * samples?));

@@ -1,5 +1,5 @@
-//! What a run was like along its own clock: gathered while it goes on, from counters that exist
-//! anyway, and put together at its end for `timeline.json`.
+//! The timeline of a run, for `timeline.json`: samples existing counters during the run, and
+//! assembles the ticks at its end.
 
 use fabric::os::ThreadTime;
 use qdl::counters::{
@@ -11,48 +11,48 @@ use record::{
     timeline::{ConnectionTick, Event, NodeSide, Tick, Timeline},
 };
 
-/// With more connections than this they are not told tick by tick.
+/// Maximum number of connections recorded per tick.
 const MOST_CONNECTIONS: usize = 64;
-/// The most events that are kept.
+/// Maximum number of kept events.
 const MOST_EVENTS: usize = 1_000;
-/// Counters of the run, and of each connection.
+/// Number of counters of the run; [`EACH`] is the number of counters of a connection.
 const RUN: usize = 2;
 const EACH: usize = 5;
-/// Gauges of each connection.
+/// Number of gauges of a connection.
 const GAUGES: usize = 3;
-/// A score of 1.
+/// Fixed-point representation of a score of 1.
 const SCORE: f64 = 1e6;
 
-/// What is known of a run that has ended, beside what was gathered.
+/// Data of a finished run, besides the gathered ticks.
 pub struct End<'a> {
     /// This node's name.
     pub node: &'a str,
-    /// What the backend counted.
+    /// The backend's counts.
     pub system: &'a SystemRecord,
-    /// What the threads that record have by tick.
+    /// Latencies by tick, of each recording thread.
     pub latencies: &'a [&'a LatencyTicks],
-    /// Samples answered.
+    /// Number of answered samples.
     pub answered: u64,
-    /// When the first query was issued, on [`fabric::clock`].
+    /// Time of the first query, on [`fabric::clock`].
     pub first_ns: u64,
-    /// When the last sample was completed.
+    /// Time of completion of the last sample.
     pub last_ns: u64,
-    /// Each phase, and when its first sample was issued.
+    /// Name and start time of each phase.
     pub phases: Vec<(String, u64)>,
 }
 
-/// Gathers it; see the module.
+/// Gathers the timeline during a run.
 #[derive(Debug, Default)]
 pub struct Gather {
-    /// Before the first query.
+    /// Counters before the first query.
     before: Vec<u64>,
     run: Option<(Grown, ThreadTicks)>,
-    /// What NIC threads show of their ticks, where somebody looks on.
+    /// Latencies that NIC threads publish, if the live page shows them.
     shown: Option<Grown>,
     events: Vec<Event>,
 }
 
-/// A row for [`Grown`]: counters first.
+/// Builds a row for [`Grown`]: counters, then gauges.
 fn row(issued: u64, completed: u64, connections: &[ConnectionTick]) -> Vec<u64> {
     let connections = &connections[..connections.len().min(MOST_CONNECTIONS)];
     let mut row = vec![issued, completed];
@@ -66,7 +66,7 @@ fn row(issued: u64, completed: u64, connections: &[ConnectionTick]) -> Vec<u64> 
         ]);
     }
     for c in connections {
-        // What is not known is 0, and everything else one more than it is.
+        // Unknown is 0, so known values are stored plus one.
         let score = c
             .score
             .map_or(0, |s| 1 + (s.clamp(0.0, 1.0) * SCORE) as u64);
@@ -111,12 +111,12 @@ fn threads<'a>(
 }
 
 impl Gather {
-    /// A look at the counters before the first query: what they hold is not the run's.
+    /// Reads the counters before the first query: later readings subtract them.
     pub fn before(&mut self, connections: &[ConnectionTick]) {
         self.before = row(0, 0, connections);
     }
 
-    /// A look while the run goes on, which began at `first_ns`.
+    /// Reads the counters during a run that began at `first_ns`.
     pub fn look(
         &mut self,
         [first_ns, now_ns]: [u64; 2],
@@ -138,7 +138,7 @@ impl Gather {
         }
     }
 
-    /// Each connection since the run began, as it was at the last look.
+    /// Returns each connection's counters since the run began, at the last reading.
     pub fn connections(&self) -> Vec<ConnectionTick> {
         let Some((grown, _)) = &self.run else {
             return Vec::new();
@@ -148,8 +148,8 @@ impl Gather {
         (0..of).map(|i| connection(&row, i, of)).collect()
     }
 
-    /// A look at the latencies that NIC threads show, of a run that began at `first_ns`: for
-    /// [`Gather::so_far`], and at least once a tick. Threads show a tick as it ends.
+    /// Reads the latencies that NIC threads publish, of a run that began at `first_ns`. Call it at
+    /// least once per tick, and before [`Gather::so_far`].
     pub fn latencies(&mut self, [first_ns, now_ns]: [u64; 2], live: &Live) {
         let shown = live.latencies();
         let new = || Grown::new(first_ns, &vec![0; shown.len()], shown.len());
@@ -157,9 +157,9 @@ impl Gather {
         grown.read(now_ns, &shown);
     }
 
-    /// What is known of a run that goes on, which began at `first_ns`: ticks that are over alone,
-    /// with the latencies that were shown; `events` and `losses` are what others have seen.
-    /// Accelerators tell their sides when it is over.
+    /// Returns the timeline of a running run that began at `first_ns`: finished ticks only, with
+    /// the published latencies. The caller passes the backend's events and losses. Accelerators
+    /// report their sides only at the end.
     pub fn so_far(
         &self,
         node: &str,
@@ -216,14 +216,14 @@ impl Gather {
         }
     }
 
-    /// What this process's threads have done so far; `issue` are LoadGen's.
+    /// Reads the CPU time of this process's threads; `issue` are LoadGen's issue threads.
     pub fn threads(&mut self, now_ns: u64, all: &[ThreadTime], issue: &[u64]) {
         if let Some((_, ticks)) = &mut self.run {
             ticks.read(now_ns, threads(all, issue));
         }
     }
 
-    /// Something happened, so many seconds from the first query.
+    /// Adds an event, `at_s` seconds after the first query.
     pub fn event(&mut self, at_s: f64, kind: &str, text: &str) {
         if self.events.len() < MOST_EVENTS {
             self.events.push(Event {
@@ -234,7 +234,7 @@ impl Gather {
         }
     }
 
-    /// All of it.
+    /// Returns the timeline of the finished run.
     pub fn end(mut self, end: &End<'_>) -> Timeline {
         let lasted_ns = end.last_ns.saturating_sub(end.first_ns);
         let tick = tick_ns(lasted_ns);
@@ -253,18 +253,18 @@ impl Gather {
         if let Some((mut grown, threads)) = self.run.take() {
             let readings = &end.system.readings;
             of = names.min(readings.len()).min(MOST_CONNECTIONS);
-            // The last reading was some hundredths of a second ago.
+            // The last reading is some hundredths of a second old.
             let ledger = &end.system.ledger;
             let at = end.last_ns.max(grown.last_ns());
             grown.read(at, &row(ledger.issued, end.answered, readings));
             rows = grown.ticks(tick, n);
             nodes[0].threads = threads.sides(tick, n, lasted_ns);
         }
-        // In ticks of their own: what a peer says changes nothing that was measured here.
+        // Peers have their own ticks, so their reports change no measurement of this node.
         nodes.extend(end.system.sides.iter().cloned());
         self.known(end);
         self.events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-        // Issued ones were counted a little apart from completed ones: it may fall below 0.
+        // Issued and completed are counted at different times: the difference may be below 0.
         let mut outstanding = 0i64;
         let ticks = latencies.into_iter().enumerate().map(|(k, latency)| {
             let row = rows.get(k).map_or(&[][..], Vec::as_slice);
@@ -292,7 +292,7 @@ impl Gather {
         }
     }
 
-    /// What others have written down when it happened.
+    /// Adds the events that the backend and the phases recorded.
     fn known(&mut self, end: &End<'_>) {
         let seconds = |ns: u64| (ns as f64 - end.first_ns as f64) / 1e9;
         for e in &end.system.events {
@@ -307,7 +307,7 @@ impl Gather {
     }
 }
 
-/// A loss, what went again for it, and its end.
+/// Events of a loss: the loss, the repeated samples, and the recovery.
 fn lost(loss: &LossRecord) -> Vec<Event> {
     let (node, numbers) = (&loss.node, &loss.connections);
     let who = match loss.whole {
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn all_that_was_gathered_adds_up_to_the_run() {
         let mut g = Gather::default();
-        // What warmed them up is not the run's.
+        // Warm-up samples are not part of the run.
         g.before(&[reading(40, None), reading(40, None)]);
         for k in 1..=19u64 {
             let done = 50 * k;
@@ -457,7 +457,7 @@ mod tests {
             (1, "nic-0")
         );
         assert!(t.nodes[0].threads[0].on_core.iter().all(|p| *p <= 500));
-        // It is a file of its own, and reads back.
+        // The timeline is a JSON file of its own, and reads back.
         let json = serde_json::to_string(&t).expect("JSON");
         assert_eq!(
             serde_json::from_str::<Timeline>(&json).expect("reads back"),

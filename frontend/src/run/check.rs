@@ -1,6 +1,6 @@
-//! `--check`: what would run, and what it would take. Whatever a run opens is open when this is
-//! reached; here come the NICs and, with `--local`, the engine. Nothing is sent: accelerators need
-//! not be there yet, and one that is at work for somebody else is left in peace.
+//! `--check`: prints the planned run and its resources. The caller has opened the files of the run;
+//! this module opens the NICs and, with `--local`, the engine. It sends nothing, so accelerators
+//! may be absent, and busy accelerators are not disturbed.
 
 use std::io::Write;
 
@@ -21,16 +21,16 @@ use crate::{
     settings::{Settings, cli::Args},
 };
 
-/// Queries within the bound that Server takes at least, at its usual percentile of 99: early
+/// Minimum number of Server queries within the latency bound at the usual percentile of 99. Early
 /// stopping wants 99 % confidence, and ln(0.01) / ln(0.99) is 458.2 (LoadGen's
 /// `early_stopping.cc`).
 pub(crate) const SERVER_QUERIES: u64 = 459;
 
-/// Opens what is left to open, and prints the page. `labels`: there are some, and they fit.
-/// `uncounted`: why the run would not count in a submission, a line each.
+/// Opens the NICs or the engine, and prints the page. `labels` is true if the data set has labels.
+/// `uncounted` holds one line for each reason why a submission would reject the run.
 ///
 /// # Errors
-/// What a run would have ended with before its first sample.
+/// A condition that would end a run before its first sample.
 pub fn check(
     args: &Args,
     config: &FrontendConfig,
@@ -94,7 +94,7 @@ pub fn check(
         (false, true) => String::new(),
         (false, false) => page.to_string(),
     };
-    // Nobody may be reading any more.
+    // Ignore the error: standard output may be closed.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(ExitCode::Good)
 }
@@ -134,8 +134,8 @@ fn loadgen(page: &mut Page, settings: &Settings, plan: &Plan) {
     }
 }
 
-/// LoadGen's settings that decide how long this scenario runs and what it is judged by, under
-/// LoadGen's own names.
+/// LoadGen's settings, under LoadGen's names, that determine the length and the validity of a run
+/// of this scenario.
 fn in_force(t: &TestSettings) -> Vec<String> {
     let mut all = match t.scenario {
         Scenario::SingleStream => vec![format!(
@@ -205,7 +205,7 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// What LoadGen will ask of the run, in figures of its own; `made` before it begins.
+/// LoadGen's condition for VALID, in numbers; LoadGen makes the queries `made` before the run.
 fn valid_if(t: &TestSettings, plan: &Plan, made: Queries) -> String {
     let e = &plan.effective;
     let seconds = e.min_duration_ms as f64 / 1000.0;
@@ -256,17 +256,17 @@ fn valid_if(t: &TestSettings, plan: &Plan, made: Queries) -> String {
     }
 }
 
-/// A warning where a maximum ends the run before it is long enough: LoadGen logs an error then.
+/// A warning if a maximum ends the run before its minimum: LoadGen then logs an error.
 fn cut_short(t: &TestSettings, plan: &Plan, made: Queries) -> String {
     let e = &plan.effective;
     let least = match t.scenario {
-        // One query, which nothing cuts short.
+        // Offline is one query; no maximum cuts it short.
         Scenario::Offline => return String::new(),
         Scenario::Server => made.count,
         Scenario::SingleStream | Scenario::MultiStream => e.min_query_count,
     };
     let short = |most: u64, least: u64| most > 0 && most < least;
-    // In Server LoadGen logs the error at the last query, too.
+    // In Server, LoadGen logs the error also at the last query.
     let server = u64::from(t.scenario == Scenario::Server);
     let (most, most_ms) = (e.max_query_count, e.max_duration_ms);
     if short(most, least + server) {
@@ -399,7 +399,7 @@ fn needed(settings: &Settings, plan: &Plan, qsl: &Qsl, slots: usize) -> String {
     }
 }
 
-/// A NIC that is a device writes into locked memory.
+/// Reports the locked memory that NICs of fabric `ib` need, against the limit of this user.
 fn locked(page: &mut Page, config: &FrontendConfig, qsl: &Qsl, needs: &SlotNeeds) {
     if config.nics.iter().all(|nic| !nic.is_ib()) {
         return;
@@ -434,7 +434,7 @@ mod tests {
         }
     }
 
-    /// What is asked of a run over 500 samples, and the warning where it is cut short.
+    /// The condition for VALID of 500 samples, with the warning if a maximum cuts the run short.
     fn asked(t: &TestSettings) -> String {
         let plan = Plan::of(t, 500, 500).expect("sound");
         let made = plan.performance.expect("a performance run");

@@ -1,4 +1,4 @@
-//! A run that is over: everything is stopped, and what is known of it put together.
+//! The end of a run: stops all parts and collects their data.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +19,7 @@ use crate::{
     settings::Settings,
 };
 
-/// Where this node gave the run up, nobody was lost by that: `before` is who was then.
+/// Removes losses that this node's own abort caused; `before` holds the losses before the abort.
 fn own_end(system: &mut SystemRecord, before: Vec<LossRecord>) {
     for a in &mut system.accelerators {
         if !before
@@ -33,7 +33,7 @@ fn own_end(system: &mut SystemRecord, before: Vec<LossRecord>) {
 }
 
 impl Watch {
-    /// Stops everything and gathers what is known.
+    /// Stops all parts and collects their data.
     pub(super) fn end<'a>(
         mut self,
         config: &'a FrontendConfig,
@@ -69,7 +69,7 @@ impl Watch {
         if self.labels.is_none() && scored {
             accuracy_note = Some(accuracy::no_figure(config.dataset.kind));
         }
-        // Counts that are no engine's own are not shown.
+        // Hide token counts unless the engines count tokens.
         let counts = self.tokens.as_ref().filter(|_| self.counted);
         let tokens = counts.map(|t| TokenEnd {
             stream: self.stream,
@@ -119,8 +119,8 @@ impl Watch {
         }
     }
 
-    /// Right answers in LoadGen's log, each accelerator's in its record, and what is odd of them.
-    /// Labels that do not fit the log are an error of the run.
+    /// Scores the answers in LoadGen's log, in total and per accelerator, with a note on outliers.
+    /// Labels that do not fit the log fail the run.
     fn accuracy(
         &self,
         system: &mut SystemRecord,
@@ -129,8 +129,8 @@ impl Watch {
         let (Some((labels, whose)), Some(outcome)) = (&self.labels, outcome) else {
             return (None, None);
         };
-        // What audit.config says goes before what was asked for: a performance run logs answers
-        // too, and their share that is right is no accuracy.
+        // LoadGen's mode counts, which audit.config may override: a performance run logs answers
+        // too, whose share of right ones is no accuracy.
         let mode = outcome.detail.mode().filter(|m| m.has_accuracy());
         let Some(mode) = mode else {
             return (None, None);

@@ -1,11 +1,11 @@
-//! How the process ends, and what made it end.
+//! Exit codes of the process, and the failure that ended a run.
 
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What `--help` says of the exit codes: the words of the README's table, as a test makes sure.
+/// Exit codes in `--help`, in the words of the README's table (a test compares them).
 pub const HELP: &str = "\
 Exit codes:
   0    LoadGen says VALID, an accuracy run came to its end, a compliance test whose audit.config
@@ -38,18 +38,18 @@ pub enum ExitCode {
 }
 
 impl ExitCode {
-    /// As the system wants it.
+    /// Returns the number of this exit code.
     pub fn code(self) -> u8 {
         self as u8
     }
 }
 
-/// Why a run was given up.
+/// Cause of an aborted run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The exit code that follows.
+    /// The resulting exit code.
     pub code: ExitCode,
-    /// One line for people: who, when and why.
+    /// One line with the peer, the time and the reason.
     pub cause: String,
 }
 
@@ -59,12 +59,12 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Where whoever gives a run up says so. The first word stays.
+/// Shared record of the first failure of a run; later failures do not replace it.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict(Arc<Mutex<Option<Failure>>>);
 
 impl Verdict {
-    /// Gives the run up: LoadGen's test is aborted with the first cause given.
+    /// Records the failure and, if it is the first, aborts LoadGen's test with its cause.
     pub fn fail(&self, code: ExitCode, cause: impl Into<String>) {
         if self.note(code, cause) {
             let cause = self.failure().map(|f| f.cause).unwrap_or_default();
@@ -72,7 +72,7 @@ impl Verdict {
         }
     }
 
-    /// Keeps the cause without touching LoadGen; true if it is the first.
+    /// Records the failure without a call to LoadGen; returns true if it is the first.
     fn note(&self, code: ExitCode, cause: impl Into<String>) -> bool {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let first = kept.is_none();
@@ -83,7 +83,7 @@ impl Verdict {
         first
     }
 
-    /// Why the run was given up, if it was.
+    /// Returns the recorded failure, if any.
     pub fn failure(&self) -> Option<Failure> {
         self.0
             .lock()
@@ -109,7 +109,7 @@ mod tests {
         );
     }
 
-    /// The rows of the README's table for this program, as `code words`.
+    /// The exit codes of this program in the README's table, as `code words`.
     fn readme() -> Vec<String> {
         let text = include_str!("../../../README.md").replace('`', "");
         let (_, table) = text.split_once("| frontend | meaning |").expect("a table");

@@ -1,5 +1,5 @@
-//! The folder of a run: a new one for each, or the one that `--output` names. A finished run in it
-//! stays, unless `--force` replaces it by another that came to its end.
+//! The folder of a run: a new one, or the one that `--output` names. A finished run in it stays,
+//! unless `--force` replaces it with another finished run.
 
 use std::{
     fs, io,
@@ -16,23 +16,23 @@ use crate::{
     settings::Settings,
 };
 
-/// Where a finished run waits for the end of the one that is to replace it.
+/// Holds the finished run until the run that replaces it ends.
 const ASIDE: &str = "replaced-run";
-/// The same while its files move in or out: what lies in it and what lies beside it are one run.
+/// Name of [`ASIDE`] while files move in or out: the files inside and beside it are one run.
 const MOVING: &str = "replaced-run.tmp";
-/// The same while it is removed.
+/// Name of [`ASIDE`] during its removal.
 const OLD: &str = "replaced-run.old";
-/// Where the run lies that was to replace another and did not come to its end.
+/// Holds a run that ended too early to replace the finished run.
 const UNFINISHED: &str = "unfinished-run";
-/// How a run ends that replaces no other.
+/// Exit codes of a run that replaces no finished run.
 const UNENDED: [ExitCode; 3] = [ExitCode::Interrupted, ExitCode::Lost, ExitCode::Setup];
-/// How many runs may begin within the same second.
+/// Maximum number of runs that may begin in the same second.
 const TRIED: u32 = 1000;
 
-/// A folder that cannot be used.
+/// Error: the folder is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// There is something in it that a run would replace.
+    /// The folder holds a finished run.
     #[error(
         "--output {}: {} is there, of a run that has ended; name another folder, leave --output out, or give \
          --force to replace it", folder.display(), found.display()
@@ -40,24 +40,24 @@ pub enum FolderError {
     Taken {
         /// The folder.
         folder: PathBuf,
-        /// What was found.
+        /// A file of the finished run.
         found: PathBuf,
     },
-    /// It cannot be made, or what is in it not be moved.
+    /// The folder cannot be made, or a file in it cannot be moved.
     #[error("--output {}: {source}", path.display())]
     Unusable {
         /// The folder, or the file in it.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What keeps a run out of the folder that `--output` names: the file of a finished run, or one
-/// that somebody else may have made.
+/// Checks that a run may write into its folder: the folder is writable and holds no finished run,
+/// unless `force` is set.
 ///
 /// # Errors
-/// [`FolderError::Taken`]; [`FolderError::Unusable`] where the folder cannot be made or written to.
+/// [`FolderError::Taken`] for a finished run; [`FolderError::Unusable`] if writing is impossible.
 pub fn check(settings: &Settings, force: bool) -> Result<(), FolderError> {
     let folder = settings.folder();
     let unusable = |error| FolderError::Unusable {
@@ -80,14 +80,14 @@ pub fn check(settings: &Settings, force: bool) -> Result<(), FolderError> {
     }
 }
 
-/// Whether files can be made in `folder`: one is, and removed.
+/// Checks that `folder` is writable: makes an entry and removes it.
 fn writable(folder: &Path) -> io::Result<()> {
     let probe = folder.join(format!(".frontend-{}", std::process::id()));
     fs::create_dir(&probe)?;
     fs::remove_dir(&probe)
 }
 
-/// A file of the folder that stays without `--force`. What an interrupted run has left does not.
+/// A file of a finished run in the folder, if any. Files of an interrupted run do not count.
 fn finished(settings: &Settings) -> Option<PathBuf> {
     let folder = settings.folder();
     let summary = folder.join(SUMMARY);
@@ -106,8 +106,8 @@ fn finished(settings: &Settings) -> Option<PathBuf> {
     others.into_iter().find(whole)
 }
 
-/// The names of LoadGen's logs in the folder; none where they have a date in them, which says which
-/// run they are of.
+/// Names of LoadGen's logs in the folder; empty if the names have a date, which identifies their
+/// run.
 fn logs(settings: &Settings) -> Vec<PathBuf> {
     if settings.log.prefix_with_datetime {
         return Vec::new();
@@ -118,10 +118,10 @@ fn logs(settings: &Settings) -> Vec<PathBuf> {
         .collect()
 }
 
-/// All files that a run may leave in `folder`, with LoadGen's logs of these names.
+/// All files that a run may leave in `folder`; `logs` are the names of LoadGen's logs.
 fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
     let histograms = record::file_names(HISTOGRAMS).into_iter();
-    // What marks an invalid run goes last: should anything fail before, it still stands.
+    // Remove the INVALID mark last, so that it remains if an earlier removal fails.
     let named = [
         ACCURACY_FILE,
         ::report::FILE,
@@ -136,7 +136,7 @@ fn files(folder: &Path, logs: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes them; a folder in which somebody keeps something else stays.
+/// Removes the files of a run; the folder stays.
 fn clear(folder: &Path, logs: &[PathBuf]) -> Result<(), FolderError> {
     for path in files(folder, logs) {
         gone(fs::remove_file(&path)).map_err(|source| FolderError::Unusable { path, source })?;
@@ -145,13 +145,13 @@ fn clear(folder: &Path, logs: &[PathBuf]) -> Result<(), FolderError> {
     Ok(())
 }
 
-/// Removes what no run keeps: an empty folder of what it left, and the key of its live page.
+/// Removes the live page's key, and the folder of copies if it is empty.
 fn leave(folder: &Path) {
     let _ = fs::remove_file(folder.join(live::KEY_FILE));
     let _ = fs::remove_dir(folder.join(left::FOLDER));
 }
 
-/// Removes a run and its folder, unless somebody keeps something else in that.
+/// Removes a run and its folder; a folder with files of other origin stays.
 fn discard(folder: &Path, logs: &[PathBuf]) -> io::Result<()> {
     clear(folder, logs).map_err(|error| match error {
         FolderError::Unusable { source, .. } => source,
@@ -161,7 +161,7 @@ fn discard(folder: &Path, logs: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the run that lies in `folder` came to its end, so that it may replace another.
+/// Whether the run in `folder` finished, so that it may replace another.
 fn ended(folder: &Path) -> bool {
     let text = fs::read(folder.join(SUMMARY)).unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -169,24 +169,24 @@ fn ended(folder: &Path) -> bool {
     code.is_some_and(|c| UNENDED.iter().all(|u| u64::from(u.code()) != c))
 }
 
-/// A folder that is this run's. A clone undoes the same when it is dropped.
+/// The folder of this run. Dropping an unsettled place, or a clone, undoes [`Place::take`].
 #[derive(Clone, Debug)]
 pub struct Place {
     folder: PathBuf,
-    /// The names of LoadGen's logs.
+    /// Names of LoadGen's logs.
     logs: Vec<PathBuf>,
-    /// It was made for this run.
+    /// True if [`Place::take`] made the folder for this run.
     new: bool,
-    /// What lies in it is this run's.
+    /// True if the files in the folder are this run's.
     taken: bool,
-    /// It is to replace a finished run, which is put aside.
+    /// True if a finished run is put aside.
     replaces: bool,
     settled: bool,
 }
 
 impl Place {
-    /// Makes the folder of `settings`, or makes room in it. Where nobody named it and another run
-    /// has begun in the same second it gets a number behind its name.
+    /// Makes the folder of `settings`, or makes room in it. Appends a number to a default folder
+    /// name if another run began in the same second.
     ///
     /// # Errors
     /// [`FolderError`].
@@ -244,8 +244,8 @@ impl Place {
         Ok(place)
     }
 
-    /// The run has ended with this code, and its files are written: the run that it was to replace
-    /// goes, or it comes back and this one makes room. Where the run lies now.
+    /// Ends the run with `code`, after its files are written. Removes the run put aside, or
+    /// restores it and moves this run away. Returns the folder in which this run now lies.
     pub fn settle(mut self, code: ExitCode) -> Result<PathBuf, ReportError> {
         self.settled = true;
         let failed = |source| ReportError::Write {
@@ -267,8 +267,8 @@ impl Place {
         Ok(unfinished)
     }
 
-    /// Ends what a run that was killed had begun: a finished run that it had put aside comes back,
-    /// or goes where the one that was to replace it has ended too.
+    /// Completes the work of a killed run: restores the finished run that is put aside, or removes
+    /// it if the replacing run has finished too.
     fn recover(&self) -> io::Result<()> {
         let holds = |name: &str| {
             let files = files(&self.folder.join(name), &self.logs);
@@ -289,7 +289,7 @@ impl Place {
         self.back()
     }
 
-    /// Moves the finished run aside, all of it or nothing.
+    /// Moves the finished run aside, entirely or not at all.
     fn put_aside(&self) -> io::Result<()> {
         let moving = self.folder.join(MOVING);
         let moved = fs::create_dir_all(&moving)
@@ -301,31 +301,31 @@ impl Place {
         moved
     }
 
-    /// Removes the run that was put aside. Its folder has another name first: what is left of one
-    /// that is half gone is not taken for a run.
+    /// Removes the run put aside. Renames its folder first, so that a half-removed run is not
+    /// mistaken for a run.
     fn forget(&self) -> io::Result<()> {
         let (aside, old) = (self.folder.join(ASIDE), self.folder.join(OLD));
         match fs::rename(&aside, &old) {
             Ok(()) => discard(&old, &self.logs),
-            // Somebody keeps something there.
+            // A file of other origin holds the name.
             Err(_) => discard(&aside, &self.logs),
         }
     }
 
-    /// Moves all files of the run that lies there into a folder in it.
+    /// Moves all files of the run into the subfolder `name`.
     fn to(&self, name: &str) -> io::Result<()> {
         move_all(&self.folder, &self.folder.join(name), &self.logs)?;
         leave(&self.folder);
         Ok(())
     }
 
-    /// Moves what was put aside back to its place, which is empty.
+    /// Moves the run put aside back into the folder, which is empty.
     fn back(&self) -> io::Result<()> {
         fs::rename(self.folder.join(ASIDE), self.folder.join(MOVING))?;
         self.unpack()
     }
 
-    /// Moves what was on its way to or from its place back there.
+    /// Moves the files in [`MOVING`] back into the folder.
     fn unpack(&self) -> io::Result<()> {
         let moving = self.folder.join(MOVING);
         move_all(&moving, &self.folder, &self.logs)?;
@@ -333,7 +333,7 @@ impl Place {
     }
 }
 
-/// A run that did not begin leaves everything as it was.
+/// Restores the folder if the run did not settle.
 impl Drop for Place {
     fn drop(&mut self) {
         if self.settled {
@@ -351,7 +351,7 @@ impl Drop for Place {
     }
 }
 
-/// Moves a run's files, with the folders that they lie in.
+/// Moves a run's files with their subfolders.
 fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> io::Result<()> {
     for path in files(from, logs).iter().filter(|path| path.is_file()) {
         let Ok(name) = path.strip_prefix(from) else {
@@ -364,7 +364,7 @@ fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// What is not there need not go.
+/// Turns "not found" of a removal into success.
 fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
@@ -376,14 +376,14 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Settings of a run into `folder`, which somebody named.
+    /// Settings of a run with `--output folder`.
     fn settings(folder: &Path) -> Settings {
         let mut s = crate::outcome::report::tests::settings(folder);
         s.own_folder = true;
         s
     }
 
-    /// What a run leaves that ended with this code.
+    /// Files of a run that ended with this code.
     fn run(s: &Settings, code: ExitCode, words: &str) {
         let json = format!(
             "{{\"exit\": {{\"code\": {}}}, \"who\": \"{words}\"}}",
@@ -436,7 +436,7 @@ mod tests {
                 ("first".into(), "second".into())
             );
         }
-        // One that was killed comes to nothing.
+        // A killed run does not replace the finished run.
         std::mem::forget(Place::take(&mut s, true).expect("forced"));
         drop(Place::take(&mut s, true).expect("forced"));
         assert_eq!(says(s.folder()), "first");
@@ -452,7 +452,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let mut s = settings(folder.path());
         run(&s, ExitCode::Good, "first");
-        // Somebody's files lie where it is to go.
+        // The folder for the finished run is occupied.
         fs::create_dir(s.folder().join(ASIDE)).expect("made");
         fs::write(s.folder().join(ASIDE).join("note"), "mine").expect("written");
         Place::take(&mut s, true).expect_err("no room");
@@ -484,7 +484,7 @@ mod tests {
             drop(Place::take(&mut s, true).expect("forced"));
             whole(&s);
         }
-        // As the one that replaced it is removed.
+        // Killed during the removal of the replaced run.
         let place = Place::take(&mut s, true).expect("forced");
         run(&s, ExitCode::Good, "second");
         std::mem::forget(place);

@@ -1,6 +1,6 @@
-//! SIGINT, SIGTERM and SIGHUP (the terminal is gone): the first marks the run's folder INVALID and
-//! asks for an orderly end. One that comes within a second is the same one again, as `timeout`
-//! sends two; a later one ends the process at once.
+//! SIGINT, SIGTERM and SIGHUP (lost terminal): the first signal marks the run's folder INVALID and
+//! requests an orderly end. Signals within one second count as the first, since `timeout` sends
+//! two. A later signal ends the process at once.
 
 use std::{
     ffi::CString,
@@ -18,21 +18,21 @@ use std::{
 
 use crate::{live, outcome::report::INVALID_FILE, run::exit::ExitCode};
 
-/// How often signals are looked for.
+/// Poll interval for signals.
 const TICK: Duration = Duration::from_millis(20);
-/// Signals this soon after the first are that one again.
+/// Signals within this time of the first count as the first.
 const SAME: Duration = Duration::from_secs(1);
-/// What the mark says until the run's end says more.
+/// Text of the mark until the run's end writes its own.
 const WORDS: &[u8] = b"interrupted by a signal: the run did not come to its end\n";
 
-/// The signal that came; 0 before.
+/// Number of the first signal; 0 before it.
 static CAME: AtomicI32 = AtomicI32::new(0);
-/// When the first came, in nanoseconds of the monotonic clock.
+/// Time of the first signal, in nanoseconds of the monotonic clock.
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
-/// What a signal marks; null where no run is under way.
+/// Files for the signal handler; null without a run.
 static RUN: AtomicPtr<Run> = AtomicPtr::new(null_mut());
 
-/// Files of a run's folder.
+/// Paths of two files in a run's folder.
 struct Run {
     invalid: CString,
     key: CString,
@@ -42,7 +42,7 @@ extern "C" fn came(signal: libc::c_int) {
     // SAFETY: __errno_location is valid for the life of the thread.
     let errno = unsafe { *libc::__errno_location() };
     let first = CAME.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
-    // SAFETY: what `mark` puts there is never freed.
+    // SAFETY: `mark` stores a leaked allocation in RUN, which is never freed.
     let run = unsafe { RUN.load(Ordering::Acquire).as_ref() };
     if first.is_ok() {
         FIRST_NS.store(now_ns(), Ordering::Relaxed);
@@ -52,7 +52,7 @@ extern "C" fn came(signal: libc::c_int) {
     } else {
         let since = now_ns().saturating_sub(FIRST_NS.load(Ordering::Relaxed));
         if Duration::from_nanos(since) > SAME && FIRST_NS.load(Ordering::Relaxed) > 0 {
-            // SAFETY: a signal handler may call both; the path ends with 0.
+            // SAFETY: unlink and _exit are async-signal-safe; the path ends with 0.
             unsafe {
                 if let Some(run) = run {
                     libc::unlink(run.key.as_ptr());
@@ -61,14 +61,14 @@ extern "C" fn came(signal: libc::c_int) {
             }
         }
     }
-    // SAFETY: as above.
+    // SAFETY: __errno_location is valid for the life of the thread.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Writes the mark, by nothing but what a signal handler may call.
+/// Writes the mark, with async-signal-safe calls only.
 fn put(run: &Run) {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
-    // SAFETY: the path ends with 0, the bytes are there, the descriptor is this function's own.
+    // SAFETY: the path ends with 0, the buffer is static, this function owns the descriptor.
     unsafe {
         let file = libc::open(run.invalid.as_ptr(), flags, 0o644);
         if file >= 0 {
@@ -78,20 +78,20 @@ fn put(run: &Run) {
     }
 }
 
-/// The monotonic clock, which a signal handler may read.
+/// Reads the monotonic clock, which is async-signal-safe.
 fn now_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a value of this function's.
+    // SAFETY: the pointer is to a local value.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     (now.tv_sec as u64)
         .saturating_mul(1_000_000_000)
         .saturating_add(now.tv_nsec as u64)
 }
 
-/// As long as this lives, the first signal marks its run INVALID.
+/// While this value lives, the first signal marks its run INVALID.
 #[must_use]
 pub struct Mark(());
 
@@ -101,16 +101,16 @@ impl Drop for Mark {
     }
 }
 
-/// From now on the first signal marks the run in `folder` INVALID, until the mark is dropped: once
-/// the run's end is known, and before the folder is given back.
+/// Makes the first signal mark the run in `folder` INVALID until the returned mark is dropped. Drop
+/// the mark when the run's end is known, before the folder is released.
 pub fn mark(folder: &Path) -> Mark {
     let path = |name| CString::new(folder.join(name).as_os_str().as_bytes());
-    // No folder that was made has a 0 in its name.
+    // An existing folder's name contains no 0.
     if let (Ok(invalid), Ok(key)) = (path(INVALID_FILE), path(live::KEY_FILE)) {
         let run = Box::new(Run { invalid, key });
         RUN.store(Box::into_raw(run), Ordering::Release);
         if requested().is_some() {
-            // SAFETY: as in the handler.
+            // SAFETY: the allocation in RUN is never freed.
             if let Some(run) = unsafe { RUN.load(Ordering::Acquire).as_ref() } {
                 put(run);
             }
@@ -119,11 +119,11 @@ pub fn mark(folder: &Path) -> Mark {
     Mark(())
 }
 
-/// Begins to listen. A signal that is ignored, as `nohup` has SIGHUP, stays so.
+/// Installs the handlers. A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
 pub fn listen() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: all-zero is a valid sigaction with an empty mask; the
-        // handler does nothing but what a signal handler may.
+        // SAFETY: all-zero is a valid sigaction with an empty mask; the handler makes only
+        // async-signal-safe calls.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &mut action);
@@ -138,12 +138,12 @@ pub fn listen() {
     }
 }
 
-/// Until the run itself looks for signals: one that comes while accelerators are connected to, or
-/// samples are loaded, calls `end`, which does not come back.
+/// Watches for signals until the run's own loop does. A signal during connection or loading calls
+/// `end`, which does not return.
 pub struct Early(Arc<AtomicBool>);
 
 impl Early {
-    /// Begins to look, on a thread of its own.
+    /// Starts the watching thread.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -170,7 +170,7 @@ impl Drop for Early {
     }
 }
 
-/// The signal that asked for an end, by name.
+/// Returns the name of the received signal, if any.
 pub fn requested() -> Option<&'static str> {
     match CAME.load(Ordering::Relaxed) {
         0 => None,
@@ -186,17 +186,17 @@ mod tests {
 
     #[test]
     fn the_first_signal_marks_the_folder_unless_it_was_ignored_and_repeats_change_nothing() {
-        // SAFETY: to ignore a signal runs no code.
+        // SAFETY: ignoring a signal runs no code.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
         listen();
-        // SAFETY: it is ignored.
+        // SAFETY: the signal is ignored.
         unsafe { libc::raise(libc::SIGINT) };
         assert_eq!(requested(), None);
         let folder = tempfile::tempdir().expect("a folder");
         let marked = mark(folder.path());
-        // `timeout` sends two, and a terminal that goes one more.
+        // `timeout` sends two signals, and a closed terminal one more.
         for signal in [libc::SIGTERM, libc::SIGTERM, libc::SIGHUP] {
-            // SAFETY: the handler for it is installed.
+            // SAFETY: the handler for this signal is installed.
             unsafe { libc::raise(signal) };
             assert_eq!(requested(), Some("SIGTERM"));
         }

@@ -1,29 +1,29 @@
-//! How much memory a run will take, before it takes it:
-//! LoadGen keeps what it knows of every query until the end.
+//! Estimates the memory of a run before it starts: LoadGen keeps its records of every query until
+//! the end.
 
 use loadgen_bridge::{Plan, Scenario};
 
-/// Bytes that LoadGen keeps for each query in Server, measured.
+/// Bytes that LoadGen keeps per query in Server, measured.
 const PER_SERVER_QUERY: u64 = 380;
-/// Bytes that LoadGen keeps for each sample elsewhere, measured.
+/// Bytes that LoadGen keeps per sample in the other scenarios, measured.
 const PER_SAMPLE: u64 = 125;
 
-/// How many times the available memory a run may want, by an estimate.
+/// Largest accepted ratio of the estimate to the available memory.
 const BEYOND: u64 = 4;
 
-/// What a run will take.
+/// Estimated memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// Samples that LoadGen makes beforehand.
+    /// Number of samples that LoadGen makes before the run.
     pub samples: u64,
-    /// Bytes LoadGen needs for them.
+    /// Bytes that LoadGen needs for them.
     pub loadgen: u64,
     /// Bytes of loaded samples.
     pub loaded: u64,
 }
 
 impl Estimate {
-    /// For this plan over a QSL whose memory has `loaded` bytes.
+    /// Estimates a plan over a QSL of `loaded` bytes.
     pub fn of(plan: &Plan, scenario: Scenario, loaded: u64) -> Self {
         let each = match scenario {
             Scenario::Server if plan.performance.is_some() => PER_SERVER_QUERY,
@@ -37,10 +37,10 @@ impl Estimate {
         }
     }
 
-    /// Refuses a run that no machine of `available` bytes can hold, swap included.
+    /// Refuses a run that needs over 4 times `available` bytes, more than swap usually adds.
     ///
     /// # Errors
-    /// In words, with what to lower.
+    /// The estimate is too large; the text names the settings to lower.
     pub fn check(&self, available: Option<u64>) -> Result<(), String> {
         match available {
             Some(free) if self.loadgen / BEYOND > free => Err(format!(
@@ -54,7 +54,7 @@ impl Estimate {
         }
     }
 
-    /// One line for the screen; a warning where it is more than `available` bytes.
+    /// Returns one line for the screen, with a warning if the need exceeds `available` bytes.
     pub fn line(&self, available: Option<u64>) -> String {
         let need = self.loadgen.saturating_add(self.loaded);
         let line = format!(
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Ten minutes at a million a second, over 10 samples.
+    /// Ten minutes at a million samples/s, over 10 samples.
     fn estimate(scenario: Scenario, change: impl FnOnce(&mut TestSettings)) -> Estimate {
         let mut settings = TestSettings {
             scenario,

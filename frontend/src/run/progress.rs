@@ -1,5 +1,5 @@
-//! One line while a run goes on: samples done, rate, p99 so far. On a terminal it is redrawn in
-//! place; elsewhere a plain line is written every few seconds.
+//! The progress line of a run: samples done, rate, p99 so far. A terminal redraws it in place;
+//! other outputs get a plain line every few seconds.
 
 use std::{
     io::{IsTerminal, Write},
@@ -12,7 +12,7 @@ use record::Figures;
 
 /// Nanoseconds between plain lines.
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;
-/// Nanoseconds over which the rate is taken.
+/// Nanoseconds over which the rate is averaged.
 const RATE_OVER_NS: u64 = 1_000_000_000;
 
 enum Screen {
@@ -21,11 +21,11 @@ enum Screen {
     Quiet,
 }
 
-/// Shows a run.
+/// Shows the progress of a run.
 pub struct Progress {
     screen: Screen,
     what: String,
-    /// The figures about a second ago, for the rate.
+    /// Time, throughput and tokens about a second ago, for the rate.
     before: Option<(u64, Throughput, u64)>,
     rate: f64,
     /// Tokens per second.
@@ -33,7 +33,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For a run called `what`.
+    /// Creates the progress of a run named `what`.
     pub fn new(what: String, quiet: bool) -> Self {
         let screen = if quiet {
             Screen::Quiet
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// A look at the figures.
+    /// Updates the line with the current figures.
     pub fn show(&mut self, now_ns: u64, figures: &Figures, done: &Throughput, outstanding: u64) {
         let now = || (now_ns, done.clone(), figures.tokens);
         let (since, earlier, tokens) = self.before.get_or_insert_with(now);
@@ -80,7 +80,7 @@ impl Progress {
         }
     }
 
-    /// A line that stays.
+    /// Prints a permanent line.
     pub fn note(&self, text: &str) {
         match &self.screen {
             Screen::Bar(bar) => bar.println(text),
@@ -89,7 +89,7 @@ impl Progress {
         }
     }
 
-    /// Writes lines that stay, from another thread.
+    /// Returns a printer of permanent lines for other threads.
     pub fn noting(&self) -> Box<dyn Fn(&str) + Send + Sync> {
         match &self.screen {
             Screen::Bar(bar) => {
@@ -101,7 +101,7 @@ impl Progress {
         }
     }
 
-    /// The run is over: the line goes away.
+    /// Removes the line at the end of the run.
     pub fn clear(&self) {
         if let Screen::Bar(bar) = &self.screen {
             bar.finish_and_clear();
@@ -109,9 +109,9 @@ impl Progress {
     }
 }
 
-/// A line on standard error.
+/// Writes a line to standard error.
 pub fn say(text: &str) {
-    // A standard error that nobody reads is no reason to end a run.
+    // Ignore the error: a closed standard error does not end a run.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
@@ -128,7 +128,7 @@ fn line(what: &str, figures: &Figures, rate: f64, token_rate: f64, outstanding: 
     }
     if figures.tokens > 0 {
         line += &format!(", {} tokens/s", count(token_rate.round() as u64));
-        // Offline's answers come in no hurry.
+        // Offline has no time limit for first tokens.
         if figures.p99_ttft_ns > 0 {
             line += &format!(", TTFT p99 {}", time(figures.p99_ttft_ns as f64 / 1000.0));
         }

@@ -1,15 +1,15 @@
-//! Throughput up to the last sample: what comes after it is LoadGen's own time.
+//! Throughput up to the last sample, without LoadGen's own time afterwards.
 
 use qdl::counters::Throughput;
 
-/// Readings of it.
+/// Throughput at the last two readings.
 pub(super) struct Readings {
-    /// Up to the last reading.
+    /// Throughput up to the last reading.
     pub(super) now: Throughput,
-    /// When that was.
+    /// Time of the last reading.
     pub(super) now_ns: u64,
     completed: u64,
-    /// Before the last reading.
+    /// Throughput up to the reading before.
     before: Throughput,
 }
 
@@ -31,7 +31,7 @@ impl Readings {
         }
     }
 
-    /// All of it. The last sample came at `last_ns`, perhaps a moment before the last reading.
+    /// Returns the throughput up to the last sample at `last_ns`, perhaps before the last reading.
     pub(super) fn end(self, last_ns: u64, completed: u64) -> Throughput {
         let mut throughput = if last_ns < self.now_ns {
             self.before
@@ -54,7 +54,7 @@ mod tests {
         let mut r = Readings::new(0);
         r.read(SECOND, 100, 3);
         r.read(2 * SECOND, 200, 0);
-        // LoadGen works on its logs for a minute.
+        // LoadGen processes its logs for a minute.
         r.read(62 * SECOND, 200, 0);
         let report = r.end(2 * SECOND - 50, 200).report();
         assert_eq!(report.completed, 200);

@@ -1,13 +1,13 @@
-//! The query sample library that LoadGen sees: once LoadGen has loaded samples, and before it
-//! issues one, the connections are warmed up with them.
+//! The query sample library for LoadGen: after each load, and before LoadGen issues a sample, it
+//! warms the connections up with loaded samples.
 //!
-//! LoadGen loads samples anew for every phase, with all of the last one's answered:
-//! each step of find-peak, and in a submission run the performance run behind the
-//! accuracy run. Each is timed on its own, so each has its warm-up; the first must
-//! succeed, the others are as long as the loading took and leave out what is down.
+//! LoadGen reloads samples for every phase, with no sample outstanding: for each step of find-peak,
+//! and for the performance run of a submission run. Each phase is timed separately and so has its
+//! warm-up. The first warm-up must succeed. A later one lasts as long as the load took, and leaves
+//! out lost connections.
 //!
-//! That is the last moment before LoadGen's clock: a connection that is warmed up earlier, and then
-//! idle while gigabytes of samples are read from a disk, has lost its congestion window again.
+//! The load is the last moment before LoadGen's clock starts. A connection warmed up earlier idles
+//! while gigabytes of samples are read from disk, and loses its congestion window again.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ use crate::{
     run::exit::{ExitCode, Verdict},
 };
 
-/// See the module.
+/// A query sample library that warms the connections up after each load.
 pub struct WarmLibrary {
     qsl: Arc<Qsl>,
     backend: Arc<dyn Backend>,
@@ -44,7 +44,7 @@ pub struct WarmLibrary {
 }
 
 impl WarmLibrary {
-    /// Over the samples of `qsl`.
+    /// Creates the library over the samples of `qsl`.
     pub fn new(
         qsl: Arc<Qsl>,
         backend: Arc<dyn Backend>,
@@ -62,7 +62,7 @@ impl WarmLibrary {
         }
     }
 
-    /// The longest loaded sample of each size class.
+    /// Returns the longest loaded sample of each size class.
     fn samples(&self, indices: &[usize]) -> Vec<Sample> {
         let mut longest: BTreeMap<usize, Sample> = BTreeMap::new();
         for &index in indices {
@@ -115,7 +115,7 @@ impl QuerySampleLibrary for WarmLibrary {
         }
         match self.backend.warm_up(&self.samples(indices)) {
             Ok(Some(line)) => {
-                // Nobody reads notes of a run that is over.
+                // Ignore the error: no thread reads notes after the run.
                 let _ = self.notes.send(line);
             }
             Ok(None) => {}
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use crate::dataset::Dataset;
 
-    /// Writes down each warm-up: whether it was the first, and its samples.
+    /// Records for each warm-up whether it was the first, and its samples.
     #[derive(Default)]
     struct Book(Mutex<Vec<(bool, Vec<u64>)>>);
 

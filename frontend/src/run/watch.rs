@@ -1,4 +1,4 @@
-//! A run while it goes on: looked at twenty times a second until LoadGen's test ends.
+//! Monitors a run twenty times per second until LoadGen's test ends.
 
 use std::{
     sync::{
@@ -32,46 +32,47 @@ use crate::{
     settings::Settings,
 };
 
-/// How often the run is looked at.
+/// Interval between looks at the run.
 const TICK: Duration = Duration::from_millis(50);
-/// How long LoadGen may take to return once its test was aborted.
+/// Maximum time for LoadGen to return from an aborted test.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// A run that goes on.
+/// A run in progress.
 pub(super) struct Watch {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) sut: Arc<Sut>,
     pub(super) completers: Completers,
-    /// Where answers are tokens.
+    /// Set if answers are tokens.
     pub(super) tokens: Option<Arc<Tokens>>,
-    /// Where answers are scored: the labels, and who answered.
+    /// Labels and the answering connections, if answers are scored.
     pub(super) labels: Option<(Labels, Arc<Whose>)>,
-    /// The connections that answers come by.
+    /// Names of the connections.
     pub(super) connections: Vec<String>,
-    /// Every engine counts them.
+    /// True if every engine counts tokens.
     pub(super) counted: bool,
     pub(super) stream: Stream,
-    /// Faults of answers in tokens, and notes on them, that have been shown.
+    /// Number of shown faults of token answers, and of shown notes.
     pub(super) shown: [usize; 2],
     pub(super) verdict: Verdict,
     pub(super) progress: Progress,
     pub(super) throughput: Option<Readings>,
     pub(super) meter: Meter,
     pub(super) gather: Gather,
-    /// Where it is shown while it goes on, and what is known of it for that.
+    /// The live page and its data, if requested.
     pub(super) live: Option<(LiveView, Known)>,
     pub(super) watchdog: Watchdog,
     pub(super) after_the_last: AfterTheLast,
-    /// What had been lost when this node gave the run up by itself.
+    /// Losses at the time when this node aborted the run.
     pub(super) lost_before: Option<Vec<LossRecord>>,
-    /// LoadGen rested after its last sample: nobody else did anything wrong.
+    /// True if LoadGen's threads rested after the last sample: the backend is not at fault.
     pub(super) rested: bool,
     pub(super) notes: Receiver<String>,
     pub(super) began: Instant,
 }
 
 impl Watch {
-    /// LoadGen's test, watched until it ends. An error is one of the setup.
+    /// Runs LoadGen's test and monitors it until it ends. An error means that the test did not
+    /// start.
     pub(super) fn test(
         &mut self,
         settings: &Settings,
@@ -80,7 +81,7 @@ impl Watch {
         for _ in 0..settings.test.server_num_issue_query_threads {
             thread::Builder::new().name("issue".to_owned()).spawn(|| {
                 quick_timers();
-                // What keeps it from issuing keeps the test from beginning, which says so.
+                // Ignore the error: a thread that cannot register fails the start of the test.
                 let _ = register_issue_query_thread();
             })?;
         }
@@ -132,7 +133,7 @@ impl Watch {
         }
     }
 
-    /// One look: figures, notes, the watchdog, signals.
+    /// One look: counters, notes, watchdogs, signals.
     fn look(&mut self) {
         for note in self.notes.try_iter() {
             self.progress.note(&note);
@@ -173,13 +174,13 @@ impl Watch {
                 .show(now, &figures, &throughput.now, outstanding);
         } else {
             let before = self.backend.readings();
-            // A run that began meanwhile has samples of its own among these.
+            // Samples of a run that began meanwhile are in these readings.
             if self.sut.first_query_ns().is_none() {
                 self.gather.before(&before);
             }
         }
         self.show(now, &figures, [completed + outstanding, completed]);
-        // A long answer whose tokens come is no stall.
+        // A long answer with arriving tokens is no stall.
         let moved = completed.saturating_add(figures.parts);
         let answered_all = outstanding == 0 && self.completers.phases().are_waited_for();
         if let Some(for_ns) = self.after_the_last.look(now, answered_all, loadgen_ran_ns) {
@@ -205,13 +206,13 @@ impl Watch {
                 stalled.outstanding,
                 self.began.elapsed().as_secs_f64()
             );
-            // The backend may know more about who it is.
+            // The backend may add the peer to the cause.
             self.backend.abort(&cause);
             self.bark(now, cause);
         }
     }
 
-    /// The run is given up for what the watchdog saw.
+    /// Fails the run with the watchdog's cause.
     fn bark(&mut self, now: u64, cause: String) {
         if let Some(first) = self.sut.first_query_ns() {
             let at_s = now.saturating_sub(first) as f64 / 1e9;
@@ -220,7 +221,7 @@ impl Watch {
         self.verdict.fail(ExitCode::Lost, cause);
     }
 
-    /// A moment of the run, for those who look on; `None` before its first query.
+    /// Returns the state for the live page; `None` before the first query.
     fn moment(&self, now: u64, counts: [u64; 2]) -> Option<SoFar> {
         let (first, (_, known)) = self.sut.first_query_ns().zip(self.live.as_ref())?;
         let at = [first, now];
@@ -234,7 +235,7 @@ impl Watch {
         Some(known.so_far(moment, self.completers.live()))
     }
 
-    /// Shows the run to those who look on, once a second.
+    /// Updates the live page, once per second.
     fn show(&mut self, now: u64, figures: &Figures, counts: [u64; 2]) {
         let Some((view, known)) = &mut self.live else {
             return;
@@ -244,7 +245,7 @@ impl Watch {
             self.gather.latencies([first, now], self.completers.live());
         }
         if view.due() {
-            // Where nothing is outstanding at any look nobody has read them for long.
+            // Without outstanding samples the meter has not read the threads recently.
             let issue = self.sut.issue_threads().all();
             self.gather.threads(now, &thread_times(), &issue);
             let so_far = self.moment(now, counts);
@@ -254,8 +255,7 @@ impl Watch {
         }
     }
 
-    /// Everything was answered: those who look on hear of it, and of the run's end by what is
-    /// returned.
+    /// Shows that all samples are answered. Returns the live page for the end of the run.
     pub(super) fn ending(&mut self) -> Option<LiveView> {
         let (completed, outstanding) = (self.backend.completed(), self.backend.outstanding());
         let last = self.moment(now_ns(), [completed + outstanding, completed]);
@@ -279,12 +279,12 @@ fn start_test(
         &settings.log,
         settings.audit.as_deref(),
     );
-    // Nobody waits any more for a test that took too long to end.
+    // Ignore the error: after the grace period the receiver is gone.
     let _ = done.send(result);
 }
 
-/// True of errors that may come when samples have been on their way: such a run is lost, and leaves
-/// a folder that says so. The others keep a test from beginning.
+/// Whether the error can occur after samples were issued: such a run is lost, and its folder is
+/// marked. Other errors prevent the start of a test.
 fn broke_off(error: &LoadgenError) -> bool {
     matches!(
         error,
@@ -295,15 +295,15 @@ fn broke_off(error: &LoadgenError) -> bool {
     )
 }
 
-/// CPU time of LoadGen's threads, where the system says.
+/// CPU time of LoadGen's threads in nanoseconds, if the system reports it.
 fn loadgen_ran_ns() -> Option<u64> {
     let threads = thread_times();
     let own = threads.iter().filter(|t| t.name == THREAD);
     own.map(|t| t.ran_ns).reduce(|a, b| a + b)
 }
 
-/// Lets the threads that come from this one sleep punctually: LoadGen charges what its issue thread
-/// oversleeps to the SUT.
+/// Sets the timer slack of this thread and of its later threads to the minimum: LoadGen charges its
+/// issue thread's late wake-ups to the SUT.
 fn quick_timers() {
     if !fabric::os::sleep_punctually() {
         tracing::debug!("PR_SET_TIMERSLACK was refused");

@@ -1,31 +1,31 @@
-//! A lost sample would keep LoadGen in `StartTest` for ever, and so would a record of one that
-//! LoadGen loses itself ([`loadgen_bridge::outgrow_log`]); this notices.
+//! Ends a run that would not end: a lost sample keeps LoadGen in `StartTest` forever, and so does a
+//! record that LoadGen itself loses ([`loadgen_bridge::outgrow_log`]).
 //!
-//! How long a response takes says nothing about a peer. That *nothing at all* comes while some are
-//! due, no response and no token of one, for so long that the configuration calls it too long, ends
-//! the run. LoadGen's own work after the last sample takes minutes where its logs are large; that
-//! its threads do none while it has heard of every sample ends the run as well.
+//! The latency of a single response says nothing about a peer. The run ends if no response and no
+//! token at all arrives for the configured time while samples are outstanding. After the last
+//! sample LoadGen works for minutes if its logs are large. The run ends too if LoadGen's threads
+//! rest although LoadGen has all answers.
 
-/// Samples that stopped coming back.
+/// Outstanding samples without progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stalled {
-    /// Samples issued and not completed.
+    /// Number of samples issued and not completed.
     pub outstanding: u64,
-    /// Nanoseconds without one coming back, and without a part of one.
+    /// Nanoseconds without a response and without a part of one.
     pub for_ns: u64,
 }
 
-/// Watches two counters. The clock is passed in.
+/// Watches the progress of samples. The caller passes the clock.
 #[derive(Clone, Debug)]
 pub struct Watchdog {
     limit_ns: u64,
     moved: u64,
-    /// When something last moved, or there was nothing to wait for.
+    /// Time of the last progress, or of the last look without outstanding samples.
     moved_ns: u64,
 }
 
 impl Watchdog {
-    /// Barks after `limit_ns` in which nothing moved.
+    /// Creates a watchdog that reports `limit_ns` without progress.
     pub fn new(limit_ns: u64, now_ns: u64) -> Self {
         Watchdog {
             limit_ns,
@@ -34,7 +34,7 @@ impl Watchdog {
         }
     }
 
-    /// A look at the counters: `moved` counts samples that came back and parts of those that go on.
+    /// Checks the counters; `moved` counts responses, and parts of responses.
     pub fn look(&mut self, now_ns: u64, moved: u64, outstanding: u64) -> Option<Stalled> {
         if moved != self.moved || outstanding == 0 {
             self.moved = moved;
@@ -49,20 +49,20 @@ impl Watchdog {
     }
 }
 
-/// One part in so many of a core: what threads use that wait, and look a hundred times a second
-/// whether there is something to do, is less.
+/// LoadGen rests while its threads use less than 1/`AT_REST` of a core. Waiting threads that poll
+/// a hundred times a second use less.
 const AT_REST: u64 = 50;
 
-/// Watches LoadGen once it has heard of every sample. The clock is passed in.
+/// Watches LoadGen after it has all answers. The caller passes the clock.
 #[derive(Clone, Debug)]
 pub struct AfterTheLast {
     limit_ns: u64,
-    /// Clock, and CPU time of LoadGen's threads, where the window that is open began.
+    /// Time, and CPU time of LoadGen's threads, at the start of the current window.
     began: Option<(u64, u64)>,
 }
 
 impl AfterTheLast {
-    /// Barks after `limit_ns` in which LoadGen's threads rested.
+    /// Creates a watchdog that reports `limit_ns` in which LoadGen's threads rest.
     pub fn new(limit_ns: u64) -> Self {
         AfterTheLast {
             limit_ns,
@@ -70,9 +70,9 @@ impl AfterTheLast {
         }
     }
 
-    /// A look: whether every sample of a series was issued and answered, and `ran` for the CPU time
-    /// of LoadGen's threads in nanoseconds, which is not known everywhere. Returns how long they
-    /// have rested, if that is too long.
+    /// Checks LoadGen. `answered_all`: every sample of a series is issued and answered; `ran`
+    /// returns the CPU time of LoadGen's threads in nanoseconds, if known. Returns the resting time
+    /// if it is too long.
     pub fn look(
         &mut self,
         now_ns: u64,
@@ -91,7 +91,7 @@ impl AfterTheLast {
         }
         let ran = ran()?;
         let (_, before) = self.began.replace((now_ns, ran))?;
-        // Less than before: one of them has ended.
+        // CPU time decreases when a thread has ended.
         let used = ran.checked_sub(before)?;
         (used < for_ns / AT_REST).then_some(for_ns)
     }
@@ -158,8 +158,7 @@ mod tests {
     fn with_nothing_outstanding_there_is_nothing_to_wait_for() {
         let mut w = Watchdog::new(100, 0);
         assert_eq!(w.look(5000, 0, 0), None);
-        // The clock runs from when the first sample was
-        // seen outstanding, at the latest look before.
+        // The clock runs from the last look before the first sample was seen outstanding.
         assert_eq!(w.look(5099, 0, 1), None);
         assert!(w.look(5100, 0, 1).is_some());
     }

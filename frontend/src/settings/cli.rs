@@ -113,14 +113,14 @@ pub struct Args {
 
     /// Milliseconds that an accelerator that is still loading is waited for
     /// [default: deadlines.connect_ms of the configuration]
-    // An hour at most, as the key.
+    // At most one hour, like the configuration key.
     #[arg(long, value_name = "MS", conflicts_with = "local",
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub connect_ms: Option<u64>,
 
     /// Milliseconds for warming connections up before LoadGen's clock; 0: not at all
     /// [default: warm_up.budget_ms of the configuration]
-    // An hour at most, as the key.
+    // At most one hour, like the configuration key.
     #[arg(long, value_name = "MS", conflicts_with = "local",
           value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub warm_up_ms: Option<u64>,

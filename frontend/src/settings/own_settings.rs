@@ -1,4 +1,4 @@
-//! This node's own settings, as they are in force, and where each came from.
+//! This node's own settings in force, with the origin of each.
 
 use fabric::os::Congestion;
 use qdl::{
@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::settings::cli::Args;
 
-/// Every setting of a run: `config` as it is in force, `file` as it was read, `written` what stands
-/// in it, `loaded` how many samples LoadGen may hold, as the QSL has it.
+/// Returns every setting of a run. `config` holds the values in force, `file` the values of the
+/// file, `written` the file's keys, `loaded` the number of samples that LoadGen may hold.
 pub fn records(
     args: &Args,
     config: &FrontendConfig,
@@ -47,7 +47,7 @@ pub fn records(
     now.into_iter().zip(before).map(record).collect()
 }
 
-/// The flag of the command line that gave this key its value.
+/// The flag of the command line that sets this key, if given.
 fn flag(args: &Args, key: &str) -> Option<&'static str> {
     match key {
         "verify" => args.verify.map(|_| "--verify"),
@@ -58,7 +58,7 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
     }
 }
 
-/// A key and its value.
+/// Name and value of a setting.
 type Own = (String, String);
 
 fn values(c: &FrontendConfig, local: bool, loaded: usize, seed: Option<u64>) -> Vec<Own> {
@@ -93,7 +93,7 @@ fn values(c: &FrontendConfig, local: bool, loaded: usize, seed: Option<u64>) -> 
     all
 }
 
-/// What counts only where there is a network.
+/// Settings that apply only with a network.
 fn network(c: &FrontendConfig, put: &mut impl FnMut(&str, String)) {
     let arbiter = match serde_json::to_value(c.arbiter) {
         Ok(Value::String(name)) => name,
@@ -171,7 +171,7 @@ fn nic_values(nic: &NicConfig, stride: usize, put: &mut impl FnMut(&str, String)
     );
 }
 
-/// As it was asked for, and what `auto` came to in place of the system's own.
+/// The configured congestion control, and for `auto` the chosen one.
 fn congestion(asked: &Congestion) -> String {
     match asked.choose() {
         Ok(Some(name)) if *asked == Congestion::Auto => format!("auto: {name}"),
@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    /// The records of a file and a command line, by name.
+    /// Records of a file and a command line.
     fn of(yaml: &str, flags: &[&str]) -> Vec<SettingRecord> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f.yaml");

@@ -1,5 +1,5 @@
-//! Where LoadGen's settings came from: every value that somebody gave to a field, in the order in
-//! which one goes before the other; and what was given in vain.
+//! Origins of LoadGen's settings: all values given to each field, in order of precedence, and the
+//! values without effect.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -7,10 +7,10 @@ use loadgen_bridge::{LoadgenError, Scenario, conf_values, has_byte_order_mark};
 use record::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 use serde_json::{Map, Value};
 
-/// LoadGen's embedded file, which it reads when it is given a `user.conf`.
+/// LoadGen's embedded file, which it reads together with a `user.conf`.
 pub const MLPERF_CONF: &str = "mlperf.conf";
 
-/// Fields that `mlperf.conf` has a stand-in for, and everybody gives a value of their own.
+/// Fields for which `mlperf.conf` has placeholders; each user sets them.
 const RATES: [&str; 4] = [
     "server_target_qps",
     "offline_expected_qps",
@@ -18,30 +18,30 @@ const RATES: [&str; 4] = [
     "multi_stream_expected_latency_ns",
 ];
 
-/// See the module.
+/// Origin of each value of LoadGen's settings.
 #[derive(Clone, Debug, Default)]
 pub struct Provenance {
-    /// By field: all values, the one in force last.
+    /// All values by field; the last is in force.
     given: BTreeMap<String, Vec<GivenValue>>,
-    /// Lines of a `user.conf` or `audit.config` among them, as they are written.
+    /// Lines of a `user.conf` or `audit.config`, by origin, with their text.
     lines: BTreeMap<String, (usize, String)>,
     notes: Vec<String>,
 }
 
 impl Provenance {
-    /// Every field of these, as LoadGen has it before anybody speaks.
+    /// Records the default of every field.
     pub fn of_defaults(fields: &Map<String, Value>) -> Self {
         let mut p = Provenance::default();
         p.changed(&Map::new(), fields, DEFAULT);
         p
     }
 
-    /// Something to be said before the run and after it.
+    /// Adds a note, shown before and after the run.
     pub fn say(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// A field was given this value, even if it had it before.
+    /// Records a value of a field, even if it equals the value before.
     pub fn set(&mut self, field: &str, value: impl Into<String>, from: impl Into<String>) {
         let given = GivenValue {
             value: value.into(),
@@ -50,7 +50,7 @@ impl Provenance {
         self.given.entry(field.to_owned()).or_default().push(given);
     }
 
-    /// Whatever differs was given by `from`.
+    /// Records `from` as the origin of every value that differs.
     pub fn changed(&mut self, before: &Map<String, Value>, after: &Map<String, Value>, from: &str) {
         for (field, value) in after {
             if before.get(field) != Some(value) {
@@ -59,7 +59,7 @@ impl Provenance {
         }
     }
 
-    /// What a `user.conf` says of `model`, beside the fields it led to.
+    /// Records the lines of a `user.conf` for `model`, with the resulting fields.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -81,8 +81,8 @@ impl Provenance {
         self.conf(path, model, scenario, fields).map(drop)
     }
 
-    /// What a `user.conf` or an `audit.config` says of `model`, beside the fields that LoadGen made
-    /// of it; the fields that it sets.
+    /// Records the lines of a `user.conf` or an `audit.config` for `model`, with LoadGen's
+    /// resulting fields. Returns the fields that the lines set.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -121,12 +121,12 @@ impl Provenance {
         Ok(values.iter().filter_map(|v| v.field).collect())
     }
 
-    /// The value of a field that is in force, and who gave it.
+    /// Returns a field's value in force, with its origin.
     pub fn of(&self, field: &str) -> Option<&GivenValue> {
         self.given.get(field)?.last()
     }
 
-    /// What was given in vain: lines of a file that something else goes before.
+    /// Returns the notes, and one note for each line without effect.
     pub fn notes(&self) -> Vec<String> {
         let mut beaten = Vec::new();
         for (field, given) in &self.given {
@@ -144,7 +144,7 @@ impl Provenance {
                 } else if self.lines.contains_key(&last.from)
                     && ![DEFAULT, MLPERF_CONF].contains(&g.from.as_str())
                 {
-                    // An audit.config goes before flags and the configuration.
+                    // An audit.config overrides flags and the configuration.
                     let (from, was, by, value) = (&g.from, &g.value, &last.from, &last.value);
                     let note =
                         format!("{from}: {field} = {was} has no effect: {by} sets it to {value}");
@@ -162,8 +162,8 @@ impl Provenance {
         self.notes.iter().cloned().chain(beaten).collect()
     }
 
-    /// That a value of `mlperf.conf`, which is the rules', is not the one in force. A `user.conf`
-    /// may replace it: that is what it is for.
+    /// A note if a value of `mlperf.conf`, that is of the rules, is not in force. A `user.conf` may
+    /// replace it.
     fn rule_beaten(&self, field: &str, given: &[GivenValue]) -> Option<String> {
         let last = given.last()?;
         let at = given.iter().position(|g| g.from == MLPERF_CONF)?;
@@ -179,7 +179,7 @@ impl Provenance {
         })
     }
 
-    /// Every field on record; `scenario` is the one that runs.
+    /// Returns the record of every field; `scenario` is the scenario of the run.
     pub fn records(&self, scenario: Scenario) -> Vec<SettingRecord> {
         let test05 = self.given.get("test05").and_then(|given| given.last());
         let test05 = test05.is_some_and(|given| given.value == "true");
@@ -198,7 +198,7 @@ impl Provenance {
     }
 }
 
-/// The line of a `user.conf` that every submission has, for one model or for all.
+/// Returns the `user.conf` line that every submission has, for one model or for all.
 pub fn example(model: &str, scenario: Scenario) -> String {
     let name = scenario.name();
     let line = match scenario {
@@ -222,20 +222,20 @@ fn is_idle(field: &str, scenario: Scenario, test05: bool) -> bool {
     of_another || (field.starts_with("test05_") && !test05)
 }
 
-/// A file without its folder.
+/// A file's name without its folder.
 fn name(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
     name.to_string_lossy().into_owned()
 }
 
-/// A value without quotation marks.
+/// Returns a value without quotation marks.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(s) => s.clone(),
         Value::Number(n) => match n.as_f64() {
-            // 800 and not 800.0. A seed is no float: it keeps all its figures.
+            // 800 instead of 800.0. A seed is an integer and keeps all its digits.
             Some(f) if n.is_f64() && f.fract() == 0.0 && f.abs() < 1e15 => format!("{f:.0}"),
-            // 0.95 and not LoadGen's 95 x 0.01.
+            // 0.95 instead of LoadGen's 95 x 0.01.
             Some(f) if n.is_f64() && f.abs() < 1e3 => ((f * 1e12).round() / 1e12).to_string(),
             _ => n.to_string(),
         },
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// What a `user.conf` of this text came to for model `m`.
+    /// Provenance of a `user.conf` with this text for model `m`.
     fn conf(text: &str) -> Provenance {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("user.conf");

@@ -1,4 +1,4 @@
-//! Who goes before whom, and what is no setting.
+//! Tests of the precedence of settings, and of unknown settings.
 
 use clap::Parser;
 use qdl::config::Scalar;
@@ -144,7 +144,7 @@ fn an_audit_config_goes_before_everything_and_says_so() {
         path,
     ];
     let s = build(&flags, &LoadgenConfig::default()).expect("sound");
-    // LoadGen takes it from the file itself.
+    // LoadGen reads the value from the file itself.
     assert_eq!(
         (s.test.mode, s.test.min_duration_ms),
         (TestMode::AccuracyOnly, 10_000)

@@ -1,7 +1,7 @@
-//! The exported functions as a table. There are six; everything else is behind the objects.
+//! The table of exported functions. There are six; all others are in the objects' tables.
 //!
-//! `dlsym` without a version returns a symbol's default version, which is the newest ABI: its
-//! structures begin as those declared here.
+//! `dlsym` without a version returns a symbol's default version, the newest ABI, whose structures
+//! begin like those declared here.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -13,30 +13,30 @@ use crate::Error;
 /// Defines the table.
 macro_rules! api {
     ($($(#[$doc:meta])* $name:ident : $type:ty = $symbol:literal;)*) => {
-        /// libfabric's exported functions. A plain table: a provider inside the process can fill
-        /// one as well.
+        /// libfabric's exported functions. A plain table, so that a provider inside the process can
+        /// fill it.
         #[derive(Clone, Copy)]
         pub struct Api {
             $($(#[$doc])* pub $name: $type,)*
         }
 
         impl Api {
-            /// Looks every function up in `library`.
+            /// Looks up every function in `library`.
             ///
             /// # Errors
             ///
-            /// [`Error::MissingSymbol`] when the library lacks one: it is no libfabric.
+            /// [`Error::MissingSymbol`] if `library` lacks a function.
             ///
             /// # Safety
             ///
-            /// `library` must be libfabric (or speak its ABI), and must stay loaded for as long as
-            /// the table is used.
+            /// `library` must be libfabric (or follow its ABI), and must stay loaded while the
+            /// table is used.
             pub unsafe fn from_library(library: &Library, file: &str) -> Result<Self, Error> {
                 Ok(Self {
                     $(
                         $name: {
-                            // SAFETY: the caller promises libfabric's ABI, in which this symbol has
-                            // this type.
+                            // SAFETY: the caller guarantees libfabric's ABI, in which this symbol
+                            // has this type.
                             let found = unsafe { library.get::<$type>($symbol.as_bytes()) };
                             *found.map_err(|_| Error::MissingSymbol {
                                 symbol: $symbol,
@@ -56,10 +56,10 @@ api! {
         u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int
         = "fi_getinfo";
     freeinfo: unsafe extern "C" fn(*mut fi_info) = "fi_freeinfo";
-    /// Of null: an empty one.
+    /// Copies an info; allocates an empty one from null.
     dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info = "fi_dupinfo";
     fabric: unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int
         = "fi_fabric";
-    /// A static text for an error number, never freed.
+    /// Returns the static text of an error number; never freed.
     strerror: unsafe extern "C" fn(c_int) -> *const c_char = "fi_strerror";
 }

@@ -1,8 +1,8 @@
-//! Flags and enumerators, by their names in the headers.
+//! Flags and enumerators, under the names of the headers.
 
 use std::ffi::c_int;
 
-/// Defines the constants, and lists them for the comparison with the real headers.
+/// Defines the constants, and lists them for a comparison with the headers.
 macro_rules! constants {
     ($($name:ident: $type:ty = $value:expr;)*) => {
         $(pub const $name: $type = $value;)*
@@ -52,10 +52,10 @@ constants! {
     FI_EOVERRUN: c_int = 268;
 }
 
-/// No address: of a receive that anybody may use.
+/// No address: accepts a message from any peer.
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 
-/// What `fi_version` gives for this major and minor number.
+/// Returns the value of `fi_version` for this major and minor number.
 #[must_use]
 pub const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor

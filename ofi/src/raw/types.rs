@@ -1,9 +1,9 @@
-//! Structures of `rdma/fabric.h` and its companions, and the tables of functions behind objects.
+//! Structures of `rdma/fabric.h` and its companions, and the tables of functions of objects.
 //!
-//! Almost nothing of libfabric is an exported symbol: each object begins with a [`fid`] and points
-//! to tables of functions, which the header's inline functions call. A table says in `size` how far
-//! it is filled in. Structures grow at their ends only, and those that this project fills in itself
-//! are allocated by the library (`fi_dupinfo`), so that a newer library's are never too short.
+//! libfabric exports few symbols. Each object begins with a [`fid`] and points to tables of
+//! functions, which the header's inline functions call. A table's `size` is its filled length.
+//! Structures grow only at their ends, and the library allocates those that this project fills
+//! (`fi_dupinfo`), so a newer library's structures are long enough.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{align_of, offset_of, size_of};
@@ -12,8 +12,8 @@ use libc::iovec;
 
 pub type fi_addr_t = u64;
 
-/// Declares structures of the ABI, each `repr(C)` with all fields public, and lists their sizes and
-/// the offsets of their fields as C expressions, for the comparison with the real headers.
+/// Declares structures of the ABI as `repr(C)` with public fields, and lists their sizes and field
+/// offsets as C expressions, for a comparison with the headers.
 macro_rules! structures {
     (@$operator:ident $kind:ident $name:ident $(, $field:ident)?) => {
         concat!(
@@ -32,7 +32,7 @@ macro_rules! structures {
             }
         )*
 
-        /// C expressions of every structure above, and their values.
+        /// C expressions for sizes and offsets of the structures above, with their values.
         pub const LAYOUTS: &[(&str, usize)] = &[$(
             (structures!(@sizeof $kind $name), size_of::<$name>()),
             (structures!(@_Alignof $kind $name), align_of::<$name>()),
@@ -42,7 +42,7 @@ macro_rules! structures {
 }
 
 structures! {
-    /// What every object begins with.
+    /// Prefix of every object.
     struct fid {
         fclass: usize,
         context: *mut c_void,
@@ -232,7 +232,7 @@ structures! {
         mr: *mut fi_ops_mr,
     }
 
-    /// The prefix that every library since 1.0 knows; what is behind it is chosen by `flags`.
+    /// The prefix known to every library since 1.0; `flags` select the rest.
     struct fi_mr_attr {
         mr_iov: *const iovec,
         iov_count: usize,
@@ -243,7 +243,7 @@ structures! {
         auth_key_size: usize,
         auth_key: *mut u8,
         iface: c_int,
-        /// A union: the device's number, by `iface`.
+        /// A union: the device's number, interpreted by `iface`.
         device: u64,
     }
 
@@ -332,7 +332,7 @@ structures! {
         data: u64,
     }
 
-    /// As libraries up to 1.19 know it; newer ones write more where a program asks for a newer API.
+    /// The layout up to 1.19; newer libraries write more for programs of a newer API.
     struct fi_cq_err_entry {
         op_context: *mut c_void,
         flags: u64,
@@ -364,7 +364,7 @@ structures! {
         ops: *mut fi_ops_cq,
     }
 
-    /// Memory that a provider uses while an operation is under way, where it asks for that.
+    /// Memory that a provider may use during an operation, if it requests it.
     struct fi_context2 {
         internal: [*mut c_void; 8],
     }

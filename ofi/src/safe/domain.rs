@@ -1,4 +1,4 @@
-//! A NIC, opened.
+//! A domain: an opened NIC.
 
 use std::ptr;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use super::info::Info;
 use crate::error::Error;
 use crate::raw;
 
-/// See the module. Endpoints and regions of one domain can work together.
+/// An opened NIC. Endpoints and regions of one domain work together.
 pub struct Domain {
     info: Arc<Info>,
     fabric: *mut raw::fid_fabric,
     domain: *mut raw::fid_domain,
 }
 
-// SAFETY: the domain was opened with `FI_THREAD_SAFE`: any thread may use it and its objects.
+// SAFETY: the domain is opened with `FI_THREAD_SAFE`: all threads may use it and its objects.
 unsafe impl Send for Domain {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// Opens the NIC. Pin the thread near it first: what the provider allocates lies near the
-    /// thread that calls.
+    /// Opens the NIC. Pin the thread near the NIC first: the provider allocates memory near the
+    /// calling thread.
     ///
     /// # Errors
     ///
@@ -38,8 +38,8 @@ impl Domain {
             fabric: ptr::null_mut(),
             domain: ptr::null_mut(),
         };
-        // SAFETY: the attributes are the info's own; each call writes the object that the next one
-        // is given, whose table is the provider's.
+        // SAFETY: the attributes belong to the info; each call writes the object for the next call,
+        // with the provider's table.
         unsafe {
             let code = (ofi.api().fabric)((*raw).fabric_attr, &raw mut opened.fabric, none);
             if code != 0 || opened.fabric.is_null() {
@@ -54,7 +54,7 @@ impl Domain {
         Ok(Arc::new(opened))
     }
 
-    /// What it was opened as.
+    /// Returns the info of the domain.
     #[must_use]
     pub fn info(&self) -> &Arc<Info> {
         &self.info
@@ -76,8 +76,8 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: everything opened on them kept this object, so it is gone; the domain goes
-        // before the fabric it stands on.
+        // SAFETY: all objects on them hold this domain, so they are closed. The domain is closed
+        // before its fabric.
         unsafe {
             close(self.domain.cast());
             close(self.fabric.cast());
@@ -85,16 +85,16 @@ impl Drop for Domain {
     }
 }
 
-/// Closes an object. False where the provider did not: then it may still use what it was given.
+/// Closes an object. Returns false if the provider refuses and may still use the object's memory.
 ///
 /// # Safety
 ///
-/// Null, or an open object that nothing uses any more.
+/// `object` must be null, or an open object without further use.
 pub(super) unsafe fn close(object: *mut raw::fid) -> bool {
     if object.is_null() {
         return true;
     }
-    // SAFETY: the object is open: its table is the provider's. This is its last use.
+    // SAFETY: the object is open, its table is the provider's, and this is its last use.
     unsafe { raw::call!((*object).ops, close(object)) == 0 }
 }
 

@@ -1,4 +1,4 @@
-//! An endpoint: one peer, windows that it writes, memory that it is sent.
+//! An endpoint for one peer, with the windows that the peer writes and the sources of writes.
 
 use std::ffi::{c_char, c_void};
 use std::os::fd::RawFd;
@@ -14,80 +14,80 @@ use super::mr::{Memory, Mr, Registered, RemoteRegion, register};
 use crate::error::{Error, OpError};
 use crate::raw;
 
-/// Longest address of any provider that is known, with room to spare.
+/// Maximum length of an address, above that of every known provider.
 const ADDRESS_BYTES: usize = 256;
 
-/// How much an endpoint can have under way.
+/// Queue depths of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depths {
-    /// Writes.
+    /// Maximum number of outstanding writes.
     pub sends: usize,
-    /// Receives that are posted for writes with data, where the provider wants them.
+    /// Number of posted receives for writes with data, if the provider needs them.
     pub receives: usize,
-    /// Entries of the completion queue.
+    /// Number of entries of the completion queue.
     pub completions: usize,
 }
 
-/// Where a write goes.
+/// Destination of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
-    /// Address in the peer's region, as the region counts.
+    /// Address in the peer's region, in the region's addressing.
     pub addr: u64,
-    /// The region's key.
+    /// Key of the region.
     pub key: u64,
 }
 
-/// One write.
+/// A one-sided write.
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
-    /// Which of the sends it is: comes back with its completion. Not one that is under way.
+    /// Number of the send, returned in its completion. Must not be outstanding.
     pub send: usize,
-    /// Which of the sources it is sent from.
+    /// Index of the source.
     pub source: usize,
-    /// Where it begins there.
+    /// Offset in the source.
     pub offset: usize,
-    /// Its length.
+    /// Length in bytes.
     pub len: usize,
-    /// Where it goes.
+    /// Destination.
     pub target: Target,
-    /// What the peer's completion brings; without it, the peer hears nothing.
+    /// Immediate data for the peer's completion; without it, the peer gets no completion.
     pub data: Option<u64>,
 }
 
-/// Objects to be closed in this order.
+/// Objects, closed in this order.
 pub(super) struct Objects {
     pub endpoint: *mut raw::fid_ep,
     pub queue: *mut raw::fid_cq,
     addresses: *mut raw::fid_av,
 }
 
-/// See the module.
+/// An endpoint for one peer.
 pub struct Endpoint {
     pub(super) objects: Objects,
     pub(super) wait_fd: Option<RawFd>,
     peer: AtomicU64,
-    /// One for each send, then one for each receive: what a provider uses meanwhile.
+    /// Contexts for the provider: one for each send, then one for each receive.
     pub(super) contexts: Box<[raw::fi_context2]>,
     pub(super) sends: usize,
-    // After the endpoint: what its operations touch.
+    // Dropped after the endpoint is closed: the memory of its operations.
     windows: Vec<Registered>,
     sources: Vec<Arc<Mr>>,
     domain: Arc<Domain>,
 }
 
-// SAFETY: the domain was opened with `FI_THREAD_SAFE`: the provider serialises what must be.
-// Contexts are the provider's alone while an operation is under way, and nobody's otherwise.
+// SAFETY: the domain is opened with `FI_THREAD_SAFE`, so the provider serialises calls. Only the
+// provider uses a context during an operation, and no thread uses it otherwise.
 unsafe impl Send for Endpoint {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Endpoint {}
 
 impl Endpoint {
-    /// Opens one that sends from `sources`. It can sleep where the provider has descriptors to
-    /// sleep on.
+    /// Opens an endpoint that sends from `sources`. Its queue has a wait descriptor if the provider
+    /// supports one.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] names what the provider refused.
+    /// [`Error::Call`] if the provider refuses an object; it names the object.
     pub fn open(
         domain: &Arc<Domain>,
         sources: Vec<Arc<Mr>>,
@@ -133,12 +133,12 @@ impl Endpoint {
         let raw_domain = domain.raw();
         let none = ptr::null_mut();
         let info = domain.info().raw().as_ptr();
-        // SAFETY: the domain is open and its table the provider's; each call writes the object that
-        // the next one is given.
+        // SAFETY: the domain is open, with the provider's table; each call writes the object for
+        // the next call.
         unsafe {
             let ops = (*raw_domain).ops;
             let mut code = -libc::ENOSYS;
-            // Some have maps alone.
+            // Some providers support only maps.
             for type_ in [raw::FI_AV_TABLE, raw::FI_AV_MAP] {
                 attr.type_ = type_;
                 if code != 0 {
@@ -166,7 +166,7 @@ impl Endpoint {
             }
             let code = raw::call!(ops, control(fid, raw::FI_ENABLE, none));
             if code != 0 {
-                // `ofi_rxm` makes a queue for that many peers, which a device may not have.
+                // `ofi_rxm` makes a queue for that many peers, which may exceed the device's limit.
                 let what = match domain.info().provider().contains("ofi_rxm") {
                     true => "an endpoint (FI_UNIVERSE_SIZE=16 in the environment asks for less)",
                     false => "an endpoint",
@@ -177,7 +177,7 @@ impl Endpoint {
         Ok(this)
     }
 
-    /// A queue with a descriptor, or without where the provider has none.
+    /// Opens a queue with a wait descriptor, or without one if the provider has none.
     fn open_queue(&mut self, size: usize) -> Result<(), i32> {
         let domain = self.domain.raw();
         for wait_obj in [raw::FI_WAIT_FD, raw::FI_WAIT_NONE] {
@@ -191,7 +191,7 @@ impl Endpoint {
                 wait_set: ptr::null_mut(),
             };
             let (attr, queue) = (&raw mut attr, &raw mut self.objects.queue);
-            // SAFETY: the domain is open and its table the provider's; the queue is written.
+            // SAFETY: the domain is open, with the provider's table; the call writes the queue.
             let code =
                 unsafe { raw::call!((*domain).ops, cq_open(domain, attr, queue, ptr::null_mut())) };
             if code != 0 && wait_obj == raw::FI_WAIT_NONE {
@@ -203,27 +203,27 @@ impl Endpoint {
             let mut fd: RawFd = -1;
             let queue: *mut raw::fid = self.objects.queue.cast();
             let at = (&raw mut fd).cast();
-            // SAFETY: the queue is open; the descriptor is written.
+            // SAFETY: the queue is open; the call writes the descriptor.
             let code = unsafe { raw::call!((*queue).ops, control(queue, raw::FI_GETWAIT, at)) };
             if wait_obj == raw::FI_WAIT_NONE || (code == 0 && fd >= 0) {
                 self.wait_fd = (wait_obj == raw::FI_WAIT_FD).then_some(fd);
                 return Ok(());
             }
-            // It takes the wish and has no descriptor after all.
-            // SAFETY: just opened, and used by nobody.
+            // The provider accepts the option, but has no descriptor.
+            // SAFETY: the queue was just opened and is unused.
             unsafe { close(queue) };
             self.objects.queue = ptr::null_mut();
         }
         Err(libc::ENOSYS)
     }
 
-    /// The domain.
+    /// Returns the domain.
     #[must_use]
     pub fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
 
-    /// Its address, for the peer's [`Endpoint::introduce`].
+    /// Returns the endpoint's address, for the peer's [`Endpoint::introduce`].
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl Endpoint {
         let mut bytes = vec![0u8; ADDRESS_BYTES];
         let mut len = bytes.len();
         let endpoint = self.objects.endpoint;
-        // SAFETY: the endpoint is open; as many bytes are written as there are, at most.
+        // SAFETY: the endpoint is open; the call writes at most `len` bytes.
         let code: i32 = unsafe {
             let at = bytes.as_mut_ptr().cast();
             raw::call!((*endpoint).cm, getname(endpoint.cast(), at, &raw mut len))
@@ -245,15 +245,15 @@ impl Endpoint {
         Ok(bytes)
     }
 
-    /// An address in the provider's own words.
+    /// Returns an address in the provider's text form.
     #[must_use]
     pub fn words(&self, address: &[u8]) -> String {
         let address = padded(address);
         let mut words = [0 as c_char; 128];
         let mut len = words.len();
         let addresses = self.objects.addresses;
-        // SAFETY: the vector is open, the address is followed by zeroes up to any provider's
-        // length, and the text is cut to the room it has.
+        // SAFETY: the vector is open, zeroes follow the address up to the maximum length, and the
+        // call truncates the text to its buffer.
         unsafe {
             let Some(say) = (*(*addresses).ops).straddr else {
                 return "?".to_owned();
@@ -265,12 +265,12 @@ impl Endpoint {
         }
     }
 
-    /// Lets the peer write into `memory`, until this endpoint is closed. `key` is the leave, where
-    /// the provider does not choose one: a number that nobody can guess.
+    /// Lets the peer write into `memory` until this endpoint is closed. `key` is the permission, if
+    /// the provider does not choose one: use an unguessable number.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`]: among others where the key is in use (`FI_ENOKEY`).
+    /// [`Error::Call`], for example if the key is in use (`FI_ENOKEY`).
     pub fn expose(&mut self, memory: Arc<dyn Memory>, key: u64) -> Result<RemoteRegion, Error> {
         let endpoint = self.objects.endpoint;
         let window = register(&self.domain, memory, raw::FI_REMOTE_WRITE, key, endpoint)?;
@@ -280,17 +280,17 @@ impl Endpoint {
         Ok(remote)
     }
 
-    /// Makes the peer known. It has to be before the peer's first write, and before one to it.
+    /// Adds the peer's address. Call it before the first write from or to the peer.
     ///
     /// # Errors
     ///
-    /// [`Error::Call`]: the address is none of this provider's, or the vector is full.
+    /// [`Error::Call`]: the address is not of this provider, or the vector is full.
     pub fn introduce(&self, address: &[u8]) -> Result<(), Error> {
         let bytes = padded(address);
         let mut peer = raw::FI_ADDR_UNSPEC;
         let addresses = self.objects.addresses;
-        // SAFETY: the vector is open, the address is followed by zeroes up to any provider's
-        // length, and `peer` is written.
+        // SAFETY: the vector is open, zeroes follow the address up to the maximum length, and the
+        // call writes `peer`.
         let inserted: i32 = unsafe {
             let (at, peer) = (bytes.as_ptr().cast(), &raw mut peer);
             raw::call!(
@@ -314,11 +314,11 @@ impl Endpoint {
         (&raw const self.contexts[index]).cast_mut().cast()
     }
 
-    /// Hands one write to the provider.
+    /// Posts one write.
     ///
     /// # Errors
     ///
-    /// [`OpError`]; nothing was posted then. [`OpError::is_again`]: poll, and try once more.
+    /// [`OpError`] if the write is not posted. With [`OpError::is_again`]: poll, then retry.
     pub fn write(&self, write: &Write) -> Result<(), OpError> {
         let refused = |errno| OpError {
             call: "fi_writemsg",
@@ -353,8 +353,8 @@ impl Endpoint {
             flags |= raw::FI_REMOTE_CQ_DATA;
         }
         let endpoint = self.objects.endpoint;
-        // SAFETY: the endpoint is open and enabled. The payload was found to lie inside a source
-        // that lives until the endpoint is closed, and so does the context.
+        // SAFETY: the endpoint is open and enabled. The payload is inside a source; source and
+        // context live until the endpoint is closed.
         let code: isize = unsafe {
             raw::call!(
                 (*endpoint).rma,
@@ -368,7 +368,7 @@ impl Endpoint {
     }
 }
 
-/// An address, and zeroes behind it up to any provider's length.
+/// Pads an address with zeroes to the maximum length.
 fn padded(address: &[u8]) -> [u8; ADDRESS_BYTES] {
     let mut padded = [0; ADDRESS_BYTES];
     let n = address.len().min(ADDRESS_BYTES);
@@ -383,14 +383,14 @@ impl Drop for Endpoint {
             queue,
             addresses,
         } = self.objects;
-        // SAFETY: each is null or open, and this is their last use; the endpoint goes before what
-        // it is bound to.
+        // SAFETY: each object is null or open, and this is its last use. The endpoint is closed
+        // before the objects bound to it.
         let closed = unsafe {
             let closed = close(endpoint.cast());
             closed && close(queue.cast()) && close(addresses.cast())
         };
         if !closed {
-            // The provider may still touch what it was given: that stays for good.
+            // The provider may still use this memory, so leak it.
             std::mem::forget(std::mem::take(&mut self.contexts));
             std::mem::forget(std::mem::take(&mut self.windows));
             std::mem::forget(std::mem::take(&mut self.sources));

@@ -1,4 +1,4 @@
-//! One way to use one NIC, and its limits.
+//! An info: one way to use a NIC, with its limits.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use super::library::{Ofi, text};
 use crate::error::Error;
 use crate::raw;
 
-/// Which NIC, by what its provider calls it.
+/// Selects a NIC by the provider's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
     /// The provider, as `fi_info` lists it: `efa`, `tcp;ofi_rxm`.
     pub provider: String,
-    /// Its domain: `rdmap0s6-rdm`, `lo`.
+    /// Name of the domain: `rdmap0s6-rdm`, `lo`.
     pub domain: Option<String>,
-    /// An address of this machine.
+    /// IP address on this machine.
     pub address: Option<String>,
 }
 
 impl Place {
-    /// Wherever this provider runs.
+    /// Selects any NIC of a provider.
     #[must_use]
     pub fn of(provider: &str) -> Self {
         Place {
@@ -38,37 +38,37 @@ impl Place {
     }
 }
 
-/// What a provider can do with a NIC. Of what it can hold, 0 means that it does not say.
+/// Capabilities of a provider on a NIC. A limit of 0 means unknown.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes that a write brings to the peer's completion, beside its payload: 4 or 8.
+    /// Bytes of immediate data of a write: 4 or 8.
     pub data_bytes: usize,
-    /// Whether writes of one endpoint to one peer arrive in the order in which they were posted.
+    /// True if writes of one endpoint to one peer arrive in posting order.
     pub keeps_order: bool,
-    /// Whether each write that arrives with data uses up a receive.
+    /// True if each arriving write with data consumes a receive.
     pub wants_receives: bool,
-    /// Whether memory that is sent from must be registered.
+    /// True if sources must be registered.
     pub registers_sources: bool,
-    /// Operations that an endpoint can have under way.
+    /// Maximum number of outstanding operations of an endpoint.
     pub send_depth: usize,
-    /// Receives that an endpoint can hold.
+    /// Maximum number of posted receives of an endpoint.
     pub receive_depth: usize,
-    /// Endpoints that the domain can hold.
+    /// Maximum number of endpoints of a domain.
     pub endpoints: usize,
-    /// Completion queues that the domain can hold.
+    /// Maximum number of completion queues of a domain.
     pub completion_queues: usize,
-    /// Regions that the domain can hold.
+    /// Maximum number of regions of a domain.
     pub regions: usize,
-    /// Longest write in bytes.
+    /// Maximum length of a write, in bytes.
     pub longest: usize,
-    /// Gbit/s of the link, where the provider says.
+    /// Link speed in Gbit/s, if reported.
     pub gbps: Option<u64>,
     mode: u64,
     mr_mode: i32,
     pub(super) key_bytes: usize,
 }
 
-/// See the module.
+/// One way to use a NIC, as a provider offers it.
 pub struct Info {
     ofi: Arc<Ofi>,
     raw: NonNull<raw::fi_info>,
@@ -77,19 +77,19 @@ pub struct Info {
     limits: Limits,
 }
 
-// SAFETY: the structure is read alone once it is made, and freed by whoever drops it last; the
-// functions that are handed it copy what they keep.
+// SAFETY: the structure is read-only after creation, and the last owner frees it. Functions that
+// take it copy what they keep.
 unsafe impl Send for Info {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Info {}
 
 impl Info {
     /// # Safety
     ///
-    /// `raw` was made by this library's `fi_dupinfo` and belongs to nobody else.
+    /// `raw` comes from this library's `fi_dupinfo` and has no other owner.
     pub(super) unsafe fn adopt(ofi: Arc<Ofi>, raw: NonNull<raw::fi_info>) -> Self {
-        // SAFETY: the library makes all parts of it but the NIC's, which may be null; the names are
-        // null or C strings.
+        // SAFETY: the library allocates all parts but the NIC's, which may be null. Names are null
+        // or C strings.
         unsafe {
             let info = raw.as_ref();
             let (tx, rx, domain) = (&*info.tx_attr, &*info.rx_attr, &*info.domain_attr);
@@ -126,25 +126,25 @@ impl Info {
         self.raw
     }
 
-    /// The library.
+    /// Returns the library.
     #[must_use]
     pub fn ofi(&self) -> &Arc<Ofi> {
         &self.ofi
     }
 
-    /// The provider, with its layers: `tcp;ofi_rxm`.
+    /// Returns the provider with its layers: `tcp;ofi_rxm`.
     #[must_use]
     pub fn provider(&self) -> &str {
         &self.provider
     }
 
-    /// What the provider calls the NIC.
+    /// Returns the provider's name of the NIC.
     #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// What the provider can do with it.
+    /// Returns the provider's capabilities on the NIC.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -154,7 +154,7 @@ impl Info {
         self.limits.mr_mode & bit != 0
     }
 
-    /// Whether this project knows how to use it.
+    /// Checks that the info has the features that this project needs.
     pub(super) fn usable(self: Arc<Self>) -> Result<Arc<Self>, Error> {
         let lacks = |lacks: String| Error::Unsupported {
             provider: self.provider.clone(),
@@ -174,7 +174,7 @@ impl Info {
         if self.has_mr_mode(raw::FI_MR_RAW) || key_bytes > 8 {
             return Err(lacks("its keys are longer than 8 bytes".to_owned()));
         }
-        // `FI_MSG_PREFIX`. Other modes are the provider's own business; this one changes its calls.
+        // `FI_MSG_PREFIX` changes the calls. Other modes need nothing from this project.
         if mode & 1 << 58 != 0 {
             return Err(lacks("it wants room before every message".to_owned()));
         }
@@ -184,7 +184,7 @@ impl Info {
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: made by this library, and ours alone.
+        // SAFETY: the library allocated it, and this is its only owner.
         unsafe { (self.ofi.api().freeinfo)(self.raw.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Finding libfabric, and what its providers offer.
+//! Loads libfabric, and finds the offers of its providers.
 
 use std::ffi::{CStr, CString, c_char};
 use std::mem::ManuallyDrop;
@@ -15,45 +15,45 @@ use crate::raw;
 /// The name under which every distribution installs the library.
 const LIBRARY: &str = "libfabric.so.1";
 
-/// The newest interface that is asked for. From 1.18 on, EFA's writes are the device's own.
+/// The newest requested API version. From 1.18 on, EFA's writes are done by the device.
 const NEWEST: u32 = raw::version(1, 18);
 
-/// The oldest that will do: where the layout of the structures was settled.
+/// The oldest accepted version, from which the structures' layout is stable.
 const OLDEST: u32 = raw::version(1, 14);
 
-/// libfabric, opened.
+/// The loaded library.
 pub struct Ofi {
     api: raw::Api,
     version: Version,
-    /// Never unloaded: it has threads and handlers of its own, which are not made to be unloaded.
+    /// Never unloaded: its threads and handlers do not support that.
     _library: ManuallyDrop<Library>,
 }
 
 impl Ofi {
-    /// Opens libfabric.
+    /// Loads libfabric under its standard name.
     ///
     /// # Errors
     ///
-    /// [`Error::NoLibrary`] when this machine has none, [`Error::MissingSymbol`] when what is there
-    /// is something else, [`Error::TooOld`].
+    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::MissingSymbol`] if the file is another
+    /// library, [`Error::TooOld`].
     pub fn load() -> Result<Arc<Self>, Error> {
         Self::load_from(LIBRARY)
     }
 
-    /// Opens libfabric under another file name.
+    /// Loads libfabric from `file`.
     ///
     /// # Errors
     ///
-    /// As [`Ofi::load`].
+    /// Same as [`Ofi::load`].
     pub fn load_from(file: &str) -> Result<Arc<Self>, Error> {
-        // SAFETY: loading runs the library's initialisers; libfabric's only set up its own tables.
+        // SAFETY: loading runs the library's initialisers; libfabric's only set up its tables.
         let library = unsafe { Library::new(file) }.map_err(|error| Error::NoLibrary {
             detail: error.to_string(),
         })?;
         let library = ManuallyDrop::new(library);
-        // SAFETY: the file goes by libfabric's versioned name, and is never unloaded.
+        // SAFETY: the file has libfabric's versioned name, and is never unloaded.
         let api = unsafe { raw::Api::from_library(&library, file) }?;
-        // SAFETY: the function takes nothing and returns a number.
+        // SAFETY: the function takes no argument and returns a number.
         let version = Version(unsafe { (api.version)() });
         if version.0 < OLDEST {
             return Err(Error::TooOld {
@@ -79,10 +79,10 @@ impl Ofi {
         &self.api
     }
 
-    /// libfabric's text for an error number (above 0).
+    /// Returns libfabric's text for an error number above 0.
     #[must_use]
     pub fn strerror(&self, errno: i32) -> String {
-        // SAFETY: the text is static, or null where there is none.
+        // SAFETY: the text is static, or null for an unknown number.
         unsafe { text((self.api.strerror)(errno)) }.unwrap_or_else(|| "unknown".to_owned())
     }
 
@@ -103,12 +103,12 @@ impl Ofi {
         }
     }
 
-    /// How the NIC at `place` can be used with reliable writes that carry data. The first way that
-    /// the provider offers.
+    /// Returns the provider's first offer for the NIC at `place` with reliable writes that carry
+    /// immediate data.
     ///
     /// # Errors
     ///
-    /// [`Error::NoProvider`] and [`Error::NoNic`] name what there is; [`Error::TooOld`];
+    /// [`Error::NoProvider`] and [`Error::NoNic`] name the available choices; [`Error::TooOld`];
     /// [`Error::Unsupported`].
     pub fn find(self: &Arc<Self>, place: &Place) -> Result<Arc<Info>, Error> {
         let provider = &place.provider;
@@ -119,7 +119,7 @@ impl Ofi {
                 needs: "the device writes by itself from 1.18 on",
             });
         }
-        // Some providers take a hint for a wish.
+        // Some providers ignore hints.
         let fits = |i: &Arc<Info>| {
             i.provider() == provider && place.domain.as_ref().is_none_or(|d| d == i.domain())
         };
@@ -153,20 +153,20 @@ impl Ofi {
         })
     }
 
-    /// Everything that fits `place`; of no provider in particular where it names none.
+    /// Returns all offers for `place`; of all providers if it names none.
     fn query(self: &Arc<Self>, place: &Place) -> Result<Vec<Arc<Info>>, Error> {
         let failed = |code: i32, what: &str| {
             self.failed("fi_getinfo", code.into(), &place.provider, what.to_owned())
         };
-        // SAFETY: of null, the function makes an empty structure with all its parts.
+        // SAFETY: from null, the function allocates an empty structure with all its parts.
         let hints = unsafe { (self.api.dupinfo)(ptr::null()) };
         let hints = NonNull::new(hints).ok_or_else(|| failed(libc::ENOMEM, "allocating hints"))?;
-        // SAFETY: just made, and given to nobody else; freed when `hints` goes.
+        // SAFETY: the structure is new, and `hints` is its only owner, which frees it.
         let hints = unsafe { Info::adopt(Arc::clone(self), hints) };
         let c_text = |s: &str| CString::new(s).map_err(|_| failed(libc::EINVAL, "reading names"));
         let node = place.address.as_deref().map(c_text).transpose()?;
-        // SAFETY: every part of the hints was made by the library and is ours alone. Its strings
-        // are freed by the library with `free`, so they are made with `strdup`.
+        // SAFETY: the library allocated every part of the hints, and this is the only owner. The
+        // library frees strings with `free`, so `strdup` allocates them.
         unsafe {
             let raw = hints.raw().as_ptr();
             (*raw).caps = raw::FI_MSG | raw::FI_RMA | raw::FI_WRITE | raw::FI_REMOTE_WRITE;
@@ -192,12 +192,12 @@ impl Ofi {
             Some(n) => (n.as_ptr(), raw::FI_SOURCE),
             None => (ptr::null::<c_char>(), 0),
         };
-        // SAFETY: the hints and the name live through the call, and `list` is written by it.
+        // SAFETY: hints and node name live through the call, which writes `list`.
         let code = unsafe {
             let hints = hints.raw().as_ptr();
             (self.api.getinfo)(version, node, ptr::null(), flags, hints, &raw mut list)
         };
-        // Nothing to be had, or an address that is not this machine's.
+        // No offer, or an address of another machine.
         if code == -libc::ENODATA || code == -libc::ENODEV || code == -libc::EADDRNOTAVAIL {
             return Ok(Vec::new());
         }
@@ -207,7 +207,7 @@ impl Ofi {
         let mut found = Vec::new();
         let mut at = list;
         while let Some(each) = NonNull::new(at) {
-            // SAFETY: a member of the list that was just returned; the copy is ours.
+            // SAFETY: `each` is a member of the returned list; `Info` owns the copy.
             unsafe {
                 at = (*each.as_ptr()).next;
                 if let Some(copy) = NonNull::new((self.api.dupinfo)(each.as_ptr())) {
@@ -215,7 +215,7 @@ impl Ofi {
                 }
             }
         }
-        // SAFETY: the list is ours, and nothing refers to it any more.
+        // SAFETY: this function owns the list, and no reference to it remains.
         unsafe { (self.api.freeinfo)(list) };
         Ok(found)
     }
@@ -227,7 +227,7 @@ impl std::fmt::Debug for Ofi {
     }
 }
 
-/// Whether the address is one of this machine's. Providers do not look before they use it.
+/// Whether the address is on this machine. Providers do not check it before its use.
 fn is_here(address: Option<&str>) -> bool {
     let ip = address.and_then(|a| a.parse::<IpAddr>().ok());
     ip.is_none_or(|ip| UdpSocket::bind((ip, 0)).is_ok())
@@ -243,12 +243,12 @@ fn listed(names: &mut Vec<String>, none: &str) -> String {
     }
 }
 
-/// The text behind a pointer of the library's, if there is one.
+/// Copies a C string of the library; `None` for null.
 ///
 /// # Safety
 ///
-/// Null, or a C string that lives through the call.
+/// `at` must be null, or a C string that lives through the call.
 pub(super) unsafe fn text(at: *const c_char) -> Option<String> {
-    // SAFETY: this function's contract.
+    // SAFETY: the caller guarantees a valid C string.
     (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
 }

@@ -1,12 +1,12 @@
-//! The safe layer.
+//! The safe layer over the raw ABI.
 //!
-//! | object | what it is |
+//! | object | purpose |
 //! | --- | --- |
 //! | [`Ofi`] | the library |
-//! | [`Info`] | one way to use one NIC, as a provider offers it, with its limits |
-//! | [`Domain`] | the NIC, opened |
-//! | [`Mr`] | memory that operations may read from |
-//! | [`Endpoint`] | an endpoint with its completion queue, its peer, and windows the peer writes |
+//! | [`Info`] | one way to use a NIC, as a provider offers it, with its limits |
+//! | [`Domain`] | an opened NIC |
+//! | [`Mr`] | source memory of writes |
+//! | [`Endpoint`] | an endpoint with its completion queue, its peer, and the peer's windows |
 
 mod domain;
 mod endpoint;

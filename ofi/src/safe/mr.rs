@@ -1,4 +1,4 @@
-//! Memory that operations reach.
+//! Memory for operations, and its registration.
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
@@ -14,35 +14,35 @@ use crate::raw;
 ///
 /// # Safety
 ///
-/// `addr..addr + len` stays mapped for as long as the object lives, wherever the object is moved,
-/// and no Rust reference to bytes of it exists while somebody who was told of it may write them.
+/// `addr..addr + len` must stay mapped while the object lives, even if the object moves. No Rust
+/// reference to these bytes may exist while a NIC or a peer may write them.
 #[expect(clippy::len_without_is_empty, reason = "there is always memory")]
 pub unsafe trait Memory: Send + Sync {
-    /// Where it begins.
+    /// Returns the first address.
     fn addr(&self) -> NonNull<u8>;
-    /// How long it is in bytes, at least 1.
+    /// Returns the length in bytes, at least 1.
     fn len(&self) -> usize;
 }
 
-/// What a peer has to know of memory in order to write it.
+/// Remote access data of a region, for the peer's writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRegion {
-    /// What to count offsets from.
+    /// Base for offsets.
     pub addr: u64,
     /// Length in bytes.
     pub len: u64,
-    /// The leave to write it.
+    /// Key that permits writes.
     pub key: u64,
 }
 
-/// Memory that is sent from. It is registered where the provider wants that.
+/// Source memory of writes, registered if the provider requires it.
 pub struct Mr {
-    // Before what it refers to.
+    // Dropped before the domain.
     registered: Registered,
     domain: Arc<Domain>,
 }
 
-/// A registration, if there is one, and the memory, which outlives it.
+/// A registration, if there is one, with its memory, which outlives the registration.
 pub(super) struct Registered {
     raw: *mut raw::fid_mr,
     memory: Arc<dyn Memory>,
@@ -50,16 +50,16 @@ pub(super) struct Registered {
 
 // SAFETY: a registration belongs to a domain that any thread may use.
 unsafe impl Send for Registered {}
-// SAFETY: as above: its descriptor is read alone.
+// SAFETY: as for Send; the descriptor is read-only.
 unsafe impl Sync for Registered {}
 
 impl Registered {
     fn descriptor(&self) -> *mut c_void {
-        // SAFETY: null or open.
+        // SAFETY: the pointer is null or an open registration.
         unsafe { self.raw.as_ref() }.map_or(ptr::null_mut(), |mr| mr.mem_desc)
     }
 
-    /// What a peer has to know of it.
+    /// Returns the remote access data for a peer.
     pub fn remote(&self, by_address: bool) -> RemoteRegion {
         RemoteRegion {
             addr: if by_address {
@@ -68,7 +68,7 @@ impl Registered {
                 0
             },
             len: self.memory.len() as u64,
-            // SAFETY: null or open.
+            // SAFETY: the pointer is null or an open registration.
             key: unsafe { self.raw.as_ref() }.map_or(0, |mr| mr.key),
         }
     }
@@ -76,17 +76,16 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: null, or open and used by no endpoint any more: those keep it until they are
-        // closed.
+        // SAFETY: null, or open and unused: endpoints hold the registration until they are closed.
         if !unsafe { close(self.raw.cast()) } {
-            // Somebody may still reach it: it stays mapped for good.
+            // The provider may still use the memory, so leak it.
             std::mem::forget(Arc::clone(&self.memory));
         }
     }
 }
 
 impl Mr {
-    /// Of all of `memory`; `key` counts where the provider leaves it to its user.
+    /// Registers `memory` as a source, if required; with `key`, unless the provider chooses keys.
     ///
     /// # Errors
     ///
@@ -108,7 +107,7 @@ impl Mr {
         }))
     }
 
-    /// The address and descriptor of `len` bytes at `offset`, if they lie inside.
+    /// Returns address and descriptor of `len` bytes at `offset`, if they are in range.
     pub(super) fn slice(&self, offset: usize, len: usize) -> Option<(*mut u8, *mut c_void)> {
         let end = offset.checked_add(len)?;
         let memory = &self.registered.memory;
@@ -116,7 +115,7 @@ impl Mr {
         (end <= memory.len()).then(|| (at, self.registered.descriptor()))
     }
 
-    /// Whether it belongs to this domain.
+    /// Whether the memory belongs to this domain.
     pub(super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
         Arc::ptr_eq(&self.domain, domain)
     }
@@ -133,7 +132,7 @@ impl std::fmt::Debug for Mr {
     }
 }
 
-/// Registers memory; for an endpoint alone where the provider works like that.
+/// Registers memory; bound to `endpoint` if the provider requires that.
 pub(super) fn register(
     domain: &Arc<Domain>,
     memory: Arc<dyn Memory>,
@@ -156,11 +155,11 @@ pub(super) fn register(
         iov_base: addr.as_ptr().cast(),
         iov_len: len,
     };
-    // Newer libraries read more where a flag says so; zeroes are what an older program means.
+    // Newer libraries read more fields if a flag is set; zeroes select the old behaviour.
     let mut attr = std::mem::MaybeUninit::<[raw::fi_mr_attr; 2]>::zeroed();
     let first = attr.as_mut_ptr().cast::<raw::fi_mr_attr>();
     let mut raw = ptr::null_mut();
-    // SAFETY: all zeroes are an `fi_mr_attr`; `range` lives through the call, which copies it.
+    // SAFETY: all zeroes are a valid `fi_mr_attr`; the call copies `range`.
     let code = unsafe {
         (*first).mr_iov = &raw const range;
         (*first).iov_count = 1;
@@ -175,7 +174,7 @@ pub(super) fn register(
     }
     let registered = Registered { raw, memory };
     if !endpoint.is_null() && info.has_mr_mode(raw::FI_MR_ENDPOINT) {
-        // SAFETY: both are open; the table is the provider's.
+        // SAFETY: both objects are open, with the provider's tables.
         unsafe {
             let (fid, ops) = (raw.cast(), (*raw).fid.ops);
             let code = raw::call!(ops, bind(fid, endpoint.cast(), 0));

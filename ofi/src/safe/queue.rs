@@ -1,4 +1,4 @@
-//! The completion queue of an endpoint: what has come to pass, what failed, and sleeping.
+//! The completion queue of an endpoint: completions, errors, and waiting.
 
 use std::ffi::{c_char, c_void};
 use std::os::fd::RawFd;
@@ -9,49 +9,49 @@ use super::library::text;
 use crate::error::OpError;
 use crate::raw;
 
-/// Completions that are read at a time.
+/// Maximum number of completions per read.
 const READ: usize = 32;
 
-/// What is said of a queue that had no room for what completed.
+/// Error text of a queue overrun.
 const FULL: &str = "the completion queue is full, and completions are lost";
 
-/// What has come to pass.
+/// Result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// A write has gone, and its memory is free.
+    /// A write is complete, and its source is free.
     Sent {
-        /// Which.
+        /// Number of the send.
         send: usize,
     },
-    /// A write of the peer has landed.
+    /// A write of the peer has arrived.
     Arrived {
-        /// What it brought.
+        /// Immediate data of the write.
         data: u64,
-        /// Its length, where the provider says: a promise of none.
+        /// Length if the provider reports it; not guaranteed.
         len: usize,
     },
 }
 
-/// [`Outcome`], and the receive that it used up.
+/// An [`Outcome`], with the consumed receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// What it is.
+    /// The result.
     pub outcome: Outcome,
-    /// The receive that has to be posted again.
+    /// The consumed receive, to be posted again.
     pub receive: Option<usize>,
 }
 
-/// An operation that failed, or the whole endpoint.
+/// Error of an operation, or of the whole endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {text} ({errno}){detail}")]
 pub struct Failed {
-    /// The write, or the call.
+    /// The failed operation or call.
     pub what: &'static str,
     /// libfabric's error number.
     pub errno: i32,
     /// libfabric's text for it.
     pub text: String,
-    /// The provider's own words, in brackets, if it has any.
+    /// The provider's text in brackets, or empty.
     pub detail: String,
 }
 
@@ -62,7 +62,7 @@ impl Endpoint {
         (at < self.contexts.len()).then_some(at)
     }
 
-    /// Posts a receive for a write with data, numbered from 0.
+    /// Posts receive number `receive`, from 0, for a write with data.
     ///
     /// # Errors
     ///
@@ -78,8 +78,8 @@ impl Endpoint {
         }
         let context = self.context(self.sends + receive);
         let (none, anybody) = (ptr::null_mut(), raw::FI_ADDR_UNSPEC);
-        // SAFETY: the endpoint is open; a receive of nothing has no memory but its context, which
-        // lives until the endpoint is closed.
+        // SAFETY: the endpoint is open. A receive of zero bytes uses only its context, which lives
+        // until the endpoint is closed.
         let code: isize = unsafe {
             raw::call!(
                 (*endpoint).msg,
@@ -92,11 +92,11 @@ impl Endpoint {
         }
     }
 
-    /// Lets the provider work, and hands what has completed to `sink`. Returns how much.
+    /// Drives the provider's progress, and passes completions to `sink`. Returns their number.
     ///
     /// # Errors
     ///
-    /// [`Failed`]: an operation, or the queue itself. What completed before it was handed out.
+    /// [`Failed`]: an operation or the queue failed. Earlier completions were passed to `sink`.
     pub fn poll(&self, sink: &mut dyn FnMut(Completion)) -> Result<usize, Failed> {
         let mut entries = [raw::fi_cq_data_entry {
             op_context: ptr::null_mut(),
@@ -106,8 +106,7 @@ impl Endpoint {
             data: 0,
         }; READ];
         let queue = self.objects.queue;
-        // SAFETY: the queue is open, and as many entries of its format are written as there is
-        // room for.
+        // SAFETY: the queue is open; the call writes at most `READ` entries of the queue's format.
         let code: isize =
             unsafe { raw::call!((*queue).ops, read(queue, entries.as_mut_ptr().cast(), READ)) };
         if code == -(libc::EAGAIN as isize) {
@@ -137,7 +136,7 @@ impl Endpoint {
         Ok(n)
     }
 
-    /// What is known of a read that failed.
+    /// Builds the error of a failed read.
     fn failure(&self, errno: i32) -> Failed {
         let ofi = self.domain().info().ofi();
         let plain = |what, errno| Failed {
@@ -152,11 +151,11 @@ impl Endpoint {
             _ => return plain("fi_cq_read", errno),
         }
         let queue = self.objects.queue;
-        // Twice the room: newer libraries write more.
+        // Twice the size: newer libraries write longer entries.
         let mut entry = std::mem::MaybeUninit::<[raw::fi_cq_err_entry; 2]>::zeroed();
         let first = entry.as_mut_ptr().cast::<raw::fi_cq_err_entry>();
-        // SAFETY: the queue is open; all zeroes are an entry, which says that there is no room for
-        // the provider's own data.
+        // SAFETY: the queue is open; all zeroes are a valid entry without a buffer for the
+        // provider's data.
         let entry = unsafe {
             match raw::call!((*queue).ops, readerr(queue, first, 0)) {
                 1 => first.read(),
@@ -170,7 +169,7 @@ impl Endpoint {
             None => "a write of the peer failed",
         };
         let mut words = [0 as c_char; 128];
-        // SAFETY: the queue is open, and the text is cut to the room it has.
+        // SAFETY: the queue is open, and the call truncates the text to its buffer.
         let detail = unsafe {
             let (code, data, at) = (entry.prov_errno, entry.err_data, words.as_mut_ptr());
             let say = (*(*queue).ops).strerror;
@@ -184,19 +183,19 @@ impl Endpoint {
         failed
     }
 
-    /// A descriptor that is readable when [`Endpoint::poll`] has something to do, where the
-    /// provider has one. It stays open as long as the endpoint.
+    /// Returns a descriptor that is readable when [`Endpoint::poll`] has work, if the provider has
+    /// one. It stays open as long as the endpoint.
     #[must_use]
     pub fn wait_fd(&self) -> Option<RawFd> {
         self.wait_fd
     }
 
-    /// Before a sleep on the descriptor: false where there is something to poll after all.
+    /// Whether a wait on the descriptor is safe; false if completions are pending.
     #[must_use]
     pub fn may_sleep(&self) -> bool {
         let mut queue: *mut raw::fid = self.objects.queue.cast();
         let fabric = self.domain().fabric();
-        // SAFETY: both are open.
+        // SAFETY: queue and fabric are open.
         unsafe {
             (*(*fabric).ops)
                 .trywait

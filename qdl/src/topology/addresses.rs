@@ -1,4 +1,4 @@
-//! The addresses of this machine's network interfaces: the one thing sysfs does not have.
+//! Addresses of this machine's network interfaces, which sysfs does not contain.
 
 use std::{
     collections::BTreeMap,
@@ -10,43 +10,43 @@ use std::{
 
 use super::TopologyError;
 
-/// Addresses of each network interface, IPv4 first, without link-local ones.
+/// Addresses of each network interface, IPv4 first, without link-local addresses.
 pub type Addresses = BTreeMap<String, Vec<IpAddr>>;
 
-/// Asks the system.
+/// Reads the addresses of this machine from the system.
 ///
 /// # Errors
-/// What `getifaddrs` says.
+/// The system call `getifaddrs` fails.
 pub fn interface_addresses() -> io::Result<Addresses> {
     let mut first: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: `first` is a valid place for the pointer the call returns.
+    // SAFETY: `first` is a valid place for the returned pointer.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let mut found = Addresses::new();
     let mut next = first;
     while !next.is_null() {
-        // SAFETY: `next` is `first` or a `ifa_next` of its list, which lives until `freeifaddrs`
+        // SAFETY: `next` is `first` or an `ifa_next` of its list, which lives until `freeifaddrs`
         // below.
         let entry = unsafe { &*next };
         next = entry.ifa_next;
         if entry.ifa_name.is_null() || entry.ifa_addr.is_null() {
             continue;
         }
-        // SAFETY: not null, and the system's names end with a zero byte.
+        // SAFETY: the pointer is not null, and the system ends names with a zero byte.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-        // SAFETY: not null; every kind of socket address begins with its family.
+        // SAFETY: the pointer is not null; every socket address begins with its family.
         let family = i32::from(unsafe { (*entry.ifa_addr).sa_family });
         let address = match family {
             libc::AF_INET => {
-                // SAFETY: an address of this family is a `sockaddr_in`; it need not be aligned as
-                // one.
+                // SAFETY: an address of this family is a `sockaddr_in`; the read does not require
+                // alignment.
                 let a = unsafe { ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in>()) };
                 IpAddr::V4(Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr)))
             }
             libc::AF_INET6 => {
-                // SAFETY: an address of this family is a `sockaddr_in6`; it need not be aligned as
-                // one.
+                // SAFETY: an address of this family is a `sockaddr_in6`; the read does not require
+                // alignment.
                 let a = unsafe { ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in6>()) };
                 IpAddr::V6(Ipv6Addr::from(a.sin6_addr.s6_addr))
             }
@@ -57,16 +57,16 @@ pub fn interface_addresses() -> io::Result<Addresses> {
             found.entry(name).or_default().push(address);
         }
     }
-    // SAFETY: `first` came from `getifaddrs`, and nothing points into the list any more.
+    // SAFETY: `first` came from `getifaddrs`, and no pointer into the list remains.
     unsafe { libc::freeifaddrs(first) };
     found.values_mut().for_each(|list| list.sort_unstable());
     Ok(found)
 }
 
-/// Reads a file of addresses: lines of an interface and its addresses, comma between.
+/// Parses a file of addresses: lines with an interface and its addresses, separated by commas.
 ///
 /// # Errors
-/// [`TopologyError::AddressFile`] with the line that makes no sense.
+/// [`TopologyError::AddressFile`] if a line is malformed; it names the line.
 pub fn parse_addresses(text: &str) -> Result<Addresses, TopologyError> {
     let mut all = Addresses::new();
     for (i, line) in text.lines().enumerate() {

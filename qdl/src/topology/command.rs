@@ -1,4 +1,4 @@
-//! What `topology` of the programs prints.
+//! The command `topology`: prints this machine's topology or a configuration for it.
 
 use std::{
     fs,
@@ -7,34 +7,34 @@ use std::{
 
 use super::{Addresses, Fabric, Topology, TopologyError, parse_addresses};
 
-/// Whose configuration is printed.
+/// Program whose configuration is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// A frontend's.
+    /// The frontend.
     Frontend,
-    /// An accelerator's.
+    /// The accelerator.
     Accelerator,
 }
 
-/// What is printed.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// A table for people.
+    /// A table.
     #[default]
     Matrix,
-    /// Everything that was read, as JSON.
+    /// The topology as JSON.
     Json,
-    /// A configuration that runs here; with `tcp` over sockets alone.
+    /// A configuration that runs on this machine.
     Yaml {
-        /// Also where there are RDMA devices.
+        /// Use sockets even with RDMA devices.
         tcp: bool,
     },
 }
 
-/// What the command prints of this machine, or of the one below `root`.
+/// Returns the output of the command for this machine, or for the machine below `root`.
 ///
 /// # Errors
-/// [`TopologyError`] says what of the machine cannot be read.
+/// [`TopologyError`] if a part of the machine is unreadable; it names the part.
 pub fn command(node: Node, form: Form, root: Option<&PathBuf>) -> Result<String, TopologyError> {
     let topology = match root {
         None => Topology::of_this_machine()?,
@@ -54,7 +54,7 @@ pub fn command(node: Node, form: Form, root: Option<&PathBuf>) -> Result<String,
         ("", _) | (_, Some(_)) => "node",
         (host, None) => host,
     };
-    // Both programs on one machine are two nodes.
+    // Two programs on one machine are two nodes.
     Ok(match node {
         Node::Frontend => topology.frontend_yaml(&format!("{host}-frontend"), fabric),
         Node::Accelerator => topology.accelerator_yaml(&format!("{host}-accelerator"), fabric),
@@ -62,11 +62,11 @@ pub fn command(node: Node, form: Form, root: Option<&PathBuf>) -> Result<String,
 }
 
 impl Topology {
-    /// The machine whose `sys` lies below `root`, with the addresses in `root/addresses` where that
-    /// file is there: lines of `INTERFACE ADDRESS,ADDRESS`.
+    /// Reads the machine whose `sys` is below `root`, with the addresses in `root/addresses` if
+    /// that file exists: lines of `INTERFACE ADDRESS,ADDRESS`.
     ///
     /// # Errors
-    /// [`TopologyError`]: a folder that must be there is not, or a line of the addresses is wrong.
+    /// [`TopologyError`]: a required folder is missing, or a line of the addresses is malformed.
     pub fn below(root: &Path) -> Result<Self, TopologyError> {
         let file = root.join("addresses");
         let Ok(text) = fs::read_to_string(&file) else {
@@ -102,7 +102,7 @@ mod tests {
     fn this_machine_is_shown() {
         match command(Node::Accelerator, Form::Matrix, None) {
             Ok(text) => assert!(text.contains("NUMA"), "{text}"),
-            // A container need not have it.
+            // A container may have no sysfs.
             Err(e) => assert!(!Path::new("/sys/devices").exists(), "{e}"),
         }
     }

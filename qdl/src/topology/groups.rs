@@ -1,24 +1,24 @@
-//! Which NICs serve which GPU: those nearest to it by the PCIe path. GPUs that have the same
-//! nearest NICs share them out, so that no NIC serves two while another serves none.
+//! Assigns NICs to GPUs: each GPU gets its nearest NICs by PCIe path. GPUs with the same nearest
+//! NICs divide them, so that no NIC serves two GPUs while another serves none.
 
 use super::{Nearness, Topology};
 
-/// NICs that belong together.
+/// NICs that serve one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicGroup {
-    /// Index of the GPU they serve; `None` on a machine without one.
+    /// Index of the GPU; `None` on a machine without GPUs.
     pub gpu: Option<usize>,
-    /// NUMA node, where it is known.
+    /// NUMA node, if known.
     pub numa: Option<u32>,
     /// Indices of the NICs.
     pub nics: Vec<usize>,
-    /// How near they are to the GPU.
+    /// Distance class between the GPU and the NICs.
     pub nearness: Option<Nearness>,
 }
 
 impl Topology {
-    /// Indices of the NICs that samples should go by: the RDMA devices that are up, or, where there
-    /// is none, the network interfaces that are up.
+    /// Returns the indices of the NICs for samples: RDMA devices that are up or, without any,
+    /// network interfaces that are up.
     pub fn usable_nics(&self) -> Vec<usize> {
         let up = |rdma: bool| {
             let nics = self.nics.iter().enumerate();
@@ -29,7 +29,7 @@ impl Topology {
         if rdma.is_empty() { up(false) } else { rdma }
     }
 
-    /// The NICs of each GPU; without GPUs, those of each NUMA node.
+    /// Returns the NICs of each GPU; without GPUs, the NICs of each NUMA node.
     pub fn nic_groups(&self) -> Vec<NicGroup> {
         let usable = self.usable_nics();
         if self.gpus.is_empty() {
@@ -77,7 +77,7 @@ impl Topology {
         groups
     }
 
-    /// The GPU whose group a NIC is in; the first where several share it.
+    /// Returns the GPU that a NIC serves; the first of several.
     pub fn gpu_of(&self, nic: usize) -> Option<usize> {
         let groups = self.nic_groups();
         groups
@@ -86,7 +86,7 @@ impl Topology {
             .and_then(|g| g.gpu)
     }
 
-    /// A warning where a thread that serves a NIC is pinned to cores of another NUMA node.
+    /// Returns a warning if a NIC's thread is pinned to cores of another NUMA node.
     pub fn pinning_warning(&self, nic: &str, cpus: &[usize]) -> Option<String> {
         let found = self
             .nics
@@ -103,8 +103,8 @@ impl Topology {
     }
 }
 
-/// Near enough alike to belong to one group: without a switch in common everything of a node goes
-/// through the CPU, whichever of its host bridges it comes in by.
+/// Merges distance classes that form one group: without a common switch, all paths of a NUMA node
+/// go through the CPU, whichever host bridge they use.
 fn rank(n: Nearness) -> Nearness {
     if n == Nearness::Phb {
         Nearness::Node
@@ -113,8 +113,8 @@ fn rank(n: Nearness) -> Nearness {
     }
 }
 
-/// The part of `set` that falls to the `mine`th of `of`: neighbours, shared out as evenly as can
-/// be; with fewer NICs than GPUs, one each, shared.
+/// The part of `set` for member `mine` of `of`: contiguous and as equal as possible; with fewer
+/// NICs than members, one shared NIC.
 fn share(set: &[usize], mine: usize, of: usize) -> Vec<usize> {
     let n = set.len();
     if n < of {
@@ -130,8 +130,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Shares cover the set; with enough NICs nobody
-        /// shares one, and shares differ by one at most.
+        /// Shares cover the set; with enough NICs they are disjoint, and sizes differ by one at
+        /// most.
         #[test]
         fn shares_are_even(n in 1usize..40, of in 1usize..12) {
             let set: Vec<_> = (0..n).collect();

@@ -1,4 +1,4 @@
-//! What a NIC sends over, as far as sysfs tells.
+//! Link layers of NICs, as far as sysfs shows them.
 //!
 //! ```text
 //!   sys/class/net/eth0/      type uevent device/driver wireless lower_eth1
@@ -19,14 +19,14 @@ const RAW_IP: u32 = 519;
 const LOOPBACK: u32 = 772;
 const IEEE80211: std::ops::RangeInclusive<u32> = 801..=803;
 
-/// Drivers that look like Ethernet, and cross PCIe or Thunderbolt.
+/// Drivers that look like Ethernet, but use PCIe or Thunderbolt.
 const NO_ETHERNET: [&str; 2] = ["ntb_netdev", "thunderbolt-net"];
 
-/// A bond over VLANs over a bridge: no deeper.
+/// Maximum depth of stacked interfaces: a bond over VLANs over a bridge.
 const DEEPEST: usize = 4;
 
-/// What each of these NICs sends over. One that listens on every address of the machine is left
-/// out: which way is taken is settled by who connects.
+/// Returns the link layer of each NIC. Leaves out a NIC that listens on all addresses: the peer's
+/// choice of address determines its link.
 pub fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
     let each = nics.iter().zip(0u16..).filter_map(|(config, nic)| {
         let root = Path::new("/");
@@ -41,8 +41,8 @@ pub fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
     each.collect()
 }
 
-/// The NIC of a libfabric provider: its address says where it lies, or the name of its domain,
-/// which is an interface's or a device's with most providers.
+/// Link of a libfabric NIC: found by its address, or by its domain's name, which most providers
+/// take from an interface or a device.
 fn of_provider(root: &Path, ofi: &OfiKeys) -> (String, LinkLayer) {
     if let Some(address) = ofi.address {
         return of_address(root, address);
@@ -62,23 +62,23 @@ fn of_provider(root: &Path, ofi: &OfiKeys) -> (String, LinkLayer) {
     (domain.to_owned(), layer)
 }
 
-/// The interface of an address, and its link layer.
+/// The interface of an address, with its link layer.
 fn of_address(root: &Path, address: IpAddr) -> (String, LinkLayer) {
     match LinkWatch::of_address(address).interface() {
         Some(name) => (name.to_owned(), of_interface(root, name)),
-        // 127.0.0.2 is on no interface's list, and on this machine all the same.
+        // 127.0.0.2 is local, but in no interface's list.
         None if address.is_loopback() => ("lo".to_owned(), LinkLayer::Loopback),
         None => (address.to_string(), LinkLayer::Unknown),
     }
 }
 
-/// A network interface's.
+/// Link layer of a network interface.
 fn of_interface(root: &Path, name: &str) -> LinkLayer {
     hardware(root, name).1
 }
 
-/// The interface on hardware that a bond, a VLAN or a bridge lies over, and its link layer: the
-/// first by name whose layer is permitted. Itself, where it is on hardware or over none such.
+/// Returns the hardware interface below a bond, VLAN or bridge, with its link layer: the first by
+/// name with a permitted layer. Returns the interface itself if there is none.
 pub fn hardware(root: &Path, name: &str) -> (String, LinkLayer) {
     below(&root.join("sys/class/net"), name, 0)
 }
@@ -118,8 +118,8 @@ fn below(class: &Path, name: &str, depth: usize) -> (String, LinkLayer) {
     permitted.unwrap_or((name.to_owned(), own))
 }
 
-/// The one of an RDMA device's port. What runs over Ethernet is as good as its interface, which a
-/// software device may have put anywhere.
+/// Link layer of an RDMA device's port. A port over Ethernet has the layer of its interface, which
+/// may be virtual under a software device.
 fn of_port(root: &Path, device: &str, port: u8) -> LinkLayer {
     let folder = root.join(format!("sys/class/infiniband/{device}/ports/{port}"));
     let text = |file: &str| fs::read_to_string(folder.join(file)).ok();

@@ -1,24 +1,24 @@
-//! Does a NIC of this machine say that its link is down?
+//! Reads whether the link of a NIC is down.
 
 use std::{ffi::c_short, fs, io, net::IpAddr, path::PathBuf};
 
 use super::interface_addresses;
 
-/// Asks one NIC. What cannot be asked is not known to be down.
+/// Reads the link state of one NIC. An unreadable state does not count as down.
 #[derive(Clone, Debug)]
 pub struct LinkWatch(Of);
 
 #[derive(Clone, Debug)]
 enum Of {
-    /// A network interface, by name.
+    /// Name of a network interface.
     Interface(String),
-    /// The `state` file of an RDMA device's port.
+    /// Path of the `state` file of an RDMA device's port.
     Port(PathBuf),
     Unknown,
 }
 
 impl LinkWatch {
-    /// The network interface that has this address now.
+    /// Watches the network interface that has this address now.
     pub fn of_address(address: IpAddr) -> Self {
         let all = interface_addresses().unwrap_or_default();
         let mut with_it = all.into_iter().filter(|(_, list)| list.contains(&address));
@@ -29,7 +29,7 @@ impl LinkWatch {
         )
     }
 
-    /// A port of an RDMA device.
+    /// Watches a port of an RDMA device.
     pub fn of_port(device: &str, port: u8) -> Self {
         let port = port.to_string();
         let path: PathBuf = ["/sys/class/infiniband", device, "ports", &port, "state"]
@@ -38,7 +38,7 @@ impl LinkWatch {
         LinkWatch(Of::Port(path))
     }
 
-    /// Name of the interface, where there is one.
+    /// Returns the name if the NIC is a network interface.
     pub fn interface(&self) -> Option<&str> {
         match &self.0 {
             Of::Interface(name) => Some(name),
@@ -46,8 +46,8 @@ impl LinkWatch {
         }
     }
 
-    /// True where the NIC says so, false where it says that it is up, `None` where it cannot be
-    /// asked. Costs a system call or three.
+    /// Returns whether the link is down; `None` if the state is unreadable. Costs one to three
+    /// system calls.
     pub fn is_down(&self) -> Option<bool> {
         match &self.0 {
             Of::Interface(name) => {
@@ -55,7 +55,7 @@ impl LinkWatch {
                 Some(flags & libc::IFF_UP == 0 || flags & libc::IFF_RUNNING == 0)
             }
             Of::Port(path) => {
-                // "4: ACTIVE"; 5 is ACTIVE_DEFER, which still carries what is under way.
+                // "4: ACTIVE"; 5 is ACTIVE_DEFER, which still completes transfers.
                 let state = fs::read_to_string(path).ok()?;
                 let number = state.split(':').next()?.trim().parse::<u8>().ok()?;
                 Some(number < 4)
@@ -66,7 +66,7 @@ impl LinkWatch {
 }
 
 fn interface_flags(name: &str) -> io::Result<c_short> {
-    // SAFETY: all bytes zero is a valid `ifreq`.
+    // SAFETY: all-zero bytes are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -77,12 +77,11 @@ fn interface_flags(name: &str) -> io::Result<c_short> {
     let socket = std::net::UdpSocket::bind(("127.0.0.1", 0))
         .or_else(|_| std::net::UdpSocket::bind(("::1", 0)))?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: `fd` is open through the call, the request
-    // is an `ifreq` whose name ends with a zero byte.
+    // SAFETY: `fd` is open during the call; the name in the request ends with a zero byte.
     if unsafe { libc::ioctl(fd, libc::SIOCGIFFLAGS, &mut request) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has filled in the flags.
+    // SAFETY: the successful call has written the flags.
     Ok(unsafe { request.ifr_ifru.ifru_flags })
 }
 

@@ -1,4 +1,4 @@
-//! Entries of `nics` that stand for several NICs become one for each.
+//! Expands entries of `nics` with a `match` to one entry per NIC.
 //!
 //! ```text
 //!   {ofi: efa, match: "rdmap*", group_by: gpu, slots: 64}
@@ -8,50 +8,50 @@
 //!     {ofi: efa, domain: rdmap95s0-rdm, gpu: 1, slots: 64}       the second's
 //! ```
 //!
-//! NICs of two nodes are paired by their place in `nics`: where both nodes group alike, NIC *i* of
-//! a group goes to NIC *i* of the other node's group.
+//! NICs of two nodes are paired by their position in `nics`: if both nodes use the same grouping,
+//! NIC *i* of a group connects to NIC *i* of the peer's group.
 
 use std::net::IpAddr;
 
 use super::{Nic, NicKind, Topology, TopologyError};
 use crate::config::{GroupBy, NicConfig, NicFabric};
 
-/// Providers over sockets, whose domains are network interfaces.
+/// Socket providers, whose domains are network interfaces.
 const SOCKETS: [&str; 4] = ["tcp", "net", "sockets", "udp"];
 
-/// Why an entry stands for nothing.
+/// Error: an entry cannot be expanded.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSuchNics {
-    /// Nothing fits.
+    /// No NIC matches.
     #[error(
         "nics[{index}].match: {pattern:?} fits {kind} of this machine that is up; there {there}"
     )]
     None {
-        /// Which entry.
+        /// Index of the entry.
         index: usize,
-        /// Its pattern.
+        /// The entry's pattern.
         pattern: String,
-        /// What was looked for.
+        /// The kind of NIC.
         kind: &'static str,
-        /// What there is.
+        /// The names of the available NICs.
         there: String,
     },
-    /// This machine cannot be read.
+    /// The topology of this machine is unreadable.
     #[error("nics[{index}].match: {source}")]
     Topology {
-        /// Which entry.
+        /// Index of the entry.
         index: usize,
-        /// Why.
+        /// The reason.
         source: TopologyError,
     },
 }
 
-/// What the entries of this machine's configuration stand for, each with the index of the entry
-/// that it came from. `feeds_gpus`: they are an accelerator's. The machine is looked at where an
-/// entry has a `match` alone.
+/// Expands the entries of this machine's configuration, and returns each with the index of its
+/// original entry. `feeds_gpus` is true for an accelerator. Reads the topology only if an entry has
+/// a `match`.
 ///
 /// # Errors
-/// [`NoSuchNics`] names the entry.
+/// [`NoSuchNics`] if an entry matches no NIC or the topology is unreadable; it names the entry.
 pub fn spell_out(
     nics: &[NicConfig],
     feeds_gpus: bool,
@@ -64,7 +64,7 @@ pub fn spell_out(
     machine.spell_out(nics, feeds_gpus)
 }
 
-/// A NIC as an entry names it.
+/// A NIC with its name and address for an entry.
 struct Named {
     nic: Nic,
     name: String,
@@ -72,7 +72,7 @@ struct Named {
 }
 
 impl Topology {
-    /// As [`spell_out`], on this machine.
+    /// Expands entries as [`spell_out`] does, on this machine.
     ///
     /// # Errors
     /// [`NoSuchNics::None`].
@@ -101,7 +101,7 @@ impl Topology {
     ) -> Result<Vec<NicConfig>, NoSuchNics> {
         let (kind, there) = self.named(entry);
         let fitting = there.iter().filter(|n| {
-            // By the device's name or by its domain's.
+            // Match the device's name or its domain's name.
             fits(pattern, &n.name) || fits(pattern, &n.nic.name)
         });
         let fitting: Vec<_> = fitting.collect();
@@ -149,7 +149,7 @@ impl Topology {
         Ok(order.into_iter().map(one).collect())
     }
 
-    /// What this entry's fabric can use of what is up, and what that is called.
+    /// The NICs that are up and usable by the entry's fabric; and the kind's name for an error.
     fn named(&self, entry: &NicConfig) -> (&'static str, Vec<Named>) {
         let up = self.nics.iter().filter(|n| n.up);
         let provider = entry.as_ofi().map_or("", |ofi| &ofi.provider);
@@ -176,9 +176,9 @@ impl Topology {
         ("no RDMA device", rdma.map(named).collect())
     }
 
-    /// Those of each GPU, one GPU after the other; a NIC that several share comes with the first.
+    /// Orders NICs by GPU; a NIC of several GPUs comes with the first.
     fn by_gpu(&self, nics: &[&Named]) -> Vec<(usize, Option<usize>)> {
-        // Of these alone, and alike: interfaces are not passed over for RDMA devices.
+        // Treat all NICs alike, so that grouping does not prefer RDMA devices to interfaces.
         let nics = nics.iter().map(|n| Nic {
             kind: NicKind::Tcp,
             ..n.nic.clone()
@@ -195,7 +195,7 @@ impl Topology {
                 }
             }
         }
-        // With a GPU that is far from all others some are nobody's nearest.
+        // If a GPU is far from all NICs, some NICs may serve no GPU.
         for nic in 0..these.nics.len() {
             if order.iter().all(|(seen, _)| *seen != nic) {
                 order.push((nic, None));
@@ -205,7 +205,7 @@ impl Topology {
     }
 }
 
-/// Whether a name is what a pattern says.
+/// Whether a name matches a pattern with `*` and `?`.
 fn fits(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
     loop {

@@ -1,12 +1,12 @@
-//! The machine as a table for people, in the manner of `nvidia-smi topo -m`, with NICs.
+//! The topology as a table like that of `nvidia-smi topo -m`, with NICs.
 
 use std::fmt::Write;
 
 use super::{Nic, NicKind, Place, Topology};
 
 impl Topology {
-    /// How near every GPU and NIC is to every other, with
-    /// cores and NUMA nodes, and which NICs serve which GPU.
+    /// Returns a table of the distance class between all GPUs and NICs, with cores, NUMA nodes, and
+    /// the NICs of each GPU.
     pub fn matrix(&self) -> String {
         let gpus = self.gpus.iter().enumerate();
         let nics = self.nics.iter().enumerate();
@@ -25,7 +25,7 @@ impl Topology {
                 } else {
                     place.nearness(other).letters()
                 };
-                // Two ports of one card are as near as can be.
+                // Two ports of one card: the shortest distance.
                 let letters = if letters == "X" && i != j {
                     "PIX"
                 } else {
@@ -98,7 +98,7 @@ fn nic_line(i: usize, n: &Nic) -> Vec<String> {
     ]
 }
 
-/// Cells in columns, two blanks apart; nothing at the ends of lines.
+/// Formats cells in columns with two blanks between, without trailing blanks.
 fn columns(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| {

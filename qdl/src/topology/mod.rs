@@ -1,22 +1,22 @@
-//! What this machine is made of, as far as moving samples goes: NICs, GPUs, CPUs and NUMA nodes,
-//! which of them are near each other, and which NICs therefore serve which GPU.
+//! The topology of this machine: NICs, GPUs, cores and NUMA nodes, their distances, and the NICs
+//! that serve each GPU.
 //!
-//! Everything is read from sysfs below a root directory, which is `/` for this machine and a small
-//! tree of a test's own making for any other; addresses, which sysfs does not have, are handed in.
+//! The topology is read from sysfs below a root directory: `/` for this machine, a small tree for
+//! tests. Addresses are not in sysfs, so the caller passes them.
 //!
-//! | file | purpose |
+//! | item | purpose |
 //! | --- | --- |
 //! | [`Topology::read`] | sysfs to plain types |
-//! | [`Place`], [`Nearness`] | where on the PCIe tree something sits, and how near two are |
+//! | [`Place`], [`Nearness`] | a device's position in the PCIe tree, and the distance of two |
 //! | [`NicGroup`] | the NICs of each GPU |
-//! | [`spell_out`] | entries of `nics` that stand for several NICs |
-//! | [`Topology::near`] | the cores and the memory that belong to a NIC |
-//! | [`Topology::matrix`] | for people |
+//! | [`spell_out`] | expands entries of `nics` that match several NICs |
+//! | [`Topology::near`] | cores and memory near a NIC |
+//! | [`Topology::matrix`] | a table for the user |
 //! | [`Topology::frontend_yaml`], [`Topology::accelerator_yaml`] | this machine's configuration |
-//! | [`fill_template`], [`FIRST_RUN`] | configurations from templates, settings of a first run |
+//! | [`fill_template`], [`FIRST_RUN`] | configurations from templates, settings for a first run |
 //! | [`interface_addresses`] | this machine's addresses |
-//! | [`LinkWatch`] | whether a NIC says that its link is down |
-//! | [`links`] | what NICs send over |
+//! | [`LinkWatch`] | whether a NIC's link is down |
+//! | [`links`] | link layers of NICs |
 //! | [`command()`] | `accelerator topology` and `qdl topology` |
 
 mod addresses;
@@ -54,13 +54,13 @@ pub use place::{Nearness, PciAddress, Place};
 pub use template::{FIRST_RUN, fill_template};
 pub use yaml::{Fabric, allowed_name};
 
-/// A machine.
+/// Topology of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Topology {
-    /// NUMA nodes, by number.
+    /// NUMA nodes, ordered by number.
     pub nodes: Vec<NumaNode>,
-    /// NICs that can carry samples: RDMA devices first, then network
-    /// interfaces with an address; each in the order of the PCIe bus.
+    /// NICs that can carry samples: RDMA devices, then network interfaces with an address, each in
+    /// the order of the PCIe bus.
     pub nics: Vec<Nic>,
     /// GPUs that can run models, in the order of the PCIe bus.
     pub gpus: Vec<Gpu>,
@@ -69,32 +69,32 @@ pub struct Topology {
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NumaNode {
-    /// Its number.
+    /// Number of the node.
     pub id: u32,
-    /// Its cores.
+    /// Cores of the node.
     pub cpus: CpuList,
 }
 
 /// A NIC, or one port of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
-    /// The RDMA device's name, or the network interface's.
+    /// Name of the RDMA device or network interface.
     pub name: String,
-    /// What it speaks.
+    /// Protocol.
     pub kind: NicKind,
-    /// Network interface over the same port.
+    /// Name of the network interface on the same port.
     pub netdev: Option<String>,
-    /// Its addresses, IPv4 first.
+    /// IP addresses, IPv4 first.
     pub addresses: Vec<IpAddr>,
-    /// Link speed in Mbit/s, where it says so.
+    /// Link speed in Mbit/s, if reported.
     pub speed_mbps: Option<u64>,
-    /// True while its link is up.
+    /// True if the link is up.
     pub up: bool,
-    /// Where it sits.
+    /// Position in the PCIe tree.
     pub place: Place,
 }
 
-/// What a NIC speaks.
+/// Protocol of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NicKind {
@@ -105,12 +105,12 @@ pub enum NicKind {
         /// `InfiniBand` or `Ethernet`.
         link_layer: String,
     },
-    /// Sockets alone.
+    /// Sockets only.
     Tcp,
 }
 
 impl Nic {
-    /// True for an RDMA device.
+    /// Whether the NIC is an RDMA device.
     pub fn is_rdma(&self) -> bool {
         matches!(self.kind, NicKind::Rdma { .. })
     }
@@ -119,32 +119,32 @@ impl Nic {
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gpu {
-    /// PCI vendor, as 0x10de.
+    /// PCI vendor id, such as 0x10de.
     pub vendor: u16,
-    /// Where it sits.
+    /// Position in the PCIe tree.
     pub place: Place,
 }
 
-/// The machine cannot be read.
+/// Error: the topology is unreadable.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
-    /// A folder that every Linux has is missing or closed.
+    /// A folder that every Linux has is missing or unreadable.
     #[error("{path}: {source}; is sysfs mounted there, and is this the right root directory?")]
     Sysfs {
-        /// Which.
+        /// Path of the folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The addresses of this machine.
+    /// The addresses of this machine are unreadable.
     #[error("the addresses of this machine: {0}")]
     Addresses(std::io::Error),
-    /// The file of addresses that belongs to another machine's tree.
+    /// The file of addresses of another machine's tree is malformed.
     #[error("addresses, line {line}: {what}")]
     AddressFile {
         /// Line of the file, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error in the line.
         what: String,
     },
 }

@@ -1,15 +1,15 @@
-//! Which GPUs are nearest to a NIC, by the PCIe tree.
+//! Finds the GPUs nearest to a NIC by the PCIe tree.
 
 use std::fmt;
 
 use super::{Nearness, Topology};
 
-/// A GPU as near to a device as any.
+/// One of the nearest GPUs of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NearGpu {
-    /// Its index, in the order of the PCIe bus.
+    /// Index of the GPU, in the order of the PCIe bus.
     pub index: usize,
-    /// How near.
+    /// Distance class.
     pub nearness: Nearness,
 }
 
@@ -19,8 +19,8 @@ impl fmt::Display for NearGpu {
     }
 }
 
-/// The GPUs of a machine nearest to one of its RDMA devices: all that are equally near, none for a
-/// device that is not on the PCIe bus.
+/// Returns the GPUs nearest to an RDMA device: all at the same distance; none for a device that is
+/// not on the PCIe bus.
 pub fn nearest_gpus(machine: &Topology, device: &str) -> Vec<NearGpu> {
     let nic = machine
         .nics

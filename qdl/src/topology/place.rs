@@ -1,15 +1,15 @@
-//! Where a device sits on the PCIe tree, and how near two devices are.
+//! A device's position in the PCIe tree, and the distance of two devices.
 //!
-//! sysfs spells a device's place out as the path from its host bridge down:
+//! sysfs shows a device's position as the path down from its host bridge:
 //!
 //! ```text
 //!   pci0000:40 / 0000:40:01.1 / 0000:41:00.0 / 0000:42:04.0 / 0000:47:00.0
 //!   host bridge  root port      switch, up     switch, down   the device
 //! ```
 //!
-//! Two devices are as near as the place where their paths part is low: below one switch a
-//! peer-to-peer copy stays in the switch, below one host bridge it goes through the CPU's root
-//! complex, and between two NUMA nodes it crosses the link between the sockets.
+//! The distance of two devices depends on where their paths part. Below one switch, a peer-to-peer
+//! copy stays in the switch; below one host bridge, it goes through the CPU's root complex; between
+//! two NUMA nodes, it crosses the link between the sockets.
 
 use std::{fmt, path::Path};
 
@@ -25,7 +25,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// Reads `0000:47:00.0`; `None` when it is none.
+    /// Parses `0000:47:00.0`; `None` if malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let (domain, rest) = text.split_once(':')?;
         let (bus, rest) = rest.split_once(':')?;
@@ -41,7 +41,7 @@ impl PciAddress {
         })
     }
 
-    /// True for another function of the same card.
+    /// Whether `other` is a function of the same card.
     pub fn same_card(self, other: PciAddress) -> bool {
         (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
     }
@@ -71,23 +71,23 @@ impl fmt::Debug for PciAddress {
     }
 }
 
-/// Where a device sits.
+/// Position of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Place {
-    /// Host bridge, as `pci0000:40`; empty for what is not on PCI.
+    /// Host bridge, such as `pci0000:40`; empty for a device not on PCI.
     pub host_bridge: String,
-    /// From the root port down to the device itself.
+    /// Addresses from the root port down to the device.
     pub path: Vec<PciAddress>,
-    /// Its NUMA node, where the machine says.
+    /// NUMA node, if reported.
     pub numa: Option<u32>,
-    /// Cores near it.
+    /// Cores near the device.
     pub cpus: CpuList,
 }
 
-/// How near two devices are, nearest first; the letters are those of `nvidia-smi topo -m`.
+/// Distance class of two devices, nearest first, with the letters of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Nearness {
-    /// The same card.
+    /// On the same card.
     Same,
     /// Below the same switch.
     Pix,
@@ -102,7 +102,7 @@ pub enum Nearness {
 }
 
 impl Nearness {
-    /// Its letters.
+    /// Returns the letters of the class.
     pub fn letters(self) -> &'static str {
         match self {
             Nearness::Same => "X",
@@ -115,11 +115,11 @@ impl Nearness {
     }
 }
 
-/// Bridges on the way down from where two paths part: a switch's downstream port and the device.
+/// Maximum number of functions below a common switch: its downstream port and the device.
 const ONE_SWITCH: usize = 2;
 
 impl Place {
-    /// From a path below `/sys/devices`; NUMA node and cores are left open.
+    /// Parses a path below `/sys/devices`; leaves NUMA node and cores unset.
     pub fn of(path: &Path) -> Place {
         let mut place = Place::default();
         for part in path.iter().filter_map(|p| p.to_str()) {
@@ -135,12 +135,12 @@ impl Place {
         place
     }
 
-    /// The device's own PCI address.
+    /// Returns the device's PCI address.
     pub fn address(&self) -> Option<PciAddress> {
         self.path.last().copied()
     }
 
-    /// How near another device is.
+    /// Returns the distance class to another device.
     pub fn nearness(&self, other: &Place) -> Nearness {
         let (Some(a), Some(b)) = (self.address(), other.address()) else {
             return self.by_numa(other);

@@ -1,4 +1,4 @@
-//! sysfs, as it is laid out.
+//! Reads the topology from sysfs.
 //!
 //! ```text
 //!   sys/devices/pci0000:40/../0000:4b:00.0/        vendor class numa_node local_cpulist
@@ -10,8 +10,8 @@
 //!   sys/devices/virtual/{net,infiniband}           what has no hardware: bridges, soft-RoCE
 //! ```
 //!
-//! Where a device sits is read off the real path of its link, not of its `device` entry: a virtio
-//! NIC's leads to `virtio2`, a soft-RoCE device has none.
+//! A device's position comes from the real path of its link, not from its `device` entry: that of a
+//! virtio NIC leads to `virtio2`, and a soft-RoCE device has none.
 
 use std::{
     fs, io,
@@ -31,7 +31,7 @@ const ACCELERATOR: u32 = 0x12;
 const VENDORS: [u16; 2] = [0x10de, 0x1002];
 
 impl Topology {
-    /// Reads this machine.
+    /// Reads this machine's topology.
     ///
     /// # Errors
     /// [`TopologyError`].
@@ -40,11 +40,11 @@ impl Topology {
         Self::read(Path::new("/"), &addresses)
     }
 
-    /// Reads the machine whose `sys` lies below `root`. What a machine does not have is left out; a
-    /// file that is there and makes no sense counts as missing.
+    /// Reads the topology of the machine whose `sys` is below `root`. Missing devices are left out;
+    /// a malformed file counts as missing.
     ///
     /// # Errors
-    /// [`TopologyError::Sysfs`] when there is no `sys/devices`.
+    /// [`TopologyError::Sysfs`] if `sys/devices` is missing.
     pub fn read(root: &Path, addresses: &Addresses) -> Result<Self, TopologyError> {
         let sys = root.join("sys");
         let devices = sys.join("devices");
@@ -66,7 +66,7 @@ impl Topology {
     }
 }
 
-/// A short text file without the white space around it; `None` where it cannot be read.
+/// Reads a short text file without surrounding white space; `None` if unreadable or empty.
 fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim();
@@ -77,19 +77,19 @@ fn hex(path: &Path) -> Option<u32> {
     u32::from_str_radix(text(path)?.trim_start_matches("0x"), 16).ok()
 }
 
-/// Names in a folder, sorted; empty where there is no such folder.
+/// Sorted names in a folder; empty if the folder does not exist.
 fn names(path: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(path) else {
         return Vec::new();
     };
     let name = |e: io::Result<fs::DirEntry>| e.ok()?.file_name().into_string().ok();
     let mut names: Vec<_> = entries.filter_map(name).collect();
-    // eth10 comes after eth9.
+    // eth10 sorts after eth9.
     names.sort_by_key(|n| natural(n));
     names
 }
 
-/// For sorting names with numbers in them.
+/// Sort key for names with numbers.
 fn natural(name: &str) -> (String, u64, String) {
     let digits = name
         .find(|c: char| c.is_ascii_digit())
@@ -129,13 +129,13 @@ struct Reader {
 }
 
 impl Reader {
-    /// Where the device behind a link of a class sits.
+    /// Position of the device behind a link in a class folder.
     fn place(&self, link: &Path) -> Place {
         let resolve = |p: &Path| fs::canonicalize(p).unwrap_or_default();
         let mut real = resolve(link);
         let mut place = Place::of(&real);
         if place.path.is_empty() {
-            // Kernels that have folders there, not links.
+            // Some kernels have folders there instead of links.
             let device = resolve(&link.join("device"));
             if !Place::of(&device).path.is_empty() {
                 place = Place::of(&device);
@@ -151,7 +151,7 @@ impl Reader {
             })
         });
         if let Some(f) = function {
-            // -1 where the firmware does not say.
+            // -1 if the firmware does not report it.
             place.numa = text(&f.join("numa_node")).and_then(|n| n.parse().ok());
             let cpus = text(&f.join("local_cpulist")).and_then(|c| CpuList::parse(&c).ok());
             place.cpus = cpus.unwrap_or_default();
@@ -167,7 +167,7 @@ impl Reader {
         place
     }
 
-    /// Ports of RDMA devices.
+    /// Reads the ports of RDMA devices.
     fn rdma(&self, addresses: &Addresses) -> Vec<Nic> {
         let class = self.sys.join("class/infiniband");
         let mut nics = Vec::new();
@@ -185,7 +185,7 @@ impl Reader {
                 if place.path.is_empty()
                     && let Some(n) = &netdev
                 {
-                    // Soft-RoCE sits where its network interface sits.
+                    // Soft-RoCE has the position of its network interface.
                     place = self.place(&self.sys.join("class/net").join(n));
                 }
                 nics.push(Nic {
@@ -214,7 +214,7 @@ impl Reader {
         nics
     }
 
-    /// Network interface over a port.
+    /// Name of the network interface on a port.
     fn netdev(&self, device: &Path, port: &Path) -> Option<String> {
         let by_gid = || text(&port.join("gid_attrs/ndevs/0"));
         let by_parent = || text(&device.join("parent"));
@@ -222,7 +222,7 @@ impl Reader {
         by_gid().or_else(by_parent).or_else(by_card)
     }
 
-    /// Network interfaces with an address and a link that are not an RDMA device's.
+    /// Reads network interfaces that have an address and are not on an RDMA device's port.
     fn tcp(&self, addresses: &Addresses, rdma: &[Nic]) -> Vec<Nic> {
         let class = self.sys.join("class/net");
         let mut nics: Vec<Nic> = names(&class)
@@ -231,7 +231,7 @@ impl Reader {
             .filter_map(|name| {
                 let dir = class.join(&name);
                 let list = addresses.get(&name)?;
-                // A bridge's traffic goes over other interfaces, or never leaves the machine.
+                // A bridge's traffic uses other interfaces, or stays on the machine.
                 if list.is_empty()
                     || list.iter().any(|a| a.is_loopback())
                     || dir.join("bridge").exists()
@@ -244,7 +244,7 @@ impl Reader {
                     netdev: Some(name.clone()),
                     addresses: list.clone(),
                     speed_mbps: text(&dir.join("speed")).and_then(|s| s.parse().ok()),
-                    // Some drivers do not say.
+                    // Some drivers report no state.
                     up: matches!(state.as_str(), "up" | "unknown"),
                     place: self.place(&dir),
                     name,
@@ -276,7 +276,7 @@ impl Reader {
     }
 }
 
-/// By the bus, what is not on it last; then by name.
+/// Sort key: by bus position, devices off the bus last; then by name.
 fn by_bus(nic: &Nic) -> (bool, Option<PciAddress>, (String, u64, String)) {
     let address = nic.place.address();
     (address.is_none(), address, natural(&nic.name))

@@ -1,17 +1,17 @@
 //! Configurations from templates.
 
-/// The mapping `loadgen` of a frontend's file for an engine of which nobody knows how fast it is.
+/// The mapping `loadgen` of a frontend's file, for an engine of unknown speed.
 ///
-/// LoadGen plans a run before it begins, from a rate. In Offline a rate that is too low makes the
-/// one query too small for the shortest duration, and the run INVALID; in Server one that is too
-/// high breaks the latency bound. SingleStream alone needs no rate: it goes on until the duration
-/// and the count are reached, however long a sample takes. What can go wrong there is that LoadGen
-/// runs out of the queries it has made, twice as many as fit into the duration at the expected
-/// latency; so that is given shorter than any sample takes over a network.
+/// LoadGen plans a run in advance, from a rate. In Offline, too low a rate makes the one query too
+/// small for the minimum duration, and the run INVALID. In Server, too high a rate breaks the
+/// latency bound. SingleStream needs no rate: it runs until duration and count are reached,
+/// whatever the latency. It can only run out of prepared queries, twice as many as fit into the
+/// duration at the expected latency. So the expected latency is shorter than any latency over a
+/// network.
 pub const FIRST_RUN: &str = include_str!("templates/first_run.yaml");
 
-/// Replaces each `<<key>>` of `template` by its value. A line with an empty value is left out. A
-/// comment behind two blanks moves to column `comments`.
+/// Replaces each `<<key>>` of `template` with its value. Leaves out a line with an empty value.
+/// Moves a comment after two blanks to column `comments`.
 pub fn fill_template(template: &str, comments: usize, values: &[(&str, String)]) -> String {
     let mut text = String::new();
     'lines: for line in template.lines() {
@@ -25,7 +25,7 @@ pub fn fill_template(template: &str, comments: usize, values: &[(&str, String)])
             let value = values.iter().find(|(of, _)| *of == key);
             match value.map(|(_, value)| value.as_str()) {
                 Some("") => continue 'lines,
-                // Left as it is, so that the configuration's check finds it.
+                // Keep the key, so that the configuration's check finds it.
                 None => yaml.extend([before, "<<", key, ">>"]),
                 Some(value) => yaml.extend([before, value]),
             }

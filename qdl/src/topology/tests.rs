@@ -1,12 +1,11 @@
-//! Machines of every kind, read from trees laid out as sysfs lays them out.
+//! Tests with sysfs trees of many kinds of machines.
 
 use std::path::Path;
 
 use super::*;
-use crate::testkit::assert_has;
 use crate::{
     config::{Auto, NicConfig, NicFabric, Scenario, parse_accelerator, parse_frontend},
-    testkit::machine,
+    testkit::{assert_has, machine},
 };
 
 fn read(machine: &str) -> Topology {
@@ -70,7 +69,7 @@ fn a_p5_has_four_nics_for_each_gpu() {
 #[test]
 fn sockets_need_not_be_alike() {
     let t = read(machine::TWO_SOCKETS);
-    // mlx5_3 shares a host bridge with the first GPU, but goes through the CPU as the other two do.
+    // mlx5_3 shares the first GPU's host bridge, but its path crosses the CPU as the others' do.
     assert_eq!(
         groups(&t),
         [vec!["mlx5_0", "mlx5_2", "mlx5_3"], vec!["mlx5_4"]]
@@ -156,7 +155,7 @@ fn near_a_nic_are_the_cores_and_the_memory_of_its_node() {
     assert_eq!(near(&two, &[1, 0, 1], 0..8), (vec![0, 1], (0..8).collect()));
     assert_eq!(near(&two, &[], 0..8), (vec![], vec![]));
     assert_eq!(near(&two, &[9], 0..8), (vec![], vec![]), "no such node");
-    // A process that was started on some cores stays on them.
+    // A process started with an affinity keeps it.
     assert_eq!(near(&two, &[1], 3..5), (vec![1], vec![4]));
     assert_eq!(near(&two, &[1], 0..4), (vec![1], vec![]));
 
@@ -185,10 +184,10 @@ fn a_nic_is_on_its_own_node_unless_its_entry_names_another() {
         ),
         [Some(1), Some(0), Some(1)]
     );
-    // `cpus` is for the thread alone.
+    // `cpus` applies only to the thread.
     let with_cpus = t.near_nic(&nics("{device: mlx5_0, cpus: [3, 2]}")[0]);
     assert_eq!((with_cpus.nodes, with_cpus.cpus), (vec![1], vec![3, 2]));
-    // What several NICs use is on all their nodes; one whose node is not known has no say.
+    // Shared memory is on all nodes of its NICs; a NIC of unknown node is ignored.
     let both = nics("{device: mlx5_0, cpus: [2]}, {address: 127.0.0.1}, {address: 10.0.0.2}");
     assert_eq!(t.near_nics(&both).nodes, [0, 1]);
     assert_eq!(t.near_nics(&both[..2]).nodes, [1]);
@@ -199,7 +198,7 @@ fn a_nic_is_on_its_own_node_unless_its_entry_names_another() {
 fn this_machine_can_be_read() {
     let t = match Topology::of_this_machine() {
         Ok(t) => t,
-        // A container need not have sysfs.
+        // A container may have no sysfs.
         Err(e) => {
             assert!(!Path::new("/sys/devices").exists(), "{e}");
             return;
@@ -265,7 +264,7 @@ fn the_matrix_names_everything() {
     assert!(text.lines().all(|l| l == l.trim_end()));
 }
 
-/// What is written is what the programs read, and names every NIC.
+/// The programs read the written file, which names every NIC.
 #[test]
 fn the_yaml_is_a_good_configuration() {
     for (name, machine) in machines() {
@@ -281,7 +280,7 @@ fn the_yaml_is_a_good_configuration() {
             Some(&f.model),
             "{name}: they fit together"
         );
-        // Whoever answers, and however fast: the one scenario that needs no rate.
+        // SingleStream is the one scenario that needs no rate.
         assert_eq!(f.loadgen.scenario, Some(Scenario::SingleStream), "{name}");
         for nics in [&f.nics, &a.nics] {
             assert_eq!(nics.len(), t.usable_nics().len(), "{name}");
@@ -330,14 +329,14 @@ fn nics(entries: &str) -> Vec<NicConfig> {
     config.unwrap_or_else(|e| panic!("{e}")).nics
 }
 
-/// Device or domain.
+/// The device or domain of a NIC.
 fn name_of(nic: &NicConfig) -> String {
     let domain = nic.as_ofi().and_then(|ofi| ofi.domain.clone());
     let device = nic.as_ib().map(|ib| ib.device.clone());
     domain.or(device).expect("named")
 }
 
-/// Domains or devices, with their GPUs.
+/// Domains or devices with their GPUs.
 fn spelled(t: &Topology, yaml: &str, feeds_gpus: bool) -> Vec<(String, Option<u32>)> {
     let all = t.spell_out(&nics(yaml), feeds_gpus).expect("some fit");
     all.into_iter().map(|(_, n)| (name_of(&n), n.gpu)).collect()
@@ -355,14 +354,14 @@ fn a_line_stands_for_32_nics_four_for_each_gpu() {
         let nic = &t.nics[group[i / 4].nics[i % 4]].name;
         assert_eq!(*domain, format!("{nic}-rdm"));
     }
-    // A frontend has the same order, so that NIC i of a group meets NIC i of the other's.
+    // A frontend has the same order, so that NIC i of a group meets NIC i of the peer's group.
     let there = spelled(&t, yaml, false);
     assert!(there.iter().all(|(_, gpu)| gpu.is_none()));
     let names = |all: &[(String, Option<u32>)]| -> Vec<String> {
         all.iter().map(|(name, _)| name.clone()).collect()
     };
     assert_eq!(names(&there), names(&all));
-    // All other keys are each one's own.
+    // All other keys are copied to each entry.
     let nics = t.spell_out(&nics(yaml), true).expect("some fit");
     assert!(
         nics.iter()

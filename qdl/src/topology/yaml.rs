@@ -1,49 +1,48 @@
-//! A configuration to begin with: every NIC of this machine, each with its GPU. Threads and memory
-//! lie on the NIC's own NUMA node by default, so the files name none.
+//! An initial configuration with every NIC of this machine and its GPU. The files set no placement:
+//! threads and memory are near the NIC's NUMA node by default.
 //!
-//! The files start both programs as they are, with the `digest` engine, which takes any bytes: the
-//! first thing to find out is whether bytes get across. Such a run is VALID as it is
-//! ([`FIRST_RUN`]). Model, data set and the other node's address are what is left to fill in.
+//! Both programs start with the files unchanged, with the engine `digest`, which accepts any bytes,
+//! so that a first run tests the data path. Such a run is VALID ([`FIRST_RUN`]). The user fills in
+//! model, data set and the peer's address.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{FIRST_RUN, NicKind, Topology, fill_template};
 
-/// How NICs are used.
+/// Fabric of the generated configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fabric {
-    /// RDMA where there is a device that is up, TCP where there is none.
+    /// RDMA if a device is up, otherwise TCP.
     #[default]
     Auto,
-    /// TCP over every interface with an address, those of RDMA devices included.
+    /// TCP over every interface with an address, including those of RDMA devices.
     Tcp,
 }
 
 /// Port of the control plane.
 const CONTROL_PORT: u16 = 7400;
-/// Port of the first NIC's connections; the others follow.
+/// Port of the first NIC's connections; the next NICs use the next ports.
 const DATA_PORT: u16 = 7410;
-/// Queue pairs to a NIC.
+/// Queue pairs per NIC.
 const QUEUE_PAIRS: usize = 4;
-/// Largest sample that the files are made for, in bytes: ResNet-50's.
+/// Bytes of the largest sample that the files allow: ResNet-50's.
 const SAMPLE_BYTES: usize = 150_528;
-/// Slots of a connection, in MiB, at one end; and a budget that needs no mention.
+/// MiB of slots per connection at one end; below, the budget by default.
 const MIB_PER_CONNECTION: usize = 64;
 const DEFAULT_BUDGET_MIB: usize = 4096;
 
-/// A NIC as it goes into a file: its index in the topology, and its address where samples go over
-/// sockets.
+/// A NIC of the file: its index in the topology, and its address if samples use sockets.
 type Entry = (Option<usize>, Option<IpAddr>);
 
 impl Topology {
-    /// Configuration of a frontend on this machine.
+    /// Returns a frontend's configuration for this machine.
     pub fn frontend_yaml(&self, node: &str, fabric: Fabric) -> String {
         let template = include_str!("templates/frontend.yaml");
         let text = self.yaml(template, node, fabric, |_, at| format!("address: {at}"));
         format!("{text}\n{FIRST_RUN}")
     }
 
-    /// Configuration of an accelerator on this machine.
+    /// Returns an accelerator's configuration for this machine.
     pub fn accelerator_yaml(&self, node: &str, fabric: Fabric) -> String {
         let template = include_str!("templates/accelerator.yaml");
         self.yaml(template, node, fabric, |i, at| {
@@ -87,7 +86,7 @@ impl Topology {
         fill_template(template, 0, &values)
     }
 
-    /// An RDMA device's.
+    /// Keys of an RDMA device.
     fn device_keys(&self, nic: usize) -> String {
         let n = &self.nics[nic];
         let port = match n.kind {
@@ -100,7 +99,7 @@ impl Topology {
         format!("device: {device}\n    port: {port}\n    queue_pairs: {QUEUE_PAIRS}{gpu}")
     }
 
-    /// NICs that go into a file. Without any, this machine can talk to itself.
+    /// NICs of the file; loopback if there are none.
     fn entries(&self, fabric: Fabric) -> Vec<Entry> {
         let address = |i: usize| self.nics[i].addresses.first().copied();
         let all = 0..self.nics.len();
@@ -121,8 +120,7 @@ impl Topology {
         }
     }
 
-    /// An address for the control plane: that of an interface that carries no samples if there is
-    /// one.
+    /// Address for the control plane, preferably of an interface that carries no samples.
     fn control_address(&self, entries: &[Entry]) -> IpAddr {
         let up = || self.nics.iter().enumerate().filter(|(_, n)| n.up);
         let carries = |i| entries.iter().any(|e| e.0 == Some(i) && e.1.is_some());
@@ -134,7 +132,7 @@ impl Topology {
     }
 }
 
-/// `text` as a name that a configuration takes, `fallback` if it is empty.
+/// Returns `text` with only allowed characters of a name; `fallback` if it is empty.
 pub fn allowed_name(text: &str, fallback: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let name = text.chars().take(64);

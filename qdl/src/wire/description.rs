@@ -1,26 +1,26 @@
-//! What a node answers that is asked to describe itself.
+//! A node's description of itself.
 
 use serde::{Deserialize, Serialize};
 
-/// Longest text of a [`Description`], in bytes: both of them fit a frame, however they are escaped.
+/// Maximum bytes of each text in a [`Description`]: both fit in a frame, however they are escaped.
 pub const MAX_DESCRIPTION: usize = 1 << 17;
 
-/// A node and its machine, for whoever keeps a record of a run. Its texts mean nothing here.
+/// Description of a node and its machine, for the record of a run. The texts are not interpreted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// The machine, as JSON: at most [`MAX_DESCRIPTION`] bytes, no control character but those
-    /// that end a line, and the tabulator.
+    /// The machine as JSON: at most [`MAX_DESCRIPTION`] bytes, no control characters but CR, LF and
+    /// tab.
     pub machine: String,
-    /// The configuration that the node runs with, as it was read; the same limits.
+    /// The node's configuration as read; same limits.
     pub config: String,
 }
 
 impl Description {
-    /// Is it within its limits?
+    /// Checks the limits of both texts.
     ///
     /// # Errors
-    /// Which text is not, and how.
+    /// A text violates a limit; the error names the field and the violation.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let Description { machine, config } = self;
         for (field, text) in [("machine", machine), ("config", config)] {

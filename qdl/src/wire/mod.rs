@@ -1,7 +1,7 @@
-//! The ground floor: small types that configuration, control plane and data plane all know, and
-//! that know nothing of them.
+//! Small types that configuration, control plane and data plane share, without dependencies on
+//! them.
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! | --- | --- |
 //! | [`MAX_RAILS`] | rails to one peer |
 //! | [`Score`] | a health score in (0, 1], exact |
@@ -16,5 +16,5 @@ pub use description::{Description, MAX_DESCRIPTION};
 pub use policy::{Policy, RailPolicy};
 pub use score::{NotAScore, Score};
 
-/// Most rails to one peer.
+/// Maximum number of rails to one peer.
 pub const MAX_RAILS: usize = 256;

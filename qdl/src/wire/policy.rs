@@ -1,35 +1,35 @@
-//! How the connection of the next sample is chosen.
+//! Policies that choose the connection of the next sample.
 
 use serde::{Deserialize, Serialize};
 
 use super::Score;
 
-/// How to choose a connection.
+/// Policy for the choice of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Policy {
-    /// Each in turn.
+    /// In turn over all connections.
     RoundRobin,
-    /// The one with the fewest samples in flight; in turn among equals.
+    /// The connection with the fewest samples in flight; in turn among equals.
     #[default]
     LeastOutstanding,
     /// By health: the path with the highest score.
     Best,
     /// By health: the rail with the lowest score that still beats the own rails.
     HealthBestFit,
-    /// By health: in turn over the rails about as good as the own ones.
+    /// By health: in turn over the rails with about the own rails' score.
     HealthSpray {
-        /// How far from the own rails' score a rail's may be, in (0, 1].
+        /// Maximum difference from the own rails' score, in (0, 1].
         delta: Score,
-        /// Leaves out the rails below it.
+        /// True to leave out the rails below that score.
         #[serde(default)]
         above_only: bool,
     },
 }
 
 impl Policy {
-    /// The policy by health, where it is one: such a choice is
-    /// [`RailArbiter`](crate::rails::RailArbiter)'s, not [`Arbiter`](crate::rails::Arbiter)'s.
+    /// Returns a health policy; `None` otherwise. [`RailArbiter`](crate::rails::RailArbiter) applies
+    /// health policies, [`Arbiter`](crate::rails::Arbiter) the others.
     pub fn by_health(self) -> Option<RailPolicy> {
         match self {
             Policy::RoundRobin | Policy::LeastOutstanding => None,
@@ -42,20 +42,20 @@ impl Policy {
     }
 }
 
-/// How to choose a rail by health.
+/// Policy for the choice of a rail by health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RailPolicy {
     /// The path with the highest score.
     Best,
-    /// The rail with the lowest score that still beats the own rails; they themselves when none
-    /// does. Better rails stay free for those who need them.
+    /// The rail with the lowest score that still beats the own rails; an own rail if there is none.
+    /// Better rails stay free for peers that need them.
     HealthBestFit,
-    /// In turn over the rails about as good as the own ones.
+    /// In turn over the rails with about the own rails' score.
     HealthSpray {
-        /// How far from m a rail's score may be, in (0, 1].
+        /// Maximum difference of a rail's score from m, in (0, 1].
         delta: Score,
-        /// Leaves out the rails below m.
+        /// True to leave out the rails below m.
         #[serde(default)]
         above_only: bool,
     },

@@ -1,14 +1,14 @@
-//! A health score: a fraction in (0, 1], exact.
+//! A health score: an exact fraction in (0, 1].
 //!
-//! Scores are whole steps of 1/65,536. Products of three of them fit a `u64` without rounding, so
-//! what the algebra of [`crate::rails`] says about them holds to the last bit, and a list sorted by
-//! score has one order on every machine.
+//! Scores are multiples of 1/65,536. Products of three scores fit in a `u64` without rounding. So
+//! the algebra of [`crate::rails`] is exact, and a list sorted by score has the same order on every
+//! machine.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Steps in one.
+/// Number of steps in a score of 1.
 const ONE: u32 = 1 << 16;
 
 /// Health of a rail or of a node's interior, in (0, 1]; 1 is line rate with no queueing.
@@ -16,7 +16,7 @@ const ONE: u32 = 1 << 16;
 #[serde(try_from = "f64", into = "f64")]
 pub struct Score(u32);
 
-/// A number that is no score.
+/// Error: a number is outside (0, 1].
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("{0} is no score: it must be above 0 and at most 1")]
 pub struct NotAScore(pub f64);
@@ -24,10 +24,10 @@ pub struct NotAScore(pub f64);
 impl Score {
     /// Full health.
     pub const ONE: Score = Score(ONE);
-    /// The least there is: 1/65,536.
+    /// The lowest score: 1/65,536.
     pub const MIN: Score = Score(1);
 
-    /// From whole steps of 1/65,536; clamped to the range of scores.
+    /// Makes a score of `steps` times 1/65,536, clamped to the range.
     pub const fn from_steps(steps: u32) -> Score {
         if steps == 0 {
             Score::MIN
@@ -38,7 +38,7 @@ impl Score {
         }
     }
 
-    /// `part / whole`, clamped to the range of scores; full health where `whole` is zero.
+    /// Returns `part / whole`, clamped to the range; full health if `whole` is zero.
     pub fn from_ratio(part: u64, whole: u64) -> Score {
         if part >= whole {
             return Score::ONE;
@@ -46,23 +46,23 @@ impl Score {
         Score::from_steps((u128::from(part) * u128::from(ONE) / u128::from(whole)) as u32)
     }
 
-    /// The nearest score; what is no number is the least score.
+    /// Returns the next lower score, clamped to the range; the lowest for NaN.
     pub fn from_f32(value: f32) -> Score {
-        // A cast saturates, and takes NaN to zero.
+        // The cast truncates, saturates, and maps NaN to zero.
         Score::from_steps((value * ONE as f32) as u32)
     }
 
-    /// Whole steps of 1/65,536.
+    /// Returns the number of steps of 1/65,536.
     pub const fn steps(self) -> u32 {
         self.0
     }
 
-    /// As a fraction of one, exactly.
+    /// Returns the exact fraction.
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / f64::from(ONE)
     }
 
-    /// As a fraction of one, exactly.
+    /// Returns the exact fraction.
     pub fn as_f32(self) -> f32 {
         self.0 as f32 / ONE as f32
     }

@@ -1,7 +1,7 @@
-//! The slots of a local run, the samples in them, and those that wait for one.
+//! The slots of a local run, their samples, and the backlog.
 //!
-//! The dispatcher is not used over a fabric in this process: its answers end on a NIC thread, and
-//! here the thread that ran the batch completes them itself.
+//! This backend does not use the dispatcher, whose NIC threads complete answers: here the thread
+//! that ran the batch completes them.
 
 use std::{
     sync::{
@@ -34,17 +34,16 @@ use crate::{
     run::exit::{ExitCode, Verdict},
 };
 
-/// Arrivals handed to the pipeline at a time.
+/// Maximum number of arrivals per call to the pipeline.
 const BURST: usize = 256;
-/// How long the engine may take to end its last batches.
+/// Time limit for the engine's last batches.
 const STOP: Duration = Duration::from_secs(5);
-/// The same after an abort, when nobody waits for them.
+/// Time limit for the engine's last batches after an abort.
 const STOP_ABORTED: Duration = Duration::from_millis(200);
-/// How long the threads that complete samples at this moment may take for it.
+/// Time limit for the threads that are completing samples.
 const COMPLETING: Duration = Duration::from_secs(1);
 
-/// Bytes from one output slot to the next: outputs written by different threads share no cache
-/// line.
+/// Bytes from one output slot to the next: slots share no cache line.
 pub(super) fn stride(output: usize) -> usize {
     output.max(1).next_multiple_of(64)
 }
@@ -55,38 +54,38 @@ fn token(answer: &[u8]) -> Option<u64> {
     Some(u64::from(u32::from_le_bytes(*token)))
 }
 
-/// What a thread needs to complete samples.
+/// Per-thread state for completing samples.
 struct Cell {
     completer: Box<dyn Completer>,
     seen: Vec<(InFlight, Finished)>,
 }
 
-/// Makes the completer of one thread.
+/// Creates the completer of one thread.
 pub(super) type Make = Box<dyn Fn(usize) -> Box<dyn Completer> + Send + Sync>;
 
-/// What a local run is made of.
+/// Components of a local run.
 pub(super) struct Parts {
     pub node: String,
     pub model: String,
-    /// What runs it.
+    /// Description of the engine.
     pub info: EngineInfo,
     pub pipelines: Pipelines,
     pub inputs: Arc<Region>,
     pub slots: usize,
     /// Bytes of an output.
     pub output: usize,
-    /// Which parts of an answer are wanted before its end.
+    /// When tokens are delivered before an answer's end.
     pub stream: Stream,
-    /// Completes samples that are not answered.
+    /// Completes unanswered samples.
     pub completers: Completers,
-    /// Completes those that are.
+    /// Creates the completers of answered samples.
     pub make: Make,
-    /// Threads that complete samples.
+    /// Number of threads that complete samples.
     pub threads: usize,
     pub verdict: Verdict,
 }
 
-/// LoadGen's samples, straight into the pipelines of this process.
+/// Passes LoadGen's samples directly to the pipelines of this process.
 pub struct LocalBackend {
     me: Weak<LocalBackend>,
     parts: Parts,
@@ -100,9 +99,9 @@ pub struct LocalBackend {
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
     handed_over: AtomicU64,
-    /// The thread that has this hands arrivals to the pipeline.
+    /// The thread that holds this token hands arrivals to the pipeline.
     pump: SendToken<Vec<Arrival>>,
-    /// One for each thread that can answer. Empty when the run is over.
+    /// One cell for each thread that can answer. Empty after the run.
     cells: ArrayQueue<Box<Cell>>,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
@@ -111,7 +110,7 @@ pub struct LocalBackend {
     late: AtomicU64,
     posted: AtomicU64,
     refusals: Mutex<Refusals>,
-    /// First, second and third refusals of a sample.
+    /// Number of first, second and third refusals of samples.
     refused: [AtomicU64; 3],
 }
 
@@ -162,14 +161,14 @@ impl LocalBackend {
     }
 
     fn next_waiting(&self) -> Option<Sample> {
-        // Cheaper than `pop` where nothing waits.
+        // Cheaper than `pop` on an empty backlog.
         (!self.backlog.is_empty()).then(|| self.backlog.pop())?
     }
 
-    /// Fills free slots from `direct` and then from the backlog, unless another thread does.
+    /// Fills free slots from `direct` and then from the backlog, unless another thread does so.
     ///
-    /// An engine that answers inline comes back here from within, by way of `respond`: it does not
-    /// get the token, and the owner looks again.
+    /// An engine that answers inline re-enters through `respond`: the inner call does not get the
+    /// token, and the outer call looks again.
     fn pump(&self, mut direct: impl FnMut() -> Option<Sample>) {
         self.pump.drive(|arrivals| {
             loop {
@@ -184,8 +183,8 @@ impl LocalBackend {
                     };
                     match self.arrival(slot, &sample, now) {
                         Some(arrival) => arrivals.push(arrival),
-                        // A place outside the QSL's memory, or a slot that is not ours: neither can
-                        // be.
+                        // Unreachable: the sample lies outside the QSL's memory, or the slot is out
+                        // of range.
                         None => {
                             self.tracker.release(slot);
                             let cause = format!("sample {} lies in no memory", sample.index);
@@ -211,21 +210,21 @@ impl LocalBackend {
         let output = self.outputs.at(at, self.capacity as usize).ok()?;
         let me = self.me.upgrade()?;
         let ticket = self.tracker.begin(slot, sample, now)?.bits().into();
-        // `finish`, which releases slots without a response, lets no arrival be made afterwards.
-        // SAFETY: the input lies in the QSL's region, which the parts hold, and which LoadGen
-        // changes only when no sample is outstanding. The output is the slot's, which is this
-        // arrival's alone until its response, or `finish`, releases the slot.
+        // SAFETY: the input lies in the QSL's region, which the parts hold; LoadGen changes it only
+        // while no sample is outstanding. The output is the slot's, exclusive to this arrival until
+        // its response or `finish` releases the slot. `finish` releases slots without a response,
+        // and no arrival is made after it.
         Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
     }
 
-    /// A cell that no other thread uses; none when the run is over.
+    /// Takes an unused cell; `None` after the run.
     fn cell(&self) -> Option<Box<Cell>> {
         loop {
             let cell = self.cells.pop();
             if cell.is_some() || self.aborted() {
                 return cell;
             }
-            // More threads answer at this moment than were announced.
+            // More threads answer than configured: wait for a cell.
             thread::yield_now();
         }
     }
@@ -249,7 +248,7 @@ impl LocalBackend {
         let response = |(in_flight, f): &(InFlight, Finished)| {
             let at = usize::from(slot(f)) * self.stride;
             let len = f.len.min(self.capacity) as usize;
-            // SAFETY: the engine is done with the slot, and it is released only below.
+            // SAFETY: the engine has finished with the slot, which is released only below.
             let payload = unsafe { self.outputs.bytes(at, len) };
             Response {
                 id: in_flight.sample.id,
@@ -273,7 +272,7 @@ impl LocalBackend {
         self.completed
             .fetch_add(seen.len() as u64, Ordering::Release);
         for (in_flight, f) in seen.drain(..) {
-            // Before the slot is free, and the next answer begins in it.
+            // Read the times before the slot is free and its next answer begins.
             let times = self.begun.times(slot(&f), &in_flight, &f, [now, done]);
             self.tracker.release(slot(&f));
             completer.record(&times, 1);
@@ -281,8 +280,8 @@ impl LocalBackend {
         completer.tick(done);
     }
 
-    /// Hands a part over. Its sample is in flight as long as the cell is held: it is not swept
-    /// before the last cell is back.
+    /// Hands a part over. The held cell keeps its sample in flight: the sweep waits for the last
+    /// cell.
     fn hand_over(&self, cell: &mut Cell, part: &Part) {
         let slot = Imm::from_bits(part.ticket as u32).slot();
         let Some(in_flight) = self.tracker.arrived(slot) else {
@@ -290,7 +289,7 @@ impl LocalBackend {
         };
         let (from, to) = (part.from as usize, part.to.min(self.capacity) as usize);
         let at = usize::from(slot) * self.stride + from;
-        // SAFETY: the engine writes behind these bytes, and no more to them.
+        // SAFETY: the engine has written these bytes and writes only behind them.
         let payload = unsafe { self.outputs.bytes(at, to.saturating_sub(from)) };
         let begins = self.begun.part(slot, &in_flight, part, now_ns());
         let payload = payload.unwrap_or_default();
@@ -315,9 +314,9 @@ impl LocalBackend {
         cell.completer.parts(&mut std::iter::once(part));
     }
 
-    /// Takes every cell, so that nobody completes anything any more; a thread that never gives its
-    /// own back is not waited for.
-    // As they lie in the queue.
+    /// Takes every cell, which stops all completions; gives up on a thread that does not return its
+    /// cell within [`COMPLETING`].
+    // The queue holds boxes.
     #[allow(clippy::vec_box)]
     fn take_cells(&self) -> Vec<Box<Cell>> {
         let began = Instant::now();
@@ -356,8 +355,8 @@ impl Backend for LocalBackend {
             self.pump(|| left.next());
         }
         if left.len() > 0 {
-            // As the dispatcher counts: as many as there are slots for were left to whoever is
-            // at it.
+            // Count as the dispatcher does: samples with a free slot are left to the pumping
+            // thread.
             let (n, before) = (left.len(), self.backlog.len());
             let free = self.parts.slots.saturating_sub(self.tracker.in_flight());
             let handed_over = free.saturating_sub(before).min(n);
@@ -391,7 +390,7 @@ impl Backend for LocalBackend {
 
     fn outstanding(&self) -> u64 {
         let done = self.completed() + self.emptied.load(Ordering::Acquire);
-        // Read last: what is completed was issued before.
+        // Read `issued` last: completed samples were issued before.
         self.issued.load(Ordering::Acquire).saturating_sub(done)
     }
 
@@ -399,7 +398,7 @@ impl Backend for LocalBackend {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// From now on nothing more goes to the engine, and the answers to what is there are late.
+    /// Stops the supply of the engine; answers of samples in the engine count as late.
     fn abort(&self, _cause: &str) {
         self.aborted.store(true, Ordering::SeqCst);
         self.empty_backlog();
@@ -408,17 +407,16 @@ impl Backend for LocalBackend {
     fn finish(&self) -> SystemRecord {
         let patience = if self.aborted() { STOP_ABORTED } else { STOP };
         let pipelines = &self.parts.pipelines;
-        // What was issued and is in a slot is still run. After a run that ended well nothing is
-        // left.
+        // Samples in slots still run. After a good run no sample is left.
         self.abort("");
-        // Waits for a thread that makes an arrival at this moment.
+        // Wait for a thread that is making an arrival.
         self.pump.exclusive(|_| ());
         let stopped = pipelines.stop(patience);
         self.empty_backlog();
-        // Before the sweep: a part must not be handed over of a sample that it completes.
+        // Before the sweep, so that no part of a swept sample is handed over.
         let cells = self.take_cells();
         self.tracker.sweep(|f| self.complete_empty(&[f.sample]));
-        // Dropping a completer hands its recorder on.
+        // Dropping a completer delivers its records.
         drop(cells);
         let counters = pipelines.counters();
         SystemRecord {
@@ -460,7 +458,7 @@ impl Origin for LocalBackend {
     fn respond(&self, finished: &[Finished]) {
         if let Some(mut cell) = self.cell() {
             self.answer(&mut cell, finished);
-            // There is room for each.
+            // The queue has room for every cell.
             let _ = self.cells.push(cell);
         }
         self.pump(|| None);

@@ -1,4 +1,4 @@
-//! Answers that have begun to come in parts: when, for each slot.
+//! Times of answers that arrive in parts, by slot.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -9,15 +9,15 @@ use qdl::{
     serve::{Finished, Part},
 };
 
-/// One record for each slot. The parts of an answer and its end come one after the other, so
-/// nothing here is ever contended, and relaxed accesses will do.
+/// One record per slot. Parts and end of an answer arrive one after the other, so the accesses do
+/// not race and are relaxed.
 pub(super) struct Begun(Box<[CachePadded<Mark>]>);
 
 #[derive(Default)]
 struct Mark {
     first_ns: AtomicU64,
     first_residence_us: AtomicU32,
-    /// Microseconds from the arrival's making to each part, added up.
+    /// Sum over parts of the microseconds since the arrival was made.
     after_us: AtomicU64,
 }
 
@@ -26,7 +26,7 @@ impl Begun {
         Begun((0..slots).map(|_| CachePadded::default()).collect())
     }
 
-    /// A part came. True where it is the answer's first.
+    /// Records a part. Returns true for an answer's first part.
     pub fn part(&self, slot: u16, in_flight: &InFlight, part: &Part, now_ns: u64) -> bool {
         let Some(mark) = self.0.get(usize::from(slot)) else {
             return false;
@@ -44,7 +44,7 @@ impl Begun {
         first
     }
 
-    /// The times of a sample whose last part, or only one, came at `seen_ns`.
+    /// Returns the times of a sample whose last or only part arrived at `seen_ns`.
     pub fn times(
         &self,
         slot: u16,
@@ -63,7 +63,7 @@ impl Begun {
                     m.after_us.load(Relaxed),
                 )
             });
-        // What is tried again may have begun before: its first token was reported then.
+        // A repeated sample may have begun before, when its first token was reported.
         let first_ns = match in_flight.sample.first {
             Some(first) if first.at_ns.get() < in_flight.posted_ns => first.at_ns.get(),
             _ => first_ns,
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!((t.first_ns, t.first_residence_us, t.parts), (21_000, 10, 3));
         assert_eq!((t.parts_after_us, t.parts_residence_us), (50, 33));
         assert_eq!((t.bytes_out, t.bytes_in, t.completed_ns), (12, 20, 92_000));
-        // The next answer in that slot comes in one piece.
+        // The next answer in the slot arrives in one piece.
         let t = begun.times(1, &in_flight, &finished(Sent::default()), [91_000, 92_000]);
         assert_eq!((t.first_ns, t.first_residence_us, t.parts), (91_000, 60, 1));
         assert_eq!((t.parts_after_us, t.parts_residence_us), (90, 60));

@@ -1,4 +1,4 @@
-//! The backend of `--local` with engines that need nothing, and completers that write down.
+//! Tests of the local backend with engines without requirements and recording completers.
 
 use std::{
     collections::BTreeMap,
@@ -26,14 +26,14 @@ use super::backend::{LocalBackend, Parts};
 use crate::{backend::Backend, loadgen::completer::Completers, run::exit::Verdict};
 
 const SAMPLES: usize = 600;
-/// Tokens of the longest prompt and of the longest answer.
+/// Tokens of the longest prompt; below, of the longest answer.
 const PROMPT: usize = 32;
 const ANSWER: usize = 24;
 
-/// What came for one sample.
+/// Records of one sample.
 #[derive(Default)]
 struct Came {
-    /// By its parts and its response; the response holds all of it.
+    /// Bytes of its parts; below, of its response, which holds the whole answer.
     parts: Vec<u8>,
     whole_answer: Vec<u8>,
     firsts: usize,
@@ -48,7 +48,7 @@ struct Book {
     times: Vec<SampleTimes>,
 }
 
-/// Writes down.
+/// A completer that records its calls.
 struct Writer(Arc<Mutex<Book>>);
 
 impl Writer {
@@ -101,7 +101,7 @@ fn engine_params(settings: &TokensConfig) -> EngineParams {
     })
 }
 
-/// Sample `i` is `1 + i % PROMPT` words.
+/// The prompt of sample `i`: `1 + i % PROMPT` words.
 fn prompt(i: usize) -> Vec<i32> {
     (0..=i % PROMPT).map(|at| (i * 31 + at) as i32).collect()
 }
@@ -126,7 +126,7 @@ fn local(settings: &TokensConfig, stream: Stream, book: &Arc<Mutex<Book>>) -> Ar
     let inputs = Region::new(SAMPLES * 4 * PROMPT).expect("memory");
     for i in 0..SAMPLES {
         let bytes: Vec<u8> = prompt(i).iter().flat_map(|id| id.to_le_bytes()).collect();
-        // SAFETY: nobody else has the region yet.
+        // SAFETY: only this function uses the region so far.
         let place = unsafe { inputs.bytes_mut(i * 4 * PROMPT, bytes.len()) };
         place.expect("inside").copy_from_slice(&bytes);
     }

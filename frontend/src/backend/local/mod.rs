@@ -1,14 +1,14 @@
-//! `--local`: LoadGen, the data set and the engine in one process. No network, and no copy of an
-//! input but the engine's own: what the same engine does without the division's wire.
+//! `--local`: LoadGen, data set and engine in one process. There is no network, and only the engine
+//! copies inputs: the baseline for the same engine over the division's network.
 //!
 //! ```text
 //! issue --> a free output slot? --yes--> pipeline --> engine --> respond --> LoadGen
 //!                 \--no--> backlog <-- drawn from as slots come free --/
 //! ```
 //!
-//! Tokens that come one by one go to the completer in parts, as they do from the wire. Slots and
-//! backlog are the dispatcher's, so that both ways account for a sample alike. An
-//! arrival's input is the QSL's own memory; its output is a slot here.
+//! Single tokens go to the completer in parts, as over the network. Slots and backlog are the
+//! dispatcher's types, so both backends account for a sample alike. An arrival's input is in the
+//! QSL's memory, its output in a slot of this backend.
 
 mod backend;
 mod begun;
@@ -40,10 +40,10 @@ pub use backend::LocalBackend;
 
 use backend::{Parts, stride};
 
-/// Room for outputs, unless a single batch needs more.
+/// Memory for outputs, unless a single batch needs more.
 const OUTPUT_BYTES: usize = 256 << 20;
 
-/// `--local` could not be set up.
+/// Error: `--local` cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// The configuration has no engine.
@@ -52,39 +52,39 @@ pub enum LocalError {
          `engine: {{kind: onnx}}` and `model_file: PATH`"
     )]
     NoEngine,
-    /// The engine.
+    /// The engine failed.
     #[error("--local: {0}")]
     Engine(#[from] EngineError),
-    /// The model file is not what the configuration says.
+    /// The model file differs from the configuration.
     #[error("--local: {0} (`this node` is the configuration, `the peer` the model file)")]
     Model(#[from] ModelMismatch),
-    /// An answer that does not fit what the configuration calls the model's output.
+    /// The engine's answer differs in size from the configured output.
     #[error(
         "--local: engine `{engine}` answers with {engine_bytes} bytes, the model's output in the configuration has {model_bytes}"
     )]
     Output {
-        /// The engine.
+        /// Name of the engine.
         engine: &'static str,
-        /// Bytes of its answers.
+        /// Bytes of the engine's answers.
         engine_bytes: usize,
         /// Bytes of the configured output.
         model_bytes: usize,
     },
-    /// Memory for outputs.
+    /// The memory for outputs cannot be allocated.
     #[error("--local, outputs: {0}")]
     Memory(#[from] RegionError),
 }
 
-/// How many completers, and so places for live figures, a local run needs: one for each engine
-/// thread, and one for the thread that issues.
+/// Number of completers, and of live counters, of a local run: one per engine thread, and one for
+/// the issuing thread.
 pub fn completers(config: &FrontendConfig) -> usize {
     config.engine.as_ref().map_or(0, EngineConfig::workers) + 1
 }
 
-/// Makes the engine and loads the model, runs nothing, and says what it is.
+/// Creates the engine and loads the model without running it. Returns a description.
 ///
 /// # Errors
-/// [`LocalError`], as [`start`] has it.
+/// [`LocalError`], as in [`start`].
 pub fn check(config: &FrontendConfig) -> Result<String, LocalError> {
     let cfg = config.engine.as_ref().ok_or(LocalError::NoEngine)?;
     let file = config.model_file.as_deref();
@@ -94,8 +94,8 @@ pub fn check(config: &FrontendConfig) -> Result<String, LocalError> {
     Ok(params.says())
 }
 
-/// Makes the engine, loads the model and warms it up. `stream` says which parts of an answer come
-/// before its end, from an engine that has tokens one by one.
+/// Creates the engine, loads the model and warms it up. `stream` selects the parts of an answer
+/// delivered before its end, for an engine with single tokens.
 ///
 /// # Errors
 /// [`LocalError`].
@@ -128,10 +128,10 @@ pub fn start(
     options.queue = slots;
     let failed = verdict.clone();
     let pipelines = Pipelines::start(engines, &options, move |error| {
-        // What fails while the engine is made and warmed up does not come here.
+        // Errors during creation and warm-up are returned, not reported here.
         failed.fail(ExitCode::Lost, format!("engine: {error}"));
     })?;
-    // What an engine learns as it starts is in it.
+    // After the start: the engine learns some of this information as it starts.
     let info = engine_info(engine.as_ref(), &hashed);
     if let Some(w) = pipelines.warm_up() {
         let (cold, warm) = (w.cold_us, w.warm_us);
@@ -160,7 +160,7 @@ pub fn start(
     })?)
 }
 
-/// Bytes of an output, if the engine runs what the configuration describes.
+/// Returns the bytes of an output, if the engine runs the configured model.
 fn check_model(
     config: &FrontendConfig,
     cfg: &EngineConfig,
@@ -184,8 +184,8 @@ fn check_model(
     }
 }
 
-/// Output slots: four batches for each of the engine's `threads`, as far as memory goes, and at
-/// least two.
+/// Number of output slots: four batches for each of the engine's `threads`, or fewer, at least two,
+/// to fit in [`OUTPUT_BYTES`].
 fn slots(max_batch: usize, threads: usize, output: usize) -> usize {
     let threads = threads.max(1);
     let wanted = max_batch.saturating_mul(4 * threads).max(1024);

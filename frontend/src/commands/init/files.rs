@@ -1,4 +1,4 @@
-//! Paths as configurations have them, and writing several files all or none.
+//! Paths in configurations, and atomic writing of several files.
 
 use std::{
     fs,
@@ -11,13 +11,13 @@ use anyhow::{Context, bail};
 
 use super::Result;
 
-/// What a file's name has behind it until it is known to be good.
+/// Suffix of a file's name until the file is checked.
 const UNTRIED: &str = ".untried";
-/// Bytes of chance in a token, written as twice as many digits.
+/// Random bytes in a token; the text has twice as many digits.
 const TOKEN_BYTES: usize = 32;
 
-/// Files that were written beside their places, to be looked at before they take them. What is not
-/// kept is gone when this is dropped.
+/// Files under temporary names until they are checked. Dropping this removes the files that are not
+/// kept.
 pub(super) struct Staged {
     folder: PathBuf,
     force: bool,
@@ -34,7 +34,7 @@ impl Staged {
     }
 
     /// # Errors
-    /// It is there, and nobody said that it may be overwritten.
+    /// The file exists and overwriting is not allowed.
     pub fn may_write(&self, name: &str) -> Result<()> {
         let path = self.folder.join(name);
         if !self.force && path.symlink_metadata().is_ok() {
@@ -46,7 +46,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Where a file lies until it is kept: in its own folder, so that its paths mean the same.
+    /// Returns a file's temporary path, in the same folder, so that relative paths in it are valid.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}{UNTRIED}"))
     }
@@ -57,7 +57,7 @@ impl Staged {
         fs::write(&path, text).with_context(|| path.display().to_string())
     }
 
-    /// Puts all of them in their places.
+    /// Renames all files to their final names.
     pub fn keep(mut self) -> Result<()> {
         for name in std::mem::take(&mut self.names) {
             let (from, to) = (self.path(&name), self.folder.join(&name));
@@ -70,14 +70,14 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         for name in &self.names {
-            // Some may not have been written.
+            // Ignore the error: a file may not be written yet.
             let _ = fs::remove_file(self.path(name));
         }
     }
 }
 
-/// A file as a configuration in `folder` names it: relative where it lies in that folder, so that
-/// both can be moved together. No link is followed: what belongs to a file lies beside its name.
+/// A file's path for a configuration in `folder`: relative if the file is inside, so that both can
+/// move together. Does not follow links, because related files lie beside the link.
 pub(super) fn named_from(folder: &Path, file: &Path) -> String {
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let file = whole(file);
@@ -85,7 +85,7 @@ pub(super) fn named_from(folder: &Path, file: &Path) -> String {
     inside.display().to_string()
 }
 
-/// A path for the eye, and for a shell.
+/// Formats a path for display and for a shell.
 pub(super) fn shown(path: &Path) -> String {
     let path = path.strip_prefix("./").unwrap_or(path);
     let text = path.display().to_string();
@@ -96,7 +96,7 @@ pub(super) fn shown(path: &Path) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A secret for the owner's eyes, unless there is one already.
+/// Writes a random token that only the owner can read, unless the file exists.
 pub(super) fn token(path: &Path) -> Result<()> {
     if path.is_file() {
         return Ok(());

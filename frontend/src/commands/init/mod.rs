@@ -1,12 +1,12 @@
-//! `qdl init`: both configurations for a model of one's own, from the model file and the data.
+//! `qdl init`: writes both configurations for a user's model, from the model file and the data.
 //!
-//! * `places` - where accelerators listen, and which address of this machine leads there
+//! * `places` - addresses of accelerators, and this machine's address towards them
 //! * `yaml` - the text of the files
-//! * `files` - paths in them, and writing them all or none
+//! * `files` - paths in the files, and writing all or none
 //!
-//! What the files hold comes from where a run takes it: the model's tensors from the engine that
-//! will run it, and whether the data fits from `--check` over what was written. So there is no
-//! second opinion of either here, and nothing is left behind that would not run.
+//! The content comes from the code of a run: the engine reads the model's tensors, and `--check`
+//! verifies the data with the written files. So `init` cannot disagree with a run, and leaves no
+//! files behind that would not run.
 
 mod files;
 mod places;
@@ -39,9 +39,9 @@ use files::{Staged, shown};
 use places::Places;
 use yaml::Plan;
 
-/// Name of the frontend's file.
+/// Name of the frontend's configuration.
 const FRONTEND: &str = "frontend.yaml";
-/// Name of the shared secret, where accelerators are on other machines.
+/// Name of the file with the shared secret, for accelerators on other machines.
 const TOKEN: &str = "token";
 
 type Result<T> = std::result::Result<T, anyhow::Error>;
@@ -105,12 +105,12 @@ pub struct InitArgs {
     pub force: bool,
 }
 
-/// Runs the command; `quiet`: it says nothing but what is wrong.
+/// Runs the command; `quiet` suppresses all output but errors.
 pub fn command(args: &InitArgs, quiet: bool) -> ExitCode {
     match init(args) {
         Ok(_) if quiet => ExitCode::Good,
         Ok(text) => {
-            // Nobody may be reading any more.
+            // Ignore the error: standard output may be closed.
             let _ = std::io::stdout().write_all(text.as_bytes());
             ExitCode::Good
         }
@@ -121,7 +121,7 @@ pub fn command(args: &InitArgs, quiet: bool) -> ExitCode {
     }
 }
 
-/// Writes the files, and says what to do with them. What is refused leaves no empty folder behind.
+/// Writes the files and returns the instructions. A failure leaves no empty folder behind.
 fn init(args: &InitArgs) -> Result<String> {
     let missing: Vec<_> = args
         .output
@@ -131,7 +131,7 @@ fn init(args: &InitArgs) -> Result<String> {
     let text = write(args);
     if text.is_err() {
         for folder in missing {
-            // Stays where something is in it, such as a token.
+            // Fails for a folder with a file in it, such as a token.
             let _ = fs::remove_dir(folder);
         }
     }
@@ -194,7 +194,7 @@ fn write(args: &InitArgs) -> Result<String> {
         labels_dtype: args.labels_dtype.map(|d| d.to_string()),
         loaded: loaded(&args.samples, engine.model().max_input_bytes()),
         slots: yaml::slots(engine.model()),
-        // Half of them are LoadGen's and the network's.
+        // Half of the cores are for LoadGen and the network.
         fixed_batch: engine.fixed_batch(),
         data: engine::onnx_data_files(&args.model),
         intra_threads: std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2)),
@@ -240,14 +240,14 @@ fn write(args: &InitArgs) -> Result<String> {
     Ok(text)
 }
 
-/// Both files do what they are for: the frontend's is checked as `--check` does, the accelerators'
-/// as far as it goes here: their model is the one that was just opened. The number of samples.
+/// Checks the files: the frontend's with `--check`, the accelerators' as far as possible here.
+/// Their model is the one just opened. Returns the number of samples.
 fn check(staged: &Staged, places: &Places) -> Result<usize> {
     for at in &places.accelerators {
         let path = staged.path(&at.file);
         match at.is_here {
             true => drop(config::load_accelerator(&path)?),
-            // The files that it names are to lie on another machine.
+            // The files that it names are for another machine.
             false => {
                 let text = fs::read_to_string(&path)?;
                 config::parse_accelerator(&text, &at.file, Path::new(""))?;
@@ -266,7 +266,7 @@ fn check(staged: &Staged, places: &Places) -> Result<usize> {
     Ok(Dataset::open(&config.dataset, &config.model, None)?.count())
 }
 
-/// Which of several outputs names the class, and how to have another; nothing where there is one.
+/// Describes which of several outputs names the class, and the flags for the others; empty for one.
 fn class(model: &ModelSpec, chosen: Option<&str>) -> String {
     let mut outputs: Vec<_> = model.outputs().collect();
     let at = outputs.iter().position(|o| Some(&*o.name) == chosen);
@@ -288,7 +288,7 @@ fn class(model: &ModelSpec, chosen: Option<&str>) -> String {
     format!("class    {}, {which}\n", names_the_class(own))
 }
 
-/// A type of labels, by its name in a configuration.
+/// Parses a type of labels by its name in a configuration.
 fn dtype(text: &str) -> std::result::Result<DType, String> {
     serde_json::from_value(text.into()).map_err(|_| {
         "it is one of u8, i8, i32, i64, f16, bf16, f32; labels of u32 or u64 are those of i32 or \
@@ -297,8 +297,8 @@ fn dtype(text: &str) -> std::result::Result<DType, String> {
     })
 }
 
-/// Samples to load at a time, where the whole file would take more than half of the memory that
-/// is free.
+/// Number of samples to load at a time, if the whole file needs more than half of the available
+/// memory.
 fn loaded(samples: &Path, sample: Option<usize>) -> Option<u64> {
     let bytes = fs::metadata(samples).ok()?.len();
     let half = available_memory()? / 2;
@@ -306,7 +306,7 @@ fn loaded(samples: &Path, sample: Option<usize>) -> Option<u64> {
     (bytes > half).then(|| (half / each).max(1))
 }
 
-/// The model and its files of weights, as a folder on another machine has to hold them.
+/// Names of the model file and its weight files, which another machine needs.
 fn copies(model: &Path, data: &[PathBuf]) -> String {
     let beside = model.parent().unwrap_or(Path::new(""));
     let name = |path: &Path| shown(path.strip_prefix(beside).unwrap_or(path));
@@ -314,7 +314,7 @@ fn copies(model: &Path, data: &[PathBuf]) -> String {
     all.map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// The commands to run next.
+/// Returns the next commands for the user.
 fn next(args: &InitArgs, places: &Places, data: &[PathBuf]) -> String {
     let program = PathBuf::from(std::env::args_os().next().unwrap_or_default());
     let frontend = program.with_file_name("frontend");

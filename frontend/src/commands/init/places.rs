@@ -1,4 +1,4 @@
-//! Where accelerators listen, and which address of this machine leads there.
+//! Addresses of accelerators, and this machine's address towards them.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket},
@@ -9,41 +9,40 @@ use anyhow::{Context, bail};
 
 use super::Result;
 
-/// Where an accelerator listens when nobody says it.
+/// Default address of an accelerator.
 const DEFAULT: &str = "127.0.0.1:7400";
-/// From the port of the control plane to that of the data.
+/// Offset of the data port from the control port.
 const DATA: u16 = 10;
 
-/// An accelerator to be.
+/// A planned accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// As the user wrote it.
+    /// Address as the user wrote it.
     pub control: String,
-    /// The address behind it.
+    /// Resolved control address.
     pub listen: SocketAddr,
-    /// Where its data connections arrive. Port 0, the system's choice, on loopback, where no
-    /// firewall has to know it.
+    /// Data address. Port 0 (chosen by the system) on loopback, where no firewall is involved.
     pub data: SocketAddr,
-    /// It is this machine.
+    /// True if the accelerator is this machine.
     pub is_here: bool,
-    /// Its configuration.
+    /// Name of its configuration file.
     pub file: String,
 }
 
-/// All of them, and the address of this machine that data connections leave from.
+/// All accelerators, and this machine's address for data connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Places {
     pub accelerators: Vec<Place>,
     pub address: IpAddr,
-    /// Everybody has to prove that they hold the token, on loopback too.
+    /// True if the token is required on loopback too.
     pub token: bool,
 }
 
 impl Places {
-    /// Of what stands behind `--accelerator`.
+    /// Resolves the addresses of `--accelerator`.
     ///
     /// # Errors
-    /// A host that has no address, or one that nothing leads to from here.
+    /// A host has no address, or no route leads to it.
     pub fn of(controls: &[String]) -> Result<Self> {
         let default = [DEFAULT.to_owned()];
         let controls = if controls.is_empty() {
@@ -91,7 +90,7 @@ impl Places {
         })
     }
 
-    /// Only on loopback nobody has to prove anything, unless it was asked for.
+    /// Whether the token is required: off loopback, or by request.
     pub fn need_token(&self) -> bool {
         let far = |a: &Place| !a.listen.ip().is_loopback();
         self.token || self.accelerators.iter().any(far)
@@ -99,15 +98,15 @@ impl Places {
 }
 
 impl Place {
-    /// Its node's name, which nobody else has.
+    /// Returns the accelerator's unique node name.
     pub fn node(&self) -> String {
         let stem = Path::new(&self.file).file_stem().unwrap_or_default();
         stem.to_string_lossy().into_owned()
     }
 }
 
-/// The address of this machine by which that one is reached. Nothing is sent: connecting a datagram
-/// socket asks the routing table and no more.
+/// Returns this machine's source address towards `to`. Connecting a datagram socket sends nothing;
+/// it only queries the routing table.
 fn route(to: SocketAddr) -> std::io::Result<IpAddr> {
     let any: SocketAddr = match to {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),

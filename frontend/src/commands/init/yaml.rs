@@ -1,4 +1,4 @@
-//! The text of both files, commented where somebody would change something.
+//! The text of both files, with comments on the keys that users change.
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +17,14 @@ use super::{
     places::{Place, Places},
 };
 
-/// Slots that a file need not speak of: an accelerator's budget without `memory_mib`.
+/// Accelerator budget without `memory_mib`, in bytes; smaller slots need no key.
 const BUDGET: usize = 4096 << 20;
-/// Most samples in a batch of a model that takes any.
+/// Maximum batch of a model with dynamic batch.
 const BATCH: usize = 64;
-/// Where comments begin.
+/// Column of the comments.
 const COMMENT: usize = 32;
 
-/// What the files are made from.
+/// Inputs of the generated files.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// The output that names the class comes first.
@@ -34,14 +34,14 @@ pub(super) struct Plan {
     pub samples: PathBuf,
     pub labels: Option<PathBuf>,
     pub labels_dtype: Option<String>,
-    /// Samples to load at a time, where not all of them fit.
+    /// Number of samples to load at a time, if not all fit.
     pub loaded: Option<u64>,
-    /// Slots of the only connection, where as many as usual would not fit.
+    /// Slots of the only connection, if the usual number does not fit.
     pub slots: Option<usize>,
     pub intra_threads: usize,
-    /// The model's own batch, where it has one.
+    /// The model's fixed batch, if any.
     pub fixed_batch: Option<usize>,
-    /// Files of weights that the model names.
+    /// Weight files of the model.
     pub data: Vec<PathBuf>,
 }
 
@@ -90,7 +90,7 @@ fn tensor(t: &TensorSpec) -> String {
     format!("{{name: {name}, dtype: {}, shape: {:?}}}", t.dtype, t.shape)
 }
 
-/// Slots of one connection, where as many as two usually have exceed an accelerator's budget.
+/// Slots of one connection, if the usual number on two connections exceeds the budget.
 pub(super) fn slots(model: &ModelSpec) -> Option<usize> {
     let request = request_stride(model)?;
     let response = response_stride(model)?;
@@ -100,7 +100,7 @@ pub(super) fn slots(model: &ModelSpec) -> Option<usize> {
     too_much.then(|| (BUDGET / slot.max(1)).clamp(1, usual))
 }
 
-/// The frontend's file, for `folder`.
+/// Returns the frontend's file, for `folder`.
 pub(super) fn frontend(plan: &Plan, places: &Places, folder: &Path) -> String {
     let path = |file: &Path| quoted(&named_from(folder, file));
     let labels = plan.labels.as_deref().map(path);
@@ -132,11 +132,11 @@ pub(super) fn frontend(plan: &Plan, places: &Places, folder: &Path) -> String {
     fill_template(include_str!("templates/frontend.yaml"), COMMENT, &values)
 }
 
-/// An accelerator's file, for `folder`, or one like it on its own machine.
+/// Returns an accelerator's file, for `folder` or an equivalent folder on its machine.
 pub(super) fn accelerator(plan: &Plan, at: &Place, places: &Places, folder: &Path) -> String {
     let model_file = match at.is_here {
         true => named_from(folder, &plan.model_file),
-        // It is copied there beside this file.
+        // The model file is copied beside the configuration.
         false => {
             let name = plan.model_file.file_name().unwrap_or_default();
             name.to_string_lossy().into_owned()
@@ -171,7 +171,7 @@ fn optional(value: Option<impl ToString>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// Text in quotes, so that YAML takes it for nothing else: JSON's strings are YAML's.
+/// Quotes text for YAML: JSON strings are YAML strings.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn large_samples_get_as_many_slots_as_an_accelerator_has_memory_for() {
         assert_eq!(slots(&spec(&[224, 224, 3])), None);
-        // Of samples of a gigabyte `auto` has so few that two connections fit.
+        // For samples of about 1 GiB, `auto` chooses few enough slots for two connections.
         assert_eq!(slots(&spec(&[250 << 20])), None);
         let large = spec(&[(256 << 20) - 2]);
         assert_eq!(slots(&large), Some(2));

@@ -38,7 +38,7 @@ pub struct Runner<'a> {
     pub yaml: Yaml,
     /// The folder that the configuration's paths are relative to.
     pub base: PathBuf,
-    /// How long a trial waits for an accelerator: those that it needs are up.
+    /// Maximum wait of a trial for an accelerator; the accelerators are up already.
     pub patience: Duration,
 }
 
@@ -99,7 +99,7 @@ impl Runner<'_> {
         if fs::canonicalize(&self.base).ok() != fs::canonicalize(&self.args.output).ok() {
             command.arg("--relative-to").arg(&self.base);
         }
-        // A trial that the journal does not have is measured again.
+        // Replace an earlier run: a trial that the journal lacks is measured again.
         command.arg("--force").arg("--output").arg(folder);
         command.args(["--mode", "performance", "--quiet"]);
         if !self.args.local {

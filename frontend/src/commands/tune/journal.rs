@@ -76,7 +76,7 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// The record of the trial, if it ran before.
+    /// Returns the trial's record if the journal has it.
     fn replay(&mut self, setting: &Setting) -> Result<Option<Record>> {
         if setting.full {
             let same = self.full.iter().find(|t| t.setting == *setting);
@@ -130,7 +130,7 @@ mod tests {
     use serde_json::json;
     use tune::{Plan, Session};
 
-    /// VALID up to 1,000 a second; interrupted after so many trials.
+    /// VALID up to 1,000 per second; interrupted after this many trials.
     struct Upto(usize);
 
     impl System for Upto {
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!((first.halt, ran), (Some(Halt::Interrupted), 7));
         let torn = fs::read_to_string(&path).expect("there") + "{\"setting\": 2, ";
         fs::write(&path, torn).expect("written");
-        // This one ends with its budget, and with a full run of the rate certified by then.
+        // This session ends with its budget, and with a full run of the certified rate.
         let (second, _) = session(json!(1), 100, 30.0).expect("the same");
         assert!(
             second.full.is_some() && second.halt == Some(Halt::Budget),

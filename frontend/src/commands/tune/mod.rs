@@ -27,10 +27,10 @@ use crate::{
     settings,
 };
 
-/// Queries that MultiStream's early stopping takes at least, at its percentile of 99.
+/// Minimum number of queries for MultiStream's early stopping, at its percentile of 99.
 const MULTI_STREAM_QUERIES: u64 = 662;
 
-/// Runs the command; `quiet`: the result is in its folder alone.
+/// Runs the command; `quiet` writes the result only to its folder.
 pub fn command(args: &TuneArgs, quiet: bool) -> ExitCode {
     tune(args, quiet).unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -45,7 +45,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     let device = config.nics.iter().any(|n| n.is_ib());
     let plan = plan(args, kind, key, device, &yaml)?;
     fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
-    // A session may go on with another budget.
+    // A session may continue with another budget.
     let mut same = plan.clone();
     same.budget_s = 0.0;
     let head = json!({
@@ -56,7 +56,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     });
     interrupt::listen();
     let parent = args.config.parent().unwrap_or(Path::new(""));
-    // The parent of a bare name is this folder.
+    // The parent of a bare file name is the working directory.
     let base = Path::new(".").join(parent);
     let mut runner = Runner {
         args,
@@ -92,7 +92,7 @@ fn tune(args: &TuneArgs, quiet: bool) -> Result<ExitCode> {
     })
 }
 
-/// What is searched for, and the field of LoadGen's settings that holds it.
+/// The search, and the field of LoadGen's settings that holds its rate.
 fn kind(args: &TuneArgs, config: &FrontendConfig) -> Result<(Kind, &'static str)> {
     let written = config.loadgen.scenario.map(settings::scenario);
     let (kind, key) = match args.scenario.map(Scenario::from).or(written) {
@@ -155,7 +155,7 @@ const CONNECTIONS: Candidate<'_> = ("nics[].connections", "auto", "auto,1,2,4");
 /// A NIC with `device` has queue pairs for connections.
 const QUEUE_PAIRS: Candidate<'_> = ("nics[].queue_pairs", "4", "1,4,8");
 const THREADS: Candidate<'_> = ("nic_threads", "auto", "auto,1,2,4");
-/// Of an engine in this process.
+/// For an engine in this process.
 const BATCH: Candidate<'_> = ("engine.max_batch", "1", "1,8,32,128");
 
 fn knobs(args: &TuneArgs, device: bool, yaml: &Yaml) -> Result<Vec<Knob>> {
@@ -167,7 +167,7 @@ fn knobs(args: &TuneArgs, device: bool, yaml: &Yaml) -> Result<Vec<Knob>> {
         (Knobs::Auto, false, false) => &[SLOTS, CONNECTIONS, THREADS],
     };
     for (key, _) in &args.knob {
-        // The file must have a place for it.
+        // Check that the file has a place for the key.
         let set = yaml.clone().set(key, "0");
         set.with_context(|| format!("--knob {key}"))?;
     }

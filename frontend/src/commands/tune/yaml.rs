@@ -8,12 +8,12 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result};
 use serde_json::{Map, Value};
 
-/// A file as it was read.
+/// A configuration file as a tree of values.
 #[derive(Clone, Debug)]
 pub struct Yaml(Value);
 
 impl Yaml {
-    /// Reads a file that was loaded before.
+    /// Reads a file that passed the configuration loader.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let options = serde_saphyr::options! { strict_booleans: true };
@@ -43,7 +43,7 @@ impl Yaml {
             .try_for_each(|entry| put(entry, rest, value.clone()))
     }
 
-    /// Writes it.
+    /// Writes the configuration as JSON.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(&self.0)? + "\n";
         fs::write(path, text).with_context(|| path.display().to_string())

@@ -1,4 +1,4 @@
-//! The arrays of a `.npz`. What is stored is read where it lies, what is compressed is unpacked to
+//! The arrays of a `.npz`. Stored arrays are read in place, compressed arrays are decompressed into
 //! memory.
 
 use std::{
@@ -10,14 +10,14 @@ use zip::{CompressionMethod, ZipArchive};
 
 use super::{Array, Asked, Bytes, header::Header};
 
-/// What NumPy puts behind the name of each array.
+/// Suffix that NumPy adds to each array's name.
 const END: &str = ".npy";
 
-/// The arrays of an archive that are `asked` for; `None` where no file in it is one, so that it is
-/// no `.npz`. The others are not looked at.
+/// Returns the arrays of an archive that `asked` selects; other arrays are not read. Returns `None`
+/// if no file in it is an array, so that it is no `.npz`.
 ///
 /// # Errors
-/// In words: what is wrong with the archive or an array that is asked for, with its name.
+/// The archive is broken, or a selected array is invalid; the text names the array.
 pub(super) fn arrays(file: &File, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
     let again = || file.try_clone().map_err(|e| e.to_string());
     let odd = |e: zip::result::ZipError| format!("it is a broken zip archive ({e})");
@@ -38,7 +38,7 @@ pub(super) fn arrays(file: &File, asked: Asked<'_>) -> Result<Option<Vec<Array>>
     for ((i, name), _) in names.into_iter().zip(wanted).filter(|(_, wanted)| *wanted) {
         let refuse = |why: String| format!("array `{}`: {why}", name.escape_debug());
         if name.contains(char::is_control) {
-            // It is shown in lines and chosen by its name in a configuration.
+            // The name appears in one-line messages and in configurations.
             return Err(refuse("its name has control characters".to_owned()));
         }
         let mut entry = archive.by_index(i).map_err(|e| refuse(e.to_string()))?;
@@ -47,7 +47,7 @@ pub(super) fn arrays(file: &File, asked: Asked<'_>) -> Result<Option<Vec<Array>>
         let bytes = match (entry.compression(), entry.data_start()) {
             (CompressionMethod::Stored, Some(at)) => Bytes::File(again()?, at + own),
             _ => {
-                // It grows as it comes: what the archive says of its size may be a lie.
+                // Grows with the data: the size in the archive may be wrong.
                 let mut bytes = Vec::new();
                 let read = entry.take(size).read_to_end(&mut bytes);
                 read.map_err(|e| refuse(format!("it cannot be unpacked: {e}")))?;

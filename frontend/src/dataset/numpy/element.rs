@@ -1,8 +1,8 @@
-//! Numbers out of bytes.
+//! Element types, and conversion of their bytes to numbers.
 
 use qdl::model::DType;
 
-/// What the bits of an element mean.
+/// Interpretation of an element's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Bool,
@@ -12,7 +12,7 @@ enum Kind {
     Bfloat,
 }
 
-/// An element of an array, or of a raw file.
+/// Type of the elements of an array or of a raw file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element {
     kind: Kind,
@@ -20,7 +20,7 @@ pub struct Element {
     big_endian: bool,
 }
 
-/// A number that is not whole, or too large for 64 bits.
+/// Error: a number is not whole, or does not fit in 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NotWhole(pub f64);
 
@@ -41,10 +41,10 @@ impl From<DType> for Element {
 }
 
 impl Element {
-    /// From NumPy's code, as in `<f4`.
+    /// Parses NumPy's code, such as `<f4`.
     ///
     /// # Errors
-    /// In words, where it is no number.
+    /// The code is not of a supported number.
     pub(super) fn of_code(code: &str) -> Result<Self, String> {
         let none = || {
             format!(
@@ -82,7 +82,7 @@ impl Element {
         })
     }
 
-    /// As NumPy writes it, without the order of its bytes: `f4`.
+    /// Returns NumPy's code without the byte order, such as `f4`.
     pub fn code(self) -> String {
         let letter = match self.kind {
             Kind::Bool => 'b',
@@ -93,7 +93,7 @@ impl Element {
         format!("{letter}{}", self.bytes)
     }
 
-    /// NumPy's name of it: `float32`.
+    /// Returns NumPy's name, such as `float32`.
     pub fn name(self) -> String {
         let name = match self.kind {
             Kind::Bool => return "bool".to_owned(),
@@ -105,24 +105,24 @@ impl Element {
         format!("{name}{}", 8 * self.bytes)
     }
 
-    /// How many it has.
+    /// Returns the bytes of an element.
     pub fn bytes(self) -> usize {
         self.bytes
     }
 
-    /// True where its highest byte comes first.
+    /// Whether the most significant byte comes first.
     pub fn big_endian(self) -> bool {
         self.big_endian
     }
 
-    /// The same number, the bytes the other way round or not, of a model's tensor.
+    /// Whether the type equals a tensor's type, in either byte order.
     pub fn is(self, dtype: DType) -> bool {
         let other = Element::from(dtype);
         (self.kind, self.bytes) == (other.kind, other.bytes)
     }
 
-    /// NumPy's name of a tensor's type, where `astype` makes these numbers of that type and they
-    /// stay the same, but for rounding.
+    /// Returns NumPy's name of `dtype` if `astype` converts these numbers to it without change,
+    /// except for rounding.
     pub fn cast(self, dtype: DType) -> Option<String> {
         let other = Element::from(dtype);
         let whole = matches!(self.kind, Kind::Bool | Kind::Int | Kind::Uint);
@@ -135,7 +135,7 @@ impl Element {
         keeps.then(|| other.name())
     }
 
-    /// Its bits, the lowest byte first.
+    /// Returns the bits as a little-endian number.
     fn bits(self, bytes: &[u8]) -> u64 {
         let mut wide = [0u8; 8];
         for (i, to) in wide.iter_mut().take(self.bytes).enumerate() {
@@ -148,7 +148,7 @@ impl Element {
         u64::from_le_bytes(wide)
     }
 
-    /// The number that these bytes are. Integers beyond 2^53 lose their last bits.
+    /// Returns the number of these bytes. Integers beyond 2^53 lose their last bits.
     pub fn value(self, bytes: &[u8]) -> f64 {
         let bits = self.bits(bytes);
         match (self.kind, self.bytes) {
@@ -166,10 +166,10 @@ impl Element {
         ((bits << unused) as i64) >> unused
     }
 
-    /// The whole number that these bytes are.
+    /// Returns the whole number of these bytes.
     ///
     /// # Errors
-    /// [`NotWhole`], with what they are.
+    /// [`NotWhole`] if the number is not whole or does not fit.
     pub fn whole(self, bytes: &[u8]) -> Result<i64, NotWhole> {
         let bits = self.bits(bytes);
         match self.kind {
@@ -183,10 +183,10 @@ impl Element {
         }
     }
 
-    /// The whole numbers that a file of such elements holds.
+    /// Returns the whole numbers of a file with such elements.
     ///
     /// # Errors
-    /// In words: the first that is none, with its index.
+    /// A number is not whole; the text names the first one and its index.
     pub fn whole_numbers(self, bytes: &[u8]) -> Result<Vec<i64>, String> {
         let each = bytes.chunks_exact(self.bytes).enumerate();
         each.map(|(i, b)| {
@@ -200,7 +200,7 @@ impl Element {
     }
 }
 
-/// An IEEE half.
+/// Converts an IEEE half.
 fn half(bits: u16) -> f64 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
@@ -249,7 +249,7 @@ mod tests {
         assert!(of("<f4").whole(&f32::INFINITY.to_le_bytes()).is_err());
         let bf16 = Element::from(DType::Bf16);
         assert_eq!(bf16.whole(&0x4040u16.to_le_bytes()), Ok(3));
-        // An i32 is no whole number to whoever takes it for an f32.
+        // The bytes of an i32, read as f32, are not whole.
         let text = of("<f4").whole_numbers(&[0, 0, 0, 0, 7, 0, 0, 0]);
         let text = text.expect_err("a denormal");
         assert!(text.starts_with("as float32, number 1 is 9.8"), "{text}");

@@ -1,4 +1,4 @@
-//! What a `.npy` says of its array: a Python dictionary behind a magic number.
+//! The header of a `.npy`: a Python dictionary behind a magic number.
 //!
 //! ```text
 //! \x93NUMPY | major | minor | length, u16 or u32 | {'descr': '<f4', 'fortran_order': False, ...}
@@ -12,12 +12,12 @@ use serde::Deserialize;
 
 use super::element::Element;
 
-/// How every such file begins.
+/// First bytes of every `.npy` file.
 pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
-/// Longest dictionary: NumPy itself refuses longer ones than 10,000 bytes.
+/// Maximum length of the dictionary; NumPy itself refuses more than 10,000 bytes.
 const LONGEST: usize = 65_536;
 
-/// Of one array.
+/// Type, shape and order of one array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub element: Element,
@@ -26,7 +26,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads it, at the beginning of `size` bytes; those behind as many as it took are the array's.
+    /// Reads the header of a file of `size` bytes; returns it with its length in bytes.
     pub fn read(from: &mut impl Read, size: u64) -> Result<(Self, u64), String> {
         let cut = |e: std::io::Error| format!("its header cannot be read: {e}");
         let mut begin = [0; 8];
@@ -58,7 +58,7 @@ impl Header {
         Ok((header, own))
     }
 
-    /// Type and shape in words.
+    /// Returns type and shape as text.
     pub fn text(&self) -> String {
         let shape = self.shape.iter().map(ToString::to_string);
         let shape = shape.collect::<Vec<_>>().join(", ");
@@ -66,13 +66,13 @@ impl Header {
         format!("{} ({shape}{comma})", self.element.name())
     }
 
-    /// Bytes of the array; none where they overflow.
+    /// Returns the bytes of the array; `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
         let all = self.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         u64::try_from(all?.checked_mul(self.element.bytes())?).ok()
     }
 
-    /// That an array has as many bytes as there are.
+    /// Checks that the file has exactly the bytes of the array.
     pub fn check_size(&self, there: u64) -> Result<(), String> {
         match self.bytes() {
             Some(wanted) if wanted == there => Ok(()),
@@ -84,13 +84,13 @@ impl Header {
         }
     }
 
-    /// True where Fortran's order is another than C's: more than one dimension counts.
+    /// Whether Fortran's order differs from C's: more than one dimension exceeds 1.
     pub fn fortran_matters(&self) -> bool {
         self.fortran && self.shape.iter().filter(|d| **d > 1).count() > 1
     }
 }
 
-/// The dictionary as Python writes it, with the three keys that there are.
+/// The dictionary with its three keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Dictionary {
@@ -99,7 +99,7 @@ struct Dictionary {
     shape: Vec<usize>,
 }
 
-/// Reads it as JSON, from which it differs in quotes, tuples, words and commas at an end.
+/// Parses the dictionary as JSON, after converting quotes, tuples, words and trailing commas.
 fn dictionary(text: &str) -> Result<Header, String> {
     let mut json = text.replace('\'', "\"");
     for (python, own) in [

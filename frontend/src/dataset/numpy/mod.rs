@@ -1,11 +1,11 @@
-//! NumPy's files, as data sets and labels come in them: `.npy`, one array, and `.npz`, a zip of
+//! NumPy files as data sets and labels: `.npy` with one array, and `.npz`, a zip archive of
 //! several.
 //!
-//! * `header` - what an array says of itself: type, order, shape
+//! * `header` - an array's type, order and shape
 //! * `archive` - the arrays of a `.npz`
-//! * `element` - numbers out of bytes, these files' and raw ones'
+//! * `element` - numbers of NumPy files and of raw files
 //!
-//! No file here is a program: an array of Python objects is a pickle, and is refused unread.
+//! No file is executed: an array of Python objects is a pickle, and is refused unread.
 
 mod archive;
 mod element;
@@ -16,27 +16,27 @@ use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 pub use self::element::Element;
 use self::header::Header;
 
-/// Where the elements of an array lie.
+/// Storage of an array's elements.
 #[derive(Debug)]
 enum Bytes {
-    /// In a file, from this byte on.
+    /// In a file, from this offset.
     File(File, u64),
-    /// Here: they were compressed.
+    /// In memory, decompressed.
     Memory(Box<[u8]>),
 }
 
-/// An array in C order, whose elements are little-endian or of one byte, as far as
-/// [`Array::check_layout`] was asked.
+/// An array. After [`Array::check_layout`], its elements are in C order, and little-endian or of
+/// one byte.
 #[derive(Debug)]
 pub struct Array {
-    /// In a `.npz` its name there; in a `.npy` nothing.
+    /// Name in a `.npz`; empty for a `.npy`.
     pub name: String,
     header: Header,
     bytes: Bytes,
 }
 
 impl Array {
-    /// The array of a `.npy` that is all of `file`.
+    /// Opens the array of a `.npy` file.
     fn of_file(file: File) -> Result<Self, String> {
         let size = file.metadata().map_err(|e| e.to_string())?.len();
         let (header, at) = Header::read(&mut io::BufReader::new(&file), size)?;
@@ -47,25 +47,25 @@ impl Array {
         })
     }
 
-    /// How long it is in each dimension.
+    /// Returns the length of each dimension.
     pub fn shape(&self) -> &[usize] {
         &self.header.shape
     }
 
-    /// What its elements are.
+    /// Returns the type of the elements.
     pub fn element(&self) -> Element {
         self.header.element
     }
 
-    /// Type and shape, as in `float32 (100, 4)`.
+    /// Returns type and shape, such as `float32 (100, 4)`.
     pub fn text(&self) -> String {
         self.header.text()
     }
 
-    /// That its bytes are a sample's own: first index slowest, lowest byte first.
+    /// Checks that the array's bytes can be sent as samples: C order, little-endian.
     ///
     /// # Errors
-    /// In words, with what NumPy is to be told.
+    /// The layout differs; the text names the NumPy call that corrects it.
     pub fn check_layout(&self) -> Result<(), String> {
         if self.header.fortran_matters() {
             return Err("it is in Fortran's order: save np.ascontiguousarray(a)".to_owned());
@@ -79,12 +79,12 @@ impl Array {
         Ok(())
     }
 
-    /// Fills `to` from byte `at` of its elements on.
+    /// Reads elements into `to`, from byte `at` of the elements.
     ///
     /// # Errors
-    /// The system's, also where there are not so many.
+    /// The file cannot be read, or the range is beyond the array.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-        // Behind it in the same file may lie another.
+        // Another array may follow in the same file.
         let end = at.checked_add(to.len() as u64);
         if end.is_none_or(|end| self.header.bytes().is_none_or(|own| end > own)) {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -100,10 +100,10 @@ impl Array {
         }
     }
 
-    /// One whole number for each index of its first dimension, the only one that counts.
+    /// Returns one whole number per index of the first dimension; all other dimensions must be 1.
     ///
     /// # Errors
-    /// In words: a shape that holds more, elements that are no whole numbers, or the system's.
+    /// The shape has other dimensions, a number is not whole, or the file cannot be read.
     pub fn integers(&self) -> Result<Vec<i64>, String> {
         let shape = self.shape();
         let (Some(count), true) = (shape.first(), shape.iter().skip(1).all(|d| *d == 1)) else {
@@ -119,15 +119,15 @@ impl Array {
     }
 }
 
-/// Whether an array of an archive is wanted, by its name among those of all.
+/// Selects an array of an archive, by its name among the names of all arrays.
 pub type Asked<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
 
-/// Opens a file that is to hold arrays or, as `None`, bytes without a format. Of several arrays
-/// those that are `asked` for are opened. With `any`, what looks like an image, say, may be just
-/// that: samples that are files themselves.
+/// Opens a file with arrays; `None` for raw bytes. Of several arrays, opens those that `asked`
+/// selects. With `any`, files of other formats are accepted as raw bytes, because samples may be
+/// files, such as images.
 ///
 /// # Errors
-/// In words: which other format it has and what to do, or what is wrong with it as NumPy's.
+/// The file has another known format, or is an invalid NumPy file; the text says what to do.
 pub fn open(path: &Path, any: bool, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let mut begin = [0; 8];
@@ -162,7 +162,7 @@ pub fn open(path: &Path, any: bool, asked: Asked<'_>) -> Result<Option<Vec<Array
     }
 }
 
-/// How other formats begin that might be taken for raw bytes.
+/// First bytes of other formats that could be mistaken for raw bytes.
 const OTHERS: [(&[u8], &str); 8] = [
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),

@@ -1,4 +1,4 @@
-//! Files that NumPy wrote (`tests/data/numpy_files.py`), and files that nobody should write.
+//! Tests with files from NumPy (`tests/data/numpy_files.py`), and with malformed files.
 
 use std::{io::Write, path::PathBuf};
 
@@ -105,7 +105,7 @@ fn a_file_of_another_format_is_named() {
     assert!(text.contains("broken zip archive"), "{text}");
 }
 
-/// A `.npy` of version 1 with this dictionary, and bytes behind it.
+/// A `.npy` of version 1 with this dictionary, followed by `bytes`.
 fn npy(dictionary: &str, bytes: &[u8]) -> Vec<u8> {
     let mut all = b"\x93NUMPY\x01\x00".to_vec();
     all.extend((dictionary.len() as u16).to_le_bytes());
@@ -206,8 +206,8 @@ fn code() -> impl Strategy<Value = (&'static str, usize)> {
 }
 
 proptest! {
-    /// Whatever NumPy may write is read as it was written, in versions 1 and 2, with keys in any
-    /// order and quotes of either kind.
+    /// All valid files read back as written, in versions 1 and 2, with keys in any order and either
+    /// kind of quote.
     #[test]
     fn a_header_comes_back_as_it_was_written(
         (code, width) in code(),
@@ -245,8 +245,7 @@ proptest! {
         prop_assert_eq!(all(&arrays[0], bytes.len()), bytes);
     }
 
-    /// Whatever the bytes are, a file is taken whole or refused in one line; what is taken can be
-    /// read to its end.
+    /// Any bytes are accepted or refused in one line; an accepted file can be read to its end.
     #[test]
     fn spoilt_files_are_taken_whole_or_refused(
         which in 0usize..4,
@@ -265,7 +264,7 @@ proptest! {
         match open(f.path(), false, &|_, _| true) {
             Ok(Some(arrays)) => for a in arrays {
                 let bytes = a.header.bytes().expect("it was checked");
-                // Of an archive's entry the place alone is known before it is read.
+                // Of an archive's entry, only the offset is known before the read.
                 let _ = a.read_at(0, &mut vec![0; usize::try_from(bytes).expect("small")]);
                 let _ = a.integers();
             },

@@ -1,4 +1,4 @@
-//! What LoadGen hears, of which samples, and how often.
+//! Tests of the calls to LoadGen: which samples, and how often.
 
 use std::cell::RefCell;
 
@@ -11,7 +11,7 @@ use super::*;
 #[test]
 fn a_recycled_vector_keeps_its_memory() {
     let bytes = [1u8, 2, 3];
-    // SAFETY: it is never handed to LoadGen.
+    // SAFETY: the id is never passed to LoadGen.
     let id = unsafe { ResponseId::from_bits(64) };
     let mut v: Vec<QuerySampleResponse<'_>> = Vec::with_capacity(100);
     v.push(QuerySampleResponse::new(id, &bytes));
@@ -80,7 +80,7 @@ fn a_sample_is_completed_once_whatever_comes_for_it() {
     assert!(completers.unanswered(&[]).is_empty());
 }
 
-/// What LoadGen was told, in order: the call, the sample, its bytes, the number of tokens.
+/// Calls to LoadGen in order: function, sample id, bytes, number of tokens.
 type Told = Vec<(&'static str, u64, Vec<u8>, i64)>;
 
 thread_local! {
@@ -98,7 +98,7 @@ fn told() -> Told {
     TOLD.take()
 }
 
-/// Completers of a run under `scenario` whose LoadGen is this test.
+/// Completers of a run under `scenario`, with this test in the place of LoadGen.
 fn of_tokens(scenario: Scenario, verifier: Option<Arc<Verifier>>) -> Completers {
     let test = TestSettings {
         scenario,
@@ -143,7 +143,7 @@ fn answer(id: u64, payload: &[u8], whole: bool) -> Response<'_> {
     }
 }
 
-/// Takes what one poll brought.
+/// Passes the result of one poll to the completer.
 fn take(c: &mut LoadgenCompleter, parts: &[Part<'_>], responses: &[Response<'_>]) {
     c.parts(&mut parts.iter().copied());
     c.complete(&mut responses.iter().copied());
@@ -154,13 +154,13 @@ fn loadgen_hears_of_each_first_token_once_and_alone() {
     let completers = of_tokens(Scenario::Server, None);
     let mut c = completers.make(0);
     let (five, three) = (bytes(&[7, 8, 9, 10, 11]), bytes(&[1, 2, 3]));
-    // Two tokens at once: the first alone is reported. A later part is not, nor is the first
-    // one of a sample that was sent again.
+    // Two tokens at once: only the first is reported. A later part is not reported, nor is the
+    // first part of a repeated sample.
     take(&mut c, &[part(64, 0, &five[..8], true)], &[]);
     take(&mut c, &[part(64, 8, &five[8..12], false)], &[]);
     take(&mut c, &[part(64, 0, &five[..8], false)], &[]);
     assert_eq!(told(), [("first", 64, bytes(&[7]), 0)]);
-    // The last part of it, and another sample's answer in one piece.
+    // The last part of the sample, and the whole answer of another.
     take(
         &mut c,
         &[],

@@ -1,4 +1,4 @@
-//! Endings of runs: their codes, their words, and what they leave in the folder.
+//! Tests of the ends of runs: exit codes, texts, and files in the folder.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn outcome(settings: &Settings, verdict: Word) -> TestOutcome {
     }
 }
 
-/// A run of five samples in which everything went well.
+/// A successful run of five samples.
 fn ended(settings: &Settings) -> Ended<'_> {
     let mut histograms = Histograms::new();
     (0..5).for_each(|_| histograms.record(&SampleTimes::default()));
@@ -153,7 +153,7 @@ fn each_ending_has_its_code() {
         }),
         ExitCode::Mismatch
     );
-    // After an abort it is no wonder that samples were not answered; a wrong answer is wrong.
+    // After an abort, unanswered samples are expected; a wrong answer is still wrong.
     assert_eq!(
         code(|e, _| {
             e.failure = failure(ExitCode::Lost);

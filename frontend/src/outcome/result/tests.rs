@@ -1,4 +1,4 @@
-//! LoadGen's result from what its logs hold.
+//! Tests of LoadGen's result, derived from its logs.
 
 use qdl::counters::{Histograms, SampleTimes};
 use record::Stage;
@@ -9,7 +9,7 @@ use crate::{
     settings::provenance::{MLPERF_CONF, Provenance},
 };
 
-/// Of a run of a third of a second.
+/// Reasons of a run of a third of a second.
 fn reasons_of(outcome: &TestOutcome, record: &LoadgenRecord, given: &Provenance) -> Vec<String> {
     reasons::reasons(&Judged {
         outcome,
@@ -19,7 +19,7 @@ fn reasons_of(outcome: &TestOutcome, record: &LoadgenRecord, given: &Provenance)
     })
 }
 
-/// A detailed log of these keys and values.
+/// A detail log with these keys and values.
 fn detail(lines: &[(&str, &str)]) -> Detail {
     let line = |(key, value): &(&str, &str)| {
         let error = key.starts_with("error_");
@@ -74,7 +74,7 @@ const SLOW: &[(&str, &str)] = &[
     ("result_99.90_percentile_latency_ns", "409138948"),
 ];
 
-/// `SLOW` with other values.
+/// `SLOW` with changed values.
 fn but(changes: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
     let kept = SLOW
         .iter()
@@ -131,7 +131,7 @@ fn limits_are_those_of_the_scenario_and_what_they_came_to() {
             ("queries", true)
         ]
     );
-    // 479 intervals at 798.014 a second.
+    // 479 intervals at 798.014 per second.
     assert!(
         l.limits[1]
             .was
@@ -177,7 +177,7 @@ fn too_few_queries_to_be_sure_say_how_many_it_takes() {
     assert_eq!(reasons, [expected]);
 }
 
-/// An Offline run that was over too soon.
+/// An Offline run that ended too soon.
 const SHORT: &[(&str, &str)] = &[
     ("effective_scenario", "\"Offline\""),
     ("effective_test_mode", "\"PerformanceOnly\""),
@@ -205,7 +205,7 @@ fn a_run_that_was_too_short_names_the_rate_to_give() {
     let expected = "duration was 559 ms of at least 600 ms; LoadGen made samples for 400 a second \
                     beforehand: raise --target-qps to 520, a tenth above what was completed";
     assert_eq!(reasons, [expected]);
-    // A hundredth of a run says nothing of the rate of the whole.
+    // A hundredth of a run does not determine the rate of the whole.
     let shorter = [
         ("result_max_latency_ns", "3510000"),
         ("result_samples_per_second", "28522.1"),
@@ -282,12 +282,12 @@ fn what_loadgen_adds_to_our_own_times_is_its_lateness() {
     let total = table.get(Stage::Total).expect("a row").mean_us;
     let theirs = l.latency.expect("latencies").mean_us;
     assert!((s.mean_us + total - s.told_us - theirs).abs() < 0.01);
-    // Queries of several samples are no samples.
+    // Latencies of queries of several samples are not latencies of samples.
     let lines = but(&[("effective_scenario", "\"MultiStream\"")]);
     let o = outcome(Verdict::Valid, &lines);
     let l = record(&o, TestMode::PerformanceOnly, Some(own));
     assert_eq!(l.late_mean_us, None);
-    // It logs those of samples beside them.
+    // The log also has the latencies of samples.
     assert_eq!(l.scheduled_to_issue.map(|s| s.mean_us), Some(43.201));
 }
 
@@ -298,14 +298,14 @@ fn reasons_that_are_new_to_us_are_loadgens_own() {
     assert_eq!(reasons, ["LoadGen's own words"]);
 }
 
-/// Who gave one setting its value.
+/// Provenance of one setting.
 fn by(field: &str, value: &str, from: &str) -> Provenance {
     let mut given = Provenance::default();
     given.set(field, value, from);
     given
 }
 
-/// The first reason of a run that is not valid.
+/// The first reason of an invalid run.
 fn first(lines: &[(&str, &str)], given: &Provenance) -> String {
     let outcome = outcome(Verdict::Invalid, lines);
     let record = record(&outcome, TestMode::PerformanceOnly, None);
@@ -352,7 +352,7 @@ fn the_maximum_that_ended_the_run_is_named_with_who_set_it_and_no_other_setting(
         said.contains("max_duration_ms, 500, ended the run; raise it"),
         "{said}"
     );
-    // A maximum that is set and did not end the run is not named.
+    // A maximum that did not end the run is not named.
     let lines = [&[("effective_max_duration_ms", "700000")], SHORT].concat();
     let said = first(&lines, &Provenance::default());
     assert!(!said.contains("max_duration"), "{said}");
@@ -368,19 +368,19 @@ fn a_lower_rate_is_not_advised_where_the_median_breaks_the_bound_by_itself() {
     ];
     assert!(words.iter().all(|w| said.contains(w)), "{said}");
     assert!(!said.contains("lower --target-qps"), "{said}");
-    // One whose least is too long is no better off when it is overloaded.
+    // A run whose minimum exceeds the bound gets the same advice under overload.
     let said = first(
         &but(&[("result_min_latency_ns", "150000000")]),
         &Provenance::default(),
     );
     assert!(said.contains("the least is 150 ms"), "{said}");
-    // Overload is another matter, and who set the rate is named.
+    // In overload, the advice names the origin of the rate.
     let said = first(SLOW, &by("server_target_qps", "800", "user.conf:3"));
     assert!(
         said.contains("lower --target-qps, now 800 (user.conf:3), or raise"),
         "{said}"
     );
-    // A bound of the rules is not to be raised.
+    // The advice never raises a bound of the rules.
     let rules = by("server_target_latency_ns", "100000000", MLPERF_CONF);
     assert!(!first(&but(&kept_up), &rules).contains("raise"));
 }
