@@ -6,7 +6,7 @@
 #![cfg(not(qdl_loom))]
 
 #[macro_use]
-#[path = "../../verbs/tests/soft_roce/cases.rs"]
+#[path = "../verbs/tests/soft_roce/cases.rs"]
 mod listed;
 #[macro_use]
 #[path = "ib/cases.rs"]
@@ -14,7 +14,7 @@ mod cases;
 
 #[path = "ib/cable.rs"]
 mod cable;
-#[path = "../../verbs/tests/soft_roce/devices.rs"]
+#[path = "../verbs/tests/soft_roce/devices.rs"]
 mod devices;
 #[path = "ib/rig.rs"]
 mod rig;

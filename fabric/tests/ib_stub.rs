@@ -3,7 +3,7 @@
 #![cfg(not(qdl_loom))]
 
 #[macro_use]
-#[path = "../../verbs/tests/soft_roce/cases.rs"]
+#[path = "../verbs/tests/soft_roce/cases.rs"]
 mod listed;
 #[macro_use]
 #[path = "ib/cases.rs"]

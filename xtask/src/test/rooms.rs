@@ -22,15 +22,15 @@ xtask: fabric qdl submission loadgen-bridge accelerator frontend";
 const LEFT: &str = "
 accelerator/src/engine/http: command judge
 bench/src/rails: model queues
-ofi/src/safe: info library
+fabric/ofi/src/safe: info library
 qdl/src/dispatch: completing nic
 fabric/src/: device_memory region
 fabric/src/ib: connection device resources rx shared tx
 qdl/src/run: accept common health node opening peer served side
 qdl/src/serve: end responses
 qdl/src/stats: histograms judge ledger loadgen phases record render served table tokens
-verbs/src/safe: chain context entries library mr
-verbs/src/stub: fabric objects queues table";
+fabric/verbs/src/safe: chain context entries library mr
+fabric/verbs/src/stub: fabric objects queues table";
 
 /// A module's path within its crate.
 type Name = Vec<String>;
