@@ -190,7 +190,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     let ended = accelerator.run(&mut |report| {
         if !arguments.screen.quiet {
             // Nobody may be reading any more.
-            let _ = write!(std::io::stdout(), "{}", report::text::served(&report));
+            let _ = write!(std::io::stdout(), "{}", report::text::served(report));
         }
         for mismatch in &report.mismatches {
             eprintln!("error: counts do not agree: {mismatch}");
