@@ -1,21 +1,11 @@
 //! The program `accelerator --config A.yaml`: a node of the system under test.
 
-use std::{
-    io::Write,
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-};
+use std::{io::Write, path::PathBuf, sync::{Arc, OnceLock}};
 
-use accelerator::{
-    cli::{self, Screen},
-    node::Accelerator,
-};
+use accelerator::{cli::{Screen, self}, node::Accelerator};
 use clap::{ArgMatches, Command, CommandFactory, Parser};
 use qdl::run::Stop;
-use submission::{
-    command::{DescribeArgs, Outcome},
-    describe::Role,
-};
+use submission::{command::{DescribeArgs, Outcome}, describe::Role};
 
 /// Success.
 const OK: u8 = 0;
@@ -189,7 +179,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     let ended = accelerator.run(&mut |report| {
         if !arguments.screen.quiet {
             // The reader of a pipe may be gone.
-            let _ = write!(std::io::stdout(), "{}", report::text::served(&report));
+            let _ = write!(std::io::stdout(), "{}", report::text::served(report));
         }
         for mismatch in &report.mismatches {
             eprintln!("error: counts do not agree: {mismatch}");

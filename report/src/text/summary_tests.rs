@@ -256,7 +256,7 @@ fn after_a_loss_samples_are_posted_again_and_the_line_says_so() {
     let mut s = example();
     s.run.system.ledger.lost_connections = 1;
     let line = |s: &Summary| {
-        let text = summary(&s, false);
+        let text = summary(s, false);
         let line = text.lines().find(|l| l.starts_with("reconciled"));
         line.map(str::to_owned).unwrap_or_default()
     };
