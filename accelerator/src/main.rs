@@ -1,11 +1,21 @@
 //! The program `accelerator --config A.yaml`: a node of the system under test.
 
-use std::{io::Write, path::PathBuf, sync::{Arc, OnceLock}};
+use std::{
+    io::Write,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
-use accelerator::{cli::{Screen, self}, node::Accelerator};
+use accelerator::{
+    cli::{self, Screen},
+    node::Accelerator,
+};
 use clap::{ArgMatches, Command, CommandFactory, Parser};
 use qdl::run::Stop;
-use submission::{command::{DescribeArgs, Outcome}, describe::Role};
+use submission::{
+    command::{DescribeArgs, Outcome},
+    describe::Role,
+};
 
 /// Success.
 const OK: u8 = 0;

@@ -207,7 +207,7 @@ impl Judged<'_> {
         let lever = self.lever(self.rate_field(), "--target-qps");
         let by = self.by(self.rate_field());
         let made = format!("LoadGen made samples for {now} a second{by} beforehand: raise {lever}");
-        // The rate includes the latency of the first and last samples, a larger part of a short run.
+        // The rate includes the latency of the first and last samples: more of a short run.
         if was < SURE_US && was < limit.limit / 2.0 {
             return Some(format!(
                 "{made} to {}, twice what was completed: {} are too short to tell the rate, so it \

@@ -14,8 +14,9 @@ use super::{
     deadlines::Deadlines,
     engine::{EngineConfig, EngineKind},
     nic::{MAX_THREADS, NicConfig, NicFabric},
+    root::Root,
     rules::{
-        Findings, MAX_SAMPLE_BYTES, Root, Side, auto_within, check_model, name, resolve, within,
+        Findings, MAX_SAMPLE_BYTES, Side, auto_within, check_model, name, resolve, within,
         within_some,
     },
     values::{Auto, socket_address},

@@ -17,7 +17,8 @@ use super::{
     health::HealthConfig,
     loadgen::LoadgenConfig,
     nic::{MAX_THREADS, NicConfig},
-    rules::{Findings, Root, Side, auto_within, check_model, name, resolve, within_some},
+    root::Root,
+    rules::{Findings, Side, auto_within, check_model, name, resolve, within_some},
     values::Auto,
     warm_up::WarmUpConfig,
 };

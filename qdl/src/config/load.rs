@@ -15,7 +15,8 @@ use super::{
     frontend::FrontendConfig,
     nic::{NicConfig, NicFabric},
     nic_keys::{check_keys, check_nics, fabric_of},
-    rules::{Finding, Findings, Root},
+    root::Root,
+    rules::{Finding, Findings},
     words::{describe, is_about_value},
 };
 

@@ -53,6 +53,7 @@ mod loadgen;
 mod moved;
 mod nic;
 mod nic_keys;
+mod root;
 mod rules;
 mod tokens;
 mod values;

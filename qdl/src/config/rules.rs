@@ -7,12 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use garde::Validate;
-use serde::de::DeserializeOwned;
-
 use super::{
     document::{Document, Place},
-    nic::NicConfig,
     values::{Auto, HELP},
 };
 use crate::model::TensorSpec;
@@ -32,24 +28,6 @@ impl Side {
             Side::Accelerator => "an accelerator",
         }
     }
-}
-
-/// What a whole file becomes.
-pub(super) trait Root: DeserializeOwned + Validate<Context = ()> {
-    /// Whose file it is.
-    const SIDE: Side;
-
-    /// Makes paths that are relative to the folder `base` the process's own.
-    fn resolve(&mut self, base: &Path);
-
-    /// What garde's ranges do not say: how keys go together.
-    fn check(&self, out: &mut Findings<'_>);
-
-    /// The entries of `nics`.
-    fn nics(&mut self) -> &mut [NicConfig];
-
-    /// The files it names that must be there at the start, with the keys that name them.
-    fn files(&self) -> Vec<(&'static str, &Path)>;
 }
 
 /// A path of a file in the folder `base`.

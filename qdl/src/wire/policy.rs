@@ -28,7 +28,8 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Returns a health policy; `None` otherwise. [`RailArbiter`](crate::rails::RailArbiter) applies
+    /// Returns a health policy; `None` otherwise.
+    /// [`RailArbiter`](crate::rails::RailArbiter) applies
     /// health policies, [`Arbiter`](crate::rails::Arbiter) the others.
     pub fn by_health(self) -> Option<RailPolicy> {
         match self {

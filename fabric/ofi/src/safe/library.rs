@@ -34,7 +34,8 @@ impl Ofi {
     ///
     /// # Errors
     ///
-    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::MissingSymbol`] if the file is another
+    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::MissingSymbol`] if the file is
+    /// another
     /// library, [`Error::TooOld`].
     pub fn load() -> Result<Arc<Self>, Error> {
         Self::load_from(LIBRARY)
