@@ -14,8 +14,11 @@ use harness::*;
 use qdl::{
     config::NicConfig,
     fabric::Region,
-    serve::{Arrival, Finished, Service, respond_all},
-    testkit::device_memory::{Handle, Pretended},
+    serve::{Arrival, Sent, Service, respond_all},
+    testkit::{
+        device_memory::{Handle, Pretended},
+        rig::finished,
+    },
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -58,13 +61,7 @@ impl Service for OnGpu {
             };
             self.landed[usize::from(!a.is_on_device())].fetch_add(1, SeqCst);
             a.output()[..8].copy_from_slice(&digest.to_le_bytes());
-            let done = Finished {
-                ticket: a.ticket(),
-                len: 8,
-                queue_us: 0,
-                compute_us: 0,
-                sent: qdl::serve::Sent::default(),
-            };
+            let done = finished(&a, 8, Sent::default());
             (a, done)
         });
         respond_all(each, &mut Vec::new());

@@ -16,8 +16,7 @@ use qdl::testkit::eventually_or;
 use qdl::{
     config::NicConfig,
     control::{
-        Auth, ClientEvent, ClientParams, ClientSession, ConnectionGrant, ConnectionRequest,
-        Pending, RequestTransport, Timing,
+        ClientEvent, ClientSession, ConnectionGrant, ConnectionRequest, Pending, RequestTransport,
     },
     fabric::{
         Endpoint, Grants, Region, Window,
@@ -26,6 +25,7 @@ use qdl::{
     run::{request_stride, response_stride},
     serve::{Arrival, Service},
     stats::ServedReport,
+    testkit::peer::{self, client},
     wire::Stream,
 };
 use verbs::stub;
@@ -131,15 +131,10 @@ fn half(resources: &Arc<IbResources>) -> IbConnection {
 }
 
 fn request(connection: u16, epoch: u32, half: &IbConnection) -> ConnectionRequest {
+    let transport = RequestTransport::Ib { end: half.end() };
     ConnectionRequest {
-        connection,
-        nic: 0,
-        gpu_turn: 0,
         epoch,
-        slots: SLOTS as u32,
-        request_stride: request_stride(&model()).expect("small") as u32,
-        response_stride: response_stride(&model()).expect("small") as u32,
-        transport: RequestTransport::Ib { end: half.end() },
+        ..peer::request(connection, SLOTS, &model(), transport)
     }
 }
 
@@ -156,15 +151,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         .expect("a runtime");
     let device = IbDevice::open(&NicConfig::ib("stub0")).expect("the stub");
     let resources = IbResources::new(device).expect("a domain");
-    let params = ClientParams {
-        address: node.address.to_string(),
-        node: "front".to_owned(),
-        auth: Auth::Unset,
-        model: model(),
-        stream: Stream::None,
-        facts: qdl::wire::NodeFacts::default(),
-        timing: Timing::default(),
-    };
+    let params = client(node.address, &model());
     let mut session = runtime
         .block_on(ClientSession::connect(params))
         .expect("taken");
