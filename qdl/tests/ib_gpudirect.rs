@@ -111,30 +111,22 @@ fn samples_land_in_the_memory_of_the_gpu() {
 }
 
 #[test]
-fn nobody_is_asked_where_it_is_not_wanted() {
-    assert_eq!(run(OnGpu::default(), false, 300), (0, 300));
-}
-
-#[test]
-fn without_a_dma_buf_slots_are_in_the_hosts_memory() {
-    let service = OnGpu::default();
-    service.handle.no_dma_buf.store(true, SeqCst);
-    assert_eq!(run(service, true, 300), (0, 300));
-}
-
-#[test]
-fn where_writes_are_not_seen_slots_are_in_the_hosts_memory() {
-    let service = OnGpu::default();
-    service.handle.blind.store(true, SeqCst);
-    assert_eq!(run(service, true, 300), (0, 300));
-}
-
-#[test]
-fn where_the_gpu_has_no_memory_left_slots_are_in_the_hosts() {
+fn where_the_gpu_cannot_have_them_slots_are_in_the_hosts_memory() {
+    let no_dma_buf = OnGpu::default();
+    no_dma_buf.handle.no_dma_buf.store(true, SeqCst);
+    let writes_are_not_seen = OnGpu::default();
+    writes_are_not_seen.handle.blind.store(true, SeqCst);
     // Enough for the probe, and not for the slots of a connection.
-    let service = OnGpu {
+    let full = OnGpu {
         most: Some((2 << 20) + 4096),
         ..OnGpu::default()
     };
-    assert_eq!(run(service, true, 300), (0, 300));
+    for (why, service, gpudirect) in [
+        ("it is not wanted", OnGpu::default(), false),
+        ("no dma-buf", no_dma_buf, true),
+        ("the NIC's writes are not seen", writes_are_not_seen, true),
+        ("no memory is left", full, true),
+    ] {
+        assert_eq!(run(service, gpudirect, 300), (0, 300), "{why}");
+    }
 }
