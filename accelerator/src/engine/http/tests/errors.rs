@@ -116,8 +116,8 @@ fn what_is_the_samples_alone_refuses_it() {
     for (script, words) in rows {
         refused(one(&server(Dialect::Vllm, script)), words);
     }
-    // A trial that fails once does not decide against the server.
-    let now_and_then = after_the_start(|asked| match asked.number {
+    // A trial that fails once does not decide against the server, the start's neither.
+    let now_and_then = Server::of(Dialect::Vllm, |asked| match asked.number {
         1 | 4 => good(Dialect::Vllm, asked),
         _ => Reply::Whole(500, "now and then".to_owned()),
     });
