@@ -156,7 +156,7 @@ fn a_submission_run_has_both_phases() {
     let text = &ended.stdout;
     assert!(text.contains("accuracy, then performance"), "{text}");
     assert_has(
-        &text,
+        text,
         &["\naccuracy ", "\nperformance ", "stages of    accuracy"],
     );
 }
@@ -348,7 +348,7 @@ fn loadgens_result_stands_beside_ours() {
     assert!(ended.stderr.contains(reason), "{}", ended.stderr);
     let text = &ended.stdout;
     assert_has(
-        &text,
+        text,
         &["/s scheduled", "LoadGen's own", "NOT MET", "early stopping"],
     );
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");

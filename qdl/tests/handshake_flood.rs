@@ -111,7 +111,7 @@ impl Drop for Flood {
 
 /// One session from its handshake to its end; how long the handshake took.
 async fn get_in(through: SocketAddr) -> Result<Duration, String> {
-    let params = client(through, &model());
+    let params = client(&through, &model());
     let began = Instant::now();
     let session = ClientSession::connect(params).await;
     let session = session.map_err(|e| e.to_string())?;

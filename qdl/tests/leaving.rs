@@ -28,7 +28,7 @@ fn node() -> (Running, Receiver<ServedReport>) {
 
 /// A frontend with one connection.
 fn join(node: &Running) -> Peer {
-    Peer::join(node.address, &small(), 1)
+    Peer::join(&node.address, &small(), 1)
 }
 
 /// A sample to slot 3, and its answer.

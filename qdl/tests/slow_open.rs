@@ -151,7 +151,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         .expect("a runtime");
     let device = IbDevice::open(&NicConfig::ib("stub0")).expect("the stub");
     let resources = IbResources::new(device).expect("a domain");
-    let params = client(node.address, &model());
+    let params = client(&node.address, &model());
     let mut session = runtime
         .block_on(ClientSession::connect(params))
         .expect("taken");

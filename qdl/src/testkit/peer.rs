@@ -25,7 +25,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a frontend says in its handshake with the accelerator at `address`, without a token.
-pub fn client(address: impl ToString, model: &ModelSpec) -> ClientParams {
+pub fn client(address: &impl ToString, model: &ModelSpec) -> ClientParams {
     ClientParams {
         address: address.to_string(),
         node: "front".to_owned(),
@@ -67,7 +67,7 @@ pub struct Peer {
 
 impl Peer {
     /// Opens so many connections to the accelerator at `address`, and starts.
-    pub fn join(address: impl ToString, model: &ModelSpec, connections: u16) -> Self {
+    pub fn join(address: &impl ToString, model: &ModelSpec, connections: u16) -> Self {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a runtime");
         let params = client(address, model);
