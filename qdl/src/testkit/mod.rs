@@ -29,7 +29,8 @@ pub fn assert_has(text: &str, words: &[&str]) {
     }
 }
 
-/// Waits until `holds`; panics with `what` after five minutes, so that a test fails and does not hang.
+/// Waits until `holds`; panics with `what` after five minutes, so that a test fails and does not
+/// hang.
 #[track_caller]
 pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
     eventually_or(|| what.to_owned(), holds);
