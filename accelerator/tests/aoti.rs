@@ -65,63 +65,53 @@ fn refusal(params: &EngineParams) -> String {
 
 #[test]
 fn a_package_that_is_none_is_named() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    let text = refusal(&params(file));
-    assert_has(&text, &["Cargo.toml: is no package of PyTorch's"]);
-
-    let text = refusal(&params("/nowhere/m.pt2".into()));
-    assert!(text.contains("/nowhere/m.pt2: No such file"), "{text}");
-
-    let text = refusal(&params(env!("CARGO_MANIFEST_DIR").into()));
-    assert!(text.contains("is not a file"), "{text}");
-
-    let (_folder, path) = archive(&[("m/data/weights/w", "1")]);
-    let text = refusal(&params(path));
-    assert!(text.contains("holds no compiled model"), "{text}");
-
+    for (file, words) in [
+        (
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+            "is no package of PyTorch's",
+        ),
+        ("/nowhere/m.pt2", "/nowhere/m.pt2: No such file"),
+        (env!("CARGO_MANIFEST_DIR"), "is not a file"),
+    ] {
+        assert_has(&refusal(&params(file.into())), &[words]);
+    }
     let two = [
         ("m/data/aotinductor/a/1.so", ""),
         ("m/data/aotinductor/b/2.so", ""),
     ];
-    let (_folder, path) = archive(&two);
-    let text = refusal(&params(path));
-    assert!(text.contains("holds 2 compiled models"), "{text}");
+    for (files, words) in [
+        (&[("m/data/weights/w", "1")][..], "holds no compiled model"),
+        (&two, "holds 2 compiled models"),
+    ] {
+        let (_folder, path) = archive(files);
+        assert_has(&refusal(&params(path)), &[words]);
+    }
 }
 
+/// What the package says, before PyTorch is looked for; then PyTorch.
 #[test]
-fn a_package_that_does_not_say_enough_is_refused() {
-    let (_folder, path) = package("cpu", "");
-    let text = refusal(&params(path));
-    assert!(text.contains("does not say what the model takes"), "{text}");
-
-    let (_folder, path) = package("mps", "");
-    let text = refusal(&params(path));
-    assert!(text.contains("was compiled for `mps`"), "{text}");
-
-    let (_folder, path) = package("cpu", r#", "qdl.model": "{\"inputs\": 7}""#);
-    let text = refusal(&params(path));
-    assert_has(&text, &["its description of the model is not understood"]);
-}
-
-#[test]
-fn pytorch_that_is_not_there_is_asked_for() {
-    let (_folder, path) = package("cpu", &format!(r#", "qdl.model": "{DIGITS}""#));
-    let text = refusal(&params(path));
-    assert_has(&text, &["/nowhere/torch/lib", "pip install torch"]);
-}
-
-/// Without a driver it says so; with one, no machine has that GPU.
-#[test]
-fn a_gpu_that_is_not_there_is_named_before_pytorch_is_looked_for() {
-    let (_folder, path) = package("cuda", &format!(r#", "qdl.model": "{DIGITS}""#));
+fn a_package_that_does_not_say_enough_and_pytorch_that_is_not_there() {
+    let model = format!(r#", "qdl.model": "{DIGITS}""#);
+    let odd = r#", "qdl.model": "{\"inputs\": 7}""#;
+    for (device, model, words) in [
+        ("cpu", "", &["does not say what the model takes"][..]),
+        ("mps", "", &["was compiled for `mps`"]),
+        (
+            "cpu",
+            odd,
+            &["its description of the model is not understood"],
+        ),
+        ("cpu", &model, &["/nowhere/torch/lib", "pip install torch"]),
+    ] {
+        let (_folder, path) = package(device, model);
+        assert_has(&refusal(&params(path)), words);
+    }
+    // Without a driver it says so; with one, no machine has that GPU.
+    let (_folder, path) = package("cuda", &model);
     let text = refusal(&params(path).with(|e| e.gpu = 4096));
     let either = ["no NVIDIA driver", "there is no GPU 4096"];
     assert!(either.iter().any(|e| text.contains(e)), "{text}");
-}
-
-#[test]
-fn sizes_that_cannot_be_are_refused() {
-    let (_folder, path) = package("cpu", &format!(r#", "qdl.model": "{DIGITS}""#));
+    let (_folder, path) = package("cpu", &model);
     let text = refusal(&params(path).with(|e| {
         e.batch_sizes = vec![1, 8];
         e.max_batch = 16;
@@ -173,7 +163,7 @@ fn digits_on_the_cpu_are_what_onnx_says() {
         let pipelines = Pipelines::start(engines, &Options::from(&params), |e| panic!("{e}"))
             .unwrap_or_else(|e| panic!("{e}"));
         let samples = Samples::new(&pixels, places.clone(), 16, None);
-        pipelines.arrived(&mut (0..n).map(|i| samples.arrival(i)).collect());
+        pipelines.arrived(&mut samples.arrivals(0..n));
         eventually("all answered", || samples.total() == n);
         for (gpu, pipeline) in pipelines.each() {
             let ran = pipeline.counters().samples;

@@ -125,7 +125,7 @@ fn samples_of_one_size_are_one_run_once_they_are_decompressed() {
     let params = params(&model);
     let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
     let samples = carried(&samples(64, |_| 1001), &[], digest);
-    pipeline.arrived(&mut (0..64).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(0..64));
     eventually("all answered", || samples.total() == 64);
     samples.assert_each_answered_once();
     let seen = seen.lock().expect("alive");

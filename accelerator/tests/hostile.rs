@@ -2,14 +2,7 @@
 //! refused in its own slot, with words that say why; everybody else is served.
 //! What `cargo xtask setup` fetches must be there: without it these tests fail.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-    path::Path,
-    sync::mpsc,
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{path::Path, sync::mpsc, thread::JoinHandle, time::Duration};
 
 use accelerator::node::Accelerator;
 use fabric::{
@@ -18,13 +11,11 @@ use fabric::{
 };
 use qdl::{
     config::load_accelerator,
-    control::{
-        Auth, ClientEvent, ClientParams, ClientSession, ConnectionRequest, GrantTransport,
-        RequestTransport, Timing,
-    },
+    control::ClientEvent,
     model::{DType, ModelSpec, TensorSpec},
-    response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
+    response::Refusal,
     run::Stop,
+    testkit::peer::Peer,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -90,155 +81,30 @@ fn yaml(t: &TensorSpec) -> String {
     )
 }
 
-/// A frontend that sends what it is told to, whatever the model says.
-struct Frontend {
-    runtime: tokio::runtime::Runtime,
-    session: ClientSession,
-    connections: Vec<TcpStream>,
+/// The next answer: its slot and the model's output.
+fn answer(frontend: &mut Peer, connection: usize) -> (u16, Vec<u8>) {
+    let (slot, header, payload) = frontend.response(connection);
+    assert_eq!(header.refusal, None);
+    (slot, payload)
 }
 
-impl Frontend {
-    fn join(node: &Node, model: &ModelSpec, connections: u16) -> Frontend {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let params = ClientParams {
-            address: node.control.clone(),
-            node: "hostile".to_owned(),
-            auth: Auth::Unset,
-            model: model.clone(),
-            stream: fabric::wire::Stream::None,
-            facts: record::NodeFacts::default(),
-            timing: Timing::default(),
-        };
-        let largest = model.max_input_bytes().expect("small");
-        let stride = if model.fixed_size() {
-            largest
-        } else {
-            largest.next_multiple_of(64)
-        };
-        let output = model.max_output_bytes().expect("small");
-        let request = |connection| ConnectionRequest {
-            connection,
-            nic: 0,
-            gpu_turn: 0,
-            epoch: 1,
-            slots: 8,
-            request_stride: stride as u32,
-            response_stride: (RESPONSE_HEADER_BYTES + output).next_multiple_of(64) as u32,
-            transport: RequestTransport::Tcp {},
-        };
-        let (session, grants) = runtime.block_on(async {
-            let session = ClientSession::connect(params).await.expect("taken");
-            let requests = (0..connections).map(request).collect();
-            let grants = session.handle.open(requests).within(PATIENCE).await;
-            session
-                .handle
-                .start()
-                .within(PATIENCE)
-                .await
-                .expect("ready");
-            (session, grants.expect("granted"))
-        });
-        let connect = |grant: &qdl::control::ConnectionGrant| {
-            let GrantTransport::Tcp { address } = grant.transport else {
-                panic!("not over TCP");
-            };
-            let mut stream = TcpStream::connect(address).expect("connected");
-            stream.set_read_timeout(Some(PATIENCE)).expect("set");
-            let preamble = Preamble {
-                connection: grant.connection,
-                epoch: grant.epoch,
-                key: grant.key.0,
-            };
-            stream.write_all(&preamble.encode()).expect("sent");
-            let mut answer = [0; 8];
-            stream.read_exact(&mut answer).expect("let in");
-            assert_eq!(&answer, b"QDLOK\0\0\0");
-            stream
-        };
-        Frontend {
-            connections: grants.iter().map(connect).collect(),
-            runtime,
-            session,
+/// The whole reason of the next answer, which is none, and its slot.
+fn refusal(frontend: &mut Peer, connection: usize) -> (u16, String) {
+    let (slot, header, payload) = frontend.response(connection);
+    let part = String::from_utf8_lossy(&payload).into_owned();
+    match header.refusal.expect("refused") {
+        Refusal::Whole => (slot, part),
+        // Its slot had no room for it: it comes by the control plane.
+        Refusal::Cut => {
+            let (of, whole) = frontend.hear(|e| match e {
+                ClientEvent::RefusedSample(of, words) => Some((*of, words.clone())),
+                ClientEvent::ConnectionLost { cause, .. } => panic!("lost: {cause}"),
+                _ => None,
+            });
+            assert_eq!((of.0, of.2), (connection as u16, slot));
+            assert!(whole.as_bytes().starts_with(&payload), "{part}: {whole}");
+            (slot, whole)
         }
-    }
-
-    /// The first use of a slot.
-    fn send(&mut self, connection: usize, slot: u16, sample: &[u8]) {
-        let mut frame = vec![1, 0, 0, 0];
-        frame.extend_from_slice(&Imm::new(slot, 1).bits().to_le_bytes());
-        frame.extend_from_slice(&0u32.to_le_bytes());
-        frame.extend_from_slice(&(sample.len() as u32).to_le_bytes());
-        assert_eq!(frame.len(), HEADER_BYTES);
-        frame.extend_from_slice(sample);
-        self.connections[connection]
-            .write_all(&frame)
-            .expect("sent");
-    }
-
-    /// The next answer: its slot and the model's output.
-    fn answer(&mut self, connection: usize) -> (u16, Vec<u8>) {
-        let (slot, header, payload) = self.response(connection);
-        assert_eq!(header.refusal, None);
-        (slot, payload)
-    }
-
-    /// The whole reason of the next answer, which is none, and its slot.
-    fn refusal(&mut self, connection: usize) -> (u16, String) {
-        let (slot, header, payload) = self.response(connection);
-        let part = String::from_utf8_lossy(&payload).into_owned();
-        match header.refusal.expect("refused") {
-            Refusal::Whole => (slot, part),
-            Refusal::Cut => {
-                let (of, whole) = self.reason();
-                assert_eq!((of.0, of.2), (connection as u16, slot));
-                assert!(whole.as_bytes().starts_with(&payload), "{part}: {whole}");
-                (slot, whole)
-            }
-        }
-    }
-
-    fn response(&mut self, connection: usize) -> (u16, ResponseHeader, Vec<u8>) {
-        let stream = &mut self.connections[connection];
-        let mut header = [0; HEADER_BYTES];
-        stream.read_exact(&mut header).expect("an answer");
-        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four"));
-        let mut bytes = vec![0; word(12) as usize];
-        stream.read_exact(&mut bytes).expect("an answer");
-        let imm = Imm::from_bits(word(4));
-        let header = ResponseHeader::decode(&bytes, word(12), imm.use_count()).expect("sound");
-        (imm.slot(), header, bytes.split_off(RESPONSE_HEADER_BYTES))
-    }
-
-    /// Waits for a reason that no slot had room for.
-    fn reason(&mut self) -> ((u16, u32, u16, u16), String) {
-        let Self {
-            runtime, session, ..
-        } = self;
-        let reason = async {
-            loop {
-                match session.events.next().await.expect("an event") {
-                    ClientEvent::RefusedSample(of, words) => return (of, words),
-                    ClientEvent::ConnectionLost { cause, .. } => panic!("lost: {cause}"),
-                    ClientEvent::Gone(e) => panic!("the session ended: {e}"),
-                    _ => {}
-                }
-            }
-        };
-        runtime
-            .block_on(async { tokio::time::timeout(PATIENCE, reason).await })
-            .expect("a reason")
-    }
-
-    fn leave(self) {
-        self.session.handle.bye();
-        let mut events = self.session.events;
-        let gone = async { while events.next().await.is_some() {} };
-        self.runtime
-            .block_on(async { tokio::time::timeout(PATIENCE, gone).await })
-            .expect("it ends");
     }
 }
 
@@ -260,29 +126,33 @@ fn words(words: &[i64]) -> Vec<u8> {
 fn only_that_sample_is_refused(
     file: &str,
     model: &ModelSpec,
-    (good, answer): (&[u8], i64),
+    (good, right): (&[u8], i64),
     bad: &[(Vec<u8>, &[&str])],
 ) {
     let node = Node::start(file, model);
-    let mut frontend = Frontend::join(&node, model, 1 + bad.len() as u16);
+    let mut frontend = Peer::join(&node.control, model, 1 + bad.len() as u16);
     for (i, (sample, texts)) in (0u16..).zip(bad) {
         frontend.send(1 + usize::from(i), 5, sample);
         // At the same time, so that it may be in the same batch.
         frontend.send(0, i, good);
-        let (slot, cause) = frontend.refusal(1 + usize::from(i));
+        let (slot, cause) = refusal(&mut frontend, 1 + usize::from(i));
         assert_eq!(slot, 5, "{cause}");
         for text in *texts {
             assert!(cause.contains(text), "no `{text}` in: {cause}");
         }
         frontend.send(1 + usize::from(i), 6, good);
-        let again = frontend.answer(1 + usize::from(i));
-        assert_eq!(again, (6, words(&[answer])), "after: {cause}");
-        assert_eq!(frontend.answer(0), (i, words(&[answer])), "after: {cause}");
+        let again = answer(&mut frontend, 1 + usize::from(i));
+        assert_eq!(again, (6, words(&[right])), "after: {cause}");
+        assert_eq!(
+            answer(&mut frontend, 0),
+            (i, words(&[right])),
+            "after: {cause}"
+        );
     }
     frontend.leave();
-    let mut next = Frontend::join(&node, model, 1);
+    let mut next = Peer::join(&node.control, model, 1);
     next.send(0, 2, good);
-    assert_eq!(next.answer(0), (2, words(&[answer])));
+    assert_eq!(answer(&mut next, 0), (2, words(&[right])));
     next.leave();
     node.stop();
 }

@@ -1,14 +1,12 @@
 //! Engine `llm` on real graphs, one origin for each prompt. What `cargo xtask setup` fetches must
 //! be there: without it these tests fail.
 
+mod common;
+
 use std::{
-    cell::UnsafeCell,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use accelerator::engine::{
@@ -16,12 +14,14 @@ use accelerator::engine::{
     onnx::find_library,
     streaming::{OnFatal, Outcome, TOKEN_BYTES},
 };
-use fabric::clock;
-use fabric::wire::Stream;
+use common::{
+    eventually,
+    prompts::{BLANK, Prompts},
+};
+use fabric::{clock, wire::Stream};
 use qdl::{
     config::LlmConfig,
     model::{DType, ModelSpec},
-    serve::{Arrival, Finished, Origin, Part},
     testkit::assert_has,
 };
 
@@ -103,132 +103,56 @@ impl Drop for Running {
 
 const ROOM: usize = 64;
 
-/// A prompt's memory, and what became of it.
+/// A prompt, and how its sequences ended.
 struct Asked {
-    input: Box<[u8]>,
-    output: UnsafeCell<[u8; ROOM * TOKEN_BYTES]>,
-    stream: Stream,
-    gone: AtomicBool,
-    parts: Mutex<Vec<Part>>,
-    finished: Mutex<Option<Finished>>,
-    refused: Mutex<Option<String>>,
-    ended: Mutex<Option<Outcome>>,
-    ends: AtomicUsize,
-}
-
-// SAFETY: the output is touched by the one sequence that there is at a time, and read by the test
-// once it has ended.
-unsafe impl Sync for Asked {}
-
-fn get<T: Clone>(of: &Mutex<T>) -> T {
-    of.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-fn put<T>(to: &Mutex<T>, value: T) {
-    *to.lock().unwrap_or_else(PoisonError::into_inner) = value;
+    prompt: Arc<Prompts>,
+    ends: Arc<Mutex<Vec<Outcome>>>,
 }
 
 impl Asked {
-    fn new(prompt: &[i32], stream: Stream) -> Arc<Self> {
-        Self::bytes(
-            prompt.iter().flat_map(|id| id.to_le_bytes()).collect(),
-            stream,
-        )
+    fn new(prompt: &[i32], stream: Stream) -> Self {
+        let bytes = prompt.iter().flat_map(|id| id.to_le_bytes());
+        Self::bytes(bytes.collect(), stream)
     }
 
-    fn bytes(input: Box<[u8]>, stream: Stream) -> Arc<Self> {
-        Arc::new(Asked {
-            input,
-            output: UnsafeCell::new([0xEE; ROOM * TOKEN_BYTES]),
-            stream,
-            gone: AtomicBool::new(false),
-            parts: Mutex::default(),
-            finished: Mutex::default(),
-            refused: Mutex::default(),
-            ended: Mutex::default(),
-            ends: AtomicUsize::new(0),
-        })
+    fn bytes(input: Vec<u8>, stream: Stream) -> Self {
+        Asked {
+            prompt: Prompts::of_bytes(vec![input], ROOM * TOKEN_BYTES, stream),
+            ends: Arc::default(),
+        }
     }
 
-    fn sequence(self: &Arc<Self>, output_bytes: usize) -> Sequence {
-        let origin: Arc<dyn Origin> = self.clone();
-        // SAFETY: the origin owns both places for as long as it lives, the input is never written,
-        // and a test makes one sequence of it at a time.
-        let arrival = unsafe {
-            Arrival::new(
-                self.input.as_ptr(),
-                self.input.len() as u32,
-                self.output.get().cast(),
-                (ROOM * TOKEN_BYTES) as u32,
-                7,
-                clock::now_ns(),
-                origin,
-            )
-        };
-        let me = self.clone();
-        Sequence::new(arrival, output_bytes, move |outcome| {
-            // Counted first: whoever sees that it ended looks how often.
-            me.ends.fetch_add(1, SeqCst);
-            put(&me.ended, Some(outcome));
+    fn sequence(&self, output_bytes: usize) -> Sequence {
+        let ends = self.ends.clone();
+        Sequence::new(self.prompt.arrival(0), output_bytes, move |outcome| {
+            ends.lock().expect("no panic").push(outcome);
         })
     }
 
     fn ended(&self) -> Option<Outcome> {
-        get(&self.ended)
+        let ends = self.ends.lock().expect("no panic");
+        assert!(ends.len() <= 1, "it ends once");
+        ends.first().cloned()
     }
 
     fn wait(&self) -> Outcome {
         eventually("its end", || self.ended().is_some());
-        assert_eq!(self.ends.load(SeqCst), 1, "it ends once");
         self.ended().expect("it ended")
+    }
+
+    /// Why it was refused.
+    fn refused(&self) -> Option<String> {
+        self.prompt.refused().pop().map(|(_, why)| why)
     }
 
     /// The tokens of its answer.
     fn answer(&self) -> Vec<i32> {
         let outcome = self.wait();
-        let finished = get(&self.finished).unwrap_or_else(|| panic!("{:?}", get(&self.refused)));
-        // SAFETY: it was answered, so nobody writes any more.
-        let bytes = unsafe { &(&*self.output.get())[..finished.len as usize] };
-        let ids: Vec<i32> = bytes
-            .chunks_exact(TOKEN_BYTES)
-            .map(|b| i32::from_le_bytes(b.try_into().expect("four bytes")))
-            .collect();
+        let answered = self.prompt.came(0).answered;
+        assert_eq!(answered, 1, "{:?}", self.refused());
+        let ids = self.prompt.tokens(0);
         assert!(matches!(outcome, Outcome::Answered { tokens, .. } if tokens == ids.len()));
         ids
-    }
-}
-
-impl Origin for Asked {
-    fn respond(&self, finished: &[Finished]) {
-        assert!(get(&self.finished).is_none(), "answered twice");
-        put(&self.finished, finished.first().copied());
-    }
-
-    fn refuse(&self, _: u64, why: &str) {
-        put(&self.refused, Some(why.to_owned()));
-    }
-
-    fn part(&self, part: &Part) {
-        self.parts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(*part);
-    }
-
-    fn stream(&self) -> Stream {
-        self.stream
-    }
-
-    fn is_gone(&self) -> bool {
-        self.gone.load(SeqCst)
-    }
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(300);
-    while !holds() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::sleep(Duration::from_micros(200));
     }
 }
 
@@ -329,19 +253,16 @@ fn parts_are_sent_as_they_are_wanted() {
     let ask = |stream| {
         let asked = Asked::new(prompt, stream);
         engine.streaming().submit(asked.sequence(24 * TOKEN_BYTES));
-        (asked.answer(), get(&asked.parts), asked.wait())
+        (asked.answer(), asked.prompt.came(0).parts, asked.wait())
     };
     let (whole, none, _) = ask(Stream::None);
     let (first, one, _) = ask(Stream::First);
     let (every, many, outcome) = ask(Stream::All);
     assert!(none.is_empty() && whole.len() == 24);
     assert_eq!((&first, &every), (&whole, &whole));
-    let places = |parts: &[Part]| parts.iter().map(|p| (p.from, p.to)).collect::<Vec<_>>();
-    assert_eq!(places(&one), [(0, 4)]);
-    assert_eq!(
-        places(&many),
-        (0..23).map(|i| (4 * i, 4 * i + 4)).collect::<Vec<_>>()
-    );
+    assert_eq!(one, [(0, 4)]);
+    let each: Vec<_> = (0..23).map(|i| (4 * i, 4 * i + 4)).collect();
+    assert_eq!(many, each);
     let answered = Outcome::Answered {
         tokens: 24,
         parts: 24,
@@ -355,10 +276,10 @@ fn what_cannot_be_run_is_refused_by_name_and_the_others_go_on() {
     let good = Asked::new(&[3, 5, 7], Stream::None);
     engine.streaming().submit(good.sequence(1 << 10));
     let refused = |input: Vec<u8>, words: &str| {
-        let asked = Asked::bytes(input.into(), Stream::None);
+        let asked = Asked::bytes(input, Stream::None);
         engine.streaming().submit(asked.sequence(1 << 10));
         assert_eq!(asked.wait(), Outcome::Unanswered);
-        let why = get(&asked.refused).expect("refused");
+        let why = asked.refused().expect("refused");
         assert!(why.contains(words), "{why}");
     };
     let ids = |ids: &[i32]| {
@@ -380,11 +301,13 @@ fn what_cannot_be_run_is_refused_by_name_and_the_others_go_on() {
     let narrow = Asked::new(&[3, 5, 7], Stream::All);
     engine.streaming().submit(narrow.sequence(3 * TOKEN_BYTES));
     assert_eq!(narrow.wait(), Outcome::Unanswered);
-    let why = get(&narrow.refused).expect("refused");
+    let why = narrow.refused().expect("refused");
     assert!(why.contains("4 tokens and more, and room for 3"), "{why}");
-    // SAFETY: it has ended, so nobody writes any more.
-    let behind = unsafe { &(&*narrow.output.get())[3 * TOKEN_BYTES..] };
-    assert!(behind.iter().all(|b| *b == 0xEE), "nothing behind its room");
+    let behind = narrow.prompt.output(0, 3 * TOKEN_BYTES, ROOM * TOKEN_BYTES);
+    assert!(
+        behind.iter().all(|b| *b == BLANK),
+        "nothing behind its room"
+    );
 }
 
 #[test]
@@ -399,12 +322,12 @@ fn a_sequence_that_is_not_wanted_leaves_and_the_others_stay() {
         engine.streaming().submit(asked.sequence(1 << 10));
     }
     for asked in all.iter().step_by(3) {
-        asked.gone.store(true, SeqCst);
+        asked.prompt.leave();
     }
     for (i, asked) in all.iter().enumerate() {
         match asked.wait() {
             Outcome::Answered { .. } => assert_eq!(asked.answer(), alone[i], "sequence {i}"),
-            Outcome::Unanswered => assert!(i.is_multiple_of(3) && get(&asked.refused).is_none()),
+            Outcome::Unanswered => assert!(i.is_multiple_of(3) && asked.refused().is_none()),
         }
     }
     let left = all.iter().filter(|a| a.wait() == Outcome::Unanswered);

@@ -9,11 +9,8 @@ use std::{
     time::Duration,
 };
 
-use accelerator::{
-    engine::{EngineKind, EngineParams, create, onnx::find_library},
-    pipeline::{Options, Pipeline},
-};
-use common::{Samples, eventually};
+use accelerator::engine::{EngineKind, EngineParams, create, onnx::find_library};
+use common::{Samples, eventually, start};
 use qdl::{config::Provider, serve::Service};
 
 const PIXELS: usize = 64;
@@ -39,12 +36,6 @@ fn params(file: PathBuf) -> EngineParams {
         ..EngineParams::new(EngineKind::Onnx)
     }
     .with(|e| e.max_batch = 32)
-}
-
-fn start(params: &EngineParams) -> Pipeline {
-    let engine = create(params).unwrap_or_else(|e| panic!("{e}"));
-    Pipeline::start(engine, &Options::from(params), |e| panic!("{e}"))
-        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn digits() -> (Vec<u8>, Vec<i64>) {
@@ -108,7 +99,7 @@ fn digits_are_read_where_they_lie_and_gathered_where_they_do_not() {
     let scattered = Samples::new(&apart, places, 16, None);
     for first in (0..n).step_by(27) {
         let last = (first + 27).min(n);
-        pipeline.arrived(&mut (first..last).map(|i| scattered.arrival(i)).collect());
+        pipeline.arrived(&mut scattered.arrivals(first..last));
         eventually("a batch answered", || scattered.total() == last);
     }
     assert_eq!(classes(&scattered), reference);
@@ -132,7 +123,7 @@ fn several_workers_agree_with_one() {
             e.intra_threads = intra_threads;
         }));
         let samples = Samples::new(&pixels, places.clone(), 8, None);
-        pipeline.arrived(&mut (0..samples.len()).map(|i| samples.arrival(i)).collect());
+        pipeline.arrived(&mut samples.arrivals(0..samples.len()));
         eventually("all answered", || samples.total() == samples.len());
         samples.assert_each_answered_once();
         pipeline

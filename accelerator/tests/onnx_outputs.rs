@@ -5,11 +5,8 @@ mod common;
 
 use std::{path::Path, sync::Arc};
 
-use accelerator::{
-    engine::{EngineKind, EngineParams, create},
-    pipeline::{Options, Pipeline},
-};
-use common::{Samples, eventually};
+use accelerator::engine::{EngineKind, EngineParams, create};
+use common::{Samples, eventually, start};
 use qdl::{
     model::{DType, ModelSpec, TensorSpec},
     serve::Service,
@@ -24,12 +21,6 @@ fn params(fixture: &str) -> EngineParams {
         ..EngineParams::new(EngineKind::Onnx)
     }
     .with(|e| e.max_batch = 32)
-}
-
-fn start(params: &EngineParams) -> Pipeline {
-    let engine = create(params).unwrap_or_else(|e| panic!("{e}"));
-    Pipeline::start(engine, &Options::from(params), |e| panic!("{e}"))
-        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn tensor(name: &str, dtype: DType, shape: &[usize]) -> TensorSpec {
@@ -96,7 +87,7 @@ fn several_outputs_come_packed_in_the_order_of_the_configuration() {
     let pipeline = start(&params);
     assert_eq!(pipeline.engine().model(), &named());
     let samples = detections(50);
-    pipeline.arrived(&mut (0..50).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(0..50));
     eventually("all answered", || samples.total() == 50);
     for i in 0..50 {
         assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
@@ -135,7 +126,7 @@ fn outputs_that_nobody_asks_for_are_left_out() {
     });
     assert_eq!(pipeline.engine().model(), &class_alone);
     let samples = detections(5);
-    pipeline.arrived(&mut (0..5).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(0..5));
     eventually("all answered", || samples.total() == 5);
     for i in 0..5 {
         assert_eq!(samples.output(i)[..8], answer(i)[..8], "sample {i}");
@@ -171,7 +162,7 @@ fn an_output_of_a_single_element_needs_no_dimension() {
     assert_eq!(model.output.to_string(), "total: i64[]");
     let words: Vec<u8> = (0..30i64).flat_map(i64::to_le_bytes).collect();
     let samples = Samples::new(&words, (0..10).map(|i| (i * 24, 24)).collect(), 8, None);
-    pipeline.arrived(&mut (0..10).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(0..10));
     eventually("all answered", || samples.total() == 10);
     for i in 0..10 {
         let total = 9 * i as i64 + 3;
@@ -187,9 +178,9 @@ fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
     assert_eq!(pipeline.engine().fixed_batch(), Some(4));
     let floats: Vec<u8> = (0..28).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let samples = Samples::new(&floats, (0..14).map(|i| (i * 8, 8)).collect(), 8, None);
-    pipeline.arrived(&mut (0..10).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(0..10));
     eventually("ten answered", || samples.total() == 10);
-    pipeline.arrived(&mut (10..14).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(10..14));
     eventually("all answered", || samples.total() == 14);
     for i in 0..14 {
         assert_eq!(samples.output(i), samples.input(i), "sample {i}");
@@ -212,7 +203,7 @@ fn a_fixed_batch_of_several_tensors_is_filled_up() {
     let pipeline = start(&params);
     let samples = detections(11);
     // A batch of one each, after a full one whose bytes must not be seen again.
-    pipeline.arrived(&mut (0..4).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(0..4));
     eventually("four answered", || samples.total() == 4);
     for i in 4..11 {
         pipeline.arrived(&mut vec![samples.arrival(i)]);
@@ -230,7 +221,7 @@ fn a_batch_is_filled_up_with_zeros() {
     let floats: Vec<u8> = (1..21).flat_map(|i| (i as f32).to_le_bytes()).collect();
     // Apart from each other, so that all of them are copied to where the batch is run.
     let samples = Samples::new(&floats, (0..5).map(|i| (i * 16, 8)).collect(), 8, None);
-    pipeline.arrived(&mut (0..4).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(0..4));
     eventually("four answered", || samples.total() == 4);
     pipeline.arrived(&mut vec![samples.arrival(4)]);
     eventually("all answered", || samples.total() == 5);
@@ -242,7 +233,7 @@ fn a_batch_is_filled_up_with_zeros() {
 fn a_smaller_max_batch_is_minded_by_a_fixed_batch() {
     let pipeline = start(&params("fixed_batch.onnx").with(|e| e.max_batch = 2));
     let samples = Samples::random(&[8; 6], 8, None);
-    pipeline.arrived(&mut (0..6).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(0..6));
     eventually("all answered", || samples.total() == 6);
     let sizes = pipeline.counters().batch_sizes;
     assert!(sizes.iter().skip(3).all(|n| *n == 0), "{sizes:?}");

@@ -139,7 +139,7 @@ fn null_answers_with_zeros_of_its_output_size() {
         });
         assert_eq!(pipeline.engine().model().max_output_bytes(), Some(5));
         let samples = Samples::random(&[3, 0, 9], 8, None);
-        pipeline.arrived(&mut (0..3).map(|i| samples.arrival(i)).collect());
+        pipeline.arrived(&mut samples.arrivals(0..3));
         eventually("all answered", || samples.total() == 3);
         for f in samples.finished() {
             assert_eq!(f.len, 5);
@@ -155,7 +155,7 @@ fn pretended_compute_is_reported_and_never_inline() {
     let pipeline = start(&params);
     assert!(!pipeline.engine().runs_inline());
     let samples = Samples::random(&[10; 4], 8, Some(digest));
-    pipeline.arrived(&mut (0..4).map(|i| samples.arrival(i)).collect());
+    pipeline.arrived(&mut samples.arrivals(0..4));
     eventually("all answered", || samples.total() == 4);
     assert!(samples.finished().iter().all(|f| f.compute_us >= 3_000));
 }
@@ -469,7 +469,7 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
 
     // A worker that does not come back: the stop does.
     let stuck = Pipeline::start(Arc::clone(&engine), &options(1, 1), no_error).expect("starts");
-    stuck.arrived(&mut (0..10).map(|i| samples.arrival(i)).collect());
+    stuck.arrived(&mut samples.arrivals(0..10));
     eventually("one is being run", || stuck.in_flight() == 10);
     let error = stuck
         .stop(Duration::from_millis(20))
@@ -480,7 +480,7 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
     // A worker that is only slow: everything pending is answered first.
     let before = samples.total();
     let slow = Pipeline::start(engine, &options(4, 1), no_error).expect("starts");
-    slow.arrived(&mut (20..40).map(|i| samples.arrival(i)).collect());
+    slow.arrived(&mut samples.arrivals(20..40));
     thread::scope(|s| {
         let stopping = s.spawn(|| slow.stop(Duration::from_secs(60)));
         held.store(false, SeqCst);

@@ -216,7 +216,7 @@ fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
     let after = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&after);
     let hung_up = Prompts::acting(
-        &[vec![long], vec![long]],
+        Prompts::bytes(&[vec![long], vec![long]]),
         4 * LONG,
         Stream::All,
         move |o, part| {
@@ -291,9 +291,14 @@ fn a_panic_in_the_engine_ends_it_by_name() {
     })
     .expect("starts");
     let parts = AtomicUsize::new(0);
-    let origin = Prompts::acting(&random_prompts(300, 5), 64, Stream::All, move |_, _| {
-        assert!(parts.fetch_add(1, SeqCst) < 70, "told to");
-    });
+    let origin = Prompts::acting(
+        Prompts::bytes(&random_prompts(300, 5)),
+        64,
+        Stream::All,
+        move |_, _| {
+            assert!(parts.fetch_add(1, SeqCst) < 70, "told to");
+        },
+    );
     let mut all = origin.arrivals();
     let late = all.split_off(200);
     for arrival in all {

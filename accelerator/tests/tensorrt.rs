@@ -10,17 +10,15 @@ use std::{
 
 use qdl::testkit::assert_has;
 
-/// A folder with a model file of this name, and the accelerator's last line over it; the engine's
-/// keys beside `kind`.
+/// A folder with a model file of this name (or one that is elsewhere), and the accelerator's last
+/// error over it; the engine's keys beside `kind`.
 fn refused(name: &str, keys: &str, environment: &[(&str, &Path)]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let model = folder.path().join(name);
-    fs::write(&model, "this is no model").expect("written");
-    refused_with(folder.path(), &model, keys, environment)
-}
-
-fn refused_with(folder: &Path, model: &Path, keys: &str, environment: &[(&str, &Path)]) -> String {
-    let config = folder.join("a.yaml");
+    if !name.starts_with('/') {
+        fs::write(&model, "this is no model").expect("written");
+    }
+    let config = folder.path().join("a.yaml");
     let text = format!(
         "node: a\ncontrol: {{listen: 127.0.0.1:0}}\nmodel: {{name: m, file: {}}}\n\
          engine: {{kind: tensorrt{keys}}}\nnics: [{{listen: 127.0.0.1:0}}]\n",
@@ -28,73 +26,53 @@ fn refused_with(folder: &Path, model: &Path, keys: &str, environment: &[(&str, &
     );
     fs::write(&config, text).expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_accelerator"));
-    command
-        .arg("--config")
-        .arg(&config)
-        .env("QDL_PLANS", folder);
-    for (key, value) in environment {
-        command.env(key, value);
-    }
+    command.arg("--config").arg(&config);
+    command.env("QDL_PLANS", folder.path());
+    command.envs(environment.iter().copied());
     let out = command.output().expect("the accelerator runs");
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(2), "{said}");
-    let last = said.lines().rfind(|l| l.starts_with("error: "));
-    last.unwrap_or_else(|| panic!("no error: {said}"))
-        .to_owned()
-}
-
-const NO_SHIM: [(&str, &str); 1] = [("QDL_TENSORRT_SHIM", "/nowhere/shim.so")];
-
-fn no_shim() -> [(&'static str, &'static Path); 1] {
-    NO_SHIM.map(|(k, v)| (k, Path::new(v)))
+    let last = said.rfind("error: ");
+    said[last.unwrap_or_else(|| panic!("no error: {said}"))..].to_owned()
 }
 
 #[test]
-fn without_the_shim() {
-    let text = refused("m.plan", "", &no_shim());
-    assert_has(
-        &text,
-        &["the shim over TensorRT was not found (looked for /nowhere/shim.so)"],
-    );
-    assert_has(&text, &["cargo xtask tensorrt --include DIR"]);
-}
-
-#[test]
-fn a_shim_that_is_none() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    let text = refused("m.plan", "", &[("QDL_TENSORRT_SHIM", &file)]);
-    assert_has(&text, &["Cargo.toml: cannot be used by engine tensorrt"]);
-}
-
-#[test]
-fn a_model_that_is_not_there() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let text = refused_with(folder.path(), Path::new("/nowhere/m.onnx"), "", &no_shim());
-    assert!(text.contains("/nowhere/m.onnx: No such file"), "{text}");
-}
-
-#[test]
-fn a_plan_has_its_precision() {
-    let text = refused("m.plan", ", precision: int8", &no_shim());
-    assert!(text.contains("engine.precision: "), "{text}");
-    assert!(text.contains("is a plan"), "{text}");
-}
-
-#[test]
-fn a_precision_that_is_none() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = folder.path().join("a.yaml");
-    let text = "node: a\ncontrol: {listen: 127.0.0.1:0}\nmodel: {name: m, file: m.onnx}\n\
-                engine: {kind: tensorrt, precision: int4}\nnics: [{listen: 127.0.0.1:0}]\n";
-    fs::write(&config, text).expect("written");
-    let out = Command::new(env!("CARGO_BIN_EXE_accelerator"))
-        .arg("--config")
-        .arg(&config)
-        .output()
-        .expect("the accelerator runs");
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(2), "{said}");
-    assert!(said.contains("int4") && said.contains("int8"), "{said}");
+fn what_does_not_start_says_what_is_missing_or_wrong() {
+    let none = Path::new("/nowhere/shim.so");
+    let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    for (model, keys, shim, words) in [
+        (
+            "m.plan",
+            "",
+            none,
+            &[
+                "the shim over TensorRT was not found (looked for /nowhere/shim.so)",
+                "cargo xtask tensorrt --include DIR",
+            ][..],
+        ),
+        (
+            "m.plan",
+            "",
+            &other,
+            &["Cargo.toml: cannot be used by engine tensorrt"],
+        ),
+        (
+            "/nowhere/m.onnx",
+            "",
+            none,
+            &["/nowhere/m.onnx: No such file"],
+        ),
+        (
+            "m.plan",
+            ", precision: int8",
+            none,
+            &["engine.precision: ", "is a plan"],
+        ),
+        ("m.onnx", ", precision: int4", none, &["int4", "int8"]),
+    ] {
+        let text = refused(model, keys, &[("QDL_TENSORRT_SHIM", shim)]);
+        assert_has(&text, words);
+    }
 }
 
 fn variable(name: &str) -> PathBuf {

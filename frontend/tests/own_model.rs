@@ -98,14 +98,15 @@ fn the_commands_that_init_prints_end_in_a_valid_run_as_they_are() {
         command
     };
     let page = said(command(check));
-    for part in [
-        "SingleStream",
-        "1000 samples of 64 bytes",
-        "one for each sample",
-        "2048 slots",
-    ] {
-        assert!(page.contains(part), "no `{part}`:\n{page}");
-    }
+    assert_has(
+        &page,
+        &[
+            "SingleStream",
+            "1000 samples of 64 bytes",
+            "one for each sample",
+            "2048 slots",
+        ],
+    );
     assert!(
         !place.path("results").exists(),
         "--check leaves nothing behind"
@@ -251,18 +252,19 @@ fn a_check_of_a_frontend_asks_nobody_and_finds_what_a_run_would() {
         place.frontend(&config, "out", &all)
     };
     let page = said(check(&["--target-qps", "1000"]));
-    for part in [
-        "Offline, performance",
-        "offline_expected_qps 1000",
-        "1100/s or less",
-        "500 samples of up to 20000 bytes",
-        &format!("127.0.0.1:{port} (not asked)"),
-        "3 connections to each accelerator, 2048 slots each",
-        "each response is compared",
-        "1 of NICs",
-    ] {
-        assert!(page.contains(part), "no `{part}`:\n{page}");
-    }
+    assert_has(
+        &page,
+        &[
+            "Offline, performance",
+            "offline_expected_qps 1000",
+            "1100/s or less",
+            "500 samples of up to 20000 bytes",
+            &format!("127.0.0.1:{port} (not asked)"),
+            "3 connections to each accelerator, 2048 slots each",
+            "each response is compared",
+            "1 of NICs",
+        ],
+    );
     assert!(page.lines().all(|l| l.len() <= 100), "{page}");
     assert!(listener.accept().is_err(), "somebody came");
     assert!(!place.path("out").exists(), "nothing is left behind");

@@ -4,7 +4,7 @@ mod common;
 
 use std::{fs, process::Command};
 
-use common::{Place, run};
+use common::{Place, assert_has, run};
 
 fn server(place: &Place, out: &str, rate: &str) -> Command {
     let config = place.digest_frontend(&[], "");
@@ -57,13 +57,14 @@ fn a_run_leaves_its_page_and_the_page_is_its_record() {
     let (code, said, error) = report(&place, &["one", "two"]);
     assert_eq!((code, said.trim()), (Some(0), "compare.html"), "{error}");
     let page = fs::read_to_string(place.path("compare.html")).expect("the page");
-    for part in [
-        "server_target_qps",
-        "<td>1200</td><td>2400</td>",
-        "different loads",
-    ] {
-        assert!(page.contains(part), "{part}");
-    }
+    assert_has(
+        &page,
+        &[
+            "server_target_qps",
+            "<td>1200</td><td>2400</td>",
+            "different loads",
+        ],
+    );
 }
 
 #[test]

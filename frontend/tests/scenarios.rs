@@ -3,29 +3,7 @@
 
 mod common;
 
-use common::{Place, Running, accelerator, free_ports, words};
-
-/// Two accelerators of digests and the frontend's configuration.
-struct Rig {
-    place: Place,
-    config: std::path::PathBuf,
-    _accelerators: [Running; 2],
-}
-
-impl Rig {
-    fn new() -> Self {
-        let place = Place::new();
-        let [a, b] = free_ports();
-        let accelerators = [("acc-a", a), ("acc-b", b)]
-            .map(|(node, port)| accelerator(&place, &place.digest_accelerator(node, port, "")));
-        let config = place.digest_frontend(&[a, b], "");
-        Rig {
-            place,
-            config,
-            _accelerators: accelerators,
-        }
-    }
-}
+use common::{TwoOfDigests, words};
 
 /// The bound is far from what these machines need: no test is about time.
 const SERVER: &str =
@@ -34,7 +12,7 @@ const SERVER: &str =
 /// LoadGen calls each valid; its queries have so many samples.
 #[test]
 fn every_scenario_is_valid_and_every_answer_its_own_samples() {
-    let rig = Rig::new();
+    let rig = TwoOfDigests::start();
     let several = format!("{SERVER} --set server_num_issue_query_threads=3");
     let coalesced =
         format!("{SERVER} --set server_num_issue_query_threads=2 --set coalesce_queries=1");
@@ -69,7 +47,7 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
 
 #[test]
 fn the_accuracy_mode_of_every_scenario_sends_each_sample_once() {
-    let rig = Rig::new();
+    let rig = TwoOfDigests::start();
     let mut first = None;
     for scenario in ["single-stream", "multi-stream", "server", "offline"] {
         let mut arguments = vec!["--scenario", scenario, "--mode", "accuracy"];

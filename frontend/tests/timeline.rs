@@ -3,30 +3,11 @@
 
 mod common;
 
-use common::{Place, Running, accelerator, free_ports, words};
+use common::{Running, TwoOfDigests, words};
 use record::timeline::{NodeSide, Timeline};
 use serde_json::Value;
 
-struct Rig {
-    place: Place,
-    config: std::path::PathBuf,
-    accelerators: Vec<Running>,
-}
-
-fn rig() -> Rig {
-    let place = Place::new();
-    let [a, b] = free_ports();
-    let accelerators = [("acc-a", a), ("acc-b", b)]
-        .map(|(node, port)| accelerator(&place, &place.digest_accelerator(node, port, "")));
-    let config = place.digest_frontend(&[a, b], "");
-    Rig {
-        place,
-        config,
-        accelerators: accelerators.into(),
-    }
-}
-
-fn ran(rig: &Rig, out: &str, arguments: &[&str]) -> (Value, Timeline) {
+fn ran(rig: &TwoOfDigests, out: &str, arguments: &[&str]) -> (Value, Timeline) {
     let ended = rig.place.run(&rig.config, out, arguments);
     // A machine that is busy may make a run INVALID: nothing here is about that.
     assert!(
@@ -55,7 +36,7 @@ const SCENARIOS: [(&str, &[&str]); 4] = [
 ];
 
 /// The number of LoadGen's detail log.
-fn logged(rig: &Rig, out: &str, key: &str) -> f64 {
+fn logged(rig: &TwoOfDigests, out: &str, key: &str) -> f64 {
     let path = rig.place.path(out).join("mlperf_log_detail.txt");
     let text = std::fs::read_to_string(path).expect("a log");
     let at = text.find(&format!("\"key\": \"{key}\"")).expect(key);
@@ -67,7 +48,7 @@ fn logged(rig: &Rig, out: &str, key: &str) -> f64 {
 }
 
 /// The stages, with the one before the issue, are LoadGen's mean latency of samples.
-fn check_stages(rig: &Rig, out: &str, s: &Value) {
+fn check_stages(rig: &TwoOfDigests, out: &str, s: &Value) {
     let mean = |stage: &str| s["stages"][stage]["mean_us"].as_f64().expect("a mean");
     let stages = ["issue_to_post", "network", "queue", "compute", "completion"];
     let parts: f64 = stages.iter().map(|stage| mean(stage)).sum();
@@ -203,7 +184,7 @@ fn check_nodes(s: &Value, t: &Timeline) {
 
 #[test]
 fn each_scenario_adds_up_and_is_told_tick_by_tick() {
-    let rig = rig();
+    let rig = TwoOfDigests::start();
     for (scenario, more) in SCENARIOS {
         let mut arguments = vec!["--scenario", scenario, "--duration-s", "0.8"];
         arguments.extend(more);
@@ -223,7 +204,7 @@ fn each_scenario_adds_up_and_is_told_tick_by_tick() {
 /// is the same.
 #[test]
 fn what_lies_before_the_issue_is_what_loadgens_trace_says() {
-    let rig = rig();
+    let rig = TwoOfDigests::start();
     let arguments = words(
         "--scenario server --target-qps 800 --duration-s 0.8 --set target_latency=3000 \
          --set enable_trace=1",
@@ -256,7 +237,7 @@ fn what_lies_before_the_issue_is_what_loadgens_trace_says() {
 
 #[test]
 fn a_killed_accelerator_tells_nothing_and_the_loss_is_told_with_its_time() {
-    let mut rig = rig();
+    let mut rig = TwoOfDigests::start();
     let arguments =
         words("--scenario server --target-qps 400 --duration-s 5 --set target_latency=10000");
     let mut command = rig.place.frontend(&rig.config, "out", &arguments);

@@ -187,9 +187,9 @@ fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
         let more = format!("nics: [{{address: 127.0.0.1, connections: 3}}]\nstream: {stream}\n");
         let config = model(FAST).frontend(&place, &[&a, &b], &more);
         let count = samples.to_string();
-        let arguments = "--scenario server --target-qps 4000 --set min_duration=0 --samples";
+        let arguments = "--scenario server --target-qps 4000 --set min_duration=0";
         let mut command = place.frontend(&config, "out", &words(arguments));
-        command.arg(&count).args(MEASURED);
+        command.args(["--samples", &count]).args(MEASURED);
         let patience = Duration::from_millis(60_000 + samples);
         let ended = Running::start(&place, "frontend", command).end_within(patience);
         let said = format!("{stream}: {}{}", ended.stdout, ended.stderr);

@@ -6,6 +6,7 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -60,7 +61,7 @@ impl SystemUnderTest for Faulty {
 
 /// A run over a faulty SUT whose queries `serve` gets one by one.
 fn run(
-    folder: &std::path::Path,
+    folder: &Path,
     panics: Panics,
     settings: &TestSettings,
     serve: impl Fn(Vec<QuerySample>) + Send + 'static,
@@ -99,12 +100,9 @@ fn long(scenario: Scenario) -> TestSettings {
 fn a_panic_in_issue_query() {
     in_a_process_of_its_own("a_panic_in_issue_query", |folder| {
         // The other thread goes on completing, the panicked query too.
-        let error = run(
-            folder,
-            Panics::InIssue,
-            &long(Scenario::Server),
-            |samples| answer_all(&samples),
-        );
+        let error = run(folder, Panics::InIssue, &long(Scenario::Server), |s| {
+            answer_all(&s)
+        });
         let text = error.to_string();
         assert!(matches!(error, LoadgenError::Panicked { .. }), "{text}");
         assert!(
@@ -114,36 +112,35 @@ fn a_panic_in_issue_query() {
     });
 }
 
+/// A run with two issue threads, which both go back to their owner.
+fn with_issue_threads(run: impl FnOnce(&TestSettings)) {
+    let settings = TestSettings {
+        server_num_issue_query_threads: 2,
+        ..long(Scenario::Server)
+    };
+    let threads = [(); 2].map(|()| thread::spawn(register_issue_query_thread));
+    run(&settings);
+    for thread in threads {
+        thread.join().unwrap().unwrap();
+    }
+}
+
 #[test]
 fn a_panic_on_an_issue_thread() {
     in_a_process_of_its_own("a_panic_on_an_issue_thread", |folder| {
-        let settings = TestSettings {
-            server_num_issue_query_threads: 2,
-            ..long(Scenario::Server)
-        };
-        let threads: Vec<_> = (0..2)
-            .map(|_| thread::spawn(register_issue_query_thread))
-            .collect();
-        let error = run(folder, Panics::InIssue, &settings, |samples| {
-            answer_all(&samples)
+        with_issue_threads(|settings| {
+            let error = run(folder, Panics::InIssue, settings, |s| answer_all(&s));
+            assert!(matches!(error, LoadgenError::Panicked { .. }), "{error}");
         });
-        assert!(matches!(error, LoadgenError::Panicked { .. }), "{error}");
-        // Both go back to their owner.
-        for thread in threads {
-            thread.join().unwrap().unwrap();
-        }
     });
 }
 
 #[test]
 fn a_panic_in_name() {
     in_a_process_of_its_own("a_panic_in_name", |folder| {
-        let error = run(
-            folder,
-            Panics::InName,
-            &long(Scenario::Offline),
-            |samples| answer_all(&samples),
-        );
+        let error = run(folder, Panics::InName, &long(Scenario::Offline), |s| {
+            answer_all(&s)
+        });
         assert!(
             error.to_string().contains("name panicked")
                 && error.to_string().contains("no name today"),
@@ -156,9 +153,7 @@ fn a_panic_in_name() {
 fn a_panic_in_flush_queries() {
     in_a_process_of_its_own("a_panic_in_flush_queries", |folder| {
         let settings = settings(Scenario::Offline, TestMode::AccuracyOnly);
-        let error = run(folder, Panics::InFlush, &settings, |samples| {
-            answer_all(&samples)
-        });
+        let error = run(folder, Panics::InFlush, &settings, |s| answer_all(&s));
         assert!(error.to_string().contains("nothing to flush"), "{error}");
     });
 }
@@ -214,15 +209,20 @@ fn abort_after_some(
     }
 }
 
+/// A run that is stopped after some of its queries, which were answered or are outstanding.
+fn aborted(folder: &Path, settings: &TestSettings, answered: bool) {
+    let serve = abort_after_some(settings.scenario, answered);
+    let error = run(folder, Panics::Never, settings, serve);
+    assert!(
+        matches!(&error, LoadgenError::Aborted { reason } if reason == "the peer is gone"),
+        "{error}"
+    );
+}
+
 #[test]
 fn abort_in_server_with_everything_outstanding() {
     in_a_process_of_its_own("abort_in_server_with_everything_outstanding", |folder| {
-        let serve = abort_after_some(Scenario::Server, false);
-        let error = run(folder, Panics::Never, &long(Scenario::Server), serve);
-        assert!(
-            matches!(&error, LoadgenError::Aborted { reason } if reason == "the peer is gone"),
-            "{error}"
-        );
+        aborted(folder, &long(Scenario::Server), false);
     });
 }
 
@@ -234,13 +234,7 @@ fn abort_in_server_while_completing() {
             min_duration_ms: 10_000,
             ..long(Scenario::Server)
         };
-        let error = run(
-            folder,
-            Panics::Never,
-            &settings,
-            abort_after_some(Scenario::Server, true),
-        );
-        assert!(matches!(error, LoadgenError::Aborted { .. }), "{error}");
+        aborted(folder, &settings, true);
         // The other thread completes what had been issued, for a while, into a test that is over.
         thread::sleep(Duration::from_millis(50));
     });
@@ -250,36 +244,14 @@ fn abort_in_server_while_completing() {
 fn abort_in_offline_with_the_query_outstanding() {
     in_a_process_of_its_own("abort_in_offline_with_the_query_outstanding", |folder| {
         let settings = settings(Scenario::Offline, TestMode::PerformanceOnly);
-        let error = run(
-            folder,
-            Panics::Never,
-            &settings,
-            abort_after_some(Scenario::Offline, false),
-        );
-        assert!(matches!(error, LoadgenError::Aborted { .. }), "{error}");
+        aborted(folder, &settings, false);
     });
 }
 
 #[test]
 fn abort_with_issue_threads() {
     in_a_process_of_its_own("abort_with_issue_threads", |folder| {
-        let settings = TestSettings {
-            server_num_issue_query_threads: 2,
-            ..long(Scenario::Server)
-        };
-        let threads: Vec<_> = (0..2)
-            .map(|_| thread::spawn(register_issue_query_thread))
-            .collect();
-        let error = run(
-            folder,
-            Panics::Never,
-            &settings,
-            abort_after_some(Scenario::Server, false),
-        );
-        assert!(matches!(error, LoadgenError::Aborted { .. }), "{error}");
-        for thread in threads {
-            thread.join().unwrap().unwrap();
-        }
+        with_issue_threads(|settings| aborted(folder, settings, false));
     });
 }
 

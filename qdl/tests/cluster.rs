@@ -17,13 +17,11 @@ use std::{
 use fabric::tcp::{Preamble, TcpDevice};
 use fake::Fake;
 use harness::*;
-use qdl::testkit::assert_has;
-use qdl::testkit::eventually;
 use qdl::{
     config::NicConfig,
-    dispatch::{Completer, Response, Sample, SampleTimes},
-    run::{Cluster, ClusterListener, SampleMemory},
-    serve::Service,
+    dispatch::{Completer, Response, SampleTimes},
+    serve::{Sent, Service},
+    testkit::{assert_has, eventually, rig::finished},
 };
 
 fn million() -> usize {
@@ -70,39 +68,6 @@ fn the_run_goes_on_when_one_of_two_accelerators_dies_and_uses_it_again_when_it_i
     assert!(name.contains("acc-a"), "{name}");
     front.check();
     drop(again);
-}
-
-#[test]
-fn with_no_accelerator_left_the_run_is_aborted_within_the_deadline_and_names_the_peer() {
-    let m = model();
-    let a = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30);
-    let extra = "deadlines: {lost_ms: 2500, echo_interval_ms: 50, echo_timeout_ms: 300}\n";
-    let front = Front::connect(&config(&[&a], &m, 2, extra), 64, 1000);
-    front.issue(0..500);
-    drop(a);
-    eventually("never aborted", || {
-        front.book.aborted.lock().expect("alive").is_some()
-    });
-    front.issue(500..1000);
-    front.wait_done();
-    let cause = front
-        .book
-        .aborted
-        .lock()
-        .expect("alive")
-        .clone()
-        .expect("aborted");
-    assert_has(&cause, &["acc-a (127.0.0.1:", "lost"]);
-    let unnamed = front.cluster.name().expect_err("nobody is there");
-    let unnamed = unnamed.to_string();
-    assert_has(&unnamed, &["acc-a (127.0.0.1:", "did not answer Name()"]);
-    let Front { cluster, book } = front;
-    cluster.finish();
-    assert!(
-        book.seen.iter().all(|s| s.load(Ordering::Relaxed) == 1),
-        "each once"
-    );
-    assert!(book.empty.load(Ordering::Relaxed) >= 500);
 }
 
 /// Completes nothing while somebody holds the gate.
@@ -280,23 +245,6 @@ fn a_connection_that_the_accelerator_lost_first_is_made_again() {
 }
 
 #[test]
-fn connections_that_a_frontend_closes_as_it_leaves_are_not_called_lost() {
-    let m = model();
-    let service: Arc<dyn Service> = Arc::new(Digest);
-    let (a, told) = Running::reporting("acc-a", &m, 1 << 30, tcp_nic(), &service);
-    let front = Front::connect(&config(&[&a], &m, 3, ""), 64, 1000);
-    front.issue(0..1000);
-    front.wait_done();
-    assert_eq!(front.check(), 0, "nothing went again");
-    let report = told.recv_timeout(Duration::from_secs(30));
-    let report = report.expect("the session is over");
-    assert!(report.clean && report.connections.len() == 3, "{report:?}");
-    assert!(report.connections.iter().all(|c| !c.lost), "{report:?}");
-    let total = report.total();
-    assert_eq!((total.arrived, total.answered), (1000, 1000));
-}
-
-#[test]
 fn nothing_of_a_cluster_is_left_once_it_is_gone() {
     let m = model();
     let a = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30);
@@ -318,26 +266,7 @@ fn slots_beyond_the_memory_budget_are_refused_in_words() {
     let m = model();
     let a = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 20);
     let c = config(&[&a], &m, 2, "");
-    let samples = Samples::new(1, 1);
-    let memory = SampleMemory {
-        sources: vec![samples.region.clone()],
-        staged_from: None,
-    };
-    struct Nobody;
-    impl ClusterListener for Nobody {
-        fn complete_empty(&self, _: &[Sample]) {}
-        fn aborted(&self, _: &str) {}
-        fn note(&self, _: &str) {}
-    }
-    struct Nothing;
-    impl Completer for Nothing {
-        fn complete(&mut self, _: &mut dyn ExactSizeIterator<Item = Response<'_>>) {}
-        fn record(&mut self, _: &SampleTimes, _: u64) {}
-    }
-    let error = Cluster::connect(&c, memory, &mut |_| Box::new(Nothing), Arc::new(Nobody))
-        .err()
-        .expect("refused")
-        .to_string();
+    let error = Front::try_connect(&c, 1, 1).err().expect("refused");
     assert_has(&error, &["memory_mib", "acc-a"]);
 }
 
@@ -347,13 +276,7 @@ struct Answers(u32);
 impl Service for Answers {
     fn arrived(&self, arrivals: &mut Vec<qdl::serve::Arrival>) {
         let each = arrivals.drain(..).map(|a| {
-            let done = qdl::serve::Finished {
-                ticket: a.ticket(),
-                len: self.0,
-                queue_us: 0,
-                compute_us: 0,
-                sent: qdl::serve::Sent::default(),
-            };
+            let done = finished(&a, self.0, Sent::default());
             (a, done)
         });
         qdl::serve::respond_all(each, &mut Vec::new());

@@ -16,7 +16,7 @@ use std::{
 
 use fabric::wire::Stream;
 use harness::*;
-use qdl::control::{Auth, ClientParams, ClientSession, Timing};
+use qdl::{control::ClientSession, testkit::peer::client};
 use record::NodeFacts;
 use socket2::{Domain, Socket, Type};
 
@@ -113,15 +113,7 @@ impl Drop for Flood {
 
 /// One session from its handshake to its end; how long the handshake took.
 async fn get_in(through: SocketAddr) -> Result<Duration, String> {
-    let params = ClientParams {
-        address: through.to_string(),
-        node: "fe".to_owned(),
-        auth: Auth::Unset,
-        model: model(),
-        stream: Stream::None,
-        facts: NodeFacts::default(),
-        timing: Timing::default(),
-    };
+    let params = client(&through, &model());
     let began = Instant::now();
     let session = ClientSession::connect(params).await;
     let session = session.map_err(|e| e.to_string())?;

@@ -17,8 +17,8 @@ use fabric::{
 use harness::*;
 use qdl::{
     config::NicConfig,
-    serve::{Arrival, Finished, Service, respond_all},
-    testkit::ib_keys,
+    serve::{Arrival, Sent, Service, respond_all},
+    testkit::{ib_keys, rig::finished},
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -61,13 +61,7 @@ impl Service for OnGpu {
             };
             self.landed[usize::from(!a.is_on_device())].fetch_add(1, SeqCst);
             a.output()[..8].copy_from_slice(&digest.to_le_bytes());
-            let done = Finished {
-                ticket: a.ticket(),
-                len: 8,
-                queue_us: 0,
-                compute_us: 0,
-                sent: qdl::serve::Sent::default(),
-            };
+            let done = finished(&a, 8, Sent::default());
             (a, done)
         });
         respond_all(each, &mut Vec::new());
@@ -118,30 +112,22 @@ fn samples_land_in_the_memory_of_the_gpu() {
 }
 
 #[test]
-fn nobody_is_asked_where_it_is_not_wanted() {
-    assert_eq!(run(OnGpu::default(), false, 300), (0, 300));
-}
-
-#[test]
-fn without_a_dma_buf_slots_are_in_the_hosts_memory() {
-    let service = OnGpu::default();
-    service.handle.no_dma_buf.store(true, SeqCst);
-    assert_eq!(run(service, true, 300), (0, 300));
-}
-
-#[test]
-fn where_writes_are_not_seen_slots_are_in_the_hosts_memory() {
-    let service = OnGpu::default();
-    service.handle.blind.store(true, SeqCst);
-    assert_eq!(run(service, true, 300), (0, 300));
-}
-
-#[test]
-fn where_the_gpu_has_no_memory_left_slots_are_in_the_hosts() {
+fn where_the_gpu_cannot_have_them_slots_are_in_the_hosts_memory() {
+    let no_dma_buf = OnGpu::default();
+    no_dma_buf.handle.no_dma_buf.store(true, SeqCst);
+    let writes_are_not_seen = OnGpu::default();
+    writes_are_not_seen.handle.blind.store(true, SeqCst);
     // Enough for the probe, and not for the slots of a connection.
-    let service = OnGpu {
+    let full = OnGpu {
         most: Some((2 << 20) + 4096),
         ..OnGpu::default()
     };
-    assert_eq!(run(service, true, 300), (0, 300));
+    for (why, service, gpudirect) in [
+        ("it is not wanted", OnGpu::default(), false),
+        ("no dma-buf", no_dma_buf, true),
+        ("the NIC's writes are not seen", writes_are_not_seen, true),
+        ("no memory is left", full, true),
+    ] {
+        assert_eq!(run(service, gpudirect, 300), (0, 300), "{why}");
+    }
 }

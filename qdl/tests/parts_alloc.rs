@@ -3,7 +3,6 @@
 #![cfg(not(qdl_loom))]
 
 use std::{
-    net::{TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -12,19 +11,18 @@ use std::{
     time::Duration,
 };
 
-use fabric::testkit::counting::{Counting, of_process as asked, of_thread};
-use fabric::{Region, SourceId, clock::now_ns, os::Near, tcp, wire::Stream};
-use qdl::testkit::eventually;
+use fabric::{
+    Region, SourceId,
+    clock::now_ns,
+    os::Near,
+    tcp,
+    testkit::counting::{Counting, of_process as asked, of_thread},
+    wire::Stream,
+};
 use qdl::{
-    connection::{NicThreadCfgs, Spin},
-    dispatch::{
-        Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
-        Part, Response, Sample, SampleTimes,
-    },
-    serve::{
-        self, Arrival, Finished, OnConnectionLost, Sent, ServeConnection, ServeConnectionCfgs,
-        Server, Service, respond_all,
-    },
+    dispatch::{Completer, DispatchEvent, Owner, Part, Response, Sample, SampleTimes},
+    serve::{self, Arrival, Finished, Sent, Service, respond_all},
+    testkit::rig::{Over, Rig, RigCfgs, Wait, finished},
 };
 
 #[global_allocator]
@@ -105,92 +103,36 @@ fn answer(mut arrival: Arrival, scratch: &mut Vec<Finished>) -> u64 {
         std::thread::yield_now();
     }
     let allocated = of_thread() - before;
-    let finished = Finished {
-        ticket: arrival.ticket(),
-        len: 4 * TOKENS as u32,
-        queue_us: 0,
-        compute_us: 0,
-        sent,
-    };
+    let finished = finished(&arrival, 4 * TOKENS as u32, sent);
     respond_all([(arrival, finished)], scratch);
     allocated
-}
-
-fn thread(name: &str) -> NicThreadCfgs {
-    NicThreadCfgs {
-        name: name.to_owned(),
-        spin: Spin::new(20_000),
-        tick_ns: 5_000_000,
-        near: Near::default(),
-        begin: None,
-    }
 }
 
 #[test]
 fn a_part_allocates_nothing() {
     let counts = Arc::new(Counts::default());
-    let source = Arc::new(Region::new(4096).expect("memory"));
-    let connection = ConnectionCfgs {
-        peer: 0,
-        nic_index: 0,
-        slots: 8,
-        response_stride: RESPONSE,
-        request_stride: 64,
-    };
-    let cfgs = DispatchCfgs {
-        sources: vec![source],
-        connections: vec![connection],
-        stream: Stream::All,
-        ..DispatchCfgs::default()
-    };
-    let front = DispatchNic {
-        cfgs: thread("front"),
-        completer: Box::new(Counter(counts.clone())),
-    };
-    let dispatcher = Dispatcher::new(cfgs, vec![front], Arc::new(Nobody)).expect("made");
     let (give, take) = mpsc::sync_channel(64);
     let service: Arc<dyn Service> = Arc::new(Give(Mutex::new(give)));
-    let lost: Arc<OnConnectionLost> = Arc::new(|_| {});
-    let server = Server::new(vec![thread("back")], &service, &lost).expect("made");
-    let serve = ServeConnection::new(ServeConnectionCfgs {
-        gpu: None,
-        session: 1,
-        connection: 0,
-        epoch: 1,
-        slots: 8,
-        request_stride: 64,
-        response_stride: RESPONSE,
+    let cfgs = RigCfgs {
+        nics: 1,
+        request: 64,
+        response: RESPONSE,
         stream: Stream::All,
-    });
-    let serve = Arc::new(serve.expect("memory"));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-    let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let far = listener.accept().expect("accepted").0;
-    let tcp = tcp::TcpCfgs::default();
-    let far = tcp::link(far, serve.endpoint(64), &tcp).expect("linked");
-    let near = tcp::link(near, dispatcher.endpoint(0), &tcp).expect("linked");
-    server.attach(0, serve, far);
-    dispatcher.attach(0, 1, near);
+        ..RigCfgs::new(1, 8).wait(Wait::patient())
+    };
+    let counter = || -> Box<dyn Completer> { Box::new(Counter(counts.clone())) };
+    let rig = Rig::new(cfgs, &service, counter, Arc::new(Nobody));
+    rig.connect_all(Over::Tcp);
     let patience = Duration::from_secs(20);
-    eventually("it does not come up", || dispatcher.connections_up() >= 1);
 
     let mut scratch = Vec::with_capacity(1);
     let mut round = |n: u64| {
         let mut allocated = 0;
         for id in 0..n {
-            dispatcher.issue(&[Sample {
-                id,
-                index: id,
-                source: SourceId(0),
-                offset: 0,
-                len: 8,
-                issued_ns: now_ns(),
-                first: None,
-                tries: Default::default(),
-            }]);
+            rig.issue(id..id + 1);
             let arrival = take.recv_timeout(patience).expect("it arrives");
             allocated += answer(arrival, &mut scratch);
-            assert!(dispatcher.drain(patience));
+            rig.drain();
         }
         allocated
     };

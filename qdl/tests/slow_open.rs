@@ -20,12 +20,14 @@ use harness::*;
 use qdl::{
     config::NicConfig,
     control::{
-        Auth, ClientEvent, ClientParams, ClientSession, ConnectionGrant, ConnectionRequest,
-        Pending, RequestTransport, Timing,
+        ClientEvent, ClientSession, ConnectionGrant, ConnectionRequest, Pending, RequestTransport,
     },
     run::{request_stride, response_stride},
     serve::{Arrival, Service},
-    testkit::{eventually_or, ib_keys},
+    testkit::{
+        eventually_or, ib_keys,
+        peer::{self, client},
+    },
 };
 use record::ServedReport;
 use verbs::stub;
@@ -131,15 +133,10 @@ fn half(resources: &Arc<IbResources>) -> IbConnection {
 }
 
 fn request(connection: u16, epoch: u32, half: &IbConnection) -> ConnectionRequest {
+    let transport = RequestTransport::Ib { end: half.end() };
     ConnectionRequest {
-        connection,
-        nic: 0,
-        gpu_turn: 0,
         epoch,
-        slots: SLOTS as u32,
-        request_stride: request_stride(&model()).expect("small") as u32,
-        response_stride: response_stride(&model()).expect("small") as u32,
-        transport: RequestTransport::Ib { end: half.end() },
+        ..peer::request(connection, SLOTS, &model(), transport)
     }
 }
 
@@ -156,15 +153,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
         .expect("a runtime");
     let device = IbDevice::open(&IbDeviceCfgs::new("stub0")).expect("the stub");
     let resources = IbResources::new(device).expect("a domain");
-    let params = ClientParams {
-        address: node.address.to_string(),
-        node: "front".to_owned(),
-        auth: Auth::Unset,
-        model: model(),
-        stream: Stream::None,
-        facts: record::NodeFacts::default(),
-        timing: Timing::default(),
-    };
+    let params = client(&node.address, &model());
     let mut session = runtime
         .block_on(ClientSession::connect(params))
         .expect("taken");

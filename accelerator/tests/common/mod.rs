@@ -1,7 +1,7 @@
 //! Samples in memory of the test's own, and an origin that checks every response.
 
 // Each test file uses another part of this.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub mod prompts;
 
@@ -11,7 +11,6 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
 };
 
 use accelerator::{
@@ -20,6 +19,8 @@ use accelerator::{
 };
 use fabric::clock;
 use qdl::serve::{Arrival, Finished, Origin};
+
+pub use qdl::testkit::eventually;
 
 /// The right response to a sample.
 pub type Answer = fn(&[u8]) -> Vec<u8>;
@@ -37,6 +38,8 @@ pub struct Samples {
     refused: Mutex<Vec<(u64, String)>>,
     /// What the response has to be, if it is to be checked when it comes.
     expect: Option<Answer>,
+    /// The GPU that its connection belongs to.
+    gpu: Option<u32>,
 }
 
 // SAFETY: an output is touched only by the one arrival that holds it, and by the test after its
@@ -51,6 +54,15 @@ impl Samples {
         capacity: usize,
         expect: Option<Answer>,
     ) -> Arc<Self> {
+        Arc::new(Self::plain(inputs, places, capacity, expect))
+    }
+
+    fn plain(
+        inputs: &[u8],
+        places: Vec<(usize, usize)>,
+        capacity: usize,
+        expect: Option<Answer>,
+    ) -> Self {
         let mut words = vec![0u64; inputs.len().div_ceil(8)].into_boxed_slice();
         for (word, bytes) in words.iter_mut().zip(inputs.chunks(8)) {
             let mut le = [0; 8];
@@ -59,7 +71,7 @@ impl Samples {
         }
         assert!(places.iter().all(|(at, len)| at + len <= inputs.len()));
         let n = places.len();
-        Arc::new(Samples {
+        Samples {
             inputs: words,
             outputs: (0..n * capacity).map(|_| UnsafeCell::new(0xEE)).collect(),
             places,
@@ -69,23 +81,39 @@ impl Samples {
             total: AtomicUsize::new(0),
             refused: Mutex::default(),
             expect,
-        })
+            gpu: None,
+        }
     }
 
     /// Samples of random sizes from a seed, one after the other.
     pub fn random(sizes: &[usize], capacity: usize, expect: Option<Answer>) -> Arc<Self> {
-        let total: usize = sizes.iter().sum();
-        let mut bytes = vec![0; total];
+        Self::on_gpu(None, sizes, capacity, expect)
+    }
+
+    /// The same over a connection that belongs to a GPU.
+    pub fn on_gpu(
+        gpu: Option<u32>,
+        sizes: &[usize],
+        capacity: usize,
+        expect: Option<Answer>,
+    ) -> Arc<Self> {
+        let mut bytes = vec![0; sizes.iter().sum()];
         fastrand::Rng::with_seed(1).fill(&mut bytes);
         let mut at = 0;
-        let places = sizes
-            .iter()
-            .map(|len| {
-                at += len;
-                (at - len, *len)
-            })
-            .collect();
-        Self::new(&bytes, places, capacity, expect)
+        let places = sizes.iter().map(|len| {
+            at += len;
+            (at - len, *len)
+        });
+        let places = places.collect();
+        Arc::new(Samples {
+            gpu,
+            ..Self::plain(&bytes, places, capacity, expect)
+        })
+    }
+
+    /// Arrivals of these samples.
+    pub fn arrivals(self: &Arc<Self>, of: std::ops::Range<usize>) -> Vec<Arrival> {
+        of.map(|i| self.arrival(i)).collect()
     }
 
     pub fn len(&self) -> usize {
@@ -153,6 +181,10 @@ impl Samples {
 }
 
 impl Origin for Samples {
+    fn gpu(&self) -> Option<u32> {
+        self.gpu
+    }
+
     fn refuse(&self, ticket: u64, why: &str) {
         self.refused
             .lock()
@@ -183,17 +215,8 @@ pub fn no_error(e: EngineError) {
     panic!("unexpected: {e}");
 }
 
-/// A pipeline of an engine that needs nothing installed.
+/// A pipeline of this engine.
 pub fn start(params: &EngineParams) -> Pipeline {
-    let engine = create(params).expect("the engine needs nothing");
+    let engine = create(params).unwrap_or_else(|e| panic!("{e}"));
     Pipeline::start(engine, &Options::from(params), no_error).expect("starts")
-}
-
-/// Waits until something holds; a test that waits in vain fails rather than hangs.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::sleep(Duration::from_micros(200));
-    }
 }

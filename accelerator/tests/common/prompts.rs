@@ -57,30 +57,40 @@ unsafe impl Send for Prompts {}
 
 impl Prompts {
     pub fn new(prompts: &[Vec<i32>], capacity: usize, stream: Stream) -> Arc<Self> {
-        Arc::new(Self::plain(prompts, capacity, stream))
+        Self::of_bytes(Self::bytes(prompts), capacity, stream)
     }
 
-    /// With something that happens at each part.
+    /// With something that happens at each part; of any bytes.
     pub fn acting(
-        prompts: &[Vec<i32>],
+        inputs: Vec<Vec<u8>>,
         capacity: usize,
         stream: Stream,
         on_part: impl Fn(&Prompts, &Part) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let mut this = Self::plain(prompts, capacity, stream);
+        let mut this = Self::raw(inputs, capacity, stream);
         this.on_part = Some(Box::new(on_part));
         Arc::new(this)
     }
 
-    fn plain(prompts: &[Vec<i32>], capacity: usize, stream: Stream) -> Self {
+    /// Of any bytes.
+    pub fn of_bytes(inputs: Vec<Vec<u8>>, capacity: usize, stream: Stream) -> Arc<Self> {
+        Arc::new(Self::raw(inputs, capacity, stream))
+    }
+
+    /// Prompts as they lie in a slot.
+    pub fn bytes(prompts: &[Vec<i32>]) -> Vec<Vec<u8>> {
         let bytes = |p: &Vec<i32>| p.iter().flat_map(|id| id.to_le_bytes()).collect();
-        let cells = (0..prompts.len() * capacity).map(|_| UnsafeCell::new(BLANK));
+        prompts.iter().map(bytes).collect()
+    }
+
+    fn raw(inputs: Vec<Vec<u8>>, capacity: usize, stream: Stream) -> Self {
+        let cells = (0..inputs.len() * capacity).map(|_| UnsafeCell::new(BLANK));
         Prompts {
-            inputs: prompts.iter().map(bytes).collect(),
+            came: inputs.iter().map(|_| Mutex::default()).collect(),
+            inputs,
             outputs: cells.collect(),
             capacity,
             stream,
-            came: prompts.iter().map(|_| Mutex::default()).collect(),
             gone: AtomicBool::new(false),
             refused: Mutex::default(),
             dropped: AtomicUsize::new(0),
@@ -141,6 +151,11 @@ impl Prompts {
         let (ids, rest) = came.bytes.as_chunks::<4>();
         assert_eq!(rest, [0u8; 0], "a part of a token");
         ids.iter().map(|b| i32::from_le_bytes(*b)).collect()
+    }
+
+    /// Bytes of each output.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Prompts answered.

@@ -226,6 +226,26 @@ impl Place {
     }
 }
 
+/// Two accelerators of digests, `acc-a` and `acc-b`, and the frontend's configuration.
+pub struct TwoOfDigests {
+    pub place: Place,
+    pub config: PathBuf,
+    pub accelerators: Vec<Running>,
+}
+
+impl TwoOfDigests {
+    pub fn start() -> Self {
+        let place = Place::new();
+        let [a, b] = free_ports();
+        let start = |(node, port)| accelerator(&place, &place.digest_accelerator(node, port, ""));
+        TwoOfDigests {
+            accelerators: [("acc-a", a), ("acc-b", b)].map(start).into(),
+            config: place.digest_frontend(&[a, b], ""),
+            place,
+        }
+    }
+}
+
 /// A process that ends with the test.
 pub struct Running {
     child: Child,

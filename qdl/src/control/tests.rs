@@ -8,7 +8,7 @@ mod sessions;
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -127,33 +127,15 @@ struct Handler {
     told: mpsc::UnboundedSender<Told>,
     budget: u32,
     drains: AtomicU32,
-    /// Where set, `open` waits for permission.
-    gate: Option<Mutex<std::sync::mpsc::Receiver<()>>>,
-    leave: std::sync::mpsc::Sender<()>,
 }
 
 impl Handler {
-    /// Makes a handler whose `open` waits for [`Handler::go`].
-    fn slow() -> (Arc<Handler>, mpsc::UnboundedReceiver<Told>) {
-        let (mut handler, heard) = Handler::new();
-        let (leave, gate) = std::sync::mpsc::channel();
-        let slow = Arc::get_mut(&mut handler).expect("not shared yet");
-        (slow.gate, slow.leave) = (Some(Mutex::new(gate)), leave);
-        (handler, heard)
-    }
-
-    fn go(&self) {
-        self.leave.send(()).expect("the gate is there");
-    }
-
     fn new() -> (Arc<Handler>, mpsc::UnboundedReceiver<Told>) {
         let (told, heard) = mpsc::unbounded_channel();
         let handler = Handler {
             told,
             budget: 4096,
             drains: AtomicU32::new(0),
-            gate: None,
-            leave: std::sync::mpsc::channel().0,
         };
         (Arc::new(handler), heard)
     }
@@ -166,10 +148,6 @@ impl Handler {
 impl SessionHandler for Handler {
     fn open(&self, connections: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
         self.tell(Told::Open(connections.to_vec()));
-        if let Some(gate) = &self.gate {
-            let gate = gate.lock().expect("not poisoned");
-            let _ = gate.recv_timeout(LONG);
-        }
         let slots: u32 = connections.iter().map(|l| l.slots).sum();
         if slots > self.budget {
             return Err(Refusal {

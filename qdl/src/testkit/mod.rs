@@ -4,11 +4,13 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`machine`] | sysfs trees of machines: a DGX, a P5, two sockets, a laptop |
+//! | [`peer`] | a frontend made of plain bytes |
 //! | [`rig`] | a dispatcher and a server in one process, and links between them |
 //!
 //! RDMA devices without a NIC are `verbs`' own: its feature `stub`.
 
 pub mod machine;
+pub mod peer;
 pub mod rig;
 
 use std::time::{Duration, Instant};
@@ -32,7 +34,7 @@ pub fn assert_has(text: &str, words: &[&str]) {
     }
 }
 
-/// Waits until `holds`; panics with `what` after two minutes.
+/// Waits until `holds`; panics with `what` after five minutes.
 #[track_caller]
 pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
     eventually_or(|| what.to_owned(), holds);
@@ -44,7 +46,7 @@ pub fn eventually_or(what: impl Fn() -> String, mut holds: impl FnMut() -> bool)
     let began = Instant::now();
     while !holds() {
         let waited = began.elapsed();
-        assert!(waited < Duration::from_secs(120), "in vain: {}", what());
+        assert!(waited < Duration::from_secs(300), "in vain: {}", what());
         if waited < Duration::from_millis(2) {
             std::thread::yield_now();
         } else {

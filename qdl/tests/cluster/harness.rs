@@ -15,13 +15,13 @@ use std::{
 };
 
 use fabric::{Region, SourceId, clock::now_ns};
-use qdl::testkit::eventually_or;
 use qdl::{
     config::{self, FrontendConfig, NicConfig},
     dispatch::{Completer, Response, Sample, SampleTimes},
     model::ModelSpec,
     run::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
-    serve::{Arrival, Finished, Service, respond_all},
+    serve::{Arrival, Sent, Service, respond_all},
+    testkit::{eventually_or, rig::finished},
 };
 use record::{EngineInfo, RefusalRecord, ServedReport};
 use xxhash_rust::xxh3::xxh3_64;
@@ -36,13 +36,7 @@ impl Service for Digest {
         let each = arrivals.drain(..).map(|mut a| {
             let digest = xxh3_64(a.input()).to_le_bytes();
             a.output()[..8].copy_from_slice(&digest);
-            let done = Finished {
-                ticket: a.ticket(),
-                len: 8,
-                queue_us: 0,
-                compute_us: 0,
-                sent: qdl::serve::Sent::default(),
-            };
+            let done = finished(&a, 8, Sent::default());
             (a, done)
         });
         respond_all(each, &mut Vec::new());

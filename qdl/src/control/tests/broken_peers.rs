@@ -1,16 +1,18 @@
 //! Peers that are silent, broken, hostile or of a different version.
 
+use fabric::clock::now_ns;
 use proptest::prelude::*;
 
 use super::*;
-use crate::control::{
-    core::{Local, Own},
-    lobby::{Guest, Proof},
-    message::VERSION,
-    shell::{Served, greet},
+use crate::{
+    control::{
+        core::{Local, Own},
+        lobby::{Guest, Proof},
+        message::VERSION,
+        shell::{Served, greet},
+    },
+    testkit::assert_has,
 };
-use crate::testkit::assert_has;
-use fabric::clock::now_ns;
 
 fn open_server() -> ServerParams {
     ServerParams {
@@ -388,109 +390,4 @@ async fn accept(raw: &mut Raw) {
     let engine = json!({"name": "digest", "tokens": false});
     raw.say(json!({"type": "model", "spec": model(), "engine": engine, "facts": {}}))
         .await;
-}
-
-#[tokio::test]
-async fn a_frontend_that_breaks_the_order_is_told_which_field() {
-    let server = bind(open_server()).await;
-    let address = server.address();
-    let mut heard = serve(server);
-    let connections = json!([{"connection": 0, "nic": 0, "gpu_turn": 0, "epoch": 1, "slots": 4,
-        "request_stride": 64, "response_stride": 24, "transport": {"fabric": "tcp"}}]);
-    let open = json!({"type": "open", "id": 1, "connections": connections});
-    let cases = [
-        (vec![hello("fe-1")], "hello"),
-        (
-            vec![json!({"type": "name_is", "id": 1, "name": "x"})],
-            "name_is",
-        ),
-        (
-            vec![json!({"type": "heartbeat", "seq": 2})],
-            "heartbeat.seq: 2, expected 1",
-        ),
-        (
-            vec![json!({"type": "heartbeat", "seq": 1, "counters": Counters::default()})],
-            "heartbeat.counters",
-        ),
-        (
-            vec![json!({"type": "connection_reset", "connection": 0, "epoch": 1})],
-            "connection 0 was never opened",
-        ),
-        (
-            vec![
-                open.clone(),
-                json!({"type": "start", "id": 2}),
-                json!({"type": "start", "id": 3}),
-            ],
-            "a session starts once",
-        ),
-    ];
-    for (frames, words) in cases {
-        let mut raw = Raw::connect(address).await;
-        raw.handshake("fe-1").await;
-        for frame in frames {
-            let kind = frame["type"].as_str().expect("a type").to_owned();
-            raw.say(frame).await;
-            if kind == "open" {
-                let grant = raw.hear_type("opened").await;
-                assert_eq!(
-                    grant["connections"][0]["key"].as_str().map(str::len),
-                    Some(32)
-                );
-                assert_eq!(grant["connections"][0]["transport"]["fabric"], "tcp");
-            }
-        }
-        let text = timeout(LONG, async {
-            loop {
-                let frame = raw.hear().await.expect("an error");
-                match frame["type"].as_str() {
-                    Some("error") => break frame["text"].to_string(),
-                    Some("heartbeat" | "ready") => {}
-                    other => panic!("{other:?}"),
-                }
-            }
-        })
-        .await
-        .expect("an error in time");
-        assert!(text.contains(words), "{text} lacks {words:?}");
-        drop(raw);
-        // The session ends before the next peer connects.
-        until_gone(&mut heard).await;
-    }
-}
-
-#[tokio::test]
-async fn an_accelerator_that_answers_what_was_not_asked_is_refused() {
-    let opened = json!({"type": "opened", "id": 1, "connections": [{"connection": 0, "epoch": 1, "slots": 9,
-        "nic": 0, "gpu": null, "key": "ab".repeat(16),
-        "transport": {"fabric": "tcp", "address": "127.0.0.1:1"}}]});
-    let cases = [
-        (
-            json!({"type": "name_is", "id": 9, "name": "x"}),
-            "name_is.id: 9",
-        ),
-        (
-            json!({"type": "drained", "id": 1, "counters": Counters::default(), "batches": {}}),
-            "drained.id: 1",
-        ),
-        (opened, "opened.connections"),
-        (json!({"type": "start", "id": 1}), "start"),
-    ];
-    for (frame, words) in cases {
-        let (l, address) = listener().await;
-        let frontend = tokio::spawn(ClientSession::connect(open_client(address)));
-        let mut raw = Raw(l.accept().await.expect("accepted").0);
-        accept(&mut raw).await;
-        let ClientSession {
-            handle, mut events, ..
-        } = frontend.await.expect("ran").expect("connected");
-        let answer = handle.open(vec![connection(0, 1, 8)]);
-        raw.hear_type("open").await;
-        raw.say(frame).await;
-        let e = answer.within(LONG).await.expect_err("an error").to_string();
-        assert!(e.contains(words) && e.contains("acc-1"), "{e}");
-        let text = raw.refusal("protocol").await;
-        assert!(text.contains(words), "{text} lacks {words:?}");
-        assert_eq!(gone(&mut events).await.to_string(), e);
-    }
 }

@@ -364,68 +364,8 @@ async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
     assert_eq!(heard.recv().await, None, "nothing comes after the end");
 }
 
-/// A frontend stops waiting for a slow `open` and gives its connections up. The rest of the session
-/// goes on, whether the open is then granted or refused.
-#[tokio::test]
-async fn a_connection_given_up_while_its_open_is_worked_on_costs_nothing_else() {
-    for granted in [true, false] {
-        let mut server = bind(server_params()).await;
-        let client = tokio::spawn(ClientSession::connect(client_params(server.address())));
-        let session = server.accept_session().await.expect("a session");
-        let ClientSession {
-            handle, mut events, ..
-        } = client.await.expect("ran").expect("connected");
-        let (handler, mut heard) = Handler::slow();
-        tokio::spawn(session.run(handler.clone()));
-        handler.go();
-        let first = handle.open(vec![connection(0, 1, 4)]).within(LONG).await;
-        first.expect("opened");
-
-        let slots = if granted { 4 } else { 5000 };
-        let late = handle.open(vec![connection(1, 1, slots)]);
-        handle.connection_lost(1, 1, "no answer in time");
-        handle.connection_reset(1, 1);
-        // The answer comes while the open is in progress, so both frames have been read.
-        handle.name().within(LONG).await.expect("the session lives");
-        handler.go();
-        assert_eq!(late.within(LONG).await.is_ok(), granted);
-        handle.connection_reset(1, 1);
-        handler.go();
-        let other = handle.open(vec![connection(2, 1, 4)]).within(LONG).await;
-        other.expect("other connections go on");
-
-        let mut told = Vec::new();
-        while let Ok(t) = heard.try_recv() {
-            told.push(t);
-        }
-        let lost = Told::Lost(1, 1, "no answer in time".to_owned());
-        let opened = told
-            .iter()
-            .position(|t| *t == Told::Open(vec![connection(1, 1, slots)]));
-        let lost = told.iter().position(|t| *t == lost);
-        if granted {
-            assert!(opened < lost, "{told:?}");
-        } else {
-            assert_eq!(lost, None, "there is nothing to lose");
-            // No end exists here, so the accelerator confirms the reset.
-            let reset = timeout(LONG, async {
-                loop {
-                    match events.next().await.expect("not over") {
-                        ClientEvent::ConnectionReset { connection, epoch } => {
-                            return (connection, epoch);
-                        }
-                        ClientEvent::Gone(cause) => panic!("{cause}"),
-                        _ => {}
-                    }
-                }
-            });
-            assert_eq!(reset.await.expect("in time"), (1, 1));
-        }
-    }
-}
-
-/// The runtime's thread was blocked, and sends a frame before the runtime has polled its sockets.
-/// The peer's frames from that time still count.
+/// The thread of the runtime was held up, and then has something to say before the runtime has
+/// looked at its sockets: what the peer has said meanwhile is there.
 #[tokio::test]
 async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
     let (tell, told) = std::sync::mpsc::channel();
@@ -462,32 +402,4 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
     drop(session);
     let _ = end.send(());
     there.join().expect("no panic");
-}
-
-#[tokio::test]
-async fn a_connection_granted_too_late_costs_that_connection_alone() {
-    let mut server = bind(server_params()).await;
-    let client = tokio::spawn(ClientSession::connect(client_params(server.address())));
-    let session = server.accept_session().await.expect("a session");
-    let ClientSession { handle, .. } = client.await.expect("ran").expect("connected");
-    let (handler, _heard) = Handler::slow();
-    tokio::spawn(session.run(handler.clone()));
-    handler.go();
-    let first = handle.open(vec![connection(0, 1, 16)]).within(LONG).await;
-    first.expect("opened");
-    handle.start().within(LONG).await.expect("ready");
-    let soon = Duration::from_millis(10);
-    let late = handle.open(vec![connection(1, 1, 16)]).within(soon).await;
-    let late = late.expect_err("late");
-    assert!(matches!(late, ControlError::Timeout { .. }), "{late}");
-    handle.connection_lost(1, 1, &late.to_string());
-    handle.connection_reset(1, 1);
-    // The late grant comes now, and the connection is requested again after it.
-    handler.go();
-    handler.go();
-    let again = handle.open(vec![connection(1, 2, 16)]).within(LONG).await;
-    again.expect("opened");
-    handle.name().within(LONG).await.expect("the session lives");
-    let ended = handle.ended();
-    assert!(ended.is_none(), "with its connection 0: {ended:?}");
 }

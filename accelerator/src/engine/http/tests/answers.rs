@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     rig::{ROOM, Samples, VOCAB, params, prompts, start},
-    server::{Asked, Piece, Reply, Server, about, events, sglang, tokens_of},
+    server::{Asked, Piece, Reply, Server, events, sglang, tokens_of},
 };
 
 #[test]
@@ -157,10 +157,7 @@ fn in_groups(dialect: Dialect, asked: &Asked, sizes: &[usize]) -> Reply {
 #[test]
 fn an_event_may_carry_several_tokens() {
     for dialect in Dialect::ALL {
-        let server = Server::start(
-            move |path| about(dialect, path),
-            move |asked| in_groups(dialect, asked, &[1, 3, 12]),
-        );
+        let server = Server::of(dialect, move |asked| in_groups(dialect, asked, &[1, 3, 12]));
         let started = start(&params(&server.url, dialect)).expect("a server");
         let prompts = prompts(40);
         let samples = Samples::new(&prompts, Stream::All);
@@ -180,33 +177,30 @@ fn an_event_may_carry_several_tokens() {
 /// SGLang with two tokens per event: only the new ids, or (`ahead`) all ids, with one more than the
 /// count in intermediate events.
 fn sglang_server(ahead: bool) -> Server {
-    Server::start(
-        |path| about(Dialect::Sglang, path),
-        move |asked| {
-            let tokens = tokens_of(&asked.prompt(), asked.most());
-            let finish = if tokens.len() == asked.most() {
-                "length"
-            } else {
-                "stop"
+    Server::of(Dialect::Sglang, move |asked| {
+        let tokens = tokens_of(&asked.prompt(), asked.most());
+        let finish = if tokens.len() == asked.most() {
+            "length"
+        } else {
+            "stop"
+        };
+        let prompt = asked.prompt().len();
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        while at < tokens.len() {
+            let end = (at + 2).min(tokens.len());
+            let finish = (end == tokens.len()).then_some(finish);
+            let event = match (ahead, finish) {
+                (false, _) => sglang(&tokens[at..end], end, prompt, finish),
+                (true, Some(_)) => sglang(&tokens, end, prompt, finish),
+                (true, None) => sglang(&tokens[..end], end - 1, prompt, None),
             };
-            let prompt = asked.prompt().len();
-            let mut pieces = Vec::new();
-            let mut at = 0;
-            while at < tokens.len() {
-                let end = (at + 2).min(tokens.len());
-                let finish = (end == tokens.len()).then_some(finish);
-                let event = match (ahead, finish) {
-                    (false, _) => sglang(&tokens[at..end], end, prompt, finish),
-                    (true, Some(_)) => sglang(&tokens, end, prompt, finish),
-                    (true, None) => sglang(&tokens[..end], end - 1, prompt, None),
-                };
-                pieces.push(Piece::Chunk(format!("data: {event}\n\n")));
-                at = end;
-            }
-            pieces.push(Piece::Chunk("data: [DONE]\n\n".to_owned()));
-            Reply::Stream(pieces)
-        },
-    )
+            pieces.push(Piece::Chunk(format!("data: {event}\n\n")));
+            at = end;
+        }
+        pieces.push(Piece::Chunk("data: [DONE]\n\n".to_owned()));
+        Reply::Stream(pieces)
+    })
 }
 
 #[test]
@@ -228,17 +222,14 @@ fn sglang_may_send_new_ids_or_all_of_them() {
 #[test]
 fn the_end_of_sequence_is_kept_and_counted() {
     let end = VOCAB as i32 - 1;
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        move |asked| {
-            let mut tokens = tokens_of(&asked.prompt(), asked.most() - 1);
-            tokens.retain(|id| *id != end);
-            tokens.push(end);
-            let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
-            let events = events(Dialect::Vllm, asked.prompt().len(), &groups, "stop");
-            Reply::Stream(events.into_iter().map(Piece::Chunk).collect())
-        },
-    );
+    let server = Server::of(Dialect::Vllm, move |asked| {
+        let mut tokens = tokens_of(&asked.prompt(), asked.most() - 1);
+        tokens.retain(|id| *id != end);
+        tokens.push(end);
+        let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
+        let events = events(Dialect::Vllm, asked.prompt().len(), &groups, "stop");
+        Reply::Stream(events.into_iter().map(Piece::Chunk).collect())
+    });
     let mut params = params(&server.url, Dialect::Vllm);
     params.engine.http.as_mut().expect("http").eos = vec![2, end as u32];
     let started = start(&params).expect("a server");

@@ -20,7 +20,7 @@ use tokio::runtime::Builder;
 
 use super::{
     rig::{Fate, Samples, eventually, params, start},
-    server::{Piece, Reply, Server, about, answer, events, tokens_of},
+    server::{Piece, Reply, Server, answer, events, tokens_of},
     splits::{Kept, read, server},
 };
 use crate::engine::http::{account::Account, dialect::trouble::Trouble, stream::Server as Asking};
@@ -96,20 +96,17 @@ fn events_without_tokens_do_not_move_the_deadline() {
     let pings = [": ping\n\n", "data: {\"choices\":[]}\n\n", "event: ping\n"];
     for ping in pings {
         for before in [0, 1] {
-            let server = Server::start(
-                |path| about(Dialect::Vllm, path),
-                move |asked| {
-                    if asked.is_trial() {
-                        return answer(Dialect::Vllm, asked, &tokens_of(&[1], 2));
-                    }
-                    let mut pieces = vec![Piece::Chunk(EVENT.to_owned()); before];
-                    for _ in 0..6000 {
-                        pieces.push(Piece::Chunk(ping.to_owned()));
-                        pieces.push(Piece::Wait(Duration::from_millis(10)));
-                    }
-                    Reply::Stream(pieces)
-                },
-            );
+            let server = Server::of(Dialect::Vllm, move |asked| {
+                if asked.is_trial() {
+                    return answer(Dialect::Vllm, asked, &tokens_of(&[1], 2));
+                }
+                let mut pieces = vec![Piece::Chunk(EVENT.to_owned()); before];
+                for _ in 0..6000 {
+                    pieces.push(Piece::Chunk(ping.to_owned()));
+                    pieces.push(Piece::Wait(Duration::from_millis(10)));
+                }
+                Reply::Stream(pieces)
+            });
             let (fate, fatal) = one(&server, Dialect::Vllm, 1);
             let why = fate.refused.unwrap_or_else(|| panic!("{fatal:?}"));
             assert!(
@@ -134,13 +131,10 @@ fn one(server: &Server, dialect: Dialect, seconds: u64) -> (Fate, Vec<String>) {
 
 #[test]
 fn an_error_of_any_length_keeps_its_first_words() {
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |asked| match asked.is_trial() {
-            true => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
-            false => Reply::Whole(400, format!("too long, {}", "and on ".repeat(1 << 20))),
-        },
-    );
+    let server = Server::of(Dialect::Vllm, |asked| match asked.is_trial() {
+        true => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+        false => Reply::Whole(400, format!("too long, {}", "and on ".repeat(1 << 20))),
+    });
     let (fate, fatal) = one(&server, Dialect::Vllm, 20);
     let why = fate.refused.unwrap_or_else(|| panic!("{fatal:?}"));
     assert!(
@@ -152,13 +146,10 @@ fn an_error_of_any_length_keeps_its_first_words() {
 
 #[test]
 fn headers_without_an_end_are_given_up() {
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |asked| match asked.is_trial() {
-            true => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
-            false => Reply::Headers(1 << 24),
-        },
-    );
+    let server = Server::of(Dialect::Vllm, |asked| match asked.is_trial() {
+        true => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+        false => Reply::Headers(1 << 24),
+    });
     let (fate, fatal) = one(&server, Dialect::Vllm, 20);
     let why = fate.refused.unwrap_or_else(|| panic!("{fatal:?}"));
     assert!(why.contains("message head is too large"), "{why}");

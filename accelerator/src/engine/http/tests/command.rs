@@ -1,12 +1,12 @@
 //! The server as a program that the engine starts, watches and stops.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use fabric::wire::Stream;
 use qdl::config::Dialect;
 
 use super::rig::{Samples, eventually, params, prompts, start};
-use crate::engine::{EngineParams, http::command::Program};
+use crate::engine::EngineParams;
 
 /// A server in Python. It answers queries. It answers prompts with the ids 5 and 6 (`good`), or
 /// with only the first one and then silence (`hangs`). SIGTERM ends it, except with `deaf`.
@@ -169,39 +169,6 @@ fn a_program_that_is_not_there() {
     http.log = folder.path().join("no/such/folder/server.log");
     let error = start(&params).err().expect("no log").to_string();
     assert!(error.contains("its log"), "{error}");
-}
-
-#[test]
-fn a_stop_waits_no_longer_than_it_may() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let started = start(&with_server(folder.path(), "deaf")).expect("a server");
-    let pids = pids(folder.path());
-    let http = started.http.clone();
-    use crate::engine::Streaming;
-    http.stop(Duration::from_secs(5));
-    // A second stop has no effect.
-    http.stop(Duration::from_secs(5));
-    assert!(!runs(pids[0]), "killed by now");
-}
-
-#[test]
-fn a_program_hears_the_signals_that_are_blocked_here() {
-    // The accelerator blocks these signals before its first thread.
-    // SAFETY: `set` is valid memory for a signal set; the mask belongs to this thread.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGTERM);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let command = ["sleep".to_owned(), "60".to_owned()];
-    let (log, grace) = (folder.path().join("log"), Duration::from_secs(3));
-    let program = Program::start(&command, &log, "http://x", grace, &Default::default());
-    let program = program.expect("started");
-    program.stop(grace).expect("ended");
-    let how = program.exit().now().expect("ended");
-    assert!(how.contains("signal: 15"), "{how}");
 }
 
 #[test]

@@ -6,25 +6,22 @@ use fabric::wire::Stream;
 use qdl::config::{Deadlines, Dialect, HttpConfig};
 use serde_json::{Value, json};
 
-use super::super::{
-    Http,
-    dialect::{Ask, trouble::Trouble},
-    judge::{Judge, TRIAL, Verdict},
-};
 use super::{
+    super::{
+        Http,
+        dialect::{Ask, trouble::Trouble},
+        judge::{Judge, TRIAL, Verdict},
+    },
     rig::{Fate, PROMPT, ROOM, Samples, Started, VOCAB, eventually, params, prompts, start},
-    server::{Asked, Piece, Reply, Server, about, answer, events, tokens_of},
+    server::{Asked, Piece, Reply, Server, answer, events, tokens_of},
 };
 
 /// A server of `dialect` that starts without error and then answers by `script`.
 fn server(dialect: Dialect, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Server {
-    Server::start(
-        move |path| about(dialect, path),
-        move |asked| match asked.is_trial() {
-            true => good(dialect, asked),
-            false => script(asked),
-        },
-    )
+    Server::of(dialect, move |asked| match asked.is_trial() {
+        true => good(dialect, asked),
+        false => script(asked),
+    })
 }
 
 fn good(dialect: Dialect, asked: &Asked) -> Reply {
@@ -74,53 +71,115 @@ fn ended((fate, fatal): (Fate, Vec<String>), words: &str) {
     assert!(fate.answer.is_none() && fate.refused.is_none() && fate.ended);
 }
 
-#[test]
-fn a_bad_request_is_the_samples() {
-    // vLLM's message for a prompt that is too long.
-    let words = r#"{"error":{"message":"This model's maximum context length is 4096 tokens.",
-        "type":"BadRequestError","param":null,"code":400}}"#;
-    let server = server(Dialect::Vllm, |_| Reply::Whole(400, words.to_owned()));
-    refused(
-        one(&server),
-        "HTTP 400: This model's maximum context length",
-    );
+/// The events of an answer with these tokens, one each.
+fn tokens(asked: &Asked, tokens: &[i32]) -> Vec<String> {
+    let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
+    events(Dialect::Vllm, asked.prompt().len(), &groups, "stop")
+}
+
+/// A server that answers by `script` whatever it is asked, but for the trial of the start.
+fn after_the_start(script: fn(&Asked) -> Reply) -> Server {
+    Server::of(Dialect::Vllm, move |asked| match asked.number {
+        0 => good(Dialect::Vllm, asked),
+        _ => script(asked),
+    })
 }
 
 #[test]
-fn a_500_of_a_server_that_goes_on_is_the_samples() {
-    let server = server(Dialect::Vllm, |_| {
-        Reply::Whole(500, "Internal Server Error".to_owned())
+fn what_is_the_samples_alone_refuses_it() {
+    type Row = (fn(&Asked) -> Reply, &'static str);
+    let rows: [Row; 3] = [
+        // vLLM's own words for a prompt that is too long.
+        (
+            |_| {
+                let words = r#"{"error":{"message":"This model's maximum context length is 4096
+                    tokens.","type":"BadRequestError","param":null,"code":400}}"#;
+                Reply::Whole(400, words.replace('\n', " "))
+            },
+            "HTTP 400: This model's maximum context length",
+        ),
+        (
+            |_| Reply::Whole(500, "Internal Server Error".to_owned()),
+            "HTTP 500: Internal Server Error (from /v1/completions); the server goes on",
+        ),
+        (
+            |asked| {
+                let mut all = tokens(asked, &[5, 6]);
+                all.pop();
+                stream(all)
+            },
+            "cut stream: it ended behind 2 tokens (it ended before the answer did)",
+        ),
+    ];
+    for (script, words) in rows {
+        refused(one(&server(Dialect::Vllm, script)), words);
+    }
+    // A trial that fails once does not decide against the server, the start's neither.
+    let now_and_then = Server::of(Dialect::Vllm, |asked| match asked.number {
+        1 | 4 => good(Dialect::Vllm, asked),
+        _ => Reply::Whole(500, "now and then".to_owned()),
     });
-    refused(
-        one(&server),
-        "HTTP 500: Internal Server Error (from /v1/completions); the server goes on",
-    );
+    refused(one(&now_and_then), "HTTP 500: now and then");
 }
 
 #[test]
-fn a_500_of_a_server_that_does_not_is_the_engines() {
-    // vLLM after an id outside its vocabulary: it answers every request with 500.
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |asked| match asked.number {
-            0 => good(Dialect::Vllm, asked),
-            _ => Reply::Whole(500, r#"{"error":{"message":"EngineCore died"}}"#.to_owned()),
-        },
-    );
-    ended(one(&server), "HTTP 500: EngineCore died");
-}
-
-#[test]
-fn other_statuses_are_the_engines() {
-    for (status, words) in [
-        (401, "start it without an API key"),
-        (403, "--enable-scale-out"),
-        (404, "see engine.http.model"),
-    ] {
-        let server = server(Dialect::Vllm, move |_| {
-            Reply::Whole(status, "no".to_owned())
-        });
-        ended(one(&server), words);
+fn what_is_wrong_with_every_answer_ends_the_engine() {
+    type Row = (fn(&Asked) -> Reply, &'static str);
+    let rows: [Row; 10] = [
+        // vLLM after an id beyond its vocabulary: every request is a 500 from then on.
+        (
+            |_| Reply::Whole(500, r#"{"error":{"message":"EngineCore died"}}"#.to_owned()),
+            "HTTP 500: EngineCore died",
+        ),
+        (
+            |_| Reply::Whole(401, "no".to_owned()),
+            "start it without an API key",
+        ),
+        (|_| Reply::Whole(403, "no".to_owned()), "--enable-scale-out"),
+        (
+            |_| Reply::Whole(404, "no".to_owned()),
+            "see engine.http.model",
+        ),
+        (
+            |asked| stream(broken_off(Dialect::Vllm, asked.prompt().len(), "error")),
+            "error event 404: no room",
+        ),
+        (
+            |asked| stream(tokens(asked, &[5, VOCAB as i32])),
+            "it answers with token 1000, beyond the vocabulary of 1000",
+        ),
+        (
+            |asked| {
+                stream(events(
+                    Dialect::Vllm,
+                    asked.prompt().len() + 1,
+                    &[&[5]],
+                    "stop",
+                ))
+            },
+            "it counts 4 tokens in a prompt of 3",
+        ),
+        (
+            |_| stream(vec!["data: <html>\n\n".to_owned()]),
+            "it does not speak this dialect: expected value at line 1 column 1",
+        ),
+        (
+            |_| {
+                let two = r#"data: {"choices":[{"token_ids":[5]},{"token_ids":[6]}]}"#;
+                stream(vec![format!("{two}\n\n")])
+            },
+            "several answers to one prompt",
+        ),
+        (
+            |_| {
+                let text = r#"data: {"choices":[{"index":0,"text":"hi","finish_reason":"stop"}]}"#;
+                stream(vec![format!("{text}\n\n"), "data: [DONE]\n\n".to_owned()])
+            },
+            "its stream carries no token ids",
+        ),
+    ];
+    for (script, words) in rows {
+        ended(one(&after_the_start(script)), words);
     }
 }
 
@@ -144,13 +203,10 @@ fn a_busy_server_is_asked_again_and_counted() {
 #[test]
 fn a_server_that_stays_busy_ends_the_engine() {
     let busy = r#"{"error":{"message":"queue full"}}"#;
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |asked| match asked.number {
-            0 => good(Dialect::Vllm, asked),
-            _ => Reply::Whole(429, busy.to_owned()),
-        },
-    );
+    let server = Server::of(Dialect::Vllm, |asked| match asked.number {
+        0 => good(Dialect::Vllm, asked),
+        _ => Reply::Whole(429, busy.to_owned()),
+    });
     let result = one_with(&server, |http| http.busy_s = 1);
     ended(
         result,
@@ -186,19 +242,6 @@ fn a_stream_that_is_cut_is_the_samples_while_the_server_goes_on() {
     let (fate, fatal) = one(&server);
     assert_eq!(fate.parts, [(0, 4)], "its first token was out");
     refused((fate, fatal), "cut stream: it ended behind 2 tokens");
-}
-
-#[test]
-fn a_stream_that_ends_too_soon_is_cut() {
-    let server = server(Dialect::Vllm, |asked| {
-        let mut all = events(Dialect::Vllm, asked.prompt().len(), &[&[5], &[6]], "stop");
-        all.pop();
-        stream(all)
-    });
-    refused(
-        one(&server),
-        "cut stream: it ended behind 2 tokens (it ended before the answer did)",
-    );
 }
 
 #[test]
@@ -357,31 +400,6 @@ fn an_error_that_names_the_request_is_the_samples_without_a_trial() {
 }
 
 #[test]
-fn errors_of_a_server_that_gives_nothing_else_end_the_engine() {
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |asked| match asked.number {
-            0 => good(Dialect::Vllm, asked),
-            _ => stream(broken_off(Dialect::Vllm, asked.prompt().len(), "error")),
-        },
-    );
-    ended(one(&server), "error event 404: no room");
-}
-
-#[test]
-fn a_trial_that_fails_once_does_not_end_the_engine() {
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |asked| match asked.number {
-            0 | 2 => Reply::Whole(500, "now and then".to_owned()),
-            1 | 4 => good(Dialect::Vllm, asked),
-            _ => Reply::Whole(500, "now and then".to_owned()),
-        },
-    );
-    refused(one(&server), "HTTP 500: now and then");
-}
-
-#[test]
 fn an_answer_longer_than_its_slot_is_never_written_past_it() {
     // The server ignores the limit; the slot has room for 8 tokens, the model for more.
     let server = server(Dialect::Vllm, |asked| {
@@ -390,11 +408,13 @@ fn an_answer_longer_than_its_slot_is_never_written_past_it() {
         stream(events(Dialect::Vllm, asked.prompt().len(), &groups, "stop"))
     });
     let started = started(&server, Dialect::Vllm, |_| ());
-    let samples = Samples::with_room(&[vec![1]], Stream::All, 8);
-    started.run(&samples);
+    // The room of the second lies behind that of the first.
+    let samples = Samples::with_room(&[vec![1], vec![2]], Stream::All, 8);
+    samples.submit(0, &*started.http);
+    eventually("it ends", || samples.ended() == 1);
     let words = "an answer of 9 tokens and more, and room for 8";
     refused((samples.fate(0), started.fatal()), words);
-    assert!(samples.behind(0).iter().all(|b| *b == 0xEE));
+    assert!(samples.is_blank(1));
     eventually("the request is closed", || {
         server.state.cancelled.load(SeqCst) <= 1
     });
@@ -439,23 +459,6 @@ fn prompts_of_a_wrong_length_do_not_leave() {
 }
 
 #[test]
-fn a_token_beyond_the_vocabulary_ends_the_engine() {
-    let server = server(Dialect::Vllm, |asked| {
-        let id = VOCAB as i32;
-        stream(events(
-            Dialect::Vllm,
-            asked.prompt().len(),
-            &[&[5], &[id]],
-            "stop",
-        ))
-    });
-    ended(
-        one(&server),
-        "it answers with token 1000, beyond the vocabulary of 1000",
-    );
-}
-
-#[test]
 fn a_lost_token_ends_the_engine() {
     for dialect in [
         Dialect::Vllm,
@@ -491,19 +494,6 @@ fn a_lost_token_ends_the_engine() {
         (samples.fate(0), started.fatal()),
         "it counts 3 tokens in an answer of which 2 came",
     );
-}
-
-#[test]
-fn a_prompt_that_is_counted_otherwise_ends_the_engine() {
-    let server = server(Dialect::Vllm, |asked| {
-        stream(events(
-            Dialect::Vllm,
-            asked.prompt().len() + 1,
-            &[&[5]],
-            "stop",
-        ))
-    });
-    ended(one(&server), "it counts 4 tokens in a prompt of 3");
 }
 
 #[test]
@@ -547,41 +537,15 @@ fn an_end_of_sequence_that_differs_ends_the_engine() {
         ),
     ];
     for (tokens, finish, change, words) in cases {
-        // The trial's answer ends at its limit, so its end of sequence is not checked.
-        let server = Server::start(
-            |path| about(Dialect::Vllm, path),
-            move |asked| {
-                let tokens: &[i32] = if asked.is_trial() { &[5, 6] } else { tokens };
-                let finish = if asked.is_trial() { "length" } else { finish };
-                let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
-                stream(events(Dialect::Vllm, asked.prompt().len(), &groups, finish))
-            },
-        );
+        // The trial's answer ends at its limit, which says nothing of the end of sequence.
+        let server = Server::of(Dialect::Vllm, move |asked| {
+            let tokens: &[i32] = if asked.is_trial() { &[5, 6] } else { tokens };
+            let finish = if asked.is_trial() { "length" } else { finish };
+            let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
+            stream(events(Dialect::Vllm, asked.prompt().len(), &groups, finish))
+        });
         ended(one_with(&server, change), words);
     }
-}
-
-#[test]
-fn what_is_no_event_ends_the_engine() {
-    let server = server(Dialect::Vllm, |_| {
-        stream(vec!["data: <html>\n\n".to_owned()])
-    });
-    ended(
-        one(&server),
-        "it does not speak this dialect: expected value at line 1 column 1",
-    );
-    let two = r#"data: {"choices":[{"token_ids":[5]},{"token_ids":[6]}]}"#;
-    let server = self::server(Dialect::Vllm, move |_| stream(vec![format!("{two}\n\n")]));
-    ended(one(&server), "several answers to one prompt");
-}
-
-#[test]
-fn an_answer_without_ids_ends_the_engine() {
-    let server = server(Dialect::Vllm, |_| {
-        let text = r#"data: {"choices":[{"index":0,"text":"hi","finish_reason":"stop"}]}"#;
-        stream(vec![format!("{text}\n\n"), "data: [DONE]\n\n".to_owned()])
-    });
-    ended(one(&server), "its stream carries no token ids");
 }
 
 #[test]
@@ -600,7 +564,7 @@ fn a_request_that_nobody_waits_for_is_closed() {
             samples.submit(i, &*started.http);
         }
         eventually("8 streams", || server.state.asked.load(SeqCst) == 9);
-        samples.gone.store(true, SeqCst);
+        samples.leave();
         eventually("all end", || samples.ended() == 8);
         eventually("all are closed", || {
             server.state.cancelled.load(SeqCst) == 8
@@ -650,10 +614,7 @@ fn a_slow_stream_is_no_error() {
 
 #[test]
 fn a_trial_that_hangs_decides_against_the_server() {
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |_| Reply::Stream(vec![Piece::Hang]),
-    );
+    let server = Server::of(Dialect::Vllm, |_| Reply::Stream(vec![Piece::Hang]));
     let mut params = params(&server.url, Dialect::Vllm);
     params.engine.http.as_mut().expect("http").first_token_s = 86_400;
     let http = Http::open(&params).expect("a configuration");

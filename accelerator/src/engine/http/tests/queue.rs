@@ -73,16 +73,13 @@ fn a_request_that_waits_in_the_servers_queue_is_not_given_up_while_tokens_come()
 
 #[test]
 fn a_trouble_is_not_the_servers_end_while_it_brings_tokens_to_others() {
-    // Each trial after the start waits in the server's queue beyond its time limit.
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |asked| match asked.prompt()[..] {
-            [9, ..] => Reply::Whole(500, "no".to_owned()),
-            _ if asked.number == 0 => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
-            _ if asked.is_trial() => Reply::Stream(vec![Piece::Hang]),
-            _ => slow(Dialect::Vllm, asked),
-        },
-    );
+    // Each trial behind the start's waits in the server's queue, for longer than one may take.
+    let server = Server::of(Dialect::Vllm, |asked| match asked.prompt()[..] {
+        [9, ..] => Reply::Whole(500, "no".to_owned()),
+        _ if asked.number == 0 => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+        _ if asked.is_trial() => Reply::Stream(vec![Piece::Hang]),
+        _ => slow(Dialect::Vllm, asked),
+    });
     let started = started(&server, Dialect::Vllm, Some(4));
     let mut prompts = vec![vec![1]; 60];
     prompts[7] = vec![9];
@@ -99,16 +96,13 @@ fn a_trouble_is_not_the_servers_end_while_it_brings_tokens_to_others() {
 
 #[test]
 fn a_busy_server_is_asked_again_for_as_long_as_it_brings_tokens_to_others() {
-    // The server is busy until 25 requests have come, for longer than `busy_s`.
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |asked| match asked.prompt()[..] {
-            [9, ..] if asked.number < 25 => Reply::Whole(429, "later".to_owned()),
-            [9, ..] => slow(Dialect::Vllm, asked),
-            _ if asked.is_trial() => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
-            _ => slow(Dialect::Vllm, asked),
-        },
-    );
+    // It is busy until 25 requests have come, for longer than `busy_s`.
+    let server = Server::of(Dialect::Vllm, |asked| match asked.prompt()[..] {
+        [9, ..] if asked.number < 25 => Reply::Whole(429, "later".to_owned()),
+        [9, ..] => slow(Dialect::Vllm, asked),
+        _ if asked.is_trial() => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+        _ => slow(Dialect::Vllm, asked),
+    });
     let mut params = params(&server.url, Dialect::Vllm);
     let http = params.engine.http.as_mut().expect("http");
     (http.busy_s, http.in_flight) = (1, Some(20));
@@ -162,18 +156,15 @@ fn a_number_that_no_server_works_on_asks_for_no_more_than_the_configuration_may(
 #[test]
 fn a_stream_that_the_server_forgot_is_refused_and_the_others_go_on() {
     for before in [0, 1] {
-        let server = Server::start(
-            |path| about(Dialect::Vllm, path),
-            move |asked| match asked.prompt()[..] {
-                [9, ..] => {
-                    let all = events(Dialect::Vllm, 1, &[&[5], &[6]], "stop");
-                    let some = all.into_iter().take(before).map(Piece::Chunk);
-                    Reply::Stream(some.chain([Piece::Hang]).collect())
-                }
-                _ if asked.is_trial() => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
-                _ => slow(Dialect::Vllm, asked),
-            },
-        );
+        let server = Server::of(Dialect::Vllm, move |asked| match asked.prompt()[..] {
+            [9, ..] => {
+                let all = events(Dialect::Vllm, 1, &[&[5], &[6]], "stop");
+                let some = all.into_iter().take(before).map(Piece::Chunk);
+                Reply::Stream(some.chain([Piece::Hang]).collect())
+            }
+            _ if asked.is_trial() => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+            _ => slow(Dialect::Vllm, asked),
+        });
         let started = started(&server, Dialect::Vllm, Some(4));
         let mut prompts = vec![vec![9]];
         prompts.resize(100, vec![1]);
@@ -195,19 +186,16 @@ fn a_stream_that_the_server_forgot_is_refused_and_the_others_go_on() {
 #[test]
 fn answers_that_come_whole_in_one_event_are_counted_and_said() {
     for dialect in Dialect::ALL {
-        let server = Server::start(
-            move |path| about(dialect, path),
-            move |asked| {
-                let tokens = tokens_of(&asked.prompt(), asked.most());
-                let finish = if tokens.len() == asked.most() {
-                    "length"
-                } else {
-                    "stop"
-                };
-                let all = events(dialect, asked.prompt().len(), &[&tokens], finish);
-                Reply::Stream(all.into_iter().map(Piece::Chunk).collect())
-            },
-        );
+        let server = Server::of(dialect, move |asked| {
+            let tokens = tokens_of(&asked.prompt(), asked.most());
+            let finish = if tokens.len() == asked.most() {
+                "length"
+            } else {
+                "stop"
+            };
+            let all = events(dialect, asked.prompt().len(), &[&tokens], finish);
+            Reply::Stream(all.into_iter().map(Piece::Chunk).collect())
+        });
         let started = start(&params(&server.url, dialect)).expect("a server");
         let prompts = prompts(33);
         let several = prompts

@@ -1,22 +1,27 @@
 //! Samples in the test's memory, and an origin that records the responses.
 
+#[allow(dead_code, reason = "the tests of the pipeline use more of it")]
+#[path = "../../../../tests/common/prompts.rs"]
+mod prompts;
+
 use std::{
-    cell::UnsafeCell,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use fabric::clock;
-use fabric::wire::Stream;
-use qdl::serve::{Arrival, Finished, Origin, Part};
+use fabric::{clock, wire::Stream};
+use prompts::{BLANK, Prompts};
+use qdl::serve::{Finished, Part};
 
 use crate::engine::{
     Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, http::Http,
     streaming::Outcome,
 };
+
+pub use qdl::testkit::eventually;
 
 /// Limit of an answer in tokens.
 pub const ROOM: usize = 64;
@@ -37,19 +42,11 @@ pub struct Fate {
 
 /// Prompts and the memory for their answers. Ticket `i` is sample `i`.
 pub struct Samples {
-    inputs: Vec<Vec<u8>>,
-    outputs: Vec<UnsafeCell<[u8; ROOM * 4]>>,
-    room: usize,
-    stream: Stream,
-    pub gone: AtomicBool,
-    /// True makes `part` panic.
-    pub panics: AtomicBool,
-    fates: Mutex<Vec<Fate>>,
-    ended: AtomicUsize,
+    prompts: Arc<Prompts>,
+    /// Taking a part panics.
+    pub panics: Arc<AtomicBool>,
+    ends: Mutex<Vec<bool>>,
 }
-
-// SAFETY: only the arrival that holds an output accesses it, and `respond` after that arrival.
-unsafe impl Sync for Samples {}
 
 impl Samples {
     pub fn new(prompts: &[Vec<i32>], stream: Stream) -> Arc<Self> {
@@ -58,101 +55,60 @@ impl Samples {
 
     /// Samples with slots for `room` tokens.
     pub fn with_room(prompts: &[Vec<i32>], stream: Stream, room: usize) -> Arc<Self> {
-        let bytes = |p: &Vec<i32>| p.iter().flat_map(|id| id.to_le_bytes()).collect();
-        Self::of_bytes(prompts.iter().map(bytes).collect(), stream, room)
+        Self::of_bytes(Prompts::bytes(prompts), stream, room)
     }
 
     pub fn of_bytes(inputs: Vec<Vec<u8>>, stream: Stream, room: usize) -> Arc<Self> {
-        assert!(room <= ROOM);
-        let n = inputs.len();
+        let ends = Mutex::new(vec![false; inputs.len()]);
+        let panics = Arc::new(AtomicBool::new(false));
+        let told = panics.clone();
+        let act = move |_: &Prompts, _: &Part| {
+            assert!(!told.load(SeqCst), "no part is taken");
+        };
         Arc::new(Samples {
-            inputs,
-            outputs: (0..n).map(|_| UnsafeCell::new([0xEE; ROOM * 4])).collect(),
-            room,
-            stream,
-            gone: AtomicBool::new(false),
-            panics: AtomicBool::new(false),
-            fates: Mutex::new(vec![Fate::default(); n]),
-            ended: AtomicUsize::new(0),
+            prompts: Prompts::acting(inputs, room * 4, stream, act),
+            panics,
+            ends,
         })
     }
 
     pub fn submit(self: &Arc<Self>, i: usize, to: &dyn Streaming) {
-        let input = &self.inputs[i];
-        let origin: Arc<dyn Origin> = Arc::clone(self) as Arc<dyn Origin>;
-        // SAFETY: the origin owns both buffers and outlives the arrival; nothing writes the input,
-        // and each test makes one arrival per index.
-        let arrival = unsafe {
-            Arrival::new(
-                input.as_ptr(),
-                input.len() as u32,
-                self.outputs[i].get().cast(),
-                (self.room * 4) as u32,
-                i as u64,
-                clock::now_ns(),
-                origin,
-            )
-        };
         let samples = Arc::clone(self);
+        let arrival = self.prompts.arrival(i);
         to.submit(Sequence::new(arrival, ROOM * 4, move |_: Outcome| {
-            samples.fates.lock().expect("whole")[i].ended = true;
-            samples.ended.fetch_add(1, SeqCst);
+            samples.ends.lock().expect("whole")[i] = true;
         }));
     }
 
+    /// From now on nobody waits for an answer.
+    pub fn leave(&self) {
+        self.prompts.leave();
+    }
+
     pub fn ended(&self) -> usize {
-        self.ended.load(SeqCst)
+        let ends = self.ends.lock().expect("whole");
+        ends.iter().filter(|ended| **ended).count()
     }
 
     pub fn fate(&self, i: usize) -> Fate {
-        self.fates.lock().expect("whole")[i].clone()
-    }
-
-    /// The bytes after the slot of an answer, which the engine must not write.
-    pub fn behind(&self, i: usize) -> Vec<u8> {
-        // SAFETY: as for `Sync`; called after the end of the sample.
-        unsafe { (&(*self.outputs[i].get()))[self.room * 4..].to_vec() }
-    }
-
-    fn tokens(&self, i: usize, len: u32) -> Vec<i32> {
-        // SAFETY: as for `Sync`: the arrival has passed the output to the origin.
-        let bytes = unsafe { &(&(*self.outputs[i].get()))[..len as usize] };
-        let (ids, rest) = bytes.as_chunks::<4>();
-        assert!(rest.is_empty(), "whole ids");
-        ids.iter().map(|id| i32::from_le_bytes(*id)).collect()
-    }
-}
-
-impl Origin for Samples {
-    fn respond(&self, finished: &[Finished]) {
-        for f in finished {
-            let i = f.ticket as usize;
-            let answer = self.tokens(i, f.len);
-            let fate = &mut self.fates.lock().expect("whole")[i];
-            assert!(fate.answer.is_none(), "answered twice");
-            fate.answer = Some(answer);
-            fate.finished = Some(*f);
+        let came = self.prompts.came(i);
+        assert!(came.answered <= 1, "answered twice");
+        let mut refused = self.prompts.refused();
+        refused.retain(|(ticket, _)| *ticket == i as u64);
+        assert!(refused.len() <= 1, "refused twice");
+        Fate {
+            answer: came.finished.map(|_| self.prompts.tokens(i)),
+            parts: came.parts,
+            finished: came.finished,
+            refused: refused.pop().map(|(_, why)| why),
+            ended: self.ends.lock().expect("whole")[i],
         }
     }
 
-    fn refuse(&self, ticket: u64, why: &str) {
-        let fate = &mut self.fates.lock().expect("whole")[ticket as usize];
-        assert!(fate.refused.is_none(), "refused twice");
-        fate.refused = Some(why.to_owned());
-    }
-
-    fn part(&self, part: &Part) {
-        assert!(!self.panics.load(SeqCst), "no part is taken");
-        let fate = &mut self.fates.lock().expect("whole")[part.ticket as usize];
-        fate.parts.push((part.from, part.to));
-    }
-
-    fn stream(&self) -> Stream {
-        self.stream
-    }
-
-    fn is_gone(&self) -> bool {
-        self.gone.load(SeqCst)
+    /// Whether nobody has written to the room of this answer.
+    pub fn is_blank(&self, i: usize) -> bool {
+        let room = self.prompts.capacity();
+        self.prompts.output(i, 0, room).iter().all(|b| *b == BLANK)
     }
 }
 
@@ -191,7 +147,7 @@ impl Started {
 
     /// Runs all samples, up to the engine's limit at once.
     pub fn run(&self, samples: &Arc<Samples>) {
-        let n = samples.inputs.len();
+        let n = samples.prompts.len();
         for i in 0..n {
             let most = self.http.in_flight();
             eventually("a place", || i - samples.ended() < most);
@@ -217,13 +173,4 @@ pub fn start(params: &EngineParams) -> Result<Started, EngineError> {
         told.lock().expect("whole").push(e.to_string())
     }))?;
     Ok(Started { http, fatal })
-}
-
-/// Waits until `holds` returns true; fails after 60 s.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        std::thread::sleep(Duration::from_micros(200));
-    }
 }

@@ -143,12 +143,16 @@ impl Server {
         }
     }
 
-    /// Answers every prompt with [`tokens_of`].
+    /// Of this dialect, with nothing wrong but what `script` answers.
+    pub fn of(dialect: Dialect, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start(move |path| about(dialect, path), script)
+    }
+
+    /// Answers every prompt as [`tokens_of`] says.
     pub fn good(dialect: Dialect) -> Self {
-        Self::start(
-            move |path| about(dialect, path),
-            move |asked| answer(dialect, asked, &tokens_of(&asked.prompt(), asked.most())),
-        )
+        Self::of(dialect, move |asked| {
+            answer(dialect, asked, &tokens_of(&asked.prompt(), asked.most()))
+        })
     }
 
     /// Stops the server and closes all its connections.

@@ -262,10 +262,9 @@ fn a_server_of_another_kind() {
     let server = saying(Dialect::Vllm, "/v1/models", 200, "<html>");
     fails(&server, Dialect::Vllm, "is not understood");
     // vLLM 0.32 without its option.
-    let server = Server::start(
-        |path| about(Dialect::VllmGenerate, path),
-        |_| Reply::Whole(403, r#"{"detail":"Forbidden"}"#.to_owned()),
-    );
+    let server = Server::of(Dialect::VllmGenerate, |_| {
+        Reply::Whole(403, r#"{"detail":"Forbidden"}"#.to_owned())
+    });
     fails(
         &server,
         Dialect::VllmGenerate,
@@ -276,13 +275,10 @@ fn a_server_of_another_kind() {
 
 #[test]
 fn a_stream_without_ids() {
-    let server = Server::start(
-        |path| about(Dialect::Vllm, path),
-        |_| {
-            let text = r#"data: {"choices":[{"index":0,"text":"hi","finish_reason":"length"}]}"#;
-            Reply::Stream(vec![Piece::Chunk(format!("{text}\n\ndata: [DONE]\n\n"))])
-        },
-    );
+    let server = Server::of(Dialect::Vllm, |_| {
+        let text = r#"data: {"choices":[{"index":0,"text":"hi","finish_reason":"length"}]}"#;
+        Reply::Stream(vec![Piece::Chunk(format!("{text}\n\ndata: [DONE]\n\n"))])
+    });
     fails(&server, Dialect::Vllm, "its stream carries no token ids");
 }
 

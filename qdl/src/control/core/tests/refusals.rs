@@ -160,23 +160,6 @@ fn two_of_one_role_refuse_each_other() {
     }
 }
 
-#[test]
-fn a_second_frontend_is_told_who_is_served() {
-    let (mut f, mut a) = (frontend(local("fe-2")), accelerator(local("acc-1")));
-    loop {
-        carry(&mut f, &mut a, 0);
-        carry(&mut a, &mut f, 0);
-        if let Some(Asked::Admit(node)) = a.poll_event() {
-            assert_eq!(node, "fe-2");
-            a.admit(Err("fe-1".to_owned()), 0);
-        }
-        if f.link().cause().is_some() {
-            break;
-        }
-    }
-    told(f.link().cause().cloned(), ErrorCode::Busy, &["fe-1"]);
-}
-
 /// The last frame that a core sends.
 fn last_word(core: &mut impl Core) -> Option<Message> {
     std::iter::from_fn(|| core.link_mut().poll_transmit(0)).last()

@@ -1,0 +1,163 @@
+//! A frontend made of plain bytes: it sends what a test wants, whatever the protocol says.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+use crate::{
+    control::{
+        Auth, ClientEvent, ClientParams, ClientSession, ConnectionGrant, ConnectionRequest,
+        ControlError, GrantTransport, Pending, RequestTransport, Timing,
+    },
+    model::ModelSpec,
+    response::{RESPONSE_HEADER_BYTES, ResponseHeader},
+    run::{request_stride, response_stride},
+};
+use fabric::{
+    Imm,
+    tcp::{HEADER_BYTES, Preamble},
+    wire::Stream,
+};
+use record::NodeFacts;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a frontend says in its handshake with the accelerator at `address`, without a token.
+pub fn client(address: &impl ToString, model: &ModelSpec) -> ClientParams {
+    ClientParams {
+        address: address.to_string(),
+        node: "front".to_owned(),
+        auth: Auth::Unset,
+        model: model.clone(),
+        stream: Stream::None,
+        facts: NodeFacts::default(),
+        timing: Timing::default(),
+    }
+}
+
+/// A request for the first epoch of a connection to slots of `model`.
+pub fn request(
+    connection: u16,
+    slots: usize,
+    model: &ModelSpec,
+    transport: RequestTransport,
+) -> ConnectionRequest {
+    ConnectionRequest {
+        connection,
+        nic: 0,
+        gpu_turn: 0,
+        epoch: 1,
+        slots: slots as u32,
+        request_stride: request_stride(model).expect("small") as u32,
+        response_stride: response_stride(model).expect("small") as u32,
+        transport,
+    }
+}
+
+/// A frontend in a session, with connections over TCP.
+pub struct Peer {
+    runtime: tokio::runtime::Runtime,
+    /// Its session.
+    pub session: ClientSession,
+    /// The socket of each connection.
+    pub data: Vec<TcpStream>,
+}
+
+impl Peer {
+    /// Opens so many connections to the accelerator at `address`, and starts.
+    pub fn join(address: &impl ToString, model: &ModelSpec, connections: u16) -> Self {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        let params = client(address, model);
+        let session = runtime.block_on(ClientSession::connect(params));
+        let mut peer = Peer {
+            runtime,
+            session: session.expect("taken"),
+            data: Vec::new(),
+        };
+        let tcp = |c| request(c, 8, model, RequestTransport::Tcp {});
+        let asked = peer
+            .session
+            .handle
+            .open((0..connections).map(tcp).collect());
+        let grants = peer.get(asked).expect("granted");
+        peer.data = grants.iter().map(connect).collect();
+        peer.get(peer.session.handle.start()).expect("ready");
+        peer
+    }
+
+    /// The answer to what was asked for.
+    pub fn get<T>(&self, asked: Pending<T>) -> Result<T, ControlError> {
+        self.runtime.block_on(asked.within(PATIENCE))
+    }
+
+    /// The first use of a slot.
+    pub fn send(&mut self, connection: usize, slot: u16, sample: &[u8]) {
+        let mut frame = vec![1, 0, 0, 0];
+        frame.extend_from_slice(&Imm::new(slot, 1).bits().to_le_bytes());
+        frame.extend_from_slice(&0u32.to_le_bytes());
+        frame.extend_from_slice(&(sample.len() as u32).to_le_bytes());
+        assert_eq!(frame.len(), HEADER_BYTES);
+        frame.extend_from_slice(sample);
+        self.data[connection].write_all(&frame).expect("sent");
+    }
+
+    /// The next answer: its slot, its header, and what lies behind that.
+    pub fn response(&mut self, connection: usize) -> (u16, ResponseHeader, Vec<u8>) {
+        let stream = &mut self.data[connection];
+        let mut header = [0; HEADER_BYTES];
+        stream.read_exact(&mut header).expect("an answer");
+        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four"));
+        let mut bytes = vec![0; word(12) as usize];
+        stream.read_exact(&mut bytes).expect("an answer");
+        let imm = Imm::from_bits(word(4));
+        let header = ResponseHeader::decode(&bytes, word(12), imm.use_count()).expect("sound");
+        (imm.slot(), header, bytes.split_off(RESPONSE_HEADER_BYTES))
+    }
+
+    /// Waits for an event that `of` makes something of; the session must not end before.
+    pub fn hear<T>(&mut self, mut of: impl FnMut(&ClientEvent) -> Option<T>) -> T {
+        let events = &mut self.session.events;
+        let heard = async {
+            loop {
+                let event = events.next().await.expect("an event");
+                if let Some(it) = of(&event) {
+                    return it;
+                }
+                assert!(!matches!(event, ClientEvent::Gone(_)), "{event:?}");
+            }
+        };
+        let heard = async { tokio::time::timeout(PATIENCE, heard).await };
+        self.runtime.block_on(heard).expect("it is said in time")
+    }
+
+    /// Says goodbye, and waits until the session is over.
+    pub fn leave(self) {
+        self.session.handle.bye();
+        let mut events = self.session.events;
+        let gone = async { while events.next().await.is_some() {} };
+        let gone = async { tokio::time::timeout(PATIENCE, gone).await };
+        self.runtime.block_on(gone).expect("it ends");
+    }
+}
+
+fn connect(grant: &ConnectionGrant) -> TcpStream {
+    let GrantTransport::Tcp { address } = grant.transport else {
+        panic!("not over TCP");
+    };
+    let mut stream = TcpStream::connect(address).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    let preamble = Preamble {
+        connection: grant.connection,
+        epoch: grant.epoch,
+        key: grant.key.0,
+    };
+    stream.write_all(&preamble.encode()).expect("sent");
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).expect("let in");
+    assert_eq!(&answer, b"QDLOK\0\0\0");
+    stream
+}
