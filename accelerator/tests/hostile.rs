@@ -5,10 +5,6 @@
 use std::{path::Path, sync::mpsc, thread::JoinHandle, time::Duration};
 
 use accelerator::node::Accelerator;
-use fabric::{
-    Imm,
-    tcp::{HEADER_BYTES, Preamble},
-};
 use qdl::{
     config::load_accelerator,
     control::ClientEvent,

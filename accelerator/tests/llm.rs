@@ -18,7 +18,7 @@ use common::{
     eventually,
     prompts::{BLANK, Prompts},
 };
-use fabric::{clock, wire::Stream};
+use fabric::wire::Stream;
 use qdl::{
     config::LlmConfig,
     model::{DType, ModelSpec},

@@ -11,7 +11,7 @@ use accelerator::{
     pipelines::{self, Pipelines},
 };
 use common::{Samples, eventually};
-use fabric::{Region, clock};
+use fabric::Region;
 use qdl::serve::Service;
 
 const SAMPLE: usize = 64;

@@ -14,10 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::wire::Stream;
 use harness::*;
 use qdl::{control::ClientSession, testkit::peer::client};
-use record::NodeFacts;
 use socket2::{Domain, Socket, Type};
 
 /// The port that the child process is to flood.

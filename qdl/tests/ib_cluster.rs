@@ -6,17 +6,11 @@ mod harness;
 
 use std::sync::Mutex;
 
-use fabric::{
-    Endpoint, Grants, Region, Window,
-    ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes},
-    wire::Stream,
-};
 use harness::*;
 use qdl::{
     config::NicConfig,
     testkit::{assert_has, ib_keys},
 };
-use record::NodeFacts;
 
 /// The device of the frontend and the accelerator's, each rail one port of it.
 fn devices() -> [String; 2] {

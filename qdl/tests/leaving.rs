@@ -11,14 +11,10 @@ use std::{
     time::Duration,
 };
 
-use fabric::{
-    Imm,
-    tcp::{HEADER_BYTES, Preamble},
-    wire::Stream,
-};
+use fabric::tcp::HEADER_BYTES;
 use harness::*;
 use qdl::{control::ClientEvent, model::ModelSpec, serve::Service, testkit::peer::Peer};
-use record::{NodeFacts, ServedReport};
+use record::ServedReport;
 
 fn small() -> ModelSpec {
     ModelSpec::opaque("digest", 64, 8)

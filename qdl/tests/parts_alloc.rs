@@ -12,10 +12,6 @@ use std::{
 };
 
 use fabric::{
-    Region, SourceId,
-    clock::now_ns,
-    os::Near,
-    tcp,
     testkit::counting::{Counting, of_process as asked, of_thread},
     wire::Stream,
 };

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use fabric::{clock, wire::Stream};
+use fabric::wire::Stream;
 use prompts::{BLANK, Prompts};
 use qdl::serve::{Finished, Part};
 
