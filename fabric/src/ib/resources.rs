@@ -47,8 +47,7 @@ impl IbResources {
         &self.pd
     }
 
-    /// Registers `region` as a send source, or returns the existing registration. Only the local
-    /// device may read it.
+    /// Registers `region` as a send source of this device, or returns its registration.
     ///
     /// # Errors
     /// [`IbError::Verbs`] if the registration fails.

@@ -67,7 +67,7 @@ impl IbRx {
         }
     }
 
-    /// Polls the receive queue and posts consumed receives again. Returns the completions.
+    /// Polls the receive queue and reposts full batches. Returns the number of completions.
     fn take(&mut self) -> Result<usize, Broken> {
         let taken = self.shared.recv_cq.poll(&mut self.wcs[..])?;
         (self.next, self.taken) = (0, taken);
