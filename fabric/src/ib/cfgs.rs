@@ -186,8 +186,8 @@ impl IbCfgs {
         let spare = 2;
         let send_depth = match wishes.send_depth {
             Some(depth) => depth,
-            // A slot may be used again before its previous write has retired. At most two signal
-            // intervals of work requests remain so, and a full send queue never delays a sample.
+            // A slot may be used again before its previous write has retired. Such writes span
+            // less than two signal intervals, so a full send queue never delays a sample.
             None => slots
                 .saturating_mul(writes(traffic.sent))
                 .saturating_add(2 * wishes.signal_every)

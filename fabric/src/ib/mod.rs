@@ -27,11 +27,11 @@
 //!   has landed. Each connection has a remote key of its own, which ends with the connection.
 //! * **Lengths** come from the completion's `byte_len`, or from the descriptor in the cell beside
 //!   the slot. A split write that fills its slot needs no descriptor. Bit 15 of the immediate marks
-//!   a split write; slot numbers are below it.
+//!   a split write; slot numbers never reach it.
 //! * **Receives.** The queue pair always has one posted receive per slot, one batch, and some for
 //!   control messages: receives are posted again before their events are reported. A slot written
-//!   in parts has two receives for two parts, four for any number of parts. If receives run out,
-//!   the sender's NIC retries without end; the echo detects a receiver that has stopped.
+//!   in two parts has two receives, in any number of parts four. If parts use up the receives, the
+//!   sender's NIC retries without end; the echo detects a receiver that has stopped.
 //! * **Parts** take one work request each and lie one behind another. A queue pair's writes arrive
 //!   in order, so the lengths of earlier parts give the offset of the next.
 //! * **Closing.** A queue pair does not notify its peer when it is destroyed, so a half sends a

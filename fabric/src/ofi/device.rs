@@ -43,8 +43,7 @@ impl OfiDevice {
     ///
     /// # Errors
     /// [`OfiError::Ofi`]: libfabric is missing or too old, the provider or NIC does not exist, or
-    /// it lacks a capability. [`OfiError::Setting`]: the provider is `shm`, which crashes with its
-    /// peer.
+    /// it lacks a capability. [`OfiError::Setting`]: the provider is `shm`, which is unsafe.
     pub fn open(cfgs: &OfiDeviceCfgs) -> Result<Arc<OfiDevice>, OfiError> {
         let ofi = match std::env::var(LIBRARY) {
             Ok(file) => Ofi::load_from(&file)?,

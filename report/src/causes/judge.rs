@@ -2,8 +2,7 @@
 //!
 //! The meaning of "limited" depends on the scenario. *Server* has an aim: if the scheduled rate was
 //! completed and LoadGen's percentile used at most four fifths of its bound, nothing limited the
-//! run. *Offline* measures a rate, *SingleStream* and *MultiStream* a latency; these always have a
-//! limit.
+//! run. *Offline* measures a rate, *SingleStream* and *MultiStream* a latency: both have a limit.
 //!
 //! The rules compare shares and ratios, so they hold on slow and busy machines. They follow the
 //! order of [`Cause`], where earlier causes entail later ones: waits for cores make an engine look
@@ -23,7 +22,7 @@ const BUSY: f64 = 0.85;
 const ALWAYS: f64 = 0.9;
 /// Share of time below which a thread is not the limit; least share of full slots or batches.
 const EASY: f64 = 0.7;
-/// Least share of the largest part.
+/// Least share that counts as the largest part.
 const MOST: f64 = 0.5;
 /// Least share of runnable time spent waiting for a core that makes threads late.
 const WAITING: f64 = 0.25;
@@ -115,7 +114,7 @@ fn nic_share(node: &NodeUse, seconds: f64) -> f64 {
 /// Describes a node's waits for cores; `None` if they were short.
 fn waits(node: &NodeUse, seconds: f64, machine: &str, whose: &str) -> Option<String> {
     let busy = share(node.machine_busy_ticks as f64, node.machine_ticks as f64);
-    // Peers report these numbers unchecked, so sum floats: they cannot overflow.
+    // A peer may report any number, so sum floats, which cannot overflow.
     let sum = |of: fn(&ThreadGroup) -> f64| node.threads.iter().map(of).sum::<f64>();
     let (ran, waited) = (sum(|g| g.ran_us as f64), sum(|g| g.waited_us as f64));
     let waiting = share(waited, ran + waited);
