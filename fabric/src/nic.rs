@@ -1,5 +1,5 @@
-//! What the fabrics of NICs, `ib` and `ofi`, share: the cause of a connection's end, the cell
-//! beside a slot, and checks of what a peer announces.
+//! Parts that the NIC fabrics, `ib` and `ofi`, share: the cause of a failure, the cell beside a
+//! slot, and checks of the peer's announced regions.
 
 use std::sync::{
     OnceLock,
@@ -8,7 +8,7 @@ use std::sync::{
 
 use super::{Broken, Imm, Region};
 
-/// Why a connection broke, for both of its halves. The first cause stands.
+/// Why a connection broke, for both halves. The first cause stays.
 #[derive(Debug, Default)]
 pub(super) struct Cause {
     is_broken: AtomicBool,
@@ -16,10 +16,10 @@ pub(super) struct Cause {
 }
 
 impl Cause {
-    /// Breaks the connection. `stop` keeps the peer from writing: it has run before this returns
-    /// and before [`Cause::get`] answers. Two threads may both run it; neither waits.
+    /// Breaks the connection. `stop` keeps the peer from writing: it runs before this returns and
+    /// before [`Cause::get`] returns a cause. Two threads may both run `stop`; neither blocks.
     pub fn fail(&self, cause: Broken, stop: impl FnOnce()) {
-        // Before `stop`: a completion that it flushes is no cause of its own.
+        // Before `stop`: completions that `stop` flushes are consequences, not causes.
         let _ = self.cause.set(cause);
         if !self.is_broken.load(Ordering::Acquire) {
             stop();
@@ -27,7 +27,7 @@ impl Cause {
         }
     }
 
-    /// The cause, if the connection broke. One load while it is alive.
+    /// The cause, if the connection broke. Costs one atomic load while the connection is up.
     pub fn get(&self) -> Option<&Broken> {
         if self.is_broken.load(Ordering::Acquire) {
             self.cause.get()
@@ -37,7 +37,7 @@ impl Cause {
     }
 }
 
-/// Makes a [`Broken`] of the error of an operation.
+/// Converts the error of a failed operation into [`Broken::Io`].
 macro_rules! broken_by {
     ($($error:ty: $call:ident;)*) => {$(
         impl From<$error> for Broken {
@@ -55,21 +55,21 @@ broken_by! {
     ofi::OpError: call;
 }
 
-/// Set in an immediate's slot half where the cell beside the slot describes the payload, or the
-/// payload fills its slot. Slots end at 8,192.
+/// Bit of an immediate: the cell beside the slot describes the payload, or the payload fills its
+/// slot. Slot numbers are below 8,192, so the bit is free.
 pub(super) const IN_CELL: u32 = 1 << 15;
 
-/// Bytes of a cell.
+/// Size of a cell in bytes.
 pub(super) const CELL_BYTES: usize = 16;
 
-/// What a write says about itself, in the cell beside its slot.
+/// Describes a payload; its write carries it in the cell beside the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
-    /// Bytes of the payload.
+    /// Payload length in bytes.
     pub len: u32,
     /// Use count of the slot, as in the immediate.
     pub use_count: u16,
-    /// Offset of the payload within the slot.
+    /// Offset of the payload within the slot, in bytes.
     pub at: u32,
 }
 
@@ -90,14 +90,14 @@ impl Descriptor {
         }
     }
 
-    /// The descriptor of a write that has arrived with `imm`.
+    /// Reads the descriptor of the write that arrived with `imm`.
     ///
     /// # Errors
-    /// [`Broken::BadFrame`] where the cell belongs to another use of the slot.
+    /// [`Broken::BadFrame`] if the cell is missing or has another use count.
     pub fn read(cells: Option<&Region>, imm: Imm) -> Result<Self, Broken> {
         let offset = usize::from(imm.slot()) * CELL_BYTES;
-        // SAFETY: the cell goes with its slot: it has been written, and is not written again until
-        // the slot's grant is opened again, or the next part is on its way.
+        // SAFETY: the sender writes the cell before its immediate, and again only after the
+        // receiver has opened the slot's grant again. Parts have no cells.
         let cell = cells.and_then(|cells| unsafe { cells.bytes(offset, CELL_BYTES) }.ok());
         let cell = cell.and_then(<[u8]>::first_chunk);
         match cell.map(Self::decode) {
@@ -110,10 +110,10 @@ impl Descriptor {
     }
 }
 
-/// Checks that a peer's region holds `slots` of `stride` bytes.
+/// Checks that a peer's region holds `slots` slots of `stride` bytes.
 ///
 /// # Errors
-/// What would make sense, in words.
+/// The condition that the region violates, as text.
 pub(super) fn covers(
     (address, length): (u64, u64),
     slots: usize,

@@ -1,8 +1,8 @@
-//! The `ib` fabric on the real libibverbs and a real kernel driver.
+//! Tests the `ib` fabric with the real libibverbs and a kernel driver.
 //!
-//! Ignored, since they need two RDMA devices that can reach each other: `cargo xtask soft-roce`
-//! runs them in a guest that has a pair. Elsewhere name two devices in `QDL_RDMA_DEVICES`, such as
-//! `rxa,rxb`, and run with `--ignored --test-threads=1`: some tests disturb the guest's link.
+//! Ignored by default: needs two RDMA devices that can reach each other. `cargo xtask soft-roce`
+//! runs them in a guest. Elsewhere, name two devices in `QDL_RDMA_DEVICES`, such as `rxa,rxb`, and
+//! run with `--ignored --test-threads=1`: some tests disturb the guest's link.
 #![cfg(not(qdl_loom))]
 
 #[macro_use]
@@ -29,7 +29,7 @@ use fabric::{
 };
 use rig::{Pair, alone, endpoint, next, next_broken, post};
 
-/// Before each test that has the devices to itself.
+/// Ends disturbances of earlier tests; called before each test that has the devices to itself.
 fn settle() {
     Disturbed::no_more();
 }
@@ -46,10 +46,10 @@ mod split {
     );
 }
 
-/// Packets are lost. The time-out is the default of 67 ms: at 4 ms answers are late in an emulated
-/// guest where nothing was lost, and now and then `rdma_rxe` (6.1) resends the middle of a long
-/// write so that the peer refuses it (`IBV_WC_REM_INV_REQ_ERR`: the full queue failed in 42 of 90
-/// runs, and in none of 40 at 67 ms).
+/// Runs over a link that loses packets. The timeout is the default of 67 ms. At 4 ms,
+/// acknowledgements are late in an emulated guest without any loss, and `rdma_rxe` (6.1) sometimes
+/// resends the middle of a long write, which the peer refuses (`IBV_WC_REM_INV_REQ_ERR`: the full
+/// queue failed in 42 of 90 runs, and in 0 of 40 at 67 ms).
 mod one_percent_loss {
     fabric::fabric_conformance!(
         #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
@@ -74,8 +74,8 @@ fn eight_thousand_slots_wrap() {
     cases::use_every_slot(&pair, 10);
 }
 
-/// How long it took until a fault was told, and in which words. The guest is emulated: its times
-/// are upper bounds.
+/// Prints the time to the report of a fault, and its text. In an emulated guest these times are
+/// upper bounds.
 fn told(what: &str, since: Instant, by: &dyn Display) {
     println!(
         "{what}: told after {} ms: {by}",
@@ -105,12 +105,12 @@ fn a_pulled_cable_breaks_every_connection_in_words() {
 #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
 fn a_peer_that_is_gone_without_a_word_is_told_by_the_retries() {
     let _alone = alone();
-    // The defaults: 67 ms, and six retries.
+    // The defaults: a timeout of 67 ms and six retries.
     let pair = Pair::open(|_| {});
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
     let (ha, hb) = (pair.prepare(0, &e[0], 4), pair.prepare(1, &e[1], 4));
     let mut a = ha.connect(&hb.end()).expect("connected");
-    // As after SIGKILL: the kernel destroys its queue pair, and nobody says goodbye.
+    // As after SIGKILL: the kernel destroys the queue pair, and no goodbye is sent.
     drop(hb);
     let began = Instant::now();
     a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
@@ -138,7 +138,7 @@ fn a_queue_pair_forced_to_err_is_told_at_both_ends() {
         at_b.contains("IBV_WC_WR_FLUSH_ERR") && at_b.contains(&*pair.wishes[1].device),
         "{at_b}"
     );
-    // The other end hears of it when it sends: a queue pair in ERR takes nothing and says nothing.
+    // A queue pair in ERR accepts and sends nothing: its peer detects that at the next send.
     let began = Instant::now();
     a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
     let _ = a.tx.flush();
@@ -153,7 +153,7 @@ fn a_message_one_byte_too_long_is_told_at_both_ends() {
     let _alone = alone();
     let pair = Pair::open(|_| {});
     let mut e = [endpoint(1, 64, 8), endpoint(1, 64, 8)];
-    // Believes the peer's only slot to be a byte longer than it is.
+    // The sender assumes that the peer's only slot is one byte longer.
     e[0].peer_stride = 65;
     e[0].sources = vec![Arc::new(Region::new(65).expect("memory"))];
     let (mut a, mut b) = pair.link(&e[0], &e[1]);
@@ -177,7 +177,7 @@ fn an_exhausted_receive_queue_is_told_by_the_sender() {
     let e = [endpoint(64, 64, 64), endpoint(64, 64, 64)];
     let limits = pair.resources[1].device().limits().clone();
     let mut few = IbCfgs::resolve(&pair.wishes[1], &limits, 64).expect("within limits");
-    // Fewer receives than slots, which no configuration allows, and a receiver that does not look.
+    // Fewer receives than slots, which no configuration permits, and a receiver that does not poll.
     (few.receive_depth, few.receive_batch) = (4, 1);
     let hb = IbConnection::prepare(&pair.resources[1], e[1].clone(), &few).expect("prepared");
     let ha = pair.prepare(0, &e[0], 64);
@@ -193,6 +193,6 @@ fn an_exhausted_receive_queue_is_told_by_the_sender() {
     let text = next_broken(&mut a).to_string();
     told("no receive left", began, &text);
     assert!(text.contains("IBV_WC_RNR_RETRY_EXC_ERR"), "{text}");
-    // What had a receive has arrived.
+    // The writes that had a receive have arrived.
     (0..4).for_each(|_| assert!(matches!(next(&mut b), Event::Arrived { .. })));
 }

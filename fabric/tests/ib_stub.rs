@@ -1,5 +1,5 @@
-//! The `ib` fabric over the in-process provider: the conformance suite, counts and faults, without
-//! a NIC.
+//! Tests the `ib` fabric over the in-process provider, without a NIC: conformance suite, counters
+//! and faults.
 #![cfg(not(qdl_loom))]
 
 #[macro_use]
@@ -25,7 +25,7 @@ fn devices() -> (Arc<Verbs>, String, String) {
     (stub::verbs(), "stub0".to_owned(), "stub1".to_owned())
 }
 
-/// Nothing disturbs a wire within the process.
+/// Does nothing: the in-process provider has no disturbances to end.
 fn settle() {}
 
 common_cases!();
@@ -91,7 +91,7 @@ fn slots_beyond_the_device_are_refused_in_words() {
     );
 }
 
-/// The tracker's 8,192 slots on one queue pair: filled, answered, drained, wrapped.
+/// Fills, answers and drains 8,192 slots on one queue pair, with use counts that go up to 1,000.
 #[test]
 fn eight_thousand_slots_wrap_a_thousand_times() {
     let pair = Pair::open(|wishes| wishes.send_depth = Some(8192));

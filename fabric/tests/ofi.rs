@@ -1,7 +1,7 @@
-//! The fabric `ofi` on the system's libfabric: the conformance suite over every provider that a
-//! machine without such NICs has, the order of arrivals taken away, and faults.
+//! Tests the `ofi` fabric on the system's libfabric: conformance suite, reordered arrivals, and
+//! faults. It covers every provider that works on a machine without special NICs.
 //!
-//! Without libfabric, or without a provider, each test says so and passes.
+//! Without libfabric or the provider, a test prints that it is skipped, and passes.
 #![cfg(not(qdl_loom))]
 
 #[path = "ofi/faults.rs"]
@@ -25,7 +25,7 @@ mod sockets {
     fabric::fabric_conformance!(super::super::Provider::new("sockets"));
 }
 
-/// Whatever order a network may choose.
+/// Arrivals in random order.
 mod any_order {
     fabric::fabric_conformance!(super::super::Provider::shuffled("tcp;ofi_rxm", 0x5eed));
 }

@@ -1,8 +1,8 @@
-//! The fabric `ofi` over `verbs;ofi_rxm`, on a real kernel driver.
+//! Tests the `ofi` fabric over `verbs;ofi_rxm` with a kernel driver.
 //!
-//! Ignored, since it needs two RDMA devices with the addresses 10.9.1.1 and 10.9.1.2: `cargo xtask
-//! soft-roce` runs it in the guest, with the settings of `ofi_rxm` that such devices need
-//! (`docs/ofi.md`, *Over queue pairs*). Without libfabric each test says so and passes.
+//! Ignored by default: needs two RDMA devices with the addresses 10.9.1.1 and 10.9.1.2. `cargo
+//! xtask soft-roce` runs it in the guest, with `ofi_rxm`'s settings for such devices
+//! (`docs/ofi.md`, *Over queue pairs*). Without libfabric, a test prints that and passes.
 #![cfg(not(qdl_loom))]
 
 #[path = "ofi/late.rs"]

@@ -1,4 +1,4 @@
-//! `rails`: the policies that choose connections in a model of a large system, one table.
+//! `rails`: compares the policies that choose connections, in a model of a large system.
 //!
 //! * `model`: one run of the model.
 //! * `queues`: NICs, links and nodes of the model.
@@ -32,18 +32,18 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// One policy over one number of rails.
+/// Results of one policy over one number of rails.
 #[derive(Debug, Serialize)]
 struct Cell {
     rails: usize,
     policy: &'static str,
-    /// With congested rails.
+    /// With the congested rails.
     with: Outcome,
-    /// With the congested rails left out from the beginning.
+    /// Without the congested rails, from the beginning.
     without: Outcome,
 }
 
-/// The policies by name.
+/// Policies with their names.
 fn policies() -> [(&'static str, Policy); 5] {
     let spray = Policy::HealthSpray {
         delta: Score::from_ratio(1, 4),
@@ -58,7 +58,7 @@ fn policies() -> [(&'static str, Policy); 5] {
     ]
 }
 
-/// Runs every policy over each number of rails, prints the table, writes the JSON.
+/// Runs every policy over each number of rails, prints the table and writes the JSON.
 pub fn run(args: &Args) -> Result<()> {
     println!(
         "5 % of the rails at a tenth of their rate, 60 % load: p99 in us, in brackets without them"
@@ -92,7 +92,7 @@ fn row(rails: usize, shorten: u64) -> Result<Vec<Cell>, RailsError> {
 mod tests {
     use super::*;
 
-    /// A second of eight rails tells the policies apart.
+    /// One simulated second on eight rails distinguishes the policies.
     #[test]
     fn health_keeps_clear_of_congestion() {
         let cells = row(8, 8).expect("eight rails");

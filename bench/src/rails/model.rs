@@ -1,5 +1,5 @@
 //! A discrete-event model of one frontend, D accelerators and the K rails between them. It drives
-//! the `Arbiter` and `RailArbiter` that a frontend runs, with a clock of its own.
+//! the frontend's own `Arbiter` and `RailArbiter` with a simulated clock.
 //!
 //! ```text
 //! LoadGen -> arbiter -> NIC x out -> link -> NIC (d, x) in -> interior of d -> engine
@@ -8,9 +8,9 @@
 //!              +-------------- response: a fixed delay <---------------------------+
 //! ```
 //!
-//! Each box is a queue served in order of arrival; a sample is stored in one before it goes to the
-//! next. A congested rail's link has a tenth of its rate left from a quarter of the run on. The
-//! model leaves out packets, losses, batches and flows that collide on one of several links.
+//! Each box is a first-come, first-served queue; a sample passes one completely before it enters
+//! the next. A congested rail's link keeps a tenth of its rate after a quarter of the run. The
+//! model omits packets, losses, batches, and flows that collide on one of several links.
 
 use std::{
     cmp::Reverse,
@@ -26,27 +26,27 @@ use serde::Serialize;
 
 use super::queues::{ENGINE_NS, Flying, NIC_NS, NODES, Queues, Stage};
 
-/// Bytes of a sample.
+/// Size of a sample in bytes.
 const LEN: u32 = 150_528;
-/// Samples arrive at this part of what all NICs can carry.
+/// Arrival rate as a share of the capacity of all NICs.
 const LOAD: f64 = 0.6;
-/// Samples in flight on one rail to one node.
+/// Slots: most samples in flight per rail and node.
 const SLOTS: usize = 64;
-/// Health of a node's interior: what the crossing costs an idle sample.
+/// Health score of a node's interior: the cost of crossing it while it is idle.
 const INTERIOR: f32 = 0.9;
 
-/// One run of the model.
+/// Parameters of one run of the model.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// K.
+    /// K, the number of rails.
     pub rails: usize,
-    /// Rails `0, 1, ..` whose link is congested.
+    /// Number of congested rails: rails `0, 1, ..` have a congested link.
     pub congested: usize,
-    /// When congestion sets in.
+    /// Time at which congestion begins, in ns.
     pub congested_ns: u64,
-    /// Samples arrive for as many rails as this.
+    /// The arrival rate is that for this number of rails.
     arrivals: usize,
-    /// How long samples arrive. Latencies count from the half of it on.
+    /// Duration of arrivals in ns. Latencies count from its second half.
     duration_ns: u64,
     policy: Policy,
     /// Seed of arrivals.
@@ -54,7 +54,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// K rails, 5 % of them congested, at least one; a few hundred thousand samples.
+    /// K rails of which 5 % are congested, at least one; some hundred thousand samples.
     pub fn new(rails: usize, policy: Policy, shorten: u64) -> Self {
         let duration_ns = match rails {
             0..32 => 8_000_000_000,
@@ -72,7 +72,7 @@ impl Scenario {
         }
     }
 
-    /// The same without the congested rails; the others carry more.
+    /// The same arrivals without the congested rails; the other rails carry more.
     #[must_use]
     pub fn without_congested(self) -> Self {
         Scenario {
@@ -83,17 +83,17 @@ impl Scenario {
     }
 }
 
-/// What came of the samples that arrived in the second half.
+/// Result for the samples that arrived in the second half.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     pub samples: usize,
-    /// 99th percentile from arrival to response.
+    /// 99th percentile of the time from arrival to response, in us.
     pub p99_us: f64,
-    /// Part of the samples that went by a congested rail.
+    /// Share of the samples that used a congested rail.
     pub congested_share: f64,
 }
 
-/// Chooses connections, as a dispatcher would.
+/// Chooses connections as a dispatcher does.
 enum Chooser {
     Plain(Arbiter),
     Rails(RailArbiter),
@@ -103,11 +103,11 @@ struct Model {
     rails: usize,
     chooser: Chooser,
     connections: Vec<ConnectionRail>,
-    /// Samples in flight by node and rail.
+    /// Numbers of samples in flight, by node and rail.
     in_flight: Vec<usize>,
 }
 
-/// GPUs in each node. The rails are shared out among them in order, as NICs are.
+/// GPUs per node. Rails are assigned to them in order, as NICs are.
 fn gpus(rails: usize) -> usize {
     rails.clamp(1, 8)
 }
@@ -124,7 +124,7 @@ impl Model {
         for (peer, nic) in (0..NODES).flat_map(|p| (0..rails).map(move |x| (p, x))) {
             let rail = RailId(nic as u8);
             for target in 0..gpus(rails) {
-                // The plain arbiter knows own rails only.
+                // The plain arbiter uses a GPU's own rails only.
                 if by_health.is_some() || own_gpu(nic, rails) == target {
                     connections.push(ConnectionRail {
                         peer,
@@ -186,7 +186,7 @@ impl Model {
         }
     }
 
-    /// The next sample over a connection.
+    /// Posts a sample over a connection.
     fn post(&mut self, connection: usize, number: u64, arrived_ns: u64, now: u64) -> Flying {
         let pair = self.pair(connection);
         self.in_flight[pair] += 1;
@@ -214,10 +214,10 @@ impl Model {
     }
 }
 
-/// Runs the model.
+/// Runs the model until every sample is answered.
 ///
 /// # Errors
-/// [`RailsError`] where the scenario has no rails or too many.
+/// [`RailsError`] if the scenario has no rails or too many.
 pub fn run(s: &Scenario) -> Result<Outcome, RailsError> {
     let mut random = Rng::with_seed(s.seed);
     let mut queues = Queues::new(s);

@@ -1,17 +1,17 @@
-//! NICs, links and nodes of the model: queues, each served in order of arrival.
+//! NICs, links and interiors of the model as first-come, first-served queues.
 
 use super::model::Scenario;
 
-/// D: nodes at the far end.
+/// D, the number of accelerator nodes.
 pub const NODES: usize = 4;
-/// What is left of a congested link's rate.
+/// Share of its rate that a congested link keeps.
 const LEFT: f64 = 0.1;
-/// Time a NIC takes for a sample: 150,528 bytes at 10 Gbit/s.
+/// Service time of a NIC for one sample in ns: 150,528 bytes at 10 Gbit/s.
 pub const NIC_NS: u64 = 120_422;
-/// Time of the engine and of the response's way back.
+/// Time of the engine and of the response in ns.
 pub const ENGINE_NS: u64 = 210_000;
 
-/// Where a sample is.
+/// The next queue of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Out,
@@ -22,24 +22,24 @@ pub enum Stage {
     Done,
 }
 
-/// A sample on its way. Ordered by its next event: two samples never have one number.
+/// A sample in flight. Ordered by the time of its next event; numbers are unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flying {
-    /// When it is through its last queue.
+    /// Time at which the sample leaves its last queue, in ns.
     pub at_ns: u64,
     pub number: u64,
-    /// Where it goes next.
+    /// The queue that it enters next.
     pub stage: Stage,
     pub node: usize,
     pub rail: usize,
-    /// Over the far node's interior.
+    /// Whether it crosses the far node's interior.
     pub crosses: bool,
     pub connection: usize,
     pub arrived_ns: u64,
     pub posted_ns: u64,
 }
 
-/// All queues, each as the time at which it is free.
+/// All queues, each as the time in ns at which it becomes free.
 pub struct Queues<'a> {
     s: &'a Scenario,
     out: Vec<u64>,
@@ -48,7 +48,7 @@ pub struct Queues<'a> {
     interior: Vec<u64>,
 }
 
-/// When what arrives now at a queue and takes so long is through.
+/// Serves a sample that arrives at `now` for `takes_ns`. Returns the time when it leaves.
 fn through(queue: &mut u64, now: u64, takes_ns: u64) -> u64 {
     *queue = now.max(*queue) + takes_ns;
     *queue
@@ -65,7 +65,7 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Puts a sample into the queue of its stage: sets when it is through, and its next stage.
+    /// Puts a sample into the queue of its stage: sets its leaving time and its next stage.
     pub fn enter(&mut self, f: &mut Flying) {
         let now = f.at_ns;
         (f.at_ns, f.stage) = match f.stage {
@@ -90,7 +90,7 @@ impl<'a> Queues<'a> {
                 )
             }
             Stage::Interior => {
-                // An interior carries twice what the node's NICs can bring.
+                // An interior has twice the capacity of the node's NICs.
                 let takes = (NIC_NS / (2 * self.s.rails as u64)).max(1);
                 let at = through(&mut self.interior[f.node], now, takes);
                 (at + NIC_NS / 4, Stage::Engine)

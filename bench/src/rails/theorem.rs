@@ -1,26 +1,26 @@
-//! The Remote Rail Theorem, checked on random rails against every path there is.
+//! Checks the Remote Rail Theorem on random rails, against every path.
 //!
-//! Some rail is the sample's *own* at the near end (its NIC is local to the memory that the sample
-//! lies in) and some rail is the GPU's own at the far end; by any other rail the bytes cross that
-//! node's interior, whose health is `H(d)`. A path's score is the product of what it uses:
+//! At the near end, a rail is the sample's *own* if its NIC is local to the sample's memory. At the
+//! far end, a rail is the GPU's own. Over any other rail, the bytes cross the node's interior,
+//! whose health is `H(d)`. The score of a path is the product of the healths that it uses:
 //!
 //! ```text
 //!   direct   out on s, in on s                     H(s)                   s is own at both ends
-//!   rd       out on s, across the far interior     H(s) * H(far)          s is own here
-//!   dr       across the near interior, in on t     H(near) * H(t)         t is own there
+//!   rd       out on s, across the far interior     H(s) * H(far)          s is own at the near end
+//!   dr       across the near interior, in on t     H(near) * H(t)         t is own at the far end
 //!   drd      across both, over any rail x          H(near) * H(x) * H(far)
 //! ```
 //!
-//! `qdl::rails` chooses by the part of this that a frontend needs, whose NICs are all as near to a
-//! sample as any other: `H(near)` is 1, and every rail is own here.
+//! A frontend's NICs are equally near to every sample. So for `qdl::rails`, `H(near)` is 1 and
+//! every rail is own at the near end.
 
 use proptest::prelude::*;
 use qdl::rails::Score;
 
-/// Steps of a score whose value is 1.
+/// The score 1 in steps.
 const ONE: u64 = 1 << 16;
 
-/// Scores in steps of 1 / [`ONE`]. They crowd, so that ties and near misses are frequent.
+/// Scores in steps of 1 / [`ONE`], clustered so that ties and near misses are frequent.
 fn score() -> impl Strategy<Value = u64> {
     let steps = prop_oneof![
         (1u32..=12).prop_map(|n| n << 12),
@@ -30,8 +30,8 @@ fn score() -> impl Strategy<Value = u64> {
     steps.prop_map(|n| u64::from(Score::from_steps(n).steps()))
 }
 
-/// Health of all rails, which of them are own at the source and at the destination, and of the two
-/// interiors.
+/// Health of all rails and of both interiors, and the indices of the source's and the destination's
+/// own rails.
 #[derive(Clone, Debug)]
 struct Ends {
     rails: Vec<u64>,
@@ -54,7 +54,7 @@ impl Ends {
         self.near * rail * self.far
     }
 
-    /// The best path over own rails.
+    /// Score of the best path over own rails.
     fn own(&self) -> u64 {
         let direct = if self.source == self.destination {
             self.rails[self.source] * ONE * ONE
@@ -83,20 +83,20 @@ fn ends() -> impl Strategy<Value = Ends> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// rd beats dr exactly when gamma(source) = H(s) / H(near) is above gamma(destination) =
-    /// H(t) / H(far).
+    /// rd beats dr exactly when gamma(source) = H(s) / H(near) exceeds gamma(destination) = H(t) /
+    /// H(far).
     #[test]
     fn the_greater_ratio_names_the_better_two_hop_path(e in ends()) {
         let (s, t) = (e.rails[e.source], e.rails[e.destination]);
         prop_assert_eq!(e.rd().cmp(&e.dr()), (s * e.far).cmp(&(t * e.near)));
     }
 
-    /// The theorem: drd over x beats every path over an own rail exactly when H(x) > m. On rails
-    /// that differ m is the greater ratio; where s is own at both ends, H(s) / (H(near) * H(far)).
+    /// The theorem: drd over x beats every path over an own rail exactly when H(x) > m. If s and t
+    /// differ, m is the greater ratio; if they are one rail, m is H(s) / (H(near) * H(far)).
     #[test]
     fn a_remote_rail_wins_exactly_above_m(e in ends()) {
         let (s, t) = (e.rails[e.source], e.rails[e.destination]);
-        // m as a fraction, so that the comparison is exact.
+        // m as a fraction makes the comparison exact.
         let (numerator, denominator) = match e.source == e.destination {
             true => (s * ONE * ONE, e.near * e.far),
             false if s * e.far > t * e.near => (s * ONE, e.near),
@@ -107,7 +107,7 @@ proptest! {
         }
     }
 
-    /// Its corollary: with either ratio above 1 no remote rail wins.
+    /// The corollary: if either ratio exceeds 1, no remote rail wins.
     #[test]
     fn no_detour_with_a_ratio_above_one(e in ends()) {
         if e.rails[e.source] > e.near || e.rails[e.destination] > e.far {

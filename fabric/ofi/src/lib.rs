@@ -13,9 +13,8 @@
 //! A provider writes into a window at any time, outside any borrow, and reads a source until its
 //! completion. So this crate makes no Rust reference to registered memory: the owner guarantees
 //! ([`Memory`]'s contract) that it stays mapped while an object holds it. An [`Endpoint`] holds all
-//! memory of its operations until it is closed. Only after that does the provider touch no memory:
-//! after closing a region alone, a started write continues (measured with `tcp`: `docs/ofi.md`).
-//! that has begun go on (measured with `tcp`: `docs/ofi.md`).
+//! memory of its operations until it is closed. The provider may access the memory until then:
+//! closing a region alone does not stop a started write (measured with `tcp`: `docs/ofi.md`).
 
 pub mod raw;
 pub mod safe;

@@ -1,5 +1,5 @@
-//! Sizes and settings of a connection: what is wished for, with every depth that is left open
-//! resolved and checked against the device.
+//! Sizes and settings of a connection: resolves the depths that the configuration leaves open and
+//! checks all of them against the device's limits.
 
 use std::time::Duration;
 
@@ -8,32 +8,32 @@ use verbs::{DeviceLimits, Mtu};
 use super::IbError;
 use crate::{Endpoint, wire::Stream};
 
-/// Most receives that go back at once.
+/// Most receives posted again in one batch.
 pub const RECEIVE_BATCH: u32 = 64;
 
-/// Receives for control messages: echoes, their replies, the goodbye.
+/// Receives for control messages: echoes, echo replies, the goodbye.
 pub const CONTROL_RECEIVES: u32 = 16;
 
-/// Retries after "receiver not ready" that do not end: the sender's NIC holds parts back until the
-/// receiver has looked at those before them. One that never looks again is found out by the echo.
+/// RNR retry count that means "without end". The sender's NIC holds parts back until the receiver
+/// has polled the earlier parts; the echo detects a receiver that has stopped polling.
 const UNTIL_READY: u8 = 7;
 
-/// How long a goodbye may take.
+/// Longest time to wait for the goodbye to complete.
 const LINGER: Duration = Duration::from_millis(25);
 
-/// What goes each way over a connection, as far as its queues must be ready for it.
+/// Slots and parts per slot in each direction: the sizes that the queues must fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// Slots at either end.
+    /// Slots at each end; the larger number if the ends differ.
     pub slots: usize,
-    /// Parts in which the peer writes ours.
+    /// Parts in which the peer writes each of our slots.
     pub received: Stream,
-    /// Parts in which we write the peer's.
+    /// Parts in which we write each of the peer's slots.
     pub sent: Stream,
 }
 
 impl Traffic {
-    /// That of an end of a connection.
+    /// The traffic of a connection's endpoint.
     pub fn of(endpoint: &Endpoint) -> Self {
         Traffic {
             slots: endpoint.window.slots().max(endpoint.peer_slots),
@@ -44,7 +44,7 @@ impl Traffic {
 }
 
 impl From<usize> for Traffic {
-    /// So many slots, each written in one piece.
+    /// Traffic with this number of slots, each written in one piece.
     fn from(slots: usize) -> Self {
         Traffic {
             slots,
@@ -54,8 +54,8 @@ impl From<usize> for Traffic {
     }
 }
 
-/// Writes to one slot that queues are made for. There may be more of them under
-/// [`Stream::All`]; then the sender's NIC waits, or the parts that follow leave together.
+/// Writes per slot that the queues have room for. Under [`Stream::All`] there may be more; then the
+/// sender's NIC waits, or later parts leave together.
 fn writes(stream: Stream) -> u32 {
     const MANY: u32 = 4;
     match stream.writes() {
@@ -64,43 +64,43 @@ fn writes(stream: Stream) -> u32 {
     }
 }
 
-/// What a connection is wished to be; [`IbCfgs::resolve`] fits it to a device.
+/// Requested settings of a connection; [`IbCfgs::resolve`] fits them to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbWishes {
-    /// Name of the device, for errors.
+    /// Name of the device, for error messages.
     pub device: String,
-    /// Queue pairs on the device in all.
+    /// Number of queue pairs on the device, over all connections.
     pub queue_pairs: usize,
-    /// Work requests in the send queue; `None` covers the slots.
+    /// Work requests in the send queue; `None` derives the number from the slots.
     pub send_depth: Option<u32>,
-    /// Receives posted; `None` covers the slots.
+    /// Posted receives; `None` derives the number from the slots.
     pub receive_depth: Option<u32>,
-    /// Path MTU in bytes; `None` takes the port's.
+    /// Path MTU in bytes; `None` takes the port's active MTU.
     pub mtu: Option<u32>,
-    /// Payloads up to this many bytes ride in the work request.
+    /// Largest payload in bytes that travels inline in its work request.
     pub inline_bytes: u32,
     /// One work request in this many is signaled.
     pub signal_every: u32,
-    /// Marks the last write of a burst solicited, and sleeps for such alone.
+    /// Marks the last write of a burst solicited; the receiver sleeps until a solicited completion.
     pub solicited: bool,
-    /// Payloads of more bytes than this are split.
+    /// Payloads of more bytes than this are split into a write and a notification.
     pub split_above: Option<u32>,
     /// InfiniBand service level.
     pub service_level: u8,
-    /// Traffic class of the GRH.
+    /// Traffic class of the GRH (global routing header).
     pub traffic_class: u8,
-    /// Local ACK timeout, as the verbs encode it.
+    /// Local ACK timeout in the encoding of libibverbs (4.096 µs * 2^timeout).
     pub timeout: u8,
-    /// Retries after a timeout.
+    /// Retries after a local ACK timeout.
     pub retry_count: u8,
-    /// Retries after "receiver not ready".
+    /// Retries after an RNR ("receiver not ready") NAK; 7 retries without end.
     pub rnr_retry: u8,
-    /// The wait before such a retry that senders are asked for, as the verbs encode it.
+    /// Wait before an RNR retry that this end requests of senders, in the encoding of libibverbs.
     pub min_rnr_timer: u8,
 }
 
 impl IbWishes {
-    /// One queue pair with the defaults of a NIC's entry in the configuration.
+    /// One queue pair with the defaults of a NIC entry in the configuration.
     pub fn new(device: &str) -> Self {
         IbWishes {
             device: device.to_owned(),
@@ -122,48 +122,48 @@ impl IbWishes {
     }
 }
 
-/// Sizes and settings of one connection.
+/// Resolved sizes and settings of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbCfgs {
-    /// Path MTU; `None` takes the port's.
+    /// Path MTU; `None` takes the port's active MTU.
     pub mtu: Option<Mtu>,
-    /// Payloads up to this many bytes ride in the work request.
+    /// Largest payload in bytes that travels inline in its work request.
     pub inline_bytes: u32,
     /// One work request in this many is signaled.
     pub signal_every: u32,
-    /// Writes that can be under way.
+    /// Most writes in flight.
     pub writes: u32,
-    /// Work requests in the send queue for them: two for each where writes may be split.
+    /// Work requests in the send queue for these writes: two per write if writes may be split.
     pub send_depth: u32,
-    /// Receives posted.
+    /// Posted receives.
     pub receive_depth: u32,
-    /// Receives that go back at once.
+    /// Receives posted again in one batch.
     pub receive_batch: u32,
-    /// Marks the last write of a burst solicited, and sleeps for such alone.
+    /// Marks the last write of a burst solicited; the receiver sleeps until a solicited completion.
     pub solicited: bool,
-    /// Payloads of more bytes than this are split.
+    /// Payloads of more bytes than this are split into a write and a notification.
     pub split_above: Option<u32>,
     /// InfiniBand service level.
     pub service_level: u8,
-    /// Traffic class of the GRH.
+    /// Traffic class of the GRH (global routing header).
     pub traffic_class: u8,
-    /// Local ACK timeout, as the verbs encode it.
+    /// Local ACK timeout in the encoding of libibverbs (4.096 µs * 2^timeout).
     pub timeout: u8,
-    /// Retries after a timeout.
+    /// Retries after a local ACK timeout.
     pub retry_count: u8,
-    /// Retries after "receiver not ready".
+    /// Retries after an RNR ("receiver not ready") NAK; 7 retries without end.
     pub rnr_retry: u8,
-    /// What senders are asked to wait before such a retry, as the verbs encode it.
+    /// Wait before an RNR retry that this end requests of senders, in the encoding of libibverbs.
     pub min_rnr_timer: u8,
-    /// How long the last goodbye may take.
+    /// Longest time to wait for the goodbye to complete.
     pub linger: Duration,
 }
 
 impl IbCfgs {
-    /// For connections with this traffic (a number of slots is one) on a device with these limits.
+    /// Resolves `wishes` for this traffic (a number is one of slots) and these limits.
     ///
     /// # Errors
-    /// [`IbError::Setting`] names the key and the limit.
+    /// [`IbError::Setting`] names the key and the limit; [`IbError::Verbs`]: an invalid MTU.
     pub fn resolve(
         wishes: &IbWishes,
         limits: &DeviceLimits,
@@ -182,13 +182,12 @@ impl IbCfgs {
         let queue = limits.max_qp_wr.min(limits.max_cqe);
         let split_above = wishes.split_above;
         let each = if split_above.is_some() { 2 } else { 1 };
-        // The goodbye and the write that retires what idles have their own places.
+        // Room for the goodbye and for the empty signaled write that retires idle work requests.
         let spare = 2;
         let send_depth = match wishes.send_depth {
             Some(depth) => depth,
-            // A slot may be answered and used again before the write that was in it has retired;
-            // those are fewer than two signals apart, so that a full send queue is never what holds
-            // a sample up.
+            // A slot may be used again before its previous write has retired. Such writes span
+            // less than two signal intervals, so a full send queue never delays a sample.
             None => slots
                 .saturating_mul(writes(traffic.sent))
                 .saturating_add(2 * wishes.signal_every)
@@ -269,7 +268,7 @@ impl IbCfgs {
         })
     }
 
-    /// Work requests that one write takes at most.
+    /// Most work requests per write.
     pub(super) fn each(&self) -> u32 {
         if self.split_above.is_some() { 2 } else { 1 }
     }
@@ -331,7 +330,7 @@ mod tests {
             assert_eq!((far.send_depth, far.rnr_retry), (100 * each + 128, 7));
             assert_eq!(far.receive_depth, whole.receive_depth);
         }
-        // What the device does not have room for is held back by the sender's NIC.
+        // The device has fewer receives than parts: the sender's NIC holds parts back.
         let few = resolve(300, Stream::All, Stream::None);
         assert_eq!((few.receive_depth, few.receive_batch), (300, 1));
     }

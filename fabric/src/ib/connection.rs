@@ -1,4 +1,4 @@
-//! The life of a queue pair: made with its receives posted, introduced to its peer, taken apart.
+//! The life of a queue pair: created with its receives posted, connected to its peer, destroyed.
 //!
 //! ```text
 //!   frontend                                    accelerator
@@ -34,15 +34,15 @@ use crate::{
     nic::{self, CELL_BYTES},
 };
 
-/// Work requests beyond those for writes: the goodbye, and the write that retires what idles.
+/// Work requests beyond those for writes: the goodbye, and the one that retires idle ones.
 pub(super) const SPARE: u32 = 2;
 
-/// Completion queues are told apart by tokens; a connection has two.
+/// Next token of a connection. Tokens identify completion queues in events; a connection has two.
 static TOKENS: AtomicU64 = AtomicU64::new(0);
 
-/// A queue pair that receives and knows no peer yet.
+/// A queue pair in INIT: its receives are posted, its peer is not yet known.
 pub struct IbConnection {
-    // Before what it refers to.
+    // Drop order: the queue pair goes before the queues and registrations that it uses.
     qp: Qp<Init>,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
@@ -61,10 +61,10 @@ pub struct IbConnection {
 }
 
 impl IbConnection {
-    /// Registers the endpoint's memory, makes the queue pair and posts its receives.
+    /// Registers the endpoint's memory, creates the queue pair and posts its receives.
     ///
     /// # Errors
-    /// [`IbError`]; nothing is left behind.
+    /// [`IbError`] of the first step that fails. Everything created until then is released.
     pub fn prepare(
         resources: &Arc<IbResources>,
         endpoint: Endpoint,
@@ -88,7 +88,7 @@ impl IbConnection {
         let channel = CompChannel::create(context)?;
         let vector = (token / 2) as u32 % context.num_comp_vectors().max(1);
         let recv_cq = Cq::create(context, cfgs.receive_depth, Some(&channel), token, vector)?;
-        // Every send comes back when the queue pair fails, signaled or not.
+        // When the queue pair fails, every send completes, signaled or not.
         let sends = work_requests + SPARE;
         let send_cq = Cq::create(context, sends, Some(&channel), token + 1, vector)?;
         let caps = QpCaps {
@@ -124,7 +124,7 @@ impl IbConnection {
         })
     }
 
-    /// What the peer has to know of this end.
+    /// This end's address, keys and settings, for the peer to connect.
     pub fn end(&self) -> IbEnd {
         let region = |mr: &Mr| {
             let r = mr.remote();
@@ -151,10 +151,10 @@ impl IbConnection {
         self.cfgs.mtu.map_or(active, |m| m.min(active))
     }
 
-    /// Introduces the queue pair to its peer: from here on both directions work.
+    /// Connects the queue pair to its peer's end (INIT to RTR to RTS). Then both directions work.
     ///
     /// # Errors
-    /// [`IbError::Peer`] names the field; or a verb's. Nothing is left behind.
+    /// [`IbError::Peer`] names the field, [`IbError::Verbs`] the verb. Everything is released.
     pub fn connect(self, peer: &IbEnd) -> Result<Link, IbError> {
         let e = &self.endpoint;
         covers("slots.length", &peer.slots, e.peer_slots, e.peer_stride)?;
@@ -244,8 +244,8 @@ fn covers(field: &'static str, r: &IbRegion, slots: usize, stride: usize) -> Res
     })
 }
 
-/// Where packet numbers begin: a queue pair that is made
-/// again must not take packets of the last one for its own.
+/// Draws the first packet sequence number (24 bits). A random one keeps a new queue pair from
+/// accepting packets of the previous one.
 fn random_psn() -> Result<u32, IbError> {
     let mut b = [0; 4];
     getrandom::fill(&mut b).map_err(|e| IbError::System {
@@ -276,7 +276,7 @@ mod tests {
     };
     use crate::{Broken, Event, Grants, Imm, Post, SourceId, Window};
 
-    /// Four slots, of which the first may be written.
+    /// Four slots; the grant of slot 0 is open.
     fn endpoint() -> Endpoint {
         let grants = Arc::new(Grants::new(4));
         grants.open(0);
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Both ends, of which the first is changed before it is introduced.
+    /// Connects two stub devices; `change` modifies the first queue pair before it connects.
     fn link(linger: Duration, change: impl Fn(&Qp<Init>)) -> (Link, Link) {
         let [a, b] = ["stub0", "stub1"].map(|name| {
             let device = IbDevice::open(&IbDeviceCfgs::new(name)).expect("a stub device");

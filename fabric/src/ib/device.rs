@@ -1,5 +1,5 @@
-//! One port of one NIC: opened near it, asked for its
-//! state whenever a connection is made, and watched.
+//! One port of one NIC: opened on its NUMA node, queried for its state at each new connection, and
+//! watched for asynchronous events by a thread.
 
 use std::{
     fmt,
@@ -16,21 +16,21 @@ use crate::{
     os::{EventFd, Near},
 };
 
-/// Which port to open, and where its threads and memory belong.
+/// Which port to open, and the NUMA node of its threads and memory.
 #[derive(Clone, Debug, Default)]
 pub struct IbDeviceCfgs {
     /// The device's name, such as `mlx5_0`.
     pub device: String,
     /// The port, from 1.
     pub port: u8,
-    /// Index in the port's table of GIDs; `None` chooses an entry.
+    /// Index in the port's GID table; `None` chooses an entry.
     pub gid_index: Option<u8>,
-    /// The NUMA node of its queues, and the cores there.
+    /// NUMA node of the device's queues, and the cores of that node.
     pub near: Near,
 }
 
 impl IbDeviceCfgs {
-    /// Port 1 of a device, any GID, no NUMA node.
+    /// Port 1 of `device`, an automatic GID, no NUMA node.
     pub fn new(device: &str) -> Self {
         IbDeviceCfgs {
             device: device.to_owned(),
@@ -40,8 +40,8 @@ impl IbDeviceCfgs {
     }
 }
 
-/// See the module. Dropped, it stops watching; the
-/// device itself is closed with the last connection.
+/// An open port of a NIC. Dropping it stops the watching thread; the last connection closes the
+/// device.
 pub struct IbDevice {
     watched: Arc<Watched>,
     gid_index: Option<u8>,
@@ -50,18 +50,18 @@ pub struct IbDevice {
     watcher: Option<JoinHandle<()>>,
 }
 
-/// Names the library's file where it is not the system's own,
-/// such as that of a vendor's package in a folder of its own.
+/// Environment variable with the path of libibverbs, for a vendor package outside the system's
+/// library folders.
 const LIBRARY: &str = "QDL_LIBIBVERBS";
 
-/// The device as connections and the watching thread see it.
+/// The part of the device that connections and the watching thread share.
 pub(super) struct Watched {
     pub context: Arc<Context>,
     port: u8,
     connections: Mutex<Vec<Weak<Shared>>>,
 }
 
-/// State of the port at the moment a connection is made.
+/// State of the port at the time of a new connection.
 #[derive(Clone, Debug)]
 pub(super) struct PortNow {
     pub port: u8,
@@ -70,12 +70,12 @@ pub(super) struct PortNow {
 }
 
 impl IbDevice {
-    /// Opens a port with the libibverbs of this machine, or with the file that the environment
-    /// variable `QDL_LIBIBVERBS` names.
+    /// Opens a port with the system's libibverbs, or with the file in the environment variable
+    /// `QDL_LIBIBVERBS`.
     ///
     /// # Errors
-    /// [`IbError`]: no library, no device, none of that name, no such port, no GID that will do, or
-    /// a port that is down.
+    /// [`IbError`]: libibverbs is missing, no device has this name, the port does not exist, no GID
+    /// is usable, or the port is down.
     pub fn open(cfgs: &IbDeviceCfgs) -> Result<Arc<IbDevice>, IbError> {
         #[cfg(feature = "stub")]
         if cfgs.device.starts_with("stub") {
@@ -88,7 +88,7 @@ impl IbDevice {
         Self::open_with(&verbs, cfgs)
     }
 
-    /// As [`IbDevice::open`], with a library that is open already.
+    /// Opens a port as [`IbDevice::open`] does, with a library that is already loaded.
     ///
     /// # Errors
     /// As [`IbDevice::open`].
@@ -133,29 +133,29 @@ impl IbDevice {
         self.watched.port
     }
 
-    /// What the device can do at most.
+    /// The device's limits.
     pub fn limits(&self) -> &DeviceLimits {
         self.watched.context.limits()
     }
 
-    /// The port's data rate in Gbit/s, where the device says one that is known.
+    /// The port's data rate in Gbit/s; `None` if the query fails or the rate is unknown.
     pub fn gbps(&self) -> Option<f64> {
         let attr = self.watched.context.query_port(self.watched.port).ok()?;
         attr.gbps
     }
 
-    /// Its NUMA node, where the machine has several, and the cores there.
+    /// The device's NUMA node and its cores; empty on a machine with one node.
     pub fn near(&self) -> &Near {
         &self.near
     }
 
-    /// The opened device.
+    /// The device's open context.
     pub fn context(&self) -> &Arc<Context> {
         &self.watched.context
     }
 
-    /// Moves every queue pair on this device to ERR behind its connection's back, as a device does
-    /// that has found an error. For tests.
+    /// Moves every queue pair of this device to ERR without notice to its connection, as a failing
+    /// device does. For tests.
     #[cfg(feature = "stub")]
     pub fn force_error(&self) {
         for c in self.watched.connections().iter().filter_map(Weak::upgrade) {
@@ -169,7 +169,7 @@ impl IbDevice {
         &self.watched
     }
 
-    /// The port's state and address, now: both may have changed since the device was opened.
+    /// Queries the port's state and GID: both may have changed since the device was opened.
     pub(super) fn port_now(&self) -> Result<PortNow, IbError> {
         let (context, port) = (&self.watched.context, self.watched.port);
         let attr = context.query_port(port)?;
@@ -200,10 +200,10 @@ impl IbDevice {
 impl Drop for IbDevice {
     fn drop(&mut self) {
         self.stop.signal();
-        // The watching thread may hold the last connection, and with it the device, for a moment.
+        // The watching thread may drop the device itself, and cannot join itself.
         let own = |t: &JoinHandle<()>| t.thread().id() == thread::current().id();
         if let Some(t) = self.watcher.take().filter(|t| !own(t)) {
-            // A panic there has said so already.
+            // The panic hook has reported a panic of this thread.
             let _ = t.join();
         }
     }
@@ -222,15 +222,15 @@ impl Watched {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells a connection of this device's events from now on.
+    /// Adds a connection to those that receive this device's events.
     pub fn add(&self, connection: &Arc<Shared>) {
         let mut all = self.connections();
         all.retain(|c| c.strong_count() > 0);
         all.push(Arc::downgrade(connection));
     }
 
-    /// Acts on every event that has come. From any thread; never waits.
-    /// Returns false once the device tells nothing any more, as when it was unplugged.
+    /// Handles every pending event. Any thread may call it; it never blocks. Returns false after
+    /// the device has failed to deliver events, as when it is unplugged.
     pub fn pump(&self) -> bool {
         loop {
             match self.context.next_async_event() {
@@ -248,8 +248,8 @@ impl Watched {
     fn event(&self, event: AsyncEvent) {
         let name = self.context.name();
         match event {
-            // The device leaves its queue pairs as they are, and they would try until their retries
-            // end.
+            // The device leaves its queue pairs in RTS; without this, they retry until their
+            // retries run out.
             AsyncEvent::PortDown { port } if port == self.port => {
                 self.fail(&format!("port {port} of {name} is down"), |_| true);
             }
@@ -266,7 +266,7 @@ impl Watched {
         }
     }
 
-    /// Breaks the connections that an event concerns.
+    /// Breaks the connections that `concerns` selects.
     fn fail(&self, cause: &str, concerns: impl Fn(&Shared) -> bool) {
         let all: Vec<_> = self
             .connections()
@@ -287,14 +287,14 @@ fn watch(watched: &Watched, stop: &EventFd) {
             revents: 0,
         });
     loop {
-        // SAFETY: two structures of a live array, with
-        // descriptors that `watched` and `stop` keep open.
+        // SAFETY: `fds` is a live array of two structures; `watched` and `stop` keep both
+        // descriptors open.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
         if fds[1].revents != 0 {
             return;
         }
         if !watched.pump() {
-            // A negative descriptor is not waited for: its error would be told for ever.
+            // `poll` ignores a negative descriptor; a failed one would be readable for ever.
             fds[0].fd = -1;
         }
     }

@@ -1,22 +1,22 @@
-//! What keeps a device or a connection of this fabric from being made.
+//! Errors of opening an InfiniBand device and of making a connection.
 
-/// Each names the device, and the key, limit or verb at fault.
+/// Why a device or connection cannot be made: the device, and the key, limit or verb.
 #[derive(Debug, thiserror::Error)]
 pub enum IbError {
-    /// A verb, a limit, a missing library or device.
+    /// A failed verb, an exceeded limit, a missing library or device.
     #[error(transparent)]
     Verbs(#[from] verbs::Error),
-    /// A configured value that this device, or this machine, cannot give.
+    /// A configured value that this device or this machine does not support.
     #[error("{device}: {key}: {problem}")]
     Setting {
         /// The device.
         device: String,
         /// Key of the NIC's entry in the configuration.
         key: &'static str,
-        /// What is wrong, which limit it exceeds, and what to do.
+        /// What is wrong, the limit, and the remedy.
         problem: String,
     },
-    /// The port carries no traffic.
+    /// The port is not active.
     #[error(
         "{device} port {port} is not active ({state}): check the cable, the switch and `ip link`"
     )]
@@ -25,28 +25,28 @@ pub enum IbError {
         device: String,
         /// The port.
         port: u8,
-        /// Its state, in libibverbs' words.
+        /// Port state as libibverbs names it.
         state: String,
     },
-    /// The peer announced an end that does not fit.
+    /// A field of the peer's end does not fit this connection.
     #[error("the peer's end of a queue pair makes no sense: {field} is {value}, {wanted}")]
     Peer {
-        /// Field of the message.
+        /// Field of the peer's message.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
-        /// What would make sense.
+        /// The condition for a valid value.
         wanted: String,
     },
-    /// Memory for descriptor cells.
+    /// Memory for descriptor cells cannot be allocated.
     #[error(transparent)]
     Region(#[from] crate::RegionError),
-    /// A thread, a descriptor or random bytes.
+    /// Starting a thread, opening a descriptor or drawing random bytes has failed.
     #[error("{what}: {source}")]
     System {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's answer.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }

@@ -1,11 +1,11 @@
-//! The InfiniBand and RoCE fabric: queue pairs of libibverbs,
-//! which is found at run time (the `verbs` crate).
+//! The InfiniBand and RoCE fabric: reliable-connected queue pairs of libibverbs, which the `verbs`
+//! crate loads at run time.
 //!
 //! | role | here |
 //! | --- | --- |
-//! | device | [`IbDevice`]: one port of one NIC, opened near it, and its asynchronous events |
-//! | configuration | [`IbCfgs`]: what a connection is made with, within the device's limits |
-//! | resources | [`IbResources`]: the protection domain and the registered memory in it |
+//! | device | [`IbDevice`]: one port of one NIC, opened on its NUMA node, and its events |
+//! | configuration | [`IbCfgs`]: settings of a connection, within the device's limits |
+//! | resources | [`IbResources`]: the protection domain and its memory registrations |
 //! | connection | [`IbConnection`]: one queue pair, first without a peer, then two halves |
 //!
 //! ```text
@@ -20,25 +20,25 @@
 //!                                                             CQ entry  <- immediate
 //! ```
 //!
-//! How the contract is kept here, beyond what RC queue pairs do by themselves:
+//! RC queue pairs alone do not fulfil the whole contract. This module adds:
 //!
-//! * **Windows.** Exactly the slots are registered, so a write that strays outside all of them is
-//!   refused by the NIC; one that strays into a neighbour's slot is found out by its length when it
-//!   has landed. The region's key is the connection's own and dies with it.
-//! * **Lengths** are the completion's `byte_len`, or the descriptor's in the cell
-//!   beside the slot. A split write that fills its slot needs no descriptor. Bit
-//!   15 of the immediate, which no slot number reaches, says which it is.
-//! * **Receives**: one for each slot, one batch more, and some for control messages, are posted at
-//!   all times, because they go back before what consumed them is reported. Where a slot is written
-//!   in parts there is one for each of two, or for four of any number: then the sender's NIC waits
-//!   for a receive, for ever if need be, and the echo finds out whom it waits for in vain.
-//! * **Parts** go whole, one work request each, and lie behind one another: a queue pair's writes
-//!   arrive in order, so that the lengths so far say where each begins.
-//! * **Closing.** Queue pairs do not tell each other when they go: the last message of a half that
-//!   is dropped in good order says so (an immediate of control kind 2). Dropping both halves moves
-//!   the queue pair to ERR before anything else.
-//! * **Sleeping.** One completion channel for both queues. The receive queue is armed for solicited
-//!   completions; the send queue only while a full one is waited for.
+//! * **Windows.** The memory registration covers exactly the slots, so the NIC refuses a write
+//!   outside all slots. The receiver detects a write into a neighbour's slot by its length, once it
+//!   has landed. Each connection has a remote key of its own, which ends with the connection.
+//! * **Lengths** come from the completion's `byte_len`, or from the descriptor in the cell beside
+//!   the slot. A split write that fills its slot needs no descriptor. Bit 15 of the immediate marks
+//!   a split write; slot numbers never reach it.
+//! * **Receives.** The queue pair always has one posted receive per slot, one batch, and some for
+//!   control messages: receives are posted again before their events are reported. A slot written
+//!   in two parts has two receives, in any number of parts four. If parts use up the receives, the
+//!   sender's NIC retries without end; the echo detects a receiver that has stopped.
+//! * **Parts** take one work request each and lie one behind another. A queue pair's writes arrive
+//!   in order, so the lengths of earlier parts give the offset of the next.
+//! * **Closing.** A queue pair does not notify its peer when it is destroyed, so a half sends a
+//!   goodbye (an immediate of control kind 2) before it is dropped. Dropping both halves moves the
+//!   queue pair to ERR first.
+//! * **Sleeping.** Both completion queues share one completion channel. The receive queue is armed
+//!   for solicited completions, the send queue only while it is full.
 
 mod cfgs;
 mod connection;
@@ -56,5 +56,5 @@ pub use device::{IbDevice, IbDeviceCfgs};
 pub use error::IbError;
 pub use resources::{IbResources, check_memory, locked_memory_limit};
 
-/// The immediate of the last message: control kind 2.
+/// The immediate of the goodbye, a connection's last message: control kind 2.
 const CLOSE: u32 = 1 << 31 | 2 << 28;

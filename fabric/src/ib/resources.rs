@@ -1,8 +1,8 @@
-//! The protection domain of a device and the memory registered in it.
+//! The protection domain of a device and its memory registrations.
 //!
-//! Memory that is only sent from (the QSL's samples, an accelerator's outputs) is registered once
-//! and shared by all connections. A connection's window is registered for it alone, since the key
-//! is what lets a peer write: it is gone with the connection.
+//! Send sources (the QSL's samples, an accelerator's outputs) are registered once and shared by all
+//! connections. Each connection registers its own window: the window's remote key lets the peer
+//! write, and it ends with the connection.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     sources::{Part, Sources},
 };
 
-/// See the module.
+/// Protection domain of one device, with the registrations of its send sources.
 #[derive(Debug)]
 pub struct IbResources {
     device: Arc<IbDevice>,
@@ -25,10 +25,10 @@ pub struct IbResources {
 }
 
 impl IbResources {
-    /// Those of a device.
+    /// Allocates a protection domain on `device`.
     ///
     /// # Errors
-    /// [`IbError::Verbs`].
+    /// [`IbError::Verbs`] if the allocation fails.
     pub fn new(device: Arc<IbDevice>) -> Result<Arc<Self>, IbError> {
         let pd = Pd::alloc(device.context())?;
         Ok(Arc::new(IbResources {
@@ -38,7 +38,7 @@ impl IbResources {
         }))
     }
 
-    /// The device.
+    /// The device of this protection domain.
     pub fn device(&self) -> &Arc<IbDevice> {
         &self.device
     }
@@ -47,19 +47,19 @@ impl IbResources {
         &self.pd
     }
 
-    /// Registers memory to be sent from, or finds its registration. Only this device may read it.
+    /// Registers `region` as a send source of this device, or returns its registration.
     ///
     /// # Errors
-    /// [`IbError::Verbs`].
+    /// [`IbError::Verbs`] if the registration fails.
     pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, IbError> {
         self.sources
             .get(region, |part| self.register(&part, Access::LocalRead))
     }
 
-    /// Keeps these sources registered whether a connection is
-    /// up or not, so that one which is made again finds them.
+    /// Keeps these sources registered while no connection is up, so that a new connection finds
+    /// them.
     ///
-    /// # Errors
+    /// [`IbError::Verbs`] if a registration fails.
     /// [`IbError::Verbs`].
     pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), IbError> {
         for region in regions {
@@ -68,7 +68,7 @@ impl IbResources {
         Ok(())
     }
 
-    /// Registers exactly the slots of a window, for the peer to write.
+    /// Registers exactly the slots of `window` for the peer's writes.
     pub(super) fn window(&self, window: &Window) -> Result<Arc<Mr>, IbError> {
         let bytes = window.slots() * window.stride();
         tracing::debug!(
@@ -89,8 +89,7 @@ impl IbResources {
         self.register(&part, Access::RemoteWrite)
     }
 
-    /// Slots in the memory of a GPU: the NIC gets them
-    /// as a dma-buf, and addresses them as the GPU does.
+    /// Registers slots in GPU memory as a dma-buf, at the addresses that the GPU uses.
     fn on_device(
         &self,
         window: &Window,
@@ -116,7 +115,7 @@ impl IbResources {
         Ok(mr?)
     }
 
-    /// Descriptor cells beside the slots, registered for the peer to write.
+    /// Allocates and registers one descriptor cell per slot for the peer's writes.
     pub(super) fn cells(&self, slots: usize) -> Result<(Arc<Region>, Arc<Mr>), IbError> {
         let nodes = &self.device.near().nodes;
         let region = Arc::new(Region::on_nodes(slots * CELL_BYTES, nodes)?);
@@ -125,18 +124,17 @@ impl IbResources {
         Ok((region, mr))
     }
 
-    /// From cores near the device: pages that are not there yet come with the registration.
+    /// Registers on cores near the device: the registration faults in missing pages on their node.
     fn register(&self, part: &Arc<Part>, access: Access) -> Result<Arc<Mr>, IbError> {
         let near = self.device.near();
         Ok(near.run(|| Mr::register(&self.pd, part, access))?)
     }
 }
 
-/// Refuses to pin more than this machine has, before anything is
-/// allocated: `bytes` are the slots of all connections on this node.
+/// Checks that `bytes`, the slots of all connections of this node, fit into available memory and
+/// the limit on locked memory. Call it before any allocation.
 ///
-/// # Errors
-/// [`IbError::Setting`] names what there is.
+/// # Errors [`IbError::Setting`] names the limit in bytes and the remedy.
 pub fn check_memory(device: &str, bytes: usize) -> Result<(), IbError> {
     let refuse = |limit: u64, what: &str, remedy: &str| {
         Err(IbError::Setting {
@@ -169,9 +167,9 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The limit on locked memory in bytes, where there is one for this user (`ulimit -l`).
+/// The user's limit on locked memory in bytes (`ulimit -l`); `None` if unlimited.
 pub fn locked_memory_limit() -> Option<u64> {
-    // SAFETY: plain system calls; the structure lives through the second.
+    // SAFETY: `geteuid` has no preconditions; `limit` lives through the call of `getrlimit`.
     let limit = unsafe {
         if libc::geteuid() == 0 {
             return None;

@@ -1,5 +1,5 @@
-//! The receiving half: completions become events, receives
-//! go back in bulk before what consumed them is reported.
+//! The receiving half: turns completions into events, and posts receives again in bulk before their
+//! events are reported.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use crate::{
     parts::Parts,
 };
 
-/// Completions taken at a time.
+/// Completions polled at a time.
 const TAKE: usize = 32;
 
 pub(super) struct IbRx {
@@ -24,14 +24,14 @@ pub(super) struct IbRx {
     parts: Parts,
     cells: Arc<Region>,
     receives: RecvChain,
-    /// Receives consumed and not yet put back.
+    /// Consumed receives that are not yet posted again.
     consumed: u32,
     batch: u32,
-    /// What wakes a sleeper.
+    /// Completions that wake the sleeping thread: solicited ones, or any.
     notify: Notify,
     armed: bool,
     wcs: Box<[Wc; TAKE]>,
-    /// Completions taken and not yet reported: `next..taken`.
+    /// Polled completions that are not yet reported: `next..taken`.
     next: usize,
     taken: usize,
     done: bool,
@@ -67,7 +67,7 @@ impl IbRx {
         }
     }
 
-    /// Takes completions from the queue and puts their receives back. Returns how many there are.
+    /// Polls the receive queue and reposts full batches. Returns the number of completions.
     fn take(&mut self) -> Result<usize, Broken> {
         let taken = self.shared.recv_cq.poll(&mut self.wcs[..])?;
         (self.next, self.taken) = (0, taken);
@@ -88,7 +88,7 @@ impl IbRx {
         Ok(())
     }
 
-    /// What one completion means.
+    /// Decodes one completion into an event.
     fn event(&mut self, wc: &Wc) -> Result<Event, Broken> {
         if !wc.is_success() {
             return Err(self.shared.failed(wc));
@@ -117,7 +117,7 @@ impl IbRx {
         self.parts.landed(imm, at, len, &mut self.counts)
     }
 
-    /// The offset and length of a payload that came before its immediate.
+    /// Decodes a split write's offset and length; its payload has already landed.
     fn split(&self, imm: Imm, described: u32) -> Result<(Imm, Option<u32>, u32), Broken> {
         let window = self.parts.window();
         window.landing(imm, 0, 0)?;
@@ -142,7 +142,7 @@ impl IbRx {
 
     fn next_event(&mut self) -> Result<Option<Event>, Broken> {
         if self.next == self.taken {
-            // Read before the queue: what came before the end is reported before the end.
+            // Load the cause before polling: earlier completions are reported first.
             let broken = self.shared.broken().cloned();
             if self.take()? == 0 {
                 return broken.map_or(Ok(None), Err);
@@ -153,7 +153,7 @@ impl IbRx {
         self.event(&wc).map(Some)
     }
 
-    /// Takes the channel's events. True where the send queue had one.
+    /// Takes the channel's events. Returns true if the send queue had one.
     fn take_events(&mut self) -> Result<bool, Broken> {
         let (shared, token) = (&self.shared, self.shared.token);
         let (mut received, mut sent) = (false, false);
@@ -175,14 +175,14 @@ impl IbRx {
             return Ok(Armed::Ready);
         }
         if self.take_events()? {
-            // There may be room to send: whoever waits for it must look, and arm again.
+            // The send queue may have room: the sender must look, then arm again.
             return Ok(Armed::Ready);
         }
         if !self.armed {
             self.shared.recv_cq.arm(self.notify)?;
             self.armed = true;
         }
-        // What came before the queue was armed raises no event.
+        // Completions from before the arming raise no event: poll once more.
         Ok(if self.take()? == 0 {
             Armed::Sleep
         } else {
@@ -199,7 +199,7 @@ impl Rx for IbRx {
                 Ok(Some(e)) => e,
                 Ok(None) => break,
                 Err(b) => {
-                    // The first cause stands, for both halves.
+                    // Both halves report the first cause.
                     self.shared.fail(b.clone());
                     self.done = true;
                     Event::Broken(self.shared.broken().cloned().unwrap_or(b))

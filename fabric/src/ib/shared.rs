@@ -1,5 +1,5 @@
-//! What the two halves of a connection have in common: the queue
-//! pair, its queues, how far sends have retired, and why it broke.
+//! The state that both halves of a connection share: the queue pair, its completion queues,
+//! counters of retired sends, and the cause of a failure.
 
 use std::{
     fmt,
@@ -14,33 +14,33 @@ use verbs::{CompChannel, Cq, Mr, Notify, Qp, Rts, Wc, WcStatus};
 use super::{IbResources, device::Watched};
 use crate::{Broken, nic::Cause};
 
-/// Completions taken from the send queue at a time.
+/// Completions polled from the send queue at a time.
 const TAKE: usize = 16;
 
 pub(super) struct Shared {
-    // The queue pair goes first, then what it works with, then what that lies in.
+    // Drop order: the queue pair first, then its queues, then the registrations and the domain.
     pub qp: Qp<Rts>,
     pub send_cq: Arc<Cq>,
     pub recv_cq: Arc<Cq>,
     pub channel: Arc<CompChannel>,
-    /// Tokens of the receive and send queue: `token` and `token + 1`.
+    /// Token of the receive queue; the send queue has `token + 1`.
     pub token: u64,
     pub watched: Arc<Watched>,
     /// Work requests and writes retired since the connection was made.
     retired_wrs: AtomicU64,
     retired_writes: AtomicU64,
     send_cqes: AtomicU64,
-    /// The send queue is armed and its event has not been taken yet.
+    /// The send queue is armed and its event has not been taken.
     send_armed: AtomicBool,
     cause: Cause,
     halves: AtomicU8,
-    /// Keep what the peer and this device may still reach.
+    /// Registrations that the peer and this device may still access.
     _registered: Vec<Arc<Mr>>,
     _resources: Arc<IbResources>,
 }
 
-/// Comes back in a send's completion: how many work requests
-/// and how many writes had been posted with it, modulo 2^32.
+/// Encodes a send's `wr_id`: the numbers of work requests and writes up to and including it, each
+/// modulo 2^32.
 pub(super) fn wr_id(work_requests: u64, writes: u64) -> u64 {
     (work_requests & 0xffff_ffff) << 32 | (writes & 0xffff_ffff)
 }
@@ -84,9 +84,9 @@ impl Shared {
         token & !1 == self.token
     }
 
-    /// Breaks the connection: the first cause stands. Whatever is posted comes back undone. When
-    /// this returns, and when [`Shared::broken`] says so, the queue pair is in ERR and nothing
-    /// lands through it any more, whichever thread was first.
+    /// Breaks the connection; the first cause stays. Posted work requests complete with a flush
+    /// error. When this function returns, and when [`Shared::broken`] returns a cause, the queue
+    /// pair is in ERR and no write lands through it, whichever thread was first.
     pub fn fail(&self, cause: impl Into<Broken>) {
         self.cause.fail(cause.into(), || {
             if let Err(e) = self.qp.set_error() {
@@ -95,16 +95,16 @@ impl Shared {
         });
     }
 
-    /// Why it broke, if it did.
+    /// The cause of the failure; `None` while the connection is up.
     pub fn broken(&self) -> Option<&Broken> {
         self.cause.get()
     }
 
-    /// A completion with an error status: finds out the
-    /// cause, which another queue or event may know better.
+    /// Breaks the connection for a completion with an error status and returns the first cause. For
+    /// a flush error, it first looks for a better cause in the send queue and the device's events.
     pub fn failed(&self, wc: &Wc) -> Broken {
         if wc.status() == WcStatus::WR_FLUSH_ERR {
-            // The queue pair was in ERR already: why?
+            // A flush error is a consequence: the queue pair was already in ERR.
             self.retire();
             self.watched.pump();
         }
@@ -121,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// Takes what has completed from the send queue. Any thread may: the counters only ever grow.
+    /// Polls the send queue and advances the counters, which only grow. Any thread may call it.
     pub fn retire(&self) -> usize {
         let mut wcs = [Wc::default(); TAKE];
         let mut total = 0;
@@ -169,7 +169,7 @@ impl Shared {
         self.send_cqes.load(Ordering::Relaxed)
     }
 
-    /// Makes sure that the next send to complete raises an event, then looks once more.
+    /// Arms the send queue for its next completion, then retires earlier completions.
     pub fn arm_send(&self) {
         if !self.send_armed.swap(true, Ordering::SeqCst)
             && let Err(e) = self.send_cq.arm(Notify::Any)
@@ -179,12 +179,12 @@ impl Shared {
         self.retire();
     }
 
-    /// The send queue's event was taken: it is armed no more.
+    /// Records that the send queue's event was taken, so that the queue is no longer armed.
     pub fn send_event(&self) {
         self.send_armed.store(false, Ordering::SeqCst);
     }
 
-    /// One half is gone; with the last, nothing can land any more.
+    /// Counts a dropped half. The drop of the second half moves the queue pair to ERR.
     pub fn half_gone(&self) {
         if self.halves.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.fail(Broken::Closed);
@@ -192,7 +192,7 @@ impl Shared {
     }
 }
 
-/// Moves a counter on to the value whose lower half this is, unless it is there already.
+/// Advances `counter` to the value with the lower half `low`; an older value changes nothing.
 fn advance(counter: &AtomicU64, low: u32) {
     let now = counter.load(Ordering::Relaxed);
     let step = low.wrapping_sub(now as u32) as i32;

@@ -1,4 +1,4 @@
-//! The sending half: a chain of work requests, one doorbell, and counters that retire them in bulk.
+//! The sending half: chains work requests, rings one doorbell per chain, and retires them in bulk.
 
 use std::{
     fmt,
@@ -15,20 +15,20 @@ use crate::{
     nic::{CELL_BYTES, Descriptor, IN_CELL},
 };
 
-/// Where the peer's slots and cells are.
+/// Remote regions of the peer's slots and cells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub slots: RemoteRegion,
     pub cells: RemoteRegion,
 }
 
-/// How this half sends.
+/// Settings of the sending half.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxCfgs {
-    /// Writes under way at most, and the work requests they take.
+    /// Most writes in flight, and the work requests that they take.
     pub writes: u64,
     pub work_requests: u64,
-    /// Work requests that one write takes at most.
+    /// Most work requests per write.
     pub each: u64,
     pub inline_bytes: usize,
     pub signal_every: u64,
@@ -47,12 +47,12 @@ pub(super) struct IbTx {
     /// Writes and work requests pushed since the connection was made.
     writes: u64,
     work_requests: u64,
-    /// Of those, the last signaled one.
+    /// Number of the last signaled work request.
     last_signaled: u64,
-    /// The last one pushed carries an immediate, so that it can wake the peer.
+    /// The last work request carries an immediate, so it can wake the peer.
     ends_in_imm: bool,
     said_goodbye: bool,
-    /// When the goodbye is over at the latest.
+    /// Deadline of the goodbye.
     until: Option<Instant>,
     counts: FabricCounts,
 }
@@ -88,7 +88,7 @@ impl IbTx {
         self.shared.broken().map_or(Ok(()), |b| Err(b.clone()))
     }
 
-    /// Appends one work request; `ends_write` where it is the last of its write.
+    /// Appends one work request. `ends_write` marks the last one of its write.
     fn push(
         &mut self,
         payload: Payload<'_>,
@@ -99,7 +99,7 @@ impl IbTx {
     ) -> bool {
         let work_requests = self.work_requests + 1;
         let writes = self.writes + u64::from(ends_write);
-        // Never within a split write: its first half is no write that could retire.
+        // Signal no first half of a split write: it alone cannot retire the write.
         let due = work_requests - self.last_signaled >= self.cfgs.signal_every;
         let signaled = signal || (ends_write && due);
         let write = Write {
@@ -124,7 +124,7 @@ impl IbTx {
         true
     }
 
-    /// Gives the chain to the device. What the device does not take stays.
+    /// Posts the chain to the device. Work requests that the device refuses stay in the chain.
     fn ring(&mut self) -> Result<(), Broken> {
         if self.cfgs.solicited && self.ends_in_imm {
             self.chain.solicit_last();
@@ -142,7 +142,7 @@ impl IbTx {
                     self.shared.retire();
                 }
                 Err(e) => {
-                    // A queue pair in ERR may refuse: then the cause is known elsewhere.
+                    // A queue pair in ERR refuses posts: retire first, to find the cause.
                     self.shared.retire();
                     self.shared.fail(e);
                 }
@@ -156,7 +156,7 @@ impl IbTx {
         self.work_requests - self.shared.retired_wrs()
     }
 
-    /// Something is under way and nothing that will retire it is: a signaled write of nothing does.
+    /// Pushes an empty signaled write if work requests are in flight and none of them is signaled.
     fn retire_what_idles(&mut self) {
         let retired = self.shared.retired_wrs();
         if self.work_requests > self.last_signaled && retired >= self.last_signaled {
@@ -178,7 +178,7 @@ impl IbTx {
             .ok_or(outside)
     }
 
-    /// A payload by one work request or two.
+    /// Pushes a payload as one work request, or as two if it is split.
     fn push_payload(&mut self, post: &Post) -> Result<bool, PostError> {
         let imm = post.imm.bits();
         let slot = u64::from(post.imm.slot());
@@ -190,14 +190,14 @@ impl IbTx {
         let len = post.len as usize;
         if len <= self.cfgs.inline_bytes {
             let source = &self.endpoint.sources[usize::from(post.source.0)].clone();
-            // SAFETY: the poster leaves these bytes alone until `post`
-            // returns (the contract); `check` found them inside.
+            // SAFETY: the poster leaves these bytes unchanged until `post` returns (the contract of
+            // `Tx`); `check` found them in bounds.
             let bytes = unsafe { source.bytes(post.offset, len) }.unwrap_or_default();
             self.counts.inline += 1;
             return Ok(self.push(Payload::Inline(bytes), remote, Some(imm), true, false));
         }
         let local = Payload::Region(self.slice(post)?);
-        // The parts of a slot are told apart by their order, and arrive in it whole alone.
+        // The receiver derives offsets of parts from their order, so a part is never split.
         let part = post.imm.more() || post.at > 0;
         if part || self.cfgs.split_above.is_none_or(|limit| post.len <= limit) {
             return Ok(self.push(local, remote, Some(imm), true, false));
@@ -250,7 +250,7 @@ impl Tx for IbTx {
         } else {
             self.push_payload(post)?
         };
-        // `room` has counted the places, so that the chain takes what it is given.
+        // `room` counts the chain's free entries, so the chain accepts the push.
         if !pushed {
             return Err(PostError::Full);
         }
@@ -313,7 +313,7 @@ impl Tx for IbTx {
             let imm = Some(Imm::from_bits(CLOSE).bits());
             self.said_goodbye = self.push(Payload::Empty, remote, imm, false, true);
             if self.said_goodbye {
-                // Whatever it ends, it is the last: the peer's sleeper must hear it.
+                // The goodbye must wake a sleeping peer, whatever precedes it in the chain.
                 self.chain.solicit_last();
             }
         }
@@ -335,7 +335,7 @@ impl Tx for IbTx {
 
 impl Drop for IbTx {
     fn drop(&mut self) {
-        // Over already, but where a connection is dropped that never came up.
+        // `finish` has returned true already, except where the connection never came up.
         while !self.finish() {
             thread::yield_now();
         }

@@ -1,40 +1,40 @@
-//! Sizes of a connection, within the provider's limits.
+//! Sizes of a connection, derived from its endpoint within the provider's limits.
 
 use std::time::Duration;
 
 use super::{OfiDevice, OfiError, OfiForm};
 use crate::{Endpoint, wire::Stream};
 
-/// How long the last goodbye may take.
+/// Longest time to wait for the goodbye to complete.
 const LINGER: Duration = Duration::from_millis(20);
 
 /// Sends beyond those for writes: the goodbye, the first message and its answer.
 pub(super) const SPARE: usize = 3;
 
-/// Control messages that can arrive between two looks.
+/// Room for control messages that arrive between two polls.
 const CONTROL: usize = 16;
 
-/// Sends that one write takes at most.
+/// Most sends per write.
 pub(super) const EACH: usize = 2;
 
 /// Sizes and settings of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfiCfgs {
-    /// Writes that can be under way.
+    /// Most writes in flight.
     pub writes: usize,
-    /// Payloads up to this many bytes are copied when they are posted.
+    /// Largest payload in bytes that `post` copies.
     pub inline_bytes: usize,
-    /// Receives posted, where writes use them up.
+    /// Posted receives; 0 unless the provider's writes consume receives.
     pub receives: usize,
     /// Entries of the completion queue.
     pub completions: usize,
-    /// How long the last goodbye may take.
+    /// Longest time to wait for the goodbye to complete.
     pub linger: Duration,
 }
 
 impl OfiCfgs {
-    /// Derives queue sizes for one endpoint and checks them against the provider's limits. Payloads
-    /// of up to `inline_bytes` are copied when they are posted.
+    /// Derives queue sizes for one endpoint and checks them against the provider's limits. `post`
+    /// copies payloads of up to `inline_bytes` bytes.
     ///
     /// # Errors
     /// [`OfiError::Setting`] names the key and the limit.
@@ -103,7 +103,7 @@ impl OfiCfgs {
     }
 }
 
-/// Writes to one slot that queues are made for.
+/// Writes per slot that the queues have room for.
 fn parts(stream: Stream) -> usize {
     match stream.writes() {
         0 => 4,

@@ -1,4 +1,4 @@
-//! The life of an endpoint: made with its window, introduced to its peer, warm, taken apart.
+//! The life of an endpoint: opened with its window, connected to its peer, warmed up, closed.
 //!
 //! ```text
 //!   frontend                                       accelerator
@@ -28,19 +28,19 @@ use crate::{
     sources::Part,
 };
 
-/// Bytes of an address at most, in any provider's format.
+/// Longest address in bytes, in any provider's format.
 const MAX_ADDRESS: usize = 256;
 
-/// Bytes of the first message, where its length matters.
+/// Length of the first message in bytes, where the connection verifies lengths.
 const HELLO: usize = 12;
 
-/// How often a key is drawn that somebody else has already.
+/// Draws of a random key before a key collision becomes an error.
 const DRAWS: usize = 8;
 
-/// `FI_ENOKEY`: such a key is in use.
+/// `FI_ENOKEY`: the key is already in use.
 const NO_KEY: i32 = libc::ENOKEY;
 
-/// An endpoint that knows no peer yet.
+/// An open endpoint without a known peer.
 pub struct OfiConnection {
     raw: Raw,
     end: OfiEnd,
@@ -52,10 +52,10 @@ pub struct OfiConnection {
 }
 
 impl OfiConnection {
-    /// Opens an endpoint, lets the peer write the window, and posts receives where they are needed.
+    /// Opens an endpoint, registers the window for the peer's writes, and posts receives if needed.
     ///
     /// # Errors
-    /// [`OfiError`]; nothing is left behind.
+    /// [`OfiError`] of the first step that fails. Everything opened until then is released.
     pub fn prepare(
         resources: &Arc<OfiResources>,
         endpoint: Endpoint,
@@ -113,20 +113,20 @@ impl OfiConnection {
         })
     }
 
-    /// What the peer has to know of this end.
+    /// This end's address, keys and form, for the peer to connect.
     pub fn end(&self) -> &OfiEnd {
         &self.end
     }
 
-    /// Lets the peer in, which is to send the first message: until it has, nothing must be posted.
+    /// Connects to the peer, which sends the first message. Post nothing before its arrival.
     ///
     /// # Errors
-    /// [`OfiError::Peer`] names the field.
+    /// [`OfiError::Peer`] names the field, [`OfiError::Ofi`] the failed call.
     pub fn accept(self, peer: &OfiEnd) -> Result<Link, OfiError> {
         Ok(self.dial(peer)?.link)
     }
 
-    /// Introduces the peer, which has accepted this end already.
+    /// Connects to a peer that has already accepted this end.
     ///
     /// # Errors
     /// As [`OfiConnection::accept`].
@@ -196,7 +196,7 @@ impl OfiConnection {
     }
 }
 
-/// A connection whose peer is known, before anything has crossed.
+/// A connection to a known peer during its warm-up.
 #[derive(Debug)]
 pub struct Dialling {
     link: Link,
@@ -206,11 +206,11 @@ pub struct Dialling {
 }
 
 impl Dialling {
-    /// Goes on with the first message. True once it has crossed and the answer has come. It never
-    /// waits: call it again, until a deadline.
+    /// Sends the first message and polls for its answer. Returns true once the answer has arrived.
+    /// Never blocks: call it until a deadline.
     ///
     /// # Errors
-    /// [`OfiError::NotWarm`].
+    /// [`OfiError::NotWarm`] if the connection broke.
     pub fn step(&mut self) -> Result<bool, OfiError> {
         self.said = self.said || self.shared.say_hello();
         let mut queue = self.shared.queue();
@@ -222,12 +222,12 @@ impl Dialling {
         }
     }
 
-    /// Whether it has crossed.
+    /// Whether the warm-up is over and the connection is not broken.
     pub fn is_up(&self) -> bool {
         self.shared.is_warm() && self.shared.broken().is_none()
     }
 
-    /// That a deadline has passed.
+    /// The error for a deadline of `after` without an answer.
     pub fn too_late(&self, after: std::time::Duration) -> OfiError {
         let ms = after.as_millis();
         self.not_warm(Broken::Silent(format!("no answer within {ms} ms")))
@@ -241,13 +241,13 @@ impl Dialling {
         }
     }
 
-    /// The connection, which is up once [`Dialling::step`] says so.
+    /// Returns the connection. It is up once [`Dialling::step`] has returned true.
     pub fn link(self) -> Link {
         self.link
     }
 }
 
-/// Registers `len` bytes at `offset` for the peer, with a key that nobody has.
+/// Registers `len` bytes at `offset` for the peer under a random unused key.
 fn expose(
     raw: &mut Raw,
     region: &Arc<Region>,

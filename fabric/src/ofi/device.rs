@@ -1,4 +1,4 @@
-//! One NIC, as its provider offers it.
+//! One NIC of a libfabric provider.
 
 use std::{fmt, sync::Arc};
 
@@ -7,30 +7,30 @@ use ofi::{Info, Ofi, Place};
 use super::{OfiError, OfiForm};
 use crate::os::Near;
 
-/// Names the library's file where it is not the system's own, such as that of a vendor's package in
-/// a folder of its own.
+/// Environment variable with the path of libfabric, for a vendor package outside the system's
+/// library folders.
 const LIBRARY: &str = "QDL_LIBFABRIC";
 
-/// For trials: a number here makes every connection of this process hand on what arrives in any
-/// order, as if its provider kept none. The number is the seed.
+/// Environment variable for tests: a number, the seed. Every connection of this process then
+/// reorders arrivals at random, as under a provider without write ordering.
 const SHUFFLE: &str = "QDL_OFI_SHUFFLE";
 
-/// Which NIC to find, and where its threads and memory belong.
+/// Which NIC to find, and the NUMA node of its threads and memory.
 #[derive(Clone, Debug, Default)]
 pub struct OfiDeviceCfgs {
-    /// The NIC as its user names it, for errors.
+    /// The NIC's name in the configuration, for error messages.
     pub label: String,
     /// libfabric's provider, such as `efa` or `tcp;ofi_rxm`.
     pub provider: String,
     /// The provider's name of the NIC.
     pub domain: Option<String>,
-    /// An address of this machine, where the NIC is found by one.
+    /// An address of this machine, if the NIC is found by address.
     pub address: Option<String>,
-    /// The NUMA node of its queues, and the cores there.
+    /// NUMA node of the NIC's queues, and the cores of that node.
     pub near: Near,
 }
 
-/// See the module.
+/// A NIC that its provider has reported, with its NUMA node.
 pub struct OfiDevice {
     info: Arc<Info>,
     near: Near,
@@ -38,12 +38,12 @@ pub struct OfiDevice {
 }
 
 impl OfiDevice {
-    /// Finds a NIC with the libfabric of this machine, or with the file that the environment
-    /// variable `QDL_LIBFABRIC` names.
+    /// Finds a NIC with the system's libfabric, or with the file in the environment variable
+    /// `QDL_LIBFABRIC`.
     ///
     /// # Errors
-    /// [`OfiError::Ofi`]: no library, one that is too old, no such provider or NIC, or one that
-    /// cannot do what is needed. [`OfiError::Setting`]: a provider that is not to be trusted.
+    /// [`OfiError::Ofi`]: libfabric is missing or too old, the provider or NIC does not exist, or
+    /// it lacks a capability. [`OfiError::Setting`]: the provider is `shm`, which is unsafe.
     pub fn open(cfgs: &OfiDeviceCfgs) -> Result<Arc<OfiDevice>, OfiError> {
         let ofi = match std::env::var(LIBRARY) {
             Ok(file) => Ofi::load_from(&file)?,
@@ -53,8 +53,8 @@ impl OfiDevice {
         Self::open_with(&ofi, cfgs, shuffle)
     }
 
-    /// As [`OfiDevice::open`], with a library that is open already, and with arrivals in any order
-    /// where `shuffle` is a seed.
+    /// Finds a NIC as [`OfiDevice::open`] does, with a library that is already loaded. `shuffle` is
+    /// a seed: arrivals then come in random order.
     ///
     /// # Errors
     /// As [`OfiDevice::open`].
@@ -88,22 +88,22 @@ impl OfiDevice {
         }))
     }
 
-    /// What the provider says of it.
+    /// The provider's description of the NIC.
     pub fn info(&self) -> &Arc<Info> {
         &self.info
     }
 
-    /// Where its threads and memory belong.
+    /// The NUMA node of the NIC, and its cores.
     pub fn near(&self) -> &Near {
         &self.near
     }
 
-    /// Provider and domain.
+    /// The NIC's name as `provider:domain`.
     pub fn name(&self) -> String {
         format!("{}:{}", self.info.provider(), self.info.domain())
     }
 
-    /// Whether writes arrive in the order in which they were posted.
+    /// Whether writes arrive in the order of their posts.
     pub fn keeps_order(&self) -> bool {
         self.info.limits().keeps_order && self.shuffle.is_none()
     }
@@ -112,7 +112,7 @@ impl OfiDevice {
         self.shuffle
     }
 
-    /// How writes to it say where they go and how long they are.
+    /// The form of writes on this NIC: where the immediate and the length travel.
     pub fn form(&self) -> OfiForm {
         let layered = self.info.provider().contains("ofi_rxm");
         match (self.info.limits().data_bytes >= 8, layered) {
@@ -123,19 +123,19 @@ impl OfiDevice {
         }
     }
 
-    /// Whether bytes move only while somebody calls the provider: it is made of sockets or of
-    /// shared memory, and no NIC works by itself.
+    /// Whether bytes move only during calls of the provider, as over sockets and shared memory. The
+    /// NICs in the list move bytes by themselves.
     pub(super) fn moves_in_calls(&self) -> bool {
         let known = ["efa", "verbs", "cxi", "psm2", "psm3", "opx", "gni", "usnic"];
         !known.iter().any(|n| self.info.provider().starts_with(n))
     }
 
-    /// Whether a queue must be empty when its endpoint is closed.
+    /// Whether the queue must be drained before its endpoint closes.
     pub(super) fn empties_its_queue(&self) -> bool {
         self.info.provider().contains("ofi_rxm") && !self.moves_in_calls()
     }
 
-    /// Whether memory that a peer writes is locked, so that a NIC can write it.
+    /// Whether windows are locked in memory, as a NIC needs them.
     pub fn locks_memory(&self) -> bool {
         !self.moves_in_calls()
     }
@@ -146,10 +146,10 @@ impl OfiDevice {
         1 + cells + usize::from(self.info.limits().registers_sources)
     }
 
-    /// What this provider is asked to hold for so many connections, where it says how much it can.
+    /// Checks the number of connections against the provider's limits. Warns above its optimum.
     ///
     /// # Errors
-    /// [`OfiError::Setting`]: more endpoints than it has.
+    /// [`OfiError::Setting`]: the provider has fewer endpoints than `connections`.
     pub fn check(&self, connections: usize) -> Result<(), OfiError> {
         let most = self.info.limits().endpoints;
         if most > 0 && connections > most {
@@ -161,7 +161,7 @@ impl OfiDevice {
                 ),
             });
         }
-        // These it calls optimal, and may have more.
+        // The provider reports these as optimal; it may have more.
         for (what, wanted, best) in [
             (
                 "completion queues",
@@ -185,9 +185,9 @@ impl OfiDevice {
         Ok(())
     }
 
-    /// Whether the provider makes a socket of its own again without a word. (Over queue pairs what
-    /// was on its way fails by name; and there a write may find no room though nothing is under
-    /// way, as long as the peer does not look.)
+    /// Whether the provider reconnects a lost socket silently. Providers over queue pairs report
+    /// lost writes as errors. There, a write may also find no room though nothing is in flight,
+    /// while the peer does not poll.
     pub(super) fn remakes(&self) -> bool {
         let provider = self.info.provider();
         ["tcp", "net"].iter().any(|n| provider.starts_with(n))

@@ -1,39 +1,39 @@
-//! The fabric of everything that libfabric has a provider for: EFA, Slingshot, Omni-Path, and
-//! sockets for trying it. libfabric is found at run time (the `ofi` crate).
+//! The libfabric fabric: EFA, Slingshot, Omni-Path, and sockets for trials. The `ofi` crate loads
+//! libfabric at run time.
 //!
 //! | role | here |
 //! | --- | --- |
-//! | device | [`OfiDevice`]: one NIC, as its provider offers it |
-//! | configuration | [`OfiCfgs`]: what a connection is made with, within the provider's limits |
-//! | resources | [`OfiResources`]: the domain, and memory that is sent from |
+//! | device | [`OfiDevice`]: one NIC of a libfabric provider |
+//! | configuration | [`OfiCfgs`]: sizes of a connection, within the provider's limits |
+//! | resources | [`OfiResources`]: the domain, and registrations of send sources |
 //! | connection | [`OfiConnection`]: one endpoint, first without a peer, then two halves |
 //!
 //! ```text
 //!   Tx: post .. post, flush                               Rx: poll
-//!   form      what crosses                                what the receiver sees
+//!   form       what crosses                              what the receiver sees
 //!   completion [payload | imm]                       ==>  slot <- payload; imm, length
 //!   data       [payload | imm, length]               ==>  slot <- payload; imm, length
 //!   after      [payload] [nothing | imm, length]     ==>  slot <- payload, then imm, length
 //!   cell       [payload] [16 bytes | imm]            ==>  slot <- payload, cell <- length, imm
 //! ```
 //!
-//! How the contract is kept here:
+//! How this module fulfils the contract:
 //!
-//! * **Windows and quarantine.** Each connection has an endpoint of its own. Closing a region does
-//!   not end a write that has begun, and a write by a closed key costs every other connection of
-//!   the same endpoint its socket; what ends both is closing the endpoint, and that has to be one
-//!   connection's affair. An endpoint is closed when both halves are gone, before its memory is.
-//! * **Lengths.** libfabric promises no length for a write that arrives. Where the data has 8 bytes
-//!   they hold it; where it has 4, the provider's completion has to have it, which the first
-//!   message of a connection finds out, or a cell beside the slot has it.
-//! * **Two writes** where the provider is layered over sockets by `ofi_rxm`: that takes its process
-//!   down when a peer is lost in the middle of a write that brings data. An empty one has none.
-//! * **Order.** A provider that keeps none takes no parts, and says goodbye with the number of
-//!   writes that must have come before.
-//! * **Losses.** Some providers make a socket again without a word when it was lost, with what was
-//!   on its way. The sender notices at its next write (no room, though nothing is under way), the
-//!   receiver by the number of writes that goes with each echo.
-//! * **Warm.** A connection is not up before a message has crossed it in both directions.
+//! * **Windows and quarantine.** Each connection has its own endpoint. Closing a region does not
+//!   stop a write in progress, and a write with a closed key breaks the socket of every connection
+//!   on the endpoint. Closing the endpoint stops both. It closes when both halves are dropped,
+//!   before its memory.
+//! * **Lengths.** libfabric guarantees no length for an arriving write. With 8 bytes of completion
+//!   data, the data carries the length. With 4, the provider's completion must report it, which a
+//!   connection's first message verifies, or a cell beside the slot carries it.
+//! * **Two writes** for providers layered by `ofi_rxm`: `ofi_rxm` crashes the process if a peer
+//!   fails during a payload write with data. The second write is empty.
+//! * **Order.** On a provider without write ordering, a connection takes no parts, and its goodbye
+//!   carries the number of writes before it.
+//! * **Losses.** Some providers reconnect a lost socket silently and lose its writes. The sender
+//!   detects this at its next write (no room, yet nothing in flight), the receiver by the write
+//!   count that precedes each echo.
+//! * **Warm-up.** A connection is up once a message has crossed it in both directions.
 
 mod cfgs;
 mod connection;
@@ -53,20 +53,20 @@ pub use device::{OfiDevice, OfiDeviceCfgs};
 pub use error::OfiError;
 pub use resources::OfiResources;
 
-/// Messages of the fabric itself: control kinds that nobody above knows, with 28 bits.
+/// Messages internal to this fabric: control kinds with a 28-bit value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Own {
-    /// The last message. So many writes came before it.
+    /// The goodbye, a connection's last message, with the number of writes before it.
     Close(u32),
-    /// So many writes came before this.
+    /// The number of writes before this message.
     Count(u32),
-    /// The first message, of so many bytes: answer it.
+    /// The first message, with its length in bytes. The peer answers it.
     Hello(u32),
-    /// The answer, likewise.
+    /// The answer to the first message, with its length in bytes.
     Answer(u32),
 }
 
-/// The bits of a message's value.
+/// Mask of a message's 28-bit value.
 const VALUE_MASK: u32 = 0x0fff_ffff;
 
 impl Own {

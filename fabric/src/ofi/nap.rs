@@ -1,16 +1,16 @@
-//! Sleeping where a provider has no descriptor to sleep on: a timer wakes the thread, which looks.
+//! A timer to sleep on where a provider has no wait descriptor: it wakes the thread to poll.
 
 use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
 };
 
-/// The first look comes this soon, and each that finds nothing doubles it.
+/// Duration of the first nap in ns; each nap without an arrival doubles the next.
 const SHORTEST_NS: i64 = 50_000;
-/// The longest that a message can lie unseen.
+/// Longest nap in ns, and so the longest time that an arrival waits for a poll.
 const LONGEST_NS: i64 = 1_000_000;
 
-/// See the module.
+/// A timer descriptor with exponential back-off.
 #[derive(Debug)]
 pub(super) struct Nap {
     timer: OwnedFd,
@@ -18,30 +18,30 @@ pub(super) struct Nap {
 }
 
 impl Nap {
-    /// One that is over.
+    /// Creates an unarmed timer.
     ///
     /// # Errors
-    /// No descriptor could be had.
+    /// The error of `timerfd_create`, such as too many open descriptors.
     pub fn new() -> io::Result<Self> {
         let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
-        // SAFETY: a plain system call; the descriptor it returns is ours.
+        // SAFETY: `timerfd_create` takes no pointers.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(Nap {
-            // SAFETY: `fd` was just made and nothing else owns it.
+            // SAFETY: `timerfd_create` has just returned `fd`, which has no other owner.
             timer: unsafe { OwnedFd::from_raw_fd(fd) },
             next_ns: SHORTEST_NS,
         })
     }
 
-    /// Something came: the next nap is short.
+    /// Resets the back-off: the next nap is the shortest.
     pub fn found_something(&mut self) {
         self.next_ns = SHORTEST_NS;
     }
 
-    /// The descriptor becomes readable when the nap is over.
+    /// Arms the timer: the descriptor becomes readable at the end of the nap.
     pub fn begin(&mut self) {
         let zero = libc::timespec {
             tv_sec: 0,
@@ -54,8 +54,8 @@ impl Nap {
                 tv_nsec: self.next_ns,
             },
         };
-        // SAFETY: the timer is ours, and the structure lives through the call. Setting it takes
-        // back an expiry that nobody has read, so that the next one is an edge.
+        // SAFETY: `self` owns the timer, and `spec` lives through the call. Arming clears an unread
+        // expiry, so the next expiry is a new edge.
         unsafe {
             libc::timerfd_settime(
                 self.timer.as_raw_fd(),

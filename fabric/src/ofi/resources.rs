@@ -1,7 +1,7 @@
-//! The domain of a NIC, and memory that is sent from.
+//! The domain of a NIC, and the registrations of its send sources.
 //!
-//! Sources are registered once for all connections, where the provider wants that at all. A window
-//! is registered for its connection alone and kept by its endpoint: see the fabric's own page.
+//! All connections share the registration of a source, if the provider needs one. A window is
+//! registered for its connection alone, and its endpoint owns that registration.
 
 use std::{io, sync::Arc};
 
@@ -10,7 +10,7 @@ use ofi::{Domain, Mr};
 use super::{OfiDevice, OfiError};
 use crate::{Region, sources::Sources};
 
-/// See the module.
+/// Domain of one NIC, with the registrations of its send sources.
 #[derive(Debug)]
 pub struct OfiResources {
     device: Arc<OfiDevice>,
@@ -22,7 +22,7 @@ impl OfiResources {
     /// Opens the NIC's domain.
     ///
     /// # Errors
-    /// [`OfiError::Ofi`].
+    /// [`OfiError::Ofi`] if the provider refuses.
     pub fn new(device: Arc<OfiDevice>) -> Result<Arc<Self>, OfiError> {
         let domain = device.near().run(|| Domain::open(device.info()))?;
         Ok(Arc::new(OfiResources {
@@ -32,7 +32,7 @@ impl OfiResources {
         }))
     }
 
-    /// The NIC.
+    /// The NIC of this domain.
     pub fn device(&self) -> &Arc<OfiDevice> {
         &self.device
     }
@@ -44,7 +44,7 @@ impl OfiResources {
     /// Registers `region` as a send source, or returns the existing registration.
     ///
     /// # Errors
-    /// [`OfiError::Ofi`].
+    /// [`OfiError::Ofi`] if the registration fails.
     pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OfiError> {
         let near = self.device.near();
         self.sources.get(region, |part| {
@@ -52,10 +52,10 @@ impl OfiResources {
         })
     }
 
-    /// Keeps these sources known whether a connection is up or not.
+    /// Keeps these sources registered while no connection is up.
     ///
     /// # Errors
-    /// [`OfiError::Ofi`].
+    /// [`OfiError::Ofi`] if a registration fails.
     pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), OfiError> {
         for region in regions {
             self.sources.keep(self.source(region)?);
@@ -64,7 +64,7 @@ impl OfiResources {
     }
 }
 
-/// A key that nobody can guess, for providers that leave it to their users.
+/// Draws a key that a peer cannot guess, for providers that let their users choose keys.
 pub(super) fn random_key() -> Result<u64, OfiError> {
     let mut b = [0; 8];
     getrandom::fill(&mut b).map_err(|e| OfiError::System {

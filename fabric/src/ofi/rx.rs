@@ -1,4 +1,4 @@
-//! The receiving half: what has arrived becomes events.
+//! The receiving half: turns arrivals into events.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use crate::{
     parts::Parts,
 };
 
-/// Arrivals taken from under the lock at a time.
+/// Most arrivals taken per lock of the queue.
 const TAKE: usize = 32;
 
 pub(super) struct OfiRx {
@@ -26,11 +26,11 @@ pub(super) struct OfiRx {
     parts: Parts,
     cells: Option<Arc<Region>>,
     taken: VecDeque<Arrival>,
-    /// There where the provider has no descriptor.
+    /// Timer to sleep on; present if the provider has no wait descriptor.
     nap: Option<Nap>,
     fd: RawFd,
     keeps_order: bool,
-    /// Writes so many must have come before the goodbye holds.
+    /// Number of writes that must arrive before the goodbye takes effect.
     closes_at: Option<u32>,
     arrived: u64,
     done: bool,
@@ -70,7 +70,7 @@ impl OfiRx {
         })
     }
 
-    /// Takes what has arrived; looks once where nothing has.
+    /// Takes arrivals from the inbox; polls the provider once if the inbox is empty.
     fn take(&mut self) {
         let mut queue = self.shared.queue();
         if queue.inbox.is_empty() {
@@ -83,7 +83,7 @@ impl OfiRx {
         }
     }
 
-    /// What one arrival means, if it means anything to those above.
+    /// Decodes one arrival. Returns `None` for messages internal to the fabric.
     fn event(&mut self, arrival: Arrival) -> Result<Option<Event>, Broken> {
         let bits = arrival.data as u32;
         match Own::of(bits) {
@@ -92,7 +92,7 @@ impl OfiRx {
                 return self.closing();
             }
             Some(Own::Count(writes)) => return self.all_came(writes),
-            // Those were seen to where they arrived.
+            // `Shared::note` has handled these on arrival.
             Some(Own::Hello(_) | Own::Answer(_)) => return Ok(None),
             None => {}
         }
@@ -112,7 +112,7 @@ impl OfiRx {
         Ok(Some(event))
     }
 
-    /// How long the write was.
+    /// Decodes the length of a write.
     fn length(&self, bits: u32, arrival: Arrival) -> Result<(Imm, u32), Broken> {
         let imm = Imm::from_bits(bits & !IN_CELL);
         let long = |len: usize| Broken::BadFrame {
@@ -131,7 +131,7 @@ impl OfiRx {
         Ok((imm, len))
     }
 
-    /// A goodbye holds once everything before it has come.
+    /// Ends the connection once the goodbye and every write before it have arrived.
     fn closing(&self) -> Result<Option<Event>, Broken> {
         match self.closes_at {
             Some(writes) if self.keeps_order || self.arrived as u32 & VALUE_MASK == writes => {
@@ -141,7 +141,7 @@ impl OfiRx {
         }
     }
 
-    /// The peer says how many writes it has posted before this message.
+    /// Compares the peer's count of posted writes with the arrived ones; a difference is a loss.
     fn all_came(&self, writes: u32) -> Result<Option<Event>, Broken> {
         let came = self.arrived as u32 & VALUE_MASK;
         if !self.keeps_order || came == writes {
@@ -156,7 +156,7 @@ impl OfiRx {
     fn next_event(&mut self) -> Result<Option<Event>, Broken> {
         loop {
             if self.taken.is_empty() {
-                // Read before the queue: what came before the end is reported before the end.
+                // Load the cause before polling: earlier arrivals are reported first.
                 let broken = self.shared.broken().cloned();
                 self.take();
                 if self.taken.is_empty() {
@@ -185,10 +185,9 @@ impl OfiRx {
             return Armed::Ready;
         }
         let Some(nap) = &mut self.nap else {
-            // A layer that has heard of the peer's socket refuses to sleep until it looks at it,
-            // which it does every 10 ms alone. Whoever spins that long for each step of each
-            // connection has no time left on a busy machine: the next tick looks, and this thread
-            // sleeps until then.
+            // A layer with an event on the peer's socket refuses to sleep until its next 10 ms
+            // tick. Spinning that long per step and connection would starve a busy machine, so the
+            // thread sleeps during the warm-up and the next tick polls.
             let waits_for_a_tick = |queue: &mut Queue| {
                 !self.shared.is_warm() && self.shared.progress(queue) == 0 && !queue.waits()
             };
@@ -217,7 +216,7 @@ impl Rx for OfiRx {
                 }
                 Ok(None) => break,
                 Err(b) => {
-                    // The first cause stands, for both halves.
+                    // Both halves report the first cause.
                     self.shared.fail(b.clone());
                     self.done = true;
                     Event::Broken(self.shared.broken().cloned().unwrap_or(b))

@@ -1,5 +1,5 @@
-//! What the two halves of a connection have in common: the endpoint, what has come and gone, and
-//! why it broke.
+//! The state that both halves of a connection share: the endpoint, arrivals, sends in flight, and
+//! the cause of a failure.
 
 use std::{
     collections::VecDeque,
@@ -15,24 +15,24 @@ use ofi::{Completion, Endpoint, Failed, Outcome, Target, Write};
 use super::{OfiForm, OfiResources, Own, cfgs::EACH, shuffle::Shuffle};
 use crate::{Broken, nic::Cause};
 
-/// Reads of the queue of a connection that ends, at most: each takes several entries.
+/// Most polls of a closing connection's queue; each takes several entries.
 const LAST_READS: usize = 1024;
 
-/// What a write of the peer brought.
+/// A write that has arrived from the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub data: u64,
-    /// Its length as the provider has it.
+    /// Length in bytes as the provider reports it.
     pub len: usize,
 }
 
-/// Which sends and writes are over. A write takes its place in a ring, and up to [`EACH`] sends.
+/// Tracks completed sends and retired writes. A write has a ring entry and up to [`EACH`] sends.
 pub(super) struct Sends {
-    /// Sends of the write in each place that are not over.
+    /// Unfinished sends of each entry's write.
     left: Box<[AtomicU8]>,
     posted: AtomicU64,
     retired: AtomicU64,
-    /// Sends given to the provider, and those that are over.
+    /// Sends handed to the provider, and completed sends.
     handed: AtomicU64,
     over: AtomicU64,
 }
@@ -48,18 +48,18 @@ impl Sends {
         }
     }
 
-    /// Writes there is room for.
+    /// Number of entries: most writes in flight.
     pub fn depth(&self) -> usize {
         self.left.len()
     }
 
-    /// The place of the next write.
+    /// Entry of the next write.
     pub fn place(&self) -> usize {
         (self.posted() % self.left.len() as u64) as usize
     }
 
-    /// The next write has been made ready, with so many sends. Only the sending half calls it, and
-    /// only where there is room.
+    /// Begins the next write, with this number of sends. Only the sending half calls it, and only
+    /// while an entry is free.
     pub fn begin(&self, sends: u8) {
         self.left[self.place()].store(sends, Ordering::Relaxed);
         self.posted.fetch_add(1, Ordering::Release);
@@ -81,14 +81,14 @@ impl Sends {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Sends that the provider has and that are not over.
+    /// Sends that the provider has and has not completed.
     pub fn under_way(&self) -> u64 {
         let over = self.over();
         self.handed.load(Ordering::Acquire).saturating_sub(over)
     }
 
-    /// A send is over. Under the queue's lock. Writes retire in the order they were posted,
-    /// whatever the order of their sends.
+    /// Completes a send. The caller holds the queue's lock. Writes retire in the order of their
+    /// posts, whatever the order of their sends.
     fn end(&self, send: usize) {
         self.over.fetch_add(1, Ordering::AcqRel);
         let Some(left) = self.left.get(send / EACH) else {
@@ -107,26 +107,25 @@ impl Sends {
     }
 }
 
-/// What comes out of the provider, under a lock: reading it and noting what was read have to be
-/// one step, since either half may do both.
+/// Completions of the provider. One lock covers polling and recording, because both halves do both.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub inbox: VecDeque<Arrival>,
     shuffle: Option<Shuffle<Arrival>>,
-    /// Receives that are to be posted again.
+    /// Consumed receives to post again.
     again: Vec<usize>,
-    /// The peer's first message is to be answered.
+    /// The peer's first message is not yet answered.
     owes_answer: bool,
-    /// A goodbye has come: what fails from now on fails because of it.
+    /// A goodbye has arrived: later failures are its consequence.
     leaving: bool,
-    /// Looks so far, and completions read by them.
+    /// Polls so far, and completions read by them.
     pub progress: u64,
     pub cqes: u64,
     pub receives: u64,
 }
 
 impl Queue {
-    /// Whether there is something to report, or to do.
+    /// Whether there are arrivals to report or operations to retry.
     pub fn waits(&self) -> bool {
         let held = self.shuffle.as_ref().is_some_and(Shuffle::holds);
         !self.inbox.is_empty() || held || self.owes_answer || !self.again.is_empty()
@@ -134,15 +133,15 @@ impl Queue {
 }
 
 pub(super) struct Shared {
-    // Closed before anything that it works with.
+    // Drop order: the endpoint closes before the resources that it uses.
     pub endpoint: Endpoint,
     queue: Mutex<Queue>,
     pub sends: Sends,
-    /// Where the peer's slots and cells are.
+    /// Regions of the peer's slots and cells.
     pub slots: Target,
     pub cells: Option<Target>,
     pub form: OfiForm,
-    /// Bytes of the first message: its length has to come through.
+    /// Length of the first message in bytes; the peer's completion must report it.
     hello: u32,
     /// A message has crossed in both directions.
     warm: AtomicBool,
@@ -184,7 +183,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue, unless the other half has it: then that lets the provider work.
+    /// The queue, unless the other half has locked it; then that half polls the provider.
     pub fn queue_if_free(&self) -> Option<MutexGuard<'_, Queue>> {
         self.queue.try_lock().ok()
     }
@@ -193,21 +192,21 @@ impl Shared {
         self.warm.load(Ordering::Acquire)
     }
 
-    /// Breaks the connection: the first cause stands. Nothing is asked of the provider any more, so
-    /// that what a connection brings that it makes again by itself is never seen.
+    /// Breaks the connection; the first cause stays. The provider is polled no more, so arrivals of
+    /// a silently reconnected socket are never read.
     pub fn fail(&self, cause: impl Into<Broken>) {
         self.cause.fail(cause.into(), || {});
     }
 
-    /// Why it broke, if it did.
+    /// The cause of the failure; `None` while the connection is up.
     pub fn broken(&self) -> Option<&Broken> {
         self.cause.get()
     }
 
-    /// Lets the provider work, and notes what has completed. Returns how much that was.
+    /// Polls the provider and records its completions. Returns their number.
     pub fn progress(&self, queue: &mut Queue) -> usize {
         if self.broken().is_some() {
-            // What came before it was held back for a trial alone.
+            // Release arrivals from before the failure; only the shuffle of a test holds any.
             if let Some(shuffle) = &mut queue.shuffle {
                 shuffle.through(&mut queue.inbox);
             }
@@ -267,7 +266,7 @@ impl Shared {
         }
     }
 
-    /// The first message shows whether the provider tells how long a write was.
+    /// Verifies with the first message that the provider reports the length of a write.
     fn check_length(&self, bytes: u32, len: usize) {
         if self.form == OfiForm::Completion && bytes as usize != len {
             let provider = self.resources.device().info().provider();
@@ -295,17 +294,17 @@ impl Shared {
         }
     }
 
-    /// Sends the first message. True once the provider has taken it.
+    /// Sends the first message. Returns true once the provider has taken it.
     pub fn say_hello(&self) -> bool {
         self.say(Own::Hello(self.hello), EACH * self.sends.depth() + 2)
     }
 
-    /// Sends the goodbye, likewise.
+    /// Sends the goodbye. Returns true once the provider has taken it.
     pub fn say_goodbye(&self, writes: u64) -> bool {
         self.say(Own::Close(writes as u32), EACH * self.sends.depth())
     }
 
-    /// A send of nothing to the peer's slots.
+    /// An empty send to the peer's slots.
     pub fn bare(&self, send: usize, data: Option<u64>) -> Write {
         Write {
             send,
@@ -324,7 +323,7 @@ impl Shared {
         };
         let mut write = self.bare(send, Some(own.bits().into()));
         write.len = len;
-        // Before the provider has it: it may be over at once, by the other half's look.
+        // Counted after the hand-over: a completion may come first, and `under_way` saturates at 0.
         match self.endpoint.write(&write) {
             Ok(()) => {
                 self.sends.handed();
@@ -340,9 +339,9 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// `ofi_rxm` over queue pairs first frees a connection and then reads what its queue
-    /// still holds, posting receives again to what it has freed. So the queue is left empty. Over
-    /// sockets it holds nothing of the kind, and reading would bring more in.
+    /// Drains the queue of `ofi_rxm` over queue pairs: closing frees the connection, then reads its
+    /// queue and posts receives to the freed connection. Over sockets its queue needs no drain, and
+    /// polling would bring new arrivals.
     fn drop(&mut self) {
         if self.resources.device().empties_its_queue() {
             for _ in 0..LAST_READS {
@@ -379,7 +378,7 @@ mod tests {
         assert_eq!(s.retired(), 2);
         s.end(5);
         assert_eq!((s.retired(), s.posted()), (3, 3));
-        // The goodbye is no write.
+        // The goodbye has no entry in the ring.
         s.end(8);
         assert_eq!(s.retired(), 3);
     }

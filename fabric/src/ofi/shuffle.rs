@@ -1,12 +1,12 @@
-//! For tests: arrivals of any provider in any order that a network may choose. What has arrived is
-//! held back and handed on at random; nothing stays for longer than until nothing more comes.
+//! Random reordering of arrivals, for tests: holds arrivals back and releases them in random order.
+//! It holds none back once no new ones arrive.
 
 use std::collections::VecDeque;
 
-/// Arrivals held back at most.
+/// Most arrivals held back.
 const HELD: usize = 64;
 
-/// See the module.
+/// Arrivals held back, and the state of a xorshift generator.
 #[derive(Debug)]
 pub(super) struct Shuffle<T> {
     state: u64,
@@ -14,7 +14,7 @@ pub(super) struct Shuffle<T> {
 }
 
 impl<T> Shuffle<T> {
-    /// The same seed chooses alike.
+    /// The same seed gives the same order.
     pub fn new(seed: u64) -> Self {
         Shuffle {
             state: seed | 1,
@@ -29,13 +29,13 @@ impl<T> Shuffle<T> {
         (self.state >> 11) as usize % n
     }
 
-    /// Whether something waits.
+    /// Whether any arrival is held back.
     pub fn holds(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Takes what has come, and hands on some of what is held: all of it, in any order, where
-    /// nothing has come.
+    /// Takes all arrivals of `inbox` and releases some held ones into it, in random order. An empty
+    /// inbox releases all.
     pub fn through(&mut self, inbox: &mut VecDeque<T>) {
         let came = inbox.len();
         self.held.extend(inbox.drain(..));

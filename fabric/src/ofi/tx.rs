@@ -1,4 +1,4 @@
-//! The sending half: writes become sends, which go to the provider in one burst.
+//! The sending half: turns writes into sends and hands them to the provider in one burst.
 
 use std::{
     collections::VecDeque,
@@ -16,10 +16,10 @@ use crate::{
     nic::{CELL_BYTES, Descriptor, IN_CELL},
 };
 
-/// Memory of the fabric's own that is sent from: small payloads, and what goes into cells.
+/// Registered staging memory: copies of small payloads, and the contents of cells.
 ///
 /// ```text
-///   place of a write:  [ small payload, padded to 16 | 16 bytes for the cell ]
+///   entry of a write:  [ small payload, padded to 16 | 16 bytes for the cell ]
 /// ```
 #[derive(Debug)]
 pub(super) struct Staging {
@@ -54,10 +54,10 @@ pub(super) struct OfiTx {
     shared: Arc<Shared>,
     endpoint: Endpoint,
     staging: Staging,
-    /// Sends that the provider has not been given yet.
+    /// Sends that are not yet handed to the provider.
     waiting: VecDeque<Write>,
     linger: Duration,
-    /// Whether bytes move only in calls, and whether the provider makes connections again.
+    /// `moves_in_calls`: bytes move only during calls. `remakes`: the provider reconnects silently.
     moves_in_calls: bool,
     remakes: bool,
     counts_writes: bool,
@@ -93,12 +93,12 @@ impl OfiTx {
         self.shared.broken().map_or(Ok(()), |b| Err(b.clone()))
     }
 
-    /// A send that carries nothing but its data.
+    /// An empty send with `data`.
     fn bare(&self, send: usize, data: u64) -> Write {
         self.shared.bare(send, Some(data))
     }
 
-    /// Where a payload is sent from: its source, or a copy where it is small.
+    /// Source and offset of a payload; a small one is first copied into the staging memory.
     fn local(&mut self, post: &Post, place: usize) -> (usize, usize) {
         let len = post.len as usize;
         if len > self.staging.inline_bytes {
@@ -106,9 +106,9 @@ impl OfiTx {
         }
         let source = &self.endpoint.sources[usize::from(post.source.0)];
         let offset = self.staging.payload(place);
-        // SAFETY: the poster leaves its bytes alone until `post` returns (the contract), and
-        // `check` found them inside; this place of the staging memory is free until its write has
-        // retired.
+        // SAFETY: the poster leaves its bytes unchanged until `post` returns (the contract of
+        // `Tx`), and `check` found them in bounds. `room` is not 0, so the previous write of this
+        // staging entry has retired.
         unsafe {
             if let Ok(bytes) = source.bytes(post.offset, len) {
                 let _ = self.staging.region.store(offset, bytes);
@@ -118,7 +118,7 @@ impl OfiTx {
         (0, offset)
     }
 
-    /// Queues the sends of a write of `post.len` bytes, and says how many they are.
+    /// Queues the sends of a write. Returns their number.
     fn push(&mut self, post: &Post, place: usize) -> u8 {
         let (imm, len) = (post.imm.bits(), post.len as usize);
         let (first, second) = (EACH * place, EACH * place + 1);
@@ -153,7 +153,7 @@ impl OfiTx {
         EACH as u8
     }
 
-    /// What goes into the cell beside a slot: length and use count.
+    /// Builds the send of a descriptor into the cell beside a slot.
     fn cell(&self, post: &Post, place: usize, cells: Target) -> Write {
         let descriptor = Descriptor {
             len: post.len,
@@ -161,7 +161,7 @@ impl OfiTx {
             at: post.at,
         };
         let offset = self.staging.cell(place);
-        // SAFETY: as in `local`.
+        // SAFETY: the previous write of this staging entry has retired, as in `local`.
         let _ = unsafe { self.staging.region.store(offset, &descriptor.encode()) };
         let at = u64::from(post.imm.slot()) * CELL_BYTES as u64;
         let data = u64::from(post.imm.bits() | IN_CELL);
@@ -171,14 +171,14 @@ impl OfiTx {
         write
     }
 
-    /// Lets the provider work, unless the other half is at it.
+    /// Polls the provider, unless the receiving half is polling it.
     fn progress(&self) {
         if let Some(mut queue) = self.shared.queue_if_free() {
             self.shared.progress(&mut queue);
         }
     }
 
-    /// Gives the provider what waits, for as long as it takes it.
+    /// Hands waiting sends to the provider until it has no more room.
     fn hand_over(&mut self) -> Result<(), Broken> {
         let before = self.counts.work_requests;
         let mut again = false;
@@ -191,8 +191,8 @@ impl OfiTx {
                     again = false;
                 }
                 Err(e) if e.is_again() && !again => {
-                    // Nothing is under way and there is no room: the way to the peer is gone, and
-                    // is being made again with nobody asking what was on it.
+                    // No room, yet nothing in flight: the provider lost its socket and reconnects
+                    // without reporting the lost writes.
                     let idle = self.shared.sends.under_way() == 0;
                     if idle && self.remakes && self.shared.is_warm() {
                         let name = self.shared.resources.device().name();
@@ -309,7 +309,7 @@ impl Tx for OfiTx {
 
 impl Drop for OfiTx {
     fn drop(&mut self) {
-        // Over already, but where a connection is dropped that never came up.
+        // `finish` has returned true already, except where the connection never came up.
         while !self.finish() {
             thread::yield_now();
         }

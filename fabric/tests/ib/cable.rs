@@ -1,4 +1,4 @@
-//! The guest's cable, disturbed or pulled, and as it was again on drop.
+//! Disturbs or pulls the guest's cable, and restores it on drop.
 
 use std::{process::Command, sync::Mutex, time::Duration};
 
@@ -11,7 +11,7 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(status.is_ok_and(|s| s.success()), "{program} {arguments:?}");
 }
 
-/// The cable is out until this is dropped.
+/// Keeps the cable unplugged until it is dropped.
 pub struct Pulled;
 
 impl Pulled {
@@ -24,20 +24,20 @@ impl Pulled {
 impl Drop for Pulled {
     fn drop(&mut self) {
         run("ip", &["link", "set", "va", "up"]);
-        // The interface's route went with it.
+        // Taking the interface down removed its route.
         let route = "route replace 10.9.1.2/32 dev va src 10.9.1.1 table 101";
         run("ip", &route.split(' ').collect::<Vec<_>>());
     }
 }
 
-/// The fabric over a link that netem disturbs, both ways.
+/// The fabric over a link that netem disturbs in both directions.
 pub struct Disturbed(pub &'static [&'static str], pub Change);
 
-/// What netem does to the link now.
+/// The current arguments of netem.
 static NOW: Mutex<&[&str]> = Mutex::new(&[]);
 
 impl Disturbed {
-    /// Nothing disturbs the link, whatever the test before this one left.
+    /// Removes the disturbance that an earlier test may have left.
     pub fn no_more() {
         Disturbed(&[], |_| {}).disturb();
     }

@@ -1,4 +1,4 @@
-//! What is counted and what breaks, on real devices and on the in-process provider alike.
+//! Tests of counters and failures, for real devices and the in-process provider.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use fabric::{
 
 use super::rig::{Pair, alone, endpoint, next_broken, post, until};
 
-/// What `offline` sends: about 150 MB.
+/// Number of samples that `offline` sends: about 150 MB.
 const SAMPLES: usize = 1024;
 
-/// Offline: bursts of 64 samples of 150,528 bytes, drawn from what is free, answered with 24 bytes
-/// each.
+/// Offline traffic: bursts of 64 samples of 150,528 bytes in free slots, each answered with 24
+/// bytes.
 fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
     const STRIDE: usize = 150_528;
     let (slots, samples) = (128, SAMPLES);
     let pair = Pair::open(|wishes| {
         wishes.split_above = split_above;
-        // An emulated machine may stand still for longer than retries last by default.
+        // An emulated machine may stall for longer than the default retries last.
         wishes.timeout = 18;
     });
     let mut requests = endpoint(slots, 64, 4096);
@@ -79,7 +79,7 @@ fn offline(split_above: Option<u32>) -> (FabricCounts, FabricCounts) {
         (samples, samples),
         "answers ride inline"
     );
-    // Work requests, completions, sends and slots reconcile: the goodbye is the one request more.
+    // Work requests, completions, sends and slots reconcile; the goodbye is one request more.
     let each = if split_above.is_some() { 2 } else { 1 };
     assert_eq!(out.work_requests, each * samples + 1);
     assert_eq!(out.retired, out.work_requests);
@@ -111,7 +111,7 @@ pub fn two_work_requests_carry_a_split_sample() {
     assert_eq!(got.bytes, SAMPLES as u64 * 150_528);
 }
 
-/// The rail sleeps and is woken, many times; under load an event stands for many completions.
+/// The receiver sleeps and is woken many times; under load, one event covers many completions.
 pub fn one_event_stands_for_a_burst() {
     let _alone = alone();
     let (slots, bursts) = (64u16, 50u64);
@@ -139,12 +139,12 @@ pub fn one_event_stands_for_a_burst() {
         });
     }
     let counts = b.rx.counts();
-    // A poll may be quicker than the event of what it finds.
+    // A poll may precede the event of the completions that it finds.
     assert!(counts.cq_events >= bursts / 2, "it did sleep: {counts:?}");
     assert!(counts.cq_events * 16 <= counts.cqes, "{counts:?}");
 }
 
-/// Uses every slot so often; with more than 32,768 rounds the use counts begin again.
+/// Uses every slot `rounds` times; above 32,768 rounds the use counts wrap.
 pub fn use_every_slot(pair: &Pair, rounds: u64) {
     const SLOTS: usize = 8192;
     let (ea, eb) = (endpoint(SLOTS, 64, SLOTS), endpoint(SLOTS, 64, SLOTS));
@@ -284,8 +284,8 @@ pub fn control_messages_have_receives_of_their_own() {
     }
 }
 
-/// As many receives as a configuration allows at least, ten times as many parts, and a receiver
-/// that does not look for a while: nothing is lost, and nothing breaks.
+/// With the fewest receives that a configuration permits, ten times as many parts and a receiver
+/// that pauses, no part is lost and the connection stays up.
 pub fn parts_that_find_no_receive_wait_for_one() {
     const LEN: usize = 16;
     let _alone = alone();
@@ -332,7 +332,7 @@ pub fn parts_that_find_no_receive_wait_for_one() {
     assert!(!e[1].window.grants().is_open(2));
 }
 
-/// Makes a test of each case; attributes go to each.
+/// Makes a test of each case, with these attributes.
 macro_rules! common_cases {
     ($($attributes:tt)*) => {
         cases!([$($attributes)*]

@@ -1,4 +1,4 @@
-//! Two devices, which the test binary above names, and links between them.
+//! Links between two devices, which the including test binary names.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,10 +17,10 @@ use super::devices;
 mod nic;
 pub use nic::*;
 
-/// What a test changes in the configuration of both NICs.
+/// Changes the configuration of both NICs.
 pub type Change = fn(&mut IbWishes);
 
-/// Two devices, opened for this test alone, so that tests share neither events nor counts.
+/// Two devices, opened for one test, so that tests share neither events nor counters.
 pub struct Pair {
     pub wishes: [IbWishes; 2],
     pub resources: [Arc<IbResources>; 2],
@@ -57,7 +57,7 @@ impl Pair {
         let slots = a.window.slots().max(b.window.slots());
         let (ha, hb) = (self.prepare(0, a, slots), self.prepare(1, b, slots));
         let (mut ea, mut eb) = (ha.end(), hb.end());
-        // Some cases have a sender that believes in more than there is.
+        // Some cases have a sender that assumes a larger window than the peer has.
         for e in [&mut ea, &mut eb] {
             e.slots.length = 1 << 30;
             e.cells.length = 1 << 30;
@@ -67,7 +67,7 @@ impl Pair {
     }
 }
 
-/// The fabric, for the conformance suite.
+/// The fabric under the conformance suite.
 pub struct Ib(pub Change);
 
 impl conformance::Fabric for Ib {
@@ -88,7 +88,7 @@ impl conformance::Fabric for Ib {
     }
 }
 
-/// One test at a time: some count what a shared device does, some pull its cable.
+/// Serialises tests: some count the events of a shared device, some pull its cable.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Ends and writes for the tests of the fabrics of NICs.
+//! Endpoints and writes for the tests of the NIC fabrics.
 
 use std::{
     sync::Arc,
@@ -7,7 +7,7 @@ use std::{
 
 use fabric::{Endpoint, Grants, Imm, Post, Region, SourceId, Window, wire::Stream};
 
-/// Longer than anything here takes, even in an emulated machine.
+/// Deadline that no test reaches, even in an emulated machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn endpoint(slots: usize, stride: usize, send_depth: usize) -> Endpoint {

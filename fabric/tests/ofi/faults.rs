@@ -1,4 +1,4 @@
-//! What goes wrong: a peer that writes on, sockets that are cut, ends that do not fit.
+//! Faults: a peer that continues to write, cut sockets, ends that do not fit.
 
 use std::{
     os::fd::{FromRawFd, OwnedFd},
@@ -29,7 +29,7 @@ fn nothing_of_a_peer_that_was_given_up_lands_over_net() {
     a_late_writer(Provider::new("net"), 32 << 20, 1);
 }
 
-/// Sockets of this process that are connected to this port.
+/// Sockets of this process that are connected to `port`.
 fn sockets_to(port: u16) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")
@@ -39,9 +39,9 @@ fn sockets_to(port: u16) -> Vec<i32> {
         let fd: i32 = entry.file_name().to_string_lossy().parse().unwrap_or(-1);
         let mut address = std::mem::MaybeUninit::<libc::sockaddr_in>::zeroed();
         let mut len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-        // SAFETY: the call writes as much as there is room for, at most.
+        // SAFETY: the call writes at most `len` bytes, the size of `address`.
         let code = unsafe { libc::getpeername(fd, address.as_mut_ptr().cast(), &raw mut len) };
-        // SAFETY: written by the call, or zeroes.
+        // SAFETY: zeroes are a valid address, and the call may have overwritten them.
         let address = unsafe { address.assume_init() };
         let inet = i32::from(address.sin_family) == libc::AF_INET;
         if code == 0 && inet && u16::from_be(address.sin_port) == port {
@@ -51,13 +51,13 @@ fn sockets_to(port: u16) -> Vec<i32> {
     found
 }
 
-/// Ends every connection to this port: other tests of this process have theirs.
+/// Shuts down every socket to `port`; other tests of this process use other ports.
 fn cut(port: u16) {
     let sockets = sockets_to(port);
     assert!(!sockets.is_empty(), "nothing is connected to port {port}");
     for fd in sockets {
-        // SAFETY: the descriptor is the provider's, and open; a duplicate is shut down and closed,
-        // the provider's own stays open.
+        // SAFETY: the descriptor is open and belongs to the provider. This closes only a duplicate;
+        // the provider's descriptor stays open.
         unsafe {
             let copy = OwnedFd::from_raw_fd(libc::dup(fd));
             libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(&copy), libc::SHUT_RDWR);
@@ -65,8 +65,8 @@ fn cut(port: u16) {
     }
 }
 
-/// A provider that makes its own connection again must not hide what was lost with the old one: the
-/// sender of the next write hears of it, or the receiver of the next echo.
+/// A provider's silent reconnect must not hide lost writes: the sender of the next write detects
+/// the loss, or the receiver of the next echo.
 #[test]
 fn a_socket_that_is_cut_breaks_the_connection_and_is_not_made_again_in_silence() {
     let Some(provider) = here(RXM) else { return };
@@ -76,7 +76,7 @@ fn a_socket_that_is_cut_breaks_the_connection_and_is_not_made_again_in_silence()
     let (ea, eb) = (ha.end().clone(), hb.end().clone());
     let mut lb = hb.accept(&ea).expect("accepted");
     let mut la = super::rig::warm(ha.dial(&eb).expect("introduced"), &mut lb);
-    // A `sockaddr_in`: its family, then its port.
+    // The address is a `sockaddr_in`: the port follows the family.
     let port = u16::from_str_radix(&eb.address[4..8], 16).expect("a port");
     for slot in 0..64 {
         b.window.grants().open(slot).expect("closed");
@@ -114,7 +114,7 @@ fn a_socket_that_is_cut_breaks_the_connection_and_is_not_made_again_in_silence()
     assert!(broken.contains("tcp;ofi_rxm"), "{broken}");
 }
 
-/// Numbers of what came before an echo: one that was lost is found out.
+/// An echo carries the number of writes before it, which reveals a lost one.
 #[test]
 fn a_write_that_was_lost_is_found_out_by_the_next_echo() {
     let Some(provider) = here(Provider::new("net")) else {
@@ -122,7 +122,7 @@ fn a_write_that_was_lost_is_found_out_by_the_next_echo() {
     };
     let pair = provider.open();
     let (a, b) = (endpoint(4, 128, 8), endpoint(4, 128, 8));
-    // A write of which the receiver never hears: to another window of the same provider.
+    // Prepares both ends with the same provider.
     let (ha, hb) = (pair.prepare(0, &a), pair.prepare(1, &b));
     let (ea, eb) = (ha.end().clone(), hb.end().clone());
     let mut lb = hb.accept(&ea).expect("accepted");
@@ -135,7 +135,7 @@ fn a_write_that_was_lost_is_found_out_by_the_next_echo() {
     la.tx.post(&Post::control(Control::Echo(3))).expect("room");
     la.tx.flush().expect("alive");
     assert_eq!(next(&mut lb, &mut la), Event::Control(Control::Echo(3)));
-    // An end that claims more writes than it has posted stands for one whose writes were lost.
+    // A sender that claims more writes than it posted stands for one with lost writes.
     let claimed = Imm::from_bits(1 << 31 | 3 << 28 | 2);
     let lie = Post {
         imm: claimed,
@@ -147,8 +147,8 @@ fn a_write_that_was_lost_is_found_out_by_the_next_echo() {
     assert!(broken.contains("posted 2, and 1 arrived"), "{broken}");
 }
 
-/// A layer over sockets looks at a socket that comes in every 10 ms alone, and says until then that
-/// there is something to do. The thread that is to find it sleeps nevertheless.
+/// A layer over sockets accepts new sockets only every 10 ms, and reports work until then. The
+/// polling thread must sleep nevertheless.
 #[test]
 fn a_socket_that_comes_in_keeps_nobody_awake() {
     let Some(provider) = here(RXM) else { return };
@@ -167,7 +167,7 @@ fn a_socket_that_comes_in_keeps_nobody_awake() {
         }
         dialling.step().expect("on its way")
     });
-    // Those that led to something: a message there, its answer, and the answer's completion.
+    // Useful wake-ups: the message, its answer, and the answer's completion.
     assert!(awake < 20, "{awake} looks without a sleep");
 }
 
@@ -198,7 +198,7 @@ fn a_peer_that_never_answers_is_named_when_it_is_too_late() {
     let pair = provider.open();
     let e = endpoint(4, 64, 8);
     let a = pair.prepare(0, &e);
-    // Prepared, and gone again.
+    // This end is prepared and dropped at once.
     let end = pair.prepare(1, &e).end().clone();
     let mut dialling = a.dial(&end).expect("introduced");
     let mut text = None;
@@ -243,7 +243,7 @@ fn parts_without_order_are_refused_by_key() {
     println!("{text}");
 }
 
-/// It writes with data, and reads a peer's memory that is gone when it closes its endpoint second.
+/// `shm` crashes its process: it reads the memory of a peer that has closed its endpoint.
 #[test]
 fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
     if here(RXM).is_none() {
@@ -263,7 +263,7 @@ fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
     );
 }
 
-/// A connection of each kind can be dropped in any state.
+/// A connection can be dropped in any state.
 #[test]
 fn a_connection_that_never_came_up_leaves_nothing_behind() {
     let Some(provider) = here(RXM) else { return };

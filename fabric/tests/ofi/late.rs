@@ -1,4 +1,4 @@
-//! A peer that writes on after it was given up.
+//! A peer that continues to write after its connection was dropped.
 
 use fabric::{Endpoint, Event, Imm, Region};
 
@@ -6,7 +6,7 @@ use super::rig::{Provider, endpoint, next, post, until};
 
 const PAGE: usize = 4096;
 
-/// The provider, unless this machine has none.
+/// The provider; `None` if this machine does not have it.
 pub fn here(provider: Provider) -> Option<Provider> {
     match provider.is_absent() {
         None => Some(provider),
@@ -18,22 +18,22 @@ pub fn here(provider: Provider) -> Option<Provider> {
 }
 
 fn fill(region: &Region, byte: u8) {
-    // SAFETY: nobody writes it: no connection has it, or its connection is gone.
+    // SAFETY: no peer writes the region: it has no connection yet, or its connection is gone.
     let bytes = unsafe { region.bytes_mut(0, region.len()) };
     bytes.expect("in bounds").fill(byte);
 }
 
-/// Bytes at the front of the region that are so, to a page. (Byte by byte takes an emulated machine
-/// longer than the writes do.)
+/// Length of the region's front that holds `byte`, in whole pages. (On an emulated machine,
+/// checking each byte takes longer than the writes.)
 fn landed(region: &Region, byte: u8) -> usize {
-    // SAFETY: a glimpse of memory that a provider may write at this very time.
+    // SAFETY: a provider may write these bytes concurrently; the test reads single bytes of them.
     let bytes = unsafe { region.bytes(0, region.len()) }.expect("in bounds");
     let pages = bytes.iter().step_by(PAGE);
     pages.take_while(|b| **b == byte).count() * PAGE
 }
 
-/// A peer that was given up in the middle of its writes, and writes on: into slots that have a new
-/// epoch by then. So many writes of `stride` bytes that they take their time.
+/// Drops a connection amid the peer's writes, and reuses its slots for a new connection. Many
+/// writes of `stride` bytes make the writes last long enough.
 pub fn a_late_writer(provider: Provider, stride: usize, writes: u16) {
     let Some(provider) = here(provider) else {
         return;
@@ -61,7 +61,7 @@ pub fn a_late_writer(provider: Provider, stride: usize, writes: u16) {
     let begun = landed(b.window.region(), 7);
     assert!(begun < late, "too late to see anything");
     println!("{begun} of {late} bytes had landed");
-    // The same memory, of the next epoch, with a peer of its own.
+    // The same memory for a new connection with another peer.
     fill(b.window.region(), 0xee);
     b.window.grants().reset();
     b.window.grants().open(writes).expect("closed");
@@ -72,7 +72,7 @@ pub fn a_late_writer(provider: Provider, stride: usize, writes: u16) {
         ..again
     };
     let (mut lc, mut lb) = pair.link(&again, &b);
-    // The old peer writes on for as long as it can.
+    // The old peer continues to write as long as it can.
     let mut tries = 0;
     until("the late writer hears of it", || {
         tries += 1;
@@ -94,7 +94,7 @@ pub fn a_late_writer(provider: Provider, stride: usize, writes: u16) {
         matches!(event, Event::Arrived { len: 4096, .. }),
         "{event:?}"
     );
-    // SAFETY: both peers are done.
+    // SAFETY: both peers have finished writing.
     let bytes = unsafe { b.window.region().bytes(0, slots * stride) }.expect("in bounds");
     let strays = bytes[..late].chunks(PAGE).filter(|c| *c != [0xee; PAGE]);
     assert_eq!(strays.count(), 0, "pages of a peer that was given up");

@@ -1,6 +1,6 @@
-//! Two ends of a libfabric provider on this machine, and links between them.
+//! Links between two ends of a libfabric provider on this machine.
 
-// Each test file uses another part of this.
+// Each test binary uses only a part of this file.
 #![allow(dead_code)]
 
 use std::{
@@ -19,7 +19,7 @@ use ofi::{Error, Ofi};
 mod nic;
 pub use nic::*;
 
-/// A provider, a seed for arrivals in any order, and the addresses of the two ends.
+/// A provider, a seed for reordered arrivals, and the addresses of both ends.
 #[derive(Clone, Copy)]
 pub struct Provider {
     pub name: &'static str,
@@ -46,7 +46,7 @@ impl Provider {
         }
     }
 
-    /// Between two NICs.
+    /// A provider between two NICs.
     pub const fn between(name: &'static str, ends: [&'static str; 2]) -> Self {
         Provider {
             name,
@@ -64,7 +64,7 @@ impl Provider {
         }
     }
 
-    /// The device, or why it is not to be had: no library, or none of its providers.
+    /// The device, or the error if libfabric or the provider is missing.
     pub fn device(&self) -> Result<Arc<OfiDevice>, Error> {
         self.device_at(0)
     }
@@ -86,7 +86,7 @@ impl Provider {
         }
     }
 
-    /// Two NICs, opened for this test alone.
+    /// Opens two NICs for one test.
     pub fn open(&self) -> Pair {
         Pair {
             resources: [0, 1].map(|end| {
@@ -97,10 +97,10 @@ impl Provider {
     }
 }
 
-/// Payloads up to this length are copied when they are posted, as a NIC's entry has it by default.
+/// Payloads up to this many bytes are copied by `post`: the default of a NIC's entry.
 pub const INLINE_BYTES: u32 = 64;
 
-/// Both sides.
+/// The resources of both ends.
 pub struct Pair {
     pub resources: [Arc<OfiResources>; 2],
 }
@@ -116,7 +116,7 @@ impl Pair {
     pub fn link(&self, a: &Endpoint, b: &Endpoint) -> (Link, Link) {
         let (ha, hb) = (self.prepare(0, a), self.prepare(1, b));
         let (mut ea, mut eb) = (ha.end().clone(), hb.end().clone());
-        // Some cases have a sender that believes in more than there is.
+        // Some cases have a sender that assumes a larger window than the peer has.
         for e in [&mut ea, &mut eb] {
             e.slots.length = 1 << 30;
             if let Some(cells) = &mut e.cells {
@@ -129,7 +129,7 @@ impl Pair {
     }
 }
 
-/// Sees the first message through.
+/// Polls both ends until the first message is answered.
 pub fn warm(mut dialling: Dialling, other: &mut Link) -> Link {
     let end = Instant::now() + PATIENCE;
     while !dialling.step().expect("on its way") {
@@ -165,8 +165,8 @@ impl conformance::Fabric for Provider {
         false
     }
 
-    /// The provider `sockets` is a thread of its own, which takes its time, and `verbs` runs in an
-    /// emulated machine.
+    /// Fewer exchanges for `sockets`, which uses a slow progress thread, and for `verbs`, which
+    /// runs in an emulated machine.
     fn exchanges(&self) -> usize {
         match self.name {
             "sockets" => 100,
@@ -180,7 +180,7 @@ impl conformance::Fabric for Provider {
     }
 }
 
-/// The next event at `link`, while `other` works too.
+/// The next event of `link`, while `other` makes progress too.
 pub fn next(link: &mut Link, other: &mut Link) -> Event {
     let mut got = None;
     until("nothing came", || {

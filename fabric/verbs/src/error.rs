@@ -1,4 +1,4 @@
-//! What can go wrong, said so that the reader knows which verb, on what, and what to do next.
+//! Errors of libibverbs: each names the verb, its object and the remedy.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -8,126 +8,126 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The library is not on this machine.
+    /// libibverbs is not installed.
     #[error(
         "no libibverbs on this machine ({detail}): install it (Debian: libibverbs1 and \
          ibverbs-providers) or configure an address instead of a device"
     )]
     NoLibrary {
-        /// What the loader said.
+        /// Message of the dynamic loader.
         detail: String,
     },
-    /// A file by the right name is not libibverbs.
+    /// The file lacks a required function of libibverbs.
     #[error(
         "{library} has no function {symbol}: this is not a libibverbs that can be used \
          (rdma-core 30 is the oldest)"
     )]
     MissingSymbol {
-        /// The function that is missing.
+        /// The missing function.
         symbol: &'static str,
-        /// The file that was opened.
+        /// The loaded file.
         library: String,
     },
-    /// The library is there, but the kernel offers no device.
+    /// libibverbs is installed, but finds no device.
     #[error(
         "libibverbs is installed but finds no RDMA device{}: load the NIC's RDMA driver \
          (see `ls /sys/class/infiniband`) or configure an address instead of a device",
         detail_of(*errno)
     )]
     NoDevice {
-        /// The errno of `ibv_get_device_list`, 0 when the list was merely empty.
+        /// The errno of `ibv_get_device_list`; 0 if its list was empty.
         errno: i32,
     },
-    /// There are devices, but none of that name.
+    /// No device has the configured name.
     #[error("no RDMA device is called {name:?}; this machine has {}", present.join(", "))]
     UnknownDevice {
-        /// The name asked for.
+        /// The configured name.
         name: String,
-        /// The names there are.
+        /// Names of the present devices.
         present: Vec<String>,
     },
-    /// A verb, or a system call beside one, failed.
+    /// A verb or a related system call failed.
     #[error("{verb}: {} while {doing}{}", Errno(*errno), hint(verb, *errno))]
     Verb {
         /// The verb by its libibverbs name.
         verb: &'static str,
-        /// The errno it gave.
+        /// The errno that it returned.
         errno: i32,
-        /// What was being done, with names and numbers.
+        /// The operation, with names and numbers.
         doing: String,
     },
-    /// A value beyond what the device can do.
+    /// A size above one of the device's limits.
     #[error("{what} of {asked} exceeds {device}'s limit of {limit} ({name})")]
     Limit {
-        /// What was asked for, such as "a send queue".
+        /// The limited object, such as "a send queue".
         what: &'static str,
-        /// How much of it.
+        /// The requested size.
         asked: u64,
-        /// How much the device has.
+        /// The device's limit.
         limit: u64,
-        /// The limit by its libibverbs name.
+        /// The limit's name in libibverbs.
         name: &'static str,
         /// The device.
         device: String,
     },
-    /// A value that no device takes.
+    /// A value that no device accepts.
     #[error("{field} is {value}, but must be {allowed}")]
     Value {
-        /// The field by its libibverbs name.
+        /// Name of the field in libibverbs.
         field: &'static str,
-        /// The value given.
+        /// The given value.
         value: u64,
-        /// What is allowed.
+        /// The valid values.
         allowed: &'static str,
     },
-    /// Two objects that must be on one device are not.
+    /// Two objects of different devices that must be of one device.
     #[error(
         "{what} is on {one}, but what it is to work with is on {other}: \
          both must be of one opened device"
     )]
     Mismatch {
-        /// Which object, such as "the completion queue".
+        /// The object of the wrong device, such as "the completion queue".
         what: &'static str,
-        /// The device that it is on.
+        /// The object's device.
         one: String,
-        /// The device that it should be on.
+        /// The required device.
         other: String,
     },
-    /// The library or the device lacks something.
+    /// An operation that the library or the device does not support.
     #[error("{what} is not supported by {by}")]
     Unsupported {
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
-        /// Who lacks it.
+        /// The library or device that does not support it.
         by: String,
     },
-    /// No GID entry can be used.
+    /// The port has no usable GID.
     #[error("{device} port {port} has no usable GID: {why}")]
     NoGid {
         /// The device.
         device: String,
         /// The port.
         port: u8,
-        /// Why none will do, and what to do about it.
+        /// Why no GID is usable, and the remedy.
         why: String,
     },
-    /// A range outside a memory region.
+    /// A range that exceeds its memory region.
     #[error(
         "bytes {offset}..{} are outside a memory region of {length} bytes",
         offset.saturating_add(*asked)
     )]
     OutOfRegion {
-        /// Where the range begins.
+        /// Offset of the range in bytes.
         offset: usize,
-        /// How long it is.
+        /// Length of the range in bytes.
         asked: usize,
-        /// How long the region is.
+        /// Length of the region in bytes.
         length: usize,
     },
 }
 
 impl Error {
-    /// A failed verb, with what it returned. `doing` runs after the errno has been taken.
+    /// The error of a verb with its result. `doing` runs after `errno` is read.
     pub(crate) fn verb(
         verb: &'static str,
         returned: c_int,
@@ -141,7 +141,7 @@ impl Error {
         }
     }
 
-    /// A failed verb that left its errno in `errno`. `doing` runs after the errno has been taken.
+    /// The error of a verb that reports in `errno`. `doing` runs after `errno` is read.
     pub(crate) fn verb_errno(verb: &'static str, doing: impl FnOnce() -> String) -> Self {
         let errno = last_errno();
         Self::Verb {
@@ -152,7 +152,7 @@ impl Error {
     }
 }
 
-/// The error of a post: on the hot path, so without any text of its own until it is shown.
+/// The error of a post. It holds numbers only, for the hot path; `Display` formats them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{verb}: {} after {posted} of {} work requests{}",
@@ -161,16 +161,16 @@ impl Error {
 pub struct PostError {
     /// The verb by its libibverbs name.
     pub verb: &'static str,
-    /// The errno it gave.
+    /// The errno that it returned.
     pub errno: i32,
-    /// Work requests that the device took: they will complete.
+    /// Work requests that the device took; they will complete.
     pub posted: usize,
-    /// Work requests that it did not take: they are still in the chain, in order.
+    /// Refused work requests; they stay in the chain, in order.
     pub left: usize,
 }
 
 impl PostError {
-    /// Whether the queue was full: retire completions, then post the rest of the chain again.
+    /// Whether the queue was full. Then retire completions and post the chain again.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.errno == libc::ENOMEM || self.errno == libc::EAGAIN
@@ -183,22 +183,22 @@ impl PostError {
 pub struct CqError {
     /// The verb by its libibverbs name.
     pub verb: &'static str,
-    /// The errno it gave.
+    /// The errno that it returned.
     pub errno: i32,
 }
 
-/// Shows an errno as its text and number.
+/// Displays an errno as its text and number.
 struct Errno(i32);
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // std's text ends in "(os error N)", which names the number too.
+        // The text of std ends in "(os error N)", so it includes the number.
         write!(f, "{}", io::Error::from_raw_os_error(self.0))
     }
 }
 
-/// The errno that a verb's result stands for. Some providers return -errno, some -1 with errno set;
-/// otherwise the sign carries no meaning of its own.
+/// The errno of a verb's result. Some providers return -errno, some errno, some -1 with `errno`
+/// set.
 pub(crate) fn errno_of(returned: c_int) -> i32 {
     if returned == -1 {
         last_errno()
@@ -220,7 +220,7 @@ fn detail_of(errno: i32) -> String {
     }
 }
 
-/// What to do about the failures that everybody meets once.
+/// The remedy for common failures.
 fn hint(verb: &str, errno: i32) -> &'static str {
     match (verb, errno) {
         ("ibv_reg_mr" | "ibv_create_cq" | "ibv_create_qp", libc::ENOMEM) => {

@@ -1,23 +1,21 @@
-//! libibverbs, found at run time.
+//! Bindings to libibverbs, loaded at run time.
 //!
-//! Nothing is linked: a program with this crate starts on a machine that has no RDMA library, and
-//! says so only when a device is asked for. Two layers, kept apart:
+//! A program with this crate links no RDMA library. It starts on a machine without libibverbs, and
+//! fails only when it opens a device. The crate has two layers:
 //!
-//! * [`raw`] - the ABI: structures, constants, a table of functions, in libibverbs' own names
-//! * [`safe`] - what the rest of the project uses: [`Verbs`] -> [`Context`] -> [`Pd`], [`Mr`],
-//!   [`Cq`], [`Qp`]. Each object keeps alive what it stands on, so nothing can be destroyed under
-//!   its user
+//! * [`raw`] - the ABI: structures, constants and a table of functions, named as in libibverbs
+//! * [`safe`] - the safe interface: [`Verbs`] -> [`Context`] -> [`Pd`], [`Mr`], [`Cq`], [`Qp`].
+//!   Each object keeps its dependencies alive, so none is destroyed while in use
 //!
-//! `stub` (behind the feature of that name) is a provider inside the process: two devices whose
-//! queue pairs reach each other by memcpy, for tests and for the cost of the software path without
-//! a NIC.
+//! `stub` (behind the feature of that name) is an in-process provider: four devices whose queue
+//! pairs copy with memcpy. Tests use it, and measurements of the software path without a NIC.
 //!
-//! # What is safe here, and what is promised by whom
+//! # Safety
 //!
-//! A NIC writes into registered memory whenever the peer pleases, outside of any borrow. So a
-//! region never hands out a Rust reference: [`Mr`] gives addresses, copies, and slices as (address,
-//! length, key) for work requests, and the owner of the memory promises ([`Memory`]'s contract)
-//! that it stays mapped for as long as it is registered.
+//! A NIC writes into registered memory at any time, outside of any borrow. So [`Mr`] never returns
+//! a Rust reference: it returns addresses, and slices of (address, length, key) for work requests.
+//! The owner of the memory guarantees by [`Memory`]'s contract that it stays mapped while it is
+//! registered.
 
 pub mod raw;
 pub mod safe;

@@ -1,7 +1,7 @@
-//! Compares every declaration of `verbs::raw` with the real C header: sizes, alignments, offsets
-//! and constants.
+//! Compares every declaration of `verbs::raw` with the C header: sizes, alignments, offsets and
+//! constants.
 //!
-//! Needs a C compiler and libibverbs-dev; without them it says so and passes.
+//! Needs a C compiler and libibverbs-dev; without them it prints that it is skipped, and passes.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod c_layout;
@@ -10,7 +10,7 @@ use c_layout::Expectations;
 use std::mem::offset_of;
 use verbs::raw;
 
-/// Offsets in structures that have no name in C.
+/// Offsets inside structures that have no name in C.
 const NESTED: &[(&str, usize)] = &[
     (
         "offsetof(struct ibv_send_wr, wr.rdma.rkey)",
@@ -30,7 +30,7 @@ fn expectations() -> Expectations {
     let constants = raw::CONSTANTS.iter().map(|(c, n)| (*c, u64::from(*n)));
     let layouts = raw::LAYOUTS.iter().chain(NESTED);
     let layouts = layouts.map(|(c, n)| (*c, *n as u64));
-    // The enumerators are negative nowhere, so that they compare as plain numbers.
+    // No enumerator is negative, so unsigned comparison is exact.
     let all = layouts.chain(constants);
     all.map(|(c, n)| (c.to_owned(), n)).collect()
 }

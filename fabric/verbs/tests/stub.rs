@@ -1,5 +1,4 @@
-//! The same tests on the in-process provider, which shows that it keeps the contract that real
-//! devices keep.
+//! Runs the shared cases on the in-process provider: it fulfils the same contract as real devices.
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 #[macro_use]

@@ -1,12 +1,12 @@
-//! What limited a run: a plain function of its record.
+//! Finds the limit of a run: a pure function of its record.
 //!
-//! "Limited" differs by scenario. *Server* has an aim: where the scheduled rate came back and
-//! LoadGen's percentile kept its bound with a fifth to spare, nothing limited it. *Offline*
-//! measures a rate, *SingleStream* and *MultiStream* a latency: something always sets those.
+//! The meaning of "limited" depends on the scenario. *Server* has an aim: if the scheduled rate was
+//! completed and LoadGen's percentile used at most four fifths of its bound, nothing limited the
+//! run. *Offline* measures a rate, *SingleStream* and *MultiStream* a latency: both have a limit.
 //!
-//! The rules compare shares and ratios, so they hold on slow and busy machines. They stand in the
-//! order of [`Cause`]: an earlier cause has the later ones as consequences.
-//! Threads that wait for cores make an engine look busy; a full link fills all slots.
+//! The rules compare shares and ratios, so they hold on slow and busy machines. They follow the
+//! order of [`Cause`], where earlier causes entail later ones: waits for cores make an engine look
+//! busy, and a full link fills all slots.
 
 use record::{
     AcceleratorRecord, Cause, Finding, ISSUE, Limits, LoadgenView, LossRecord, Mode, NIC, NodeUse,
@@ -16,37 +16,37 @@ use record::{
 use super::{line, turn};
 use crate::text;
 
-/// A share from which on an engine, a slot or a link is in use all the time.
+/// Least share of time at which an engine, a slot or a link counts as always in use.
 const BUSY: f64 = 0.85;
-/// The same of NIC threads and cores, which are shared by more.
+/// Least share of time at which NIC threads and cores, which are shared more, count as always busy.
 const ALWAYS: f64 = 0.9;
-/// A share of its time in which a thread that is not the limit may be at work.
+/// Share of time below which a thread is not the limit; least share of full slots or batches.
 const EASY: f64 = 0.7;
-/// A share that is the largest part.
+/// Least share that counts as the largest part.
 const MOST: f64 = 0.5;
-/// Of the time in which threads want to run: the wait for a core that makes them late.
+/// Least share of runnable time spent waiting for a core that makes threads late.
 const WAITING: f64 = 0.25;
-/// Of the run: a wait for cores that is too short to matter.
+/// Share of the run below which waiting for cores does not matter.
 const LITTLE: f64 = 0.1;
-/// Of the scheduled rate, what must come back for it to have been reached.
+/// Least share of the scheduled rate that counts as reached.
 const REACHED: f64 = 0.95;
-/// Of LoadGen's bound, what may be used with room left.
+/// Largest share of LoadGen's bound that leaves room.
 const ROOM: f64 = 0.8;
-/// Shorter runs are not judged, in seconds.
+/// Shortest run that is judged, in seconds.
 const SHORTEST_S: f64 = 0.3;
-/// Sleeps for each sample from which on they cost a good part of its time.
+/// Sleeps per sample from which wake-ups cost much of a sample's time.
 const OFTEN: f64 = 0.5;
-/// Silence that is no hiccup, in milliseconds.
+/// Shortest silence that counts, in milliseconds.
 const SILENCE_MS: u64 = 400;
-/// A largest batch below which a larger one is worth a trial.
+/// Largest batch below which the advice is to try a larger one.
 const SMALL_BATCH: u64 = 8;
 
-/// What limited the run, by what is on its record.
+/// Finds the causes that limited the run, from its record.
 pub fn judge(run: &RunRecord) -> Limits {
     let view = View::of(run);
     let aim = view.aim();
     let mut findings = Vec::new();
-    // An accuracy run is not timed: its losses stand in the line `losses`.
+    // An accuracy run is not timed; the line `losses` reports its losses.
     if run.mode != Mode::Accuracy {
         findings.extend(view.accelerator(&aim));
     }
@@ -72,27 +72,27 @@ pub fn judge(run: &RunRecord) -> Limits {
     Limits { line, findings }
 }
 
-/// The run's aim, and whether it was kept.
+/// Whether the run had an aim and reached it.
 enum Aim {
-    /// The run had an aim and kept it with room, in words.
+    /// The aim was reached with room; the text gives the figures.
     Kept(String),
-    /// There is nothing to judge, in words.
+    /// The run cannot be judged; the text gives the reason.
     Unmeasured(String),
-    /// Something was the limit.
+    /// Something limited the run.
     Open,
 }
 
 struct View<'a> {
     run: &'a RunRecord,
     seconds: f64,
-    /// Seconds over which this node's use was taken.
+    /// Seconds over which this node's use was measured.
     node_seconds: f64,
     loadgen: LoadgenView,
-    /// One sample, or one query, at a time.
+    /// The scenario has one sample, or one query, in flight at a time.
     by_latency: bool,
-    /// Slots of all connections.
+    /// Slots of all connections together.
     slots: f64,
-    /// Samples in flight, on average: rate x round trip.
+    /// Mean number of samples in flight: rate times round trip.
     in_flight: f64,
 }
 
@@ -100,21 +100,21 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", (share * 100.0).min(100.0))
 }
 
-/// `part` of `whole`; 0 of nothing.
+/// `part` divided by `whole`; 0 if `whole` is 0.
 fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-/// In what share of its time a node's NIC threads were in turns that found something.
+/// Share of their time that a node's NIC threads spent in polls that found work.
 fn nic_share(node: &NodeUse, seconds: f64) -> f64 {
     let time = seconds * 1e6 * f64::from(node.nics.threads);
     share(node.nics.worked_us as f64, time)
 }
 
-/// In words, how long a node's threads waited for cores; `None` where that was little.
+/// Describes a node's waits for cores; `None` if they were short.
 fn waits(node: &NodeUse, seconds: f64, machine: &str, whose: &str) -> Option<String> {
     let busy = share(node.machine_busy_ticks as f64, node.machine_ticks as f64);
-    // What a peer says may be any number: the sums are no integers.
+    // A peer may report any number, so sum floats, which cannot overflow.
     let sum = |of: fn(&ThreadGroup) -> f64| node.threads.iter().map(of).sum::<f64>();
     let (ran, waited) = (sum(|g| g.ran_us as f64), sum(|g| g.waited_us as f64));
     let waiting = share(waited, ran + waited);
@@ -124,7 +124,7 @@ fn waits(node: &NodeUse, seconds: f64, machine: &str, whose: &str) -> Option<Str
             "{busy} of {machine} were busy, {whose} threads waited {waiting} of the time for one"
         ));
     }
-    // Threads that share a core with others wait though the machine has some left.
+    // Threads that share one core wait although other cores are idle.
     [(NIC, "NIC"), (ISSUE, "issue")]
         .into_iter()
         .find_map(|(name, called)| {
@@ -160,7 +160,7 @@ impl<'a> View<'a> {
         self.run.stages.get(stage).map_or(0.0, |r| r.mean_us)
     }
 
-    /// A stage's share of the round trip.
+    /// Share of the round trip that `stage` takes.
     fn of_round_trip(&self, stage: Stage) -> f64 {
         share(self.mean_us(stage), self.mean_us(Stage::RoundTrip))
     }
@@ -198,7 +198,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// An accelerator was lost, or silent for a part of the run that counts.
+    /// Finds an accelerator that was lost, or silent for a significant part of the run.
     fn accelerator(&self, aim: &Aim) -> Option<Finding> {
         let system = &self.run.system;
         let away = |l: &&LossRecord| l.whole && !l.back;
@@ -210,7 +210,7 @@ impl<'a> View<'a> {
             };
             let advice = match loss.silent_on {
                 Some(on) => turn_of_silence(on),
-                // The reason says where to look.
+                // The loss's reason names the place to look.
                 None if loss.why.contains("its log") && !loss.back => {
                     "its program is gone: see its log, then start it again".to_owned()
                 }
@@ -225,7 +225,7 @@ impl<'a> View<'a> {
         let silent = system.connections.iter().max_by_key(|c| c.silent_ms)?;
         let part = share(silent.silent_ms as f64 / 1000.0, self.seconds);
         let counts = match aim {
-            // A node that waits for a core is silent for that.
+            // A node that waits for a core is silent meanwhile: prefer the cause `Cores`.
             Aim::Open => part >= 0.02 && self.cores().is_none(),
             Aim::Kept(_) => part >= 0.05,
             Aim::Unmeasured(_) => false,
@@ -243,7 +243,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// This node's threads wait for cores, or an accelerator's.
+    /// Finds threads of this node or of an accelerator that wait for cores.
     fn cores(&self) -> Option<Finding> {
         let own = &self.run.evidence.node;
         let own = waits(own, self.node_seconds, "this machine's", "our");
@@ -254,7 +254,7 @@ impl<'a> View<'a> {
         self.found(Cause::Cores, own.or_else(|| theirs.next())?)
     }
 
-    /// Packets queue up between the nodes, and NIC threads have time to spare.
+    /// Finds packets that queue in the network while NIC threads have time to spare.
     fn link(&self) -> Option<Finding> {
         let mut path = PathUse::default();
         for c in &self.run.system.connections {
@@ -279,7 +279,7 @@ impl<'a> View<'a> {
         self.found(Cause::Link, figure)
     }
 
-    /// The accelerator whose engine was at work the most, with that share.
+    /// The accelerator with the busiest engine, and that engine's busy share.
     fn busiest(&self) -> Option<(&'a AcceleratorRecord, f64)> {
         let engines = self.run.system.accelerators.iter();
         let engines = engines.filter(|a| a.used.engine.workers > 0).map(|a| {
@@ -289,7 +289,7 @@ impl<'a> View<'a> {
         engines.max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// All slots are in flight, and engines have small batches or time to spare.
+    /// Finds full slots while engines have small batches or time to spare.
     fn slots(&self) -> Option<Finding> {
         let used = share(self.in_flight, self.slots);
         let nics = nic_share(&self.run.evidence.node, self.node_seconds);
@@ -301,7 +301,7 @@ impl<'a> View<'a> {
             self.in_flight.min(self.slots),
             text::grouped(self.slots as u64)
         );
-        // An engine that batches by itself is at work while samples are with it.
+        // An engine that batches by itself reports no busy time: use the share of inference.
         let (mut small, mut at_work) = (false, self.of_round_trip(Stage::Compute));
         if let Some((a, busy)) = self.busiest() {
             let e = &a.used.engine;
@@ -317,7 +317,7 @@ impl<'a> View<'a> {
         self.found(Cause::Slots, figure).filter(|_| small || idle)
     }
 
-    /// The engine, or what keeps it from more.
+    /// Finds an engine that computes all the time, or the setting that limits it.
     fn engine(&self) -> Option<Finding> {
         match self.busiest().filter(|_| !self.by_latency) {
             Some((a, busy)) if busy >= BUSY => self.engine_at_work(a, busy),
@@ -326,12 +326,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// One query at a time, or an engine that batches by itself: inference is the most of the time.
+    /// Finds inference as most of the time, for latency scenarios and self-batching engines.
     fn engine_by_latency(&self) -> Option<Finding> {
         let (compute, total) = (self.mean_us(Stage::Compute), self.mean_us(Stage::Total));
         let whole = match self.by_latency {
             true => total,
-            // Offline issues all samples at once: the wait for a slot is no part of the answer.
+            // Offline issues all samples at once, so exclude their wait for a slot.
             false => self.mean_us(Stage::RoundTrip),
         };
         let part = share(compute, whole);
@@ -364,10 +364,10 @@ impl<'a> View<'a> {
         self.found(cause, figure)
     }
 
-    /// The accelerator's own threads leave a quarter of its cores.
+    /// Whether the accelerator's own threads leave a quarter of its cores.
     fn has_cores_left(&self, a: &AcceleratorRecord) -> bool {
         let own = match a.used.threads.is_empty() {
-            // Without a network the engine's threads are this node's.
+            // On the local fabric the engine's threads belong to this node.
             true => &self.run.evidence.node,
             false => &a.used,
         };
@@ -376,7 +376,7 @@ impl<'a> View<'a> {
         cores == 0.0 || ran < 0.75 * cores * self.seconds * 1e6
     }
 
-    /// Threads sleep and wake for nearly each sample.
+    /// Finds NIC threads that sleep for at least every other sample.
     fn wake_ups(&self) -> Option<Finding> {
         let network = share(self.mean_us(Stage::Network), self.mean_us(Stage::Total));
         let there = self.run.system.accelerators.iter();
@@ -395,7 +395,7 @@ impl<'a> View<'a> {
         self.found(Cause::WakeUps, figure)
     }
 
-    /// A finding with its cause's advice.
+    /// A finding with the remedy of its cause.
     fn found(&self, cause: Cause, figure: String) -> Option<Finding> {
         let advice = match cause {
             Cause::Engine if self.run.fabric == "local" => "a faster engine",

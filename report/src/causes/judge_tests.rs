@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Means of five stages that follow one another, in microseconds: out and back 50, a batch's
-/// wait 100, its inference 500.
+/// Mean times of five consecutive stages in us, among them network 50, batch wait 100, inference
+/// 500.
 const CALM: [f64; 5] = [5.0, 50.0, 100.0, 500.0, 5.0];
 
 fn stages(m: [f64; 5]) -> Value {
@@ -36,12 +36,12 @@ fn engine(max_batch: u64, workers: u32, busy: f64, mean: u64) -> Value {
     }}}]})
 }
 
-/// The bound is missed by far.
+/// A run that misses its latency bound by a factor of 2.
 fn missed() -> Value {
     json!({"evidence": {"loadgen": {"bounded_us": 2_800.0, "bound_us": 1_400.0}}})
 }
 
-/// So much of the machine's time is busy, and a NIC thread waits for a core 9.1 s.
+/// A machine with `busy` of 4,000 busy ticks, whose NIC thread waits 9.1 s for a core.
 fn crowded(busy: u64) -> Value {
     json!({"machine_busy_ticks": busy, "threads": [{}, {"waited_us": 9_100_000}]})
 }
@@ -61,7 +61,7 @@ fn merge(base: &mut Value, with: &Value) {
     }
 }
 
-/// A run of 10 s that is well, as `summary.json` has it, Server at 1,000/s, with these changes.
+/// The record of a healthy 10 s Server run at 1,000/s, as in `summary.json`, with `changes` merged.
 fn run(changes: &[Value]) -> RunRecord {
     let node = json!({
         "clock_us": 10_000_000, "cores": 4, "machine_ticks": 4_000, "machine_busy_ticks": 1_500,
@@ -129,7 +129,7 @@ fn what_cannot_be_judged_is_not() {
 
 #[test]
 fn an_engine_at_work_all_the_time_is_told_apart_by_its_batches_and_threads() {
-    // Full slots are its consequence: 2,000 in flight are all 256 slots, and more.
+    // With 2,000 samples in flight, all 256 slots are full: a consequence of the busy engine.
     let offline = scenario("Offline", 64_000, [50_000.0, 30.0, 20_000.0, 10_000.0, 5.0]);
     for (max_batch, workers, mean, cause) in [
         (64, 2, 60, Cause::Engine),
@@ -142,7 +142,7 @@ fn an_engine_at_work_all_the_time_is_told_apart_by_its_batches_and_threads() {
         names(cause, "acc computed 97 %", &at_work(0.97));
         not(cause, &at_work(0.5));
     }
-    // A node whose cores are all at work has none for another thread.
+    // A node with all cores busy has none for another engine thread.
     let one = engine(64, 1, 0.97, 60);
     let full = json!({"accelerators": [{"used": {"threads": [{}, {"ran_us": 35_000_000}]}}]});
     names(Cause::Engine, "", &[offline, one.clone(), full]);
@@ -169,7 +169,7 @@ fn a_server_whose_own_time_is_the_answers_is_named() {
 
 #[test]
 fn slots_are_the_limit_where_batches_could_be_larger_or_nothing_else_is_busy() {
-    // 1,000/s x 2 ms are the 2 slots.
+    // 1,000/s x 2 ms fill both slots.
     let offline = scenario("Offline", 10_000, [9_000.0, 90.0, 10.0, 1_900.0, 5.0]);
     let slots = |n: u64| json!({"connections": [{"slots": n}]});
     let words = "2.0 of 2 in use on average, batches of 1.00 where 64 fit; raise `slots`";
@@ -178,7 +178,7 @@ fn slots_are_the_limit_where_batches_could_be_larger_or_nothing_else_is_busy() {
         words,
         &[offline.clone(), slots(2), engine(64, 2, 0.95, 1)],
     );
-    // Without an engine behind a batcher: they wait for the round trip.
+    // Without an engine behind a batcher, the slots wait for the round trip.
     let offline = scenario("Offline", 10_000, [9_000.0, 1_900.0, 10.0, 90.0, 5.0]);
     let none = engine(0, 0, 0.0, 1);
     names(
@@ -186,9 +186,9 @@ fn slots_are_the_limit_where_batches_could_be_larger_or_nothing_else_is_busy() {
         "2.0 of 2",
         &[offline.clone(), slots(2), none.clone()],
     );
-    // Few of many in use: more would bring nothing.
+    // With few of many slots in use, more slots do not help.
     not(Cause::Slots, &[offline.clone(), slots(400), none.clone()]);
-    // Full slots are a consequence of a NIC thread that is always at work.
+    // A NIC thread that is always busy fills the slots.
     let busy = json!({"evidence": {"node": {"nics": {"worked_us": 9_500_000}}}});
     not(Cause::Slots, &[offline, slots(2), none, busy]);
 }
@@ -208,7 +208,7 @@ fn a_link_is_full_where_packets_queue_up_and_the_nic_threads_do_not() {
         &[offline.clone(), path(20_000, 0)],
     );
     not(Cause::Link, &[offline.clone(), path(40, 0)]);
-    // The peer does not read; a NIC thread has no time to send more.
+    // The peer does not read, or a NIC thread has no time to send more.
     not(Cause::Link, &[offline.clone(), path(20_000, 9_000_000)]);
     let busy = json!({"evidence": {"node": {"nics": {"worked_us": 9_500_000}}}});
     not(Cause::Link, &[offline, path(20_000, 0), busy]);
@@ -250,14 +250,14 @@ fn threads_that_wait_for_cores_are_named_before_all_that_is_late_for_that() {
             full,
             &with(json!({"evidence": {"node": crowded(4_000)}})),
         );
-        // One core that is shared while others are idle.
+        // NIC threads share one core while others are idle.
         let shared = "our NIC threads waited for one 91 % of the run";
         names(
             Cause::Cores,
             shared,
             &with(json!({"evidence": {"node": crowded(1_000)}})),
         );
-        // An accelerator's threads, on a machine of its own.
+        // Threads of an accelerator on another machine.
         let theirs = json!({"accelerators": [{"used": crowded(4_000)}]});
         names(Cause::Cores, "machine of acc", &with(theirs));
     }
@@ -307,7 +307,7 @@ fn a_loss_is_advised_on_by_how_it_was_found_out_and_whether_it_is_over() {
             "back 4.8 s into",
             &[json!({"losses": [loss]})],
         );
-        // The one that is away is named before it.
+        // A loss that has not come back is named first.
         let words = "2 losses, one of them: acc-b";
         names(
             Cause::Accelerator,
@@ -318,7 +318,7 @@ fn a_loss_is_advised_on_by_how_it_was_found_out_and_whether_it_is_over() {
 }
 
 proptest! {
-    /// Whatever a peer says: one line, each cause at most once, and nothing overflows.
+    /// Any peer values give one line, each cause at most once, and no overflow.
     #[test]
     fn any_record_is_judged_in_one_line(
         name in prop::sample::select(vec!["Server", "Offline", "SingleStream", ""]),

@@ -1,5 +1,5 @@
-//! What limits a run: the one table that the summary's last line, the page and `docs/tuning.md`
-//! have, and the judge that goes by it.
+//! Causes that limit a run: their table, which the summary's last line and `docs/tuning.md` share,
+//! and the judge that finds them.
 
 mod judge;
 
@@ -7,8 +7,8 @@ use record::{Cause, Finding};
 
 pub use judge::judge;
 
-/// Every cause, in the order of the judge's rules: an earlier one has later ones as consequences.
-/// Its name, what is seen, what that means, what to turn.
+/// Every cause, in the order of the judge's rules: an earlier cause entails later ones. The cells
+/// are name, symptom, meaning and remedy.
 const ROWS: [(Cause, [&str; 4]); 8] = [
     (
         Cause::Accelerator,
@@ -100,22 +100,22 @@ fn row(cause: Cause) -> [&'static str; 4] {
     row.map_or(["another", "", "", ""], |r| r.1)
 }
 
-/// A cause's name in the last line.
+/// The cause's name in the summary's last line.
 pub fn name(cause: Cause) -> &'static str {
     row(cause)[0]
 }
 
-/// What it means.
+/// The meaning of the cause.
 pub fn means(cause: Cause) -> &'static str {
     row(cause)[2]
 }
 
-/// What to turn.
+/// The remedy for the cause.
 pub fn turn(cause: Cause) -> &'static str {
     row(cause)[3]
 }
 
-/// A finding in one line.
+/// Formats a finding in one line.
 pub fn line(f: &Finding) -> String {
     format!("{}: {}; {}", name(f.cause), f.figure, f.turn)
 }
@@ -129,7 +129,7 @@ mod tests {
     const BEGINS: &str = "<!-- This table is made from the causes in report/src/causes/mod.rs -->";
     const ENDS: &str = "<!-- up to here -->";
 
-    /// With `QDL_WRITE_DOCS=1` in the environment it writes the table instead.
+    /// With `QDL_WRITE_DOCS=1` in the environment, writes the table instead of comparing it.
     #[test]
     fn the_page_on_tuning_has_this_very_table() {
         let mut table = "| the line says | what is seen | what it means | what to turn |\n\

@@ -1,11 +1,11 @@
-//! Losses and refusals as text: each in one line, and what the headline says of all.
+//! Formats losses and refusals: one line each, and their share of the headline.
 
 use record::{LossRecord, RefusalRecord};
 
 use super::numbers as text;
 
-/// What the headline says beside the verdict: accelerators that were lost, when the first of them
-/// was. Nothing where no accelerator was; connections that came again are the losses' own lines.
+/// The headline's text on lost accelerators: their number and the time of the first loss. `None` if
+/// only single connections were lost; those have lines of their own.
 pub fn with_losses(losses: &[LossRecord]) -> Option<String> {
     let mut whole: Vec<_> = losses.iter().filter(|l| l.whole).collect();
     whole.sort_by(|a, b| a.at_s.unwrap_or(0.0).total_cmp(&b.at_s.unwrap_or(0.0)));
@@ -33,7 +33,7 @@ pub fn with_losses(losses: &[LossRecord]) -> Option<String> {
     })
 }
 
-/// Who, what, how often and why: one line.
+/// Formats a refusal in one line: node, count, kind, first sample, message.
 pub fn refusal(refusal: &RefusalRecord) -> String {
     let RefusalRecord {
         node,
@@ -46,8 +46,8 @@ pub fn refusal(refusal: &RefusalRecord) -> String {
     format!("{node} failed {count} ({kind}), the first of sample {sample}: {words}")
 }
 
-/// What the headline says beside the verdict: failed requests by kind, and what became of their
-/// samples. `nth` counts first, second and third refusals of a sample. `None` without any.
+/// The headline's text on failed requests: counts by kind, and the outcome of their samples. `nth`
+/// counts first, second and third refusals of a sample. `None` if no request failed.
 pub fn with_refusals(records: &[RefusalRecord], nth: [u64; 3]) -> Option<String> {
     let all: u64 = nth.iter().sum();
     if all == 0 {

@@ -1,4 +1,4 @@
-//! Single records as text: a line or two each.
+//! Formats single records in a line or two.
 
 use record::{
     Accuracy, BatchSizes, DecompressedUse, GpuRecord, NicPlace, Places, ThroughputReport,
@@ -7,10 +7,10 @@ use record::{
 
 use super::numbers as text;
 
-/// Most bars in the text; longer runs share one bar among several seconds.
+/// Most bars in a chart; in longer runs each bar stands for several seconds.
 const BARS: usize = 60;
 
-/// For people: `97.778 %: 528 of 540`.
+/// Formats an accuracy: `97.778 %: 528 of 540`.
 pub fn accuracy(a: &Accuracy) -> String {
     format!(
         "{:.3} %: {} of {}",
@@ -20,7 +20,7 @@ pub fn accuracy(a: &Accuracy) -> String {
     )
 }
 
-/// One line.
+/// Formats the comparison of responses in one line.
 pub(super) fn verified(v: &Verified) -> String {
     let compared = text::counted(v.compared, "response");
     if v.sound() {
@@ -35,7 +35,7 @@ pub(super) fn verified(v: &Verified) -> String {
     )
 }
 
-/// One line for people; nothing where it ran no batch.
+/// Formats a GPU's batches in one line; `None` if it ran none.
 pub(super) fn gpu(gpu: &GpuRecord) -> Option<String> {
     let batches = gpu.batches.batches();
     let each = |us: u64| us as f64 / batches as f64 / 1000.0;
@@ -58,7 +58,7 @@ pub(super) fn gpu(gpu: &GpuRecord) -> Option<String> {
     })
 }
 
-/// For people: nothing where there is but one node.
+/// Formats NUMA placements; empty on a machine with one node.
 pub fn places(places: &Places) -> Vec<String> {
     if places.nodes < 2 {
         return Vec::new();
@@ -89,7 +89,7 @@ fn on(nodes: &[u32]) -> String {
     }
 }
 
-/// What was decompressed, in words; nothing where nothing was compressed.
+/// Formats what was decompressed; `None` if no sample was compressed.
 pub(super) fn decompressed(used: &DecompressedUse) -> Option<String> {
     if used.samples == 0 {
         return None;
@@ -104,8 +104,8 @@ pub(super) fn decompressed(used: &DecompressedUse) -> Option<String> {
     ))
 }
 
-/// One bar per power of two, from 1 to the largest: how many batches had that many samples or
-/// more, and fewer than twice as many.
+/// Draws one bar per power of two: the number of batches with a size from that power up to the
+/// next.
 pub(super) fn bars(sizes: &BatchSizes) -> String {
     let mut octaves = vec![0u64; sizes.max().max(1).ilog2() as usize + 1];
     for (size, n) in sizes.iter() {
@@ -120,8 +120,8 @@ pub(super) const TRAFFIC: [&str; 7] = [
     "sends", "reads", "wakes", "partial", "blocked", "copies", "copied",
 ];
 
-/// One row of them: the halves' counts, sleeps that it
-/// ended, and doorbells after which something was left.
+/// One row of traffic: counts of both halves, wake-ups by this connection, and doorbells that left
+/// a rest to send.
 pub(super) fn traffic(
     tx: &TrafficRecord,
     rx: &TrafficRecord,
@@ -140,14 +140,14 @@ pub(super) fn traffic(
     ]
 }
 
-/// Bars for the seconds and the figures, in one or two lines.
+/// Draws a bar per second and formats the figures, in one or two lines.
 pub(super) fn throughput(t: &ThroughputReport) -> String {
     let mean = format!("mean {}/s", text::rate(t.mean_per_s));
     let Some(min) = t.min_per_s else {
         return format!("{mean}\n");
     };
     let mut figures = vec![format!("min {}/s", text::grouped(min)), mean];
-    // Else a mean below the minimum would look wrong.
+    // Explain a mean below the minimum: the last second is incomplete.
     if t.mean_per_s < min as f64 {
         let part = t.duration_s - t.per_second.len() as f64;
         figures[1].push_str(&format!(

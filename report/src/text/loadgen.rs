@@ -1,4 +1,4 @@
-//! LoadGen's part of the summary: its result, its limits, and the phases of a run.
+//! Formats LoadGen's part of the summary: its result, its limits, and the phases of a run.
 
 use record::{
     LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord, PhaseKind, PhaseRecord, RunRecord,
@@ -11,13 +11,13 @@ use super::{
     summary::{RED, Screen, YELLOW},
 };
 
-/// With more phases than this the first ones are left to the JSON.
+/// With more phases than this the text omits the first ones; the JSON has them all.
 const MOST_PHASES: usize = 40;
-/// Completed against scheduled samples below which a peak is none that lasts.
+/// Least ratio of completed to scheduled rate at which a peak counts as sustained.
 const KEEPS_UP: f64 = 0.95;
 
 impl Screen {
-    /// What LoadGen ran where that is not what it was asked for, and the rate that it found.
+    /// Adds LoadGen's mode if it differs from the requested one, and the peak rate that it found.
     pub(super) fn ran(&mut self, run: &RunRecord) {
         let Some(l) = &run.loadgen else { return };
         if let Some(asked) = &l.asked_mode {
@@ -56,7 +56,7 @@ impl Screen {
         }
     }
 
-    /// A step so short that its samples are all in time though most of them queue.
+    /// Warns of a peak found in steps too short for queued samples to exceed the latency bound.
     fn peak_that_does_not_last(&mut self, l: &LoadgenRecord) {
         let (Some(scheduled), Some(completed)) = (l.scheduled_per_s, l.completed_per_s) else {
             return;
@@ -72,11 +72,11 @@ impl Screen {
         }
     }
 
-    /// LoadGen's rates, its latencies, and its limits beside what they came to.
+    /// Adds LoadGen's rates, latencies, and limits with the measured values.
     pub(super) fn loadgen(&mut self, l: &LoadgenRecord) {
         self.fact("LoadGen", &rates(l), None);
         self.warnings(l);
-        // Offline it has one query, and a latency of each of its samples.
+        // Offline has one query, and a latency for each of its samples.
         let samples = l
             .limits
             .iter()
@@ -112,7 +112,7 @@ impl Screen {
             self.block(&table.text());
         }
         match l.late_mean_us {
-            // Our time ends later than LoadGen's, so they were that late or more.
+            // `total` ends after LoadGen's time, so the samples were at least this late.
             Some(late) if late > 0.0 => self.plain(&format!(
                 "Samples were issued {} or more after their scheduled time on average: LoadGen \
                  counts that.",
@@ -128,8 +128,8 @@ impl Screen {
         self.limits(l);
     }
 
-    /// What `completion` and `total` hold that LoadGen's own figure does not, where that is its
-    /// result and the next query waits for nothing else.
+    /// Explains where `completion` and `total` differ from LoadGen's latency, in scenarios where
+    /// that latency is the result.
     pub(super) fn ends(&mut self, run: &RunRecord) {
         if matches!(run.scenario.as_str(), "SingleStream" | "MultiStream") {
             self.note(
@@ -141,7 +141,7 @@ impl Screen {
         }
     }
 
-    /// What LoadGen warned of, each once.
+    /// Adds LoadGen's warnings, each once with its count.
     fn warnings(&mut self, l: &LoadgenRecord) {
         let mut said: Vec<(&str, u64)> = Vec::new();
         for message in &l.warning_messages {
@@ -199,7 +199,7 @@ impl Screen {
         self.block(&table.text());
     }
 
-    /// A row for each phase, which add up to the run.
+    /// Adds a row per phase, and their sum.
     pub(super) fn phases(&mut self, run: &RunRecord) {
         let steps = run.phases.iter().any(|p| p.kind == PhaseKind::Step);
         let columns = ["samples", "took", "done/s", "p50", "p99", "p99.9", "max"];
@@ -233,7 +233,7 @@ impl Screen {
         }
     }
 
-    /// Stages of the phases that are worth a table: all of a few, of find-peak the peak's.
+    /// Adds the stages of each phase; of find-peak only those of the peak.
     pub(super) fn stages_of_phases(&mut self, run: &RunRecord) {
         let peak = run.loadgen.as_ref().and_then(|l| l.peak_qps);
         for p in &run.phases {
@@ -253,7 +253,7 @@ impl Screen {
         }
     }
 
-    /// What the run was made with, where somebody said so; and what was said in vain.
+    /// Adds the settings that are not defaults, and notes on settings without effect.
     pub(super) fn settings(&mut self, run: &RunRecord) {
         let table = settings::settings(&run.settings);
         if let Some(table) = &table {
@@ -269,7 +269,7 @@ impl Screen {
     }
 }
 
-/// One line: what was scheduled, what was completed, errors and warnings.
+/// Formats scheduled and completed rates, errors and warnings in one line.
 fn rates(l: &LoadgenRecord) -> String {
     let mut said = Vec::new();
     match (l.scheduled_per_s, l.completed_per_s) {
@@ -337,7 +337,7 @@ fn asked(limit: &LimitRecord) -> String {
     format!("{word} {}", amount(limit.unit, limit.limit))
 }
 
-/// `was` in percent of `limit`.
+/// Formats `was` as a percentage of `limit`.
 fn share(was: Option<f64>, limit: f64) -> String {
     match was {
         Some(was) if limit > 0.0 => match was / limit * 100.0 {
@@ -348,9 +348,9 @@ fn share(was: Option<f64>, limit: f64) -> String {
     }
 }
 
-/// Writes rates with so many decimals that no two of these look the same.
+/// Returns a formatter for rates, with enough decimals to distinguish all of `all`.
 fn asked_rates(all: impl Iterator<Item = f64>) -> impl Fn(f64) -> String {
-    // LoadGen logs six.
+    // LoadGen logs rates with six decimals.
     let mut all: Vec<i64> = all.map(|rate| (rate * 1e6).round() as i64).collect();
     all.sort_unstable();
     all.dedup();

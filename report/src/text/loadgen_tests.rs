@@ -173,7 +173,7 @@ bound is LoadGen's word. It counts from the time for which a sample was schedule
     let words: Vec<&str> = text.split_whitespace().collect();
     assert!(words.join(" ").contains(peak), "{text}");
     assert!(text.contains("stages of    step 3, the peak"), "{text}");
-    // Neither the last step's rate nor the first step's target stands beside the whole.
+    // The line on the whole run omits the last step's rate and the first step's target.
     assert_has(
         &text,
         &["samples      6 in 2.00 s, 3 phases and what lay between\n"],

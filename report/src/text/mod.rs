@@ -1,10 +1,10 @@
-//! Records as text for a terminal.
+//! Formats records as text for a terminal.
 //!
-//! | file | what it writes |
+//! | file | contents |
 //! | --- | --- |
 //! | `summary`, `loadgen` | the summary of a run |
-//! | `served` | a session as an accelerator saw it |
-//! | `stages`, `settings` | their tables |
+//! | `served` | a session from the accelerator's side |
+//! | `stages`, `settings` | tables of stages and of settings |
 //! | `events`, `figures` | single records: a line or two each |
 //! | `page` | facts behind labels, as text and as JSON |
 //! | `numbers` | numbers with units, columns, wrapped lines |

@@ -1,18 +1,18 @@
-//! Numbers, columns and lines for people.
+//! Formats numbers with units, tables and wrapped lines.
 
-/// No line is longer.
+/// Longest line in characters.
 pub(super) const WIDTH: usize = 100;
-/// Where what a label stands for begins.
+/// Column where a fact's text begins, behind its label.
 pub(super) const INDENT: usize = 13;
 
 pub use record::grouped;
 
-/// A time in three figures with the unit that suits it.
+/// Formats a time in microseconds with three figures and a unit.
 pub fn time_us(us: f64) -> String {
     if us <= 0.0 {
         return "0".to_owned();
     }
-    // Below a microsecond times are whole nanoseconds.
+    // Times below 1 us are measured in whole nanoseconds.
     if us < 0.9995 {
         return format!("{:.0} ns", us * 1000.0);
     }
@@ -24,7 +24,7 @@ pub fn time_us(us: f64) -> String {
     format!("{} s", three(us / 1e6))
 }
 
-/// Bytes in three figures with the decimal unit that suits them.
+/// Formats a size in bytes with three figures and a decimal unit.
 pub fn bytes(n: u64) -> String {
     if n < 1000 {
         return format!("{n} B");
@@ -39,7 +39,7 @@ pub fn bytes(n: u64) -> String {
     format!("{} PB", three(value))
 }
 
-/// Gigabits per second in three figures with the unit that suits them.
+/// Formats a rate in Gbit/s with three figures and a unit.
 pub fn bit_rate(gbit_per_s: f64) -> String {
     for (unit, scale) in [("kbit/s", 1e6), ("Mbit/s", 1e3)] {
         if gbit_per_s * scale < 999.5 {
@@ -49,7 +49,7 @@ pub fn bit_rate(gbit_per_s: f64) -> String {
     format!("{} Gbit/s", three(gbit_per_s))
 }
 
-/// Three significant figures, without an exponent.
+/// Formats with two decimals below 10, one below 100, none above.
 pub fn three(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 9.995 => 2,
@@ -59,12 +59,12 @@ pub fn three(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// So many of something: `1 sample`, `2,000 samples`.
+/// Formats a count with its noun: `1 sample`, `2,000 samples`.
 pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
-/// A count in at most seven characters: whole and grouped below a million, three figures above.
+/// Formats a count in at most seven characters: grouped below a million, three figures above.
 pub fn short(n: u64) -> String {
     if n < 1_000_000 {
         return grouped(n);
@@ -79,7 +79,7 @@ pub fn short(n: u64) -> String {
     format!("{} E", three(value))
 }
 
-/// A rate: three figures below 100, whole and grouped above.
+/// Formats a rate per second: three figures below 100, whole and grouped above.
 pub fn rate(per_s: f64) -> String {
     if per_s < 99.95 {
         three(per_s.max(0.0))
@@ -88,7 +88,7 @@ pub fn rate(per_s: f64) -> String {
     }
 }
 
-/// One bar per value, heights from 0 to the highest; a value above 0 never looks like none.
+/// Draws one bar per value, scaled to the highest. A value above 0 always shows.
 pub(super) fn bars(values: impl IntoIterator<Item = f64>) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values: Vec<f64> = values.into_iter().collect();
@@ -103,16 +103,16 @@ pub(super) fn bars(values: impl IntoIterator<Item = f64>) -> String {
     values.into_iter().map(bar).collect()
 }
 
-/// Columns as wide as what they hold: the first to the left, the others to the right.
+/// A table with columns as wide as their cells: the first left-aligned, the others right-aligned.
 #[derive(Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
-    /// All of them to the left: words, not figures.
+    /// Left-aligns all columns, for words.
     left: bool,
 }
 
 impl Table {
-    /// With its heading.
+    /// A table with this heading.
     pub(super) fn new(heading: &[&str]) -> Self {
         Table {
             rows: vec![heading.iter().map(|&s| s.to_owned()).collect()],
@@ -120,17 +120,17 @@ impl Table {
         }
     }
 
-    /// The same with all columns to the left.
+    /// The same table with all columns left-aligned.
     pub(super) fn left(self) -> Self {
         Table { left: true, ..self }
     }
 
-    /// Adds a row; cells that are missing stay blank.
+    /// Adds a row; missing cells stay blank.
     pub(super) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    /// All rows, one to a line, two blanks between columns.
+    /// All rows, one per line, with two blanks between columns.
     pub(super) fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |c: usize| {
@@ -157,7 +157,7 @@ impl Table {
     }
 }
 
-/// Breaks at blanks into lines of at most `width` characters; a longer word is cut.
+/// Wraps at blanks into lines of at most `width` characters; splits a longer word.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
@@ -182,7 +182,7 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The first `most` characters.
+/// The first `most` characters; an ellipsis replaces the rest.
 pub fn head(text: &str, most: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= most {
@@ -191,7 +191,7 @@ pub fn head(text: &str, most: usize) -> String {
     letters[..most - 1].iter().chain(&['…']).collect()
 }
 
-/// The last `most` characters: of a path its end, and the line behind it.
+/// The last `most` characters, as the end of a path with its line; an ellipsis replaces the rest.
 pub fn tail(text: &str, most: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= most {
@@ -201,7 +201,7 @@ pub fn tail(text: &str, most: usize) -> String {
     ['…'].iter().chain(&letters[from..]).collect()
 }
 
-/// At most `width` characters, both ends of the name among them: a connection's has its index last.
+/// Shortens a name to `width` characters; keeps both ends, since connection names end in an index.
 pub fn cut(name: &str, width: usize) -> String {
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= width {

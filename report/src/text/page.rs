@@ -1,26 +1,26 @@
-//! A page of facts for people: a label, and behind it what it stands for.
+//! A page of labelled facts, as text and as JSON.
 
 use std::fmt;
 
 use super::numbers::{INDENT, WIDTH, wrap};
 
-/// Facts in the order in which they are read.
+/// Labelled facts in display order.
 #[derive(Clone, Debug, Default)]
 pub struct Page(Vec<(String, String)>);
 
 impl Page {
-    /// One without a line.
+    /// An empty page.
     pub fn new() -> Self {
         Page::default()
     }
 
-    /// Adds a fact; a long one goes on in further lines. A label that stood in the line before is
-    /// not repeated.
+    /// Adds a fact. The text wraps a long one, and shows a label that repeats the previous one as
+    /// blank.
     pub fn fact(&mut self, label: impl Into<String>, text: impl Into<String>) {
         self.0.push((label.into(), text.into()));
     }
 
-    /// The facts as a JSON object: by label the list of what stands behind it.
+    /// The facts as a JSON object: each label with the list of its texts.
     pub fn json(&self) -> String {
         let mut all: serde_json::Map<String, serde_json::Value> = serde_json::Map::new();
         for (label, text) in &self.0 {
@@ -50,7 +50,7 @@ impl fmt::Display for Page {
     }
 }
 
-/// An amount of memory, in the binary units that keys and limits have.
+/// Formats a size in bytes with a binary unit, as limits and configuration keys do.
 pub fn memory(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");

@@ -1,4 +1,4 @@
-//! A session as an accelerator saw it.
+//! Formats a session from the accelerator's side.
 
 use record::{ServedConnection, ServedReport};
 
@@ -7,10 +7,10 @@ use super::{
     numbers::{self as text, Table},
 };
 
-/// Names in the table are cut to this.
+/// Longest connection name in the table, in characters.
 const NAME: usize = 17;
 
-/// For people: at most 100 columns.
+/// Formats the session for a terminal: a headline, a row per connection, and the reconciliation.
 pub fn served(report: &ServedReport) -> String {
     let total = report.total();
     let (n, short) = (text::grouped, text::short);

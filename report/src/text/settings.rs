@@ -1,17 +1,17 @@
-//! The settings a run was made with, as a table.
+//! The settings of a run as a table.
 
 use record::{DEFAULT, SettingRecord};
 
 use super::numbers::{Table, WIDTH, head, tail};
 
-/// Longest name in the table: LoadGen's longest.
+/// Longest name in the table, in characters: that of LoadGen's longest name.
 const NAME: usize = 42;
-/// Longest value in the table; the JSON has it whole.
+/// Longest value in the table, in characters; `summary.json` has the full value.
 const VALUE: usize = 22;
-/// Longest origin in the table: its end says most.
+/// Longest origin in the table, in characters; its end is kept, which has the file and line.
 const FROM: usize = 26;
 
-/// Those that have an effect and are no defaults, as a table; `None` where there are none.
+/// Formats the settings that take effect and are not defaults; `None` if there are none.
 pub(super) fn settings(settings: &[SettingRecord]) -> Option<String> {
     let set: Vec<&SettingRecord> = settings
         .iter()
@@ -30,7 +30,7 @@ pub(super) fn settings(settings: &[SettingRecord]) -> Option<String> {
     }
     let rows = table.text();
     let mut out = String::new();
-    // The heading goes before no value.
+    // The heading overrides no value.
     let overrode = set.iter().map(|s| s.overrode.first());
     for (line, overrode) in rows.lines().zip([None].into_iter().chain(overrode)) {
         out.push_str(line);

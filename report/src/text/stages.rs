@@ -1,14 +1,14 @@
-//! Times as tables: of stages, and of tokens.
+//! Formats times of stages and of tokens as tables.
 
 use record::{CountRow, ScheduledToIssue, Stage, StageRow, StageTable, TokenRecord, TokenTime};
 
 use super::numbers::{self as text, Table};
 
-/// What whoever reads the table must know.
+/// Explains the table of stages below it.
 const NOTE: &str = "Means add up: stages up to completion make the total. Percentiles do not. \
 Network is the round trip\nwithout the time spent on the accelerator: out and back together.";
 
-/// What whoever reads the row of what lies before the issue must know.
+/// Explains the row "scheduled -> issue" below the table.
 fn before(s: &ScheduledToIssue) -> String {
     format!(
         "scheduled -> issue and those make LoadGen's mean, but for the {} that \
@@ -18,8 +18,8 @@ fn before(s: &ScheduledToIssue) -> String {
     )
 }
 
-/// Aligned columns, times with their units, and the line that says what may be added; above them
-/// the stage that LoadGen's time of a sample begins with, where that is known.
+/// Formats the table of stages with its explanation. `scheduled` adds the row from LoadGen's
+/// scheduled time to the issue.
 pub(super) fn stages(stages: &StageTable, scheduled: Option<&ScheduledToIssue>) -> String {
     let mut table = Table::new(&[
         "stage", "p50", "p90", "p99", "p99.9", "max", "mean", "samples",
@@ -35,14 +35,14 @@ pub(super) fn stages(stages: &StageTable, scheduled: Option<&ScheduledToIssue>) 
         ];
         row.extend(bounds.iter().map(|&us| match us > 0.0 {
             true => format!("<{}", text::time_us(us)),
-            // Nothing is shorter than that: no bound is known.
+            // A bound of 0 means that none is known.
             false => "-".to_owned(),
         }));
         row.push(text::time_us(s.mean_us));
         row.push(text::grouped(s.count));
         table.row(row);
     }
-    // Of most runs nothing failed.
+    // Show failed samples only if there are any.
     let shown = |(stage, r): &(&Stage, &StageRow)| **stage != Stage::Failed || r.max_us > 0.0;
     for (stage, r) in stages.iter().filter(shown) {
         let mut row = vec![stage.label().to_owned()];
@@ -61,7 +61,7 @@ fn times(r: &StageRow) -> [String; 6] {
     [r.p50_us, r.p90_us, r.p99_us, r.p999_us, r.max_us, r.mean_us].map(text::time_us)
 }
 
-/// Aligned columns: times beside LoadGen's bounds on them.
+/// Formats the table of token times, with LoadGen's limits. `None` without token times.
 pub(super) fn tokens(tokens: &TokenRecord) -> Option<String> {
     if tokens.times.is_empty() {
         return None;
@@ -85,7 +85,7 @@ pub(super) fn tokens(tokens: &TokenRecord) -> Option<String> {
     Some(table.text())
 }
 
-/// Labels and what they stand for.
+/// Labelled facts on tokens, prompts and answers.
 pub(super) fn token_facts(tokens: &TokenRecord) -> Vec<(&'static str, String)> {
     let rate = format!(
         "{} answered: {}/s; stream {}, {} parts an answer",

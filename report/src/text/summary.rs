@@ -1,4 +1,4 @@
-//! The summary as text.
+//! Formats the summary of a run.
 
 use record::{
     AcceleratorRecord, ConnectionRecord, DEFAULT, Mode, RailRecord, RunRecord, SettingRecord,
@@ -12,15 +12,15 @@ use super::{
     stages::{stages, token_facts, tokens},
     with_losses, with_refusals,
 };
-/// With more connections than this only their total is shown; the JSON has them all.
+/// With more connections than this the text shows only their total; the JSON has them all.
 const MOST_CONNECTIONS: usize = 24;
-/// Names of nodes and connections in tables are cut to this.
+/// Longest name of a node in tables, in characters.
 const NAME: usize = 20;
-/// The exit code of a run that was interrupted.
+/// Exit code of an interrupted run.
 const INTERRUPTED: u8 = 130;
-/// Names of connections, likewise.
+/// Longest name of a connection in tables, in characters.
 const CONNECTION: usize = 17;
-/// Names of engines, likewise.
+/// Longest name of an engine in tables, in characters.
 const ENGINE: usize = 12;
 
 const BOLD: &str = "1";
@@ -28,7 +28,7 @@ const GREEN: &str = "1;32";
 pub(super) const RED: &str = "1;31";
 pub(super) const YELLOW: &str = "33";
 
-/// The whole summary: at most 100 columns, with or without colour (ANSI escapes).
+/// Formats the whole summary in at most 100 columns, with `color` in ANSI escapes.
 pub fn summary(summary: &Summary, color: bool) -> String {
     let mut page = Screen {
         out: String::new(),
@@ -62,7 +62,7 @@ pub fn summary(summary: &Summary, color: bool) -> String {
         page.tokens(tokens);
     }
     page.out.push('\n');
-    // Figures over phases of different rates say nothing.
+    // With several phases, print only the bars: figures over different rates mean nothing.
     let lines = if several { 1 } else { usize::MAX };
     for (i, line) in figures::throughput(&run.throughput)
         .lines()
@@ -90,7 +90,7 @@ pub fn summary(summary: &Summary, color: bool) -> String {
     page.out
 }
 
-/// A screen of text that grows; LoadGen's part of it is in `loadgen`.
+/// The text under construction; `loadgen` adds LoadGen's part.
 pub(super) struct Screen {
     pub(super) out: String,
     color: bool,
@@ -110,12 +110,12 @@ impl Screen {
         self.out.push('\n');
     }
 
-    /// A remark on the table above it, in as many lines as it takes.
+    /// Adds a wrapped remark on the table above it.
     pub(super) fn note(&mut self, text: &str) {
         wrap(text, WIDTH).iter().for_each(|line| self.plain(line));
     }
 
-    /// A table under its heading.
+    /// Adds a table; its first line is the heading.
     pub(super) fn block(&mut self, table: &str) {
         for (i, line) in table.lines().enumerate() {
             if i == 0 {
@@ -127,7 +127,7 @@ impl Screen {
         }
     }
 
-    /// A label and what it stands for, in as many lines as it takes.
+    /// Adds a labelled fact, wrapped.
     pub(super) fn fact(&mut self, label: &str, value: &str, style: Option<&str>) {
         for (i, part) in wrap(value, WIDTH - INDENT).iter().enumerate() {
             let label = if i == 0 { label } else { "" };
@@ -173,7 +173,7 @@ impl Screen {
     fn facts(&mut self, summary: &Summary) {
         let run = &summary.run;
         self.fact("SUT", &summary.name, None);
-        // After an accuracy run LoadGen does not ask for the name again: it cannot tell.
+        // LoadGen asks for no name after an accuracy run, so list losses here.
         let gone = run.system.accelerators.iter().filter(|a| a.lost.is_some());
         let gone: Vec<String> = gone.map(|a| cut(&a.node, NAME)).collect();
         if !gone.is_empty() {
@@ -206,7 +206,7 @@ impl Screen {
             text::grouped(run.samples),
             text::time_us(run.duration_s * 1e6)
         );
-        // Phases have rates of their own.
+        // Each phase has its own rate.
         if run.phases.len() > 1 {
             samples.push_str(&format!(
                 ", {} phases and what lay between",
@@ -228,7 +228,7 @@ impl Screen {
             text::bit_rate(c.gbit_in_per_s),
             text::bytes(c.bytes_in)
         );
-        // In one process nothing is carried anywhere.
+        // The local fabric carries no payload over a network.
         let local = run.fabric == "local";
         self.fact(if local { "payload" } else { "carried" }, &carried, None);
         for (i, line) in figures::places(&run.system.places).iter().enumerate() {
@@ -237,7 +237,7 @@ impl Screen {
         self.out.push('\n');
     }
 
-    /// What the engines really run: one line where that is the same everywhere.
+    /// Adds the engines' models: one line if all accelerators have the same.
     fn contents(&mut self, all: &[AcceleratorRecord]) {
         let said: Vec<_> = all
             .iter()
@@ -255,7 +255,7 @@ impl Screen {
         }
     }
 
-    /// The share of right answers, of each accelerator too where there are several.
+    /// Adds the share of right answers, per accelerator if there are several.
     fn accuracy(&mut self, run: &RunRecord) {
         let mut label = "accuracy";
         if let Some(labelled) = &run.labelled {
@@ -278,7 +278,7 @@ impl Screen {
         }
     }
 
-    /// When tokens came, beside what LoadGen allows, and how many.
+    /// Adds times and counts of tokens, with LoadGen's limits.
     fn tokens(&mut self, tokens: &TokenRecord) {
         self.out.push('\n');
         if let Some(table) = self::tokens(tokens) {
@@ -301,7 +301,7 @@ impl Screen {
         }
     }
 
-    /// Which columns hold what came before LoadGen's clock.
+    /// Explains which columns include the warm-up.
     fn warmed(&mut self, run: &RunRecord) {
         let Some(w) = run.system.warm_up.filter(|w| w.samples > 0) else {
             return;
@@ -313,7 +313,7 @@ impl Screen {
         ));
     }
 
-    /// How connections warmed up: network time of the first sample over each, and once warm.
+    /// Adds the warm-up: network time of each connection's first sample, and once warm.
     fn warm_up(&mut self, run: &RunRecord) {
         let Some(w) = &run.system.warm_up else { return };
         let line = format!(
@@ -363,7 +363,7 @@ impl Screen {
         self.fact("slots", &slots, None);
     }
 
-    /// The rules for batches: one line where all accelerators have the same.
+    /// Adds the batching rules: one line if all accelerators have the same.
     fn batching(&mut self, all: &[AcceleratorRecord]) {
         let Some(first) = all.first().filter(|a| !a.batching.is_empty()) else {
             return;
@@ -453,7 +453,7 @@ impl Screen {
                 "{}; {} {}, {} dropped, {} completed empty",
                 text::counted(l.lost_connections, "connection"),
                 text::counted(l.redispatched, "sample"),
-                // Some of a run that was given up had nowhere to go.
+                // An aborted run may have no accelerator left to send samples to again.
                 if l.emptied == 0 {
                     "sent again"
                 } else {
@@ -503,14 +503,14 @@ impl Screen {
         let exit = format!("{}, {}", run.exit.code, run.exit.reason);
         let style = if run.exit.code == 0 { GREEN } else { RED };
         self.fact("exit", &exit, Some(style));
-        // The last line: what to do about it.
+        // The last line names the limit and the remedy.
         if !run.limits.line.is_empty() {
             self.fact("limited by", &run.limits.line, Some(BOLD));
         }
     }
 }
 
-/// Nobody gave the rate: it is LoadGen's default, which is no target.
+/// Whether the rate is LoadGen's default, which is no target.
 fn rate_by_default(run: &RunRecord) -> bool {
     let rate = |s: &&SettingRecord| {
         !s.idle && ["server_target_qps", "offline_expected_qps"].contains(&s.name.as_str())
@@ -562,8 +562,7 @@ fn accelerators(all: &[AcceleratorRecord]) -> String {
     lines.fold(table.text(), |text, line| text + &line + "\n")
 }
 
-/// Of when the counts of an accelerator are that was lost: what it did after its last heartbeat is
-/// not in them.
+/// The time up to which a lost accelerator's counts are complete: its last heartbeat.
 fn as_of(a: &AcceleratorRecord) -> String {
     let last = a.lost_sessions.iter().rev().find_map(|s| s.as_of_s);
     match (a.samples, last) {
@@ -600,7 +599,7 @@ fn connections(run: &RunRecord) -> String {
         let mut row = vec![
             cut(&c.name, CONNECTION),
             text::short(c.samples),
-            // Connections have their most at different times: it is no sum.
+            // Connections peak at different times, so a sum of their maxima means nothing.
             if sum {
                 String::new()
             } else {
@@ -622,7 +621,7 @@ fn connections(run: &RunRecord) -> String {
     table.text()
 }
 
-/// Whether the run was interrupted, and lost nothing before.
+/// Whether the run was interrupted without an earlier loss.
 fn own_end(run: &RunRecord) -> bool {
     run.exit.code == INTERRUPTED && run.system.losses.is_empty()
 }

@@ -394,7 +394,7 @@ fn json_has_the_keys_of_a_run_and_reads_back() {
     let text = serde_json::to_string(&s).expect("JSON");
     let back: Summary = serde_json::from_str(&text).expect("reads back");
     assert_eq!(back, s);
-    // The system's keys are the run's, where they stand.
+    // The system record's keys appear among the run's keys.
     let keys = [
         "carried",
         "accelerators",
@@ -407,7 +407,7 @@ fn json_has_the_keys_of_a_run_and_reads_back() {
     let at = keys.map(|key| text.find(&format!("\"{key}\":")).expect(key));
     assert!(at.is_sorted(), "{keys:?}: {at:?}");
     assert!(!text.contains("\"system\"") && !text.contains("\"notes\""));
-    // A run is read from a summary as well: the node's keys are no hindrance.
+    // The run also parses from a whole summary, which has further keys of the node.
     let run: RunRecord = serde_json::from_str(&text).expect("reads back");
     assert_eq!(run, s.run);
 }

@@ -12,7 +12,7 @@ use super::info::{Info, Place};
 use crate::error::{Error, Version};
 use crate::raw;
 
-/// The name under which every distribution installs the library.
+/// File name of libfabric in every distribution.
 const LIBRARY: &str = "libfabric.so.1";
 
 /// The newest requested API version. From 1.18 on, EFA's writes are done by the device.
@@ -34,9 +34,8 @@ impl Ofi {
     ///
     /// # Errors
     ///
-    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::MissingSymbol`] if the file is
-    /// another
-    /// library, [`Error::TooOld`].
+    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::MissingSymbol`] if the file is not
+    /// libfabric, [`Error::TooOld`] before version 1.14.
     pub fn load() -> Result<Arc<Self>, Error> {
         Self::load_from(LIBRARY)
     }
@@ -47,12 +46,12 @@ impl Ofi {
     ///
     /// Same as [`Ofi::load`].
     pub fn load_from(file: &str) -> Result<Arc<Self>, Error> {
-        // SAFETY: loading runs the library's initialisers; libfabric's only set up its tables.
+        // SAFETY: loading runs the library's initialisers; libfabric's only set up tables.
         let library = unsafe { Library::new(file) }.map_err(|error| Error::NoLibrary {
             detail: error.to_string(),
         })?;
         let library = ManuallyDrop::new(library);
-        // SAFETY: the file has libfabric's versioned name, and is never unloaded.
+        // SAFETY: a library with all these symbols has libfabric's ABI; it is never unloaded.
         let api = unsafe { raw::Api::from_library(&library, file) }?;
         // SAFETY: the function takes no argument and returns a number.
         let version = Version(unsafe { (api.version)() });

@@ -1,9 +1,9 @@
-//! The exported functions as a table.
+//! Table of libibverbs' exported functions.
 //!
-//! `dlsym` without a version returns a symbol's default version, which for libibverbs is the
-//! current ABI (`IBVERBS_1.1` and later), never the 1.0 compatibility one. Some names of the header
-//! are macros or inline functions over other symbols: `ibv_reg_mr` is one over `ibv_reg_mr_iova2`,
-//! and `ibv_query_gid_ex` is exported with a leading underscore and takes the size of the entry.
+//! `dlsym` without a version returns a symbol's default version. In libibverbs that is the current
+//! ABI (`IBVERBS_1.1` and later), not the 1.0 compatibility version. Some names of the header are
+//! macros or inline functions: `ibv_reg_mr` calls `ibv_reg_mr_iova2`; `ibv_query_gid_ex` is
+//! exported with a leading underscore and takes the entry's size.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -18,8 +18,7 @@ macro_rules! api {
         required { $($(#[$rdoc:meta])* $rname:ident : $rty:ty = $rsym:literal;)* }
         optional { $($(#[$odoc:meta])* $oname:ident : $oty:ty = $osym:literal;)* }
     ) => {
-        /// libibverbs' exported functions. A plain table: a provider inside the process can fill
-        /// one as well.
+        /// libibverbs' exported functions. An in-process provider can fill this table too.
         #[derive(Clone, Copy)]
         pub struct Api {
             $($(#[$rdoc])* pub $rname: $rty,)*
@@ -27,23 +26,21 @@ macro_rules! api {
         }
 
         impl Api {
-            /// Looks every function up in `library`.
+            /// Looks up every function in `library`.
             ///
             /// # Errors
             ///
-            /// [`Error::MissingSymbol`] when the library has no such required function: it is no
-            /// libibverbs.
+            /// [`Error::MissingSymbol`] if `library` lacks a required function.
             ///
             /// # Safety
             ///
-            /// `library` must be libibverbs (or speak its ABI), and must stay loaded for as long as
-            /// the table is used.
+            /// `library` must have libibverbs' ABI, and must stay loaded while the table is in use.
             pub unsafe fn from_library(library: &Library, file: &str) -> Result<Self, Error> {
                 Ok(Self {
                     $(
                         $rname: {
-                            // SAFETY: the caller promises libibverbs' ABI, in which this symbol has
-                            // this type.
+                            // SAFETY: the caller guarantees libibverbs' ABI, in which this symbol
+                            // has this type.
                             let found = unsafe { library.get::<$rty>($rsym.as_bytes()) };
                             *found.map_err(|_| Error::MissingSymbol {
                                 symbol: $rsym,
@@ -53,7 +50,7 @@ macro_rules! api {
                     )*
                     $(
                         $oname: {
-                            // SAFETY: as above.
+                            // SAFETY: as for the required functions.
                             let found = unsafe { library.get::<$oty>($osym.as_bytes()) };
                             found.ok().map(|symbol| *symbol)
                         },
@@ -76,7 +73,7 @@ api! {
         ack_async_event: unsafe extern "C" fn(*mut ibv_async_event) = "ibv_ack_async_event";
         query_device: unsafe extern "C" fn(*mut ibv_context, *mut ibv_device_attr) -> c_int
             = "ibv_query_device";
-        /// Writes the first 48 bytes of an [`ibv_port_attr`] only.
+        /// Fills only the first 48 bytes of an [`ibv_port_attr`].
         query_port: unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int
             = "ibv_query_port";
         alloc_pd: unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd = "ibv_alloc_pd";
@@ -99,18 +96,17 @@ api! {
         modify_qp: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int
             = "ibv_modify_qp";
         destroy_qp: unsafe extern "C" fn(*mut ibv_qp) -> c_int = "ibv_destroy_qp";
-        /// Since rdma-core 30; takes the size of the entry.
+        /// Since rdma-core 30. Takes the size of the entry.
         query_gid_ex: unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize)
             -> c_int
             = "_ibv_query_gid_ex";
-        /// Since rdma-core 28; takes optional access flags and masks those that the kernel does not
-        /// know.
+        /// Since rdma-core 28. Accepts optional access flags and masks those that the kernel lacks.
         reg_mr_iova2: unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint)
             -> *mut ibv_mr
             = "ibv_reg_mr_iova2";
     }
     optional {
-        /// Since rdma-core 34; memory of another device, such as a GPU's.
+        /// Since rdma-core 34. Registers another device's memory, such as a GPU's.
         reg_dmabuf_mr: unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int)
             -> *mut ibv_mr
             = "ibv_reg_dmabuf_mr";

@@ -1,14 +1,14 @@
-//! Enumerators and flag bits. A C enum crosses the ABI as a 32-bit integer, so each is a plain
-//! constant: a value that this file does not know (a newer library's) is then data, never undefined
+//! Enumerators and flag bits. A C enum crosses the ABI as a 32-bit integer, so each enumerator is
+//! an integer constant. A newer library's unknown value is then plain data, not undefined
 //! behaviour.
 
 use std::ffi::c_uint;
 
-/// Defines the constants and lists them, name and value, for the comparison with the C header.
+/// Defines the constants, and lists names and values for the comparison with the C header.
 macro_rules! constants {
     ($($name:ident = $value:expr;)*) => {
         $(pub const $name: c_uint = $value;)*
-        /// Every constant above with its name.
+        /// Every constant above, with its name.
         pub const CONSTANTS: &[(&str, c_uint)] = &[$((stringify!($name), $name)),*];
     };
 }

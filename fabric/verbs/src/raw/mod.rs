@@ -1,9 +1,8 @@
-//! The part of the stable libibverbs ABI that this project uses, in its own words.
+//! The part of the stable libibverbs ABI that this project uses.
 //!
-//! Nothing here is linked: `Api::load` opens `libibverbs.so.1` at run time and fills a table of
-//! functions. Names are those of `infiniband/verbs.h`, so that they can be looked up there;
-//! `tests/layout.rs` compares every size, offset and constant with the real header where
-//! libibverbs-dev is installed.
+//! Nothing is linked: `Api::from_library` fills a table with the functions of a library loaded at
+//! run time. Names are those of `infiniband/verbs.h`. `tests/layout.rs` compares every size, offset
+//! and constant with the header, where libibverbs-dev is installed.
 //!
 //! * `types` - structures and function types
 //! * `consts` - enumerators and flags

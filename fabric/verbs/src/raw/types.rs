@@ -1,14 +1,14 @@
-//! Structures of the ABI, each `repr(C)` and with the header's own field names.
+//! Structures of the ABI, each `repr(C)`, with the header's field names.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::{align_of, offset_of, size_of};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-/// A place in an operations table that this project never calls.
+/// An entry of an operations table that this project never calls.
 pub type unused_op = *const c_void;
 
-/// What an asynchronous event is about; which member counts follows from the event's type.
+/// The object of an asynchronous event; the event's type selects the active member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_element {
@@ -41,7 +41,7 @@ pub union ibv_wr_target {
     pub atomic: ibv_wr_atomic,
 }
 
-/// A shared receive queue; none is ever made here.
+/// A shared receive queue; this project never creates one.
 #[repr(C)]
 pub struct ibv_srq {
     _opaque: [u8; 0],
@@ -54,8 +54,8 @@ pub type post_send_fn =
 pub type post_recv_fn =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-/// Declares structures of the ABI, each `repr(C)` with all fields public, and lists their sizes and
-/// the offsets of their fields as C expressions, for the comparison with the real headers.
+/// Declares structures of the ABI, each `repr(C)` with public fields. Lists their sizes and field
+/// offsets as C expressions, for the comparison with the headers.
 macro_rules! structures {
     (@$operator:ident $kind:ident $name:ident $(, $field:ident)?) => {
         concat!(
@@ -74,7 +74,7 @@ macro_rules! structures {
             }
         )*
 
-        /// C expressions of every structure above, and their values.
+        /// C expressions of every structure above, with their values.
         pub const LAYOUTS: &[(&str, usize)] = &[$(
             (structures!(@sizeof $kind $name), size_of::<$name>()),
             (structures!(@_Alignof $kind $name), align_of::<$name>()),
@@ -305,9 +305,9 @@ structures! {
         /// Network byte order.
         imm_data: u32,
         wr: ibv_wr_target,
-        /// XRC's remote SRQ number; not used here.
+        /// XRC's remote SRQ number; unused here.
         qp_type: u32,
-        /// Memory-window binds and segmentation offload; not used here, but part of the size.
+        /// Memory-window binds and segmentation offload; unused here, but part of the size.
         bind_mw: [u64; 6],
     }
 
@@ -353,7 +353,7 @@ structures! {
         async_events_completed: u32,
     }
 
-    /// The operations that the C header calls through the context: they are no exported symbols.
+    /// Operations that the C header calls through the context; they are not exported symbols.
     #[derive(Clone, Copy)]
     struct ibv_context_ops {
         _compat_query_device: unused_op,

@@ -1,7 +1,7 @@
-//! Chains of work requests: allocated once, and posted with one call.
+//! Chains of work requests: allocated once, posted with one call.
 //!
-//! Every access goes through a pointer to the whole buffer, so that the pointers stored in one work
-//! request stay valid while another is written.
+//! All accesses use pointers derived from the whole buffer. So a pointer stored in one work request
+//! stays valid while another one is written.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -11,48 +11,48 @@ use super::mr::{LocalSlice, RemoteSlice};
 use crate::error::{PostError, errno_of};
 use crate::raw;
 
-/// What a write carries.
+/// The payload of a write.
 #[derive(Debug, Clone, Copy)]
 pub enum Payload<'a> {
-    /// Nothing: with an immediate, a bare signal.
+    /// No bytes: with an immediate, a pure notification.
     Empty,
-    /// Bytes in the work request itself. `push` copies them.
+    /// Bytes inside the work request. `push` copies them.
     Inline(&'a [u8]),
-    /// Bytes that the device reads from a memory region when it carries the write out: they must
-    /// stay until the write is retired.
+    /// Bytes of a memory region. The device reads them when it executes the write: they must stay
+    /// unchanged until the write is retired.
     Region(LocalSlice),
 }
 
 /// One RDMA WRITE.
 #[derive(Debug, Clone, Copy)]
 pub struct Write<'a> {
-    /// Comes back in the completion, when there is one.
+    /// Number that the completion returns, if there is one.
     pub wr_id: u64,
-    /// What to write.
+    /// Bytes to write.
     pub payload: Payload<'a>,
-    /// Where to.
+    /// Target address and key.
     pub remote: RemoteSlice,
-    /// Makes it a WRITE_WITH_IMM: consumes a receive of the peer and completes there with this
-    /// number.
+    /// Makes the write a WRITE_WITH_IMM: it consumes a receive of the peer, whose completion
+    /// carries this number.
     pub imm: Option<u32>,
-    /// Whether it completes here when it succeeds. (It always does when it fails.)
+    /// Whether a successful write completes here. A failed write always does.
     pub signaled: bool,
-    /// Whether it wakes a peer that sleeps for solicited completions only.
+    /// Whether the write wakes a peer that sleeps until a solicited completion.
     pub solicited: bool,
 }
 
-/// Why a work request was not taken into a chain, which is then as it was.
+/// Why `push` refused a work request. The chain is then unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// The chain is full: post it first.
+    /// The chain has no free entry: post it first.
     #[error("the chain is full: post it first")]
     Full,
-    /// More bytes than the chain was made for.
+    /// The payload exceeds the chain's inline capacity.
     #[error("too many bytes to ride inline in this chain")]
     InlineTooLong,
 }
 
-/// A work request and what its `sg_list` points to.
+/// A work request and the scatter/gather entry of its `sg_list`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SendEntry {
@@ -60,29 +60,29 @@ struct SendEntry {
     sge: raw::ibv_sge,
 }
 
-/// Writes waiting for their doorbell.
+/// Writes that wait for their doorbell.
 ///
-/// Pushing and posting allocate nothing. When the device takes only the first of them, the rest
-/// stay in the chain, in order.
+/// Pushing and posting allocate nothing. If the device takes only some of them, the rest stay in
+/// order.
 pub struct SendChain {
-    /// `head..tail` are filled and not posted.
+    /// `head..tail` are filled and not yet posted.
     entries: Vec<SendEntry>,
     head: usize,
     tail: usize,
-    /// `inline_bytes` for each entry.
+    /// Inline bytes of all entries, `inline_bytes` each.
     inline: Vec<u8>,
     inline_bytes: usize,
 }
 
-// SAFETY: the pointers in the entries lead into the chain's own two buffers, which move with it.
+// SAFETY: the entries point into the chain's two heap buffers, which stay put when it moves.
 unsafe impl Send for SendChain {}
 
 impl SendChain {
-    /// A chain of up to `capacity` writes with up to `inline_bytes` inline each. `inline_bytes`
-    /// must not exceed what the queue pair was created with.
+    /// A chain of up to `capacity` writes with up to `inline_bytes` inline bytes each.
+    /// `inline_bytes` must not exceed the queue pair's `max_inline_data`.
     #[must_use]
     pub fn new(capacity: usize, inline_bytes: usize) -> Self {
-        // SAFETY: null pointers and zeroes are values of every field.
+        // SAFETY: null pointers and zeroes are valid for every field.
         let empty: SendEntry = unsafe { std::mem::zeroed() };
         Self {
             entries: vec![empty; capacity],
@@ -93,35 +93,35 @@ impl SendChain {
         }
     }
 
-    /// How many writes wait.
+    /// Number of waiting writes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tail - self.head
     }
 
-    /// Whether none waits.
+    /// Whether no write waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
-    /// How many more fit in.
+    /// Number of free entries.
     #[must_use]
     pub fn room(&self) -> usize {
         self.entries.len() - self.tail
     }
 
-    /// Drops what waits.
+    /// Removes all waiting writes.
     pub fn clear(&mut self) {
         (self.head, self.tail) = (0, 0);
     }
 
-    /// Makes the last that waits a solicited one: what a burst ends with is known only when it
-    /// ends.
+    /// Marks the last waiting write solicited. The sender knows the last write of a burst only at
+    /// its end.
     pub fn solicit_last(&mut self) {
         if !self.is_empty() {
             let last = self.entries.as_mut_ptr().wrapping_add(self.tail - 1);
-            // SAFETY: a filled entry.
+            // SAFETY: `tail - 1` is a filled entry, since the chain is not empty.
             unsafe { (*last).wr.send_flags |= raw::IBV_SEND_SOLICITED };
         }
     }
@@ -130,7 +130,7 @@ impl SendChain {
     ///
     /// # Errors
     ///
-    /// [`PushError`]; the chain is then as it was.
+    /// [`PushError`]; the chain is then unchanged.
     pub fn push(&mut self, write: &Write<'_>) -> Result<(), PushError> {
         if self.room() == 0 {
             return Err(PushError::Full);
@@ -154,7 +154,7 @@ impl SendChain {
             flags |= raw::IBV_SEND_SOLICITED;
         }
         let entry = self.entries.as_mut_ptr().wrapping_add(self.tail);
-        // SAFETY: there is room, so this entry exists and is free.
+        // SAFETY: `room` is not 0, so entry `tail` exists and is free.
         unsafe {
             (*entry).sge = sge;
             let wr = &raw mut (*entry).wr;
@@ -178,13 +178,13 @@ impl SendChain {
         Ok(())
     }
 
-    /// Copies a payload into the free entry's own inline bytes.
+    /// Copies a payload into the inline bytes of the free entry.
     fn copy_inline(&mut self, bytes: &[u8]) -> Result<raw::ibv_sge, PushError> {
         if bytes.len() > self.inline_bytes {
             return Err(PushError::InlineTooLong);
         }
-        // SAFETY: each entry has `inline_bytes` of the buffer for itself. Only work requests that
-        // are not yet posted point there.
+        // SAFETY: entry `tail` is free and owns these `inline_bytes` of the buffer. Only work
+        // requests that are not yet posted point there.
         let own = unsafe {
             let own = self.inline.as_mut_ptr().add(self.tail * self.inline_bytes);
             ptr::copy_nonoverlapping(bytes.as_ptr(), own, bytes.len());
@@ -197,8 +197,8 @@ impl SendChain {
         })
     }
 
-    /// Links what waits and gives it to `doorbell`, which returns what the verb returned and the
-    /// first work request that it did not take. Returns how many were taken.
+    /// Links the waiting writes and passes the first to `doorbell`, which returns the verb's result
+    /// and the first refused work request. Returns the number of posted writes.
     pub(crate) fn post(
         &mut self,
         doorbell: impl FnOnce(*mut raw::ibv_send_wr, *mut *mut raw::ibv_send_wr) -> c_int,
@@ -208,7 +208,7 @@ impl SendChain {
             return Ok(0);
         }
         let base = self.entries.as_mut_ptr();
-        // SAFETY: `head..tail` is within the entries.
+        // SAFETY: `head..tail` lies within the entries.
         let first = unsafe {
             for index in self.head..self.tail - 1 {
                 (*base.add(index)).wr.next = &raw mut (*base.add(index + 1)).wr;
@@ -227,17 +227,17 @@ impl SendChain {
     }
 }
 
-/// Receives without memory, which RDMA WRITEs with immediate consume. Each has the number 0.
+/// Receives without memory, for RDMA WRITEs with immediate. Their `wr_id` is 0.
 pub struct RecvChain {
-    /// Each is linked to the next one.
+    /// A linked list: each receive points to the next.
     receives: Vec<raw::ibv_recv_wr>,
 }
 
-// SAFETY: the pointers in the receives lead into the chain's own buffer, which moves with it.
+// SAFETY: the receives point into the chain's own heap buffer, which stays put when it moves.
 unsafe impl Send for RecvChain {}
 
 impl RecvChain {
-    /// Up to `capacity` receives can be posted at a time.
+    /// A chain that posts up to `capacity` receives at a time.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let receive = raw::ibv_recv_wr {
@@ -249,13 +249,13 @@ impl RecvChain {
         let mut receives = vec![receive; capacity];
         let base = receives.as_mut_ptr();
         for index in 1..capacity {
-            // SAFETY: both are within the buffer.
+            // SAFETY: both indices lie within the buffer.
             unsafe { (*base.add(index - 1)).next = base.add(index) };
         }
         Self { receives }
     }
 
-    /// Gives `count` receives to `doorbell`, or as many as there are; as [`SendChain::post`].
+    /// Passes `count` receives to `doorbell`, at most all of them. See [`SendChain::post`].
     pub(crate) fn post(
         &mut self,
         count: usize,
@@ -267,18 +267,18 @@ impl RecvChain {
         }
         let first = self.receives.as_mut_ptr();
         let last = first.wrapping_add(count - 1);
-        // SAFETY: `last` is within the buffer.
+        // SAFETY: `last` lies within the buffer, since `count` is at most its length.
         let next = unsafe { ptr::replace(&raw mut (*last).next, ptr::null_mut()) };
         let mut bad = ptr::null_mut();
         let result = doorbell(first, &raw mut bad);
-        // SAFETY: as above.
+        // SAFETY: as for the read of `next`.
         unsafe { (*last).next = next };
         outcome("ibv_post_recv", result, first, bad, count)
     }
 }
 
-/// What a verb's result says of the `count` entries from `first` on. `bad` points to the entry that
-/// failed; where it points to none of them, none counts as posted.
+/// Decodes a verb's result for the `count` entries from `first` on. `bad` points to the refused
+/// entry; if it points outside the entries, none counts as posted.
 fn outcome<Entry, Wr>(
     verb: &'static str,
     returned: c_int,
@@ -326,7 +326,7 @@ mod tests {
         let mut chain = SendChain::new(2, 0);
         chain.push(&write(Payload::Empty)).expect("room");
         let error = chain.post(|_, bad| {
-            // SAFETY: the result is writable.
+            // SAFETY: `bad` is writable through the call.
             unsafe { *bad = ptr::null_mut() };
             libc::EINVAL
         });
@@ -338,7 +338,7 @@ mod tests {
     fn receives_that_are_refused_are_counted_and_the_chain_can_be_posted_again() {
         let mut chain = RecvChain::new(3);
         let partial = chain.post(3, |first, bad| {
-            // SAFETY: the second of three linked receives.
+            // SAFETY: `first` is the head of three linked receives.
             unsafe { *bad = (*first).next };
             libc::ENOMEM
         });
@@ -349,7 +349,7 @@ mod tests {
             let posted = chain.post(count, |mut wr, _| {
                 while !wr.is_null() {
                     linked += 1;
-                    // SAFETY: the chain under test linked it.
+                    // SAFETY: `wr` is a receive that the chain under test has linked.
                     wr = unsafe { (*wr).next };
                 }
                 0
@@ -373,8 +373,8 @@ mod tests {
         let mut seen = Vec::new();
         let posted = chain.post(|mut wr, _| {
             while !wr.is_null() {
-                // SAFETY: the chain under test filled and linked it; inline bytes lie behind the
-                // address.
+                // SAFETY: `wr` is a write that the chain under test has filled and linked; its
+                // inline bytes lie at the address.
                 unsafe {
                     assert_eq!((*wr).num_sge, 1);
                     assert_ne!((*wr).send_flags & raw::IBV_SEND_INLINE, 0);

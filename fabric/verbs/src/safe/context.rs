@@ -1,4 +1,4 @@
-//! An opened device: its limits, its ports, its GIDs.
+//! An open device: its limits, ports and GIDs.
 
 use std::mem::{MaybeUninit, size_of};
 use std::net::Ipv6Addr;
@@ -11,7 +11,7 @@ use super::port::PortAttr;
 use crate::error::{Error, errno_of};
 use crate::raw;
 
-/// An opened device.
+/// An open device of libibverbs.
 pub struct Context {
     verbs: Arc<Verbs>,
     raw: NonNull<raw::ibv_context>,
@@ -19,33 +19,32 @@ pub struct Context {
     limits: DeviceLimits,
 }
 
-// SAFETY: libibverbs locks inside of every call on a context; the context itself is freed only in
-// `drop`.
+// SAFETY: libibverbs locks in every call on a context; only `drop` closes it.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Context {}
 
-/// What a device can do at most, as it says itself.
+/// The limits that a device reports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceLimits {
-    /// Queue pairs.
+    /// Queue pairs on the device.
     pub max_qp: u32,
-    /// Work requests in one queue.
+    /// Work requests in one send or receive queue.
     pub max_qp_wr: u32,
-    /// Completion queues.
+    /// Completion queues on the device.
     pub max_cq: u32,
     /// Entries in one completion queue.
     pub max_cqe: u32,
-    /// Bytes in one memory region.
+    /// Size of one memory region in bytes.
     pub max_mr_size: u64,
 }
 
 impl Context {
-    /// Takes over a context that was just opened, and closes it again when something fails.
+    /// Takes ownership of an open context; closes it if a step fails.
     ///
     /// # Safety
     ///
-    /// `raw` must be open, from `verbs`, and owned by nobody else.
+    /// `raw` must be open, come from `verbs`, and have no other owner.
     pub(crate) unsafe fn adopt(
         verbs: Arc<Verbs>,
         raw: NonNull<raw::ibv_context>,
@@ -58,7 +57,7 @@ impl Context {
             limits: DeviceLimits::default(),
         };
         context.limits = context.query_device()?;
-        // SAFETY: the context is open; the descriptor is a plain number.
+        // SAFETY: `adopt`'s contract: the context is open.
         let fd = unsafe { (*raw.as_ptr()).async_fd };
         set_nonblocking(fd, || {
             format!("preparing the asynchronous events of {}", context.name)
@@ -72,20 +71,20 @@ impl Context {
         &self.name
     }
 
-    /// What the device can do at most.
+    /// The device's limits.
     #[must_use]
     pub fn limits(&self) -> &DeviceLimits {
         &self.limits
     }
 
-    /// How many interrupt vectors completion queues can be spread over.
+    /// Number of interrupt vectors for completion queues.
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
-        // SAFETY: the context is open; the field does not change.
+        // SAFETY: the context is open, and the field is constant.
         u32::try_from(unsafe { (*self.raw.as_ptr()).num_comp_vectors }).unwrap_or(0)
     }
 
-    /// The raw context, valid for as long as `self`.
+    /// The raw context, valid as long as `self`.
     pub(crate) fn as_raw(&self) -> *mut raw::ibv_context {
         self.raw.as_ptr()
     }
@@ -94,7 +93,7 @@ impl Context {
         self.verbs.api()
     }
 
-    /// Refuses what exceeds one of the device's limits.
+    /// Refuses a size above one of the device's limits.
     pub(crate) fn check_limit(
         &self,
         what: &'static str,
@@ -114,7 +113,7 @@ impl Context {
         })
     }
 
-    /// Refuses an object of another device, which the library would take for one of its own.
+    /// Refuses an object of another device: libibverbs would not detect the mistake.
     pub(crate) fn check_same(
         self: &Arc<Self>,
         what: &'static str,
@@ -132,14 +131,14 @@ impl Context {
 
     fn query_device(&self) -> Result<DeviceLimits, Error> {
         let mut attr = MaybeUninit::<raw::ibv_device_attr>::zeroed();
-        // SAFETY: the context is open and the attributes are writable.
+        // SAFETY: the context is open, and `attr` is writable.
         let result = unsafe { (self.api().query_device)(self.as_raw(), attr.as_mut_ptr()) };
         if result != 0 {
             return Err(Error::verb("ibv_query_device", result, || {
                 format!("asking {} for its limits", self.name)
             }));
         }
-        // SAFETY: zeroed bytes are valid for every field, and the call has filled them in.
+        // SAFETY: zeroes are valid for every field, and the successful call filled them.
         let attr = unsafe { attr.assume_init() };
         let count = |value: i32| u32::try_from(value).unwrap_or(0);
         Ok(DeviceLimits {
@@ -151,22 +150,22 @@ impl Context {
         })
     }
 
-    /// A port's state, speed and address. Ports count from 1.
+    /// The state, rate and address of a port. Ports count from 1.
     ///
     /// # Errors
     ///
-    /// The verb's, for instance when there is no such port.
+    /// [`Error::Verb`], for instance if the port does not exist.
     pub fn query_port(&self, port: u8) -> Result<PortAttr, Error> {
         let mut attr = MaybeUninit::<raw::ibv_port_attr>::zeroed();
-        // SAFETY: the context is open and the attributes are writable. The exported function fills
-        // in the first 48 bytes, which hold everything that is read of them.
+        // SAFETY: the context is open, and `attr` is writable. The exported function fills the
+        // first 48 bytes, which hold every field that `PortAttr` reads.
         let result = unsafe { (self.api().query_port)(self.as_raw(), port, attr.as_mut_ptr()) };
         if result != 0 {
             return Err(Error::verb("ibv_query_port", result, || {
                 format!("asking {} about port {port}", self.name)
             }));
         }
-        // SAFETY: zeroed bytes are valid for every field, and the call has filled them in.
+        // SAFETY: zeroes are valid for every field, and the successful call filled them.
         Ok(PortAttr::from_raw(&unsafe { attr.assume_init() }))
     }
 
@@ -174,7 +173,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// [`Error::Verb`].
     pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, Error> {
         let table = self.query_port(port)?.gid_tbl_len;
         let mut gids = Vec::new();
@@ -184,14 +183,14 @@ impl Context {
         Ok(gids)
     }
 
-    /// One entry of the port's GID table, `None` when it is empty.
+    /// One entry of the port's GID table; `None` if it is empty.
     ///
     /// # Errors
     ///
-    /// The verb's, other than that the entry is empty.
+    /// [`Error::Verb`]; an empty entry is no error.
     pub fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, Error> {
         let mut entry = MaybeUninit::<raw::ibv_gid_entry>::zeroed();
-        // SAFETY: the context is open, and the entry is writable for the size given.
+        // SAFETY: the context is open, and `entry` is writable for the given size.
         let result = unsafe {
             (self.api().query_gid_ex)(
                 self.as_raw(),
@@ -211,9 +210,9 @@ impl Context {
                 }));
             }
         }
-        // SAFETY: zeroed bytes are valid for every field, and the call has filled them in.
+        // SAFETY: zeroes are valid for every field, and the successful call filled them.
         let entry = unsafe { entry.assume_init() };
-        // SAFETY: every byte of a GID is a byte.
+        // SAFETY: every bit pattern is valid for the byte array.
         let gid = Ipv6Addr::from(unsafe { entry.gid.raw });
         Ok((!gid.is_unspecified()).then(|| GidEntry {
             gid,
@@ -222,12 +221,12 @@ impl Context {
         }))
     }
 
-    /// The GID that `auto` means on this port: on InfiniBand the first; on Ethernet a RoCE v2 one,
-    /// IPv4 before routable IPv6 before link-local.
+    /// The port's GID for `auto`: on InfiniBand the first; on Ethernet a RoCE v2 one, IPv4 before
+    /// routable IPv6 before link-local.
     ///
     /// # Errors
     ///
-    /// [`Error::NoGid`] with the reason, or a verb's.
+    /// [`Error::NoGid`] with the reason, or [`Error::Verb`].
     pub fn auto_gid(&self, port: u8) -> Result<GidEntry, Error> {
         let layer = self.query_port(port)?.link_layer;
         let gids = self.gids(port)?;
@@ -241,15 +240,15 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: opened by this library, closed once; everything made from it held an `Arc` of
-        // `self` and is gone.
+        // SAFETY: this library opened the context, and only this `drop` closes it. Every object
+        // made from it held an `Arc` of `self` and is gone.
         unsafe { (self.api().close_device)(self.as_raw()) };
     }
 }
 
-/// Makes a descriptor that libibverbs owns nonblocking.
+/// Makes a descriptor of libibverbs nonblocking.
 pub(crate) fn set_nonblocking(fd: i32, doing: impl FnOnce() -> String) -> Result<(), Error> {
-    // SAFETY: only flags of the descriptor are read and written; no memory is involved.
+    // SAFETY: `fcntl` reads and writes descriptor flags only, no memory.
     let result = unsafe {
         match libc::fcntl(fd, libc::F_GETFL) {
             -1 => -1,

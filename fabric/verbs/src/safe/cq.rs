@@ -14,29 +14,27 @@ use crate::raw;
 /// A completion channel: a descriptor that becomes readable when an armed completion queue gets an
 /// entry.
 ///
-/// No wake-up is lost when a thread arms, polls once more, and sleeps only if that poll found
-/// nothing: an entry that came before the arming is found by the poll, one that came after makes
-/// the descriptor readable.
+/// To lose no wake-up, arm the queue, poll once more, and sleep only if that poll is empty. The
+/// poll finds entries from before the arming; later entries make the descriptor readable.
 pub struct CompChannel {
     context: Arc<Context>,
     raw: NonNull<raw::ibv_comp_channel>,
 }
 
-// SAFETY: libibverbs allows every call on a channel from every thread; it is destroyed only in
-// `drop`.
+// SAFETY: libibverbs allows every call on a channel from any thread; only `drop` destroys it.
 unsafe impl Send for CompChannel {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for CompChannel {}
 
 impl CompChannel {
-    /// Creates one, nonblocking.
+    /// Creates a nonblocking channel.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// [`Error::Verb`].
     pub fn create(context: &Arc<Context>) -> Result<Arc<Self>, Error> {
         let doing = || format!("creating a completion channel on {}", context.name());
-        // SAFETY: the context is open.
+        // SAFETY: `context` is open.
         let raw = unsafe { (context.api().create_comp_channel)(context.as_raw()) };
         let raw =
             NonNull::new(raw).ok_or_else(|| Error::verb_errno("ibv_create_comp_channel", doing))?;
@@ -48,12 +46,12 @@ impl CompChannel {
         Ok(Arc::new(channel))
     }
 
-    /// Takes all events that have come, and calls `each` with the token of the queue that each is
-    /// for. Returns how many there were; never waits.
+    /// Takes all pending events and calls `each` with the token of each event's queue. Returns the
+    /// number of events; never blocks.
     ///
     /// # Errors
     ///
-    /// The verb's, other than that no event is there.
+    /// [`CqError`]; an empty channel is no error.
     pub fn take_events(&self, mut each: impl FnMut(u64)) -> Result<usize, CqError> {
         let mut taken = 0;
         loop {
@@ -72,8 +70,8 @@ impl CompChannel {
                     }),
                 };
             }
-            // SAFETY: an event that was got and not yet acknowledged keeps its queue from being
-            // destroyed.
+            // SAFETY: libibverbs does not destroy a queue with an unacknowledged event, so `cq` is
+            // live.
             unsafe { (self.context.api().ack_cq_events)(cq, 1) };
             taken += 1;
             each(token as u64);
@@ -83,8 +81,8 @@ impl CompChannel {
 
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel's descriptor is open until the channel is destroyed, which `self`'s
-        // borrow precludes.
+        // SAFETY: the descriptor is open until the channel is destroyed, which the borrow of `self`
+        // precludes.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
     }
 }
@@ -97,8 +95,8 @@ impl AsRawFd for CompChannel {
 
 impl Drop for CompChannel {
     fn drop(&mut self) {
-        // SAFETY: created by this library, destroyed once; the queues on it held an `Arc` of `self`
-        // and are gone.
+        // SAFETY: `create` made the channel, and only this `drop` destroys it. Its queues held an
+        // `Arc` of `self` and are gone.
         let result = unsafe { (self.context.api().destroy_comp_channel)(self.raw.as_ptr()) };
         if result != 0 {
             mem::forget(Arc::clone(&self.context));
@@ -106,10 +104,10 @@ impl Drop for CompChannel {
     }
 }
 
-/// Which entries raise an event.
+/// The completions that raise an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notify {
-    /// The next one, whatever it is.
+    /// The next completion of any kind.
     Any,
     /// The next receive of a solicited message, or the next error.
     Solicited,
@@ -124,20 +122,19 @@ pub struct Cq {
     arm: raw::req_notify_cq_fn,
 }
 
-// SAFETY: providers lock inside of every call on a queue; it is destroyed only in `drop`.
+// SAFETY: providers lock in every call on a queue; only `drop` destroys it.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// Creates a queue of at least `cqe` entries. `channel` takes its events, each with `token`;
-    /// `comp_vector` picks the interrupt, below [`Context::num_comp_vectors`]. A queue that
-    /// overflows is lost for good, so `cqe` covers all receives and all signaled sends that can be
-    /// outstanding at once.
+    /// Creates a queue of at least `cqe` entries. `channel` receives its events, each with `token`;
+    /// `comp_vector`, below [`Context::num_comp_vectors`], selects the interrupt. An overflow
+    /// breaks the queue for good, so `cqe` must cover all outstanding receives and signaled sends.
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`], [`Error::Mismatch`] when the channel is another device's, or the verb's.
+    /// [`Error::Limit`]; [`Error::Mismatch`] if the channel is another device's; [`Error::Verb`].
     pub fn create(
         context: &Arc<Context>,
         cqe: u32,
@@ -164,7 +161,7 @@ impl Cq {
             return Err(Error::verb("ibv_create_cq", libc::EINVAL, doing));
         };
         let (poll, arm) = {
-            // SAFETY: the context is open; its table does not change.
+            // SAFETY: `context` is open, and its operations table is constant.
             let ops = unsafe { &(*context.as_raw()).ops };
             ops.poll_cq
                 .zip(ops.req_notify_cq)
@@ -172,7 +169,7 @@ impl Cq {
         };
         let raw_channel = channel.map_or(ptr::null_mut(), |channel| channel.raw.as_ptr());
         let token = ptr::without_provenance_mut::<c_void>(token as usize);
-        // SAFETY: context and channel are live; the token is carried back and never followed.
+        // SAFETY: context and channel are live; the token is returned and never dereferenced.
         let raw = unsafe {
             (context.api().create_cq)(context.as_raw(), entries, token, raw_channel, vector)
         };
@@ -186,12 +183,12 @@ impl Cq {
         }))
     }
 
-    /// Takes up to `wcs.len()` entries into `wcs`, oldest first, and returns how many. Allocates
-    /// nothing and never waits.
+    /// Moves up to `wcs.len()` entries into `wcs`, oldest first, and returns their number.
+    /// Allocates nothing and never blocks.
     ///
     /// # Errors
     ///
-    /// The verb's: the queue can no longer be used.
+    /// [`CqError`]; the queue is then unusable.
     pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, CqError> {
         let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
         // SAFETY: the queue is live; `Wc` is an `ibv_wc`, and `room` of them are writable.
@@ -202,12 +199,12 @@ impl Cq {
         })
     }
 
-    /// Asks for one event on the channel. Entries that are there already raise none: poll again
-    /// before sleeping.
+    /// Arms the queue for one event on its channel. Existing entries raise none: poll again before
+    /// sleeping.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// [`CqError`].
     pub fn arm(&self, notify: Notify) -> Result<(), CqError> {
         let solicited = c_int::from(notify == Notify::Solicited);
         // SAFETY: the queue is live.
@@ -220,13 +217,13 @@ impl Cq {
         }
     }
 
-    /// The device it is on.
+    /// The device of this queue.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The raw queue, valid for as long as `self`.
+    /// The raw queue, valid as long as `self`.
     pub(crate) fn as_raw(&self) -> *mut raw::ibv_cq {
         self.raw.as_ptr()
     }
@@ -234,8 +231,8 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: created by this library, destroyed once; the queue pairs on it held an `Arc` of
-        // `self` and are gone.
+        // SAFETY: `create` made the queue, and only this `drop` destroys it. Its queue pairs held
+        // an `Arc` of `self` and are gone.
         let result = unsafe { (self.context.api().destroy_cq)(self.raw.as_ptr()) };
         if result != 0 {
             mem::forget((Arc::clone(&self.context), self.channel.clone()));
@@ -243,7 +240,7 @@ impl Drop for Cq {
     }
 }
 
-/// A provider whose table of operations has a hole.
+/// The error for an operation that the provider's table lacks.
 pub(crate) fn unsupported(what: &'static str, context: &Context) -> Error {
     Error::Unsupported {
         what,

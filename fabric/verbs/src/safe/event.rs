@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to a device, a port or a queue pair by itself.
+//! Asynchronous events: state changes of a device, a port or a queue pair.
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -15,46 +15,46 @@ pub enum AsyncEvent {
         /// The port, from 1.
         port: u8,
     },
-    /// The port's link is gone. Its queue pairs are not moved to ERR by this: who wants them to
-    /// fail now must do that.
+    /// The port's link is down. The device leaves its queue pairs as they are: to fail them now,
+    /// move them to ERR.
     PortDown {
         /// The port, from 1.
         port: u8,
     },
-    /// The port's address changed (LID, GID or partition key): connections may have to be made
-    /// anew.
+    /// The port's address changed (LID, GID or partition key): connections may need to be made
+    /// again.
     AddressChange {
         /// The port, from 1.
         port: u8,
     },
-    /// The device failed; everything on it is lost.
+    /// The device failed with everything on it.
     DeviceFatal,
-    /// A queue pair moved to ERR by itself.
+    /// The device moved a queue pair to ERR.
     QpFatal {
-        /// Its number.
+        /// The queue pair's number.
         qp_num: u32,
-        /// Why, by libibverbs' name.
+        /// Cause, as libibverbs names it.
         cause: &'static str,
     },
-    /// A completion queue overflowed or failed; the queue pairs on it are lost.
+    /// A completion queue overflowed or failed; its queue pairs are unusable.
     CqError {
         /// The queue's token.
         token: u64,
     },
-    /// Another, by libibverbs' number.
+    /// Any other event, with its libibverbs number.
     Other(u32),
 }
 
 impl Context {
-    /// Takes the next asynchronous event, `None` when none has come. Never waits: wait on
+    /// Takes the next asynchronous event; `None` if none is pending. Never blocks: sleep on
     /// [`Context::async_fd`].
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// [`Error::Verb`].
     pub fn next_async_event(&self) -> Result<Option<AsyncEvent>, Error> {
         let mut event = MaybeUninit::<raw::ibv_async_event>::zeroed();
-        // SAFETY: the context is open and the event is writable.
+        // SAFETY: the context is open, and `event` is writable.
         let result = unsafe { (self.api().get_async_event)(self.as_raw(), event.as_mut_ptr()) };
         if result != 0 {
             return match last_errno() {
@@ -64,35 +64,35 @@ impl Context {
                 })),
             };
         }
-        // SAFETY: the call filled it in.
+        // SAFETY: the successful call filled `event`.
         let mut event = unsafe { event.assume_init() };
-        // SAFETY: just got from the library, and not acknowledged yet.
+        // SAFETY: the library returned `event`, and it is not yet acknowledged.
         let described = unsafe { describe(&event) };
-        // SAFETY: acknowledged once; the objects in it are not touched afterwards.
+        // SAFETY: this is the only acknowledgement, and nothing uses the event's object afterwards.
         unsafe { (self.api().ack_async_event)(&raw mut event) };
         Ok(Some(described))
     }
 
-    /// Readable when an asynchronous event has come.
+    /// A descriptor that is readable while an asynchronous event is pending.
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context's descriptor is open until the context is closed, which `self`'s
-        // borrow precludes.
+        // SAFETY: the descriptor is open until the context is closed, which the borrow of `self`
+        // precludes.
         unsafe { BorrowedFd::borrow_raw((*self.as_raw()).async_fd) }
     }
 }
 
-/// An event in this layer's words.
+/// Converts an event of libibverbs.
 ///
 /// # Safety
 ///
-/// `event` must come from the library and not be acknowledged: that keeps the object in it from
+/// `event` must come from the library and be unacknowledged, which keeps the object in it from
 /// being destroyed.
 unsafe fn describe(event: &raw::ibv_async_event) -> AsyncEvent {
-    // SAFETY: for these types the element is a port number, of which a byte counts.
+    // SAFETY: for port events, the active member of the union is the port number.
     let port = || u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
     let qp_fatal = |cause| {
-        // SAFETY: for these types the element is a live queue pair.
+        // SAFETY: for queue pair events, the active member is a live queue pair.
         let qp_num = unsafe { (*event.element.qp).qp_num };
         AsyncEvent::QpFatal { qp_num, cause }
     };
@@ -107,7 +107,7 @@ unsafe fn describe(event: &raw::ibv_async_event) -> AsyncEvent {
         raw::IBV_EVENT_QP_REQ_ERR => qp_fatal("IBV_EVENT_QP_REQ_ERR"),
         raw::IBV_EVENT_QP_ACCESS_ERR => qp_fatal("IBV_EVENT_QP_ACCESS_ERR"),
         raw::IBV_EVENT_CQ_ERR => {
-            // SAFETY: for this type the element is a live completion queue; its token is a number.
+            // SAFETY: for this event, the member is a live completion queue; its token is a number.
             let token = unsafe { (*event.element.cq).cq_context } as u64;
             AsyncEvent::CqError { token }
         }

@@ -1,12 +1,12 @@
-//! GIDs: which there are, and which to take. On RoCE a GID is the IP address of the port, as IPv6
-//! (or IPv4 mapped into it).
+//! GIDs (global identifiers) of a port, and the automatic choice among them. On RoCE a GID is the
+//! port's IPv6 address, or its IPv4 address mapped to IPv6.
 
 use std::net::Ipv6Addr;
 
 use super::port::LinkLayer;
 use crate::raw;
 
-/// What packets a GID stands for.
+/// The packet format that a GID selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GidType {
     /// InfiniBand.
@@ -35,19 +35,19 @@ impl GidType {
 pub struct GidEntry {
     /// The GID.
     pub gid: Ipv6Addr,
-    /// Its index in the table.
+    /// Index in the port's GID table.
     pub index: u32,
-    /// What packets it stands for.
+    /// The packet format that the GID selects.
     pub kind: GidType,
 }
 
-/// The entry that `gid_index: auto` means: on InfiniBand the first; on Ethernet a RoCE v2 one, IPv4
-/// before routable IPv6 before link-local, the lowest index among equals. RoCE v1 is never chosen:
-/// switches do not route it.
+/// The entry for `gid_index: auto`. On InfiniBand it is the first; on Ethernet a RoCE v2 one, IPv4
+/// before routable IPv6 before link-local, then the lowest index. RoCE v1 is never chosen, because
+/// IP routers do not forward it.
 ///
 /// # Errors
 ///
-/// Why none will do, in words.
+/// The reason why no entry is usable, as text.
 pub(crate) fn choose_gid(layer: LinkLayer, gids: &[GidEntry]) -> Result<GidEntry, &'static str> {
     if layer != LinkLayer::Ethernet {
         return gids

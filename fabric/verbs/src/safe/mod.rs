@@ -7,11 +7,11 @@
 //!             '---- async events
 //! ```
 //!
-//! Each object holds an `Arc` of what it stands on, so that libibverbs never sees an object
-//! destroyed under another. What a destroy call refuses stays allocated for good, together with
-//! everything it refers to: a leak, never a dangling pointer. Errors of the control path are
-//! [`Error`](crate::Error)s with text; the hot path's ([`PostError`](crate::PostError),
-//! [`CqError`](crate::CqError)) are plain numbers until they are shown.
+//! Each object holds an `Arc` of the objects that it depends on, so none is destroyed while in use.
+//! If a destroy call fails, the object and its dependencies leak; no pointer dangles. The control
+//! path returns an [`Error`](crate::Error) with text. The hot path returns a
+//! [`PostError`](crate::PostError) or [`CqError`](crate::CqError): numbers, formatted only on
+//! display.
 
 mod chain;
 mod context;
@@ -37,7 +37,7 @@ pub use qp::{Init, Qp, Receiving, Reset, Rtr, Rts, State};
 pub use qp_attr::{Path, QpCaps, RtrAttr, RtsAttr};
 pub use wc::{Wc, WcStatus};
 
-/// Shows an object by the name of its device.
+/// Implements `Debug` as the type's name and the name of its device.
 macro_rules! debug {
     ($($object:ty: $($device:ident).+;)*) => {$(
         impl std::fmt::Debug for $object {

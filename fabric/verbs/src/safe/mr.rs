@@ -11,41 +11,41 @@ use super::context::Context;
 use crate::Error;
 use crate::raw;
 
-/// Owns a range of memory that a NIC may read and write at any time while it is registered.
+/// An owner of memory that a NIC may read and write at any time while it is registered.
 ///
 /// # Safety
 ///
-/// For as long as the value lives, `addr()..addr() + len()` is mapped at that address, readable and
-/// (unless it is registered without any write access) writable. No Rust reference to a byte of it
-/// exists while a NIC may write that byte: the owner hands out raw pointers, and the protocol above
-/// says which byte may be followed when.
+/// While the value lives, `addr()..addr() + len()` is mapped at that address and readable; it is
+/// writable unless registered with [`Access::LocalRead`]. While a NIC may write a byte, no Rust
+/// reference to that byte exists: the owner returns raw pointers, and the fabric's protocol defines
+/// when a byte may be read.
 #[expect(clippy::len_without_is_empty, reason = "there is always memory")]
 pub unsafe trait Memory: Send + Sync + 'static {
-    /// The first byte.
+    /// Address of the first byte.
     fn addr(&self) -> NonNull<u8>;
-    /// How many bytes.
+    /// Length in bytes.
     fn len(&self) -> usize;
 }
 
-/// A protection domain: queue pairs reach the memory regions of their own domain only.
+/// A protection domain: its queue pairs access only the memory regions of the same domain.
 pub struct Pd {
     pub(super) context: Arc<Context>,
     raw: NonNull<raw::ibv_pd>,
 }
 
-// SAFETY: libibverbs allows every call on a domain from every thread; it is freed only in `drop`.
+// SAFETY: libibverbs allows every call on a domain from any thread; only `drop` frees it.
 unsafe impl Send for Pd {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Pd {}
 
 impl Pd {
-    /// Allocates one.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// [`Error::Verb`].
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Self>, Error> {
-        // SAFETY: the context is open.
+        // SAFETY: `context` is open.
         let raw = unsafe { (context.api().alloc_pd)(context.as_raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| {
             Error::verb_errno("ibv_alloc_pd", || {
@@ -58,13 +58,13 @@ impl Pd {
         }))
     }
 
-    /// The device it is on.
+    /// The device of this domain.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The raw domain, valid for as long as `self`.
+    /// The raw domain, valid as long as `self`.
     pub(crate) fn as_raw(&self) -> *mut raw::ibv_pd {
         self.raw.as_ptr()
     }
@@ -72,8 +72,8 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: allocated by this library, freed once; everything in it held an `Arc` of `self`
-        // and is gone.
+        // SAFETY: `alloc` made the domain, and only this `drop` frees it. Its objects held an `Arc`
+        // of `self` and are gone.
         let result = unsafe { (self.context.api().dealloc_pd)(self.as_raw()) };
         if result != 0 {
             mem::forget(Arc::clone(&self.context));
@@ -81,14 +81,14 @@ impl Drop for Pd {
     }
 }
 
-/// Who may access a memory region. PCIe writes to it may overtake each other (relaxed ordering),
-/// which fast NICs need for their full rate; a completion still comes after its data. A kernel or
-/// device without relaxed ordering ignores the wish.
+/// Access rights to a memory region. PCIe writes to it may be reordered (relaxed ordering), which
+/// fast NICs need for their full rate; a completion still follows its data. A kernel or device
+/// without relaxed ordering ignores the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reading by this device alone: enough for memory that is only sent from.
+    /// Reads by this device alone, as a send source needs.
     LocalRead,
-    /// Writing by peers; the specification wants local writing with it.
+    /// Writes by peers; the specification requires local write access with it.
     RemoteWrite,
 }
 
@@ -102,27 +102,27 @@ impl Access {
     }
 }
 
-/// A registered memory region. Keeps the memory's owner alive until it is deregistered.
+/// A registered memory region. Keeps the memory's owner alive until deregistration.
 pub struct Mr {
     pub(super) pd: Arc<Pd>,
     raw: NonNull<raw::ibv_mr>,
-    /// The address that work requests use.
+    /// Address of the first byte as work requests name it.
     base: u64,
     len: usize,
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: the region's keys and address do not change; it is deregistered only in `drop`.
+// SAFETY: the region's keys and address are constant; only `drop` deregisters it.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers all of `memory`: its pages are pinned until the region is dropped.
+    /// Registers all of `memory` and pins its pages until the region is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] when it is larger than the device allows, or the verb's.
+    /// [`Error::Limit`] if `memory` is larger than the device allows, or [`Error::Verb`].
     pub fn register<M: Memory>(
         pd: &Arc<Pd>,
         memory: &Arc<M>,
@@ -130,8 +130,8 @@ impl Mr {
     ) -> Result<Arc<Self>, Error> {
         let (addr, len) = (memory.addr(), memory.len());
         Self::check_size(pd, len)?;
-        // SAFETY: the domain is live. `Memory` promises that the range is mapped for as long as
-        // `owner` lives.
+        // SAFETY: the domain is live. `Memory` guarantees that the range is mapped while `memory`
+        // lives, and the region holds an `Arc` of it.
         let raw = unsafe {
             let at = addr.as_ptr();
             (pd.context.api().reg_mr_iova2)(pd.as_raw(), at.cast(), len, at as u64, access.bits())
@@ -157,13 +157,13 @@ impl Mr {
         })
     }
 
-    /// Registers `len` bytes from `offset` of a dma-buf, such as the one that a GPU's driver
-    /// exports for its memory. Work requests address them from `iova` on (the GPU's own address is
-    /// a good choice); `owner` is kept alive, with the descriptor, until the region is dropped.
+    /// Registers `len` bytes from `offset` of a dma-buf, such as a GPU driver's export of its
+    /// memory. Work requests address them from `iova` on, for instance the GPU's own address. The
+    /// region keeps `owner` and the descriptor alive.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] when the library is too old, [`Error::Limit`], or the verb's.
+    /// [`Error::Unsupported`] if libibverbs is too old, [`Error::Limit`], or [`Error::Verb`].
     pub fn register_dmabuf(
         pd: &Arc<Pd>,
         dmabuf: OwnedFd,
@@ -179,8 +179,8 @@ impl Mr {
             by: "this libibverbs: rdma-core 34 or newer is needed".to_owned(),
         })?;
         Self::check_size(pd, len)?;
-        // SAFETY: the domain is live; the kernel holds a dma-buf of its own from here on, so no
-        // mapping is promised.
+        // SAFETY: the domain is live. The kernel takes its own reference to the dma-buf, so no
+        // mapping in this process is required.
         let raw = unsafe {
             let (domain, fd, access) = (pd.as_raw(), dmabuf.as_raw_fd(), access.bits() as c_int);
             register(domain, offset, len, iova, fd, access)
@@ -194,7 +194,7 @@ impl Mr {
     }
 
     fn check_size(pd: &Pd, len: usize) -> Result<(), Error> {
-        // Software devices say 0 or all ones for "no limit of its own".
+        // Software devices report 0 or all ones for "no limit".
         let limit = match pd.context.limits().max_mr_size {
             0 => u64::MAX,
             limit => limit,
@@ -203,23 +203,23 @@ impl Mr {
             .check_limit("a memory region in bytes", len as u64, limit, "max_mr_size")
     }
 
-    /// The key for this node's own work requests.
+    /// The key for this node's work requests.
     fn lkey(&self) -> u32 {
-        // SAFETY: the region is registered; its keys do not change.
+        // SAFETY: the region is registered, and its keys are constant.
         unsafe { (*self.raw.as_ptr()).lkey }
     }
 
-    /// The key for the peers' work requests.
+    /// The key for the peer's work requests.
     fn rkey(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: as in `lkey`.
         unsafe { (*self.raw.as_ptr()).rkey }
     }
 
-    /// Some of its bytes, to be sent from or received into.
+    /// A range of the region, for a work request.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRegion`].
+    /// [`Error::OutOfRegion`] if the range exceeds the region or 4 GiB.
     pub fn slice(&self, offset: usize, len: usize) -> Result<LocalSlice, Error> {
         let end = offset.checked_add(len).filter(|&end| end <= self.len);
         let (Some(_), Ok(length)) = (end, u32::try_from(len)) else {
@@ -236,7 +236,7 @@ impl Mr {
         })
     }
 
-    /// What a peer has to know in order to write here.
+    /// Address, length and key, which the peer needs to write into this region.
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion {
@@ -249,18 +249,18 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: registered by this library, deregistered once.
+        // SAFETY: this library registered the region; only this `drop` deregisters it.
         let result = unsafe { (self.pd.context.api().dereg_mr)(self.raw.as_ptr()) };
         if result != 0 {
-            // Still registered: the memory must stay.
+            // The region is still registered, so its memory must stay mapped.
             mem::forget(self.owner.take());
             mem::forget(Arc::clone(&self.pd));
         }
     }
 }
 
-/// Bytes of a region of this node, as a work request names them. The device checks the key: once
-/// the region is gone, a work request with it fails and touches nothing.
+/// A range of a local region, for a work request. The device checks its key: after the region is
+/// deregistered, a work request with it fails and accesses no memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalSlice {
     pub(crate) addr: u64,
@@ -268,22 +268,22 @@ pub struct LocalSlice {
     pub(crate) lkey: u32,
 }
 
-/// A peer's region, as the peer announced it.
+/// A region that the peer has announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRegion {
-    /// The peer's address of its first byte.
+    /// Address of its first byte on the peer.
     pub addr: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// The key.
+    /// The remote key.
     pub rkey: u32,
 }
 
-/// Where an RDMA WRITE begins in a peer's memory.
+/// Target of an RDMA WRITE in the peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteSlice {
-    /// The peer's address.
+    /// Address on the peer.
     pub addr: u64,
-    /// The key of the peer's region.
+    /// The remote key of the peer's region.
     pub rkey: u32,
 }

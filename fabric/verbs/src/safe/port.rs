@@ -1,35 +1,35 @@
-//! A port's attributes.
+//! Attributes of a port: state, MTU, address, rate.
 
 use crate::Error;
 use crate::raw;
 
-/// What a port says about itself.
+/// Attributes that a port reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PortAttr {
-    /// Whether it carries traffic.
+    /// Link and subnet state; only an active port carries traffic.
     pub state: PortState,
-    /// The largest MTU the link supports now.
+    /// Largest MTU that the link currently supports.
     pub active_mtu: Mtu,
     /// The local identifier on an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
     /// InfiniBand, or Ethernet for RoCE.
     pub link_layer: LinkLayer,
-    /// Whether even local traffic needs a global route header (GID).
+    /// Whether even local traffic requires a global routing header (GID).
     pub grh_required: bool,
     /// Entries in the GID table, empty ones included.
     pub gid_tbl_len: u32,
-    /// The link's data rate in Gbit/s, `None` when the device gives codes that are not known.
+    /// Data rate of the link in Gbit/s; `None` if the device reports an unknown code.
     pub gbps: Option<f64>,
 }
 
-/// Whether a port carries traffic.
+/// State of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortState {
     /// No link.
     Down,
-    /// A link, but no subnet manager has configured it yet.
+    /// A link that no subnet manager has configured.
     Init,
-    /// Configured, not yet carrying traffic.
+    /// Configured, but not yet carrying traffic.
     Armed,
     /// Carrying traffic.
     Active,
@@ -37,33 +37,33 @@ pub enum PortState {
     Other(u32),
 }
 
-/// What a port's link is.
+/// Link layer of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkLayer {
     /// InfiniBand: addressed by LID.
     InfiniBand,
     /// Ethernet: RoCE, addressed by GID.
     Ethernet,
-    /// Neither is said.
+    /// The device does not report the link layer.
     Unspecified,
 }
 
-/// The payload of one packet at most: libibverbs' code. A queue pair's two ends must agree on it.
+/// The largest payload of one packet. Both ends of a connection must use the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mtu(u32);
 
 impl Mtu {
-    /// In bytes.
+    /// The MTU in bytes.
     #[must_use]
     pub fn bytes(self) -> u32 {
         128 << self.0
     }
 
-    /// The MTU of exactly so many bytes.
+    /// The MTU of exactly `bytes` bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::Value`] for anything but the five sizes there are.
+    /// [`Error::Value`] unless `bytes` is 256, 512, 1024, 2048 or 4096.
     pub fn from_bytes(bytes: u32) -> Result<Self, Error> {
         (raw::IBV_MTU_256..=raw::IBV_MTU_4096)
             .map(Self)
@@ -75,12 +75,12 @@ impl Mtu {
             })
     }
 
-    /// libibverbs' code for it.
+    /// The enumerator of libibverbs.
     pub(crate) fn code(self) -> u32 {
         self.0
     }
 
-    /// From libibverbs' code; an unknown one is taken for the smallest, which every path carries.
+    /// From libibverbs' enumerator. An unknown one becomes 256 bytes, which every path supports.
     fn from_code(code: u32) -> Self {
         match code {
             raw::IBV_MTU_256..=raw::IBV_MTU_4096 => Self(code),
@@ -113,8 +113,7 @@ impl PortAttr {
     }
 }
 
-/// The data rate of a link in Gbit/s, from the two
-/// one-hot codes of its connections and their speed.
+/// Data rate of a link in Gbit/s, from the one-hot codes of its lane count and lane speed.
 fn gbps(width: u8, speed: u8) -> Option<f64> {
     let connections = match width {
         1 => 1.0,

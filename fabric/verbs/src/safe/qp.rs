@@ -1,4 +1,4 @@
-//! Reliably connected queue pairs, with their state in their type.
+//! Queue pairs of reliable connections (RC), with their state in their type.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -18,7 +18,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A state that a queue pair was moved to.
+/// A state of a queue pair.
 pub trait State: sealed::Sealed {}
 
 /// A state in which receives may be posted.
@@ -39,18 +39,18 @@ macro_rules! states {
 }
 
 states! {
-    /// As created: knows no port.
+    /// RESET: created, not bound to a port.
     Reset;
-    /// Bound to a port.
+    /// INIT: bound to a port; takes receives.
     Init: Receiving;
-    /// Connected: receives.
+    /// RTR (ready to receive): connected; receives.
     Rtr: Receiving;
-    /// Connected: sends and receives.
+    /// RTS (ready to send): connected; sends and receives.
     Rts: Receiving;
 }
 
-/// A reliably connected queue pair that has been moved to state `S`. The device may have moved it
-/// on to ERR by itself: completions say so.
+/// An RC queue pair that was moved to state `S`. The device may move it to ERR on its own; its
+/// completions then carry an error status.
 pub struct Qp<S: State> {
     inner: Inner,
     state: PhantomData<fn() -> S>,
@@ -66,17 +66,17 @@ struct Inner {
     recv_cq: Arc<Cq>,
 }
 
-// SAFETY: providers lock inside of every call on a queue pair; it is destroyed only in `drop`.
+// SAFETY: providers lock in every call on a queue pair; only `drop` destroys it.
 unsafe impl Send for Inner {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Inner {}
 
 impl Qp<Reset> {
-    /// Creates one. Sends complete only when they are signaled.
+    /// Creates a queue pair. Only signaled sends complete.
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`], [`Error::Mismatch`] when a queue is another device's, or the verb's.
+    /// [`Error::Limit`]; [`Error::Mismatch`] if a queue belongs to another device; [`Error::Verb`].
     pub fn create(
         pd: &Arc<Pd>,
         send_cq: &Arc<Cq>,
@@ -88,7 +88,7 @@ impl Qp<Reset> {
         context.check_same("the send completion queue", send_cq.context())?;
         context.check_same("the receive completion queue", recv_cq.context())?;
         let (send, recv) = {
-            // SAFETY: the context is open; its table does not change.
+            // SAFETY: `context` is open, and its operations table is constant.
             let ops = unsafe { &(*context.as_raw()).ops };
             ops.post_send
                 .zip(ops.post_recv)
@@ -103,7 +103,7 @@ impl Qp<Reset> {
             qp_type: raw::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: domain and queues are live, and the attributes are writable.
+        // SAFETY: domain and queues are live; `init` is writable through the call.
         let raw = unsafe { (context.api().create_qp)(pd.as_raw(), &raw mut init) };
         let raw = NonNull::new(raw).ok_or_else(|| {
             Error::verb_errno("ibv_create_qp", || {
@@ -131,11 +131,11 @@ impl Qp<Reset> {
         })
     }
 
-    /// RESET to INIT: binds it to a port, from 1. The peer may write through it.
+    /// RESET to INIT: binds to a port, counted from 1, and permits the peer's writes.
     ///
     /// # Errors
     ///
-    /// The verb's; the queue pair is then destroyed.
+    /// [`Error::Verb`]; the queue pair is then destroyed.
     pub fn into_init(self, port: u8) -> Result<Qp<Init>, Error> {
         self.step(qp_attr::init(port), || {
             format!("binding to port {port} (RESET to INIT)")
@@ -144,11 +144,11 @@ impl Qp<Reset> {
 }
 
 impl Qp<Init> {
-    /// INIT to RTR: receives from the peer from here on.
+    /// INIT to RTR: connects the queue pair; it receives from then on.
     ///
     /// # Errors
     ///
-    /// [`Error::Value`], or the verb's; the queue pair is then destroyed.
+    /// [`Error::Value`] or [`Error::Verb`]; the queue pair is then destroyed.
     pub fn into_rtr(self, attr: &RtrAttr) -> Result<Qp<Rtr>, Error> {
         self.step(attr.to_raw()?, || {
             let gid = attr.path.gid();
@@ -163,11 +163,11 @@ impl Qp<Init> {
 }
 
 impl Qp<Rtr> {
-    /// RTR to RTS: sends from here on.
+    /// RTR to RTS: the queue pair sends from then on.
     ///
     /// # Errors
     ///
-    /// [`Error::Value`], or the verb's; the queue pair is then destroyed.
+    /// [`Error::Value`] or [`Error::Verb`]; the queue pair is then destroyed.
     pub fn into_rts(self, attr: &RtsAttr) -> Result<Qp<Rts>, Error> {
         self.step(attr.to_raw()?, || {
             "starting to send (RTR to RTS)".to_owned()
@@ -176,56 +176,56 @@ impl Qp<Rtr> {
 }
 
 impl Qp<Rts> {
-    /// Posts all of `chain` with one doorbell, and returns how many work requests that were.
+    /// Posts all of `chain` with one doorbell. Returns the number of posted work requests.
     ///
     /// # Errors
     ///
-    /// [`PostError`]; what was not taken is still in the chain.
+    /// [`PostError`]; work requests that the device refused stay in the chain.
     pub fn post_send(&self, chain: &mut SendChain) -> Result<usize, PostError> {
         chain.post(|first, bad| {
-            // SAFETY: the queue pair is live. The chain linked its own work requests, whose inline
-            // bytes are its own too, and outlives the call; other memory is named by keys, which
-            // the device checks.
+            // SAFETY: the queue pair is live. The chain outlives the call and owns its linked work
+            // requests and their inline bytes. Keys name all other memory, and the device checks
+            // keys.
             unsafe { (self.inner.send)(self.inner.raw.as_ptr(), first, bad) }
         })
     }
 }
 
 impl<S: Receiving> Qp<S> {
-    /// Posts `count` receives of `chain` with one call, or as many as it has, and returns how many
-    /// that were.
+    /// Posts `count` receives of `chain` with one call, at most as many as the chain holds. Returns
+    /// the number of posted receives.
     ///
     /// # Errors
     ///
-    /// [`PostError`].
+    /// [`PostError`] with the number of receives posted before the failure.
     pub fn post_recv(&self, chain: &mut RecvChain, count: usize) -> Result<usize, PostError> {
         chain.post(count, |first, bad| {
-            // SAFETY: the queue pair is live; the chain linked its own receives, which have no
-            // memory, and outlives the call.
+            // SAFETY: the queue pair is live. The chain outlives the call and owns its linked
+            // receives, which have no memory.
             unsafe { (self.inner.recv)(self.inner.raw.as_ptr(), first, bad) }
         })
     }
 }
 
 impl<S: State> Qp<S> {
-    /// Moves it to ERR: whatever is posted is given back as `IBV_WC_WR_FLUSH_ERR`, and so is
-    /// whatever is posted later. By reference, since other threads may be posting.
+    /// Moves the queue pair to ERR: posted and later work requests complete with
+    /// `IBV_WC_WR_FLUSH_ERR`. Takes `&self`, since other threads may be posting.
     ///
     /// # Errors
     ///
-    /// The verb's.
+    /// [`Error::Verb`].
     pub fn set_error(&self) -> Result<(), Error> {
         self.modify(qp_attr::error(), || "moving it to ERR".to_owned())
     }
 
-    /// Its number on this device.
+    /// The queue pair's number on its device.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
-        // SAFETY: the queue pair is live; its number does not change.
+        // SAFETY: the queue pair is live, and its number is constant.
         unsafe { (*self.inner.raw.as_ptr()).qp_num }
     }
 
-    /// Its real sizes, which may exceed what was asked for.
+    /// The sizes that the device has granted; they may exceed the requested ones.
     #[must_use]
     pub fn caps(&self) -> QpCaps {
         self.inner.caps
@@ -250,7 +250,7 @@ impl<S: State> Qp<S> {
     ) -> Result<(), Error> {
         let context = self.inner.pd.context();
         let raw = self.inner.raw.as_ptr();
-        // SAFETY: the queue pair is live; the attributes that the mask names are filled in.
+        // SAFETY: the queue pair is live; `attr` holds every attribute that `mask` names.
         match unsafe { (context.api().modify_qp)(raw, &raw mut attr, mask as c_int) } {
             0 => Ok(()),
             result => Err(Error::verb("ibv_modify_qp", result, || {
@@ -263,7 +263,7 @@ impl<S: State> Qp<S> {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: created by this library, destroyed once.
+        // SAFETY: `create` made the queue pair, and only this `drop` destroys it.
         let result = unsafe { (self.pd.context().api().destroy_qp)(self.raw.as_ptr()) };
         if result != 0 {
             mem::forget((

@@ -1,4 +1,4 @@
-//! The attributes of a queue pair on its way from RESET to RTS, and the mask of each step.
+//! Attributes of a queue pair's state changes, with the attribute mask of each change.
 
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
@@ -9,24 +9,24 @@ use super::port::{LinkLayer, Mtu, PortAttr};
 use crate::Error;
 use crate::raw;
 
-/// Routers that a packet may cross.
+/// Most routers that a packet may cross.
 const HOP_LIMIT: u8 = 64;
 
-/// The sizes of a queue pair: what to ask for, and after creation what there is. A work request has
-/// one slice at most.
+/// Sizes of a queue pair: the requested ones, and after creation the granted ones. A work request
+/// has at most one slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpCaps {
     /// Work requests in the send queue.
     pub max_send_wr: u32,
     /// Receives in the receive queue.
     pub max_recv_wr: u32,
-    /// Bytes that can ride inline.
+    /// Inline bytes per work request.
     pub max_inline_data: u32,
 }
 
 impl QpCaps {
-    /// Refuses what the device cannot do. (Inline bytes have no limit that a device announces:
-    /// creation fails.)
+    /// Refuses queue sizes above the device's limits. A device reports no limit of inline bytes;
+    /// exceeding it fails the creation.
     pub(crate) fn check(&self, context: &Context) -> Result<(), Error> {
         for (what, asked) in [
             ("a send queue in work requests", self.max_send_wr),
@@ -57,7 +57,7 @@ impl QpCaps {
     }
 }
 
-/// RESET to INIT: the port (from 1), and that the peer may write.
+/// RESET to INIT: the port (from 1) and the peer's write permission.
 pub(crate) fn init(port: u8) -> (raw::ibv_qp_attr, u32) {
     let mut attr = zeroed();
     attr.qp_state = raw::IBV_QPS_INIT;
@@ -68,19 +68,18 @@ pub(crate) fn init(port: u8) -> (raw::ibv_qp_attr, u32) {
     (attr, mask)
 }
 
-/// How packets find the peer.
+/// The address of the peer, as packets carry it.
 #[derive(Clone, Copy)]
 pub struct Path(raw::ibv_ah_attr);
 
 impl Path {
-    /// The path from a port with `local` chosen as its GID to the peer's `lid` and `gid`. It is by
-    /// GID on Ethernet, where the port demands it, and when the peer is on another InfiniBand
-    /// subnet; otherwise by LID alone.
+    /// The path from `port`, with the GID `local`, to the peer's `lid` and `gid`. It uses the GID
+    /// on Ethernet, if the port requires it, and for a peer on another InfiniBand subnet; otherwise
+    /// the LID alone.
     ///
     /// # Errors
     ///
-    /// [`Error::Value`] when the GID's index does not fit into a work request, or the service level
-    /// exceeds 15.
+    /// [`Error::Value`] if the GID's index exceeds 255 or the service level exceeds 15.
     pub fn new(
         port: u8,
         attr: &PortAttr,
@@ -107,9 +106,9 @@ impl Path {
         Ok(Self(raw))
     }
 
-    /// The peer's GID, where the path is by GID.
+    /// The peer's GID, if the path uses it.
     pub(crate) fn gid(&self) -> Option<Ipv6Addr> {
-        // SAFETY: every byte of a GID is a byte.
+        // SAFETY: every bit pattern is valid for the byte array.
         (self.0.is_global != 0).then(|| Ipv6Addr::from(unsafe { self.0.grh.dgid.raw }))
     }
 
@@ -118,19 +117,19 @@ impl Path {
     }
 }
 
-/// INIT to RTR: who the peer is. It may read nothing here.
+/// INIT to RTR: the peer and the path to it. The peer gets no read access.
 #[derive(Clone, Copy)]
 pub struct RtrAttr {
-    /// How packets find it.
+    /// Path to the peer.
     pub path: Path,
-    /// The payload of a packet; both ends alike.
+    /// Largest payload of a packet; the same at both ends.
     pub mtu: Mtu,
-    /// The peer's queue pair.
+    /// Number of the peer's queue pair.
     pub dest_qp_num: u32,
-    /// The peer's first packet number, 24 bits.
+    /// The peer's first packet sequence number, 24 bits.
     pub rq_psn: u32,
-    /// How long the peer is asked to wait when no receive is posted, as the specification's 5-bit
-    /// code (12 is 0.64 ms).
+    /// Wait that this end requests of the peer when it has no posted receive, as the
+    /// specification's 5-bit code (12 is 0.64 ms).
     pub min_rnr_timer: u8,
 }
 
@@ -158,16 +157,16 @@ impl RtrAttr {
     }
 }
 
-/// RTR to RTS: how long to try.
+/// RTR to RTS: the sender's timeout and retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RtsAttr {
-    /// This queue pair's first packet number, 24 bits: what the peer has as `rq_psn`.
+    /// This queue pair's first packet sequence number, 24 bits: the peer's `rq_psn`.
     pub sq_psn: u32,
-    /// How long to wait for an acknowledgement: 4.096 us times 2 to this power. 0 waits for ever.
+    /// Timeout of an acknowledgement: 4.096 µs * 2^timeout. 0 waits without end.
     pub timeout: u8,
-    /// How often to send again, 0 to 7. (On rxe 7 is for ever.)
+    /// Retries after a timeout, 0 to 7. On rxe, 7 retries without end.
     pub retry_cnt: u8,
-    /// How often to send again when the peer has no receive, 0 to 7. 7 is for ever.
+    /// Retries after an RNR NAK (no posted receive), 0 to 7. 7 retries without end.
     pub rnr_retry: u8,
 }
 
@@ -212,7 +211,7 @@ fn within(field: &'static str, value: u32, max: u32, allowed: &'static str) -> R
 }
 
 fn zeroed() -> raw::ibv_qp_attr {
-    // SAFETY: the structure holds integers and byte arrays only, for which zeroes are values.
+    // SAFETY: the structure holds integers and byte arrays only, for which zeroes are valid.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 

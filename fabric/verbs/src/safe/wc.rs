@@ -1,53 +1,53 @@
-//! Work completions.
+//! Work completions: the entries of a completion queue.
 
 use std::fmt;
 
 use crate::raw;
 
-/// One entry of a completion queue. An array of these is what [`Cq::poll`](super::Cq::poll) fills.
+/// One entry of a completion queue, as [`Cq::poll`](super::Cq::poll) returns it.
 #[repr(transparent)]
 #[derive(Clone, Copy, Default)]
 pub struct Wc(raw::ibv_wc);
 
 impl Wc {
-    /// The number that the work request carried.
+    /// The `wr_id` of the completed work request.
     #[must_use]
     pub fn wr_id(&self) -> u64 {
         self.0.wr_id
     }
 
-    /// Whether it succeeded. When it did not, only [`Wc::wr_id`], [`Wc::qp_num`], [`Wc::status`]
-    /// and [`Wc::vendor_err`] mean anything.
+    /// Whether the work request succeeded. If it failed, only [`Wc::wr_id`], [`Wc::qp_num`],
+    /// [`Wc::status`] and [`Wc::vendor_err`] are valid.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.0.status == raw::IBV_WC_SUCCESS
     }
 
-    /// How it ended.
+    /// The completion status.
     #[must_use]
     pub fn status(&self) -> WcStatus {
         WcStatus(self.0.status)
     }
 
-    /// The vendor's own error number, for its support line.
+    /// The vendor's own error number, for the vendor's support.
     #[must_use]
     pub fn vendor_err(&self) -> u32 {
         self.0.vendor_err
     }
 
-    /// What completed, by libibverbs' number.
+    /// The completed operation, as libibverbs' number.
     #[must_use]
     pub fn opcode(&self) -> u32 {
         self.0.opcode
     }
 
-    /// Bytes received (for a receive).
+    /// Bytes received; valid for receives.
     #[must_use]
     pub fn byte_len(&self) -> u32 {
         self.0.byte_len
     }
 
-    /// The immediate, when a peer's RDMA WRITE brought one.
+    /// The immediate of the peer's RDMA WRITE, if it carried one.
     #[must_use]
     pub fn imm(&self) -> Option<u32> {
         let brought = self.0.opcode == raw::IBV_WC_RECV_RDMA_WITH_IMM
@@ -55,7 +55,7 @@ impl Wc {
         brought.then(|| u32::from_be(self.0.imm_data))
     }
 
-    /// This node's queue pair.
+    /// Number of the local queue pair.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num
@@ -77,7 +77,7 @@ impl fmt::Debug for Wc {
     }
 }
 
-/// How a work request ended: libibverbs' number, shown by its name and in words.
+/// A completion status: libibverbs' number, displayed with its name and meaning.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct WcStatus(pub u32);
 
@@ -122,13 +122,13 @@ statuses! {
 }
 
 impl WcStatus {
-    /// Given back undone, because the queue pair is in ERR.
+    /// Flushed: the queue pair was in ERR.
     pub const WR_FLUSH_ERR: Self = Self(raw::IBV_WC_WR_FLUSH_ERR);
     /// The peer refused the address, the length or the key.
     pub const REM_ACCESS_ERR: Self = Self(raw::IBV_WC_REM_ACCESS_ERR);
-    /// The peer did not answer.
+    /// The peer did not answer within all retries.
     pub const RETRY_EXC_ERR: Self = Self(raw::IBV_WC_RETRY_EXC_ERR);
-    /// The peer had no receive posted.
+    /// The peer had no posted receive within all retries.
     pub const RNR_RETRY_EXC_ERR: Self = Self(raw::IBV_WC_RNR_RETRY_EXC_ERR);
 }
 

@@ -1,4 +1,4 @@
-//! The state of all the stub's devices, and what a work request does to it.
+//! State of all stub devices, and the effects of work requests on it.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::raw::*;
 
-/// Objects by number, from 1. Numbers are never used twice.
+/// Objects by number, from 1. A number is never reused.
 pub struct Table<T>(Vec<Option<T>>);
 
 impl<T> Table<T> {
@@ -48,17 +48,17 @@ impl<T> IndexMut<u32> for Table<T> {
     }
 }
 
-/// A queue of events with a descriptor that is readable while there are any.
+/// A queue of events, with a descriptor that is readable while the queue is not empty.
 pub struct Events<T> {
     pub fd: c_int,
     pub waiting: VecDeque<T>,
 }
 
 impl<T> Events<T> {
-    /// `None` when the process has no descriptor left.
+    /// `None` if the process has no free descriptor.
     pub fn new() -> Option<Self> {
         let flags = libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
-        // SAFETY: no memory is involved.
+        // SAFETY: `eventfd` takes no pointers.
         let fd = unsafe { libc::eventfd(0, flags) };
         (fd >= 0).then(|| Self {
             fd,
@@ -69,13 +69,13 @@ impl<T> Events<T> {
     pub fn raise(&mut self, event: T) {
         self.waiting.push_back(event);
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: eight readable bytes, to an event descriptor of this queue's own.
+        // SAFETY: `one` has eight readable bytes; `self` owns the descriptor.
         unsafe { libc::write(self.fd, one.as_ptr().cast(), one.len()) };
     }
 
     pub fn take(&mut self) -> Option<T> {
         let mut count = [0_u8; 8];
-        // SAFETY: eight writable bytes, from an event descriptor of this queue's own.
+        // SAFETY: `count` has eight writable bytes; `self` owns the descriptor.
         unsafe { libc::read(self.fd, count.as_mut_ptr().cast(), count.len()) };
         self.waiting.pop_front()
     }
@@ -83,42 +83,42 @@ impl<T> Events<T> {
 
 impl<T> Drop for Events<T> {
     fn drop(&mut self) {
-        // SAFETY: this queue's own descriptor, closed once.
+        // SAFETY: `self` owns the descriptor and closes it once.
         unsafe { libc::close(self.fd) };
     }
 }
 
-/// An opened device.
+/// An open device.
 pub struct Device {
-    /// Which of the devices it is, from 0.
+    /// Index of the device, from 0.
     pub index: u8,
     pub up: bool,
     pub events: Events<ibv_async_event>,
 }
 
-/// A registered region. Its key is its number and a low byte, which keeps a wrong key from being a
-/// right one by one bit.
+/// A registered region. Its key is its number followed by a constant byte, so that a key with one
+/// wrong bit is invalid.
 #[derive(Clone, Copy)]
 pub struct Region {
     pub pd: *mut ibv_pd,
     pub addr: u64,
     pub len: u64,
     pub access: u32,
-    /// Where its bytes are mapped in this process: not at `addr` where it is a dma-buf.
+    /// Address of its bytes in this process; differs from `addr` for a dma-buf.
     pub mapped: u64,
 }
 
-/// The low byte of every key.
+/// The constant low byte of every key.
 const KEY: u32 = 0x5a;
 
-/// A completion, and how many places of its queue pair's send queue it frees when it is polled.
+/// A completion, and the number of send queue entries that polling it frees.
 #[derive(Clone, Copy)]
 struct Entry {
     wc: ibv_wc,
     frees: u32,
 }
 
-/// What the next entry of a queue does to its channel.
+/// The kind of entry that raises an event on the queue's channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Armed {
     No,
@@ -154,23 +154,23 @@ pub struct Qp {
     raw: *mut ibv_qp,
     context: u32,
     pd: *mut ibv_pd,
-    /// Numbers of its send and its receive queue.
+    /// Numbers of its send and receive completion queues.
     cqs: [u32; 2],
     caps: ibv_qp_cap,
     pub state: u32,
-    /// The number of its peer.
+    /// Number of the peer's queue pair.
     pub peer: u32,
-    /// Whether peers may write through it.
+    /// Whether the peer may write through this queue pair.
     pub remote_write: bool,
-    /// Whether it waits without end for a peer that has no receive.
+    /// Whether it retries without end while the peer has no receive.
     pub waits_for_receives: bool,
-    /// What is posted is taken and never completes.
+    /// Posted work requests are taken and never complete.
     pub swallow: bool,
-    /// Places of the send queue in use.
+    /// Send queue entries in use.
     outstanding: u32,
-    /// Of those, the ones since the last that will complete.
+    /// Entries in use after the last one that will complete.
     unsignaled: u32,
-    /// `wr_id`s of the receives that are posted.
+    /// `wr_id`s of the posted receives.
     receives: VecDeque<u64>,
 }
 
@@ -200,7 +200,7 @@ impl Qp {
     }
 }
 
-/// What exists now.
+/// Numbers of live objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Live {
     /// Queue pairs.
@@ -209,7 +209,7 @@ pub struct Live {
     pub regions: usize,
 }
 
-/// Everything there is.
+/// State of the whole stub.
 pub struct Fabric {
     pub contexts: Table<Device>,
     pub channels: Table<Events<*mut ibv_cq>>,
@@ -218,7 +218,7 @@ pub struct Fabric {
     regions: Table<Region>,
 }
 
-// SAFETY: the pointers in it are compared and handed on, never followed.
+// SAFETY: the fabric compares and returns its pointers, and never dereferences them.
 unsafe impl Send for Fabric {}
 
 static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
@@ -229,13 +229,12 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     regions: Table(Vec::new()),
 });
 
-/// Runs `work` under the one lock.
+/// Calls `work` under the stub's single lock.
 pub fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
     work(&mut FABRIC.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// How a write ended, when it did not succeed: the sender's status, and whether the peer breaks
-/// too.
+/// A failed write: the sender's status, and whether the peer's queue pair fails too.
 type Failure = (u32, bool);
 
 impl Fabric {
@@ -246,7 +245,7 @@ impl Fabric {
         }
     }
 
-    /// Takes in a region and returns its key.
+    /// Adds a region and returns its key.
     pub fn add_region(&mut self, region: Region) -> u32 {
         self.regions.add(region) << 8 | KEY
     }
@@ -255,8 +254,8 @@ impl Fabric {
         self.regions.remove(key >> 8)
     }
 
-    /// Where `len` bytes at `addr` are in this process, if they are within the region of that key,
-    /// in that domain, with those rights.
+    /// Address in this process of `len` bytes at `addr`. `None` unless the key's region contains
+    /// them, in that domain, with those access rights.
     fn mapped(&self, key: u32, pd: *mut ibv_pd, addr: u64, len: u64, access: u32) -> Option<u64> {
         let region = self.regions.get(key >> 8).filter(|_| key & 0xff == KEY)?;
         let offset = addr.checked_sub(region.addr)?;
@@ -265,7 +264,7 @@ impl Fabric {
         allowed.then(|| region.mapped + offset)
     }
 
-    /// Raises an asynchronous event of a device.
+    /// Raises an asynchronous event on a device.
     pub fn raise(&mut self, context: u32, event_type: u32, element: ibv_async_element) {
         self.contexts[context].events.raise(ibv_async_event {
             element,
@@ -273,11 +272,11 @@ impl Fabric {
         });
     }
 
-    /// Takes one work request. Returns an errno when it cannot be taken.
+    /// Executes one work request. Returns an errno if it is refused.
     ///
     /// # Safety
     ///
-    /// The bytes of `sge` are readable where it is an inline one; registered regions are mapped.
+    /// The bytes of an inline `sge` are readable; registered regions are mapped.
     pub unsafe fn send(&mut self, number: u32, wr: &ibv_send_wr, sge: Option<&ibv_sge>) -> c_int {
         let waits = self.waits(number, wr);
         let qp = &mut self.qps[number];
@@ -295,7 +294,7 @@ impl Fabric {
         if qp.swallow && qp.state == IBV_QPS_RTS {
             return 0;
         }
-        // SAFETY: this function's contract.
+        // SAFETY: `send`'s contract covers `sge` and the regions.
         match unsafe { self.carry(number, wr, sge) } {
             Ok(()) if wr.send_flags & IBV_SEND_SIGNALED == 0 => {}
             Ok(()) => self.complete_send(number, wr.wr_id, IBV_WC_SUCCESS),
@@ -313,8 +312,8 @@ impl Fabric {
         0
     }
 
-    /// Whether this is for a peer that has no receive for it, and is to wait for one. A device
-    /// would take it and wait; here, where everything happens at once, it is not taken.
+    /// Whether the peer has no receive for this request and the sender retries without end. A
+    /// device would take the request and wait; the stub refuses it.
     fn waits(&self, number: u32, wr: &ibv_send_wr) -> bool {
         let qp = &self.qps[number];
         let sends = qp.state == IBV_QPS_RTS && !qp.swallow && qp.waits_for_receives;
@@ -324,11 +323,11 @@ impl Fabric {
             && peer.is_some_and(|peer| peer.state == IBV_QPS_RTS && peer.receives.is_empty())
     }
 
-    /// Carries a write out: checks both sides, copies, and delivers the immediate.
+    /// Executes a write: checks both sides, copies, and delivers the immediate.
     ///
     /// # Safety
     ///
-    /// As [`Fabric::send`].
+    /// The contract of [`Fabric::send`].
     unsafe fn carry(
         &mut self,
         number: u32,
@@ -357,9 +356,9 @@ impl Fabric {
             return Err((IBV_WC_LOC_QP_OP_ERR, false));
         }
         let length = sge.map_or(0, |sge| sge.length);
-        // SAFETY: the target of a write is in use whatever the opcode.
+        // SAFETY: every opcode in use has the `rdma` member.
         let to = unsafe { wr.wr.rdma };
-        // A write of nothing touches nothing, and is not checked.
+        // An empty write accesses no memory and is not checked.
         let at = if length == 0 {
             0
         } else {
@@ -377,9 +376,8 @@ impl Fabric {
             ),
             false => None,
         };
-        // SAFETY: local bytes are inline ones, which the caller promises, or in a registered
-        // region, as remote bytes are. Regions may overlap when a queue pair writes to its own
-        // process.
+        // SAFETY: local bytes are inline, readable by the caller's contract, or lie in a registered
+        // region, as the remote bytes do. Regions may overlap, so this is `copy`.
         unsafe {
             let from = ptr::with_exposed_provenance::<u8>(from as usize);
             let at = ptr::with_exposed_provenance_mut::<u8>(at as usize);
@@ -401,7 +399,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Completes a send, and with it the unsignaled ones before it.
+    /// Completes a send and, with it, the unsignaled ones before it.
     fn complete_send(&mut self, number: u32, wr_id: u64, status: u32) {
         let qp = &mut self.qps[number];
         let frees = std::mem::take(&mut qp.unsignaled);
@@ -416,7 +414,7 @@ impl Fabric {
         self.complete(cq, Entry { wc, frees }, false);
     }
 
-    /// Takes one receive. Returns an errno when it cannot be taken.
+    /// Executes one posted receive. Returns an errno if it is refused.
     pub fn receive(&mut self, number: u32, wr_id: u64) -> c_int {
         let qp = &mut self.qps[number];
         match qp.state {
@@ -428,7 +426,7 @@ impl Fabric {
         0
     }
 
-    /// Moves a queue pair to ERR and gives its receives back.
+    /// Moves a queue pair to ERR and flushes its receives.
     pub fn enter_error(&mut self, number: u32) {
         self.qps[number].state = IBV_QPS_ERR;
         for wr_id in std::mem::take(&mut self.qps[number].receives) {
@@ -436,7 +434,7 @@ impl Fabric {
         }
     }
 
-    /// Gives a receive back undone.
+    /// Completes a receive with a flush error.
     fn flush_receive(&mut self, number: u32, wr_id: u64) {
         let wc = ibv_wc {
             wr_id,
@@ -449,7 +447,7 @@ impl Fabric {
         self.complete(cq, Entry { wc, frees: 0 }, false);
     }
 
-    /// Appends an entry to a queue and raises its event when it is armed for it.
+    /// Appends an entry to a queue, and raises its event if the queue is armed for it.
     fn complete(&mut self, cq: u32, entry: Entry, solicited: bool) {
         let cq = &mut self.cqs[cq];
         if cq.entries.len() == cq.depth {
@@ -469,7 +467,7 @@ impl Fabric {
         }
     }
 
-    /// Takes the oldest entry of a queue, and frees the send queue places that it stands for.
+    /// Removes the oldest entry of a queue, and frees the send queue entries that it covers.
     pub fn poll(&mut self, cq: u32) -> Option<ibv_wc> {
         let entry = self.cqs[cq].entries.pop_front()?;
         if let Some(qp) = self.qps.get_mut(entry.wc.qp_num) {

@@ -1,18 +1,17 @@
-//! A provider inside the process: libibverbs' contract, kept by memcpy.
+//! An in-process provider: fulfils libibverbs' contract with memcpy, for tests.
 //!
-//! [`verbs`] gives a [`Verbs`] with four devices, `stub0` to `stub3`, each with one port of a RoCE
-//! kind. Queue pairs reach each other by number, whatever device they are on, and everything that
-//! posting sets off has happened when the post returns. What can be tested with it: the software
-//! above (trackers that wrap, partial posts, retirement, wake-ups, failures), and its cost per work
-//! request. What cannot: time, real ordering, real loss.
+//! [`verbs`] returns a [`Verbs`] with four devices, `stub0` to `stub3`, each with one RoCE port.
+//! Queue pairs address each other by number, across devices. A post has taken full effect when it
+//! returns. The stub tests the software above (wrapping counters, partial posts, retirement,
+//! wake-ups, failures) and its cost per work request. It does not model time, reordering or loss.
 //!
-//! Kept from the real contract: states and what they allow; queue depths, with `ENOMEM` and the
-//! first work request not taken; send queue places that come free only when a later signaled
-//! completion is polled; keys, ranges and access rights; receives that are consumed by immediates,
-//! and `RNR_RETRY_EXC_ERR` at once when there is none (or, with retries that do not end, `ENOMEM`
-//! until there is one); flushing; arming, solicited or not; asynchronous events.
+//! Modelled parts of the contract: states and their permissions; queue depths, with `ENOMEM` and
+//! the first refused work request; send queue entries that are freed only by polling a later
+//! signaled completion; keys, ranges and access rights; receives consumed by immediates, and
+//! `RNR_RETRY_EXC_ERR` at once if there is none (with endless retries, `ENOMEM` until there is
+//! one); flushing; arming, solicited or not; asynchronous events.
 //!
-//! * `fabric` - the state of all devices, under one lock, and what a work request does to it
+//! * `fabric` - the state of all devices, under one lock, and the effects of a work request
 //! * `table` - the functions of [`raw::Api`](crate::raw::Api)
 
 mod fabric;
@@ -25,22 +24,21 @@ use crate::safe::{Context, Qp, State, Verbs};
 
 pub use fabric::Live;
 
-/// A library with the stub's devices.
+/// Returns a library with the stub's devices.
 #[must_use]
 pub fn verbs() -> Arc<Verbs> {
-    // SAFETY: the table's functions keep libibverbs' contract; a lock is held wherever state is
-    // shared.
+    // SAFETY: the table's functions fulfil libibverbs' contract; a lock guards all shared state.
     unsafe { Verbs::from_api(table::api()) }
 }
 
-/// Queue pairs and registrations that exist now, on all devices together.
+/// Counts live queue pairs and registrations, over all devices.
 #[must_use]
 pub fn live() -> Live {
     fabric::with(|fabric| fabric.live())
 }
 
-/// Pulls the cable of a device of the stub's, or plugs it in: raises the event, and lets every
-/// write to or from it fail while it is out.
+/// Pulls or plugs the cable of a stub device: raises the event. While the port is down, every write
+/// to or from the device fails.
 pub fn set_port(context: &Context, up: bool) {
     let event = if up {
         raw::IBV_EVENT_PORT_ACTIVE
@@ -54,7 +52,7 @@ pub fn set_port(context: &Context, up: bool) {
     });
 }
 
-/// Reports that a device of the stub's has failed, as a NIC does when its firmware stops.
+/// Raises the event of a failed device, as a NIC does when its firmware stops.
 pub fn fail_device(context: &Context) {
     fabric::with(|fabric| {
         let element = raw::ibv_async_element { port_num: 0 };
@@ -62,13 +60,13 @@ pub fn fail_device(context: &Context) {
     });
 }
 
-/// Lets the writes of a queue pair of the stub's leave and never complete, as those to a peer that
-/// is gone do until retries are used up.
+/// Makes a stub queue pair take writes that never complete, like writes to a lost peer before the
+/// retries run out.
 pub fn swallow<S: State>(qp: &Qp<S>) {
     fabric::with(|fabric| fabric.qps[qp.qp_num()].swallow = true);
 }
 
 fn number_of(context: &Context) -> u32 {
-    // SAFETY: the context is open; its number does not change.
+    // SAFETY: the context is open, and its number is constant.
     unsafe { table::number_of(context.as_raw()) }
 }

@@ -1,9 +1,9 @@
-//! The functions of the table, each under the fabric's lock.
+//! Functions of the stub's table; each takes the fabric's lock.
 //!
-//! They are called by the safe layer only, with objects that the stub has created and that are
-//! live: that is what each SAFETY line refers to as "the caller's contract" (libibverbs' own).
-//! An object is the structure that libibverbs defines, with its number in a field that libibverbs
-//! keeps for the library; its state is in the fabric's tables.
+//! Only the safe layer calls them, with live objects that the stub has created. SAFETY lines name
+//! this "the caller's contract", which is libibverbs' own. An object is a structure of libibverbs
+//! that carries its number in a field reserved for the library. Its state is in the fabric's
+//! tables.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
@@ -12,18 +12,18 @@ use std::ptr;
 use super::fabric::{self, Armed, Cq, Device, Events, Qp, Region};
 use crate::raw::*;
 
-/// How many devices there are.
+/// Number of devices.
 const DEVICES: usize = 4;
 
-/// The limits that the stub announces, and the most bytes that ride inline.
+/// Limits that the stub reports, and the most inline bytes.
 const MAX_CQE: c_int = 131_072;
 const MAX_QP_WR: c_int = 32_768;
 const MAX_INLINE: u32 = 512;
 
-/// What mappings begin at multiples of.
+/// Alignment of mappings in bytes.
 const PAGE: u64 = 4096;
 
-/// Retries that do not end.
+/// RNR retry count that means "without end".
 const WITHOUT_END: u8 = 7;
 
 /// The exported functions.
@@ -55,9 +55,9 @@ pub fn api() -> Api {
     }
 }
 
-/// A failure, told by null and errno as libibverbs does.
+/// Reports a failure as libibverbs does: a null pointer, with `errno` set.
 fn refused<T>(errno: c_int) -> *mut T {
-    // SAFETY: the calling thread's own errno.
+    // SAFETY: the pointer leads to the calling thread's `errno`.
     unsafe { *libc::__errno_location() = errno };
     ptr::null_mut()
 }
@@ -72,19 +72,19 @@ fn leak<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
 
-/// The number of an opened device.
+/// The number of an open device.
 ///
 /// # Safety
 ///
-/// `context` is one of the stub's, and open.
+/// `context` is an open context of the stub.
 pub unsafe fn number_of(context: *mut ibv_context) -> u32 {
-    // SAFETY: this function's contract.
+    // SAFETY: `number_of`'s contract.
     unsafe { (*context).cmd_fd as u32 }
 }
 
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let list: [_; DEVICES] = std::array::from_fn(|index| {
-        // SAFETY: null pointers and numbers are values of the structure.
+        // SAFETY: null pointers and zeroes are valid for every field.
         let mut device: ibv_device = unsafe { zeroed() };
         for (to, from) in device.name.iter_mut().zip(format!("stub{index}").bytes()) {
             *to = from as c_char;
@@ -100,7 +100,7 @@ unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
     // SAFETY: the caller's contract: from `get_device_list`, freed once.
     let list = unsafe { Box::from_raw(list.cast::<[*mut ibv_device; DEVICES]>()) };
     for device in *list {
-        // SAFETY: as above.
+        // SAFETY: each device was leaked by `get_device_list` and is freed once.
         drop(unsafe { Box::from_raw(device) });
     }
 }
@@ -110,12 +110,11 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
         return ptr::null_mut();
     };
     let async_fd = events.fd;
-    // SAFETY: the caller's contract: a device of the list above, whose name ends in its index.
+    // SAFETY: the caller's contract: a listed device, whose name ends in its index.
     let index = unsafe { (*device).name[4] as u8 - b'0' };
     let up = true;
     let number = fabric::with(|fabric| fabric.contexts.add(Device { index, up, events }));
-    // SAFETY: null pointers, absent functions, zeroed locks and numbers are values of the
-    // structure.
+    // SAFETY: null pointers, absent functions, zeroed locks and zeroes are valid for the fields.
     let mut context: ibv_context = unsafe { zeroed() };
     context.cmd_fd = number as c_int;
     context.async_fd = async_fd;
@@ -153,7 +152,7 @@ unsafe extern "C" fn get_async_event(
 unsafe extern "C" fn ack_async_event(_: *mut ibv_async_event) {}
 
 unsafe extern "C" fn query_device(_: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
-    // SAFETY: the caller's contract; zeroes are values of the structure.
+    // SAFETY: the caller's contract; zeroes are valid for every field.
     unsafe {
         attr.write(ibv_device_attr {
             max_qp: 4096,
@@ -175,7 +174,7 @@ unsafe extern "C" fn query_port(
     if port != 1 {
         return libc::EINVAL;
     }
-    // SAFETY: the caller's contract; zeroes are values of the structure.
+    // SAFETY: the caller's contract; zeroes are valid for every field.
     unsafe {
         let number = number_of(context);
         let up = fabric::with(|fabric| fabric.contexts[number].up);
@@ -194,7 +193,7 @@ unsafe extern "C" fn query_port(
     0
 }
 
-/// 10.0.0.1 for the first device, and so on.
+/// Entry 0 is 10.0.0.1 on the first device, 10.0.0.2 on the second, and so on.
 unsafe extern "C" fn query_gid_ex(
     context: *mut ibv_context,
     port_num: u32,
@@ -248,7 +247,7 @@ unsafe extern "C" fn reg_mr_iova2(
     })
 }
 
-/// A dma-buf is whatever can be mapped: a file in memory does for one.
+/// Accepts any descriptor that can be mapped as a dma-buf, such as a memfd.
 unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -258,8 +257,8 @@ unsafe extern "C" fn reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     let before = offset % PAGE;
-    // SAFETY: a shared mapping at an address of the kernel's choice aliases nothing that has an
-    // address here.
+    // SAFETY: the kernel chooses a free address for the shared mapping, so it aliases no Rust
+    // object.
     let base = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -302,8 +301,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     if let Some(mapped) = region.filter(|r| r.mapped != r.addr).map(|r| r.mapped) {
         let before = mapped % PAGE;
         let base = ptr::with_exposed_provenance_mut((mapped - before) as usize);
-        // SAFETY: mapped by `reg_dmabuf_mr` with this length, and no write finds the region any
-        // more.
+        // SAFETY: `reg_dmabuf_mr` mapped these bytes, and no write can find the removed region.
         unsafe { libc::munmap(base, mr.length + before as usize) };
     }
     0
@@ -338,7 +336,7 @@ unsafe extern "C" fn get_cq_event(
     let number = unsafe { (*channel).refcnt } as u32;
     match fabric::with(|fabric| fabric.channels[number].take()) {
         Some(taken) => {
-            // SAFETY: the caller's contract; a queue takes its events along when it is destroyed.
+            // SAFETY: the caller's contract; `destroy_cq` removes the events of its queue.
             unsafe {
                 cq.write(taken);
                 token.write((*taken).cq_context);
@@ -361,8 +359,7 @@ unsafe extern "C" fn create_cq(
     if !(1..=MAX_CQE).contains(&cqe) {
         return refused(libc::EINVAL);
     }
-    // SAFETY: the caller's contract; null pointers, zeroed locks and numbers are values of the
-    // structure.
+    // SAFETY: the caller's contract; null pointers, zeroed locks and zeroes are valid.
     unsafe {
         let mut raw: ibv_cq = zeroed();
         (raw.context, raw.channel) = (context, channel);
@@ -391,8 +388,7 @@ unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: the caller's contract; null pointers, zeroed locks and numbers are values of the
-    // structure.
+    // SAFETY: the caller's contract; null pointers, zeroed locks and zeroes are valid.
     unsafe {
         let init = &*init;
         let caps = init.cap;
@@ -415,8 +411,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-/// The attributes that each step must name, as the specification lists them for reliable
-/// connections.
+/// The attributes that the specification requires for each state change of a reliable connection.
 fn required(from: u32, to: u32) -> Option<u32> {
     match (from, to) {
         (_, IBV_QPS_ERR) => Some(0),
@@ -483,7 +478,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_
     let cq = unsafe { (*cq).handle };
     fabric::with(|fabric| {
         let armed = &mut fabric.cqs[cq].armed;
-        // Asking for less never takes back having asked for more.
+        // Arming for solicited completions does not undo arming for all.
         *armed = if solicited_only == 0 || *armed == Armed::Any {
             Armed::Any
         } else {
@@ -498,7 +493,7 @@ unsafe extern "C" fn post_send(
     mut wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's contract, also for what each work request points to.
+    // SAFETY: the caller's contract, which covers the pointers of each work request.
     fabric::with(|fabric| unsafe {
         while let Some(request) = wr.as_ref() {
             let sge = request.sg_list.as_ref().filter(|_| request.num_sge > 0);

@@ -1,11 +1,11 @@
-//! What a C compiler says of the headers that are installed, beside what Rust says.
+//! Compares values of Rust with those that a C compiler computes from the installed headers.
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path, process::Command};
 
-/// What is compared: a C expression, and the value that Rust has for it.
+/// C expressions, with their values in Rust.
 pub type Expectations = BTreeMap<String, u64>;
 
-/// A C program that prints each expression and its value.
+/// The source of a C program that prints each expression with its value.
 fn program(expected: &Expectations, headers: &[&str]) -> String {
     let mut source = String::from("#include <stddef.h>\n#include <stdio.h>\n");
     for header in headers {
@@ -23,8 +23,8 @@ fn program(expected: &Expectations, headers: &[&str]) -> String {
     source
 }
 
-/// Compares all of `expected` with C. Where the first of `headers` (below `/usr/include`, of
-/// `package`) or a compiler is missing it says so and passes.
+/// Compares all of `expected` with C. Skips if the first of `headers` (below `/usr/include`, from
+/// `package`) or a compiler is missing.
 pub fn compare(expected: &Expectations, headers: &[&str], package: &str) {
     let header = Path::new("/usr/include").join(headers[0]);
     if !header.exists() {

@@ -1,8 +1,7 @@
-//! Tests that run on more than one kind of device: functions, of which each test binary makes
-//! tests.
+//! Test cases for more than one kind of device: functions of which each test binary makes tests.
 
-/// Makes a test of each function `MODULE::CASE`; the attributes in brackets go to each test. A case
-/// that is in no list is a function that nothing calls, which the compiler reports.
+/// Makes a test of each function `MODULE::CASE`, with the attributes in brackets. The compiler
+/// reports a case in no list as unused.
 macro_rules! cases {
     ($attributes:tt $($module:ident: $($case:ident)*;)*) => {
         $($(cases!(@one $attributes $module $case);)*)*

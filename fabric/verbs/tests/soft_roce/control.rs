@@ -1,4 +1,4 @@
-//! Opening, asking, refusing.
+//! The control path: opening, querying, refusing.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What crosses: payloads, immediates, lengths, and which completions they raise.
+//! Data transfer: payloads, immediates, lengths, and their completions.
 
 use std::time::Duration;
 

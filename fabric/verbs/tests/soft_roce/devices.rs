@@ -1,11 +1,11 @@
-//! Which devices the tests on a real kernel driver use: this crate's, and those of `qdl`, which
+//! Devices for the tests with a kernel driver: those of this crate, and those of `fabric`, which
 //! include this file.
 
 use std::sync::Arc;
 
 use verbs::Verbs;
 
-/// The library and the names of the two devices.
+/// libibverbs and the names of both devices.
 pub fn devices() -> (Arc<Verbs>, String, String) {
     let names = std::env::var("QDL_RDMA_DEVICES")
         .expect("QDL_RDMA_DEVICES names two devices (cargo xtask soft-roce sets it)");

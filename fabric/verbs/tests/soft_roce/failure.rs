@@ -1,10 +1,10 @@
-//! What goes wrong, and how it is told.
+//! Failures, and the completions that report them.
 
 use verbs::{Payload, Wc, WcStatus, Write};
 
 use super::rig::{CAPS, End, REGION, connect};
 
-/// The first completion that is not a success, after any number that are.
+/// The first failed completion; skips successful ones.
 fn first_failure(end: &End) -> Wc {
     loop {
         let wc = end.completions(1)[0];

@@ -1,4 +1,4 @@
-//! Two devices, which the test binary above names, and a connected queue pair on each.
+//! Connected queue pairs on two devices, which the including test binary names.
 
 use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,16 +14,16 @@ use verbs::{
 
 use super::devices;
 
-/// Longer than anything here takes, even in an emulated machine.
+/// Deadline that no test reaches, even in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The bytes of each end's memory region.
+/// Size of each end's memory region in bytes.
 pub const REGION: usize = 1 << 20;
 
-/// Memory for a region: zeros, which are reached through pointers alone.
+/// Zeroed memory for a region, accessed through pointers only.
 pub struct Bytes(Box<[UnsafeCell<u8>]>);
 
-// SAFETY: the type hands out an address and a length, and no reference.
+// SAFETY: the type returns an address and a length, and no reference.
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
@@ -32,8 +32,8 @@ impl Bytes {
     }
 }
 
-// SAFETY: the box is alive and writable for as long as the value, and no reference to its bytes is
-// ever made.
+// SAFETY: the box is live and writable as long as the value, and no code makes a reference to its
+// bytes.
 unsafe impl Memory for Bytes {
     fn addr(&self) -> NonNull<u8> {
         NonNull::from(&*self.0).cast()
@@ -44,7 +44,7 @@ unsafe impl Memory for Bytes {
     }
 }
 
-/// Enough for most tests.
+/// Queue sizes that suffice for most tests.
 pub const CAPS: QpCaps = QpCaps {
     max_send_wr: 128,
     max_recv_wr: 128,
@@ -54,7 +54,7 @@ pub const CAPS: QpCaps = QpCaps {
 /// Entries of each completion queue.
 const CQE: u32 = 1024;
 
-/// One end: a device with all that a queue pair needs, and the queue pair.
+/// One end: an open device, the objects of a queue pair, and the queue pair.
 pub struct End<Q = Qp<Rts>> {
     pub qp: Q,
     pub cq: Arc<Cq>,
@@ -64,7 +64,7 @@ pub struct End<Q = Qp<Rts>> {
     pub context: Arc<Context>,
 }
 
-/// Connects the two devices.
+/// Connects a queue pair on each of the two devices.
 pub fn connect(caps: QpCaps) -> (End, End) {
     let (verbs, one, two) = devices();
     let (a, b) = (half(&verbs, &one, caps), half(&verbs, &two, caps));
@@ -90,10 +90,10 @@ fn half(verbs: &Arc<Verbs>, device: &str, caps: QpCaps) -> End<Qp<Reset>> {
     }
 }
 
-/// What the other end has to know: number, LID and GID.
+/// The peer's queue pair number, LID and GID.
 type Peer = (u32, u16, std::net::Ipv6Addr);
 
-/// The first packet number: different at the two ends, so that a mix-up shows.
+/// First packet sequence number; differs between the ends, so that a mix-up fails.
 fn psn(qp_num: u32) -> u32 {
     qp_num * 16
 }
@@ -116,7 +116,7 @@ fn finish(half: End<Qp<Reset>>, &(dest_qp_num, lid, gid): &Peer) -> End {
         rq_psn: psn(dest_qp_num),
         min_rnr_timer: 1,
     };
-    // A peer that is gone shows within 17 ms.
+    // A lost peer fails the write within 17 ms.
     let rts = RtsAttr {
         sq_psn: psn(half.qp.qp_num()),
         timeout: 10,
@@ -163,7 +163,7 @@ impl End {
         }
     }
 
-    /// Where the peers write for byte `offset` of this end's region.
+    /// Target of the peer's writes to byte `offset` of this end's region.
     pub fn at(&self, offset: u64) -> RemoteSlice {
         let region = self.mr.remote();
         let (addr, rkey) = (region.addr + offset, region.rkey);
@@ -193,7 +193,7 @@ impl End {
 
     pub fn fill(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= REGION);
-        // SAFETY: within the region, and no write is under way to or from these bytes.
+        // SAFETY: the bytes are within the region, and no write accesses them now.
         unsafe {
             let to = self.memory.addr().add(offset).as_ptr();
             ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
@@ -203,7 +203,7 @@ impl End {
     pub fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         assert!(offset + len <= REGION);
-        // SAFETY: within the region, and the write to these bytes has completed.
+        // SAFETY: the bytes are within the region, and the write to them has completed.
         unsafe {
             let from = self.memory.addr().add(offset).as_ptr();
             ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), len);
@@ -212,20 +212,20 @@ impl End {
     }
 }
 
-/// Whether a descriptor becomes readable within the time.
+/// Whether `fd` becomes readable within this time.
 pub fn readable(fd: &impl AsFd, within: Duration) -> bool {
     let mut poll = libc::pollfd {
         fd: fd.as_fd().as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one structure, writable, of an open descriptor.
+    // SAFETY: `poll` points to one writable structure with an open descriptor.
     let count = unsafe { libc::poll(&raw mut poll, 1, within.as_millis() as i32) };
     assert!(count >= 0, "{}", std::io::Error::last_os_error());
     count == 1
 }
 
-/// Bytes that differ from place to place.
+/// A byte pattern that depends on the offset and `seed`.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|at| {
@@ -237,7 +237,7 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Makes a test of everything that real devices and the in-process provider have in common.
+/// Makes a test of every case that real devices and the in-process provider share.
 macro_rules! common_cases {
     ($($attributes:tt)*) => {
         cases!([$($attributes)*]
