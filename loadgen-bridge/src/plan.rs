@@ -68,7 +68,8 @@ impl Plan {
     /// Plans a run with `settings` over a QSL of `total` samples, of which `performance` are loaded
     /// at once. Apply an `audit.config` first: [`TestSettings::as_run`].
     ///
-    /// # Errors The settings are invalid ([`TestSettings::check`]), or LoadGen throws an exception.
+    /// # Errors
+    /// The settings are invalid ([`TestSettings::check`]), or LoadGen throws an exception.
     pub fn of(
         settings: &TestSettings,
         total: usize,

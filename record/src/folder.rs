@@ -111,7 +111,8 @@ fn text_of(path: &Path) -> Result<Option<String>, ReadError> {
 impl Run {
     /// Reads a run's folder.
     ///
-    /// # Errors [`ReadError`] names the file. Missing optional files are no error: [`Run::missing`]
+    /// # Errors
+    /// [`ReadError`] names the file. Missing optional files are no error: [`Run::missing`]
     /// names them.
     pub fn read(path: &Path) -> Result<Run, ReadError> {
         let file = path.join(SUMMARY);

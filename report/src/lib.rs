@@ -4,7 +4,7 @@
 //!
 //! Tables and bars are HTML. Lines over time and percentiles are JSON in the page, which the page's
 //! script draws. The page is made from a run's folder and names what the folder lacks. It contains
-//! the run's files, so [`Run::read_all`] can read the run back from the page.
+//! the run's files, so [`read_all`] can read the run back from the page.
 //!
 //! | module | purpose |
 //! | --- | --- |
@@ -74,7 +74,8 @@ pub fn html(runs: &[Run]) -> String {
 
 /// Writes the page of the run in `folder` into that folder, and returns the page's path.
 ///
-/// # Errors [`Error`] names the file: the run cannot be read, or the page cannot be written.
+/// # Errors
+/// [`Error`] names the file: the run cannot be read, or the page cannot be written.
 pub fn write(folder: &Path) -> Result<PathBuf, Error> {
     let run = Run::read(folder)?;
     let path = folder.join(FILE);

@@ -38,7 +38,8 @@ pub enum Error {
 
 /// Reads a text file. Bytes that are not UTF-8 become U+FFFD, because LoadGen does not escape them.
 ///
-/// # Errors [`Error::Read`]: the file cannot be read.
+/// # Errors
+/// [`Error::Read`]: the file cannot be read.
 pub fn read(path: &Path) -> Result<String, Error> {
     let bytes = fs::read(path).map_err(|source| Error::Read {
         path: path.to_owned(),
@@ -66,7 +67,8 @@ fn document(path: &Path) -> Result<String, Error> {
 
 /// Writes a file and creates the folders above it.
 ///
-/// # Errors [`Error::Write`]: a folder or the file cannot be written.
+/// # Errors
+/// [`Error::Write`]: a folder or the file cannot be written.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
     let failed = |source| Error::Write {
         path: path.to_owned(),
@@ -80,7 +82,8 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
 
 /// Copies a file and creates the folders above the copy.
 ///
-/// # Errors [`Error::Read`]: `from` cannot be read. [`Error::Write`]: `to` cannot be written.
+/// # Errors
+/// [`Error::Read`]: `from` cannot be read. [`Error::Write`]: `to` cannot be written.
 pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     let bytes = fs::read(from).map_err(|source| Error::Read {
         path: from.to_owned(),
@@ -91,7 +94,8 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
 
 /// Reads a JSON file.
 ///
-/// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is not UTF-8, or not a
+/// # Errors
+/// [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is not UTF-8, or not a
 /// `T`.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     serde_json::from_str(&document(path)?).map_err(|e| Error::Content {
@@ -102,7 +106,8 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
 
 /// Writes indented JSON with a newline at its end.
 ///
-/// # Errors [`Error::Write`]: `value` cannot be serialized, or the file cannot be written.
+/// # Errors
+/// [`Error::Write`]: `value` cannot be serialized, or the file cannot be written.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     let mut text = serde_json::to_string_pretty(value).map_err(|e| Error::Write {
         path: path.to_owned(),
@@ -114,7 +119,8 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
 
 /// Reads a YAML file.
 ///
-/// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is not UTF-8, or not a
+/// # Errors
+/// [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is not UTF-8, or not a
 /// `T`.
 pub fn read_yaml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     yaml(&document(path)?).map_err(|what| Error::Content {

@@ -34,7 +34,8 @@ pub struct Name(String);
 impl Name {
     /// Checks `text` and makes it a name.
     ///
-    /// # Errors `text` is no valid name; the error says which names are.
+    /// # Errors
+    /// `text` is no valid name; the error says which names are.
     pub fn new(text: &str) -> Result<Self, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let good = !text.is_empty() && text.len() <= MAX_NAME && !text.starts_with('.');

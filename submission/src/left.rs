@@ -164,7 +164,8 @@ impl Left {
     /// names of copies and paths of originals; `told` holds names and texts of files that nodes
     /// sent.
     ///
-    /// # Errors [`Error::Read`]: an original cannot be read. [`Error::Write`]: a file cannot be
+    /// # Errors
+    /// [`Error::Read`]: an original cannot be read. [`Error::Write`]: a file cannot be
     /// written.
     pub fn begin(
         mut self,
@@ -202,7 +203,8 @@ impl Left {
 
     /// Adds the logs' hashes, exit code and reason to the record at the end of the run.
     ///
-    /// # Errors [`Error::Read`]: a log cannot be read. [`Error::Write`]: the record cannot be
+    /// # Errors
+    /// [`Error::Read`]: a log cannot be read. [`Error::Write`]: the record cannot be
     /// written.
     pub fn end(mut self, folder: &Path, exit: u8, reason: &str) -> Result<(), Error> {
         for name in [
@@ -226,7 +228,8 @@ impl Left {
 
     /// Reads the record of a run's folder; `None` if there is none.
     ///
-    /// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: the file is no valid
+    /// # Errors
+    /// [`Error::Read`]: the file cannot be read. [`Error::Content`]: the file is no valid
     /// record.
     pub fn read(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(FILE);
@@ -253,7 +256,8 @@ pub fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// Cuts a log as MLCommons' truncate_accuracy_log.py does: its first and last 4096 bytes remain.
 ///
-/// # Errors [`Error::Read`]: the log cannot be read.
+/// # Errors
+/// [`Error::Read`]: the log cannot be read.
 pub fn cut(path: &Path) -> Result<Vec<u8>, Error> {
     const SHOWN: u64 = 4096;
     let failed = |source: io::Error| Error::Read {
@@ -277,7 +281,8 @@ pub fn cut(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// SHA-256 of a file, in hexadecimal digits.
 ///
-/// # Errors [`Error::Read`]: the file cannot be read.
+/// # Errors
+/// [`Error::Read`]: the file cannot be read.
 pub fn sha256_of_file(path: &Path) -> Result<String, Error> {
     let hashed = os::sha256_of_file(path);
     hashed.map(|(hash, _)| hash).map_err(|source| Error::Read {

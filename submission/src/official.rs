@@ -39,7 +39,8 @@ pub struct Ran {
 impl Official {
     /// Opens a checkout of mlcommons/inference.
     ///
-    /// # Errors The checkout has no submission checker, its checker does not know the round, or
+    /// # Errors
+    /// The checkout has no submission checker, its checker does not know the round, or
     /// Python lacks numpy or PyYAML.
     pub fn new(checker: &Path, python: &Path, round: &Round) -> Result<Self, Error> {
         let folder = checker.canonicalize().map_err(|source| Error::Read {
@@ -194,7 +195,8 @@ impl Official {
     /// Cuts the accuracy logs of the tree and writes their hashes. The runs' folders keep whole
     /// logs.
     ///
-    /// # Errors Python cannot be started, or an `accuracy.txt` cannot be written.
+    /// # Errors
+    /// Python cannot be started, or an `accuracy.txt` cannot be written.
     pub fn truncate(&self, built: &Built) -> Result<Ran, Error> {
         // The script writes a log's hash into accuracy.txt and skips a log without that file.
         for (place, kinds) in &built.from {

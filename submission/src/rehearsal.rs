@@ -26,7 +26,8 @@ pub struct Rehearsal {
 impl Rehearsal {
     /// Reads a rehearsal's file.
     ///
-    /// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is invalid or
+    /// # Errors
+    /// [`Error::Read`]: the file cannot be read. [`Error::Content`]: it is invalid or
     /// names no known rule.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let rehearsal: Rehearsal = error::read_yaml(path)?;

@@ -102,6 +102,7 @@ pub struct Trial {
 pub trait System {
     /// Runs one trial. `known` is one line for the user on what the session knows before it.
     ///
-    /// # Errors [`Halt`]: there is no record; the session ends.
+    /// # Errors
+    /// [`Halt`]: there is no record; the session ends.
     fn run(&mut self, setting: &Setting, known: &str) -> Result<Record, Halt>;
 }

@@ -26,7 +26,8 @@ impl Namespaces {
     /// Creates both namespaces. `name` is part of their names. In both, interface `cableK` is an
     /// end of cable `K`.
     ///
-    /// # Errors The machine refuses namespaces: a sandbox often does so even to root.
+    /// # Errors
+    /// The machine refuses namespaces: a sandbox often does so even to root.
     pub fn new(name: &str, cables: usize) -> Result<Self> {
         let names = ["f", "a"].map(|side| format!("qdl{name}{}{side}", std::process::id()));
         let made = Namespaces(names);

@@ -134,7 +134,8 @@ impl IbResources {
 /// Checks that `bytes`, the slots of all connections of this node, fit into available memory and
 /// the limit on locked memory. Call it before any allocation.
 ///
-/// # Errors [`IbError::Setting`] names the limit in bytes and the remedy.
+/// # Errors
+/// [`IbError::Setting`] names the limit in bytes and the remedy.
 pub fn check_memory(device: &str, bytes: usize) -> Result<(), IbError> {
     let refuse = |limit: u64, what: &str, remedy: &str| {
         Err(IbError::Setting {

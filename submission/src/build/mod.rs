@@ -94,7 +94,8 @@ impl Material<'_> {
 
 /// Builds the tree below `root`.
 ///
-/// # Errors The tree exists, two runs belong at one place, a system has two sets of nodes, or a
+/// # Errors
+/// The tree exists, two runs belong at one place, a system has two sets of nodes, or a
 /// file cannot be copied.
 pub fn build(material: &Material<'_>, root: &Path) -> Result<Built, Error> {
     let tree = Tree::new(root, material.division, &material.form.submitter);

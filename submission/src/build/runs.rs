@@ -53,7 +53,8 @@ impl Run {
 /// Finds all runs below the folders `named`. `wanted` are the form's models: it decides where two
 /// models share a name in user.conf, as 3d-unet's do. The texts name unusable runs and why.
 ///
-/// # Errors A folder does not exist, or holds no run.
+/// # Errors
+/// A folder does not exist, or holds no run.
 pub fn find(
     named: &[PathBuf],
     round: &Round,
@@ -84,7 +85,8 @@ pub fn find(
 /// The descriptions of all nodes in the runs. A node's first description counts; performance runs
 /// come first.
 ///
-/// # Errors [`Error::Read`]: a description cannot be read. [`Error::Content`]: a description is
+/// # Errors
+/// [`Error::Read`]: a description cannot be read. [`Error::Content`]: a description is
 /// invalid.
 /// [`Error::Read`], [`Error::Content`].
 pub fn nodes(runs: &[Run]) -> Result<Vec<Node>, Error> {

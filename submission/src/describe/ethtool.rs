@@ -42,7 +42,8 @@ const _: () = assert!(size_of::<Settings>() == 44);
 
 /// A structure of integers whose first field is ethtool's command.
 ///
-/// # Safety Every bit pattern must be a valid value, and the type must be at least as large as the
+/// # Safety
+/// Every bit pattern must be a valid value, and the type must be at least as large as the
 /// kernel's structure for `COMMAND`.
 unsafe trait Request: Sized {
     const COMMAND: u32;

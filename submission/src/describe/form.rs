@@ -140,7 +140,8 @@ fields! {
 impl Form {
     /// Reads and checks a filled-in form.
     ///
-    /// # Errors [`Error::Read`]: the file cannot be read. [`Error::Content`]: a field is unknown or
+    /// # Errors
+    /// [`Error::Read`]: the file cannot be read. [`Error::Content`]: a field is unknown or
     /// invalid.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let form: Form = error::read_yaml(path)?;
@@ -173,7 +174,8 @@ impl Form {
 
     /// Checks the form's models and their fields against a round.
     ///
-    /// # Errors The round lacks a name; the error suggests a similar one if there is one.
+    /// # Errors
+    /// The round lacks a name; the error suggests a similar one if there is one.
     pub fn of_round(&self, round: &Round) -> Result<(), String> {
         for (model, fields) in &self.models {
             known("models", model, round.models.keys().map(|m| &**m))?;

@@ -179,7 +179,8 @@ pub struct Gpu {
 impl Node {
     /// Describes this machine.
     ///
-    /// # Errors [`TopologyError`]: the topology cannot be read from /proc or /sys.
+    /// # Errors
+    /// [`TopologyError`]: the topology cannot be read from /proc or /sys.
     pub fn of_this_machine(role: Role, version: &str) -> Result<Self, TopologyError> {
         let root = Path::new("/");
         let mut node = Self::with(root, &Topology::of_this_machine()?, role, version);
@@ -190,7 +191,8 @@ impl Node {
 
     /// Describes this machine as JSON, with the node name `name`.
     ///
-    /// # Errors The topology cannot be read, or the description cannot be serialized; the text says
+    /// # Errors
+    /// The topology cannot be read, or the description cannot be serialized; the text says
     /// why.
     pub fn told(role: Role, version: &str, name: &str) -> Result<String, String> {
         let node = Self::of_this_machine(role, version).map_err(|e| e.to_string())?;
@@ -204,7 +206,8 @@ impl Node {
     /// Describes the machine whose `proc`, `sys` and `etc` lie below `root`. Lacks what needs a
     /// call to a driver: NIC firmware and media, and NVML's facts of GPUs.
     ///
-    /// # Errors [`TopologyError`]: as for [`of_this_machine`](Self::of_this_machine).
+    /// # Errors
+    /// [`TopologyError`]: as for [`of_this_machine`](Self::of_this_machine).
     pub fn below(root: &Path, role: Role, version: &str) -> Result<Self, TopologyError> {
         Ok(Self::with(root, &Topology::below(root)?, role, version))
     }

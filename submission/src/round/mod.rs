@@ -262,7 +262,8 @@ pub struct Accuracy {
 impl Round {
     /// Reads a built-in round by name, or a file if `name` ends in `.yaml`.
     ///
-    /// # Errors The name is not built in, or the file cannot be read, is invalid or contradicts
+    /// # Errors
+    /// The name is not built in, or the file cannot be read, is invalid or contradicts
     /// itself.
     pub fn find(name: &str) -> Result<Self, Error> {
         if name.ends_with(".yaml") {
@@ -288,7 +289,8 @@ impl Round {
 
     /// Parses a round.
     ///
-    /// # Errors The text is invalid or contradicts itself; the error is one line.
+    /// # Errors
+    /// The text is invalid or contradicts itself; the error is one line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let round: Round = error::yaml(text)?;
         round.check()?;

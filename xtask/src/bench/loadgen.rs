@@ -69,7 +69,8 @@ struct Bench {
 
 /// Prints the table and writes `target/bench/loadgen.json`.
 ///
-/// # Errors A program cannot be built, or a run has no result.
+/// # Errors
+/// A program cannot be built, or a run has no result.
 pub fn run(root: &Path) -> Result<()> {
     let programs = build(root, Profile::Release)?;
     let folder = root.join("target/bench/loadgen");

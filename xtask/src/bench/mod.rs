@@ -30,7 +30,8 @@ const NAMES: &str = "defaults, fabric, failover, loadgen, ofi, rails, verbs";
 
 /// Runs the named measurement with its own arguments.
 ///
-/// # Errors The name is unknown, the program cannot be built, or the measurement failed.
+/// # Errors
+/// The name is unknown, the program cannot be built, or the measurement failed.
 pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
         "loadgen" | "verbs" if !args.is_empty() => bail!("bench {name} takes no arguments"),

@@ -53,7 +53,8 @@ impl Pair {
     /// accelerator. `programs` is the programs' folder; `configs` makes both configurations for a
     /// control address.
     ///
-    /// # Errors A file cannot be written, or the accelerator does not become ready.
+    /// # Errors
+    /// A file cannot be written, or the accelerator does not become ready.
     pub fn start(
         root: &Path,
         programs: &Path,
@@ -101,7 +102,8 @@ impl Pair {
 
     /// Runs the frontend once. A run that LoadGen finds invalid is no error.
     ///
-    /// # Errors The run has no result.
+    /// # Errors
+    /// The run has no result.
     pub fn run(&self, arguments: &[&str]) -> Result<Ran> {
         let mut command = self.command(arguments)?;
         let status = process::run("frontend", &mut command, RUN)?;
@@ -145,7 +147,8 @@ pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool,
 
 /// Reads a JSON file.
 ///
-/// # Errors The file cannot be read, or is not JSON.
+/// # Errors
+/// The file cannot be read, or is not JSON.
 pub fn read(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     serde_json::from_str(&text).with_context(|| path.display().to_string())
@@ -153,7 +156,8 @@ pub fn read(path: &Path) -> Result<Value> {
 
 /// The folder of the results. Creates it if it is missing.
 ///
-/// # Errors The folder cannot be created.
+/// # Errors
+/// The folder cannot be created.
 pub fn results(root: &Path) -> Result<PathBuf> {
     let folder = root.join("target/bench");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -162,7 +166,8 @@ pub fn results(root: &Path) -> Result<PathBuf> {
 
 /// Writes the results of a measurement.
 ///
-/// # Errors The file cannot be written.
+/// # Errors
+/// The file cannot be written.
 pub fn write(root: &Path, name: &str, rows: &(impl Serialize + ?Sized)) -> Result<()> {
     let path = results(root)?.join(format!("{name}.json"));
     let text = serde_json::to_string_pretty(rows)? + "\n";

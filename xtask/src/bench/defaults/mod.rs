@@ -121,7 +121,8 @@ const WORKS: [Work; 10] = [
 
 /// Prints the table as it grows and writes `target/bench/defaults.json`.
 ///
-/// # Errors A program cannot be built or started, or a run has no result.
+/// # Errors
+/// A program cannot be built or started, or a run has no result.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     let args = Args::parse_from([&["defaults".into()], args].concat());
     ensure!(args.turns > 0, "--turns is at least 1");

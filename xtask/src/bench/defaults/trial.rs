@@ -89,7 +89,8 @@ pub struct Trial<'a> {
 impl<'a> Trial<'a> {
     /// Starts the accelerator.
     ///
-    /// # Errors The accelerator does not become ready.
+    /// # Errors
+    /// The accelerator does not become ready.
     pub fn start(bench: &'a Bench<'_>, work: &Work, settings: &[&Key]) -> Result<Self> {
         let folder = bench.folder.join(work.name());
         let configs = |control: &str| configs(work, settings, control);
@@ -103,7 +104,8 @@ impl<'a> Trial<'a> {
     /// Runs once at this rate; in Offline, with as many samples as the rate completes in the
     /// duration.
     ///
-    /// # Errors The run has no result.
+    /// # Errors
+    /// The run has no result.
     pub fn run(&self, rate: f64) -> Result<Ran> {
         let seconds = self.bench.seconds;
         let (qps, duration) = (format!("{rate:.0}"), seconds.to_string());

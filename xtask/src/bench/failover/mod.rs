@@ -43,7 +43,8 @@ fn load() -> f64 {
 
 /// Runs the named measurements, or all.
 ///
-/// # Errors The machine does not permit namespaces, or a run failed.
+/// # Errors
+/// The machine does not permit namespaces, or a run failed.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     let words: Vec<_> = args
         .iter()

@@ -130,7 +130,8 @@ impl Setup<'_> {
 
     /// Runs both programs once.
     ///
-    /// # Errors A program failed or did not end.
+    /// # Errors
+    /// A program failed or did not end.
     pub fn run(&self, plan: &Plan<'_>) -> Result<Outcome> {
         let folder = self.folder.join(plan.name);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
