@@ -1,5 +1,5 @@
-//! A frontend's cluster against real nodes over queue pairs, all in one process: on the provider
-//! inside the process, or, where `QDL_RDMA_DEVICES` names two devices, on those.
+//! Tests of a frontend's cluster against real nodes over queue pairs, all in one process: on the
+//! stub provider, or on the two devices of `QDL_RDMA_DEVICES`.
 
 #[path = "cluster/harness.rs"]
 mod harness;
@@ -24,7 +24,7 @@ use qdl::{
 };
 use record::NodeFacts;
 
-/// The device of the frontend and the accelerator's, each rail one port of it.
+/// Returns the devices of the frontend and the accelerator; each rail is a port of them.
 fn devices() -> [String; 2] {
     match std::env::var("QDL_RDMA_DEVICES") {
         Ok(names) => {
@@ -35,24 +35,23 @@ fn devices() -> [String; 2] {
     }
 }
 
-/// True where the devices are others than the provider inside the process.
+/// Returns whether the devices are other than the stub's.
 fn on_devices() -> bool {
     std::env::var_os("QDL_RDMA_DEVICES").is_some()
 }
 
-/// Two rails between the two devices: one for each of the frontend's entries.
+/// Two rails between the two devices, one for each of the frontend's entries.
 fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
     let [one, two] = devices();
     let m = model();
-    // An emulated machine keeps an acknowledgement waiting for long; the default would take that
-    // for a loss.
+    // An emulated machine delays acknowledgements for long; with the default that counts as a loss.
     let nic = || {
         let mut nic = NicConfig::ib(&two);
         ib_keys(&mut nic).timeout = 18;
         nic
     };
     let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, vec![nic(), nic()]);
-    // Locked memory is short for a user who is not root, and a device in the guest has more.
+    // A user who is not root has little lockable memory; a device in a guest has more.
     let slots = if on_devices() { 32 } else { 4 };
     let entry = format!(
         "  - device: {one}\n    queue_pairs: 4\n    slots: {slots}\n    timeout: 18\n{change}"
@@ -140,7 +139,7 @@ fn slots_beyond_the_budget_are_refused_in_words() {
     assert_has(&text, &["memory_mib", "acc-a"]);
 }
 
-/// What a frontend asks for: 16 connections, each with its half of a queue pair.
+/// The frontend's request: 16 connections, each with its half of a queue pair.
 fn halves(resources: &Arc<IbResources>, cfgs: &IbCfgs) -> Vec<(IbConnection, ConnectionRequest)> {
     const SLOTS: usize = 64;
     let m = model();
@@ -172,7 +171,7 @@ fn halves(resources: &Arc<IbResources>, cfgs: &IbCfgs) -> Vec<(IbConnection, Con
     (0..16).map(half).collect()
 }
 
-/// The node's memory is enough for one frontend's connections and not for two.
+/// The node's memory suffices for one frontend's connections but not for two.
 #[test]
 fn a_frontend_that_leaves_while_connections_are_opened_leaves_nothing_behind() {
     let _alone = ALONE.lock();
@@ -197,14 +196,14 @@ fn a_frontend_that_leaves_while_connections_are_opened_leaves_nothing_behind() {
         loop {
             assert!(Instant::now() < end, "round {round}: its memory is in use");
             let Ok(session) = ClientSession::connect(params.clone()).await else {
-                // The one before is served until its connections are down.
+                // The node serves the previous session until its connections are down.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             };
             let (halves, asked): (Vec<_>, Vec<_>) = halves(&resources, &cfgs).into_iter().unzip();
             let opened = session.handle.open(asked);
             let opened = match round {
-                // It leaves before the answer comes.
+                // The session leaves before the answer arrives.
                 0 => true,
                 _ => opened.within(Duration::from_secs(5)).await.is_ok(),
             };

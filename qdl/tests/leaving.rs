@@ -1,5 +1,5 @@
-//! A frontend that leaves in good order, as an accelerator finds it: once a drain is answered,
-//! nothing that becomes of the sockets makes a lost connection, or a lost frontend.
+//! A frontend that leaves in order, seen from the accelerator: after the answer to a drain, no
+//! event on the sockets counts as a lost connection or a lost frontend.
 #![cfg(not(qdl_loom))]
 
 #[path = "cluster/harness.rs"]
@@ -40,7 +40,7 @@ fn node() -> (Running, Receiver<ServedReport>) {
     Running::reporting("acc", &small(), 1 << 20, tcp_nic(), &service)
 }
 
-/// A frontend with one connection, made of plain bytes.
+/// A frontend with one connection that sends raw bytes.
 struct Front {
     runtime: tokio::runtime::Runtime,
     session: ClientSession,
@@ -106,7 +106,7 @@ impl Front {
         front
     }
 
-    /// A sample to slot 3, and its answer.
+    /// Sends a sample to slot 3 and receives its answer.
     fn ask(&mut self) {
         let mut frame = vec![1, 0, 0, 0];
         frame.extend_from_slice(&Imm::new(3, 1).bits().to_le_bytes());
@@ -124,7 +124,7 @@ impl Front {
         assert_eq!((counters.arrived, counters.responded), (1, 1));
     }
 
-    /// Gives its connection up, and waits until the accelerator has heard of it.
+    /// Gives the connection up, and waits until the accelerator has processed that.
     fn give_up(&mut self) {
         let handle = &self.session.handle;
         handle.connection_lost(0, 1, "its thread was stopped");
@@ -132,13 +132,13 @@ impl Front {
         self.heard();
     }
 
-    /// Waits until the accelerator has taken what was said before.
+    /// Waits until the accelerator has processed all earlier messages.
     fn heard(&self) {
         let name = self.session.handle.name().within(PATIENCE);
         self.runtime.block_on(name).expect("it answers");
     }
 
-    /// Breaks the protocol, and waits until the accelerator says so.
+    /// Violates the protocol, and waits until the accelerator reports the loss.
     fn spoil(&mut self) {
         self.data.write_all(&[9; HEADER_BYTES]).expect("sent");
         let events = &mut self.session.events;
@@ -189,7 +189,7 @@ fn a_frontend_whose_last_word_does_not_come_has_left_if_it_had_drained() {
     let mut front = Front::join(&node);
     front.ask();
     front.drain();
-    // Its tasks go with it, and say nothing.
+    // The frontend's tasks end with it, without a message.
     drop(front);
     let report = report(&told);
     assert!(report.clean && !report.total().lost, "{report:?}");
@@ -205,7 +205,7 @@ fn what_is_given_up_in_the_middle_is_lost() {
     let given_up = report(&told);
     assert!(given_up.clean && given_up.total().lost, "{given_up:?}");
 
-    // And a frontend that goes without a word is, though nothing was under way.
+    // A frontend that disappears without a message is lost, even with nothing in flight.
     let mut front = Front::join(&node);
     front.ask();
     drop(front);
