@@ -25,7 +25,7 @@ pub const LEFT: &str = "run.json";
 /// Writes `summary.json`.
 ///
 /// The system cannot write the file.
-/// The system's.
+/// The system cannot write the file.
 pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
     let json = serde_json::to_vec_pretty(summary)?;
     fs::write(folder.join(SUMMARY), [json, b"\n".to_vec()].concat())
@@ -34,7 +34,7 @@ pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
 /// Writes `timeline.json`.
 ///
 /// The system cannot write the file.
-/// The system's.
+/// The system cannot write the file.
 pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
     let json = serde_json::to_vec(timeline)?;
     fs::write(folder.join(TIMELINE), [json, b"\n".to_vec()].concat())
@@ -59,7 +59,7 @@ pub enum ReadError {
     Content {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with the content.
+        /// Description of the error.
         why: String,
     },
 }
@@ -96,7 +96,7 @@ fn content(path: &Path, why: &dyn ToString) -> ReadError {
     }
 }
 
-/// A file's text; `None` if the file does not exist.
+/// Returns a file's text; `None` if the file does not exist.
 fn text_of(path: &Path) -> Result<Option<String>, ReadError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -164,7 +164,7 @@ impl Run {
         Ok(())
     }
 
-    /// The histogram of a stage, if it has samples.
+    /// Returns the histogram of a stage, if it has samples.
     pub fn histogram(&self, stage: Stage) -> Option<&Histogram<u64>> {
         let found = self.histograms.get(stage.key());
         found.filter(|h| !h.is_empty())
@@ -223,7 +223,7 @@ impl Run {
     }
 }
 
-/// The last component of a folder's path: `server` for `results/server`.
+/// Returns the last component of a folder's path: `server` for `results/server`.
 fn name_of(path: &Path) -> String {
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let last = whole.file_name().unwrap_or(whole.as_os_str());

@@ -18,7 +18,7 @@ pub struct Ledger {
     pub emptied: u64,
     /// Writes of samples posted, including repeated dispatches.
     pub posted: u64,
-    /// Responses taken from their slots.
+    /// Responses read from their slots.
     pub responses: u64,
     /// Samples dispatched again because their connection was lost.
     pub redispatched: u64,

@@ -54,7 +54,7 @@ pub struct ScheduledToIssue {
     pub p999_at_most_us: f64,
     /// Upper bound of the maximum.
     pub max_at_most_us: f64,
-    /// Samples.
+    /// Number of samples.
     pub count: u64,
 }
 

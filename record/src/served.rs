@@ -103,7 +103,7 @@ pub struct ServedReport {
     pub decompressed: DecompressedUse,
     /// Times that NIC threads went to sleep.
     pub sleeps: u64,
-    /// Times that NIC threads were woken by another thread.
+    /// Times that another thread woke a NIC thread.
     pub woken: u64,
     /// NUMA places of NIC threads and slots.
     pub places: Places,

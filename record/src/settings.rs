@@ -26,7 +26,7 @@ pub struct GivenValue {
     pub from: String,
 }
 
-/// One setting.
+/// One setting with its value in force and the values that it overrode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SettingRecord {

@@ -359,7 +359,7 @@ pub struct RunRecord {
     /// Reasons why the run would not count in a submission: one line of rule and violation each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub would_not_count: Vec<String>,
-    /// LoadGen's verdict; `None` in accuracy mode or when it gave none.
+    /// LoadGen's verdict; `None` in accuracy mode or without a verdict.
     pub valid: Option<bool>,
     /// LoadGen's reasons for an invalid run.
     pub reasons: Vec<String>,
@@ -372,7 +372,7 @@ pub struct RunRecord {
     pub target_qps: Option<f64>,
     /// Seconds from the first sample's issue to the last completion.
     pub duration_s: f64,
-    /// Share of correct answers, in accuracy mode.
+    /// Fraction of correct answers, in accuracy mode.
     pub accuracy: Option<f64>,
     /// LoadGen's result; `None` if LoadGen reached no result.
     pub loadgen: Option<LoadgenRecord>,
@@ -411,7 +411,7 @@ pub struct RunRecord {
     pub limits: Limits,
     /// Counts that do not agree; [`RunRecord::close`] computes them.
     pub mismatches: Vec<String>,
-    /// How the process ended.
+    /// Exit status of the process.
     pub exit: Exit,
 }
 
@@ -460,7 +460,7 @@ impl RunRecord {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
-    /// This node's name.
+    /// Name of this node.
     pub node: String,
     /// Name of the system under test, as `Name()` returned it.
     pub name: String,

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `timeline.json` in a run's folder.
+/// The content of `timeline.json` in a run's folder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeline {
@@ -40,7 +40,7 @@ pub struct Tick {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConnectionTick {
-    /// Responses taken.
+    /// Responses received.
     pub samples: u64,
     /// Payload bytes sent, of requests that were answered in the tick.
     pub bytes_out: u64,

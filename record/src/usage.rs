@@ -53,7 +53,7 @@ pub struct EngineUse {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DecompressedUse {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
     /// Bytes of the compressed samples.
     pub from_bytes: u64,

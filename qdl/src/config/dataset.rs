@@ -146,9 +146,9 @@ impl From<Numbers> for Dimension {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeDistribution {
-    /// Every magnitude is equally likely.
+    /// Lengths whose magnitudes are equally likely.
     LogUniform,
-    /// All samples have `max_bytes`.
+    /// All samples have `max_bytes` bytes.
     Fixed,
 }
 

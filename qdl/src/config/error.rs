@@ -50,7 +50,7 @@ pub struct Problem {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub what: String,
     /// The remedy.
     pub help: Option<String>,

@@ -23,7 +23,7 @@ const POST_UP_TO: usize = 16 << 10;
 /// connections of a NIC to an accelerator, or more than [`QUEUE_PAIRS`] queue pairs, share the
 /// memory of that many.
 const AUTO_BYTES: usize = 64 << 20;
-/// Minimum number of slots with `slots: auto`, within [`AUTO_MOST_BYTES`].
+/// Minimum number of slots with `slots: auto`, within `AUTO_MOST_BYTES`.
 pub const MIN_AUTO_SLOTS: usize = 16;
 /// Maximum memory of that minimum, in bytes, shared alike: larger samples get fewer slots.
 const AUTO_MOST_BYTES: usize = 1 << 30;
@@ -62,7 +62,7 @@ pub struct NicConfig {
     /// 512) or sent inline in the work request (`ib`, `ofi`: 0 to 1024, default 64); see
     /// [`Self::inline_bytes`].
     pub inline_bytes: Option<u32>,
-    /// How the NIC thread waits.
+    /// Waiting of the NIC thread.
     #[garde(dive)]
     pub completion: Completion,
     /// NUMA node of the NIC thread and its memory; default `auto`, the NIC's own node.
@@ -187,10 +187,10 @@ pub struct OfiKeys {
     /// An address of the NIC.
     #[serde(deserialize_with = "ip_address")]
     pub address: Option<IpAddr>,
-    /// As [`TcpKeys::connections`].
+    /// Like [`TcpKeys::connections`].
     #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
     pub connections: Auto<usize>,
-    /// As [`TcpKeys::post_from_issue_thread_up_to`].
+    /// Like [`TcpKeys::post_from_issue_thread_up_to`].
     pub post_from_issue_thread_up_to: Auto<usize>,
 }
 
@@ -445,7 +445,7 @@ pub struct AdaptiveRouting {
     pub split_above: Option<u32>,
 }
 
-/// How a NIC thread waits for completions.
+/// Waiting of a NIC thread for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]

@@ -1,4 +1,4 @@
-//! A whole configuration file.
+//! Common trait of the two configuration files.
 
 use std::path::Path;
 

@@ -46,7 +46,7 @@ pub(super) struct Findings<'a> {
 /// One problem.
 pub(super) struct Finding {
     pub(super) place: Option<Place>,
-    /// What is wrong.
+    /// Description of the error.
     pub(super) what: String,
     /// The remedy.
     pub(super) help: Option<String>,

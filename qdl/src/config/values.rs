@@ -19,7 +19,7 @@ pub enum Auto<T> {
     /// `auto`: the program chooses at the start.
     #[default]
     Auto,
-    /// This value.
+    /// The number.
     Fixed(T),
 }
 

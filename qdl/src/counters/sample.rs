@@ -15,7 +15,7 @@ pub struct SampleTimes {
     pub posted_ns: u64,
     /// The NIC thread read the response.
     pub seen_ns: u64,
-    /// `QuerySamplesComplete` returned.
+    /// Return of `QuerySamplesComplete`.
     pub completed_ns: u64,
     /// Microseconds that the sample waited on the accelerator for its batch.
     pub queue_us: u32,

@@ -183,7 +183,7 @@ impl Average {
 /// Measurements of one rail, written by the threads that post and those that complete.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Network times.
+    /// Ratios of network times to baselines.
     pub gauge: Gauge,
     /// Bytes assigned and not retired.
     assigned: CachePadded<AtomicU64>,

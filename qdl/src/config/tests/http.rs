@@ -14,7 +14,7 @@ model:
 nics: [{listen: 127.0.0.1:7410}]
 ";
 
-/// An accelerator whose engine has these keys.
+/// Loads an accelerator whose engine has these keys.
 fn with(engine: &str) -> Result<AcceleratorConfig, ConfigError> {
     accelerator(&format!("{IDS}engine:\n  kind: http\n{engine}"))
 }
