@@ -252,7 +252,7 @@ impl Fake {
         self.inner.gate.lock().expect("alive")
     }
 
-    /// From now on the accelerator's name is an invalid one.
+    /// From now on the accelerator reports an empty name.
     pub fn forget_name(&self) {
         self.inner.nameless.store(true, Ordering::SeqCst);
     }
