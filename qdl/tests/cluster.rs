@@ -1,31 +1,20 @@
-//! A frontend's cluster against real nodes over loopback sockets, all in one process: what LoadGen
-//! and the engines would see, without either.
+//! Tests of a frontend's cluster against real nodes over loopback sockets, all in one process, as
+//! LoadGen and the engines see them.
 
 #[path = "cluster/fake.rs"]
 mod fake;
 #[path = "cluster/harness.rs"]
 mod harness;
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{sync::{Arc, Mutex, atomic::{AtomicBool, Ordering}}, time::{Duration, Instant}};
 
 use fabric::tcp::{Preamble, TcpDevice};
 use fake::Fake;
 use harness::*;
-use qdl::{
-    config::NicConfig,
-    dispatch::{Completer, Response, SampleTimes},
-    serve::{Sent, Service},
-    testkit::{assert_has, eventually, rig::finished},
-};
+use qdl::{config::NicConfig, dispatch::{Completer, Response, SampleTimes}, serve::{Sent, Service}, testkit::{assert_has, eventually, rig::finished}};
 
 fn million() -> usize {
-    // The whole million takes a release build; the suite runs a part of it every time.
+    // A release build takes the whole million; the suite runs a part by default.
     std::env::var("QDL_DIGEST_SAMPLES")
         .ok()
         .and_then(|n| n.parse().ok())
@@ -95,7 +84,7 @@ fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
     let a = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, nics());
     let address = a.address.to_string();
     let nic = "  - {address: 127.0.0.1, connections: 1, slots: 64}\n";
-    // A thread each: what hangs is one of them.
+    // One thread per NIC: only one of them hangs.
     let extra = "nic_threads: 2\ndeadlines: {connect_ms: 1000, lost_ms: 50000}\n";
     let c = config_with(&[&a], &m, &nic.repeat(2), extra);
     let (gate, waits) = (Arc::new(Mutex::new(())), Arc::new(AtomicBool::new(false)));
@@ -118,7 +107,7 @@ fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
     });
     drop(a);
     let again = Running::with("acc-a", &address, &m, 1 << 30, nics());
-    // The second connection is not taken down, and not waited for for ever.
+    // The second connection cannot be taken down; the frontend does not wait for it without limit.
     front.wait_noted("stay out of use");
     front.wait_noted("is back");
     front.issue(2000..3000);
@@ -127,7 +116,7 @@ fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
         last().all(|s| s.load(Ordering::Relaxed) == 1)
     });
     drop(held);
-    // Then it is taken down after all, and made again.
+    // The second connection is taken down late, and connected again.
     front.wait_noted("is up again");
     front.wait_done();
     front.check();
@@ -151,10 +140,10 @@ fn a_path_that_swallows_everything_holds_up_no_other_connection() {
     wait("the second was never tried again", &|| {
         fake.swallowed() == 1
     });
-    // Somebody waits for that connection now, for a minute. Meanwhile the other is lost, too.
+    // A thread now waits a minute for that connection. Meanwhile the other connection is lost too.
     front.wait_noted("connection fake/1 lost");
     fake.cut(0);
-    // With it nothing is left.
+    // No connection is left.
     front.wait_noted("fake lost ");
     front.issue(1000..2000);
     let outstanding = || front.cluster.outstanding();
@@ -162,8 +151,8 @@ fn a_path_that_swallows_everything_holds_up_no_other_connection() {
     front.check();
 }
 
-/// A frontend that still waits for a connection when its session ends waits in vain: at once it
-/// says what has ended, and not what that connection would have come to.
+/// If the session ends while a frontend waits for a connection, the start fails at once with the
+/// session's end, not with the connection's timeout.
 #[test]
 fn a_session_that_ends_during_a_start_is_what_the_start_says() {
     let mut fake = Fake::start();
@@ -206,7 +195,7 @@ fn a_slow_open_costs_no_other_connection() {
     fake.cut(1);
     front.wait_noted("connection fake/1 lost");
     eventually("it is not asked for again", || fake.was_asked(1, 2));
-    // Longer than the frontend waits for it; the other connection carries samples meanwhile.
+    // Longer than the frontend's limit; the other connection carries samples meanwhile.
     let end = Instant::now() + Duration::from_millis(1500);
     let mut hundreds = (0..10).map(|i| 100 * i);
     while Instant::now() < end {
@@ -220,7 +209,7 @@ fn a_slow_open_costs_no_other_connection() {
     drop(held);
     hundreds.for_each(|i| front.issue(i..i + 100));
     front.wait_done();
-    // What was opened too late is let go.
+    // The accelerator releases the connection that opened too late.
     eventually("it is kept", || fake.has_let_go(1, 2));
     front.wait_noted("connection fake/1 is up again");
     let notes = front.book.notes.lock().expect("alive").join("\n");
@@ -234,7 +223,7 @@ fn a_connection_that_the_accelerator_lost_first_is_made_again() {
     let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
     let front = Front::connect(&config_at(&[fake.control], &model(), nics, ""), 64, 1000);
     for epoch in 1..4 {
-        // What it has let go of may be told before the NIC thread has taken its own end down.
+        // The release may arrive before the NIC thread has taken its own end down.
         fake.lose(1, epoch);
         front.wait_noted_times("connection fake/1 lost", epoch as usize);
         front.wait_noted_times("connection fake/1 is up again", epoch as usize);
@@ -270,7 +259,7 @@ fn slots_beyond_the_memory_budget_are_refused_in_words() {
     assert_has(&error, &["memory_mib", "acc-a"]);
 }
 
-/// Answers with so many bytes, whatever the model's output has.
+/// A service whose answers have this many bytes, whatever the model's output.
 struct Answers(u32);
 
 impl Service for Answers {
@@ -287,7 +276,7 @@ impl Service for Answers {
 fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
     let m = model();
     assert!(!m.output.ragged && m.max_output_bytes() == Some(8));
-    // A slot has room for 48 bytes, so that an answer that is too long arrives as it is.
+    // A slot has room for 48 bytes, so an answer that is too long arrives unchanged.
     for len in [0, 3, 7, 30] {
         let service: Arc<dyn Service> = Arc::new(Answers(len));
         let nics = vec![tcp_nic()];
@@ -317,7 +306,7 @@ fn an_accelerator_that_listens_on_all_addresses_of_both_families_is_used_over_ei
         let control = (ip, node.address.port()).into();
         let nics = format!("  - address: '{own}'\n");
         run_over(&config_at(&[control], &m, &nics, ""));
-        // Its NIC is of the other family than its way to the control plane.
+        // The NIC's address family differs from that of the control plane's address.
         let other = if own == "::1" { "127.0.0.1" } else { "::1" };
         let nics = format!("  - address: '{other}'\n");
         let e = Front::try_connect(&config_at(&[control], &m, &nics, ""), 1, 1).err();

@@ -1,4 +1,4 @@
-//! The counter counts each way to ask for memory, for the thread that asks.
+//! The allocator's counter counts each kind of allocation, by allocating thread.
 
 use fabric::testkit::counting::{Counting, of_process, of_thread};
 use std::{hint::black_box, sync::mpsc, thread};
@@ -6,7 +6,7 @@ use std::{hint::black_box, sync::mpsc, thread};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What this thread asked for while it did that.
+/// Returns the number of allocations of this thread during `it`.
 fn asked(it: impl FnOnce()) -> u64 {
     let before = of_thread();
     it();
@@ -37,6 +37,6 @@ fn what_another_thread_asks_for_counts_for_the_process_alone() {
     go.send(()).expect("it waits");
     assert_eq!(other.join().expect("ended"), 10);
     assert!(of_process() >= all + 10);
-    // `join` and `send` may ask for a little of their own; ten boxes are not among it.
+    // `join` and `send` may allocate a little, but fewer than ten times.
     assert!(of_thread() < mine + 10, "{} asked here", of_thread() - mine);
 }

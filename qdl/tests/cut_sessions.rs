@@ -1,9 +1,9 @@
-//! Sessions that are cut at random moments: whatever a session took is free when it ends, however
-//! it ends. Counted: the memory budget, queue pairs, registrations, descriptors and threads.
+//! Sessions cut at random moments: after its end, however caused, a session holds no resources. The
+//! tests count memory budget, queue pairs, registrations, descriptors and threads.
 //!
-//! `QDL_CUT_SESSIONS` is how many sessions each fabric has, `QDL_CUT_SEED` where the moments come
-//! from. Where `QDL_RDMA_DEVICES` names two devices, queue pairs are theirs, and what is registered
-//! with them is counted by the memory that the kernel has pinned for this process.
+//! `QDL_CUT_SESSIONS` sets the number of sessions per fabric, `QDL_CUT_SEED` the seed. If
+//! `QDL_RDMA_DEVICES` names two devices, the queue pairs are on them, and the memory that the
+//! kernel has pinned for this process measures registrations.
 #![cfg(not(qdl_loom))]
 
 #[path = "cluster/harness.rs"]
@@ -35,7 +35,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const CONNECTIONS: usize = 2;
 const SLOTS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than a session says until its connections are up.
+/// More bytes than a session sends until its connections are up.
 const WORDS: u64 = 6000;
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -45,10 +45,10 @@ fn number(key: &str, default: u64) -> u64 {
     given.map_or(default, |n| n.parse().expect("a number"))
 }
 
-/// Stands before an accelerator's control plane, and cuts connections.
+/// A proxy in front of an accelerator's control plane that cuts connections.
 struct Scissors {
     address: SocketAddr,
-    /// Bytes that still pass.
+    /// Bytes that may still pass.
     left: Arc<AtomicI64>,
     cut: Arc<Notify>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -99,7 +99,7 @@ impl Drop for Scissors {
     }
 }
 
-/// One connection, until nothing more may pass.
+/// Forwards one connection until no more bytes may pass.
 async fn pass(front: TcpStream, node: SocketAddr, left: Arc<AtomicI64>, cut: Arc<Notify>) {
     let Ok(back) = TcpStream::connect(node).await else {
         return;
@@ -108,7 +108,7 @@ async fn pass(front: TcpStream, node: SocketAddr, left: Arc<AtomicI64>, cut: Arc
     let there = copy(&mut fr, &mut bw, &left);
     let here = copy(&mut br, &mut fw, &left);
     tokio::select! {
-        // Where one side is done, the other may still have something to say.
+        // After one direction ends, the other may still carry data.
         _ = async { tokio::join!(there, here) } => {}
         () = cut.notified() => {}
         () = exhausted(&left) => {}
@@ -136,7 +136,7 @@ async fn copy(
     let _ = to.shutdown().await;
 }
 
-/// KiB that the kernel has pinned for devices.
+/// Returns the KiB that the kernel has pinned for devices.
 fn pinned() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("there");
     let line = status.lines().find_map(|l| l.strip_prefix("VmPin:"));
@@ -144,8 +144,8 @@ fn pinned() -> usize {
     number.expect("a number")
 }
 
-/// What the process holds beside the queue pairs: descriptors, and threads but those that a runtime
-/// keeps for later.
+/// Returns the process's descriptors and threads, without the threads that a runtime keeps in
+/// reserve.
 fn held() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("there").count();
     let threads = std::fs::read_dir("/proc/self/task").expect("there");
@@ -158,7 +158,7 @@ fn held() -> (usize, usize) {
     (descriptors, threads.count())
 }
 
-/// Waits for what must come to hold, and says what there is where it does not.
+/// Waits until `holds`; on failure panics with the current value.
 fn wait_for<T: std::fmt::Debug>(what: &str, now: impl Fn() -> T, holds: impl Fn(&T) -> bool) {
     eventually_or(|| format!("{what}: {:?} are left", now()), || holds(&now()));
 }
@@ -169,7 +169,7 @@ fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
     let seed = number("QDL_CUT_SEED", 1);
     let m = model();
     let slot = request_stride(&m).expect("small") + response_stride(&m).expect("small");
-    // Just enough for one frontend: one that finds something in use is refused.
+    // Just enough for one frontend: any leak refuses the next.
     let memory = CONNECTIONS * SLOTS * slot;
     let node = Running::with("acc-a", "127.0.0.1:0", &m, memory, vec![accelerators]);
     let scissors = Scissors::before(node.address);
@@ -179,7 +179,7 @@ fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
     let whole = || {
         scissors.left.store(i64::MAX, SeqCst);
         let end = Instant::now() + PATIENCE;
-        // The last session may not be over yet.
+        // The previous session may not have ended yet.
         let front = loop {
             match Front::try_connect(&cut, 4, 100) {
                 Ok(front) => break front,
@@ -190,7 +190,7 @@ fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
         front.wait_done();
         front.check();
     };
-    // What is made once is there afterwards.
+    // The first session allocates what exists only once.
     whole();
     wait_for("queue pairs", stub::live, |l| l.queue_pairs == 0);
     let (before, live, pinned_before) = (held(), stub::live(), pinned());
@@ -217,7 +217,7 @@ fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
     whole();
     wait_for("queue pairs and registrations", stub::live, |l| *l == live);
     wait_for("KiB pinned", pinned, |p| *p <= pinned_before);
-    // The first session may not have been gone to the last descriptor.
+    // Some descriptors of the first session may have still been open.
     wait_for("descriptors and threads", held, |h| {
         h.0 <= before.0 && h.1 <= before.1
     });

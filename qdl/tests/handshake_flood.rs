@@ -1,6 +1,6 @@
-//! A frontend 10 ms away against a flood of silent handshakes from another process. By hand, since
-//! it takes two cores for half a minute:
-//! `cargo nextest run -p qdl --test handshake_flood --run-ignored all --no-capture`.
+//! A frontend 10 ms away against a flood of silent handshakes from another process. Started by
+//! hand, because it occupies two cores for half a minute: `cargo nextest run -p qdl --test
+//! handshake_flood --run-ignored all --no-capture`.
 
 #[path = "cluster/harness.rs"]
 mod harness;
@@ -18,12 +18,12 @@ use harness::*;
 use qdl::{control::ClientSession, testkit::peer::client};
 use socket2::{Domain, Socket, Type};
 
-/// The port that the child process is to flood.
+/// The port that the child process floods.
 const PORT: &str = "QDL_FLOOD_PORT";
 const EACH_SECOND: u64 = 20_000;
 const AWAY: Duration = Duration::from_millis(10);
 
-/// Connects and says nothing, at its rate, for as long as its standard input is open.
+/// Connects at its rate without sending, until its standard input is closed.
 fn flood(port: SocketAddr) {
     let (tell, end) = mpsc::channel();
     std::thread::spawn(move || {
@@ -56,7 +56,7 @@ fn flood(port: SocketAddr) {
     println!("flood: {made} silent handshakes, {rate:.0} a second, {failed} failed");
 }
 
-/// Hands on what comes, so much later.
+/// Forwards bytes with the delay `AWAY`.
 fn late(mut from: TcpStream, mut to: TcpStream) {
     let (tell, heard) = mpsc::channel::<(Instant, Vec<u8>)>();
     std::thread::spawn(move || {
@@ -81,7 +81,7 @@ fn late(mut from: TcpStream, mut to: TcpStream) {
     });
 }
 
-/// A port whose every byte reaches `to` late, both ways.
+/// Returns a port that forwards to `to` with a delay in both directions.
 fn far_away(to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let port = listener.local_addr().expect("bound");
@@ -109,7 +109,7 @@ impl Drop for Flood {
     }
 }
 
-/// One session from its handshake to its end; how long the handshake took.
+/// Runs one session from handshake to end; returns the duration of the handshake.
 async fn get_in(through: SocketAddr) -> Result<Duration, String> {
     let params = client(&through, &model());
     let began = Instant::now();
@@ -148,7 +148,7 @@ fn a_frontend_10_ms_away_gets_in_20_of_20_times_through_20000_silent_handshakes_
         let got = runtime.block_on(get_in(through));
         println!("{time}: {got:?}");
         inside += u32::from(got.is_ok());
-        // The node serves the next frontend once this one's connections are down.
+        // The node serves the next frontend once this frontend's connections are down.
         std::thread::sleep(Duration::from_millis(200));
     }
     drop(flood);

@@ -1,5 +1,5 @@
-//! A frontend's cluster against real nodes over queue pairs, all in one process: on the provider
-//! inside the process, or, where `QDL_RDMA_DEVICES` names two devices, on those.
+//! Tests of a frontend's cluster against real nodes over queue pairs, all in one process: on the
+//! stub provider, or on the two devices of `QDL_RDMA_DEVICES`.
 
 #[path = "cluster/harness.rs"]
 mod harness;
@@ -7,12 +7,9 @@ mod harness;
 use std::sync::Mutex;
 
 use harness::*;
-use qdl::{
-    config::NicConfig,
-    testkit::{assert_has, ib_keys},
-};
+use qdl::{config::NicConfig, testkit::{assert_has, ib_keys}};
 
-/// The device of the frontend and the accelerator's, each rail one port of it.
+/// Returns the devices of the frontend and the accelerator; each rail is a port of them.
 fn devices() -> [String; 2] {
     match std::env::var("QDL_RDMA_DEVICES") {
         Ok(names) => {
@@ -23,24 +20,23 @@ fn devices() -> [String; 2] {
     }
 }
 
-/// True where the devices are others than the provider inside the process.
+/// Returns whether the devices are other than the stub's.
 fn on_devices() -> bool {
     std::env::var_os("QDL_RDMA_DEVICES").is_some()
 }
 
-/// Two rails between the two devices: one for each of the frontend's entries.
+/// Two rails between the two devices, one for each of the frontend's entries.
 fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
     let [one, two] = devices();
     let m = model();
-    // An emulated machine keeps an acknowledgement waiting for long; the default would take that
-    // for a loss.
+    // An emulated machine delays acknowledgements for long; with the default that counts as a loss.
     let nic = || {
         let mut nic = NicConfig::ib(&two);
         ib_keys(&mut nic).timeout = 18;
         nic
     };
     let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, vec![nic(), nic()]);
-    // Locked memory is short for a user who is not root, and a device in the guest has more.
+    // A user who is not root has little lockable memory; a device in a guest has more.
     let slots = if on_devices() { 32 } else { 4 };
     let entry = format!(
         "  - device: {one}\n    queue_pairs: 4\n    slots: {slots}\n    timeout: 18\n{change}"

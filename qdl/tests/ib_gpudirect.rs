@@ -1,35 +1,24 @@
-//! Slots in the memory of a GPU that a NIC writes, with a device and a NIC that are both inside the
-//! process: the memory is registered as a dma-buf, and its addresses fault when anybody here
-//! follows them.
+//! Slots in GPU memory that a NIC writes, with a simulated GPU and NIC: the memory is registered as
+//! a dma-buf, and any access through its addresses in this process faults.
 
 #[path = "cluster/harness.rs"]
 mod harness;
 
-use std::sync::{
-    Arc, Mutex, Weak,
-    atomic::{AtomicU64, Ordering::SeqCst},
-};
+use std::sync::{Arc, Mutex, Weak, atomic::{AtomicU64, Ordering::SeqCst}};
 
-use fabric::{
-    Region,
-    testkit::device_memory::{Handle, Pretended},
-};
+use fabric::{Region, testkit::device_memory::{Handle, Pretended}};
 use harness::*;
-use qdl::{
-    config::NicConfig,
-    serve::{Arrival, Sent, Service, respond_all},
-    testkit::{ib_keys, rig::finished},
-};
+use qdl::{config::NicConfig, serve::{Arrival, Sent, Service, respond_all}, testkit::{ib_keys, rig::finished}};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Answers with digests of samples that it reads as the GPU does.
+/// Answers with digests of samples, which it reads as the GPU does.
 #[derive(Default)]
 struct OnGpu {
     handle: Arc<Handle>,
     regions: Mutex<Vec<Weak<Region>>>,
-    /// Samples that landed in the GPU's memory, and in the host's.
+    /// Samples that arrived in GPU memory, and in host memory.
     landed: [AtomicU64; 2],
-    /// Bytes of memory asked for at a time beyond which there is none.
+    /// Maximum bytes of one allocation of GPU memory; larger ones fail.
     most: Option<usize>,
 }
 
@@ -40,7 +29,7 @@ impl OnGpu {
         for region in regions.iter().filter_map(Weak::upgrade) {
             let offset = a.address().wrapping_sub(region.base() as usize);
             if offset < region.len() {
-                // SAFETY: the sample has arrived, and its slot is not written before it is
+                // SAFETY: the sample has arrived, and its slot is not written until the sample is
                 // answered.
                 unsafe { region.load(offset, &mut bytes) }.expect("it lies inside");
                 return bytes;
@@ -80,7 +69,7 @@ impl Service for OnGpu {
     }
 }
 
-/// Samples that landed in the GPU's memory and in the host's, of a run of `total`.
+/// Runs `total` samples; returns how many arrived in GPU memory and in host memory.
 fn run(service: OnGpu, gpudirect: bool, total: usize) -> (u64, u64) {
     let service = Arc::new(service);
     let erased: Arc<dyn Service> = service.clone();

@@ -1,15 +1,11 @@
-//! A frontend that leaves in good order, as an accelerator finds it: once a drain is answered,
-//! nothing that becomes of the sockets makes a lost connection, or a lost frontend.
+//! A frontend that leaves in order, seen from the accelerator: after the answer to a drain, no
+//! event on the sockets counts as a lost connection or a lost frontend.
 #![cfg(not(qdl_loom))]
 
 #[path = "cluster/harness.rs"]
 mod harness;
 
-use std::{
-    io::Write,
-    sync::{Arc, mpsc::Receiver},
-    time::Duration,
-};
+use std::{io::Write, sync::{Arc, mpsc::Receiver}, time::Duration};
 
 use fabric::tcp::HEADER_BYTES;
 use harness::*;

@@ -1,5 +1,5 @@
-//! A part of an answer allocates nothing on its way, at neither end. A program of its own, because
-//! it counts what the allocator of the whole process is asked for.
+//! A part of an answer causes no allocation at either end. A separate program, because it counts
+//! allocations of the whole process.
 #![cfg(not(qdl_loom))]
 
 use std::{
@@ -75,7 +75,7 @@ impl Service for Give {
     }
 }
 
-/// Answers with a part for each token. Returns what this thread allocated for its parts.
+/// Answers with one part per token. Returns the allocations of this thread for the parts.
 fn answer(mut arrival: Arrival, scratch: &mut Vec<Finished>) -> u64 {
     let origin = arrival.origin().clone();
     let mut sent = Sent::default();
@@ -95,7 +95,7 @@ fn answer(mut arrival: Arrival, scratch: &mut Vec<Finished>) -> u64 {
         });
         sent.bytes = to;
         sent.parts += 1;
-        // Parts that come at once leave together: the NIC thread needs a turn between them.
+        // Parts posted together leave together: the NIC thread needs a turn between them.
         std::thread::yield_now();
     }
     let allocated = of_thread() - before;
@@ -132,7 +132,7 @@ fn a_part_allocates_nothing() {
         }
         allocated
     };
-    // Whatever grows once.
+    // The first round grows all buffers.
     round(4);
     let (before, samples) = (asked(), 40);
     let of_engine = round(samples);
@@ -140,7 +140,7 @@ fn a_part_allocates_nothing() {
     assert_eq!(of_engine, 0, "on the engine's thread");
     let parts = counts.parts.load(Ordering::Relaxed);
     assert!(parts > samples * 10, "{parts} parts");
-    // Beside a channel's block now and then, for samples and not for parts.
+    // A channel allocates a block now and then, for samples and not for parts.
     assert!(
         allocated <= samples,
         "{allocated} allocations in {parts} parts"

@@ -1,5 +1,5 @@
-//! Choosing a rail allocates nothing. A program of its own, because it counts what the allocator of
-//! the whole process is asked for.
+//! Choosing a rail causes no allocation. A separate program, because it counts allocations of the
+//! whole process.
 
 use std::hint::black_box;
 

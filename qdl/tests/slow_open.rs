@@ -1,6 +1,6 @@
-//! Frontends that do not wait for what they asked for, on an accelerator that takes long to open
-//! connections: what it opens too late is taken down again. Over the provider inside the process,
-//! whose queue pairs can be counted.
+//! Frontends that stop waiting for connections which an accelerator opens slowly: the accelerator
+//! takes down connections that open too late. Uses the stub provider, whose queue pairs can be
+//! counted.
 #![cfg(not(qdl_loom))]
 
 #[path = "cluster/harness.rs"]
@@ -35,7 +35,7 @@ use verbs::stub;
 const SLOTS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A service whose slots come from nowhere in particular, but not while the gate is held.
+/// A service with slots in ordinary memory, whose allocation waits for the gate.
 #[derive(Default)]
 struct Gated {
     gate: Mutex<()>,
@@ -43,7 +43,7 @@ struct Gated {
 }
 
 impl Gated {
-    /// Hears of each time somebody comes to the gate.
+    /// Returns a channel that reports each arrival at the gate.
     fn hear(&self) -> mpsc::Receiver<()> {
         let (tell, told) = mpsc::channel();
         *self.asked.lock().expect("alive") = Some(tell);
@@ -65,7 +65,7 @@ impl Service for Gated {
     }
 }
 
-/// A node over `stub1` with room for two connections, and the reports of its sessions.
+/// A node over `stub1` with memory for two connections, and the reports of its sessions.
 fn node(service: &Arc<Gated>) -> (Running, mpsc::Receiver<ServedReport>) {
     let m = model();
     let mut nic = NicConfig::ib("stub1");
@@ -100,7 +100,7 @@ fn a_frontend_that_leaves_during_open_leaves_nothing_behind() {
     assert!(refused.is_some_and(|e| e.contains("300")), "it left");
     reports.recv_timeout(PATIENCE).expect("its session is over");
     drop(held);
-    // All of the budget is there for the next, as soon as what is opened for nobody is down again.
+    // The next session gets the whole budget, once the late connections are down.
     let end = Instant::now() + PATIENCE;
     let front = loop {
         match Front::try_connect(&config(""), 64, 500) {
@@ -114,7 +114,7 @@ fn a_frontend_that_leaves_during_open_leaves_nothing_behind() {
     wait_for_queue_pairs(0);
 }
 
-/// The frontend's half of a queue pair.
+/// Creates the frontend's half of a queue pair.
 fn half(resources: &Arc<IbResources>) -> IbConnection {
     let stride = response_stride(&model()).expect("small");
     let region = Arc::new(Region::new(SLOTS * stride).expect("memory"));
@@ -140,9 +140,9 @@ fn request(connection: u16, epoch: u32, half: &IbConnection) -> ConnectionReques
     }
 }
 
-/// The frontend gives up a connection that it asked for and that is still being opened: its session
-/// and its other connection live on, the accelerator takes down what it opened too late and says
-/// so, and the next epoch is granted.
+/// A frontend gives up a connection that the accelerator is still opening. The session and its
+/// other connection continue; the accelerator takes down the late connection and confirms it; the
+/// next epoch is granted.
 #[test]
 fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
     let service = Arc::new(Gated::default());
@@ -172,7 +172,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
     let asked = service.hear();
     let held = service.gate.lock().expect("alive");
     let slow = half(&resources);
-    // One is being opened, another waits for its turn behind it.
+    // The accelerator opens one connection; another waits behind it.
     let _late = (open(1, 1, &slow), open(2, 1, &slow));
     name().expect("what was asked before is on its way");
     asked.recv_timeout(PATIENCE).expect("being opened");
@@ -198,7 +198,7 @@ fn a_connection_given_up_while_it_is_opened_costs_nothing_else() {
     }
     confirmed.sort_unstable();
     assert_eq!(confirmed, [(1, 1), (2, 1)]);
-    // The healthy one's two ends.
+    // Both ends of the healthy connection.
     wait_for_queue_pairs(2);
     let again = half(&resources);
     assert_eq!(granted(open(1, 2, &again)), (1, 2), "there is room");

@@ -1,5 +1,5 @@
-//! A dispatcher or a server of which only some threads could be started leaves none behind. In a
-//! process of its own: the limit on descriptors is the process's.
+//! A dispatcher or server that starts only some of its threads leaves none running. A separate
+//! program, because the limit on descriptors is the process's.
 #![cfg(not(qdl_loom))]
 
 use std::{fs, sync::Arc};
@@ -42,7 +42,7 @@ fn nic_threads() -> Vec<NicThreadCfgs> {
     (0..3).map(cfgs).collect()
 }
 
-/// Threads of this process that are one of ours.
+/// Returns the number of threads that the test started.
 fn running() -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("procfs");
     tasks
@@ -52,13 +52,13 @@ fn running() -> usize {
         .count()
 }
 
-/// Lets this process open so many descriptors more.
+/// Limits this process to `n` further descriptors.
 fn descriptors_left(n: u64) {
     let used = fs::read_dir("/proc/self/fd").expect("procfs").flatten();
     let mut used: Vec<u64> = used
         .filter_map(|f| f.file_name().to_str()?.parse().ok())
         .collect();
-    // The folder's own was the lowest that was free, and is free again.
+    // The folder's descriptor was the lowest free one, and is free again.
     used.sort_unstable();
     let mut free = 0;
     let highest = (0..).find(|fd| {
@@ -79,7 +79,7 @@ fn none_is_left() {
 
 #[test]
 fn what_could_not_be_started_whole_leaves_no_thread_behind() {
-    // Two for each thread: the third finds one.
+    // Each thread needs two: the third thread finds one.
     descriptors_left(5);
     let rails = nic_threads()
         .into_iter()

@@ -1,5 +1,5 @@
-//! Recording a sample allocates nothing. A program of its own, because
-//! it counts what the allocator of the whole process is asked for.
+//! Recording a sample causes no allocation. A separate program, because it counts allocations of
+//! the whole process.
 
 use std::{hint::black_box, sync::Arc};
 
@@ -21,7 +21,7 @@ fn recording_allocates_nothing() {
     let mut sizes = BatchSizes::new(1024);
     let before = asked();
     for i in 0..200_000u64 {
-        // Every magnitude up to an hour, and beyond what the histograms tell apart.
+        // Every magnitude up to an hour, and beyond the histograms' maximum.
         let long = 1u64 << (i % 45);
         recorder.record(&SampleTimes {
             issued_ns: 0,

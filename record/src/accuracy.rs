@@ -1,23 +1,23 @@
-//! How many answers were right.
+//! Accuracy of answers against labels.
 
 use serde::{Deserialize, Serialize};
 
-/// Answers that were compared with their samples' labels.
+/// Counts of answers that were compared with their samples' labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Accuracy {
-    /// Share of right answers, from 0 to 1.
+    /// Share of correct answers, from 0 to 1.
     pub share: f64,
     /// Answers that name their sample's label.
     pub right: u64,
-    /// Answers.
+    /// Number of answers.
     pub answers: u64,
-    /// Of those, the ones that name no class at all.
+    /// Of `answers`, those that name no class.
     pub unreadable: u64,
 }
 
 impl Accuracy {
-    /// From the counts.
+    /// Computes the share from the counts.
     pub fn new(right: u64, answers: u64, unreadable: u64) -> Self {
         Accuracy {
             share: right as f64 / answers.max(1) as f64,

@@ -1,30 +1,30 @@
-//! How large the batches were that an accelerator's engine ran.
+//! Sizes of the batches that an accelerator's engine ran.
 
 use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Batches counted by their size. Counting allocates nothing.
+/// Counts batches by size. Counting allocates no memory.
 ///
-/// In JSON an object from size to number of batches, for sizes that occurred.
+/// In JSON: an object from size to number of batches, for the sizes that occurred.
 #[derive(Clone, Default)]
 pub struct BatchSizes {
     /// `counts[n]` batches of `n` samples.
     counts: Vec<u64>,
 }
 
-/// A size beyond this is counted as this: it bounds what a peer's report can make us allocate.
+/// Maximum size; larger batches count as this. It bounds the allocation for a peer's report.
 const LARGEST: usize = 1 << 16;
 
 impl BatchSizes {
-    /// For batches of up to `max_batch` samples; larger ones are counted as that.
+    /// Creates empty counts for sizes up to `max_batch`; larger batches count as `max_batch`.
     pub fn new(max_batch: usize) -> Self {
         BatchSizes {
             counts: vec![0; max_batch.clamp(1, LARGEST) + 1],
         }
     }
 
-    /// Counts a batch.
+    /// Counts one batch.
     pub fn record(&mut self, size: usize) {
         let last = self.counts.len().saturating_sub(1);
         if let Some(count) = self.counts.get_mut(size.min(last)) {
@@ -32,7 +32,7 @@ impl BatchSizes {
         }
     }
 
-    /// Counts another engine thread's batches in.
+    /// Adds the counts of another engine thread.
     pub fn merge(&mut self, other: &BatchSizes) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
@@ -42,7 +42,7 @@ impl BatchSizes {
         }
     }
 
-    /// What has been counted since an earlier state of the same counts.
+    /// Returns the counts since the earlier reading `before`.
     pub fn since(mut self, before: &BatchSizes) -> Self {
         for (now, then) in self.counts.iter_mut().zip(&before.counts) {
             *now = now.saturating_sub(*then);
@@ -50,7 +50,7 @@ impl BatchSizes {
         self
     }
 
-    /// From counts: element `n` is the number of batches of `n` samples.
+    /// Creates the counts from a slice: element `n` is the number of batches of `n` samples.
     pub fn from_counts(counts: &[u64]) -> Self {
         let mut sizes = BatchSizes {
             counts: counts[..counts.len().min(LARGEST + 1)].to_vec(),
@@ -61,25 +61,25 @@ impl BatchSizes {
         sizes
     }
 
-    /// Sizes that occurred, ascending, and how often.
+    /// Returns the sizes that occurred, ascending, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let all = self.counts.iter().copied().enumerate();
         all.filter(|&(_, count)| count > 0)
     }
 
-    /// Number of batches.
+    /// Returns the number of batches.
     pub fn batches(&self) -> u64 {
         self.iter().fold(0, |sum, (_, n)| sum.saturating_add(n))
     }
 
-    /// Samples in them.
+    /// Returns the number of samples in all batches.
     pub fn samples(&self) -> u64 {
         self.iter().fold(0, |sum, (size, n)| {
             sum.saturating_add(n.saturating_mul(size as u64))
         })
     }
 
-    /// Mean size; 0 when there was no batch.
+    /// Returns the mean size; 0 without batches.
     pub fn mean(&self) -> f64 {
         match self.batches() {
             0 => 0.0,
@@ -87,7 +87,7 @@ impl BatchSizes {
         }
     }
 
-    /// Half of the batches were no larger.
+    /// Returns the median size: half of the batches are no larger.
     pub fn median(&self) -> usize {
         let half = self.batches().div_ceil(2);
         let mut seen = 0u64;
@@ -100,13 +100,13 @@ impl BatchSizes {
         0
     }
 
-    /// The largest; 0 when there was no batch.
+    /// Returns the maximum size; 0 without batches.
     pub fn max(&self) -> usize {
         self.iter().last().map_or(0, |(size, _)| size)
     }
 }
 
-/// Equal when the same sizes occurred as often, whatever sizes there is room for.
+/// Equal if the same sizes occurred as often; capacity does not matter.
 impl PartialEq for BatchSizes {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
@@ -129,7 +129,7 @@ impl Serialize for BatchSizes {
 
 impl<'de> Deserialize<'de> for BatchSizes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // As text, because a flattened object hands its keys on as text.
+        // Reads keys as text, because a flattened object passes its keys as text.
         let read = BTreeMap::<String, u64>::deserialize(deserializer)?;
         let mut map = BTreeMap::<u32, u64>::new();
         for (key, n) in read {

@@ -4,15 +4,15 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::Value;
 
-/// The folder of copies in a run's folder.
+/// Name of the folder of copies in a run's folder.
 const FOLDER: &str = "files";
 /// Maximum size of a copy in bytes; a node's configuration is never larger.
 const MOST_BYTES: u64 = 1 << 17;
 /// Keys of a node's identity and place, which may differ between repetitions.
 const PLACES: [&str; 3] = ["node", "token_file", "loadgen.output_dir"];
 
-/// The documents below `folder`, by file name. Skips files that are not YAML; `run.json` has their
-/// hashes.
+/// Returns the documents below `folder`, by file name. Skips files that are not YAML; `run.json`
+/// has their hashes.
 pub fn read(folder: &Path) -> BTreeMap<String, Value> {
     let files = fs::read_dir(folder.join(FOLDER)).into_iter().flatten();
     let one = |file: fs::DirEntry| {
@@ -24,8 +24,8 @@ pub fn read(folder: &Path) -> BTreeMap<String, Value> {
     files.flatten().filter_map(one).collect()
 }
 
-/// Every value of a document, by its full key: `nics[0].slots`. Omits ports, and keys that the
-/// run's summary reports better.
+/// Returns every value of a document with its full key: `nics[0].slots`. Omits ports, and keys that
+/// the run's summary reports better.
 pub fn flat(document: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
     put(document, String::new(), &mut all);

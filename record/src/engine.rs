@@ -1,4 +1,4 @@
-//! An accelerator's description of its engine.
+//! Description of an accelerator's engine.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,6 @@
-//! A run as its folder has it: `summary.json`, and what lies beside it.
+//! Reads and writes a run's folder: `summary.json` and the files beside it.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, collections::BTreeMap, path::{Path, PathBuf}};
 
 use hdrhistogram::Histogram;
 use serde::Deserialize;
@@ -12,20 +8,20 @@ use serde_json::Value;
 
 use super::{NodeFacts, Stage, Summary, configurations, hlog, timeline::Timeline};
 
-/// The file that every run's folder has.
+/// Name of the summary's file, which every run's folder has.
 pub const SUMMARY: &str = "summary.json";
-/// The run along its own clock.
+/// Name of the timeline's file.
 pub const TIMELINE: &str = "timeline.json";
-/// What the names of the histograms' files begin with ([`super::save`]).
+/// Prefix of the names of histogram files ([`super::save`]).
 pub const HISTOGRAMS: &str = "latency";
 const LOG: &str = "latency.hlog";
-/// What the run was made of: its command and its files, with their hashes.
+/// Name of the file with the run's command and the hashes of its files.
 pub const LEFT: &str = "run.json";
 
 /// Writes `summary.json`.
 ///
-/// # Errors
-/// The system's.
+/// The system cannot write the file.
+/// The system cannot write the file.
 pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
     let json = serde_json::to_vec_pretty(summary)?;
     fs::write(folder.join(SUMMARY), [json, b"\n".to_vec()].concat())
@@ -33,14 +29,14 @@ pub fn write_summary(folder: &Path, summary: &Summary) -> io::Result<()> {
 
 /// Writes `timeline.json`.
 ///
-/// # Errors
-/// The system's.
+/// The system cannot write the file.
+/// The system cannot write the file.
 pub fn write_timeline(folder: &Path, timeline: &Timeline) -> io::Result<()> {
     let json = serde_json::to_vec(timeline)?;
     fs::write(folder.join(TIMELINE), [json, b"\n".to_vec()].concat())
 }
 
-/// Why a run cannot be read.
+/// Error of reading a run.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The system cannot read the file.
@@ -59,7 +55,7 @@ pub enum ReadError {
     Content {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with the content.
+        /// Description of the error.
         why: String,
     },
 }
@@ -77,15 +73,15 @@ pub struct Run {
     pub histograms: BTreeMap<String, Histogram<u64>>,
     /// The run's start, in seconds since 1970.
     pub began: Option<f64>,
-    /// The log of histograms as it is.
+    /// The text of the log of histograms.
     pub hlog: Option<String>,
-    /// `run.json` as it is.
+    /// The content of `run.json`.
     pub left: Option<Value>,
     /// The nodes' configurations, by the names of their copies.
     pub configurations: BTreeMap<String, Value>,
-    /// `summary.json` as it is, with what only a later version knows.
+    /// The content of `summary.json`, including keys of later versions.
     pub raw: Value,
-    /// What is not there, and what the page lacks for that.
+    /// Missing files, and what the page lacks without each.
     pub missing: Vec<String>,
 }
 
@@ -96,7 +92,7 @@ fn content(path: &Path, why: &dyn ToString) -> ReadError {
     }
 }
 
-/// A file's text; `None` if the file does not exist.
+/// Returns a file's text; `None` if the file does not exist.
 fn text_of(path: &Path) -> Result<Option<String>, ReadError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -143,10 +139,10 @@ impl Run {
         Ok(run)
     }
 
-    /// Fills in what follows from the files' texts.
+    /// Parses the files' texts and fills in the fields that follow from them.
     ///
     /// # Errors
-    /// What is wrong with the log of histograms.
+    /// The log of histograms is malformed.
     pub fn open(&mut self) -> Result<(), String> {
         if let Some(log) = &self.hlog {
             self.histograms = hlog::read(log)?;
@@ -165,25 +161,25 @@ impl Run {
         Ok(())
     }
 
-    /// The histogram of a stage, if it has samples.
+    /// Returns the histogram of a stage, if it has samples.
     pub fn histogram(&self, stage: Stage) -> Option<&Histogram<u64>> {
         let found = self.histograms.get(stage.key());
         found.filter(|h| !h.is_empty())
     }
 
-    /// LoadGen's bound on latency in microseconds, if it has one.
+    /// LoadGen's latency bound in microseconds, if it has one.
     pub fn bound_us(&self) -> Option<f64> {
         self.summary.run.evidence.loadgen?.bound_us
     }
 
-    /// A value of `run.json`, by its path.
+    /// Returns a value of `run.json` by its path.
     pub fn said(&self, path: &[&str]) -> Option<&Value> {
         path.iter()
             .try_fold(self.left.as_ref()?, |v, key| v.get(key))
     }
 
-    /// Each key of a node's configuration, by the file name of its copy; without a readable copy,
-    /// the configuration's hash.
+    /// Returns each key of a node's configuration, by the file name of its copy; without a readable
+    /// copy, the configuration's hash.
     pub fn configuration(&self, copy: &str) -> Vec<(String, String)> {
         if let Some(document) = self.configurations.get(copy) {
             return configurations::flat(document);
@@ -195,12 +191,12 @@ impl Run {
         hash.into_iter().collect()
     }
 
-    /// A number of `summary.json`, by its JSON pointer.
+    /// Returns a number of `summary.json` by its JSON pointer.
     pub fn figure(&self, pointer: &str) -> Option<f64> {
         self.raw.pointer(pointer)?.as_f64()
     }
 
-    /// A run from a summary and a timeline alone: one in progress, or one for a test.
+    /// Creates a run from a summary and a timeline alone: a run in progress, or one in a test.
     pub fn of(name: &str, summary: &Summary, timeline: Option<Timeline>) -> Run {
         Run {
             name: name.to_owned(),
@@ -211,7 +207,7 @@ impl Run {
         }
     }
 
-    /// Facts that the frontend's node and each accelerator report.
+    /// Returns the facts that the frontend's node and each accelerator report.
     pub fn nodes(&self) -> Vec<(String, &NodeFacts)> {
         let system = &self.summary.run.system;
         let own = system
@@ -224,7 +220,7 @@ impl Run {
     }
 }
 
-/// The last component of a folder's path: `server` for `results/server`.
+/// Returns the last component of a folder's path: `server` for `results/server`.
 fn name_of(path: &Path) -> String {
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let last = whole.file_name().unwrap_or(whole.as_os_str());

@@ -1,50 +1,47 @@
-//! What a GPU of an accelerator did.
+//! Work of one GPU of an accelerator.
 
 use serde::{Deserialize, Serialize};
 
 use super::BatchSizes;
 
-/// One GPU's part. Times are CUDA's own, between events on the batch's
-/// stream, added up over all batches: those of batches that ran beside
-/// each other overlap, so their sum can exceed the run's length.
+/// One GPU's counts and times. CUDA events on each batch's stream give the times. They are sums
+/// over all batches; concurrent batches overlap, so a sum can exceed the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuRecord {
-    /// Its index, as CUDA counts.
+    /// Index of the GPU in CUDA.
     pub index: usize,
-    /// Its name, as the driver calls it.
+    /// Name of the GPU in the driver.
     pub name: String,
-    /// Batches it ran, by the number of samples in them.
+    /// Batches run, by size.
     pub batches: BatchSizes,
-    /// Samples that filled batches up to a size the
-    /// engine runs, and whose answers were thrown away.
+    /// Padding samples that fill batches up to a size that the engine runs; their answers are
+    /// discarded.
     pub padded: u64,
     /// Copies of inputs to the GPU; one call that copies several pieces counts each piece.
     pub copies_in: u64,
-    /// Bytes of those, over PCIe.
+    /// Bytes of `copies_in`, over PCIe.
     pub bytes_in: u64,
-    /// Bytes of inputs that were in the GPU's memory
-    /// already and were copied within it, into one batch.
+    /// Bytes of inputs already in GPU memory that were copied within it into one batch.
     pub gathered: u64,
-    /// Batches that were read where their samples landed in the GPU's memory, without any copy.
+    /// Batches read in place, where the NIC wrote the samples into GPU memory.
     pub in_place: u64,
-    /// Fences behind a NIC's writes to the GPU's memory, one for a batch where the GPU needs it.
+    /// Fences after a NIC's writes to GPU memory: one per batch if the GPU needs it.
     pub fences: u64,
-    /// Batches whose kernels were launched with one call,
-    /// as a CUDA graph that was recorded while warming up.
+    /// Batches launched with one call, as a CUDA graph recorded in the warm-up.
     pub graphs: u64,
-    /// Bytes of outputs back, over PCIe.
+    /// Bytes of outputs copied to the host, over PCIe.
     pub bytes_out: u64,
-    /// Microseconds of copies of inputs.
+    /// Microseconds of input copies.
     pub copy_in_us: u64,
     /// Microseconds of compute.
     pub compute_us: u64,
-    /// Microseconds of copies of outputs.
+    /// Microseconds of output copies.
     pub copy_out_us: u64,
 }
 
 impl GpuRecord {
-    /// What was done since an earlier state of the same record.
+    /// Returns the counts since the earlier reading `before`.
     pub fn since(mut self, before: &GpuRecord) -> Self {
         self.batches = self.batches.since(&before.batches);
         for (now, then) in [

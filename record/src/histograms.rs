@@ -1,5 +1,5 @@
-//! Histograms in files that other tools read: logs of serialized histograms, and `.hgrm` tables for
-//! plotting.
+//! Writes histograms to files that other tools read: interval logs of serialized histograms, and
+//! `.hgrm` tables for plotting.
 
 use std::{
     fs, io,
@@ -18,27 +18,27 @@ use hdrhistogram::{
 
 use super::{Stage, TokenTime};
 
-/// A file of histograms was not written.
+/// Error of writing a file of histograms.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
-    /// The file system said no.
+    /// The system cannot write the file.
     #[error("cannot write histograms to {}: {error}; check that the folder exists and has room", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What went wrong.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// Lines per halving of the distance to 100 %, as the usual tools have it.
+/// Table lines per halving of the distance to 100 %, as in HdrHistogram's tools.
 const TICKS: u32 = 5;
 
-/// Writes an interval log: one V2 compressed histogram for each key, which is its tag, in
-/// nanoseconds. The human-readable maximum in each line is in microseconds.
+/// Writes an interval log: one V2 compressed histogram in nanoseconds for each key, which is its
+/// tag. The readable maximum in each line is in microseconds.
 ///
 /// # Errors
-/// Those of `to`.
+/// The errors of writing to `to`.
 pub fn write_log<'a>(
     histograms: impl IntoIterator<Item = &'a (&'static str, Histogram<u64>)>,
     started: SystemTime,
@@ -62,11 +62,11 @@ pub fn write_log<'a>(
     Ok(())
 }
 
-/// Writes the table that HdrHistogram's plotter reads. Values are divided by `unit` (1000 turns
-/// nanoseconds into microseconds).
+/// Writes the table that HdrHistogram's plotter reads. Divides values by `unit`: 1000 turns
+/// nanoseconds into microseconds.
 ///
 /// # Errors
-/// Those of `to`.
+/// The errors of writing to `to`.
 pub fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) -> io::Result<()> {
     writeln!(
         to,
@@ -89,7 +89,7 @@ pub fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) ->
     if histogram.is_empty() {
         writeln!(to, "{:12.3} {:.12} {:10}", 0.0, 1.0, 0)?;
     }
-    // Two times ten to the number of figures, rounded up to a power of two.
+    // 2 * 10^(significant figures), rounded up to a power of two.
     let sub_buckets = (2 * 10u64.pow(u32::from(histogram.sigfig()))).next_power_of_two();
     writeln!(
         to,
@@ -111,7 +111,7 @@ pub fn write_hgrm(histogram: &Histogram<u64>, unit: f64, to: &mut impl Write) ->
     )
 }
 
-/// Names of all files that [`save`] may write with this prefix.
+/// Returns the names of all files that [`save`] may write with this prefix.
 pub fn file_names(prefix: &str) -> Vec<String> {
     let keys = Stage::ALL.iter().map(|s| s.key());
     let keys = keys.chain(TokenTime::ALL.iter().map(|t| t.key()));
@@ -223,8 +223,8 @@ mod tests {
                 prop_assert!((pair[0][3] - inverse).abs() <= 0.006 + pair[0][3] * 1e-9);
             }
             for row in &rows {
-                // As many samples as the row says are no greater
-                // than its value, but for the bucket's width.
+                // As many samples as the row counts are at most its value, up to the bucket's
+                // width.
                 let value_ns = row[0] * 1000.0 + 1.0;
                 let below = sorted.iter().filter(|&&t| t as f64 <= value_ns).count();
                 prop_assert!(below as f64 >= row[2], "{row:?}: {below}");

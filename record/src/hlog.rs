@@ -1,4 +1,4 @@
-//! Histograms from a log that [`super::write_log`] wrote: one for each tag.
+//! Reads the histograms of a log that [`super::write_log`] wrote: one for each tag.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use hdrhistogram::{
     },
 };
 
-/// All histograms of a log by tag, in nanoseconds. The error says what is malformed.
+/// Returns all histograms of a log by tag, in nanoseconds. The error names the malformed entry.
 pub fn read(log: &str) -> Result<BTreeMap<String, Histogram<u64>>, String> {
     let mut all = BTreeMap::new();
     let mut deserializer = Deserializer::new();
@@ -32,7 +32,7 @@ pub fn read(log: &str) -> Result<BTreeMap<String, Histogram<u64>>, String> {
     Ok(all)
 }
 
-/// The log's start time, in seconds since 1970.
+/// Returns the log's start time, in seconds since 1970.
 pub fn began(log: &str) -> Option<f64> {
     let line = log.lines().find_map(|l| l.strip_prefix("#[StartTime: "))?;
     line.split(' ').next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! What the dispatcher counted, and whether it agrees with what everybody else counted.
+//! The dispatcher's counts of samples, and their comparison with all other counts of the run.
 
 use std::fmt;
 
@@ -6,39 +6,38 @@ use serde::{Deserialize, Serialize};
 
 use super::RunRecord;
 
-/// The dispatcher's own count of samples. Those that warm up have a count of their own.
+/// The dispatcher's counts of samples. Only `warmed` counts warm-up samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ledger {
-    /// Issued by LoadGen.
+    /// Samples that LoadGen issued.
     pub issued: u64,
-    /// Completed with the accelerator's response.
+    /// Samples completed with the accelerator's response.
     pub answered: u64,
-    /// Completed empty, because the run was given up.
+    /// Samples completed empty, because the run was given up.
     pub emptied: u64,
-    /// Writes of samples posted, those sent again included.
+    /// Writes of samples posted, including repeated dispatches.
     pub posted: u64,
-    /// Responses taken from their slots.
+    /// Responses read from their slots.
     pub responses: u64,
-    /// Samples sent again because their connection was lost.
+    /// Samples dispatched again because their connection was lost.
     pub redispatched: u64,
-    /// Refusals of accelerators: the first, the second and the third of a sample.
+    /// Refusals by accelerators: first, second and third refusals of a sample.
     pub refused: [u64; 3],
-    /// Responses that came for a sample already given to another connection, and were dropped.
+    /// Responses dropped, because their sample had been dispatched on another connection.
     pub late_dropped: u64,
     /// Connections lost.
     pub lost_connections: u64,
-    /// Samples that warmed connections up: posted, arrived
-    /// and answered, and in none of the numbers above.
+    /// Warm-up samples posted, received and answered; no other field includes them.
     pub warmed: u64,
 }
 
-/// Two counts that ought to be the same.
+/// Two counts that must be equal and are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// What was counted here, and how many.
+    /// Name and value of the first count.
     pub left: (String, u64),
-    /// What was counted there, and how many.
+    /// Name and value of the second count.
     pub right: (String, u64),
 }
 
@@ -49,7 +48,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Collects the mismatches.
+/// Collects the mismatches of a comparison.
 #[derive(Default)]
 pub(super) struct Check(pub Vec<Mismatch>);
 
@@ -96,7 +95,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
         );
     }
     reconcile_tokens(run, &mut check);
-    // Connections that failed in their warm-up carried nothing of LoadGen's.
+    // Connections that failed in their warm-up carried no sample of LoadGen's.
     if run.system.connections.is_empty() || l.issued == 0 {
         return check.0;
     }
@@ -104,7 +103,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
     let warm_up = if l.warmed > 0 { " and warm-up" } else { "" };
     let total = run.total();
     let refused = l.refused.iter().fold(0, |n: u64, r| n.saturating_add(*r));
-    // After the third refusal it is not sent again.
+    // The dispatcher does not send a sample again after its third refusal.
     let again = refused - l.refused[2].min(refused);
     let due = l
         .issued
@@ -178,13 +177,13 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
 
     for a in &run.system.accelerators {
         let Some(samples) = a.samples else { continue };
-        // A node that says how many it answered need not say in batches of what size.
+        // A node may report how many samples it answered, but no batch sizes.
         if a.batches.batches() == 0 {
             continue;
         }
-        // What it dropped because a connection was lost had been run already, or had not.
+        // The engine may have run samples that the node dropped for a lost connection.
         let ran = a.batches.samples();
-        // What it refused had been run, or could not be.
+        // The engine may or may not have run the samples that it refused.
         let most = samples
             .saturating_add(a.dropped_late)
             .saturating_add(a.refused);
@@ -206,7 +205,7 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
             l.posted.saturating_add(l.warmed),
         );
     }
-    // What is lost with a connection was answered by nobody, or by somebody who could not say so.
+    // An accelerator may have answered samples of a lost connection without reporting them.
     let said = |a: &super::AcceleratorRecord| Some(a.samples?.saturating_add(a.refused));
     let reported: Option<Vec<u64>> = run.system.accelerators.iter().map(said).collect();
     if let (0, 0, Some(reported)) = (l.lost_connections, l.emptied, reported) {
@@ -229,14 +228,14 @@ pub(super) fn reconcile(run: &RunRecord) -> Vec<Mismatch> {
     check.0
 }
 
-/// Of answers in tokens: each sample's first token is reported once, and every part is one of an
-/// answer that came.
+/// Compares the counts of answers in tokens: one first token per answered sample, and as many parts
+/// received as the answers report.
 fn reconcile_tokens(run: &RunRecord, check: &mut Check) {
     let (Some(t), l) = (&run.tokens, &run.system.ledger) else {
         return;
     };
     if let Some(first) = t.first_tokens {
-        // Samples that were completed empty may have had theirs.
+        // Samples that were completed empty may have reported a first token.
         if l.emptied == 0 || first < l.answered {
             check.same(
                 "first tokens reported",
@@ -246,7 +245,7 @@ fn reconcile_tokens(run: &RunRecord, check: &mut Check) {
             );
         }
     }
-    // What a lost connection or a failed attempt had brought of an answer came again.
+    // After a lost connection or a refusal, parts of an answer arrive a second time.
     if (l.lost_connections, l.emptied, l.refused) == (0, 0, [0; 3]) {
         check.same(
             "parts handed over",
@@ -275,7 +274,7 @@ mod tests {
         StageTable::new([(Stage::Total, row)])
     }
 
-    /// A run of `n` samples over two connections in which everything agrees.
+    /// A run of `n` samples over two connections, all of whose counts agree.
     fn good(n: u64) -> RunRecord {
         let mut batches = BatchSizes::new(4);
         (0..n).for_each(|_| batches.record(1));
@@ -432,7 +431,7 @@ mod tests {
                  arrivals of a/0 is 4, but responses taken from it is 5",
             ),
             (
-                // A lost connection's parts came for nothing, and its samples' came again.
+                // Parts of a lost connection arrive again when their samples are sent again.
                 |r| {
                     r.system.ledger.lost_connections = 1;
                     tokens(r).parts_taken += 3;
@@ -445,7 +444,7 @@ mod tests {
             spoil(&mut run);
             assert_eq!(complaints(&run), expected);
         }
-        // Offline reports none.
+        // Offline reports no first tokens.
         let mut run = streamed();
         tokens(&mut run).first_tokens = None;
         assert_eq!(complaints(&run), "");
@@ -463,7 +462,7 @@ mod tests {
         run.system.connections[0].posted += 3;
         run.system.connections[0].lost.push("reset".to_owned());
         assert_eq!(complaints(&run), "");
-        // Two answers had nobody left to go to.
+        // The accelerator dropped two answers, because their connection was lost.
         run.system.accelerators[0].dropped_late = 2;
         run.system.accelerators[0].batches.record(2);
         assert_eq!(complaints(&run), "");
@@ -474,7 +473,7 @@ mod tests {
         );
     }
 
-    /// The same run, each of whose connections was warmed up by three samples.
+    /// The run of `good`, each of whose connections was warmed up by three samples.
     fn warmed() -> RunRecord {
         let mut run = good(11);
         run.system.ledger.warmed = 6;

@@ -1,21 +1,21 @@
-//! What a run leaves behind, as plain data: the files of its folder, written and read. Dispatch and
-//! fabrics do not know this crate: they count, and `qdl::run` puts the counts on record.
+//! Writes and reads the files of a run's folder, as plain data. Dispatch and fabrics do not depend
+//! on this crate: they count, and `qdl::run` turns the counts into a record.
 //!
-//! | module | file of the folder, or what the record holds |
+//! | module | file of the folder, or content of the record |
 //! | --- | --- |
-//! | `folder` | a run's whole folder, read ([`Run`]) |
+//! | `folder` | a run's whole folder ([`Run`]) |
 //! | `summary` | `summary.json` ([`Summary`], [`RunRecord`], [`SystemRecord`]) |
 //! | [`timeline`] | `timeline.json` |
 //! | `histograms`, `hlog` | `latency.hlog` and `latency-STAGE.us.hgrm` |
 //! | `configurations` | copies of the nodes' configurations |
 //! | `stages`, `phases`, `tokens`, `throughput`, `loadgen` | times and rates |
-//! | `ledger` | the dispatcher's counts, and whether all counts agree |
-//! | `traffic`, `usage` | what connections, threads and engines were used for |
-//! | `limits` | what limited the run, as `report` judges it |
-//! | `losses`, `refusals`, `verified`, `accuracy` | what went wrong, what was right |
-//! | `engine`, `content`, `facts`, `places`, `gpu`, `batches` | what nodes say of themselves |
-//! | `served` | a session as an accelerator saw it |
-//! | `settings` | what the run was made with |
+//! | `ledger` | the dispatcher's counts, and their comparison with all others |
+//! | `traffic`, `usage` | use of connections, threads and engines |
+//! | `limits` | causes that limited the run, as `report` judges |
+//! | `losses`, `refusals`, `verified`, `accuracy` | losses and refusals, correctness of answers |
+//! | `engine`, `content`, `facts`, `places`, `gpu`, `batches` | nodes' reports about themselves |
+//! | `served` | a session, seen from the accelerator |
+//! | `settings` | settings of the run |
 
 mod accuracy;
 mod batches;

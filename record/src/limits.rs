@@ -1,78 +1,78 @@
-//! What limited a run: the causes, and the evidence that tells them apart. `report` judges.
+//! Causes that limit a run, and the evidence that distinguishes them. `report` judges them.
 
 use serde::{Deserialize, Serialize};
 
 use super::NodeUse;
 
-/// The name of the group of threads that LoadGen issues queries on.
+/// Name of the group of threads on which LoadGen issues queries.
 pub const ISSUE: &str = "issue";
-/// That of NIC threads.
+/// Name of the group of NIC threads.
 pub const NIC: &str = "nic";
 
-/// What is known beside the counts of samples, for the judge.
+/// Evidence for the judgement, beside the counts of samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evidence {
-    /// What this node was used for, from LoadGen's first query to the last answer or nearly so.
+    /// Use of this node, from LoadGen's first query to shortly before or at the last answer.
     pub node: NodeUse,
-    /// How LoadGen saw it; `None` where it came to no result.
+    /// LoadGen's view of the run; `None` if LoadGen reached no result.
     pub loadgen: Option<LoadgenView>,
 }
 
-/// LoadGen's own times, which count from the scheduled time in Server.
+/// LoadGen's own latencies, which in Server begin at the scheduled time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadgenView {
-    /// Samples per second that it scheduled, in Server.
+    /// Scheduled samples per second, in Server.
     pub scheduled_per_s: Option<f64>,
-    /// The percentile that it bounds, in microseconds, or the one next to it that it reports.
+    /// Latency in microseconds at the bounded percentile, or at the next one that LoadGen reports.
     pub bounded_us: f64,
-    /// Its bound on that; `None` where the scenario has none, or bounds tokens.
+    /// LoadGen's bound on `bounded_us`; `None` if the scenario has none or bounds tokens.
     pub bound_us: Option<f64>,
 }
 
-/// What limited a run.
+/// A cause that limited a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// An accelerator was lost, or silent for a while.
+    /// An accelerator was lost or temporarily silent.
     Accelerator,
     /// Threads wait for cores.
     Cores,
-    /// The link between the nodes is full.
+    /// The link between the nodes is saturated.
     Link,
-    /// Too few slots to keep the engines at work.
+    /// There are too few slots to keep the engines busy.
     Slots,
-    /// Batches are full and small.
+    /// Batches reach `max_batch` and are small.
     MaxBatch,
-    /// One engine thread, always at work, on a node that has cores left.
+    /// The only engine thread is always busy on a node with idle cores.
     EngineThreads,
-    /// The engine, or the server that it asks, computes all the time.
+    /// The engine, or the server behind it, computes all the time.
     Engine,
     /// A NIC thread sleeps and wakes for nearly each sample.
     WakeUps,
-    /// A cause in the summary of an older version that this one does not judge.
+    /// A cause from another version's summary that this version does not judge.
     #[serde(other)]
     Other,
 }
 
-/// One thing that limited a run.
+/// One cause that limited a run, with its evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Which.
+    /// The cause.
     pub cause: Cause,
-    /// By what figures, in words.
+    /// Figures that show the cause, as text.
     pub figure: String,
-    /// What to turn.
+    /// Setting to change.
     pub turn: String,
 }
 
-/// What limited a run.
+/// All causes that limited a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// The strongest finding in one line, or that there is none. Empty before the run is judged.
+    /// The strongest finding in one line, or that there is none. Empty before the judgement.
     pub line: String,
-    /// All of them, the strongest first.
+    /// All findings, the strongest first.
     pub findings: Vec<Finding>,
 }

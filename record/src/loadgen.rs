@@ -1,7 +1,7 @@
-//! What LoadGen said about a run, beside what we measured ourselves.
+//! LoadGen's result of a run, beside this program's own measurements.
 //!
-//! Plain data: whoever wants to know what limited a run reads the margins of [`LimitRecord`], the
-//! two rates and [`LoadgenRecord::late_mean_us`].
+//! What limited a run follows from the margins of [`LimitRecord`], the two rates and
+//! [`LoadgenRecord::late_mean_us`].
 
 use std::collections::BTreeMap;
 
@@ -9,63 +9,62 @@ use serde::{Deserialize, Serialize};
 
 use super::StageRow;
 
-/// Latencies as LoadGen computed them, in microseconds: from the time for which a sample was
-/// scheduled to its completion; in MultiStream those of queries.
+/// Latencies that LoadGen computed, in microseconds: from a sample's scheduled time to its
+/// completion; in MultiStream, of queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadgenLatency {
-    /// The shortest.
+    /// The minimum.
     pub min_us: f64,
     /// The mean.
     pub mean_us: f64,
-    /// Median.
+    /// The median.
     pub p50_us: f64,
-    /// 90th percentile.
+    /// The 90th percentile.
     pub p90_us: f64,
-    /// 99th percentile.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// 99.9th percentile.
+    /// The 99.9th percentile.
     pub p999_us: f64,
-    /// The longest.
+    /// The maximum.
     pub max_us: f64,
 }
 
-/// What of LoadGen's time of a sample lies before `issue_query`: the stage before our first.
-/// LoadGen
-/// does not say when each was scheduled, but means add up, so this one is known; percentiles do
-/// not, so of those there is the most that they can be.
+/// Time from a sample's scheduled time to `issue_query`: the stage before the recorder's first.
 ///
-/// `mean_us` and the means of those up to completion make LoadGen's mean latency and `told_us`.
+/// LoadGen does not report scheduled times. Means add up, so the mean is exact; percentiles do not,
+/// so the record has upper bounds for them. `mean_us` and the means of the stages up to completion
+/// add up to LoadGen's mean latency and `told_us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScheduledToIssue {
-    /// The mean in microseconds: LoadGen's mean latency of samples, less our mean of `total`, and
+    /// Mean in microseconds: LoadGen's mean latency of samples minus the mean of `total`, plus
     /// `told_us`.
     pub mean_us: f64,
-    /// What `QuerySamplesComplete` took on average, in microseconds, of one call in some: it is in
-    /// our `completion` and `total`, and not in LoadGen's latency, which ends as that call begins.
+    /// Mean duration of `QuerySamplesComplete` in microseconds, measured for a share of the calls.
+    /// The stages `completion` and `total` include it; LoadGen's latency ends at the call's begin.
     pub told_us: f64,
-    /// The median is no more than this.
+    /// Upper bound of the median.
     pub p50_at_most_us: f64,
-    /// The 90th percentile is no more than this.
+    /// Upper bound of the 90th percentile.
     pub p90_at_most_us: f64,
-    /// The 99th percentile is no more than this.
+    /// Upper bound of the 99th percentile.
     pub p99_at_most_us: f64,
-    /// The 99.9th percentile is no more than this.
+    /// Upper bound of the 99.9th percentile.
     pub p999_at_most_us: f64,
-    /// The longest is no more than this.
+    /// Upper bound of the maximum.
     pub max_at_most_us: f64,
-    /// Samples.
+    /// Number of samples.
     pub count: u64,
 }
 
 impl ScheduledToIssue {
-    /// From LoadGen's latencies of samples, our row of `total` for the same samples, the shortest
-    /// round trip of any of them and the mean call, both in microseconds.
+    /// Computes the record from LoadGen's latencies, the row of `total` for the same samples, their
+    /// shortest round trip and the mean call, the last two in microseconds.
     ///
-    /// Three bounds hold for a percentile, and the lowest is taken. A sample is late by no more
-    /// than its latency less the shortest way; where the mean is m, no more than one in a
-    /// hundred takes 100 m; and a percentile is no more than a higher one.
+    /// A percentile's bound is the lowest of three. A sample's delay is at most its latency minus
+    /// the shortest round trip. With the mean m, at most one sample in a hundred takes 100 m. A
+    /// percentile is at most any higher percentile.
     pub fn new(
         theirs: &LoadgenLatency,
         total: &StageRow,
@@ -73,11 +72,11 @@ impl ScheduledToIssue {
         told_us: f64,
     ) -> ScheduledToIssue {
         let over = theirs.mean_us - total.mean_us;
-        // Nothing is issued before its time: a call that was measured in part took what is missing.
+        // LoadGen issues no sample early: with a negative mean, the timed calls were too short.
         let told_us = told_us.max(-over);
         let mean = over + told_us;
         let ns = |us: f64| (us * 1000.0).round() / 1000.0;
-        // What bounds a percentile bounds those below it: the lowest so far.
+        // The bound of a percentile also bounds every lower percentile.
         let mut least = f64::INFINITY;
         let mut at_most = |theirs: f64, samples: f64| {
             let beyond = (theirs - shortest_us).max(0.0);
@@ -101,7 +100,7 @@ impl ScheduledToIssue {
     }
 }
 
-/// What a limit is counted in.
+/// Unit of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitUnit {
@@ -114,29 +113,29 @@ pub enum LimitUnit {
     Samples,
 }
 
-/// One thing that LoadGen asks of a valid run.
+/// One condition that LoadGen sets for a valid run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LimitRecord {
     /// `p99 latency`, `p99 TTFT`, `p99 TPOT`, `duration`, `queries`, `samples`.
     pub name: String,
-    /// LoadGen's setting that it comes from: `server_target_latency_ns`.
+    /// LoadGen's setting behind the limit: `server_target_latency_ns`.
     pub setting: String,
-    /// Of `limit` and `was`.
+    /// Unit of `limit` and `was`.
     pub unit: LimitUnit,
-    /// What was asked for.
+    /// Required value.
     pub limit: f64,
-    /// What it came to; `None` where LoadGen does not say.
+    /// Measured value; `None` if LoadGen does not report it.
     pub was: Option<f64>,
-    /// The limit is the most that is allowed, and not the least.
+    /// True if the limit is a maximum, false if it is a minimum.
     pub at_most: bool,
-    /// LoadGen's word.
+    /// LoadGen's verdict.
     pub met: bool,
 }
 
 impl LimitRecord {
-    /// The part of the limit that was left over: 0.25 is a quarter below the most allowed, or a
-    /// quarter above the least; below 0 it was not met.
+    /// Returns the distance to the limit as a fraction of the limit: 0.25 is a quarter below a
+    /// maximum or above a minimum; a negative value violates the limit.
     pub fn margin(&self) -> Option<f64> {
         let was = self.was?;
         if self.limit <= 0.0 {
@@ -147,84 +146,83 @@ impl LimitRecord {
     }
 }
 
-/// LoadGen's early stopping: whether the run was long enough to be sure of its percentile.
+/// LoadGen's early stopping: whether the run had enough queries for its percentile.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EarlyStopping {
-    /// LoadGen's word.
+    /// LoadGen's verdict.
     pub met: bool,
-    /// Queries that there were.
+    /// Queries processed.
     pub queries: Option<u64>,
-    /// Queries that it would need at least, all further ones in time.
+    /// Minimum number of queries required, if all further queries are in time.
     pub needs: Option<u64>,
-    /// Its estimate of the percentile in SingleStream and MultiStream, in microseconds.
+    /// LoadGen's estimate of the percentile in SingleStream and MultiStream, in microseconds.
     pub estimate_us: Option<f64>,
-    /// LoadGen's own words.
+    /// LoadGen's text.
     pub text: String,
 }
 
-/// LoadGen's result. After find-peak that of the rate it ended with, after a submission run that
-/// of its performance phase.
+/// LoadGen's result: of find-peak's final rate, or of a submission run's performance phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadgenRecord {
     /// LoadGen's version.
     pub version: Option<String>,
-    /// The scenario it ran: `Server`.
+    /// The scenario: `Server`.
     pub scenario: String,
-    /// The mode it ran, `audit.config` included: `PerformanceOnly`.
+    /// The mode in force, with `audit.config` applied: `PerformanceOnly`.
     pub mode: String,
-    /// The mode it was asked for, where that was another.
+    /// The requested mode, if it differs from `mode`.
     pub asked_mode: Option<String>,
-    /// Its word; `None` after an accuracy run, which is not judged.
+    /// LoadGen's verdict; `None` after an accuracy run, which LoadGen does not judge.
     pub valid: Option<bool>,
-    /// Queries that it issued and judged.
+    /// Queries that LoadGen issued and judged.
     pub queries: Option<u64>,
-    /// Of those, the ones beyond the bound on latency. Server alone has it.
+    /// Of `queries`, those above the latency bound. Server only.
     pub over_limit: Option<u64>,
-    /// Server: samples per second as they were scheduled, to the last one's time.
+    /// Server: scheduled samples per second, up to the last sample's scheduled time.
     pub scheduled_per_s: Option<f64>,
-    /// Server: samples per second until the last one was completed. Offline: samples per second.
+    /// Server: samples per second until the last completion. Offline: samples per second.
     /// SingleStream: queries per second.
     pub completed_per_s: Option<f64>,
-    /// SingleStream and MultiStream: the percentile that is the result, in percent (90.0).
+    /// SingleStream and MultiStream: the percentile of the result, in percent (90.0).
     pub percentile: Option<f64>,
-    /// Its latency, in microseconds.
+    /// Latency at `percentile`, in microseconds.
     pub percentile_us: Option<f64>,
-    /// Tokens per second, where it measures them.
+    /// Tokens per second, if LoadGen measures tokens.
     pub tokens_per_s: Option<f64>,
-    /// Its latencies; `None` after an accuracy run.
+    /// LoadGen's latencies; `None` after an accuracy run.
     pub latency: Option<LoadgenLatency>,
-    /// Times to the first token, where it measures them.
+    /// Times to the first token, if LoadGen measures tokens.
     pub ttft: Option<LoadgenLatency>,
-    /// Times per token after the first, likewise.
+    /// Times per token after the first, if LoadGen measures tokens.
     pub tpot: Option<LoadgenLatency>,
-    /// Its mean latency less our mean of `total`, in microseconds. Its time of a sample begins when
-    /// it was scheduled and ends as `QuerySamplesComplete` begins; `total` begins at the issue and
-    /// ends as that call returns. So samples were issued that much later than scheduled, or more.
-    /// Below 0, as SingleStream has it, the call took so much longer than they were late.
+    /// LoadGen's mean latency minus the mean of `total`, in microseconds. LoadGen's latency runs
+    /// from the scheduled time to the begin of `QuerySamplesComplete`; `total` runs from the issue
+    /// to that call's return. So samples were issued at least this much after their scheduled time.
+    /// A negative value, as in SingleStream, means that the call takes longer than the delay.
     pub late_mean_us: Option<f64>,
-    /// Its 99th percentile less our 99th percentile of `total`, in microseconds.
+    /// LoadGen's 99th percentile minus the 99th percentile of `total`, in microseconds.
     pub late_p99_us: Option<f64>,
-    /// The stage before our first, of the samples that it judged; `None` after an accuracy run.
+    /// The time before the issue, of the samples LoadGen judged; `None` after an accuracy run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduled_to_issue: Option<ScheduledToIssue>,
-    /// What it asks of a valid run, and what that came to.
+    /// LoadGen's conditions for a valid run, and the measured values.
     pub limits: Vec<LimitRecord>,
-    /// Its early stopping, where the scenario has it.
+    /// LoadGen's early stopping, if the scenario has it.
     pub early_stopping: Option<EarlyStopping>,
-    /// The rate that find-peak ended with, in queries per second.
+    /// The final rate of find-peak, in queries per second.
     pub peak_qps: Option<f64>,
-    /// Why a run is not valid, in LoadGen's own words.
+    /// LoadGen's reasons for an invalid run, in its words.
     pub reasons: Vec<String>,
-    /// Errors that it logged.
+    /// Errors that LoadGen logged.
     pub errors: u64,
-    /// Warnings that it logged.
+    /// Warnings that LoadGen logged.
     pub warnings: u64,
-    /// What the first 20 of them say.
+    /// Texts of the first 20 warnings.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warning_messages: Vec<String>,
-    /// Settings that it ran with, under its own names, as it logged them.
+    /// Settings in force, by LoadGen's names, as it logged them.
     pub effective: BTreeMap<String, String>,
 }
 
@@ -250,18 +248,18 @@ mod tests {
         };
         let s = ScheduledToIssue::new(&theirs, &total, 120.0, 3.0);
         assert_eq!((s.mean_us, s.told_us, s.count), (40.0, 3.0, 4_000));
-        // By the latency less the shortest way, and by the mean where that is less.
+        // Bounded by latency minus shortest round trip, or by the mean if that is lower.
         assert_eq!((s.p50_at_most_us, s.p90_at_most_us), (80.0, 180.0));
         assert_eq!((s.p99_at_most_us, s.p999_at_most_us), (4_000.0, 40_000.0));
         assert_eq!(s.max_at_most_us, 99_880.0);
-        // A call that was timed too short: nothing is issued before its time.
+        // The timed calls were too short: LoadGen issues no sample early.
         let early = LoadgenLatency {
             mean_us: 198.0,
             ..theirs
         };
         let s = ScheduledToIssue::new(&early, &total, 120.0, 3.0);
         assert_eq!((s.mean_us, s.told_us, s.p99_at_most_us), (0.0, 5.0, 0.0));
-        // Of few samples the bound on the longest is the lowest of those behind it.
+        // With few samples, the lowest bound of the higher percentiles bounds the maximum.
         let few = StageRow {
             count: 307,
             ..total

@@ -1,21 +1,21 @@
-//! Accelerators and connections that were lost in a run.
+//! Losses of accelerators and connections during a run.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// On what a peer was silent until it counted as gone.
+/// The connection on which a lost peer was silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SilentOn {
-    /// Its control connection.
+    /// The control connection.
     Control,
     /// A data connection.
     Data,
 }
 
 impl SilentOn {
-    /// The deadline of the configuration that says for how long.
+    /// Returns the configuration's deadline for the silence.
     pub fn deadline(self) -> &'static str {
         match self {
             SilentOn::Control => "deadlines.heartbeat_timeout_ms",
@@ -24,36 +24,36 @@ impl SilentOn {
     }
 }
 
-/// One loss: an accelerator, or some of its connections, from the first that went.
+/// One loss of an accelerator, or of some of its connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LossRecord {
     /// The accelerator's node.
     pub node: String,
-    /// All of its connections were gone at once, or its session was: the accelerator was lost.
+    /// True if the accelerator was lost: its session ended or all connections were down at once.
     pub whole: bool,
-    /// Seconds from the run's first query; `None` before it.
+    /// Time of the first loss, in seconds from the run's first query; `None` before that query.
     pub at_s: Option<f64>,
-    /// Why.
+    /// Reason of the loss.
     pub why: String,
-    /// On what it was silent; `None` where it was not found out by silence.
+    /// The connection on which the peer was silent; `None` if no silence revealed the loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_on: Option<SilentOn>,
-    /// The connections that were lost, by their numbers at the accelerator.
+    /// The lost connections, by their indexes at the accelerator.
     pub connections: Vec<u16>,
-    /// Connections to the accelerator.
+    /// Number of connections to the accelerator.
     pub of: u64,
-    /// Losses of connections; more, where some were lost again before all were back.
+    /// Losses of connections: more than `connections` if one was lost again before all were back.
     pub losses: u64,
-    /// Samples that were in flight on them.
+    /// Samples in flight on the lost connections.
     pub again: u64,
-    /// It came back.
+    /// True if the accelerator or its connections came back.
     pub back: bool,
-    /// When, in seconds from the run's first query; `None` before it.
+    /// Time of the return, in seconds from the run's first query; `None` before that query.
     pub back_s: Option<f64>,
 }
 
-/// A whole number with commas between thousands.
+/// Formats an integer with commas between thousands.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -66,7 +66,7 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// When in a run something was: `12.3 s into the run`.
+/// Formats a time of the run: `12.3 s into the run`.
 fn when(at_s: Option<f64>) -> String {
     match at_s {
         Some(s) => format!("{s:.1} s into the run"),
@@ -74,7 +74,7 @@ fn when(at_s: Option<f64>) -> String {
     }
 }
 
-/// Who, when, why, and how many samples were in flight: one line.
+/// One line: the lost peer, time, reason and number of samples in flight.
 impl fmt::Display for LossRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LossRecord { node, of, why, .. } = self;

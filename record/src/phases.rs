@@ -1,48 +1,48 @@
-//! The phases of a run: the accuracy and the performance part of a submission, the steps of
-//! find-peak. Each is timed by LoadGen on its own, so each has its own figures here.
+//! Phases of a run: a submission's accuracy and performance phases, find-peak's steps. LoadGen
+//! times each phase separately, so each has its own figures here.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Stage, StageRow, StageTable};
 
-/// What a phase is for.
+/// Purpose of a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseKind {
-    /// Every sample once.
+    /// LoadGen issues every sample once.
     Accuracy,
-    /// The scenario's traffic, measured.
+    /// LoadGen measures the scenario's traffic.
     #[default]
     Performance,
-    /// One rate of find-peak.
+    /// LoadGen measures one rate of find-peak.
     Step,
 }
 
-/// One phase. The samples of all phases are those of the run.
+/// One phase. The run's samples are the sum over all phases.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PhaseRecord {
-    /// `accuracy`, `performance`, `step 3`.
+    /// Name: `accuracy`, `performance`, `step 3`.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the phase.
     pub kind: PhaseKind,
-    /// The rate that a step of find-peak asked for, in queries per second.
+    /// Target rate of a find-peak step, in queries per second.
     pub asked_per_s: Option<f64>,
-    /// Whether LoadGen found its bound on latency kept at that rate.
+    /// True if the latency met LoadGen's bound at that rate.
     pub kept: Option<bool>,
-    /// Samples recorded in it.
+    /// Samples recorded in the phase.
     pub samples: u64,
-    /// Seconds from its first sample's issue to its last completion. An accuracy phase loads its
-    /// samples in sets, and this holds the loading of all but the first.
+    /// Seconds from the first issue to the last completion. Includes loading the sample sets of an
+    /// accuracy phase, except the first.
     pub duration_s: f64,
-    /// Samples per second of that.
+    /// Samples per second over `duration_s`.
     pub per_s: f64,
-    /// Where its samples' time went.
+    /// Latencies of the phase's samples by stage.
     pub stages: StageTable,
 }
 
 impl PhaseRecord {
-    /// From what was recorded in it.
+    /// Creates a phase's record from its recorded stages.
     pub fn new(name: String, kind: PhaseKind, stages: StageTable, duration_s: f64) -> Self {
         let samples = stages.count();
         let per_s = if duration_s > 0.0 {
@@ -61,7 +61,7 @@ impl PhaseRecord {
         }
     }
 
-    /// Its row of the stage `total`.
+    /// Returns the row of the stage `total`.
     pub fn total(&self) -> StageRow {
         self.stages.get(Stage::Total).copied().unwrap_or_default()
     }

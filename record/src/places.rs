@@ -1,31 +1,30 @@
-//! Where a node's NIC threads run and its memory lies: what came of `numa:` and `cpus:`.
+//! NUMA places of a node's NIC threads and memory: the effect of `numa:` and `cpus:`.
 
 use serde::{Deserialize, Serialize};
 
-/// One NIC's thread and the memory of its connections.
+/// Place of one NIC's thread and of its connections' memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NicPlace {
-    /// Its place in the configuration, and its address or device: `nics[0] mlx5_0:1`.
+    /// The NIC's key in the configuration, and its address or device: `nics[0] mlx5_0:1`.
     pub nic: String,
-    /// The NUMA node that everything of it is to be on; `None` where that is left to the system.
+    /// NUMA node for the NIC's thread and memory; `None` if the system chooses.
     pub node: Option<u32>,
-    /// Cores that its thread may run on, as the kernel writes them.
+    /// Cores that the thread may run on, in the kernel's notation.
     pub cpus: String,
-    /// Nodes that the memory its connections' slots and responses are in lies on; empty where the
-    /// system does not say.
+    /// NUMA nodes of the memory of slots and responses; empty if the system does not report them.
     pub slots: Vec<u32>,
 }
 
-/// Where things are, as the system says.
+/// Places on a node, as the system reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Places {
-    /// NUMA nodes of the machine.
+    /// Number of NUMA nodes of the machine.
     pub nodes: usize,
     /// Each NIC.
     pub nics: Vec<NicPlace>,
-    /// Nodes that loaded samples lie on; empty on an accelerator, and where the system does not
-    /// say.
+    /// NUMA nodes of the loaded samples; empty on an accelerator, and if the system does not report
+    /// them.
     pub samples: Vec<u32>,
 }

@@ -1,8 +1,8 @@
-//! Samples that accelerators refused, by kind: how often, and in whose words.
+//! Refusals by accelerators: counts by kind, and example reasons.
 
 use serde::{Deserialize, Serialize};
 
-/// Most characters of a kind.
+/// Maximum number of characters of a kind.
 const KIND: usize = 48;
 
 /// Refusals of one kind by one accelerator.
@@ -11,17 +11,17 @@ const KIND: usize = 48;
 pub struct RefusalRecord {
     /// The accelerator's node.
     pub node: String,
-    /// What its reasons begin with, up to a colon: `HTTP 500`.
+    /// Begin of the reasons, up to a colon: `HTTP 500`.
     pub kind: String,
-    /// How many.
+    /// Number of refusals.
     pub count: u64,
-    /// The index of the first sample that was refused so.
+    /// Index of the first sample refused for this kind of reason.
     pub sample: u64,
-    /// The reason that was given for that one.
+    /// Reason of that first refusal.
     pub words: String,
 }
 
-/// The kind of a reason: what stands before the first `: `, ` (` or `;`.
+/// Returns the kind of a reason: the text before the first `: `, ` (` or `;`.
 pub fn kind_of(reason: &str) -> String {
     let ends = [": ", " (", ";"].iter().filter_map(|end| reason.find(end));
     let kind = &reason[..ends.min().unwrap_or(reason.len())];

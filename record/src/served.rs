@@ -1,5 +1,5 @@
-//! One frontend's stay at an accelerator: what each of
-//! its connections did, and whether the counts agree.
+//! The record of one frontend's session at an accelerator: counts of each connection, and whether
+//! the counts agree.
 
 use serde::Serialize;
 
@@ -8,37 +8,37 @@ use super::{BatchSizes, DecompressedUse, Mismatch, Places, TrafficRecord, ledger
 /// One connection, seen from the accelerator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ServedConnection {
-    /// The frontend's index of it.
+    /// Index of the connection at the frontend.
     pub connection: u16,
-    /// Its epoch: greater than 1 where it was lost and made again. With more than
-    /// `MOST_ENDED` ends in a session the last of those that this record holds the sum of.
+    /// Epoch: greater than 1 after a reconnection. Beyond `MOST_ENDED` ends in a session, a record
+    /// sums several epochs and holds the last.
     pub epoch: u32,
-    /// Samples taken from it.
+    /// Samples received.
     pub arrived: u64,
     /// Responses handed to the fabric.
     pub answered: u64,
     /// Refusals handed to the fabric.
     pub refused: u64,
-    /// Samples that got no answer: dropped, or answered when it was gone.
+    /// Samples without an answer: dropped, or answered after the connection was lost.
     pub dropped_late: u64,
-    /// Times that the NIC thread slept and was woken by what came over it.
+    /// Times that this connection woke the sleeping NIC thread.
     pub wakeups: u64,
-    /// Doorbells after which something was left that its socket or queue pair had no room for.
+    /// Doorbells that left data unsent because the socket or queue pair was full.
     pub blocked: u64,
-    /// Its sending half: responses.
+    /// Counts of the sending half: responses.
     pub tx: TrafficRecord,
-    /// Its receiving half: requests.
+    /// Counts of the receiving half: requests.
     pub rx: TrafficRecord,
-    /// It was lost before the session ended.
+    /// True if the connection was lost before the session ended.
     pub lost: bool,
 }
 
-/// Most ends of connections that one session's report tells apart; later ones are counted in with
-/// an earlier epoch of the same connection.
+/// Maximum number of ended connections that one session's report keeps apart. Later ones are added
+/// to an earlier epoch of the same connection.
 pub const MOST_ENDED: usize = 4_096;
 
 impl ServedConnection {
-    /// Puts a connection that has ended on record.
+    /// Appends this connection to `ended`, or adds it to an earlier epoch from [`MOST_ENDED`] on.
     pub fn put_on(self, ended: &mut Vec<ServedConnection>) {
         let full = ended.len() >= MOST_ENDED;
         let same = |c: &&mut ServedConnection| full && c.connection == self.connection;
@@ -64,17 +64,17 @@ impl ServedConnection {
     }
 }
 
-/// What an engine did that batches by itself.
+/// Counts of an engine that batches by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SequenceTotals {
     /// Sequences answered.
     pub answered: u64,
-    /// Tokens of their answers.
+    /// Tokens of the answers.
     pub tokens: u64,
 }
 
 impl SequenceTotals {
-    /// What has been counted since an earlier state of the same counts.
+    /// Returns the counts since the earlier reading `before`.
     #[must_use]
     pub fn since(self, before: &SequenceTotals) -> Self {
         SequenceTotals {
@@ -84,43 +84,43 @@ impl SequenceTotals {
     }
 }
 
-/// One session, over.
+/// The record of one session that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ServedReport {
     /// The frontend's node name.
     pub frontend: String,
-    /// It took its leave: what it sent is answered, so everything can be compared.
+    /// True if the frontend left in order: its samples are answered, so all counts can be compared.
     pub clean: bool,
-    /// Its connections, each epoch by itself, in the order in which they ended.
+    /// Its connections, one entry per epoch, in the order of their ends.
     pub connections: Vec<ServedConnection>,
-    /// Sizes of the batches that ran for it.
+    /// Sizes of the batches run for the frontend.
     pub batches: BatchSizes,
-    /// What ran for it where the engine batches by itself, and `batches` is empty.
+    /// Sequences run for the frontend, if the engine batches by itself; `batches` is empty then.
     pub sequences: Option<SequenceTotals>,
-    /// Inputs that the engine's side copied, because they did not lie as the engine wants them.
+    /// Inputs copied on the engine's side, because their memory layout did not suit the engine.
     pub engine_copies: u64,
-    /// Samples that the engine's side decompressed.
+    /// Samples decompressed on the engine's side.
     pub decompressed: DecompressedUse,
     /// Times that NIC threads went to sleep.
     pub sleeps: u64,
-    /// Times that NIC threads were woken by another thread.
+    /// Times that another thread woke a NIC thread.
     pub woken: u64,
-    /// Where NIC threads and slots are.
+    /// NUMA places of NIC threads and slots.
     pub places: Places,
-    /// What does not agree; filled in by [`ServedReport::close`].
+    /// Counts that do not agree; [`ServedReport::close`] computes them.
     pub mismatches: Vec<String>,
 }
 
 impl ServedReport {
-    /// All connections as one; `lost` where any was.
+    /// Returns the sum of all connections; `lost` if any connection was lost.
     pub fn total(&self) -> ServedConnection {
         let mut total = ServedConnection::default();
         self.connections.iter().for_each(|c| total.add(c));
         total
     }
 
-    /// Compares all counts that ought to agree. Nothing is asked of a
-    /// connection that was lost, nor of any where the frontend was.
+    /// Compares all counts that must be equal. Skips lost connections, and every connection if the
+    /// frontend was lost.
     pub fn reconcile(&self) -> Vec<Mismatch> {
         let mut check = Check::default();
         if !self.clean {
@@ -154,7 +154,7 @@ impl ServedReport {
                     "samples answered",
                     total.answered,
                 ),
-                // What was dropped had been run already, or had not.
+                // The engine may or may not have run the samples that were dropped.
                 None if (total.answered..=total.arrived).contains(&self.batches.samples()) => {}
                 None => check.same(
                     "samples in batches",
@@ -167,7 +167,7 @@ impl ServedReport {
         check.0
     }
 
-    /// Fills in [`ServedReport::mismatches`]. Returns whether everything agrees.
+    /// Computes [`ServedReport::mismatches`]. Returns whether all counts agree.
     pub fn close(&mut self) -> bool {
         self.mismatches = self.reconcile().iter().map(Mismatch::to_string).collect();
         self.mismatches.is_empty()

@@ -1,46 +1,46 @@
-//! The settings a run was made with, and where each came from.
+//! Settings of a run, and the source of each value.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a value came from that nobody set.
+/// Source of a value that nothing set.
 pub const DEFAULT: &str = "default";
 
-/// Who takes a setting.
+/// The program that reads a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingOf {
     /// LoadGen.
     #[default]
     Loadgen,
-    /// This node.
+    /// This frontend.
     Frontend,
 }
 
-/// A value and who gave it.
+/// A value and its source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GivenValue {
-    /// As text.
+    /// The value as text.
     pub value: String,
     /// `default`, `mlperf.conf`, `user.conf:3`, `front.yaml:12`, `--target-qps`, `audit.config:1`.
     pub from: String,
 }
 
-/// One setting.
+/// One setting with its value in force and the values that it overrode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SettingRecord {
     /// LoadGen's field, or the configuration's key: `nics[0].slots`.
     pub name: String,
-    /// Whose it is.
+    /// Program that reads the setting.
     pub of: SettingOf,
-    /// It has no effect in this run's scenario and mode.
+    /// True if the setting has no effect in this run's scenario and mode.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub idle: bool,
-    /// What was in force, and who gave it.
+    /// The value in force and its source.
     #[serde(flatten)]
     pub given: GivenValue,
-    /// What it went before, the last first; defaults are none.
+    /// Values that this value overrode, the last first, without defaults.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrode: Vec<GivenValue>,
 }

@@ -1,43 +1,43 @@
-//! The stages of a sample's way from LoadGen to LoadGen, and their figures.
+//! Stages of a sample between LoadGen's issue and its completion, and their latencies.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One stretch of a sample's way.
+/// One stage of a sample.
 ///
-/// Those up to [`Stage::Completion`] follow one another and make up [`Stage::Total`];
-/// [`Stage::RoundTrip`] is network, queue and compute together.
+/// The stages up to [`Stage::Completion`] follow one another and add up to [`Stage::Total`].
+/// [`Stage::RoundTrip`] is the sum of network, queue and compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// LoadGen issued it -> its last attempt that failed ended; nothing where none did.
+    /// Issue -> end of the last failed attempt; 0 without a failed attempt.
     #[serde(rename = "failed_attempts")]
     Failed,
-    /// LoadGen issued it, or an attempt failed -> its write was posted.
+    /// Issue, or end of the last failed attempt -> post of the write.
     IssueToPost,
-    /// The round trip without the accelerator's residence: out and back together. How it splits
-    /// into out and back cannot be measured without synchronised clocks.
+    /// The round trip minus the residence at the accelerator: both directions together. Splitting
+    /// the directions needs synchronised clocks.
     Network,
-    /// It waited on the accelerator for its batch.
+    /// The sample waits on the accelerator for its batch.
     Queue,
-    /// Its batch ran in the engine.
+    /// The engine runs the sample's batch.
     Compute,
-    /// The NIC thread saw the response -> `QuerySamplesComplete` returned. LoadGen's own time of a
-    /// sample ends as that call begins; it issues what waits for the sample while the call runs.
+    /// NIC thread reads the response -> `QuerySamplesComplete` returns. LoadGen's own latency ends
+    /// as that call begins; during the call LoadGen issues samples that wait for this one.
     Completion,
-    /// Its write was posted -> the NIC thread saw the response.
+    /// Post of the write -> NIC thread reads the response.
     RoundTrip,
-    /// LoadGen issued it -> `QuerySamplesComplete` returned. One after the other, samples' totals
-    /// overlap by what that call takes, and add up to more than the run.
+    /// Issue -> `QuerySamplesComplete` returns. Totals of consecutive samples overlap by the
+    /// duration of that call, so their sum can exceed the run.
     Total,
 }
 
 impl Stage {
-    /// How many there are.
+    /// Number of stages.
     pub const COUNT: usize = 8;
 
-    /// All of them, in the order of the table.
+    /// All stages, in the order of the table.
     pub const ALL: [Stage; Stage::COUNT] = [
         Stage::Failed,
         Stage::IssueToPost,
@@ -49,7 +49,7 @@ impl Stage {
         Stage::Total,
     ];
 
-    /// Those that follow one another and add up to the total.
+    /// The consecutive stages, which add up to the total.
     pub const PARTS: [Stage; 6] = [
         Stage::Failed,
         Stage::IssueToPost,
@@ -59,7 +59,7 @@ impl Stage {
         Stage::Completion,
     ];
 
-    /// Its key in JSON, the tag in logs and part of file names.
+    /// Returns the stage's key in JSON, which is its tag in logs and part of file names.
     pub fn key(self) -> &'static str {
         match self {
             Stage::Failed => "failed_attempts",
@@ -73,7 +73,7 @@ impl Stage {
         }
     }
 
-    /// What the table calls it.
+    /// Returns the stage's name in the table.
     pub fn label(self) -> &'static str {
         match self {
             Stage::Failed => "failed attempts",
@@ -88,7 +88,7 @@ impl Stage {
     }
 }
 
-/// One stage in figures; microseconds, to the nanosecond.
+/// Latencies of one stage in microseconds, with nanosecond resolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageRow {
     /// Median.
@@ -99,11 +99,11 @@ pub struct StageRow {
     pub p99_us: f64,
     /// 99.9th percentile.
     pub p999_us: f64,
-    /// Longest, exact.
+    /// Maximum, exact.
     pub max_us: f64,
     /// Mean, exact.
     pub mean_us: f64,
-    /// Samples.
+    /// Number of samples.
     pub count: u64,
 }
 
@@ -113,22 +113,22 @@ pub struct StageRow {
 pub struct StageTable(BTreeMap<Stage, StageRow>);
 
 impl StageTable {
-    /// From rows in any order.
+    /// Creates the table from rows in any order.
     pub fn new(rows: impl IntoIterator<Item = (Stage, StageRow)>) -> Self {
         StageTable(rows.into_iter().collect())
     }
 
-    /// One stage's row.
+    /// Returns one stage's row.
     pub fn get(&self, stage: Stage) -> Option<&StageRow> {
         self.0.get(&stage)
     }
 
-    /// Every row, in the order of the stages.
+    /// Returns every row, in the order of the stages.
     pub fn iter(&self) -> impl Iterator<Item = (&Stage, &StageRow)> {
         self.0.iter()
     }
 
-    /// Samples in the table: the highest count of any row.
+    /// Returns the number of samples: the maximum count of any row.
     pub fn count(&self) -> u64 {
         self.0.values().map(|r| r.count).max().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! One run on record: what the summary shows and the JSON holds.
+//! The record of one run: the data of the summary's text and JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,27 +9,27 @@ use super::{
     timeline::{ConnectionTick, Event, NodeSide},
 };
 
-/// Stands beside the fabric's name when its traffic never leaves the machine: the rules of the
-/// Network division do not permit that for a submission.
+/// Note beside the fabric's name if its traffic never leaves the machine. The rules of the Network
+/// division do not permit loopback in a submission.
 pub const LOOPBACK_NOTE: &str = "loopback (not a permitted fabric)";
 
-/// What LoadGen measured.
+/// LoadGen's mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Speed.
+    /// LoadGen measures latency and throughput.
     #[default]
     Performance,
-    /// Every sample's response, for the accuracy script.
+    /// LoadGen logs every sample's response for the accuracy script.
     Accuracy,
-    /// The highest rate that is valid.
+    /// LoadGen searches the highest valid rate.
     FindPeak,
-    /// Accuracy, then speed.
+    /// Accuracy mode, then performance mode.
     Submission,
 }
 
 impl Mode {
-    /// As in JSON.
+    /// The mode's name in JSON.
     pub fn key(self) -> &'static str {
         match self {
             Mode::Performance => "performance",
@@ -40,7 +40,7 @@ impl Mode {
     }
 }
 
-/// Payload carried by samples that were answered.
+/// Payload of the answered samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Carried {
@@ -55,7 +55,7 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// From the bytes and the run's duration.
+    /// Computes the rates from the bytes and the run's duration in seconds.
     pub fn new(bytes_out: u64, bytes_in: u64, duration_s: f64) -> Self {
         let gbit = |bytes: u64| {
             if duration_s > 0.0 {
@@ -73,73 +73,73 @@ impl Carried {
     }
 }
 
-/// One accelerator's part.
+/// One accelerator's part of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AcceleratorRecord {
-    /// Its node's name.
+    /// Name of the accelerator's node.
     pub node: String,
-    /// Its engine, as it calls it.
+    /// Name of the engine, as the accelerator reports it.
     pub engine: String,
-    /// What that really runs, where it says so.
+    /// Content that the engine runs; `None` if the accelerator does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// What the node says of itself and its machine.
+    /// The node's facts about itself and its machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub facts: Option<NodeFacts>,
-    /// Connections to it.
+    /// Connections to the accelerator.
     pub connections: usize,
-    /// Samples it says it has answered; `None` when it could not be asked.
+    /// Samples answered, as the accelerator reports; `None` if the frontend got no report.
     pub samples: Option<u64>,
-    /// Samples it says have arrived; `None` when it could not be asked.
+    /// Samples arrived, as the accelerator reports; `None` if the frontend got no report.
     pub arrived: Option<u64>,
-    /// Parts of responses that it says it posted before the last of each; `None` likewise.
+    /// Parts posted before each answer's last part, as reported; `None` without a report.
     pub parts: Option<u64>,
-    /// Samples it says it refused.
+    /// Samples refused, as the accelerator reports.
     pub refused: u64,
-    /// Samples that it says got no response: dropped, or too late for their connection.
+    /// Samples without a response, as reported: dropped, or too late for their connection.
     pub dropped_late: u64,
-    /// Inputs it says it copied before its engine could read them.
+    /// Inputs copied before the engine could read them, as the accelerator reports.
     pub copies: u64,
-    /// Sizes of the batches it says it has run.
+    /// Sizes of the batches run, as the accelerator reports.
     pub batches: BatchSizes,
-    /// The rule for its batches, from its configuration; empty where the engine batches by itself.
+    /// Batching rule of the accelerator's configuration; empty if the engine batches by itself.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub batching: String,
-    /// Each of its GPUs that its engine used.
+    /// Each GPU that the engine used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuRecord>,
-    /// Its own answers beside the labels, in accuracy mode.
+    /// Accuracy of this accelerator's answers against the labels, in accuracy mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<Accuracy>,
-    /// What its engine and threads were used for, without the warm-up.
+    /// Use of the engine and threads, without the warm-up.
     pub used: NodeUse,
-    /// Why it was lost, if it was and has not come back.
+    /// Reason of the loss, if the accelerator was lost and has not come back.
     pub lost: Option<String>,
-    /// What it had done in sessions that ended without its last word: as of the last heartbeat of
-    /// each, and in none of the counts above.
+    /// Counts of sessions that ended without a final report, as of the last heartbeat of each. No
+    /// count above includes them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_sessions: Vec<LostSession>,
 }
 
-/// What an accelerator had said of a session before it was lost.
+/// Counts of a session that an accelerator reported before the session was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LostSession {
-    /// When its last heartbeat came: seconds from the run's first query, `None` before it.
+    /// Time of the last heartbeat, in seconds from the run's first query; `None` before that query.
     pub as_of_s: Option<f64>,
-    /// Samples that had arrived.
+    /// Samples arrived.
     pub arrived: u64,
-    /// Samples it had answered.
+    /// Samples answered.
     pub samples: u64,
-    /// Samples that got no response.
+    /// Samples without a response.
     pub dropped_late: u64,
-    /// Batches it had run.
+    /// Batches run.
     pub batches: u64,
 }
 
 impl LostSession {
-    /// Counts a later session in.
+    /// Adds the counts of a later session and takes its time.
     pub fn add(&mut self, later: &LostSession) {
         let LostSession {
             as_of_s,
@@ -157,7 +157,7 @@ impl LostSession {
 }
 
 impl AcceleratorRecord {
-    /// Samples it is known to have answered, in all sessions; `None` where it never said.
+    /// Samples answered in all sessions, as far as reported; `None` without any report.
     pub fn answered(&self) -> Option<u64> {
         let lost = self.lost_sessions.iter().map(|s| s.samples);
         let all = self.samples.into_iter().chain(lost);
@@ -165,114 +165,114 @@ impl AcceleratorRecord {
     }
 }
 
-/// One connection's part, seen from the frontend.
+/// One connection's part of a run, seen from the frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConnectionRecord {
     /// The accelerator's node and the connection's index: `acc-01/0`.
     pub name: String,
-    /// Responses taken from it.
+    /// Responses received.
     pub samples: u64,
-    /// Refusals taken from it.
+    /// Refusals received.
     pub refused: u64,
-    /// Samples posted on it, those sent again included.
+    /// Samples posted, including repeated dispatches.
     pub posted: u64,
-    /// Slots at either end.
+    /// Slots at each end.
     pub slots: u64,
-    /// How many of them were in use or to be had at the end: what the way and the engine needed,
-    /// where `slots` is `auto`. 0 in records of before there was such a thing: all of them.
+    /// Slots that flow control allowed or that were in use at the end, if `slots` is `auto`. 0 in
+    /// records of earlier versions: all slots.
     pub allowed: u64,
-    /// Most samples it had in flight at once; in the total, the most of any connection.
+    /// Maximum number of samples in flight; in the total, the maximum over all connections.
     pub in_flight_max: u64,
-    /// Longest time in milliseconds that it was asked for a sign of life and gave none, the last
-    /// before a loss included; in the total, the longest of any connection.
+    /// Longest time in milliseconds that the peer left an echo request unanswered, including the
+    /// last before a loss; in the total, the maximum over all connections.
     pub silent_ms: u64,
-    /// What the fabric says of the way, where it says something.
+    /// The fabric's measurements of the path, if it reports any.
     pub path: PathUse,
-    /// Times that the NIC thread slept and was woken for it.
+    /// Times that this connection woke the sleeping NIC thread.
     pub wakeups: u64,
-    /// Doorbells after which something was left that its socket or queue pair had no room for.
+    /// Doorbells that left data unsent because the socket or queue pair was full.
     pub blocked: u64,
-    /// Samples that warmed it up: in the counts of its halves, and in no other here.
+    /// Warm-up samples; of the other counts only `tx` and `rx` include them.
     pub warmed: u64,
-    /// Network time of the first of them, in microseconds;
-    /// the longest of any connection in the total.
+    /// Network time of the first warm-up sample, in microseconds; in the total, the maximum over
+    /// all connections.
     pub cold_us: Option<u64>,
-    /// The same once it was warm: the median of a few, one at a time.
+    /// Network time after the warm-up, in microseconds: the median of a few samples, one at a time.
     pub warm_us: Option<u64>,
-    /// Its sending half's counts, over all epochs.
+    /// Counts of the sending half, over all epochs.
     pub tx: TrafficRecord,
-    /// Its receiving half's counts, over all epochs.
+    /// Counts of the receiving half, over all epochs.
     pub rx: TrafficRecord,
-    /// Why it was lost, each time it was. In the total: of every connection.
+    /// Reason of each loss; in the total, of all connections.
     pub lost: Vec<String>,
 }
 
-/// What connections did before LoadGen's clock.
+/// The connections' warm-up, before LoadGen's clock starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WarmUpRecord {
     /// Samples sent and answered.
     pub samples: u64,
-    /// Milliseconds it took.
+    /// Duration in milliseconds.
     pub took_ms: f64,
-    /// Sizes of samples that went over every connection.
+    /// Sample sizes that every connection carried.
     pub sizes: usize,
-    /// Sizes there are; more, where the budget was too short for all.
+    /// Sample sizes that exist; greater than `sizes` if the budget was too short for all.
     pub of_sizes: usize,
-    /// Most samples at once on one connection.
+    /// Maximum number of samples in flight on one connection.
     pub at_once: usize,
 }
 
-/// One rail, where rails are chosen by health.
+/// One rail, if the dispatcher chooses rails by health.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RailRecord {
-    /// The accelerator's node, and the two NICs by their
-    /// place in the configurations: `acc-01 nics[0]-nics[2]`.
+    /// The accelerator's node, and the indexes of both NICs in the configurations: `acc-01
+    /// nics[0]-nics[2]`.
     pub name: String,
-    /// Where it stands at the end: `in service`, `congested`, `probation`, `down (whose fault)`.
+    /// State at the end: `in service`, `congested`, `probation`, `down (whose fault)`.
     pub state: String,
-    /// Its score, from 0 to 1: latency and occupancy.
+    /// Score from 0 to 1: latency factor and occupancy.
     pub score: f64,
     /// The latency factor alone.
     pub latency: f64,
-    /// Samples that took it, probes included.
+    /// Samples sent over the rail, including probes.
     pub samples: u64,
-    /// Bytes of samples answered over it.
+    /// Bytes of samples answered over the rail.
     pub bytes: u64,
-    /// Probes.
+    /// Probes sent.
     pub probes: u64,
-    /// What became of it when.
+    /// Changes of state, with their times.
     pub changes: Vec<RailChange>,
 }
 
-/// A rail went from one state to another.
+/// A rail's transition from one state to another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RailChange {
     /// Seconds since the connections came up.
     pub at_s: f64,
-    /// From this state.
+    /// State before the transition.
     pub from: String,
-    /// To this one.
+    /// State after the transition.
     pub to: String,
-    /// Its latency factor at that time.
+    /// Latency factor at the transition.
     pub latency: f64,
 }
 
-/// Which thread of the frontend posts a sample.
+/// The rule that chooses the frontend thread that posts a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PostingRule {
-    /// Largest burst that the issuing thread posts, in payload bytes.
+    /// Maximum burst that the issuing thread posts, in payload bytes.
     pub up_to_bytes: u64,
-    /// Each sample has a system call or doorbell of its own.
+    /// True if each sample has its own system call or doorbell.
     pub one_by_one: bool,
 }
 
-/// What the system under test counted: a cluster's nodes, or an engine in this process. Whoever
-/// counts fills it in, and [`RunRecord`] holds it as it is: in JSON its keys are the run's.
+/// Counts of the system under test: a cluster's nodes, or an engine in this process. In JSON its
+/// keys are keys of the [`RunRecord`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SystemRecord {
@@ -280,71 +280,70 @@ pub struct SystemRecord {
     pub accelerators: Vec<AcceleratorRecord>,
     /// Each connection.
     pub connections: Vec<ConnectionRecord>,
-    /// All connections together; filled in by [`RunRecord::close`].
+    /// The sum of all connections; [`RunRecord::close`] computes it.
     pub connections_total: ConnectionRecord,
-    /// Each rail, where they are chosen by health.
+    /// Each rail, if the dispatcher chooses rails by health.
     pub rails: Vec<RailRecord>,
-    /// The warm-up; `None` where connections began cold, or there are none.
+    /// The warm-up; `None` if connections began cold or there are no connections.
     pub warm_up: Option<WarmUpRecord>,
-    /// Samples copied into registered memory, because the QSL keeps them elsewhere.
+    /// Samples copied into registered memory, because the QSL's memory is not registered.
     pub staged_copies: u64,
-    /// Bytes of those.
+    /// Bytes of `staged_copies`.
     pub staged_bytes: u64,
-    /// Most samples that waited at once because no slot was free.
+    /// Maximum number of samples in the backlog, which wait for a free slot.
     pub backlog_max: u64,
-    /// Samples that found no free slot when they were issued. There is one backlog for all
-    /// connections.
+    /// Samples that found no free slot at their issue. All connections share one backlog.
     pub backlogged: u64,
-    /// Samples that the issuing thread left to a NIC thread although a slot was free.
+    /// Samples that the issuing thread left to a NIC thread, although a slot was free.
     pub handed_over: u64,
-    /// Which thread posts; `None` without a network, and in folders of earlier versions.
+    /// The rule for posting; `None` without a network, and in folders of earlier versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub posting_rule: Option<PostingRule>,
-    /// What was refused and why, by accelerator and kind.
+    /// Refusals and their reasons, by accelerator and kind.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<RefusalRecord>,
-    /// What was lost when, in the order of the accelerators.
+    /// Losses with their times, in the order of the accelerators.
     pub losses: Vec<LossRecord>,
-    /// What this node says of itself and its machine.
+    /// The node's facts about itself and its machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub facts: Option<NodeFacts>,
     /// NIC threads of this node; 0 in folders of earlier versions.
     pub nic_threads: u64,
     /// Times that NIC threads went to sleep.
     pub sleeps: u64,
-    /// Times that NIC threads were woken by another thread:
-    /// those that a connection woke are counted with it.
+    /// Times that another thread woke a NIC thread. [`ConnectionRecord::wakeups`] counts the
+    /// wake-ups by a connection.
     pub woken: u64,
-    /// Where NIC threads, slots and loaded samples are.
+    /// NUMA places of NIC threads, slots and loaded samples.
     pub places: Places,
-    /// What the dispatcher counted.
+    /// The dispatcher's counts.
     pub ledger: Ledger,
-    /// What else the user ought to know, a line each: for the screen, not for the record.
+    /// Further notes to the user, one line each: printed, not recorded.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// What happened when, but for losses: for the timeline.
+    /// Events other than losses, for the timeline.
     #[serde(skip)]
     pub events: Vec<Event>,
-    /// What each connection came to: for the timeline.
+    /// Final counts of each connection, for the timeline.
     #[serde(skip)]
     pub readings: Vec<ConnectionTick>,
-    /// What each accelerator told of its own side: for the timeline.
+    /// Each accelerator's report of its own ticks, for the timeline.
     #[serde(skip)]
     pub sides: Vec<NodeSide>,
 }
 
-/// How the process ended.
+/// Exit status of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Exit {
-    /// Exit code: 0 valid, 1 LoadGen says invalid, 2 bad usage or config, 3 a peer was lost, 130
-    /// interrupted.
+    /// Exit code: 0 valid, 1 LoadGen says invalid, 2 bad usage or configuration, 3 a peer was lost,
+    /// 130 interrupted.
     pub code: u8,
-    /// In words.
+    /// Reason of the code, as text.
     pub reason: String,
 }
 
-/// One run; an element of `runs` in a summary's JSON.
+/// The record of one run; an element of `runs` in a summary's JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunRecord {
@@ -352,72 +351,72 @@ pub struct RunRecord {
     pub scenario: String,
     /// LoadGen's mode.
     pub mode: Mode,
-    /// `tcp`, `ib`, or `local` when there is none.
+    /// `tcp`, `ib`, or `local` without a fabric.
     pub fabric: String,
-    /// Why the Network division would not permit it, a line each, as [`LOOPBACK_NOTE`]: loopback,
-    /// nodes on one machine, link layers that are not known. Empty where nothing speaks against it.
+    /// Reasons why the Network division does not permit the fabric, one line each: loopback
+    /// ([`LOOPBACK_NOTE`]), nodes on one machine, unknown link layers. Empty if there is no reason.
     pub fabric_notes: Vec<String>,
-    /// Why it would not count in a submission, a line each: the rule's name, and what is wrong.
+    /// Reasons why the run would not count in a submission: one line of rule and violation each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub would_not_count: Vec<String>,
-    /// LoadGen's verdict; `None` in accuracy mode or when it gave none.
+    /// LoadGen's verdict; `None` in accuracy mode or without a verdict.
     pub valid: Option<bool>,
-    /// Its reasons for calling the run invalid.
+    /// LoadGen's reasons for an invalid run.
     pub reasons: Vec<String>,
     /// Samples completed.
     pub samples: u64,
-    /// Samples per second as LoadGen counts them: in find-peak at the rate that it ended with, in a
-    /// submission run in its performance phase.
+    /// Samples per second as LoadGen counts them: of find-peak's final rate, or of a submission
+    /// run's performance phase.
     pub per_s: f64,
-    /// What was asked for then, where the scenario has such a figure.
+    /// Target rate of `per_s`, if the scenario has one.
     pub target_qps: Option<f64>,
-    /// Seconds from the first sample to the last.
+    /// Seconds from the first sample's issue to the last completion.
     pub duration_s: f64,
-    /// Share of correct answers, in accuracy mode.
+    /// Fraction of correct answers, in accuracy mode.
     pub accuracy: Option<f64>,
-    /// What LoadGen said; `None` where it came to no end.
+    /// LoadGen's result; `None` if LoadGen reached no result.
     pub loadgen: Option<LoadgenRecord>,
-    /// The phases, in their order: their samples are the run's.
+    /// The phases in order; their samples add up to the run's.
     pub phases: Vec<PhaseRecord>,
-    /// What the run was made with: LoadGen's settings, then this node's.
+    /// Settings of the run: LoadGen's, then this node's.
     pub settings: Vec<SettingRecord>,
-    /// What was set in vain, a line each.
+    /// Settings without effect, one line each.
     pub setting_notes: Vec<String>,
-    /// The counts behind it.
+    /// Counts behind `accuracy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labelled: Option<Accuracy>,
-    /// What is to be known of it: why there is no figure, or an accelerator that differs.
+    /// Remark on `accuracy`: why it is missing, or an accelerator that differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy_note: Option<String>,
-    /// Where the time went.
+    /// Times of the stages.
     pub stages: StageTable,
-    /// Samples whose stages do not add up: the accelerator's time is longer than the round trip.
+    /// Samples with inconsistent stages: the accelerator's time exceeds the round trip.
     pub uneven: u64,
-    /// What comparing responses came to, where they were compared.
+    /// Result of verifying the responses, if the run verified them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<Verified>,
-    /// Where answers are tokens: when they came, and how many.
+    /// Times and counts of tokens, if answers are tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenRecord>,
-    /// Second by second.
+    /// Throughput, second by second.
     pub throughput: ThroughputReport,
-    /// Payload.
+    /// Payload of the answered samples.
     pub carried: Carried,
-    /// The system under test.
+    /// Counts of the system under test.
     #[serde(flatten)]
     pub system: SystemRecord,
-    /// What else is known, by which it is judged what limited the run.
+    /// Further evidence for the judgement of what limited the run.
     pub evidence: Evidence,
-    /// What limited the run, as `report` judges it.
+    /// Limits of the run, as `report` judges them.
     pub limits: Limits,
-    /// What does not agree; filled in by [`RunRecord::close`].
+    /// Counts that do not agree; [`RunRecord::close`] computes them.
     pub mismatches: Vec<String>,
-    /// How the process ended.
+    /// Exit status of the process.
     pub exit: Exit,
 }
 
 impl RunRecord {
-    /// All connections as one.
+    /// Returns the sum of all connections.
     pub fn total(&self) -> ConnectionRecord {
         let mut total = ConnectionRecord {
             name: "total".to_owned(),
@@ -444,12 +443,12 @@ impl RunRecord {
         total
     }
 
-    /// Compares all counts that ought to agree; an empty list is what a sound run has.
+    /// Compares all counts that must be equal. The result is empty for a consistent run.
     pub fn reconcile(&self) -> Vec<Mismatch> {
         ledger::reconcile(self)
     }
 
-    /// Fills in what follows from the rest. Returns whether everything agrees.
+    /// Computes the totals and mismatches. Returns whether all counts agree.
     pub fn close(&mut self) -> bool {
         self.system.connections_total = self.total();
         self.mismatches = self.reconcile().iter().map(Mismatch::to_string).collect();
@@ -457,15 +456,15 @@ impl RunRecord {
     }
 }
 
-/// A run and the node that saw it. In JSON the run's keys stand beside the node's.
+/// A run and its frontend node. In JSON the run's keys are beside the node's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
-    /// This node's name.
+    /// Name of this node.
     pub node: String,
-    /// What `Name()` answered.
+    /// Name of the system under test, as `Name()` returned it.
     pub name: String,
-    /// Microseconds that asking every node for it took; `None` when no node was asked.
+    /// Microseconds of the name request to all nodes; `None` if the frontend asked no node.
     pub name_round_trip_us: Option<f64>,
     /// The run.
     #[serde(flatten)]

@@ -1,10 +1,9 @@
-//! A run along its own clock, beside its totals: `timeline.json`, which the page of a run is drawn
-//! from. Times are seconds from the first query on the frontend's clock; figures of a tick are of
-//! that tick alone.
+//! The timeline of a run, `timeline.json`, from which the report's page is drawn. Times are seconds
+//! from the first query on the frontend's clock. Counts of a tick cover that tick alone.
 
 use serde::{Deserialize, Serialize};
 
-/// `timeline.json` in a run's folder.
+/// The content of `timeline.json` in a run's folder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeline {
@@ -12,15 +11,15 @@ pub struct Timeline {
     pub tick_ms: u64,
     /// The ticks, in order and without gaps.
     pub ticks: Vec<Tick>,
-    /// What happened when, in order.
+    /// Events in order of time.
     pub events: Vec<Event>,
     /// The slowest samples of the run, slowest first: at most a thousandth, and at most 256.
     pub slowest: Vec<SlowSample>,
-    /// Each node's own side: this one first, then the accelerators as they told it at the end.
+    /// Each node's own ticks: the frontend's first, then the accelerators' as reported at the end.
     pub nodes: Vec<NodeSide>,
 }
 
-/// What happened in one tick, seen from the frontend.
+/// Counts of one tick, seen from the frontend.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tick {
@@ -28,107 +27,107 @@ pub struct Tick {
     pub issued: u64,
     /// Samples completed.
     pub completed: u64,
-    /// Samples outstanding at its end.
+    /// Samples in flight at the tick's end.
     pub in_flight: u64,
-    /// Latencies of the samples that it completed: how many fell into each bucket of
-    /// [`latency_bucket`], those with none left out.
+    /// Latencies of the samples completed in the tick: (bucket of [`latency_bucket`], samples),
+    /// without empty buckets.
     pub latency: Vec<(u16, u64)>,
     /// Each connection, in the order of the summary's `connections`.
     pub connections: Vec<ConnectionTick>,
 }
 
-/// One connection in one tick, or since it was made.
+/// Counts of one connection in one tick, or since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConnectionTick {
-    /// Responses taken.
+    /// Responses received.
     pub samples: u64,
-    /// Payload bytes sent: of the requests that were answered in it.
+    /// Payload bytes sent, of requests that were answered in the tick.
     pub bytes_out: u64,
     /// Payload bytes received.
     pub bytes_in: u64,
-    /// In flight at its end.
+    /// Samples in flight at the tick's end.
     pub in_flight: u64,
-    /// The score of its rail from 0 to 1, where rails are chosen by health.
+    /// Score of the rail from 0 to 1, if the dispatcher chooses rails by health.
     pub score: Option<f64>,
-    /// Segments sent again, where the fabric counts them (TCP: `tcpi_total_retrans`).
+    /// Retransmitted segments, if the fabric counts them (TCP: `tcpi_total_retrans`).
     pub retransmits: u64,
-    /// Microseconds in which the peer's window held sending up (TCP: `tcpi_rwnd_limited`).
+    /// Microseconds in which the peer's window limited sending (TCP: `tcpi_rwnd_limited`).
     pub window_limited_us: u64,
-    /// Smoothed round trip in microseconds as the fabric sees it, where it does.
+    /// Smoothed round trip in microseconds, if the fabric measures it.
     pub rtt_us: Option<u64>,
 }
 
-/// Figures of a run at one moment, over all NIC threads or of one NIC.
+/// Figures of a run at one moment, of all NIC threads or of one NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Samples completed.
     pub completed: u64,
-    /// Payload bytes of their requests.
+    /// Payload bytes of the completed samples' requests.
     pub bytes_out: u64,
-    /// Payload bytes of their responses.
+    /// Payload bytes of the completed samples' responses.
     pub bytes_in: u64,
-    /// p99 of the round trip so far, in nanoseconds, of the share where it is highest: the p99
-    /// over all is no more than this. 0 before the first was shown.
+    /// p99 of the round trip so far in nanoseconds: the maximum over the threads' shares, hence an
+    /// upper bound of the p99 over all. 0 before the first reading.
     pub p99_round_trip_ns: u64,
-    /// Parts of answers that go on, by which something moves.
+    /// Parts received of answers that are not complete yet: they show progress.
     pub parts: u64,
     /// Tokens of completed answers.
     pub tokens: u64,
-    /// p99 of the time to the first token, likewise.
+    /// p99 of the time to the first token in nanoseconds, computed like `p99_round_trip_ns`.
     pub p99_ttft_ns: u64,
 }
 
-/// Something that happened.
+/// An event of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Event {
-    /// When; before the first query it is negative.
+    /// Time of the event; negative before the first query.
     pub at_s: f64,
-    /// What: `warm_up`, `lost`, `back`, `sent_again`, `rail`, `probe`, `watchdog`, `phase`.
+    /// Kind: `warm_up`, `lost`, `back`, `sent_again`, `rail`, `probe`, `watchdog`, `phase`.
     pub kind: String,
-    /// In words, with the names of what it befell.
+    /// Description with the names of the nodes, connections or rails concerned.
     pub text: String,
 }
 
-/// One sample whole: where its time went.
+/// One slow sample and the duration of each of its stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlowSample {
-    /// When it was completed.
+    /// Time of the completion.
     pub at_s: f64,
-    /// From `issue_query` to the completion.
+    /// Nanoseconds from `issue_query` to the completion.
     pub total_ns: u64,
-    /// `failed attempts`.
+    /// Nanoseconds of `failed attempts`.
     pub failed_ns: u64,
-    /// `issue -> post`.
+    /// Nanoseconds of `issue -> post`.
     pub post_ns: u64,
-    /// `network, out and back`.
+    /// Nanoseconds of `network, out and back`.
     pub network_ns: u64,
-    /// `batch wait`.
+    /// Nanoseconds of `batch wait`.
     pub wait_ns: u64,
-    /// `inference`.
+    /// Nanoseconds of `inference`.
     pub inference_ns: u64,
-    /// `completion`.
+    /// Nanoseconds of `completion`.
     pub completion_ns: u64,
-    /// Its connection's place in the summary's `connections`.
+    /// Index of the sample's connection in the summary's `connections`.
     pub connection: u32,
 }
 
-/// One node's own side of a run.
+/// One node's own ticks of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeSide {
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// Seconds on the frontend's clock at which its ticks begin, as near as a control round trip
-    /// tells.
+    /// Seconds on the frontend's clock at which the node's ticks begin, exact to a control round
+    /// trip.
     pub begins_s: f64,
-    /// Length of its ticks in milliseconds; 0: that of the timeline's.
+    /// Length of the node's ticks in milliseconds; 0 if equal to the timeline's.
     pub tick_ms: u64,
-    /// Its threads, the busiest first.
+    /// The node's threads, the busiest first.
     pub threads: Vec<ThreadSide>,
-    /// Its engines' work, tick by tick; empty on a frontend.
+    /// Work of the node's engines, tick by tick; empty on a frontend.
     pub engines: Vec<EngineTick>,
 }
 
@@ -136,15 +135,15 @@ pub struct NodeSide {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThreadSide {
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// Permille of the tick that it was on a core.
+    /// Permille of each tick that the thread ran on a core.
     pub on_core: Vec<u16>,
-    /// Permille of the tick that it waited for one.
+    /// Permille of each tick that the runnable thread waited for a core.
     pub waited: Vec<u16>,
 }
 
-/// What an accelerator's engines did in one tick.
+/// Work of an accelerator's engines in one tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineTick {
@@ -152,24 +151,24 @@ pub struct EngineTick {
     pub arrived: u64,
     /// Samples answered.
     pub answered: u64,
-    /// Batches run, by size: (size, how many).
+    /// Batches run, as (size, batches).
     pub batches: Vec<(u32, u64)>,
-    /// Microseconds that engine threads computed, all together.
+    /// Microseconds that engine threads computed, summed over threads.
     pub computed_us: u64,
-    /// Microseconds of those that copied to and from GPUs, where the engine tells.
+    /// Of `computed_us`, the copies to and from GPUs, if the engine reports them.
     pub copied_us: u64,
 }
 
-/// Sizes of batches that are told apart in one tick.
+/// Maximum number of batch sizes that one tick keeps apart.
 pub const MOST_SIZES: usize = 16;
 
 impl EngineTick {
-    /// The sums of each `n` neighbours, with 16 sizes of batches at most.
+    /// Sums each `n` neighbouring ticks, with at most [`MOST_SIZES`] batch sizes in each sum.
     pub fn longer(ticks: &[EngineTick], n: usize) -> Vec<EngineTick> {
         ticks.chunks(n.max(1)).map(EngineTick::sum).collect()
     }
 
-    /// All of these as one, with [`MOST_SIZES`] sizes of batches at most.
+    /// Sums all `ticks`, with at most [`MOST_SIZES`] batch sizes.
     pub fn sum(ticks: &[EngineTick]) -> EngineTick {
         let mut all = EngineTick::default();
         let mut batches = std::collections::BTreeMap::<u32, u64>::new();
@@ -189,23 +188,23 @@ impl EngineTick {
     }
 }
 
-/// Keeps the [`MOST_SIZES`] most frequent sizes apart.
+/// Merges the rarest sizes until at most [`MOST_SIZES`] remain.
 pub fn fold(all: &mut Vec<(u32, u64)>) {
     while all.len() > MOST_SIZES {
-        // The rarest goes to its neighbour.
+        // The rarest size is added to the next smaller one.
         let rarest = (1..all.len()).min_by_key(|i| all[*i].1).unwrap_or(1);
         let (_, n) = all.remove(rarest);
         all[rarest - 1].1 = all[rarest - 1].1.saturating_add(n);
     }
 }
 
-/// Buckets that [`latency_bucket`] may give. A power of two.
+/// Number of buckets of [`latency_bucket`]. A power of two.
 pub const LATENCY_BUCKETS: usize = 512;
-/// Buckets of a factor of two.
+/// Buckets per factor of two.
 const PER_OCTAVE: u32 = 8;
 
-/// The bucket of a latency: eight of the same width to each factor of two, so that the middle of
-/// one is within 6 % of all in it.
+/// Returns the bucket of a latency. Each factor of two has eight buckets of equal width, so the
+/// middle of a bucket is within 6 % of every latency in it.
 pub fn latency_bucket(ns: u64) -> u16 {
     let ns = ns.max(u64::from(PER_OCTAVE));
     let octave = ns.ilog2();
@@ -213,7 +212,7 @@ pub fn latency_bucket(ns: u64) -> u16 {
     (octave * PER_OCTAVE + step) as u16
 }
 
-/// The least latency in nanoseconds of a bucket.
+/// Returns the lowest latency in a bucket, in nanoseconds.
 pub fn bucket_begins(bucket: u16) -> u64 {
     let (octave, step) = (
         u32::from(bucket) / PER_OCTAVE,

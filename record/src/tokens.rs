@@ -1,4 +1,4 @@
-//! Answers in tokens: when the first came and the others after it, how many, in how many parts.
+//! Times and counts of answers in tokens.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,25 @@ use super::StageRow;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenTime {
-    /// LoadGen issued the sample -> the NIC thread saw its first token.
+    /// Issue -> NIC thread reads the first token: time to first token.
     Ttft,
-    /// From the first token to the last, for each token after the first:
-    /// (latency - TTFT) / (n - 1).
+    /// Time per token after the first: (latency - TTFT) / (n - 1).
     Tpot,
-    /// What the accelerator says that the first token took it, from the prompt's arrival to the
-    /// part's posting: the engine's own time to the first token, and what waited for it.
+    /// The accelerator's report of its time to the first token, from the prompt's arrival to the
+    /// part's post, including waits.
     FirstAccelerator,
-    /// The network's share of the time to the first token: from posting to the first token, without
-    /// the accelerator's. With it and `issue -> post` it adds up to TTFT.
+    /// Network share of TTFT: from the post to the first token, minus the accelerator's time. TTFT
+    /// is the sum of `issue -> post`, the accelerator's time and this.
     FirstNetwork,
-    /// The same of each part, on average over a sample's parts.
+    /// Network share of each part, as the mean over a sample's parts.
     PartNetwork,
 }
 
 impl TokenTime {
-    /// How many there are.
+    /// Number of times.
     pub const COUNT: usize = 5;
 
-    /// All of them, in the order of the table.
+    /// All times, in the order of the table.
     pub const ALL: [TokenTime; TokenTime::COUNT] = [
         TokenTime::Ttft,
         TokenTime::Tpot,
@@ -38,7 +37,7 @@ impl TokenTime {
         TokenTime::PartNetwork,
     ];
 
-    /// Its key in JSON, the tag in logs and part of file names.
+    /// Returns the time's key in JSON, which is its tag in logs and part of file names.
     pub fn key(self) -> &'static str {
         match self {
             TokenTime::Ttft => "ttft",
@@ -49,7 +48,7 @@ impl TokenTime {
         }
     }
 
-    /// What the table calls it.
+    /// Returns the time's name in the table.
     pub fn label(self) -> &'static str {
         match self {
             TokenTime::Ttft => "TTFT",
@@ -61,11 +60,11 @@ impl TokenTime {
     }
 }
 
-/// How many there were in a sample.
+/// Distribution of a count per sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CountRow {
-    /// Fewest, exact.
+    /// Minimum, exact.
     pub min: u64,
     /// Median.
     pub p50: u64,
@@ -73,53 +72,53 @@ pub struct CountRow {
     pub mean: f64,
     /// 99th percentile.
     pub p99: u64,
-    /// Most, exact.
+    /// Maximum, exact.
     pub max: u64,
 }
 
-/// A run whose answers are tokens.
+/// Token figures of a run whose answers are tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TokenRecord {
-    /// When tokens left the accelerator: `none`, `first` or `all`.
+    /// Tokens sent before the answer's end: `none`, `first` or `all`.
     pub stream: String,
-    /// Tokens of all answers, as the engines counted them.
+    /// Tokens of all answers, as the engines count them.
     pub tokens: u64,
-    /// Tokens per second: LoadGen's figure where it gives one.
+    /// Tokens per second: LoadGen's figure if it reports one.
     pub per_s: f64,
     /// Times, in JSON under their keys ([`TokenTime::key`]).
     pub times: BTreeMap<TokenTime, StageRow>,
-    /// Which percentile LoadGen bounds, in percent, where the scenario has bounds.
+    /// Percentile that LoadGen bounds, in percent, if the scenario has bounds.
     pub limit_percentile: Option<f64>,
-    /// LoadGen's bound on that percentile of TTFT.
+    /// LoadGen's bound on that percentile of TTFT, in microseconds.
     pub ttft_limit_us: Option<f64>,
-    /// The same of TPOT.
+    /// LoadGen's bound on that percentile of TPOT, in microseconds.
     pub tpot_limit_us: Option<f64>,
-    /// Tokens of prompts.
+    /// Tokens of each prompt.
     pub input: CountRow,
-    /// Tokens of answers.
+    /// Tokens of each answer.
     pub output: CountRow,
-    /// Parts in which answers came.
+    /// Parts of each answer.
     pub parts: CountRow,
-    /// Answers of several tokens that came in one part although somebody waited for their first
-    /// token: their TPOT is 0, and LoadGen's TPOT means nothing.
+    /// Answers of several tokens that arrived in one part although LoadGen expected a first token.
+    /// Their TPOT is 0, so LoadGen's TPOT is meaningless.
     pub whole: u64,
-    /// Parts of the answers that others followed, by what each answer says of itself.
+    /// Parts before each answer's last part, as the answers report.
     pub parts_before_last: u64,
-    /// Such parts that were handed over, those of samples that were sent again included.
+    /// Parts before the last received, including those of samples that were sent again.
     pub parts_taken: u64,
-    /// First tokens reported to LoadGen; `None` in Offline, where it asks for none.
+    /// First tokens reported to LoadGen; `None` in Offline, which has no first tokens.
     pub first_tokens: Option<u64>,
-    /// Answers that were no two tokens, which LoadGen takes for errors.
+    /// Answers of fewer than two tokens, which LoadGen counts as errors.
     pub too_short: u64,
-    /// Samples that were sent again and had another first token than the one reported.
+    /// Samples that were sent again and whose first token differs from the reported one.
     pub contradicted: u64,
-    /// The first of either, in words.
+    /// Descriptions of the first answers counted in `too_short` or `contradicted`.
     pub faults: Vec<String>,
 }
 
 impl TokenRecord {
-    /// Times that LoadGen bounds: name, p99 and bound, in microseconds.
+    /// Returns the times that LoadGen bounds: name, p99 and bound, in microseconds.
     pub fn bounded(&self) -> Vec<(&'static str, f64, f64)> {
         let of = |time: TokenTime, bound: Option<f64>| {
             Some((time.label(), self.times.get(&time)?.p99_us, bound?))

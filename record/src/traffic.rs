@@ -1,51 +1,51 @@
-//! What a connection's traffic took.
+//! Cost of a connection's traffic.
 
 use serde::{Deserialize, Serialize};
 
-/// What one half of a connection did. Cost is counted before it is timed.
+/// Counts of one half of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrafficRecord {
-    /// Writes posted (sent) or arrived (received), control messages left out.
+    /// Writes posted (sending half) or arrived (receiving half), without control messages.
     pub writes: u64,
-    /// Of those, parts of an answer that others followed.
+    /// Of `writes`, the parts before an answer's last part.
     pub parts: u64,
-    /// Payload bytes of those writes.
+    /// Payload bytes of `writes`.
     pub bytes: u64,
     /// Control messages.
     pub control: u64,
-    /// Calls into the kernel or doorbells rung.
+    /// Kernel calls or doorbells.
     pub syscalls: u64,
-    /// Of those, the ones that moved nothing (`EAGAIN`).
+    /// Of `syscalls`, those that moved nothing (`EAGAIN`).
     pub empty_syscalls: u64,
-    /// System calls that moved less than was asked for.
+    /// System calls that moved less than requested.
     pub partial: u64,
-    /// Payloads that crossed by way of an intermediate buffer of this process.
+    /// Payloads copied through an intermediate buffer of this process.
     pub copies: u64,
-    /// Bytes of those.
+    /// Bytes of `copies`.
     pub copied_bytes: u64,
-    /// Payloads that rode in the work request.
+    /// Payloads sent inline in the work request.
     pub inline: u64,
     /// Work requests posted to the send queue (`ib`).
     pub work_requests: u64,
-    /// Calls that posted them; one call takes a whole burst (`ib`).
+    /// Calls that posted work requests; one call posts a whole burst (`ib`).
     pub doorbells: u64,
-    /// Work requests that were to complete at the sender (`ib`).
+    /// Signaled work requests, which complete at the sender (`ib`).
     pub signaled: u64,
-    /// Work requests whose local memory is free again (`ib`).
+    /// Retired work requests, whose local memory is free again (`ib`).
     pub retired: u64,
     /// Receives posted (`ib`).
     pub receives: u64,
-    /// Entries taken from completion queues (`ib`).
+    /// Completions read from completion queues (`ib`).
     pub cqes: u64,
-    /// Events taken from completion channels: how often a sleeper was woken (`ib`).
+    /// Events read from completion channels, each of which wakes a sleeping thread (`ib`).
     pub cq_events: u64,
-    /// Times that the provider was let work, whichever half did it (`ofi`).
+    /// Calls that let the provider make progress, by either half (`ofi`).
     pub progress: u64,
 }
 
 impl TrafficRecord {
-    /// Adds another half's counts.
+    /// Adds the counts of another half.
     pub fn add(&mut self, o: &TrafficRecord) {
         self.writes += o.writes;
         self.parts += o.parts;

@@ -1,70 +1,70 @@
-//! What a node, its engine and its connections were used for during a run: what the judge goes by.
-//! Counts only grow; what a run used is the difference of two readings.
+//! Use of a node, its engine and its connections during a run: the evidence for what limited it.
+//! Counts only grow; a run's use is the difference of two readings.
 
 use serde::{Deserialize, Serialize};
 
-/// Threads of one kind, together.
+/// All threads of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ThreadGroup {
-    /// What they are called, without their numbers: `nic`, `engine`, `issue`.
+    /// Name of the threads without their numbers: `nic`, `engine`, `issue`.
     pub name: String,
-    /// How many.
+    /// Number of threads.
     pub threads: u32,
-    /// Microseconds on a core, of all of them.
+    /// Microseconds on a core, summed over the threads.
     pub ran_us: u64,
-    /// Microseconds that they could have run and no core was free, of all of them.
+    /// Microseconds runnable but without a free core, summed over the threads.
     pub waited_us: u64,
 }
 
-/// The threads of NICs.
+/// NIC threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NicUse {
-    /// How many had something to do.
+    /// Number of threads with work.
     pub threads: u32,
-    /// Microseconds in turns that found something to do, of all of them: what they spin for nothing
-    /// is not in it, what they waited for a core in the middle of a turn is.
+    /// Microseconds in turns that found work, summed over the threads. Includes waits for a core
+    /// within a turn, not idle spinning.
     pub worked_us: u64,
-    /// Times that they went to sleep.
+    /// Times that the threads went to sleep.
     pub sleeps: u64,
 }
 
-/// An engine behind a batcher; all 0 where samples are answered on the NIC's thread, or the engine
+/// An engine behind a batcher. All 0 if the NIC thread answers the samples, or if the engine
 /// batches by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EngineUse {
-    /// Most samples in a batch.
+    /// Maximum number of samples in a batch.
     pub max_batch: u64,
-    /// Worker threads, which is how many batches may run at once.
+    /// Worker threads: the maximum number of concurrent batches.
     pub workers: u32,
-    /// Microseconds that they were inside the engine, of all of them.
+    /// Microseconds inside the engine, summed over the workers.
     pub busy_us: u64,
     /// Batches run.
     pub batches: u64,
-    /// Samples in them.
+    /// Samples in the batches.
     pub samples: u64,
-    /// Those that were compressed.
+    /// Samples that were compressed.
     pub decompressed: DecompressedUse,
 }
 
-/// What decompressing samples took, in front of the engine and as a part of their batches' time.
+/// Decompression of samples, in front of the engine and as part of their batches' time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DecompressedUse {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Bytes of them as they were carried.
+    /// Bytes of the compressed samples.
     pub from_bytes: u64,
-    /// Bytes of them as the engine read them.
+    /// Bytes of the decompressed samples.
     pub to_bytes: u64,
-    /// Microseconds of worker threads, of all of them.
+    /// Microseconds of decompression, summed over the worker threads.
     pub took_us: u64,
 }
 
 impl DecompressedUse {
-    /// Adds another pipeline's.
+    /// Adds the counts of another pipeline.
     pub fn add(&mut self, o: &DecompressedUse) {
         self.samples += o.samples;
         self.from_bytes += o.from_bytes;
@@ -72,7 +72,7 @@ impl DecompressedUse {
         self.took_us += o.took_us;
     }
 
-    /// What was done since an earlier reading.
+    /// Returns the counts since the earlier reading `before`.
     #[must_use]
     pub fn since(&self, before: &DecompressedUse) -> DecompressedUse {
         DecompressedUse {
@@ -84,44 +84,44 @@ impl DecompressedUse {
     }
 }
 
-/// What a node was used for.
+/// Use of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeUse {
-    /// Microseconds on the node's own clock; of a difference: over which it was taken.
+    /// Microseconds on the node's own clock; in a difference, the time between both readings.
     pub clock_us: u64,
-    /// Cores that its process may run on.
+    /// Cores that the process may run on.
     pub cores: u32,
-    /// Time of all cores of its machine, in ticks of the kernel's; 0 where that is not said.
+    /// Time of all cores of the machine, in kernel ticks; 0 if the system does not report it.
     pub machine_ticks: u64,
-    /// Of those, the ones with something to do, whoever's it was.
+    /// Of `machine_ticks`, the busy ones, of all processes.
     pub machine_busy_ticks: u64,
-    /// Its threads, by kind; none where the system does not say.
+    /// The process's threads by kind; empty if the system does not report them.
     pub threads: Vec<ThreadGroup>,
-    /// Its NICs' threads.
+    /// The NIC threads.
     pub nics: NicUse,
-    /// Its engine.
+    /// The engine.
     pub engine: EngineUse,
 }
 
-/// What TCP says of a connection's sending side while samples were in flight on it: sums of what
-/// was seen when it was looked at, some times a second.
+/// TCP's statistics of a connection's sending side while samples were in flight: sums over readings
+/// a few times a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PathUse {
-    /// Looks.
+    /// Readings.
     pub looks: u64,
-    /// Microseconds between those looks.
+    /// Microseconds between the readings.
     pub looked_us: u64,
-    /// Of those, the ones in which there was something to send or to be acknowledged.
+    /// Of `looked_us`, the time with data to send or unacknowledged.
     pub busy_us: u64,
-    /// Of the busy ones, those in which the peer's window was full.
+    /// Of `busy_us`, the time with the peer's window full.
     pub rwnd_limited_us: u64,
-    /// Round trips of packets, in microseconds: the sum over the looks.
+    /// Round trip of packets in microseconds: the sum over the readings.
     pub rtt_us: u64,
-    /// The shortest round trip of a packet, in microseconds; 0 before any was seen.
+    /// Minimum round trip of a packet, in microseconds; 0 before the first measurement.
     pub min_rtt_us: u64,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub retransmits: u64,
 }
 
@@ -137,7 +137,7 @@ impl ThreadGroup {
 }
 
 impl NodeUse {
-    /// What was used since an earlier reading of the same node.
+    /// Returns the use since an earlier reading of the same node.
     pub fn since(&self, before: &NodeUse) -> NodeUse {
         let group = |g: &ThreadGroup| g.since(before.threads.iter().find(|b| b.name == g.name));
         let (e, b) = (&self.engine, &before.engine);
@@ -164,14 +164,14 @@ impl NodeUse {
         }
     }
 
-    /// Threads of this name.
+    /// Returns the threads of this name.
     pub fn group(&self, name: &str) -> Option<&ThreadGroup> {
         self.threads.iter().find(|g| g.name == name)
     }
 }
 
 impl PathUse {
-    /// Adds another connection's.
+    /// Adds another connection's statistics.
     pub fn add(&mut self, o: &PathUse) {
         self.looks = self.looks.saturating_add(o.looks);
         self.looked_us = self.looked_us.saturating_add(o.looked_us);
@@ -188,7 +188,7 @@ impl PathUse {
         }
     }
 
-    /// The mean round trip of a packet, in microseconds.
+    /// Returns the mean round trip of a packet, in microseconds.
     pub fn mean_rtt_us(&self) -> f64 {
         self.rtt_us as f64 / self.looks.max(1) as f64
     }

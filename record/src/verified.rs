@@ -1,4 +1,4 @@
-//! What came of comparing every response with what it must be.
+//! Result of comparing every response with the expected one.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 pub struct Verified {
     /// Responses compared.
     pub compared: u64,
-    /// Of those, and of first tokens, the ones that were not their sample's.
+    /// Of the compared responses and first tokens, those that do not belong to their sample.
     pub mismatches: u64,
-    /// Responses that came twice or to nothing, and first tokens likewise.
+    /// Responses and first tokens that arrived twice or without a sample.
     pub duplicates: u64,
-    /// Samples never answered.
+    /// Samples that were never answered.
     pub lost: u64,
 }
 
 impl Verified {
-    /// Whether nothing was wrong.
+    /// Returns whether verification found no error.
     pub fn sound(&self) -> bool {
         (self.mismatches, self.duplicates, self.lost) == (0, 0, 0)
     }

@@ -1,4 +1,4 @@
-//! An accelerator's file.
+//! Configuration file of an accelerator.
 
 use std::{
     collections::BTreeMap,
@@ -26,9 +26,9 @@ use crate::{
     model::{Compression, DType, ModelSpec, TensorSpec},
 };
 
-/// Bytes of a response where nothing else is said, and the fewest for `digest`.
+/// Default length of a response in bytes, and the minimum for `digest`.
 const OUTPUT_BYTES: usize = 8;
-/// Largest memory budget: 16 TiB.
+/// Maximum memory budget: 16 TiB.
 const MAX_MEMORY_MIB: usize = 16 << 20;
 
 /// Configuration of an accelerator node.
@@ -36,15 +36,15 @@ const MAX_MEMORY_MIB: usize = 16 << 20;
 #[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct AcceleratorConfig {
-    /// Name of the node, unique in the system, which goes into the SUT's name: 1 to 64 of
-    /// `A-Z a-z 0-9 . _ -`.
+    /// Name of the node, unique in the system and part of the SUT's name: 1 to 64 of `A-Z a-z 0-9 .
+    /// _ -`.
     #[garde(custom(name))]
     pub node: String,
     /// The control plane.
     pub control: ControlConfig,
-    /// The same bytes on every node, by which they know each other; see [`Self::auth`].
+    /// File of the shared token that authenticates the nodes; see [`Self::auth`].
     pub token_file: Option<PathBuf>,
-    /// `none` where no authentication is wanted; see [`Self::auth`].
+    /// `none` turns authentication off; see [`Self::auth`].
     pub auth: Option<AuthWord>,
     /// The model.
     #[garde(dive)]
@@ -55,16 +55,16 @@ pub struct AcceleratorConfig {
     /// The NICs of this node; at least one.
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
-    /// Threads that poll the NICs: so many, as far as there are connections for them. Default
-    /// `auto`: by the cores of this machine.
+    /// Maximum number of threads that poll the NICs; never more than connections. Default `auto`:
+    /// by the cores of this machine.
     #[serde(default)]
     #[garde(custom(auto_within(1..=MAX_THREADS)))]
     pub nic_threads: Auto<usize>,
-    /// Budget for all slots of this node, in MiB; default 4096.
+    /// Memory budget for all slots of this node, in MiB; default 4096.
     #[serde(default = "memory_mib")]
     #[garde(custom(within(1..=MAX_MEMORY_MIB)))]
     pub memory_mib: usize,
-    /// How long to wait for what.
+    /// Deadlines of this node.
     #[serde(default)]
     #[garde(dive)]
     pub deadlines: Deadlines,
@@ -78,40 +78,40 @@ fn memory_mib() -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControlConfig {
-    /// Address and port it listens on; with port 0 the system chooses one.
+    /// Listening address and port; with port 0 the system chooses the port.
     #[serde(deserialize_with = "socket_address")]
     pub listen: SocketAddr,
 }
 
-/// The model as an accelerator knows it.
+/// The model of an accelerator.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct AcceleratorModel {
-    /// Name, equal on both nodes.
+    /// Name of the model, equal on both nodes.
     pub name: String,
-    /// The model file; `onnx` needs one.
+    /// The model file; `onnx` requires it.
     pub file: Option<PathBuf>,
-    /// Inputs in the order they are packed into a slot. An engine with a model file reads them from
-    /// it where they are not given; what is given must agree with it.
+    /// Inputs in the order in which a slot holds them. An engine with a model file reads missing
+    /// inputs from it; given inputs must agree with the file.
     pub inputs: Option<Vec<TensorSpec>>,
-    /// The output; the same holds.
+    /// The output; an engine reads or checks it in the same way.
     pub output: Option<TensorSpec>,
-    /// Further outputs, in the order in which they are packed behind it; the same holds.
+    /// Further outputs, in the order in which they follow `output` in a response; checked likewise.
     #[serde(default)]
     pub other_outputs: Vec<TensorSpec>,
-    /// Bytes of the largest sample, for `null` and `digest`, which take any bytes.
+    /// Maximum sample length in bytes, for `null` and `digest`, which accept any bytes.
     #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
     pub max_input_bytes: Option<usize>,
-    /// Bytes of a response of `null` or `digest`; default 8, the fewest for `digest`.
+    /// Response length in bytes of `null` or `digest`; default 8, the minimum for `digest`.
     #[garde(custom(within_some(1..=MAX_SAMPLE_BYTES)))]
     pub output_bytes: Option<usize>,
-    /// How the frontend's QSL compresses samples, equal on both nodes; default not at all.
+    /// Compression of samples in the frontend's QSL, equal on both nodes; default no compression.
     pub compression: Option<Compression>,
 }
 
 impl AcceleratorModel {
-    /// The model as the wire sees it; `None` where it has to be read from the model file.
+    /// Returns the model for the wire; `None` if it must be read from the model file.
     pub fn spec(&self) -> Option<ModelSpec> {
         if let (Some(inputs), Some(output)) = (&self.inputs, &self.output) {
             return Some(ModelSpec {
@@ -129,25 +129,24 @@ impl AcceleratorModel {
 }
 
 impl AcceleratorConfig {
-    /// How the nodes prove who they are.
+    /// Returns how the nodes authenticate each other.
     pub fn auth(&self) -> Auth<'_> {
         Auth::of(self.token_file.as_ref(), self.auth)
     }
 
-    /// Budget for all slots of this node, in bytes: what decompressed samples leave of it.
+    /// Returns the budget for all slots in bytes, without the memory of decompressed samples.
     pub fn memory(&self) -> usize {
         (self.memory_mib << 20).saturating_sub(self.decompressed_bytes())
     }
 
-    /// Bytes that the batches of all worker threads take once they are decompressed; 0 where
-    /// nothing is compressed.
+    /// Returns the bytes of the decompressed batches of all worker threads; 0 without compression.
     pub fn decompressed_bytes(&self) -> usize {
         let spec = self.model.spec().filter(|m| m.compression.is_some());
         let largest = spec.and_then(|m| m.max_input_bytes()).unwrap_or(0);
         room(largest, self.engine.max_batch).saturating_mul(self.engine.workers())
     }
 
-    /// Who undoes a compression, and where.
+    /// Checks that the engine's side can decompress the samples.
     fn check_compression(&self, out: &mut Findings<'_>) {
         let Some(compression) = self.model.compression else {
             return;
@@ -296,7 +295,7 @@ impl AcceleratorConfig {
         }
     }
 
-    /// The tensors of a server's model are token ids.
+    /// Checks that the tensors of a server's model are token ids.
     fn check_prompts(&self, out: &mut Findings<'_>) {
         let model = &self.model;
         let ids = |tensor: &TensorSpec| tensor.dtype == DType::I32 && tensor.shape.len() == 1;
@@ -315,8 +314,7 @@ impl AcceleratorConfig {
         }
     }
 
-    /// Samples of a NIC that names a GPU go to that GPU's pipeline: there has to be one, and one
-    /// that gets nothing is a mistake.
+    /// Checks that each NIC's GPU has a pipeline and that each pipeline has a NIC.
     fn check_gpus(&self, out: &mut Findings<'_>) {
         if !self.engine.minds_gpus() {
             return;

@@ -1,4 +1,4 @@
-//! How a node proves to the other that it belongs to the same system.
+//! Authentication between the nodes of a system.
 
 use std::path::{Path, PathBuf};
 
@@ -6,22 +6,22 @@ use serde::Deserialize;
 
 use super::rules::Findings;
 
-/// The value of the key `auth`.
+/// Value of the key `auth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthWord {
-    /// No authentication on any address, at the user's word.
+    /// No authentication on any address.
     None,
 }
 
-/// Authentication of the control plane, as the keys `token_file` and `auth` say it together.
+/// Authentication of the control plane, from the keys `token_file` and `auth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth<'a> {
-    /// Neither key is there. Only loopback addresses may be used.
+    /// Neither key is set. Only loopback addresses are permitted.
     LoopbackOnly,
     /// `auth: none`: no authentication on any address.
     None,
-    /// `token_file: path`: both nodes hold the same token, and prove it without sending it.
+    /// `token_file: path`: both nodes hold the same token and prove it without sending it.
     Token(&'a Path),
 }
 
@@ -34,7 +34,7 @@ impl<'a> Auth<'a> {
         }
     }
 
-    /// Complains where the two keys contradict each other.
+    /// Reports a contradiction between the two keys.
     pub(super) fn check(self, auth: Option<AuthWord>, out: &mut Findings<'_>) {
         if let (Auth::Token(_), Some(AuthWord::None)) = (self, auth) {
             out.add(
@@ -45,8 +45,7 @@ impl<'a> Auth<'a> {
         }
     }
 
-    /// Complains where `address`, found at `path`, can be reached from elsewhere and nothing
-    /// protects it.
+    /// Reports `address`, set at `path`, if other machines can reach it without authentication.
     pub(super) fn check_address(
         self,
         loopback: bool,

@@ -1,4 +1,4 @@
-//! Where the samples come from.
+//! The data set: source of the samples.
 
 use std::path::{Path, PathBuf};
 
@@ -10,27 +10,26 @@ use super::{
 };
 use crate::model::{DType, ModelSpec, TensorSpec};
 
-/// Most samples of a data set.
+/// Maximum number of samples in a data set.
 pub(super) const MAX_SAMPLES: usize = 1 << 32;
 
-/// Kinds of data sets.
+/// Kind of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DatasetKind {
-    /// Samples back to back in a file, or arrays of NumPy's (`docs/datasets.md`).
+    /// Samples back to back in a file, or NumPy arrays (`docs/datasets.md`).
     Raw,
-    /// Synthetic bytes, the same for the same seed.
+    /// Synthetic bytes, determined by the seed.
     Random,
-    /// Token ids: from a file (`docs/datasets.md`) for a model whose input is one ragged row of
-    /// `i32`, or, without `samples`, synthetic texts for a model whose inputs are ragged rows of
-    /// `i32` or `i64`: a mask of ones (its name
-    /// has `mask` in it), segments of zeros and then ones (`segment` or `type`), random words (any
-    /// other). The same for the same seed.
+    /// Token ids. With `samples`: from a file (`docs/datasets.md`), for a model with one ragged row
+    /// of `i32` as input. Without: synthetic texts determined by the seed, for a model whose inputs
+    /// are ragged rows of `i32` or `i64`. An input with `mask` in its name holds ones, one with
+    /// `segment` or `type` zeros and then ones, any other random words.
     Tokens,
 }
 
 impl DatasetKind {
-    /// As YAML spells it.
+    /// Returns the kind's name in YAML.
     fn as_str(self) -> &'static str {
         match self {
             DatasetKind::Raw => "raw",
@@ -39,7 +38,7 @@ impl DatasetKind {
         }
     }
 
-    /// Whether a data set of this kind has a key.
+    /// Returns whether a data set of this kind has the key.
     fn has(self, key: &str) -> bool {
         match key {
             "kind" => true,
@@ -52,39 +51,38 @@ impl DatasetKind {
     }
 }
 
-/// Where samples come from. Which keys there are depends on the kind.
+/// Configuration of the data set. The kind determines which keys exist.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DatasetConfig {
-    /// What it is.
+    /// Kind of the data set.
     pub kind: DatasetKind,
-    /// `raw`: samples in the order of their indices, each of the model's input size unless
-    /// `lengths` says otherwise. `tokens`: a file of token ids.
+    /// `raw`: file of the samples in the order of their indices, each of the model's input size
+    /// unless `lengths` is set. `tokens`: a file of token ids.
     pub samples: Option<PathBuf>,
-    /// `raw`: bytes of each sample, little-endian `u32`, for a model with ragged inputs, which
-    /// needs them; no other has any.
+    /// `raw`: file with the bytes of each sample as little-endian `u32`. Required for a model with
+    /// ragged inputs, and refused for any other model.
     pub lengths: Option<PathBuf>,
-    /// `raw`: one label for each sample. Needed for accuracy alone.
+    /// `raw`: one label per sample. Only accuracy requires it.
     pub labels: Option<LabelsConfig>,
-    /// Samples of a synthetic one; default 1024.
+    /// Number of synthetic samples; default 1024.
     pub count: usize,
-    /// Seed of a synthetic one; default 1.
+    /// Seed of synthetic samples; default 1.
     pub seed: u64,
-    /// `random`: bytes of the shortest sample; see [`Self::bytes`].
+    /// `random`: minimum sample length in bytes; see [`Self::bytes`].
     pub min_bytes: Option<usize>,
-    /// `random`: bytes of the longest sample; see [`Self::bytes`].
+    /// `random`: maximum sample length in bytes; see [`Self::bytes`].
     pub max_bytes: Option<usize>,
-    /// `random`: how sizes are distributed; see [`Self::distribution`].
+    /// `random`: distribution of the lengths; see [`Self::distribution`].
     pub distribution: Option<SizeDistribution>,
-    /// `random`: what each dimension of a sample may be, in place of sizes in bytes; its elements
-    /// are of the type of the model's only input.
+    /// `random`: values of each dimension, instead of lengths in bytes. Elements have the type of
+    /// the model's only input.
     pub shape: Option<Vec<Dimension>>,
-    /// `tokens`: tokens of the shortest sample; default 1.
+    /// `tokens`: minimum length of a text in tokens; default 1.
     pub min_len: usize,
-    /// `tokens`: tokens of the longest sample; see [`Self::max_len`].
+    /// `tokens`: maximum length of a text in tokens; see [`Self::max_len`].
     pub max_len: Option<usize>,
-    /// `tokens`: words are drawn from 0 to one less than this; default 30,522, as many as BERT
-    /// knows.
+    /// `tokens`: words are random from 0 to `vocab` - 1; default 30,522, the vocabulary of BERT.
     pub vocab: u32,
 }
 
@@ -108,20 +106,20 @@ impl Default for DatasetConfig {
     }
 }
 
-/// What one dimension of random samples may be: `7`, `[LEAST, MOST]` or `[LEAST, MOST, STEP]`,
-/// every one of these equally likely.
+/// Values of one dimension of random samples, all equally likely: `7`, `[LEAST, MOST]` or `[LEAST,
+/// MOST, STEP]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "Numbers")]
 pub struct Dimension {
-    /// The smallest, at least 1.
+    /// The minimum, at least 1.
     pub least: usize,
-    /// The largest.
+    /// The maximum.
     pub most: usize,
-    /// From one to the next; default 1.
+    /// Difference between neighbouring values; default 1.
     pub step: usize,
 }
 
-/// A dimension as YAML has it.
+/// A dimension as written in YAML.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -144,18 +142,18 @@ impl From<Numbers> for Dimension {
     }
 }
 
-/// How the sizes of random samples are distributed.
+/// Distribution of the lengths of random samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeDistribution {
-    /// Every magnitude is equally likely.
+    /// Lengths whose magnitudes are equally likely.
     LogUniform,
-    /// All samples have `max_bytes`.
+    /// All samples have `max_bytes` bytes.
     Fixed,
 }
 
 impl DatasetConfig {
-    /// A data set of this kind with every default.
+    /// Creates a data set of this kind with all defaults.
     pub fn new(kind: DatasetKind) -> Self {
         DatasetConfig {
             kind,
@@ -163,7 +161,7 @@ impl DatasetConfig {
         }
     }
 
-    /// `count` random samples of sizes from `bytes.0` to `bytes.1`, every magnitude equally likely.
+    /// Creates `count` random samples of `bytes.0` to `bytes.1` bytes, log-uniform if they differ.
     pub fn random(count: usize, bytes: (usize, usize)) -> Self {
         DatasetConfig {
             count,
@@ -178,8 +176,8 @@ impl DatasetConfig {
         }
     }
 
-    /// How the sizes of random samples are distributed; default `log_uniform` for a model with a
-    /// ragged input, else `fixed`.
+    /// Returns the distribution of random lengths; default `log_uniform` for a model with a ragged
+    /// input, otherwise `fixed`.
     pub fn distribution(&self, model: &ModelSpec) -> SizeDistribution {
         self.distribution.unwrap_or(if model.fixed_size() {
             SizeDistribution::Fixed
@@ -188,10 +186,10 @@ impl DatasetConfig {
         })
     }
 
-    /// Bytes of the shortest and of the longest random sample. Default: to the model's input size,
-    /// from 1 for `log_uniform` and from the longest for `fixed`.
+    /// Returns the minimum and maximum length of random samples in bytes. Default maximum: the
+    /// model's input size. Default minimum: 1 for `log_uniform`, the maximum for `fixed`.
     pub fn bytes(&self, model: &ModelSpec) -> (usize, usize) {
-        // A model whose size overflows is complained of elsewhere.
+        // Another check reports a model whose size overflows.
         let max = self.max_bytes.or(model.max_input_bytes()).unwrap_or(1);
         let min = self.min_bytes.unwrap_or(match self.distribution(model) {
             SizeDistribution::LogUniform => 1,
@@ -200,13 +198,13 @@ impl DatasetConfig {
         (min, max)
     }
 
-    /// Tokens of the longest text; default the model's. Every length from the shortest to it is
-    /// equally likely.
+    /// Returns the maximum length of a text in tokens; default the model's. All lengths from the
+    /// minimum to it are equally likely.
     pub fn max_len(&self, model: &ModelSpec) -> usize {
         self.max_len.or(token_rows(model)).unwrap_or(1)
     }
 
-    /// Its files, with the keys that name them.
+    /// Returns the files of the data set with their keys.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [
             ("dataset.samples", self.samples.as_deref()),
@@ -218,7 +216,7 @@ impl DatasetConfig {
             .filter_map(|(key, file)| Some((key, file?)))
     }
 
-    /// Makes its paths the process's own.
+    /// Resolves the paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         let labels = self.labels.as_mut().map(|l| &mut l.file);
         let files = [self.samples.as_mut(), self.lengths.as_mut(), labels];
@@ -227,7 +225,7 @@ impl DatasetConfig {
         }
     }
 
-    /// Checks it against the model and against the samples that are loaded at a time.
+    /// Checks the data set against the model and the number of samples loaded at a time.
     pub(super) fn check(&self, model: &ModelSpec, loaded: Option<usize>, out: &mut Findings<'_>) {
         let kind = self.kind.as_str();
         let document = out.document;
@@ -298,7 +296,7 @@ impl DatasetConfig {
         }
     }
 
-    /// Samples of a shape: their sizes follow from it.
+    /// Checks a `shape`, which determines the lengths of the samples.
     fn check_shape(&self, model: &ModelSpec, out: &mut Findings<'_>) {
         let Some(shape) = &self.shape else { return };
         for key in ["min_bytes", "max_bytes", "distribution"] {
@@ -423,7 +421,7 @@ impl DatasetConfig {
     }
 }
 
-/// A file of tokens knows its samples, and their ids are 32 bits wide.
+/// Checks a file of tokens: it determines the samples, and its ids have 32 bits.
 fn check_token_file(model: &ModelSpec, out: &mut Findings<'_>) {
     let document = out.document;
     for key in document.keys("dataset") {
@@ -445,8 +443,8 @@ fn check_token_file(model: &ModelSpec, out: &mut Findings<'_>) {
     }
 }
 
-/// Tokens of the longest sample of a model of ragged rows of `i64` or `i32`; `None` where it is
-/// another kind of model.
+/// Returns the maximum tokens of a sample for a model of ragged rows of `i64` or `i32`; `None` for
+/// any other model.
 fn token_rows(model: &ModelSpec) -> Option<usize> {
     let first = model.inputs.first()?;
     let [rows] = first.shape[..] else {

@@ -1,4 +1,4 @@
-//! How long a node waits for what. Nothing waits for ever.
+//! Deadlines of a node. Every wait has one.
 
 use std::time::Duration;
 
@@ -7,51 +7,51 @@ use serde::Deserialize;
 
 use super::rules::{Findings, MAX_MS, Side, within, within_some};
 
-/// Longest watchdog in seconds: one day.
+/// Maximum of the watchdog in seconds: one day.
 const MAX_S: u64 = 86_400;
 
-/// Milliseconds for a step of a handshake where `connect_ms` is left out, and at most.
+/// Milliseconds per step of a handshake: the default without `connect_ms`, and the maximum.
 const STEP_MS: (u64, u64) = (5_000, 30_000);
 
-/// Keys that an accelerator does not have.
+/// Keys that only a frontend has.
 const FRONTEND_KEYS: &[&str] = &["echo_interval_ms", "lost_ms", "name_ms", "watchdog_s"];
 
-/// Deadlines, in milliseconds unless the name says otherwise.
+/// Deadlines, in milliseconds unless the key's name has another unit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
-    /// A frontend's: how long an accelerator that is still loading, and so refuses connections, is
-    /// waited for; default 600000. Either node's: for each step of a handshake, at most 30000;
+    /// Frontend: how long it waits for an accelerator that is still loading and refuses
+    /// connections; default 600000. Both nodes: limit of each step of a handshake, at most 30000;
     /// default 5000.
     #[garde(custom(within_some(1..=MAX_MS)))]
     pub connect_ms: Option<u64>,
-    /// A frontend's: with no connection left for so long, the test is aborted; default 5000. The
-    /// frontend ends within it.
+    /// Frontend: without any connection for this long it aborts the test, and ends within this
+    /// time; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub lost_ms: u64,
-    /// A frontend's: a data connection that was quiet for so long is asked for an echo, which
-    /// covers both directions; default 250.
+    /// Frontend: it sends an echo request on a data connection that was quiet for this long, which
+    /// checks both directions; default 250.
     #[garde(custom(within(1..=MAX_MS)))]
     pub echo_interval_ms: u64,
-    /// One that leaves an echo unanswered for so long is lost, as is a TCP connection whose peer
-    /// acknowledges nothing for so long; default 2000.
+    /// A data connection is lost if it leaves an echo unanswered for this long, or if a TCP peer
+    /// acknowledges nothing for this long; default 2000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub echo_timeout_ms: u64,
-    /// Time between heartbeats on the control plane; default 500.
+    /// Interval between heartbeats on the control plane; default 500.
     #[garde(custom(within(1..=MAX_MS)))]
     pub heartbeat_interval_ms: u64,
-    /// A peer whose heartbeat stays out for so long is gone; default 2000.
+    /// A peer without a heartbeat for this long is gone; default 2000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub heartbeat_timeout_ms: u64,
-    /// A frontend's: for the answer to `name`; default 2000.
+    /// Frontend: limit for the answer to `name`; default 2000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub name_ms: u64,
-    /// A frontend's: for the good-bye at the end of a run. An accelerator's: for batches to end and
-    /// connections to close after a session. Default 5000.
+    /// Frontend: limit for the good-bye at the end of a run. Accelerator: limit for batches to end
+    /// and connections to close after a session. Default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub drain_ms: u64,
-    /// A frontend's, in seconds: with samples outstanding and not one coming back for so long, or
-    /// with all of them answered and LoadGen at rest for so long, the test is aborted; default 60.
+    /// Frontend, in seconds: it aborts the test after this long with outstanding samples and no
+    /// answer, or with all samples answered and LoadGen idle; default 60.
     #[garde(custom(within(1..=MAX_S)))]
     pub watchdog_s: u64,
 }
@@ -83,18 +83,18 @@ impl Deadlines {
         drain from_millis drain_ms;
     }
 
-    /// How long a frontend waits for an accelerator that is still loading.
+    /// Returns how long a frontend waits for an accelerator that is still loading.
     pub fn connect(&self) -> Duration {
         Duration::from_millis(self.connect_ms.unwrap_or(600_000))
     }
 
-    /// For each step of bringing a session and its connections up.
+    /// Returns the limit of each step that establishes a session or connection.
     pub fn step(&self) -> Duration {
         let (default, most) = STEP_MS;
         Duration::from_millis(self.connect_ms.unwrap_or(default).min(most))
     }
 
-    /// How the deadlines of a node go together.
+    /// Checks the relations between a node's deadlines.
     pub(super) fn check(&self, side: Side, out: &mut Findings<'_>) {
         let mut less = |short: (&str, u64), long: (&str, u64)| {
             if short.1 >= long.1 {

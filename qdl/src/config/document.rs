@@ -1,5 +1,5 @@
-//! The document as a tree of keys and places: which keys are written, and where in the text a key
-//! or value stands.
+//! The YAML document as a tree of keys and places: which keys the file sets, and their lines and
+//! columns.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use serde::{
 };
 use serde_saphyr::{Location, Spanned};
 
-/// Deepest nesting of a file.
+/// Maximum nesting of a file.
 const MAX_DEPTH: usize = 32;
 
-/// How YAML is read: no snippets (they are our own), `yes` is no boolean, little nesting.
+/// Returns the parser's options: no snippets, `yes` is no boolean, limited nesting.
 pub(super) fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         with_snippet: false,
@@ -21,7 +21,7 @@ pub(super) fn options() -> serde_saphyr::Options {
     }
 }
 
-/// A place in the text: line and column count from 1, the column in characters.
+/// A place in the text: line and column from 1, the column in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) line: usize,
@@ -29,7 +29,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// From the parser's; `None` where it knows none.
+    /// Converts the parser's location; `None` if the location is unknown.
     pub(super) fn of(location: Location) -> Option<Self> {
         if location.line() == 0 {
             return None;
@@ -41,37 +41,36 @@ impl Place {
     }
 }
 
-/// A text of YAML; empty where it cannot be parsed, which the decoder says better.
+/// A parsed YAML text; empty if it cannot be parsed, which the decoder reports.
 pub(super) struct Document {
     root: Option<Spanned<Tree>>,
 }
 
 impl Document {
-    /// Parses it.
+    /// Parses `text`.
     pub(super) fn new(text: &str) -> Self {
         Document {
             root: serde_saphyr::from_str_with_options(text, options()).ok(),
         }
     }
 
-    /// True of a text that could be parsed.
+    /// Returns whether the text could be parsed.
     pub(super) fn is_read(&self) -> bool {
         self.root.is_some()
     }
 
-    /// The place of `path`, as in `nics[0].slots`: its value, or where that is a block of its own
-    /// the key before it. Where the path leads to something that is not written, the nearest thing
-    /// above it that is.
+    /// Returns the place of `path`, as in `nics[0].slots`: of its value, or of its key if the value
+    /// is a block. If the file does not set `path`, returns the place of its nearest ancestor.
     pub(super) fn locate(&self, path: &str) -> Option<Place> {
         self.walk(path).1
     }
 
-    /// Is this key written?
+    /// Returns whether the file sets this key.
     pub(super) fn has(&self, path: &str) -> bool {
         self.walk(path).0.is_some()
     }
 
-    /// The keys written in the mapping at `path`.
+    /// Returns the keys set in the mapping at `path`.
     pub(super) fn keys(&self, path: &str) -> impl Iterator<Item = &str> {
         let entries = match self.walk(path).0 {
             Some(Tree::Map(entries)) => &entries[..],
@@ -80,7 +79,7 @@ impl Document {
         entries.iter().map(|(key, _)| &key.value[..])
     }
 
-    /// Every scalar's path and line, in the order of the text.
+    /// Returns every scalar's path and line, in the order of the text.
     pub(super) fn written(&self) -> Vec<(String, usize)> {
         fn walk(tree: &Spanned<Tree>, path: &str, out: &mut Vec<(String, usize)>) {
             match &tree.value {
@@ -89,7 +88,7 @@ impl Document {
                     walk(value, &format!("{path}{dot}{}", key.value), out);
                 }),
                 Tree::Seq(items) => {
-                    // A list of values is a value: `cpus: [2, 3]`.
+                    // A list of scalars counts as one value: `cpus: [2, 3]`.
                     if let Some(first) = items.first()
                         && matches!(first.value, Tree::Scalar)
                     {
@@ -112,7 +111,7 @@ impl Document {
         out
     }
 
-    /// What stands at `path`, and the nearest place.
+    /// Returns the value at `path`, and the nearest place.
     fn walk(&self, path: &str) -> (Option<&Tree>, Option<Place>) {
         let Some(root) = &self.root else {
             return (None, None);
@@ -141,7 +140,7 @@ impl Document {
         (Some(here), place)
     }
 
-    /// The place of the value where `place` is that of its key, else `place`.
+    /// Returns the place of the value if `place` is the place of its key, otherwise `place`.
     pub(super) fn value_at(&self, place: Place) -> Place {
         fn search(tree: &Tree, wanted: Place) -> Option<Place> {
             match tree {
@@ -176,14 +175,14 @@ fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
         })
 }
 
-/// A document without its scalars' values.
+/// A document without the values of its scalars.
 enum Tree {
     Map(Vec<(Spanned<String>, Spanned<Tree>)>),
     Seq(Vec<Spanned<Tree>>),
     Scalar,
 }
 
-/// Visitor methods for scalars, whose values are of no interest here.
+/// Visitor methods for scalars; they drop the value.
 macro_rules! scalars {
     ($($visit:ident($ty:ty))+) => {
         $(fn $visit<E>(self, _: $ty) -> Result<Tree, E> {
@@ -235,13 +234,13 @@ impl<'de> Deserialize<'de> for Tree {
     }
 }
 
-/// The keys that serde reads a struct from.
+/// Returns the keys that serde reads a struct from.
 pub(super) fn keys_of<T: DeserializeOwned>() -> &'static [&'static str] {
     T::deserialize(Keys(&[])).err().map_or(&[], |keys| keys.0)
 }
 
-/// Takes the names of a struct's fields from the call that asks for their values, and fails with
-/// them.
+/// A deserializer that fails with the names of the struct's fields, which it takes from serde's
+/// first call.
 #[derive(Debug)]
 struct Keys(&'static [&'static str]);
 

@@ -1,4 +1,4 @@
-//! What runs the samples: the engine and the batcher in front of it.
+//! Configuration of the engine and of the batcher in front of it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,47 +12,46 @@ use super::{
     tokens::TokensConfig,
 };
 
-/// Largest batch, in samples.
+/// Maximum batch, in samples.
 const MAX_BATCH: usize = 65_536;
-/// Longest pretended compute or delay, in microseconds: one minute.
+/// Maximum simulated compute time or delay, in microseconds: one minute.
 const MAX_DELAY_US: u64 = 60_000_000;
-/// Most worker threads.
+/// Maximum number of worker threads.
 const MAX_THREADS: usize = 1024;
-/// Highest optimisation level of TensorRT's builder.
+/// Maximum optimisation level of TensorRT's builder.
 const MAX_OPTIMIZATION_LEVEL: u8 = 5;
 
-/// Which engine.
+/// Kind of engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EngineKind {
-    /// Answers at once with zeros, whatever came.
+    /// Answers every sample at once with zeros.
     Null,
-    /// Answers with the xxh3-64 of the sample's bytes, 8 bytes little-endian, and as many words
-    /// that count on from it as the model's output has room for.
+    /// Answers with the xxh3-64 of the sample's bytes, 8 bytes little-endian, and successive words
+    /// that count on from it to the length of the model's output.
     Digest,
     /// Runs an ONNX model on ONNX Runtime.
     Onnx,
-    /// Runs a model that PyTorch compiled ahead of time (`.pt2`), on the device it was compiled
-    /// for.
+    /// Runs a model compiled ahead of time by PyTorch (`.pt2`), on the device of its compilation.
     Aoti,
-    /// Runs a plan of TensorRT's, or builds one from an ONNX model, on an NVIDIA GPU.
+    /// Runs a TensorRT plan, or builds one from an ONNX model, on an NVIDIA GPU.
     #[serde(rename = "tensorrt")]
     TensorRt,
-    /// Pretends a language model, with a clock: its tokens are a hash of the prompt.
+    /// Simulates a language model with a clock: its tokens are a hash of the prompt.
     Tokens,
-    /// A language model's server on this machine, asked over HTTP.
+    /// Sends prompts over HTTP to a language model's server on this machine.
     Http,
-    /// A small language model in this process, on ONNX Runtime, several sequences at once.
+    /// Runs a small language model in this process on ONNX Runtime, several sequences at once.
     Llm,
 }
 
-/// What a plan that TensorRT builds computes in.
+/// Numeric precision of a plan that TensorRT builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// 8-bit integers where the model says how (QuantizeLinear and DequantizeLinear), half
-    /// precision elsewhere.
+    /// 8-bit integers where the model has QuantizeLinear and DequantizeLinear, half precision
+    /// elsewhere.
     Int8,
     /// Half precision.
     Fp16,
@@ -61,7 +60,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// As YAML spells it.
+    /// Returns the precision's name in YAML.
     pub fn as_str(self) -> &'static str {
         match self {
             Precision::Int8 => "int8",
@@ -78,17 +77,17 @@ impl std::fmt::Display for Precision {
 }
 
 impl EngineKind {
-    /// True for the engines that take any bytes and need no model file.
+    /// Returns whether the engine accepts any bytes and needs no model file.
     pub fn takes_any_bytes(self) -> bool {
         matches!(self, EngineKind::Null | EngineKind::Digest)
     }
 
-    /// True for the engines whose responses hold several outputs, where the model has them.
+    /// Returns whether the engine's responses can hold several outputs of the model.
     pub(super) fn gives_several_outputs(self) -> bool {
         self.takes_any_bytes() || self == EngineKind::Onnx
     }
 
-    /// True for the engines of language models, which batch by themselves and answer with tokens.
+    /// Returns whether the engine runs a language model: it batches itself and answers in tokens.
     pub(super) fn streams(self) -> bool {
         matches!(
             self,
@@ -96,17 +95,17 @@ impl EngineKind {
         )
     }
 
-    /// True for the engines that run a model from a file.
+    /// Returns whether the engine runs a model from a file.
     pub(super) fn reads_file(self) -> bool {
         !self.takes_any_bytes() && !matches!(self, EngineKind::Tokens | EngineKind::Http)
     }
 
-    /// True for the engines that can run on a GPU.
+    /// Returns whether the engine can run on a GPU.
     pub fn on_gpu(self) -> bool {
         matches!(self, EngineKind::Aoti | EngineKind::TensorRt)
     }
 
-    /// As YAML spells it.
+    /// Returns the kind's name in YAML.
     pub fn as_str(self) -> &'static str {
         match self {
             EngineKind::Null => "null",
@@ -121,90 +120,90 @@ impl EngineKind {
     }
 }
 
-/// What ONNX Runtime runs a model on.
+/// Execution provider of ONNX Runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
     /// The CPU.
     #[default]
     Cpu,
-    /// An NVIDIA GPU, with a library that was built for it.
+    /// An NVIDIA GPU; requires a library built for it.
     Cuda,
 }
 
-/// Engine and batcher: the same for an accelerator and for a frontend's `--local`.
+/// Engine and batcher, of an accelerator and of a frontend's `--local`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct EngineConfig {
-    /// Which engine.
+    /// Kind of engine.
     pub kind: EngineKind,
-    /// Most samples in a batch, 1 to 65,536; default 64.
+    /// Maximum number of samples in a batch, 1 to 65,536; default 64.
     #[garde(custom(within(1..=MAX_BATCH)))]
     pub max_batch: usize,
-    /// Longest time in microseconds that a sample waits for company while the engine is busy;
-    /// default 500. An idle engine takes what is there at once.
+    /// Maximum time in microseconds that a sample waits for others while the engine is busy;
+    /// default 500. An idle engine takes available samples at once.
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub max_delay_us: u64,
-    /// Worker threads, which is also how many batches run at the same time; default 1.
+    /// Worker threads, which is the number of concurrent batches; default 1.
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub threads: usize,
-    /// Threads of ONNX Runtime inside one batch, per worker; default 1. `llm`: inside a step.
+    /// Threads of ONNX Runtime within one batch, per worker; default 1. `llm`: within a step.
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize,
     /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's
-    /// (`tensorrt`) libraries; without it the usual places are searched.
+    /// (`tensorrt`) libraries; default: a search in the usual places.
     pub library: Option<PathBuf>,
-    /// Pretended compute in microseconds per batch, for tests; default 0. `null` and `digest` only.
+    /// Simulated compute time in microseconds per batch; default 0. `null` and `digest` only.
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub delay_us: u64,
     /// Microseconds that an idle worker spins before it sleeps; default 20.
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub spin_us: u64,
-    /// What ONNX Runtime runs the model on; default `cpu`. `onnx` and `llm` only.
+    /// Execution provider of ONNX Runtime; default `cpu`. `onnx` and `llm` only.
     pub provider: Provider,
-    /// The GPU, as CUDA counts them; default 0. For an engine that runs on one.
+    /// Index of the GPU in CUDA; default 0. Only for an engine on a GPU.
     #[garde(custom(within(0..=MAX_GPU)))]
     pub gpu: usize,
-    /// Several GPUs, in place of `gpu`: each has a pipeline of its own, with `threads` worker
-    /// threads and the samples of the NICs whose entry names it. `null` and `digest` do the same
-    /// with as many pipelines that need no GPU. Default: none.
+    /// Several GPUs instead of `gpu`. Each has its own pipeline with `threads` worker threads,
+    /// which runs the samples of the NICs whose entry names the GPU. `null` and `digest` create as
+    /// many pipelines without a GPU. Default: none.
     pub gpus: Vec<usize>,
-    /// Sizes that batches are run at, ascending, the last of them `max_batch`; what falls between
-    /// two is padded. Default: any size. `aoti` and `tensorrt` only.
+    /// Batch sizes that the engine runs, ascending, the last equal to `max_batch`; batches between
+    /// two sizes are padded. Default: any size. `aoti` and `tensorrt` only.
     pub batch_sizes: Vec<usize>,
-    /// Microseconds from a sample's arrival to the point at which its answer is due: no batch is
-    /// held back so long that, by what batches of its size have taken, its oldest sample would miss
-    /// it. Default: none; `max_delay_us` alone counts.
+    /// Target latency in microseconds from a sample's arrival to its answer. The batcher starts a
+    /// batch early enough for its oldest sample, by the measured times of batches of its size.
+    /// Default: none; only `max_delay_us` applies.
     #[garde(custom(within_some(1..=MAX_DELAY_US)))]
     pub latency_us: Option<u64>,
-    /// Least time in microseconds between the beginnings of two batches of a GPU's workers; an idle
-    /// engine begins at once. Default 0: a batch begins as soon as a worker is free.
+    /// Minimum time in microseconds between the starts of two batches of a GPU's workers; an idle
+    /// engine starts at once. Default 0: a batch starts as soon as a worker is free.
     #[garde(custom(within(0..=MAX_DELAY_US)))]
     pub begin_apart_us: u64,
-    /// What a plan computes in that is built from an ONNX model; default `fp16`. `tensorrt` only.
+    /// Precision of a plan built from an ONNX model; default `fp16`. `tensorrt` only.
     pub precision: Option<Precision>,
-    /// Largest batch of each optimisation profile of a plan that is built, ascending, the last of
-    /// them at least `max_batch`; kernels are chosen for these sizes. Default: one, `max_batch`.
-    /// `tensorrt` only.
+    /// Maximum batch of each optimisation profile of a plan that is built, ascending, the last at
+    /// least `max_batch`; the builder chooses kernels for these sizes. Default: one profile,
+    /// `max_batch`. `tensorrt` only.
     pub profiles: Vec<usize>,
-    /// How hard the builder of such a plan looks for fast kernels, 0 to 5; default: TensorRT's own
-    /// choice, 3. `tensorrt` only.
+    /// Optimisation level of the builder, 0 to 5: how hard it searches for fast kernels. Default:
+    /// TensorRT's own, 3. `tensorrt` only.
     #[garde(custom(within_some(0..=MAX_OPTIMIZATION_LEVEL)))]
     pub optimization_level: Option<u8>,
-    /// What the pretended language model does, and how long it takes. `tokens` only.
+    /// Behaviour and timing of the simulated language model. `tokens` only.
     #[garde(dive)]
     pub tokens: Option<TokensConfig>,
-    /// The server that is asked. `http` only, which needs it.
+    /// The server. `http` only, which requires it.
     #[garde(dive)]
     pub http: Option<HttpConfig>,
-    /// How a small language model runs in this process. `llm` only.
+    /// Settings of the language model in this process. `llm` only.
     #[garde(dive)]
     pub llm: Option<LlmConfig>,
 }
 
 impl Default for EngineConfig {
-    /// Of the engine `null`.
+    /// The configuration of the engine `null`.
     fn default() -> Self {
         EngineConfig {
             kind: EngineKind::Null,
@@ -232,7 +231,7 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// The GPUs it runs on, one pipeline each: `gpus`, or the one that `gpu` names.
+    /// Returns the GPUs, one pipeline each: `gpus`, or the one GPU of `gpu`.
     pub fn all_gpus(&self) -> Vec<usize> {
         match &self.gpus[..] {
             [] => vec![self.gpu],
@@ -240,7 +239,7 @@ impl EngineConfig {
         }
     }
 
-    /// What is said where its threads that compute are more than this machine's cores.
+    /// Returns a warning if the computing threads exceed this machine's cores.
     pub fn too_many_threads(&self) -> Option<String> {
         use EngineKind::{Http, Tokens};
         let waits = matches!(self.kind, Http | Tokens) || self.delay_us > 0;
@@ -258,17 +257,17 @@ impl EngineConfig {
         })
     }
 
-    /// Worker threads of all its pipelines.
+    /// Returns the number of worker threads of all pipelines.
     pub fn workers(&self) -> usize {
         self.threads.saturating_mul(self.gpus.len().max(1))
     }
 
-    /// True where a sample's GPU says which pipeline it goes to.
+    /// Returns whether a sample's GPU determines its pipeline.
     pub(super) fn minds_gpus(&self) -> bool {
         !self.gpus.is_empty() || self.uses_gpu()
     }
 
-    /// True where it may run on a GPU.
+    /// Returns whether the engine may run on a GPU.
     fn uses_gpu(&self) -> bool {
         self.kind.on_gpu() || self.provider == Provider::Cuda
     }
@@ -302,7 +301,7 @@ impl EngineConfig {
         }
     }
 
-    /// Makes its paths the process's own.
+    /// Resolves the paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         if let Some(library) = &mut self.library {
             resolve(base, library);
@@ -312,7 +311,7 @@ impl EngineConfig {
         }
     }
 
-    /// Why this engine does not have a key, and what to do about it.
+    /// Returns why this engine does not have a key, and the remedy.
     fn lacks(&self, key: &str) -> Option<(&'static str, String)> {
         use EngineKind::{Digest, Http, Llm, Null, Onnx, TensorRt, Tokens};
         let kind = self.kind;
@@ -350,7 +349,7 @@ impl EngineConfig {
         Some((why, format!("remove `{key}`, or set `kind: {other}`")))
     }
 
-    /// How its keys go together.
+    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         use EngineKind::{Http, Llm, TensorRt, Tokens};
         let kind = self.kind;
@@ -412,7 +411,7 @@ impl EngineConfig {
         }
     }
 
-    /// Sizes of batches ascend; the last of them is `max_batch` or more, and `most` at most.
+    /// Checks that batch sizes ascend and that the last is from `max_batch` to `most`.
     fn check_sizes(&self, key: &str, sizes: &[usize], most: usize, out: &mut Findings<'_>) {
         let Some(last) = sizes.last() else { return };
         let ascend = sizes[0] > 0 && sizes.is_sorted_by(|a, b| a < b);

@@ -1,67 +1,67 @@
-//! What is wrong with a configuration, where, and what would be right.
+//! Errors of a configuration: what is wrong, where, and the remedy.
 
 use std::{fmt, io, path::PathBuf};
 
 use super::document::Place;
 
-/// Characters of a line that are shown at most.
+/// Maximum number of characters shown of a line.
 const MAX_SHOWN: usize = 110;
 
-/// Why a configuration was refused.
+/// Error of loading a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file is not there or cannot be read.
+    /// The file does not exist or cannot be read.
     #[error(
         "{}: cannot read the configuration: {source}\n   = {}",
         .path.display(),
         read_help(.source)
     )]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is too long for a configuration, or not UTF-8.
+    /// The file is too long for a configuration, or is not UTF-8.
     #[error(
         "{}: {what}\n   = a configuration is a YAML file like those in configs/",
         .path.display()
     )]
     NotText {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it is instead.
+        /// Description of the content.
         what: String,
     },
-    /// The file was read, and these things are wrong with it.
+    /// The file's content is invalid.
     #[error("{}", join(.problems))]
     Invalid {
-        /// At least one.
+        /// All problems; at least one.
         problems: Vec<Problem>,
     },
 }
 
-/// One thing that is wrong, with its place in the file.
+/// One problem, with its place in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file, or what else the text came from.
+    /// The file, or another source of the text.
     pub origin: String,
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub what: String,
-    /// What would be right.
+    /// The remedy.
     pub help: Option<String>,
     /// The line's text.
     pub source_line: String,
-    /// Characters to underline, at least 1.
+    /// Number of characters to underline, at least 1.
     pub width: usize,
 }
 
 impl Problem {
-    /// At `place` of `text`; the underline covers the word that begins there.
+    /// Creates a problem at `place` of `text`; the underline covers the word that begins there.
     pub(super) fn new(
         origin: &str,
         text: &str,
@@ -70,7 +70,7 @@ impl Problem {
         help: Option<String>,
     ) -> Self {
         let mut place = place.unwrap_or(Place { line: 1, column: 1 });
-        // Behind the last line there is nothing to see: point at its end.
+        // A place after the last line moves to that line's end.
         if let (Some(last), lines) = (text.lines().last(), text.lines().count())
             && place.line > lines
         {
@@ -100,7 +100,7 @@ impl Problem {
     }
 }
 
-/// Characters of the key or scalar that begins at `column`.
+/// Returns the length of the key or scalar that begins at `column`, in characters.
 fn word_width(line: &str, column: usize) -> usize {
     let mut rest = line.chars().skip(column - 1);
     let width = match rest.next() {
@@ -112,7 +112,7 @@ fn word_width(line: &str, column: usize) -> usize {
                 .count()
         }
     };
-    // A key's colon is not part of it.
+    // Excludes the colon of a key.
     let is_key = line.chars().nth(column + width - 2) == Some(':');
     if is_key { (width - 1).max(1) } else { width }
 }
@@ -128,7 +128,7 @@ impl fmt::Display for Problem {
         } = self;
         let number = line.to_string();
         let margin = " ".repeat(number.len());
-        // Of a long line, show what surrounds the place.
+        // Of a long line, shows the part around the place.
         let skip = (column - 1).saturating_sub(MAX_SHOWN / 2);
         let shown: String = self
             .source_line

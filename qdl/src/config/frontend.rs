@@ -1,4 +1,4 @@
-//! A frontend's file.
+//! Configuration file of a frontend.
 
 use std::{
     collections::BTreeSet,
@@ -36,131 +36,131 @@ pub struct FrontendConfig {
     /// Name of the node, unique in the system: 1 to 64 of `A-Z a-z 0-9 . _ -`.
     #[garde(custom(name))]
     pub node: String,
-    /// The model that the accelerators must have; sizes and names are compared at the start.
+    /// The model that the accelerators must run; names and sizes are compared at the start.
     pub model: ModelSpec,
-    /// Where the samples come from.
+    /// The data set.
     pub dataset: DatasetConfig,
-    /// Where samples lie while they are sent; default `registered`.
+    /// Memory of the samples while they are sent; default `registered`.
     #[serde(default)]
     pub qsl: QslMode,
-    /// Samples that LoadGen may hold loaded at a time; default: all of the data set, as far as
-    /// memory goes.
+    /// Maximum number of samples that LoadGen loads at a time; default: the whole data set, limited
+    /// by memory.
     #[garde(custom(within_some(1..=MAX_SAMPLES)))]
     pub performance_sample_count: Option<usize>,
-    /// The same bytes on every node, by which they know each other; see [`Self::auth`].
+    /// File of the shared token that authenticates the nodes; see [`Self::auth`].
     pub token_file: Option<PathBuf>,
-    /// `none` where no authentication is wanted; see [`Self::auth`].
+    /// `none` turns authentication off; see [`Self::auth`].
     pub auth: Option<AuthWord>,
     /// The accelerators behind this frontend; at least one.
     pub accelerators: Vec<AcceleratorAddress>,
     /// The NICs of this node; at least one.
     #[garde(dive)]
     pub nics: Vec<NicConfig>,
-    /// Threads that poll the NICs: so many, as far as there are connections for them. Default
-    /// `auto`: by the cores of this machine.
+    /// Maximum number of threads that poll the NICs; never more than connections. Default `auto`:
+    /// by the cores of this machine.
     #[serde(default)]
     #[garde(custom(auto_within(1..=MAX_THREADS)))]
     pub nic_threads: Auto<usize>,
-    /// Which connection takes the next sample; default `least_outstanding`.
+    /// Policy that chooses the connection for the next sample; default `least_outstanding`.
     #[serde(default)]
     pub arbiter: Policy,
-    /// How the health of rails is judged, where `arbiter` goes by it.
+    /// Settings of rail health, if `arbiter` is a policy by health.
     #[serde(default)]
     #[garde(dive)]
     pub health: HealthConfig,
-    /// What connections do before LoadGen's clock.
+    /// Warm-up of the connections before LoadGen's clock starts.
     #[serde(default)]
     #[garde(dive)]
     pub warm_up: WarmUpConfig,
-    /// One system call or doorbell for each sample, for a strict reading of "no batching"; default
-    /// `false`: those that are ready together share one. Each sample is a message of its own in
-    /// either case.
+    /// `true`: one system call or doorbell per sample, for a strict reading of "no batching".
+    /// Default `false`: samples that are ready together share one. Each sample is its own message
+    /// in either case.
     #[serde(default)]
     pub one_by_one: bool,
-    /// When the tokens of an answer leave the accelerator, where its engine's answers grow. Default
-    /// `first` where LoadGen measures tokens as they come, else `none`: LoadGen's settings have
-    /// their say, so it is `None` until they are known.
+    /// Which tokens of an answer the accelerator sends before its end, if the engine streams.
+    /// Default `first` if LoadGen measures tokens, otherwise `none`. `None` until LoadGen's
+    /// settings are known.
     pub stream: Option<Stream>,
-    /// How long to wait for what.
+    /// Deadlines of this node.
     #[serde(default)]
     #[garde(dive)]
     pub deadlines: Deadlines,
-    /// Whether each response is compared with its own sample; default `none`.
+    /// Whether to compare each response with its own sample; default `none`.
     #[serde(default)]
     pub verify: Verify,
-    /// The round that the run is to count in, as `--submission`: whatever would not count is
-    /// refused before anything is measured. Default none.
+    /// Round that the run must count in, as `--submission`: the program refuses a run that would
+    /// not count before it measures. Default none.
     pub submission: Option<String>,
-    /// What LoadGen is given. The command line goes before it.
+    /// LoadGen's settings. The command line takes precedence.
     #[serde(default)]
     pub loadgen: LoadgenConfig,
-    /// Whether all accelerators must run the same model, by its content; default `same`.
+    /// Whether all accelerators must run the same model content; default `same`.
     #[serde(default)]
     pub model_files: ModelFiles,
-    /// The engine of `--local`, the run without a network; default none.
+    /// Engine of `--local`, the run without a network; default none.
     #[garde(dive)]
     pub engine: Option<EngineConfig>,
-    /// The model file of that engine; `onnx` needs one.
+    /// Model file of that engine; `onnx` requires it.
     pub model_file: Option<PathBuf>,
 }
 
-/// Where samples lie while they are sent.
+/// Memory of the samples while they are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QslMode {
-    /// In memory that the fabric sends from: no copy.
+    /// Registered memory, from which the fabric sends without a copy.
     #[default]
     Registered,
-    /// In other memory: each is copied once before it is sent, and counted.
+    /// Other memory: each sample is copied once before it is sent, and the copy is counted.
     Staged,
 }
 
-/// Whether responses are compared with their samples.
+/// Verification of responses against their samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verify {
-    /// They are not.
+    /// No verification.
     #[default]
     None,
-    /// Each response must be what the engine `digest` makes of its own sample: its xxh3-64, 8 bytes
-    /// little-endian, and behind it words that count on from it, to the answer's length.
+    /// Each response must equal the answer of the engine `digest` to its sample: the xxh3-64 in 8
+    /// bytes little-endian, and successive words that count on from it, to the answer's length.
     Digest,
-    /// Each answer, its first token and their number must be what the engine `tokens` makes of its
-    /// own sample.
+    /// Each answer, its first token and its number of tokens must equal those of the engine
+    /// `tokens` for its sample.
     Tokens,
 }
 
-/// Whether accelerators may run different models under one name.
+/// Whether accelerators may run different models of one name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModelFiles {
-    /// A run whose accelerators say that they have different ones does not begin.
+    /// The run does not begin if accelerators report different contents.
     #[default]
     Same,
-    /// They may: the summary names each.
+    /// Contents may differ: the summary names each.
     Any,
 }
 
-/// Where an accelerator is found.
+/// Address of an accelerator.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcceleratorAddress {
-    /// `HOST:PORT` of its control plane; the host is a name or an address (IPv6 in brackets).
+    /// `HOST:PORT` of the control plane; the host is a name or an address (IPv6 in brackets).
     pub control: String,
 }
 
 impl FrontendConfig {
-    /// Name of the model in `user.conf`.
+    /// Returns the model's name in `user.conf`.
     pub fn loadgen_model(&self) -> &str {
         self.loadgen.model.as_deref().unwrap_or(&self.model.name)
     }
 
-    /// How the nodes prove who they are.
+    /// Returns how the nodes authenticate each other.
     pub fn auth(&self) -> Auth<'_> {
         Auth::of(self.token_file.as_ref(), self.auth)
     }
 
-    /// What goes with answers in tokens alone.
+    /// Checks the keys that require answers in tokens.
     fn check_tokens(&self, out: &mut Findings<'_>) {
         let output = &self.model.output;
         let tokens = output.ragged && output.dtype == DType::I32;
@@ -291,7 +291,7 @@ impl Root for FrontendConfig {
     }
 }
 
-/// The host of `HOST:PORT`; `None` where it is no such thing.
+/// Returns the host of `HOST:PORT`; `None` for any other text.
 fn host(address: &str) -> Option<&str> {
     let (host, port) = address.rsplit_once(':')?;
     port.parse::<u16>().ok().filter(|port| *port != 0)?;

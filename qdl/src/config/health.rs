@@ -1,4 +1,4 @@
-//! How the health of rails is judged, under a policy by health.
+//! Settings of rail health, for the policies by health.
 
 use garde::Validate;
 use serde::Deserialize;
@@ -6,44 +6,42 @@ use serde::Deserialize;
 use super::rules::{Findings, MAX_MS, within};
 use crate::wire::Score;
 
-/// How the health of rails is judged; times in milliseconds. Every key has a default.
+/// Settings of rail health; times in milliseconds. Every key has a default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct HealthConfig {
-    /// Scores are folded so often; default 2.
+    /// Interval between folds of the scores; default 2.
     #[garde(custom(within(1..=MAX_MS)))]
     pub tick_ms: u64,
-    /// Time constant of the averages; default 20.
+    /// Time constant of the EWMAs; default 20.
     #[garde(custom(within(1..=MAX_MS)))]
     pub ewma_ms: u64,
-    /// A rail falls out of service below this fraction of the usual latency factor; default 0.3.
+    /// Below this fraction of the usual latency factor a rail goes out of service; default 0.3.
     pub out_below: Score,
-    /// It comes back above this fraction; default 0.6.
+    /// Above this fraction the rail comes back; default 0.6.
     pub in_above: Score,
-    /// A rail whose baseline is more than this many times the best rail's counts as slow;
+    /// Maximum ratio of a rail's baseline to the best rail's; beyond it the rail counts as slow;
     /// default 4.
     #[garde(custom(within(1..=1_000_000)))]
     pub baseline_spread: u32,
-    /// At most one sample in so many goes as a probe over a rail that is idle or out of service;
-    /// default 128.
+    /// At most one sample in so many is a probe over a rail that is idle or out of service; default
+    /// 128.
     #[garde(custom(within(1..=1_000_000)))]
     pub probe_one_in: u32,
-    /// A rail is probed no more often than this; default 50.
+    /// Minimum interval between probes of a rail; default 50.
     #[garde(custom(within(1..=MAX_MS)))]
     pub probe_every_ms: u64,
-    /// How long a rail that was congested must look healthy before it is back; default 100.
-    /// Doubles each time.
+    /// How long a congested rail must be healthy before it is back; default 100. Doubles each time.
     #[garde(custom(within(1..=MAX_MS)))]
     pub congested_hold_ms: u64,
-    /// The most that comes to; default 5000.
+    /// Maximum of the doubled `congested_hold_ms`; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub congested_hold_max_ms: u64,
-    /// How long a rail that was lost must look healthy before it is back; default 1000.
-    /// Doubles each time.
+    /// How long a lost rail must be healthy before it is back; default 1000. Doubles each time.
     #[garde(custom(within(1..=MAX_MS)))]
     pub failed_hold_ms: u64,
-    /// The most that comes to; default 60,000.
+    /// Maximum of the doubled `failed_hold_ms`; default 60,000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub failed_hold_max_ms: u64,
 }
@@ -68,7 +66,7 @@ impl Default for HealthConfig {
 }
 
 impl HealthConfig {
-    /// How its keys go together.
+    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         if self.out_below >= self.in_above {
             out.add(

@@ -1,4 +1,4 @@
-//! The server of the engine `http`: where it is, how it is asked, how long it may take.
+//! The server of the engine `http`: its address, its protocol and its deadlines.
 
 use std::path::{Path, PathBuf};
 
@@ -7,18 +7,18 @@ use serde::Deserialize;
 
 use super::rules::{Findings, MAX_MS, resolve, within, within_some};
 
-/// Most sequences in flight.
+/// Maximum number of sequences in flight.
 pub const MAX_IN_FLIGHT: usize = 65_536;
-/// Largest vocabulary, context and answer, in tokens: ids are `i32`.
+/// Maximum vocabulary, context and answer, in tokens: ids are `i32`.
 const MAX_TOKENS: usize = i32::MAX as usize;
-/// Longest deadline in seconds: one day.
+/// Maximum deadline in seconds: one day.
 const MAX_S: u64 = 86_400;
-/// Longest word on a prefix cache, in bytes: frontends are told it.
+/// Maximum length of `prefix_cache_off` in bytes, because frontends receive it.
 const MAX_OFF: usize = 256;
-/// Highest temperature that servers take.
+/// Maximum temperature that servers accept.
 const MAX_TEMPERATURE: f64 = 2.0;
 
-/// How a server is spoken with.
+/// Protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
@@ -36,7 +36,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// All of them.
+    /// All dialects.
     pub const ALL: [Dialect; 5] = [
         Dialect::Vllm,
         Dialect::VllmGenerate,
@@ -45,7 +45,7 @@ impl Dialect {
         Dialect::LlamaCpp,
     ];
 
-    /// As YAML spells it.
+    /// Returns the dialect's name in YAML.
     pub fn as_str(self) -> &'static str {
         match self {
             Dialect::Vllm => "vllm",
@@ -62,67 +62,65 @@ impl Dialect {
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct HttpConfig {
-    /// Where it listens, as in `http://127.0.0.1:8000`; no TLS, no path.
+    /// The server's address, as in `http://127.0.0.1:8000`; no TLS, no path.
     pub url: String,
-    /// How it is spoken with.
+    /// The server's protocol.
     pub dialect: Dialect,
-    /// The model's name there; default: the model's name here.
+    /// The model's name on the server; default: its name in this file.
     pub model: Option<String>,
-    /// How tokens are sampled, 0 to 2; default 0, which is greedy.
+    /// Sampling temperature, 0 to 2; default 0, which is greedy.
     #[garde(custom(within(0.0..=MAX_TEMPERATURE)))]
     pub temperature: f64,
-    /// Longest answer in tokens; default: the model's output.
+    /// Maximum answer length in tokens; default: the model's output.
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub max_tokens: Option<usize>,
-    /// Shortest answer in tokens; default 0.
+    /// Minimum answer length in tokens; default 0.
     #[garde(custom(within(0..=MAX_TOKENS)))]
     pub min_tokens: usize,
-    /// Ids that end an answer, beside the server's own end of sequence; they belong to it.
+    /// Ids that end an answer and are part of it, beside the server's own end of sequence.
     pub stop: Vec<u32>,
-    /// Goes on behind the end of sequence, up to `max_tokens`; default false.
+    /// `true`: the answer continues after the end of sequence, up to `max_tokens`; default false.
     pub ignore_eos: bool,
-    /// The ids of the end of sequence. With them it is checked that each answer that the server
-    /// calls ended holds its end; default: none, and nothing is checked.
+    /// Ids of the end of sequence. Each answer that the server reports as ended must hold one of
+    /// them. Default: none, without this check.
     pub eos: Vec<u32>,
-    /// Ids in the model's vocabulary; needed where the server does not say. Ids beyond it are
-    /// refused here.
+    /// Number of ids in the vocabulary; required if the server does not report it. The engine
+    /// refuses ids beyond it.
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub vocab: Option<usize>,
-    /// Tokens of prompt and answer together, where the server does not say.
+    /// Maximum tokens of prompt and answer together, if the server does not report it.
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub context: Option<usize>,
-    /// Most requests at once; default: 8 more than the server says it works on, 512 where it says
-    /// nothing.
+    /// Maximum number of concurrent requests; default: 8 more than the server reports to process at
+    /// once, or 512 without a report.
     #[garde(custom(within_some(1..=MAX_IN_FLIGHT)))]
     pub in_flight: Option<usize>,
-    /// Milliseconds for a connection to come up, and for the answer to a question at the start;
-    /// default 5000.
+    /// Milliseconds to connect, and for the answer to a request at the start; default 5000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub connect_ms: u64,
     /// Seconds from a request to its first token, while no stream brings any; default 45. With the
-    /// ten seconds in which a silent server is tried once more it is less than a frontend's
-    /// `watchdog_s`, so that this end names the server first.
+    /// ten seconds of one more try of a silent server, it is less than a frontend's `watchdog_s`,
+    /// so that this node reports the server first.
     #[garde(custom(within(1..=MAX_S)))]
     pub first_token_s: u64,
-    /// Seconds between two tokens; default 30.
+    /// Maximum seconds between two tokens; default 30.
     #[garde(custom(within(1..=MAX_S)))]
     pub next_token_s: u64,
-    /// Seconds for which a server that says it is busy is asked again, while no stream brings a
-    /// token; default 30.
+    /// Seconds of retries on a server that reports to be busy, while no stream brings a token;
+    /// default 30.
     #[garde(custom(within(1..=MAX_S)))]
     pub busy_s: u64,
-    /// Seconds in which a server has to be ready; default 600.
+    /// Seconds until the server must be ready; default 600.
     #[garde(custom(within(1..=MAX_S)))]
     pub ready_s: u64,
-    /// How the server was told to keep no prompt's beginning for later prompts, where it does not
-    /// say so itself; default: nobody says, and such a run counts in no submission.
+    /// How the server's prefix cache was turned off, if the server does not report it. Default:
+    /// none, and the run counts in no submission.
     pub prefix_cache_off: Option<String>,
-    /// The program that is started as the server, and its arguments; default: none, the server
-    /// runs already.
+    /// Program and arguments to start as the server; default: none, the server runs already.
     pub command: Vec<String>,
-    /// Where that program's output goes; default `llm-server.log` in the file's own folder.
+    /// File of that program's output; default `llm-server.log` in the file's own folder.
     pub log: PathBuf,
-    /// Seconds that it has to end by itself before it is killed; default 10.
+    /// Seconds that the program has to end before it is killed; default 10.
     #[garde(custom(within(1..=MAX_S)))]
     pub stop_s: u64,
 }
@@ -156,7 +154,7 @@ impl Default for HttpConfig {
 }
 
 impl HttpConfig {
-    /// A server that runs already, with every default.
+    /// Creates the configuration of a running server, with all defaults.
     pub fn new(url: &str, dialect: Dialect) -> Self {
         HttpConfig {
             url: url.to_owned(),
@@ -174,12 +172,12 @@ impl HttpConfig {
         stop_within from_secs stop_s;
     }
 
-    /// Makes its paths the process's own. The program is looked for in `PATH`, and left alone.
+    /// Resolves the paths relative to `base`. The program is searched in `PATH` and stays as it is.
     pub(super) fn resolve(&mut self, base: &Path) {
         resolve(base, &mut self.log);
     }
 
-    /// How its keys go together.
+    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         for (key, example) in [("url", "http://127.0.0.1:8000"), ("dialect", "vllm")] {
             if !out.document.has(&format!("engine.http.{key}")) {

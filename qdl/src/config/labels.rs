@@ -1,4 +1,4 @@
-//! The labels of a data set: their file, and what its bytes are.
+//! The labels of a data set: their file and element type.
 
 use std::{fmt, path::PathBuf};
 
@@ -13,9 +13,9 @@ use crate::model::{DType, ModelSpec, TensorSpec};
 /// One label for each sample. In YAML `{file: PATH, dtype: i32}`, or the path alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelsConfig {
-    /// Labels in the order of the samples' indices: back to back, or an array of NumPy's.
+    /// Labels in the order of the samples' indices: back to back, or a NumPy array.
     pub file: PathBuf,
-    /// Type of an element. An array says it of itself; without it, any other file is one of `i64`.
+    /// Element type. An array has its own type; the default for any other file is `i64`.
     pub dtype: Option<DType>,
 }
 
@@ -54,12 +54,12 @@ impl<'de> Deserialize<'de> for LabelsConfig {
     }
 }
 
-/// Scores of classes: one dimension that counts, whatever stands around it.
+/// Returns whether the output is one row of class scores: at most one dimension exceeds 1.
 fn is_row(output: &TensorSpec) -> bool {
     output.shape.iter().filter(|d| **d > 1).count() <= 1
 }
 
-/// Labels name a class, and so must the model's output.
+/// Checks that the model's output names a class, as labels do.
 pub(super) fn check(model: &ModelSpec, out: &mut Findings<'_>) {
     let output = &model.output;
     if output.ragged || !is_row(output) {

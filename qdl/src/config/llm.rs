@@ -1,35 +1,35 @@
-//! The engine `llm`: a small language model in this process.
+//! Configuration of the engine `llm`: a small language model in this process.
 
 use garde::Validate;
 use serde::Deserialize;
 
 use super::rules::{Findings, within, within_some};
 
-/// Most sequences at once.
+/// Maximum number of concurrent sequences.
 const MAX_SEQUENCES: usize = 1024;
-/// Most positions of a sequence.
+/// Maximum number of positions of a sequence.
 const MAX_CONTEXT: usize = 1 << 20;
-/// Highest id of a token.
+/// Maximum token id.
 const MAX_ID: u32 = i32::MAX as u32;
 
-/// How the engine `llm` runs its sequences. Its threads are `engine.intra_threads`.
+/// Settings of the engine `llm`. `engine.intra_threads` sets its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct LlmConfig {
-    /// Sequences at once, each with a slot for its keys and values; default 8.
+    /// Concurrent sequences, each with a slot for its keys and values; default 8.
     #[garde(custom(within(1..=MAX_SEQUENCES)))]
     pub sequences: usize,
-    /// Positions of such a slot, prompt and answer together; default: the longest of both that the
+    /// Positions of each slot, for prompt and answer together; default: the maximum that the
     /// model's input and output allow.
     #[garde(custom(within_some(2..=MAX_CONTEXT)))]
     pub context: Option<usize>,
-    /// Tokens of the shortest answer: before, the end is not chosen; default 1.
+    /// Minimum answer length in tokens: the end is not chosen before it; default 1.
     #[garde(custom(within(1..=MAX_CONTEXT)))]
     pub min_tokens: usize,
-    /// Tokens of the longest answer, the end included; default: the model's output.
+    /// Maximum answer length in tokens, including the end; default: the model's output.
     #[garde(custom(within_some(1..=MAX_CONTEXT)))]
     pub max_tokens: Option<usize>,
-    /// The token that ends an answer, and is its last; default: what the model file says.
+    /// The last token of an answer, which ends it; default: from the model file.
     #[garde(custom(within_some(0..=MAX_ID)))]
     pub eos: Option<u32>,
 }
@@ -47,7 +47,7 @@ impl Default for LlmConfig {
 }
 
 impl LlmConfig {
-    /// How its keys go together.
+    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         if let Some(most) = self.max_tokens.filter(|most| *most < self.min_tokens) {
             out.add(

@@ -1,4 +1,4 @@
-//! From text to a checked configuration.
+//! Loads a configuration: from text to checked types.
 
 use std::{
     fs::File,
@@ -20,19 +20,19 @@ use super::{
     words::{describe, is_about_value},
 };
 
-/// Longest file read, in bytes.
+/// Maximum length of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Reads and checks a frontend's file, and that the files it names are there.
+/// Reads and checks a frontend's file, and checks that the files it names exist.
 ///
 /// # Errors
-/// [`ConfigError`], which names file, line and column.
+/// [`ConfigError`] names file, line and column.
 pub fn load_frontend(path: impl AsRef<Path>) -> Result<FrontendConfig, ConfigError> {
     load(path.as_ref())
 }
 
-/// The same of a file whose paths are relative to the folder `base`, and not to its own: one that
-/// was made from another.
+/// Like [`load_frontend`], with paths relative to the folder `base` instead of the file's own, for
+/// a file generated from another.
 ///
 /// # Errors
 /// As [`load_frontend`].
@@ -45,19 +45,19 @@ pub fn load_frontend_from(
     source.load()
 }
 
-/// Reads and checks an accelerator's file, and that the files it names are there.
+/// Reads and checks an accelerator's file, and checks that the files it names exist.
 ///
 /// # Errors
-/// [`ConfigError`], which names file, line and column.
+/// [`ConfigError`] names file, line and column.
 pub fn load_accelerator(path: impl AsRef<Path>) -> Result<AcceleratorConfig, ConfigError> {
     load(path.as_ref())
 }
 
-/// Checks a frontend's YAML. `origin` names the text in errors, `base` is the folder that its paths
-/// are relative to. No file is looked at.
+/// Checks a frontend's YAML. `origin` names the text in errors; paths are relative to the folder
+/// `base`. Reads no file.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`].
+/// [`ConfigError::Invalid`] lists all problems.
 pub fn parse_frontend(
     text: &str,
     origin: &str,
@@ -66,11 +66,11 @@ pub fn parse_frontend(
     Source::new(text, origin, base).parse()
 }
 
-/// Checks an accelerator's YAML. `origin` names the text in errors, `base` is the folder that its
-/// paths are relative to. No file is looked at.
+/// Checks an accelerator's YAML. `origin` names the text in errors; paths are relative to the
+/// folder `base`. Reads no file.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`].
+/// [`ConfigError::Invalid`] lists all problems.
 pub fn parse_accelerator(
     text: &str,
     origin: &str,
@@ -79,14 +79,13 @@ pub fn parse_accelerator(
     Source::new(text, origin, base).parse()
 }
 
-/// The keys of a file that have a value of their own, and their lines; and the file's text.
+/// Returns the keys of a file that have their own value, with their lines, and the file's text.
 pub(super) fn written_keys(path: &Path) -> Result<(Vec<(String, usize)>, String), ConfigError> {
     let source = Source::read(path)?;
     Ok((source.document.written(), source.text))
 }
 
-/// The tab that a text is no YAML for: it stands in front of a key, and what is above that line
-/// can be read.
+/// Returns the tab that makes a text invalid YAML: before a key, with valid text above that line.
 fn tab(text: &str) -> Option<Place> {
     if Document::new(text).is_read() {
         return None;
@@ -158,7 +157,7 @@ impl Source {
         Ok(config)
     }
 
-    /// Reads the file, then checks ranges and relations of what was read. Says all that is wrong at
+    /// Decodes the text, then checks ranges and relations of the values. Reports all problems at
     /// once.
     fn parse<C: Root>(&self) -> Result<C, ConfigError> {
         let mut out = Findings::new(&self.document);
@@ -180,10 +179,10 @@ impl Source {
         }
     }
 
-    /// Reads the keys of `nics` that the fabric of each entry adds. Which fabric that is depends on
-    /// the whole entry, in whichever order its keys stand.
+    /// Reads the keys of `nics` that belong to the fabric of each entry. The fabric follows from
+    /// the whole entry, in any order of its keys.
     fn read_fabrics(&self, nics: &mut [NicConfig], out: &mut Findings<'_>) -> Option<()> {
-        /// `nics`, as far as `T` has keys for it.
+        /// The keys of `nics` that `T` has.
         #[derive(Deserialize)]
         struct Entries<T> {
             nics: Vec<T>,
@@ -202,7 +201,7 @@ impl Source {
         Some(())
     }
 
-    /// The file as a `T`; `None` where it is none, which `out` then says.
+    /// Decodes the text to a `T`; on failure adds the problem to `out` and returns `None`.
     fn decode<T: DeserializeOwned>(&self, out: &mut Findings<'_>) -> Option<T> {
         let error = match serde_saphyr::from_str_with_options(&self.text, options()) {
             Ok(read) => return Some(read),

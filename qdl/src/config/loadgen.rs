@@ -1,4 +1,4 @@
-//! What LoadGen is given.
+//! LoadGen's settings.
 
 use std::{
     collections::BTreeMap,
@@ -13,9 +13,9 @@ use super::{rules::resolve, values::Scalar};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scenario {
-    /// One query of one sample after the other.
+    /// One query of one sample at a time.
     SingleStream,
-    /// One query of several samples after the other.
+    /// One query of several samples at a time.
     MultiStream,
     /// Queries of one sample at random times.
     Server,
@@ -23,13 +23,13 @@ pub enum Scenario {
     Offline,
 }
 
-/// What LoadGen is given.
+/// LoadGen's settings and files.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoadgenConfig {
-    /// Scenario; default none, then the command line must name one.
+    /// The scenario; default none, then the command line must name one.
     pub scenario: Option<Scenario>,
-    /// Name of the model in `user.conf`; default the name in `model`.
+    /// The model's name in `user.conf`; default the name in `model`.
     pub model: Option<String>,
     /// LoadGen's `user.conf`; default none.
     pub user_conf: Option<PathBuf>,
@@ -43,13 +43,13 @@ pub struct LoadgenConfig {
 }
 
 impl LoadgenConfig {
-    /// Folder for logs and histograms; default `results` in the working directory, which is not the
-    /// folder of the configuration.
+    /// Returns the folder for logs and histograms; default `results` in the working directory, not
+    /// in the configuration's folder.
     pub fn output_dir(&self) -> &Path {
         self.output_dir.as_deref().unwrap_or(Path::new("results"))
     }
 
-    /// Makes its paths the process's own.
+    /// Resolves the paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         let paths = [
             &mut self.user_conf,

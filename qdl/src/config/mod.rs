@@ -1,32 +1,31 @@
-//! A node's configuration: one YAML file, checked, as plain types.
+//! A node's configuration: reads and checks one YAML file, and returns it as plain types.
 //!
 //! ```text
-//!   text --serde-saphyr--> FrontendConfig / AcceleratorConfig --garde--> ranges of single values
-//!     |         |                                             --check--> how keys go together
-//!     |         wrong YAML, unknown key, wrong type               |
-//!     Document: which keys are written, and where                 |
-//!      \_________|________________________________________________|
-//!                v
-//!     ConfigError: file, line, column, the line with a caret, what would be right
+//! text --serde-saphyr--> FrontendConfig / AcceleratorConfig --garde--> ranges of single values
+//! |         |                                             --check--> how keys go together
+//! |         wrong YAML, unknown key, wrong type               |
+//! Document: which keys are written, and where                 |
+//! \_________|________________________________________________| v ConfigError: file, line, column,
+//! the line with a caret, what would be right
 //! ```
 //!
-//! Each mapping of the file is one struct, whose serde attributes name the defaults. Unknown keys
-//! are errors. Paths in a file are relative to that file's own folder and come out resolved.
+//! One struct represents each mapping of the file; its serde attributes name the defaults. Unknown
+//! keys are errors. Paths are relative to the file's own folder; loading resolves them.
 //!
 //! | file | purpose |
 //! | --- | --- |
 //! | [`FrontendConfig`], [`AcceleratorConfig`] | the two programs' files |
-//! | [`NicConfig`] | one NIC, and what its fabric adds ([`NicFabric`]) |
-//! | [`EngineConfig`] | engine and batcher, the same for an accelerator and for `--local` |
-//! | [`HttpConfig`] | the server that the engine `http` asks |
-//! | [`ConfigError`] | what is wrong, and where |
-//! | [`Written`] | which keys a file writes, and in which lines |
-//! | `moved` | keys and flags of earlier versions, each with what to use instead |
+//! | [`NicConfig`] | one NIC, with the keys of its fabric ([`NicFabric`]) |
+//! | [`EngineConfig`] | engine and batcher, of an accelerator and of `--local` |
+//! | [`HttpConfig`] | the server of the engine `http` |
+//! | [`ConfigError`] | problems with their places |
+//! | [`Written`] | the keys that a file sets, with their lines |
+//! | `moved` | keys and flags of earlier versions, with their replacements |
 //!
-//! A new key: a field with its default in the struct of its mapping, a line in
-//! `docs/configuration.md`, an entry in the tests of `run::settings`.
+//! A new key needs a field with its default in the struct of its mapping, a line in
+//! `docs/configuration.md`, and an entry in the tests of `run::settings`.
 
-/// Methods that give a key of milliseconds or seconds as a [`std::time::Duration`].
+/// Defines methods that return a key of milliseconds or seconds as a [`std::time::Duration`].
 macro_rules! durations {
     ($($name:ident $from:ident $key:ident;)*) => {$(
         #[doc = concat!("[`Self::", stringify!($key), "`].")]

@@ -1,8 +1,8 @@
-//! Keys and flags of earlier versions, each with what to use instead.
+//! Keys and flags of earlier versions, with their replacements.
 
 use std::ffi::OsString;
 
-/// What replaces the flight recorder.
+/// Replacement for the flight recorder.
 const LOGGED: &str = "-v logs each loss, re-dispatch and reset of a connection";
 
 const KEYS: &[(&str, &str)] = &[
@@ -30,7 +30,7 @@ fn instead(table: &[(&str, &'static str)], word: &str) -> Option<&'static str> {
     Some(instead)
 }
 
-/// What to use in place of an unknown key that an earlier version had.
+/// Returns the replacement for an unknown key that an earlier version had.
 pub(super) fn moved_key(key: &str) -> Option<&'static str> {
     instead(KEYS, key)
 }

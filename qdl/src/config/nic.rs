@@ -1,9 +1,9 @@
-//! One NIC of a node: how its NIC thread works and where it runs, and what its fabric adds.
+//! Configuration of one NIC: its NIC thread and the keys of its fabric.
 //!
-//! An entry of `nics` is one mapping, in which keys may stand in any order. The keys that every NIC
-//! has are [`NicConfig`]'s, those of its fabric [`TcpKeys`], [`IbKeys`] or [`OfiKeys`]. The fabric
-//! follows from the entry: `ofi` names a libfabric provider, `device` or `match` RDMA devices, and
-//! every other entry is a TCP NIC. `nic_keys.rs` reads the entry and refuses all other keys.
+//! An entry of `nics` is one mapping with keys in any order. [`NicConfig`] has the keys of every
+//! NIC, and [`TcpKeys`], [`IbKeys`] or [`OfiKeys`] those of its fabric. The entry determines the
+//! fabric: `ofi` names a libfabric provider, `device` or `match` RDMA devices, and any other entry
+//! is a TCP NIC. `nic_keys.rs` reads the entry and refuses all other keys.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -17,80 +17,80 @@ use super::{
 use fabric::os::Congestion;
 use fabric::wire::MAX_SLOTS;
 
-/// `post_from_issue_thread_up_to` by default: such a copy takes as long as some system calls.
+/// Default of `post_from_issue_thread_up_to`: copying it takes as long as a few system calls.
 const POST_UP_TO: usize = 16 << 10;
-/// Memory that `slots: auto` gives the slots of one connection, in bytes. Where a NIC has more
-/// connections to an accelerator than [`CONNECTIONS`], or queue pairs than [`QUEUE_PAIRS`], they
-/// share what those would have.
+/// Memory for the slots of one connection with `slots: auto`, in bytes. More than [`CONNECTIONS`]
+/// connections of a NIC to an accelerator, or more than [`QUEUE_PAIRS`] queue pairs, share the
+/// memory of that many.
 const AUTO_BYTES: usize = 64 << 20;
-/// Fewest slots that `slots: auto` chooses, as long as they take no more than the next.
+/// Minimum number of slots with `slots: auto`, within `AUTO_MOST_BYTES`.
 pub const MIN_AUTO_SLOTS: usize = 16;
-/// Memory that these few may take, in bytes, likewise: for larger samples there are fewer slots.
+/// Maximum memory of that minimum, in bytes, shared alike: larger samples get fewer slots.
 const AUTO_MOST_BYTES: usize = 1 << 30;
-/// Fewest slots where samples are so large: one lands while the other is computed.
+/// Minimum number of slots for large samples: one arrives while another is computed.
 const FEWEST_AUTO_SLOTS: usize = 2;
-/// Most slots that `slots: auto` chooses.
+/// Maximum number of slots with `slots: auto`.
 pub const MAX_AUTO_SLOTS: usize = 2048;
 
-/// Connections to each accelerator where `connections: auto` is not settled yet.
+/// Connections to each accelerator until `connections: auto` is resolved.
 pub const CONNECTIONS: usize = 2;
-/// Queue pairs to each accelerator, where nobody has said how many.
+/// Default number of queue pairs to each accelerator.
 const QUEUE_PAIRS: usize = 4;
-/// Most connections on one NIC to one accelerator.
+/// Maximum number of connections of one NIC to one accelerator.
 const MAX_CONNECTIONS: usize = 256;
-/// Longest spin in microseconds: one second.
+/// Maximum time of spinning in microseconds: one second.
 const MAX_SPIN_US: u64 = 1_000_000;
-/// Most NIC threads.
+/// Maximum number of NIC threads.
 pub(super) const MAX_THREADS: usize = 1024;
-/// Largest NUMA node number.
+/// Maximum NUMA node number.
 const MAX_NUMA: u32 = 1023;
-/// Deepest queue, in work requests.
+/// Maximum depth of a queue, in work requests.
 const MAX_DEPTH: u32 = 65_536;
-/// Most retries: 7 would mean "for ever".
+/// Maximum number of retries: 7 means no limit in the verbs.
 const MAX_RETRIES: u8 = 6;
 
-/// One NIC: the keys of every fabric, and those of its own.
+/// One NIC: the keys of every fabric, and those of its own fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Validate)]
 #[serde(default)]
 #[garde(allow_unvalidated)]
 pub struct NicConfig {
     /// Samples in flight on a connection, 1 to 8192; default `auto` ([`Self::resolve_slots`]). The
-    /// frontend's number counts.
+    /// frontend's value applies to both ends.
     #[garde(custom(auto_within(1..=MAX_SLOTS)))]
     pub slots: Auto<usize>,
     /// Payloads up to this many bytes are copied behind their header (TCP: 0 to 64 KiB, default
-    /// 512), or ride in the work request (`ib`, `ofi`: 0 to 1024, default 64); see
+    /// 512) or sent inline in the work request (`ib`, `ofi`: 0 to 1024, default 64); see
     /// [`Self::inline_bytes`].
     pub inline_bytes: Option<u32>,
-    /// How the NIC thread waits.
+    /// Waiting of the NIC thread.
     #[garde(dive)]
     pub completion: Completion,
-    /// NUMA node of NIC thread and memory; default `auto`, the NIC's own.
+    /// NUMA node of the NIC thread and its memory; default `auto`, the NIC's own node.
     #[garde(custom(auto_within(0..=MAX_NUMA)))]
     pub numa: Auto<u32>,
-    /// Cores the NIC thread is pinned to; default those of its node, where the machine has
-    /// several.
+    /// Cores that the NIC thread is pinned to; default the cores of its node on a machine with
+    /// several nodes.
     #[garde(custom(core_list))]
     pub cpus: Option<Vec<usize>>,
-    /// On an accelerator the GPU it is nearest to, whose engine its samples go to; default none:
+    /// Accelerator: the GPU nearest to the NIC, whose engine gets the NIC's samples; default none:
     /// any engine.
     #[garde(custom(within_some(0..=MAX_GPU as u32)))]
     pub gpu: Option<u32>,
-    /// On a frontend the GPUs of an accelerator that its connections lead to; default `own`.
+    /// Frontend: the GPUs of an accelerator that the connections lead to; default `own`.
     pub gpus: Gpus,
-    /// This entry stands for every NIC of this machine that is up and whose name fits, each as an
-    /// entry of its own with all other keys of this one: `*` is any part of a name, `?` any letter.
-    /// With `ofi` domains of its provider, else RDMA devices ([`crate::topology`] finds them).
+    /// The entry represents every NIC of this machine that is up and whose name matches; all share
+    /// its other keys. `*` matches any text, `?` any letter. With `ofi` it selects domains of the
+    /// provider, otherwise RDMA devices ([`crate::topology`] finds them).
     #[serde(rename = "match")]
     pub matching: Option<String>,
-    /// In which order they come, with `match`; default: as on the PCIe bus.
+    /// Order of the NICs found by `match`; default: their order on the PCIe bus.
     pub group_by: Option<GroupBy>,
-    /// What carries its connections.
+    /// Fabric of the NIC's connections.
     #[serde(skip)]
     pub fabric: NicFabric,
 }
 
-/// A NIC's fabric, with the keys that it alone has.
+/// A NIC's fabric, with the keys that only this fabric has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NicFabric {
     /// Sockets.
@@ -108,7 +108,7 @@ impl Default for NicFabric {
 }
 
 impl NicFabric {
-    /// `tcp`, `ib` or `ofi`.
+    /// Returns `tcp`, `ib` or `ofi`.
     pub fn as_str(&self) -> &'static str {
         match self {
             NicFabric::Tcp(_) => "tcp",
@@ -123,29 +123,29 @@ impl NicFabric {
 #[serde(default)]
 #[garde(allow_unvalidated)]
 pub struct TcpKeys {
-    /// On a frontend: the local address that data connections leave from.
+    /// Frontend: local address of the data connections.
     #[serde(deserialize_with = "ip_address")]
     pub address: Option<IpAddr>,
-    /// On an accelerator: the address and port that data connections arrive at; with port 0 the
-    /// system chooses one.
+    /// Accelerator: listening address and port of the data connections; with port 0 the system
+    /// chooses the port.
     #[serde(deserialize_with = "some_socket_address")]
     pub listen: Option<SocketAddr>,
     /// Connections to each accelerator, 1 to 256; default `auto`, one for each thread of this NIC
-    /// ([`crate::run::settle_connections`]). The frontend's number counts.
+    /// ([`crate::run::settle_connections`]). The frontend's value applies to both ends.
     #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
     pub connections: Auto<usize>,
-    /// Congestion control of the data connections that this end sends on; default `auto`, the
-    /// system's own, but CUBIC (or Reno) where that is BBR ([`Congestion`]).
-    /// `system`, or a name that `net.ipv4.tcp_available_congestion_control` lists.
+    /// Congestion control of the data connections on which this end sends. Default `auto`: the
+    /// system's own, but CUBIC (or Reno) instead of BBR ([`Congestion`]). Other values: `system`,
+    /// or a name that `net.ipv4.tcp_available_congestion_control` lists.
     #[serde(deserialize_with = "congestion")]
     pub congestion: Congestion,
-    /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves it to the
-    /// system, and so does a size that the system does not grant (`net.core.wmem_max`).
+    /// `SO_SNDBUF` in bytes, 4 KiB to 1 GiB; default 1 MiB. `None` (`system`) leaves the size to
+    /// the system, as does a size that the system does not grant (`net.core.wmem_max`).
     #[serde(deserialize_with = "system_or_number")]
     #[garde(custom(within_some(4096..=1 << 30)))]
     pub send_buffer_bytes: Option<usize>,
-    /// Largest burst that the issuing thread posts, in payload bytes; default (`auto`) 16384.
-    /// NIC threads post larger ones, with 0 all. A frontend's; the least of its NICs counts.
+    /// Frontend: maximum burst that the issuing thread posts, in payload bytes; default (`auto`)
+    /// 16384. NIC threads post larger bursts; with 0, all. The minimum over all NICs applies.
     pub post_from_issue_thread_up_to: Auto<usize>,
 }
 
@@ -163,9 +163,9 @@ impl Default for TcpKeys {
 }
 
 impl TcpKeys {
-    /// Where connections leave from or arrive at. The port is 0 on a frontend.
+    /// Returns the local or listening address. The port is 0 on a frontend.
     pub fn at(&self) -> SocketAddr {
-        // One of the two is there, or the file is refused.
+        // Validation requires one of the two keys.
         let ip = self.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         self.listen.unwrap_or(SocketAddr::new(ip, 0))
     }
@@ -180,17 +180,17 @@ pub struct OfiKeys {
     #[serde(rename = "ofi")]
     #[garde(custom(name_of(|c| "_-;".contains(c), NO_PROVIDER)))]
     pub provider: String,
-    /// What the provider calls the NIC (`fi_info`: domain), as in `rdmap0s6-rdm`. One of this and
-    /// `address` has to be there.
+    /// The NIC's name in the provider (`fi_info`: domain), as in `rdmap0s6-rdm`. This or `address`
+    /// is required.
     #[garde(inner(custom(name_of(|c| c.is_ascii_graphic(), NO_DOMAIN))))]
     pub domain: Option<String>,
     /// An address of the NIC.
     #[serde(deserialize_with = "ip_address")]
     pub address: Option<IpAddr>,
-    /// As [`TcpKeys::connections`].
+    /// Like [`TcpKeys::connections`].
     #[garde(custom(auto_within(1..=MAX_CONNECTIONS)))]
     pub connections: Auto<usize>,
-    /// As [`TcpKeys::post_from_issue_thread_up_to`].
+    /// Like [`TcpKeys::post_from_issue_thread_up_to`].
     pub post_from_issue_thread_up_to: Auto<usize>,
 }
 
@@ -204,51 +204,50 @@ pub struct IbKeys {
     /// Physical port, from 1; default 1.
     #[garde(custom(within(1..=254)))]
     pub port: u8,
-    /// Index into the port's GID table; default `auto`, a RoCE v2 or InfiniBand GID that fits the
-    /// peer's.
+    /// Index into the port's GID table; default `auto`, a RoCE v2 or InfiniBand GID that matches
+    /// the peer's.
     pub gid_index: Auto<u8>,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; default `auto`, the smaller of both ports'
     /// active MTUs.
     #[garde(custom(path_mtu))]
     pub mtu: Auto<u32>,
-    /// Queue pairs to each accelerator, 1 to 256; default 4. The frontend's number counts.
+    /// Queue pairs to each accelerator, 1 to 256; default 4. The frontend's value applies to both.
     #[garde(custom(within(1..=MAX_CONNECTIONS)))]
     pub queue_pairs: usize,
-    /// One write in this many is signaled, 1 to 32,768; default 64. Never more than half the send
-    /// queue.
+    /// One write in this many is signaled, 1 to 32,768; default 64. At most half the send queue.
     #[garde(custom(within(1..=MAX_DEPTH / 2)))]
     pub signal_every: u32,
     /// Depth of the send queue in work requests, 2 to 65,536; default `auto`, from the slots.
     #[garde(custom(auto_within(2..=MAX_DEPTH)))]
     pub send_depth: Auto<u32>,
-    /// Depth of the receive queue in work requests, 1 to 65,536; default `auto`, the slots and one
-    /// batch more.
+    /// Depth of the receive queue in work requests, 1 to 65,536; default `auto`, the slots plus one
+    /// batch.
     #[garde(custom(auto_within(1..=MAX_DEPTH)))]
     pub receive_depth: Auto<u32>,
-    /// On an accelerator: slots lie in the memory of [`NicConfig::gpu`], where the NIC writes them
-    /// (GPUDirect); default false. Where what it writes is not seen there, they lie in the host's
-    /// memory, and a warning says why.
+    /// Accelerator: slots are in the memory of [`NicConfig::gpu`], where the NIC writes them
+    /// (GPUDirect); default false. If the GPU cannot see the NIC's writes, the slots are in host
+    /// memory, and a warning names the reason.
     pub gpudirect: bool,
-    /// Marks the last write of a burst solicited, so that a sleeping peer wakes once; default true.
+    /// Marks a burst's last write solicited, so that a sleeping peer wakes once; default true.
     pub solicited: bool,
     /// Split writes for adaptive routing.
     pub adaptive_routing: AdaptiveRouting,
     /// InfiniBand service level, 0 to 15; default 0.
     #[garde(custom(within(0..=15)))]
     pub service_level: u8,
-    /// Traffic class of the GRH, which is the IP header's DSCP and ECN on RoCE; default 0.
+    /// Traffic class of the GRH; on RoCE it is the IP header's DSCP and ECN. Default 0.
     pub traffic_class: u8,
-    /// Local ACK timeout, 1 to 31: 4.096 us x 2^timeout; default 14, 67 ms, which with 6 retries
-    /// nominally gives up after half a second. (0, which means "for ever", is refused.)
+    /// Local ACK timeout, 1 to 31: 4.096 us x 2^timeout. Default 14, 67 ms, which with 6 retries
+    /// nominally gives up after half a second. 0 means no limit and is refused.
     #[garde(custom(within(1..=31)))]
     pub timeout: u8,
     /// Retries after a timeout, 0 to 6; default 6.
     #[garde(custom(within(0..=MAX_RETRIES)))]
     pub retry_count: u8,
-    /// Retries after "receiver not ready", 0 to 6; default 6. (7, "for ever", is refused.)
+    /// Retries after "receiver not ready", 0 to 6; default 6. 7 means no limit and is refused.
     #[garde(custom(within(0..=MAX_RETRIES)))]
     pub rnr_retry: u8,
-    /// What this side asks a sender to wait before such a retry, as the verbs encode it, 1 to 31;
+    /// Time that a sender must wait before such a retry, in the encoding of the verbs, 1 to 31;
     /// default 12, 0.64 ms.
     #[garde(custom(within(1..=31)))]
     pub min_rnr_timer: u8,
@@ -279,7 +278,7 @@ impl Default for IbKeys {
 }
 
 impl From<NicFabric> for NicConfig {
-    /// A NIC of this fabric, with every default.
+    /// Creates a NIC of this fabric with all defaults.
     fn from(fabric: NicFabric) -> Self {
         NicConfig {
             fabric,
@@ -289,7 +288,7 @@ impl From<NicFabric> for NicConfig {
 }
 
 impl NicConfig {
-    /// An accelerator's TCP NIC at this address, with every default.
+    /// Creates an accelerator's TCP NIC at this address with all defaults.
     pub fn tcp(listen: SocketAddr) -> Self {
         let listen = Some(listen);
         NicFabric::Tcp(TcpKeys {
@@ -299,7 +298,7 @@ impl NicConfig {
         .into()
     }
 
-    /// Port 1 of this device, with every default.
+    /// Creates the NIC of this device's port 1 with all defaults.
     pub fn ib(device: impl Into<String>) -> Self {
         let device = device.into();
         NicFabric::Ib(IbKeys {
@@ -309,7 +308,7 @@ impl NicConfig {
         .into()
     }
 
-    /// The domain of a libfabric provider, with every default.
+    /// Creates the NIC of a libfabric provider's domain with all defaults.
     pub fn ofi_domain(provider: impl Into<String>, domain: impl Into<String>) -> Self {
         NicFabric::Ofi(OfiKeys {
             provider: provider.into(),
@@ -319,7 +318,7 @@ impl NicConfig {
         .into()
     }
 
-    /// Address or device, for messages.
+    /// Returns the address or device, for messages.
     pub fn label(&self) -> String {
         match &self.fabric {
             NicFabric::Tcp(tcp) => match tcp.listen {
@@ -335,7 +334,7 @@ impl NicConfig {
         }
     }
 
-    /// The keys of an RDMA device.
+    /// Returns the keys of an RDMA device; `None` for another fabric.
     pub fn as_ib(&self) -> Option<&IbKeys> {
         match &self.fabric {
             NicFabric::Ib(ib) => Some(ib),
@@ -343,7 +342,7 @@ impl NicConfig {
         }
     }
 
-    /// The keys of a NIC of a libfabric provider.
+    /// Returns the keys of a libfabric NIC; `None` for another fabric.
     pub fn as_ofi(&self) -> Option<&OfiKeys> {
         match &self.fabric {
             NicFabric::Ofi(ofi) => Some(ofi),
@@ -351,12 +350,12 @@ impl NicConfig {
         }
     }
 
-    /// True of an RDMA device.
+    /// Returns whether the NIC is an RDMA device.
     pub fn is_ib(&self) -> bool {
         self.as_ib().is_some()
     }
 
-    /// Bytes of the largest burst that the issuing thread posts.
+    /// Returns the maximum burst that the issuing thread posts, in payload bytes.
     pub fn post_up_to(&self) -> usize {
         let set = match &self.fabric {
             NicFabric::Tcp(tcp) => tcp.post_from_issue_thread_up_to,
@@ -366,7 +365,7 @@ impl NicConfig {
         set.fixed().unwrap_or(POST_UP_TO)
     }
 
-    /// Connections or queue pairs to each accelerator.
+    /// Returns the number of connections or queue pairs to each accelerator.
     pub fn connections(&self) -> usize {
         match &self.fabric {
             NicFabric::Tcp(tcp) => tcp.connections.fixed().unwrap_or(CONNECTIONS),
@@ -375,7 +374,7 @@ impl NicConfig {
         }
     }
 
-    /// The key `connections`; `None` for a fabric that has none.
+    /// Returns the key `connections`; `None` for a fabric without it.
     pub fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {
         match &mut self.fabric {
             NicFabric::Tcp(tcp) => Some(&mut tcp.connections),
@@ -384,7 +383,7 @@ impl NicConfig {
         }
     }
 
-    /// Payloads up to this many bytes go with their header or work request.
+    /// Returns the maximum payload sent with its header or inline in the work request, in bytes.
     pub fn inline_bytes(&self) -> u32 {
         self.inline_bytes.unwrap_or(match self.fabric {
             NicFabric::Tcp(_) => 512,
@@ -392,10 +391,10 @@ impl NicConfig {
         })
     }
 
-    /// Slots of a connection, for slots of `stride` bytes, the larger of request and response: the
-    /// configured number, or as many as 64 MiB hold, at least 16 and at most 2048; where 16 would
-    /// take more than 1 GiB, as many as that holds, and at least 2. More connections than 2, or
-    /// queue pairs than 4, share the memory of so many.
+    /// Returns the slots of a connection, for slots of `stride` bytes, the larger of request and
+    /// response: the configured number, or as many as fit in 64 MiB, from 16 to 2048. If 16 exceed
+    /// 1 GiB, as many as fit in it, at least 2. More than 2 connections, or more than 4 queue
+    /// pairs, share the memory of that many.
     pub fn resolve_slots(&self, stride: usize) -> usize {
         match self.slots {
             Auto::Fixed(slots) => slots,
@@ -415,50 +414,50 @@ impl NicConfig {
     }
 }
 
-/// Which GPUs of an accelerator the connections of a frontend's NIC lead to.
+/// The accelerator's GPUs that the connections of a frontend's NIC lead to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gpus {
-    /// The one that the NIC at the other end is nearest to.
+    /// The GPU nearest to the NIC at the accelerator's end.
     #[default]
     Own,
-    /// One after the other, beginning with that one: a GPU is reached even when its own NIC is
-    /// lost, across the accelerator's interior. As many connections as GPUs, at least.
+    /// All GPUs in turn, from that one on: if a GPU's own NIC is lost, samples reach it across the
+    /// accelerator's interior. Needs at least as many connections as GPUs.
     All,
 }
 
-/// The order of the NICs that one entry stands for.
+/// Order of the NICs that one entry represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupBy {
-    /// Those nearest to the first GPU, then those nearest to the second, and so on; on an
+    /// The NICs nearest to the first GPU, then those nearest to the second, and so on; on an
     /// accelerator each feeds its GPU. Without GPUs, by NUMA node.
     Gpu,
 }
 
-/// Split writes: a payload above the threshold goes as a plain RDMA WRITE, which may be delivered
-/// out of order, followed by a WRITE_WITH_IMM, which may not.
+/// Split writes: a payload above the threshold is a plain RDMA WRITE, which may arrive out of
+/// order, followed by a WRITE_WITH_IMM, which may not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdaptiveRouting {
-    /// Payloads of more bytes than this are split; default `None` (`never`).
+    /// Payloads above this many bytes are split; default `None` (`never`).
     #[serde(deserialize_with = "never_or_number")]
     pub split_above: Option<u32>,
 }
 
-/// How a NIC thread waits for completions.
+/// Waiting of a NIC thread for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 #[garde(allow_unvalidated)]
 pub struct Completion {
-    /// Spin, sleep, or first the one and then the other; default `adaptive`.
+    /// Spins, sleeps, or first spins and then sleeps; default `adaptive`.
     pub mode: CompletionMode,
-    /// Microseconds that `adaptive` spins without work before it sleeps, 0 to 1,000,000;
-    /// default 50.
+    /// Microseconds that `adaptive` spins without work before it sleeps, 0 to 1,000,000; default
+    /// 50.
     #[garde(custom(within(0..=MAX_SPIN_US)))]
     pub spin_us: u64,
-    /// Microseconds of spinning after which the thread lets others run between looks, 0 to
-    /// 1,000,000; default 2. `None` (`never`) is for a thread that has a core to itself.
+    /// Microseconds of spinning after which the thread yields its core between polls, 0 to
+    /// 1,000,000; default 2. `None` (`never`) suits a thread with its own core.
     #[garde(custom(within_some(0..=MAX_SPIN_US)))]
     #[serde(deserialize_with = "never_or_number")]
     pub yield_after_us: Option<u64>,
@@ -474,19 +473,19 @@ impl Default for Completion {
     }
 }
 
-/// Kinds of waiting.
+/// Kinds of waiting for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionMode {
-    /// Never sleep: one core is spent on it.
+    /// Spins and never sleeps: occupies one core.
     Poll,
-    /// Sleep whenever there is nothing to do.
+    /// Sleeps whenever there is no work.
     Event,
-    /// Spin for a while, then sleep.
+    /// Spins for a while, then sleeps.
     Adaptive,
 }
 
-/// A word, or the name of one.
+/// Decodes `auto`, `system` or the name of a congestion control.
 fn congestion<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Congestion, D::Error> {
     let name = String::deserialize(deserializer)?;
     name.parse().map_err(|what: String| {
@@ -497,8 +496,8 @@ fn congestion<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Congestion, 
     })
 }
 
-/// Rule: a name of 1 to 63 letters, digits and characters that `also` takes. The two texts say what
-/// another value is not, and what would be right.
+/// Rule: a name of 1 to 63 letters, digits and characters that `also` accepts. The two texts are
+/// the error and the remedy.
 pub(super) fn name_of(
     also: fn(char) -> bool,
     [wrong, right]: [&'static str; 2],

@@ -1,7 +1,7 @@
-//! Which keys an entry of `nics` may have, and how they go together.
+//! Checks which keys an entry of `nics` may have, and their relations.
 //!
-//! The types say which keys there are: those of [`NicConfig`], and those of the entry's fabric.
-//! Every other key is refused.
+//! The types determine the keys: those of [`NicConfig`], and those of the entry's fabric. Every
+//! other key is refused.
 
 use garde::Validate;
 
@@ -12,7 +12,7 @@ use super::{
     words::keys_here,
 };
 
-/// Keys that a frontend says for both ends.
+/// Keys whose value the frontend sets for both ends.
 const FRONTEND_KEYS: &[&str] = &[
     "slots",
     "connections",
@@ -20,7 +20,7 @@ const FRONTEND_KEYS: &[&str] = &[
     "gpus",
 ];
 
-/// The fabric of entry `i` of `nics`: `tcp`, `ib` or `ofi`.
+/// Returns the fabric of entry `i` of `nics`: `tcp`, `ib` or `ofi`.
 pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
     let has = |key: &str| document.has(&format!("nics[{i}].{key}"));
     match (has("ofi"), has("device") || has("match")) {
@@ -30,8 +30,7 @@ pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
     }
 }
 
-/// Refuses keys of entry `i` that a NIC of its fabric does not have, or that do nothing on this
-/// side.
+/// Refuses keys of entry `i` that its fabric does not have or that have no effect on this side.
 pub(super) fn check_keys(i: usize, side: Side, out: &mut Findings<'_>) {
     let fabrics = [
         ("tcp", keys_of::<TcpKeys>()),
@@ -68,7 +67,7 @@ pub(super) fn check_keys(i: usize, side: Side, out: &mut Findings<'_>) {
     }
 }
 
-/// Why a key that a NIC has does nothing on this side.
+/// Returns why a key has no effect on this side; `None` if it has.
 fn useless(key: &str, side: Side, fabric: &str) -> Option<&'static str> {
     match side {
         Side::Accelerator if FRONTEND_KEYS.contains(&key) => {
@@ -97,7 +96,7 @@ pub(super) fn check_nics(nics: &[NicConfig], side: Side, out: &mut Findings<'_>)
 }
 
 impl NicConfig {
-    /// Checks the entry found at `path`.
+    /// Checks the entry at `path`.
     fn check(&self, side: Side, path: &str, out: &mut Findings<'_>) {
         self.check_group(path, out);
         let (ranges, most_inline) = match &self.fabric {
@@ -119,7 +118,7 @@ impl NicConfig {
         out.rule(&format!("{path}.inline_bytes"), &self.inline_bytes, inline);
     }
 
-    /// Keys that name one NIC, or are for one alone, do not go with those that name several.
+    /// Checks that keys for a single NIC do not appear with keys that select several.
     fn check_group(&self, path: &str, out: &mut Findings<'_>) {
         let Some(pattern) = &self.matching else {
             if self.group_by.is_some() {

@@ -1,4 +1,4 @@
-//! A whole configuration file.
+//! Common trait of the two configuration files.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ use super::{
     rules::{Findings, Side},
 };
 
-/// What a whole file becomes.
+/// The type of a whole configuration file.
 pub(super) trait Root: DeserializeOwned + Validate<Context = ()> {
-    /// Whose file it is.
+    /// Kind of node that the file configures.
     const SIDE: Side;
 
-    /// Makes paths that are relative to the folder `base` the process's own.
+    /// Resolves the paths relative to the folder `base`.
     fn resolve(&mut self, base: &Path);
 
-    /// What garde's ranges do not say: how keys go together.
+    /// Checks the relations between keys, beyond garde's ranges.
     fn check(&self, out: &mut Findings<'_>);
 
-    /// The entries of `nics`.
+    /// Returns the entries of `nics`.
     fn nics(&mut self) -> &mut [NicConfig];
 
-    /// The files it names that must be there at the start, with the keys that name them.
+    /// Returns the named files that must exist at the start, with their keys.
     fn files(&self) -> Vec<(&'static str, &Path)>;
 }

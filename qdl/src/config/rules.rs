@@ -1,5 +1,4 @@
-//! Rules shared by several types: ranges as garde rules, and a list of problems found by other
-//! means.
+//! Rules that several types share: ranges as garde rules, and the list of problems.
 
 use std::{
     fmt::Display,
@@ -13,7 +12,7 @@ use super::{
 };
 use crate::model::TensorSpec;
 
-/// Whose file it is.
+/// Kind of node that a file configures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Frontend,
@@ -21,7 +20,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// In words.
+    /// Returns the node's name in messages.
     pub(super) fn whose(self) -> &'static str {
         match self {
             Side::Frontend => "a frontend",
@@ -30,26 +29,26 @@ impl Side {
     }
 }
 
-/// A path of a file in the folder `base`.
+/// Makes a relative path relative to the folder `base`.
 pub(super) fn resolve(base: &Path, path: &mut PathBuf) {
     if path.is_relative() && !base.as_os_str().is_empty() {
         *path = base.join(&*path);
     }
 }
 
-/// What is wrong with a file, all of it, each with its place.
+/// All problems of a file, with their places.
 pub(super) struct Findings<'a> {
-    /// The file's keys.
+    /// The document of the file.
     pub(super) document: &'a Document,
     list: Vec<Finding>,
 }
 
-/// One of them.
+/// One problem.
 pub(super) struct Finding {
     pub(super) place: Option<Place>,
-    /// What is wrong.
+    /// Description of the error.
     pub(super) what: String,
-    /// What would be right.
+    /// The remedy.
     pub(super) help: Option<String>,
 }
 
@@ -61,17 +60,17 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// All of them; the list is empty again.
+    /// Returns all problems and leaves the list empty.
     pub(super) fn take(&mut self) -> Vec<Finding> {
         std::mem::take(&mut self.list)
     }
 
-    /// Adds one at a place.
+    /// Adds a problem at a place.
     pub(super) fn at(&mut self, place: Option<Place>, what: String, help: Option<String>) {
         self.list.push(Finding { place, what, help });
     }
 
-    /// Adds one about the key at `path`, as in `nics[0].slots`.
+    /// Adds a problem of the key at `path`, as in `nics[0].slots`.
     pub(super) fn add(
         &mut self,
         path: impl AsRef<str>,
@@ -82,7 +81,7 @@ impl<'a> Findings<'a> {
         self.at(place, what.into(), Some(help.into()));
     }
 
-    /// Adds what a rule finds wrong with a value, where it does.
+    /// Adds the error of a rule for a value, if the value violates it.
     pub(super) fn rule<T: ?Sized>(
         &mut self,
         path: &str,
@@ -94,7 +93,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Adds what garde finds wrong with the values at paths that begin with `prefix`.
+    /// Adds garde's errors for the values at paths that begin with `prefix`.
     pub(super) fn ranges(&mut self, prefix: &str, found: Result<(), garde::Report>) {
         if let Err(report) = found {
             for (path, error) in report.iter() {
@@ -113,7 +112,7 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// Rule: the number lies in `range`.
+/// Rule: the number is in `range`.
 pub(super) fn within<T>(range: RangeInclusive<T>) -> impl FnOnce(&T, &()) -> garde::Result
 where
     T: PartialOrd + Display,
@@ -121,7 +120,7 @@ where
     move |value, ()| check(value, &range)
 }
 
-/// Rule: the number, where there is one, lies in `range`.
+/// Rule: the number, if there is one, is in `range`.
 pub(super) fn within_some<T>(
     range: RangeInclusive<T>,
 ) -> impl FnOnce(&Option<T>, &()) -> garde::Result
@@ -153,10 +152,10 @@ fn check<T: PartialOrd + Display>(value: &T, range: &RangeInclusive<T>) -> garde
     }
 }
 
-/// Longest name of a node or model.
+/// Maximum length of the name of a node or model.
 const MAX_NAME: usize = 64;
 
-/// Rule: a name that is safe in file names, in logs and in LoadGen's reports.
+/// Rule: a name that is safe in file names, logs and LoadGen's reports.
 pub(super) fn name<S: AsRef<str> + ?Sized>(value: &S, (): &()) -> garde::Result {
     let value = value.as_ref();
     let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -169,7 +168,7 @@ pub(super) fn name<S: AsRef<str> + ?Sized>(value: &S, (): &()) -> garde::Result 
     }
 }
 
-/// Most cores a thread can be bound to: the size of the kernel's `cpu_set_t`.
+/// Maximum number of cores that a thread can be bound to: the size of the kernel's `cpu_set_t`.
 const MAX_CPUS: usize = 1024;
 
 /// Rule: a list of distinct core numbers.
@@ -187,14 +186,14 @@ pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
     }
 }
 
-/// Longest time in milliseconds: one hour.
+/// Maximum time in milliseconds: one hour.
 pub(super) const MAX_MS: u64 = 3_600_000;
-/// Largest index of a GPU.
+/// Maximum index of a GPU.
 pub(super) const MAX_GPU: usize = 1023;
-/// Largest sample or response, in bytes: 1 GiB.
+/// Maximum sample or response, in bytes: 1 GiB.
 pub(super) const MAX_SAMPLE_BYTES: usize = 1 << 30;
 
-/// Checks the tensors of a model found at `path`.
+/// Checks the tensors of the model at `path`.
 pub(super) fn check_model(
     path: &str,
     model: &str,
@@ -235,7 +234,7 @@ pub(super) fn check_model(
     check_outputs(path, output, others, out);
 }
 
-/// The output of a model, and the others that are packed behind it.
+/// Checks the output of a model and the outputs that follow it in a response.
 fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &mut Findings<'_>) {
     let mut total = check_tensor(&format!("{path}.output"), output, out).unwrap_or(0);
     let mut names = vec![&output.name];
@@ -269,7 +268,7 @@ fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &m
     }
 }
 
-/// Bytes of a tensor, where they can be.
+/// Checks a tensor and returns its bytes, if the tensor is valid.
 fn check_tensor(path: &str, tensor: &TensorSpec, out: &mut Findings<'_>) -> Option<usize> {
     if tensor.name.is_empty() {
         out.add(

@@ -1,26 +1,26 @@
-//! A pretended language model: how long its answers are, and how long they take.
+//! Configuration of the simulated language model: length and timing of its answers.
 
 use garde::Validate;
 use serde::Deserialize;
 
 use super::rules::{Findings, within, within_some};
 
-/// Most sequences at once.
+/// Maximum number of concurrent sequences.
 const MAX_SEQUENCES: usize = 65_536;
-/// Longest pretended time, in microseconds: one minute.
+/// Maximum simulated time, in microseconds: one minute.
 const MAX_US: u64 = 60_000_000;
-/// Longest answer, in tokens.
+/// Maximum answer, in tokens.
 const MAX_TOKENS: usize = 1 << 24;
-/// Largest vocabulary: ids are `i32`.
+/// Maximum vocabulary: ids are `i32`.
 const MAX_VOCAB: i32 = i32::MAX;
 
-/// What the engine `tokens` does, and how long it takes. A step of it brings each of its sequences
-/// a token, and takes `step_us`, `beside_us` for each sequence but one, and `prefill_us` for each
-/// token of the prompts that joined. Where all three are 0, it answers as fast as it can.
+/// Behaviour and timing of the engine `tokens`. Each step produces one token per sequence. It takes
+/// `step_us`, plus `beside_us` for each sequence after the first, plus `prefill_us` for each prompt
+/// token of new sequences. With all three at 0 the engine answers as fast as it can.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokensConfig {
-    /// Most sequences at once, 1 to 65,536; default 64. More wait for a place.
+    /// Maximum number of concurrent sequences, 1 to 65,536; default 64. Further sequences wait.
     #[garde(custom(within(1..=MAX_SEQUENCES)))]
     pub sequences: usize,
     /// Microseconds for each token of a prompt; default 0.
@@ -32,17 +32,17 @@ pub struct TokensConfig {
     /// Microseconds that each further sequence adds to a step; default 0.
     #[garde(custom(within(0..=MAX_US)))]
     pub beside_us: u64,
-    /// Tokens of the shortest answer, its EOS included; default 2, the least that LoadGen takes.
+    /// Minimum answer length in tokens, including EOS; default 2, the minimum that LoadGen accepts.
     #[garde(custom(within(1..=MAX_TOKENS)))]
     pub min_tokens: usize,
-    /// Tokens of the longest; default what the model's output holds. Which of the lengths between
-    /// them an answer has is a function of its prompt.
+    /// Maximum answer length in tokens; default the length of the model's output. The prompt
+    /// determines each answer's length between minimum and maximum.
     #[garde(custom(within_some(1..=MAX_TOKENS)))]
     pub max_tokens: Option<usize>,
-    /// Tokens are 0 to below this; default 32,000.
+    /// Upper bound of token ids, exclusive; default 32,000.
     #[garde(custom(within(2..=MAX_VOCAB)))]
     pub vocab: i32,
-    /// The last token of every answer, and no other; default 2.
+    /// Id of every answer's last token, and of no other token; default 2.
     #[garde(custom(within(0..=MAX_VOCAB)))]
     pub eos: i32,
 }
@@ -63,7 +63,7 @@ impl Default for TokensConfig {
 }
 
 impl TokensConfig {
-    /// How its keys go together.
+    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         if self.max_tokens.is_some_and(|most| most < self.min_tokens) {
             out.add(

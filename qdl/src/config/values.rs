@@ -1,5 +1,4 @@
-//! Values that YAML writes more loosely than Rust does: "a number or the word `auto`", addresses,
-//! scalars of any type.
+//! Values with several forms in YAML: a number or the word `auto`, addresses, scalars of any type.
 
 use std::{
     fmt,
@@ -10,23 +9,22 @@ use std::{
 
 use serde::{Deserialize, Deserializer, de};
 
-/// Stands between what is wrong and what would be right in the message of a rule or of a type;
-/// `Findings::garde` and `describe` take the two apart.
-/// A character that no key has, and that the parser does not escape.
+/// Separates the error from the remedy in the message of a rule or type; `Findings::garde` and
+/// `describe` split the message. No key contains this character, and the parser does not escape it.
 pub(super) const HELP: &str = "\u{2016}";
 
-/// A number, or the word `auto`, which leaves the choice to the program.
+/// A number, or `auto`, which leaves the choice to the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auto<T> {
-    /// `auto`: chosen at start.
+    /// `auto`: the program chooses at the start.
     #[default]
     Auto,
-    /// This value.
+    /// The number.
     Fixed(T),
 }
 
 impl<T: Copy> Auto<T> {
-    /// The value, where one was given.
+    /// Returns the value, if the file sets one.
     pub fn fixed(self) -> Option<T> {
         match self {
             Auto::Auto => None,
@@ -53,28 +51,28 @@ impl<'de, T: TryFrom<u64>> Deserialize<'de> for Auto<T> {
     }
 }
 
-/// A key that is `never` or a number, not negative.
+/// Decodes `never` or a non-negative number.
 pub(super) fn never_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     word_or_number(deserializer, "never")
 }
 
-/// A key that is `system` or a number, not negative.
+/// Decodes `system` or a non-negative number.
 pub(super) fn system_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     word_or_number(deserializer, "system")
 }
 
-/// A key that is an IP address.
+/// Decodes an IP address.
 pub(super) fn ip_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<IpAddr>, D::Error> {
     parsed(deserializer, "an IP address", "address: 127.0.0.1").map(Some)
 }
 
-/// A key that is an IP address with a port.
+/// Decodes an IP address with a port.
 pub(super) fn socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<SocketAddr, D::Error> {
@@ -85,7 +83,7 @@ pub(super) fn socket_address<'de, D: Deserializer<'de>>(
     )
 }
 
-/// As [`socket_address`], for a key that may be left out.
+/// Like [`socket_address`], for an optional key.
 pub(super) fn some_socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
@@ -104,7 +102,7 @@ fn parsed<'de, T: FromStr, D: Deserializer<'de>>(
     })
 }
 
-/// A number, or `None` for the one word that may stand in its place.
+/// Decodes a number, or `word` as `None`.
 fn word_or_number<'de, T, D>(deserializer: D, word: &'static str) -> Result<Option<T>, D::Error>
 where
     T: TryFrom<u64>,
@@ -150,16 +148,16 @@ where
     })
 }
 
-/// One value of a setting that is handed on to LoadGen.
+/// Value of a setting that is passed on to LoadGen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scalar {
     /// `true` or `false`.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
     /// Any other number.
     Float(f64),
-    /// Anything else.
+    /// Any other text.
     Text(String),
 }
 

@@ -1,21 +1,21 @@
-//! What connections do before LoadGen's clock.
+//! Warm-up of connections before LoadGen's clock starts.
 
 use garde::Validate;
 use serde::Deserialize;
 
 use super::rules::{MAX_MS, within};
 
-/// How connections are warmed up, once LoadGen has loaded its samples and before it issues the
+/// Settings of the warm-up, which runs after LoadGen loads its samples and before it issues the
 /// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
 #[serde(deny_unknown_fields, default)]
 pub struct WarmUpConfig {
-    /// What may be left out is left out after so long: everything but one sample over every
+    /// Time budget in milliseconds. After it the warm-up sends only the mandatory sample over each
     /// connection. 0: connections begin the run cold. Default 1000.
     #[garde(custom(within(0..=MAX_MS)))]
     pub budget_ms: u64,
-    /// A connection that leaves its sample unanswered for so long, while no other has an answer
-    /// either, ends the run; default 10,000.
+    /// Deadline in milliseconds of a connection's sample: without an answer on any connection for
+    /// this long, the run ends; default 10,000.
     #[garde(custom(within(1..=MAX_MS)))]
     pub deadline_ms: u64,
 }
@@ -30,7 +30,7 @@ impl Default for WarmUpConfig {
 }
 
 impl WarmUpConfig {
-    /// Are connections warmed up at all?
+    /// Returns whether connections are warmed up.
     pub fn is_on(&self) -> bool {
         self.budget_ms > 0
     }

@@ -1,10 +1,10 @@
-//! The parser's errors in this project's words: what is wrong, and what would be right.
+//! The parser's errors in this project's words: what is wrong, and the remedy.
 
 use serde_saphyr::Error as YamlError;
 
 use super::{moved::moved_key, values::HELP};
 
-/// What is wrong and what would be right, where it is an everyday mistake.
+/// Returns the error, and the remedy for a common mistake.
 pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
     match error {
         YamlError::SerdeUnknownField {
@@ -66,7 +66,7 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
             Some("working examples are in configs/".to_owned()),
         ),
         other => {
-            // The parser's own words, without the place, which stands in front already.
+            // The parser's text without the place, which precedes it already.
             let text = other.to_string();
             let line = text.lines().next().unwrap_or_default();
             let what = line.split_once(" at line ").map_or(line, |(what, _)| what);
@@ -78,7 +78,7 @@ pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
     }
 }
 
-/// True where the parser names the place of a key and means its value.
+/// Returns whether the parser reports the place of a key but means its value.
 pub(super) fn is_about_value(error: &YamlError) -> bool {
     matches!(
         error,
@@ -88,7 +88,7 @@ pub(super) fn is_about_value(error: &YamlError) -> bool {
     )
 }
 
-/// The parser's names of types in words.
+/// Returns the description of the parser's type name.
 fn must_be(ty: &str) -> String {
     let words = match ty {
         "u8" => "a whole number from 0 to 255",
@@ -103,7 +103,7 @@ fn must_be(ty: &str) -> String {
     format!("it must be {words}")
 }
 
-/// What to write in place of an unknown key.
+/// Returns the replacement or the known keys for an unknown key.
 pub(super) fn keys_here(key: &str, known: &[&str]) -> String {
     match moved_key(key) {
         Some(instead) => format!("it is gone: {instead}"),
@@ -111,7 +111,7 @@ pub(super) fn keys_here(key: &str, known: &[&str]) -> String {
     }
 }
 
-/// "it must be a, b or c", and which of them was probably meant.
+/// Returns "it must be a, b or c", with the most similar word.
 fn one_of(lead: &str, found: &str, allowed: &[&str]) -> String {
     let list = allowed.join(", ");
     match nearest(found, allowed) {
@@ -120,7 +120,7 @@ fn one_of(lead: &str, found: &str, allowed: &[&str]) -> String {
     }
 }
 
-/// The word that was probably meant: a third of the letters may be wrong.
+/// Returns the most similar word, if at most a third of the letters differ.
 pub fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
     let limit = found.chars().count().max(3) / 3;
     let near = allowed.iter().map(|word| (distance(found, word), *word));
@@ -128,7 +128,7 @@ pub fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
     (wrong <= limit).then_some(word)
 }
 
-/// Letters to insert, remove or replace to make one word of the other.
+/// Returns the number of letters to insert, remove or replace to turn one word into the other.
 fn distance(a: &str, b: &str) -> usize {
     const LONGEST: usize = 64;
     let a: Vec<char> = a.chars().take(LONGEST).collect();

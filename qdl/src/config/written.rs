@@ -1,4 +1,4 @@
-//! Which keys a file writes, and where: who reports a value says where it came from.
+//! The keys that a file sets, with their lines, for reports of a value's source.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -8,26 +8,26 @@ use super::{
     load::written_keys,
 };
 
-/// The keys of one file that have a value of their own, as in `nics[0].slots`, and their lines.
+/// The keys of one file that have their own value, as in `nics[0].slots`, with their lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     name: String,
-    /// The file as it was named, and its text.
+    /// Path of the file as the user named it.
     origin: String,
     text: String,
     lines: BTreeMap<String, usize>,
-    /// The entry of the file that each of `nics` came from, where some stand for several.
+    /// Index of the file's entry that each of `nics` came from, if an entry represents several.
     nics: Vec<usize>,
 }
 
-/// What an entry with `match` leaves to the machine.
+/// Keys that an entry with `match` leaves to the machine.
 const MATCHED: [&str; 5] = ["device", "port", "domain", "address", "gpu"];
 
 impl Written {
-    /// Reads a file again that was loaded.
+    /// Reads a loaded file again.
     ///
     /// # Errors
-    /// [`ConfigError`]: it cannot be read any more.
+    /// [`ConfigError`] if the file cannot be read any more.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let name = path.file_name().unwrap_or(path.as_os_str());
@@ -41,31 +41,31 @@ impl Written {
         })
     }
 
-    /// From now on entry `i` of `nics` is what entry `of[i]` of the file stands for.
+    /// Sets the file's entry `of[i]` as the source of entry `i` of `nics`.
     pub fn spelled_out(&mut self, of: Vec<usize>) {
         self.nics = of;
     }
 
-    /// The file's name, without its folder.
+    /// Returns the file's name, without its folder.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What is wrong with a key or its value, with its place in the file; `None` where the file
-    /// does not write it.
+    /// Returns a problem of a key or its value, with its place; `None` if the file does not set the
+    /// key.
     pub fn problem(&self, key: &str, what: String) -> Option<Problem> {
         self.line(key)?;
         let place = Document::new(&self.text).locate(key);
         Some(Problem::new(&self.origin, &self.text, place, what, None))
     }
 
-    /// The line of a key, from 1; `None` where the file does not write it.
+    /// Returns the line of a key, from 1; `None` if the file does not set it.
     pub fn line(&self, key: &str) -> Option<usize> {
         self.entry(key)
             .unwrap_or_else(|| self.lines.get(key).copied())
     }
 
-    /// The line of a key of a NIC, of whichever entry stands for it.
+    /// Returns the line of a NIC's key, in the entry that represents the NIC.
     fn entry(&self, key: &str) -> Option<Option<usize>> {
         let (index, key) = key.strip_prefix("nics[")?.split_once("].")?;
         let of = self.nics.get(index.parse::<usize>().ok()?)?;

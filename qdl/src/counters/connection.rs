@@ -1,92 +1,92 @@
-//! What a connection and its NIC thread came to.
+//! Counts of a connection and its NIC thread.
 
 use fabric::{FabricCounts, PathReading};
 
-/// One connection, seen from the frontend. It is known by its index alone.
+/// Counts of one connection, seen from the frontend. The connection's index identifies it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionCounts {
-    /// Responses taken from it.
+    /// Responses received.
     pub samples: u64,
-    /// Refusals taken from it.
+    /// Refusals received.
     pub refused: u64,
-    /// Samples posted on it, those sent again included.
+    /// Samples posted, including repeated dispatches.
     pub posted: u64,
-    /// Slots at either end.
+    /// Slots at each end.
     pub slots: u64,
-    /// How many of them were in use or to be had at the end.
+    /// Slots that flow control allowed or that were in use at the end.
     pub allowed: u64,
-    /// Most samples it had in flight at once.
+    /// Maximum number of samples in flight.
     pub in_flight_max: u64,
-    /// Longest time in milliseconds that it was asked for a sign of life and gave none.
+    /// Longest time in milliseconds that the peer left an echo request unanswered.
     pub silent_ms: u64,
-    /// What the fabric says of the way.
+    /// The fabric's measurements of the path.
     pub path: PathCounts,
-    /// Times that the NIC thread slept and was woken for it.
+    /// Times that this connection woke the sleeping NIC thread.
     pub wakeups: u64,
-    /// Doorbells after which something was left.
+    /// Doorbells that left data unsent because the socket or queue pair was full.
     pub blocked: u64,
-    /// Samples that warmed it up.
+    /// Warm-up samples.
     pub warmed: u64,
-    /// Its sending half, over all epochs.
+    /// Counts of the sending half, over all epochs.
     pub tx: FabricCounts,
-    /// Its receiving half, over all epochs.
+    /// Counts of the receiving half, over all epochs.
     pub rx: FabricCounts,
 }
 
-/// One connection at one moment: counts only grow.
+/// Counts of one connection at one moment. Except for gauges, they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionReading {
-    /// Responses taken.
+    /// Responses received.
     pub samples: u64,
-    /// Payload bytes of their requests.
+    /// Payload bytes of the answered requests.
     pub bytes_out: u64,
-    /// Payload bytes of those responses.
+    /// Payload bytes of the responses.
     pub bytes_in: u64,
-    /// In flight.
+    /// Samples in flight: a gauge.
     pub in_flight: u64,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
-    /// Microseconds in which the peer's window held sending up.
+    /// Microseconds in which the peer's window limited sending.
     pub window_limited_us: u64,
-    /// Smoothed round trip in microseconds, where the fabric says it.
+    /// Smoothed round trip in microseconds, if the fabric measures it: a gauge.
     pub rtt_us: Option<u64>,
 }
 
-/// The threads of NICs.
+/// Times of the NIC threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicTimes {
-    /// How many had something to do.
+    /// Number of threads with work.
     pub threads: u32,
-    /// Microseconds in turns that found something to do, of all of them.
+    /// Microseconds in turns that found work, summed over the threads.
     pub worked_us: u64,
-    /// Times that they went to sleep.
+    /// Times that the threads went to sleep.
     pub sleeps: u64,
 }
 
-/// What the fabric said of a connection's sending side while samples were in flight on it: sums
-/// over looks, some a second.
+/// The fabric's statistics of a connection's sending side while samples were in flight: sums over
+/// readings a few times a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounts {
-    /// Looks.
+    /// Readings.
     pub looks: u64,
-    /// Microseconds between those looks.
+    /// Microseconds between the readings.
     pub looked_us: u64,
-    /// Of those, the ones in which there was something to send or to be acknowledged.
+    /// Of `looked_us`, the time with data to send or unacknowledged.
     pub busy_us: u64,
-    /// Of the busy ones, those in which the peer's window was full.
+    /// Of `busy_us`, the time with the peer's window full.
     pub rwnd_limited_us: u64,
-    /// Round trips of packets, in microseconds: the sum over the looks.
+    /// Round trip of packets in microseconds: the sum over the readings.
     pub rtt_us: u64,
-    /// The shortest round trip of a packet, in microseconds; 0 before any was seen.
+    /// Minimum round trip of a packet, in microseconds; 0 before the first measurement.
     pub min_rtt_us: u64,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub retransmits: u64,
 }
 
 impl PathCounts {
-    /// Counts a look in: `before` is what the last one read, `span_us` ago.
+    /// Adds one reading: `before` is the previous reading, `span_us` microseconds earlier.
     pub fn look(&mut self, now: &PathReading, before: &PathReading, span_us: u64) {
-        // A look at a new socket: its counts began anew.
+        // The counts of a new socket begin at 0.
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         self.looks += 1;
         self.looked_us += span_us;

@@ -1,4 +1,4 @@
-//! One latency histogram per stage, with what a histogram alone cannot say exactly.
+//! Latency histograms by stage, with exact sums and maxima.
 
 use hdrhistogram::Histogram;
 
@@ -6,32 +6,32 @@ use record::{Stage, StageRow, StageTable, TokenTime};
 
 use super::{SampleTimes, TokenHistograms, TokenSizes};
 
-/// Longest time told apart, in nanoseconds: one hour. What takes longer is recorded as an hour, and
-/// still shows in the exact maximum and mean.
+/// Maximum of the histograms in nanoseconds: one hour. A longer time counts as one hour; maximum
+/// and mean stay exact.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
-/// Buckets for the times below 2^11 ns, one each, and half as many for each doubling from there on:
-/// 3 significant figures. They are those of an [`hdrhistogram`] of these bounds.
+/// Below 2^11 ns each bucket holds one value; each doubling above has half as many buckets. This
+/// gives 3 significant figures, with the buckets of an [`hdrhistogram`] of the same bounds.
 const FINE: u32 = 11;
 const HALF: usize = 1 << (FINE - 1);
 const BUCKETS: usize = bucket(LONGEST_NS) + 1;
 
-/// The bucket of a time. A handful of instructions: it is asked for with every sample and stage.
+/// Returns the bucket of a time. Takes a few instructions, because every sample and stage needs it.
 const fn bucket(ns: u64) -> usize {
     let ns = if ns > LONGEST_NS { LONGEST_NS } else { ns };
     let shift = u64::BITS - FINE - (ns | (2 * HALF as u64 - 1)).leading_zeros();
     shift as usize * HALF + (ns >> shift) as usize
 }
 
-/// The shortest and the longest time of a bucket.
+/// Returns the minimum and the maximum time of a bucket.
 fn times_of(bucket: usize) -> (u64, u64) {
     let shift = (bucket / HALF).saturating_sub(1);
     let shortest = ((bucket - shift * HALF) as u64) << shift;
     (shortest, shortest + ((1 << shift) - 1))
 }
 
-/// Values in buckets, with their exact sum and maximum. All memory is taken when it is made.
+/// Counts of values in buckets, with exact sum and maximum. Allocates only when it is created.
 #[derive(Clone, Debug)]
 pub(super) struct Values {
     counts: Box<[u64]>,
@@ -74,7 +74,7 @@ impl Values {
         self.max
     }
 
-    /// The same as a histogram that other tools know.
+    /// Converts the counts to an `hdrhistogram`, for other tools.
     pub(super) fn histogram(&self) -> Histogram<u64> {
         let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
             .expect("1 ns to 1 h at 3 figures is a valid range");
@@ -82,15 +82,15 @@ impl Values {
         for (i, n) in self.counts.iter().enumerate() {
             if *n > 0 {
                 let (shortest, _) = times_of(i);
-                // No longer than the histogram's longest, so it has a place.
+                // At most the histogram's maximum, so recording succeeds.
                 let _ = histogram.record_n(shortest, *n);
             }
         }
         histogram
     }
 
-    /// An upper estimate of a quantile of `count` values, of which those that are not here are
-    /// the least. It reads up to 270 KB and allocates nothing.
+    /// Returns an upper estimate of a quantile of `count` values; values that are not recorded here
+    /// count as the lowest. Reads up to 270 KB and allocates nothing.
     pub(super) fn quantile(&self, quantile: f64, count: u64) -> u64 {
         let rank = ((count as f64 * quantile).ceil() as u64).clamp(1, count.max(1));
         let mut seen = 0;
@@ -101,7 +101,7 @@ impl Values {
         met.map_or(0, |bucket| times_of(bucket).1).min(self.max)
     }
 
-    /// The mean of `count` values; those that are not here are 0.
+    /// Returns the mean of `count` values; values that are not recorded here count as 0.
     pub(super) fn mean(&self, count: u64) -> f64 {
         match count {
             0 => 0.0,
@@ -109,7 +109,7 @@ impl Values {
         }
     }
 
-    /// Figures of times; `histogram` holds them all.
+    /// Computes the figures of the values; `histogram` must hold all of them.
     pub(super) fn row(&self, histogram: &Histogram<u64>) -> StageRow {
         let [p50, p90, p99, p999] = quantiles(histogram, [500, 900, 990, 999]);
         let us = |ns: u64| ns.min(self.max) as f64 / 1000.0;
@@ -125,16 +125,16 @@ impl Values {
     }
 }
 
-/// Times of samples by stage: nanoseconds from 1 ns to 1 h at 3 significant figures.
+/// Times of samples by stage, from 1 ns to 1 h with 3 significant figures.
 ///
-/// All memory (about 2 MiB) is taken when it is made; recording allocates nothing. Sums and maxima
-/// are kept beside the counts, so that means are exact and do add up.
+/// Allocates about 2 MiB when it is created; recording allocates nothing. Exact sums and maxima
+/// beside the counts make means exact and additive.
 #[derive(Clone, Debug)]
 pub struct Histograms {
     stages: [Values; Stage::COUNT],
     count: u64,
     uneven: u64,
-    /// Where answers are tokens.
+    /// Token histograms; `None` if answers are not tokens.
     tokens: Option<Box<TokenHistograms>>,
 }
 
@@ -145,7 +145,7 @@ impl Default for Histograms {
 }
 
 impl Histograms {
-    /// Empty ones.
+    /// Creates empty histograms.
     pub fn new() -> Self {
         Histograms {
             stages: [(); Stage::COUNT].map(|()| Values::new()),
@@ -155,7 +155,7 @@ impl Histograms {
         }
     }
 
-    /// Empty ones of answers in tokens.
+    /// Creates empty histograms for answers in tokens.
     pub fn of_tokens(sizes: TokenSizes) -> Self {
         Histograms {
             tokens: Some(Box::new(TokenHistograms::new(sizes))),
@@ -163,22 +163,22 @@ impl Histograms {
         }
     }
 
-    /// What answers in tokens have beside the stages.
+    /// Returns the token histograms; `None` if answers are not tokens.
     pub fn tokens(&self) -> Option<&TokenHistograms> {
         self.tokens.as_deref()
     }
 
-    /// Counts one sample in.
+    /// Records one sample.
     pub fn record(&mut self, times: &SampleTimes) {
         self.record_alike(times, 1);
     }
 
-    /// Counts so many samples in that had the very same times.
+    /// Records `n` samples with identical times.
     pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
         let (ns, adds_up) = times.split();
         self.count += n;
         for (i, (values, ns)) in self.stages.iter_mut().zip(ns).enumerate() {
-            // Few samples fail: those that did not are counted where the stage is read.
+            // Few samples fail. Reading the stage adds the zeros of the samples that did not.
             if i == Stage::Failed as usize && ns == 0 {
                 continue;
             }
@@ -190,7 +190,7 @@ impl Histograms {
         }
     }
 
-    /// Counts another thread's samples in.
+    /// Adds the samples of another thread.
     pub fn merge(&mut self, other: &Histograms) {
         for (mine, theirs) in self.stages.iter_mut().zip(&other.stages) {
             mine.merge(theirs);
@@ -204,17 +204,17 @@ impl Histograms {
         }
     }
 
-    /// Samples recorded.
+    /// Returns the number of samples recorded.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Samples whose stages did not add up to their total ([`SampleTimes::split`]).
+    /// Returns the samples whose stages do not add up to their total ([`SampleTimes::split`]).
     pub fn uneven(&self) -> u64 {
         self.uneven
     }
 
-    /// The histogram of one stage, in nanoseconds, made of what was recorded so far.
+    /// Builds the histogram of one stage from the samples recorded so far, in nanoseconds.
     pub fn stage(&self, stage: Stage) -> Histogram<u64> {
         let mut histogram = self.stages[stage as usize].histogram();
         if stage == Stage::Failed {
@@ -223,12 +223,12 @@ impl Histograms {
         histogram
     }
 
-    /// An upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds.
+    /// Returns an upper estimate of a stage's quantile so far (`0.99` for p99), in nanoseconds.
     pub fn quantile_ns(&self, stage: Stage, quantile: f64) -> u64 {
         self.stages[stage as usize].quantile(quantile, self.count)
     }
 
-    /// Every histogram of times, by its key.
+    /// Returns every histogram of times with its key.
     pub fn all(&self) -> Vec<(&'static str, Histogram<u64>)> {
         let stages = Stage::ALL.iter().map(|s| (s.key(), self.stage(*s)));
         let tokens = self.tokens().into_iter();
@@ -237,7 +237,7 @@ impl Histograms {
         stages.chain(tokens).collect()
     }
 
-    /// A row of figures for each stage.
+    /// Returns a row of figures for each stage.
     pub fn table(&self) -> StageTable {
         StageTable::new(Stage::ALL.iter().map(|&s| (s, self.row(s))))
     }
@@ -247,9 +247,9 @@ impl Histograms {
     }
 }
 
-/// Upper ends of the buckets that hold the samples of these ranks,
-/// given in thousandths, ascending. The ranks are whole numbers: 99.9 %
-/// of 1000 samples is the 999th, whatever floating point makes of it.
+/// Returns the upper ends of the buckets that hold the samples at these ranks, in thousandths and
+/// ascending. Ranks are integers, free of floating-point rounding: 99.9 % of 1000 samples is the
+/// 999th.
 pub(super) fn quantiles<const N: usize>(
     histogram: &Histogram<u64>,
     thousandths: [u64; N],
@@ -273,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// A sample whose total is `ns` and whose other stages are nothing.
+    /// A sample whose total is `ns` and whose other stages are 0.
     fn total(ns: u64) -> SampleTimes {
         SampleTimes {
             completed_ns: ns,
@@ -282,7 +282,7 @@ mod tests {
     }
 
     fn times() -> impl Strategy<Value = Vec<u64>> {
-        // From nanoseconds to an hour, each magnitude alike.
+        // From nanoseconds to an hour, each magnitude equally likely.
         let one = (0u32..42, any::<u64>()).prop_map(|(bits, x)| (x % (2 << bits)).min(LONGEST_NS));
         prop::collection::vec(one, 1..1200)
     }
@@ -313,7 +313,7 @@ mod tests {
             prop_assert_eq!(row.count, ns.len() as u64);
         }
 
-        /// Samples alike, counted in at once, are as many counted in one by one.
+        /// Recording n identical samples at once equals recording them one by one.
         #[test]
         fn samples_alike_count_as_one_by_one(ns in times(), n in 0u64..200) {
             let (mut at_once, mut apart) = (Histograms::new(), Histograms::new());
@@ -327,7 +327,7 @@ mod tests {
             }
         }
 
-        /// Its buckets are the ones that hdrhistogram has, and quantiles are read alike.
+        /// The buckets and quantiles equal those of an hdrhistogram.
         #[test]
         fn a_stage_is_what_an_hdrhistogram_would_have_recorded(ns in times(), q in 0.0f64..1.0) {
             let (mut h, mut theirs) = (Histograms::new(), Values::new().histogram());

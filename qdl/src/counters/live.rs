@@ -1,4 +1,4 @@
-//! Figures of a run while it runs, for whoever shows progress.
+//! Live figures of a run, for progress displays.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,8 +6,8 @@ use crossbeam_utils::CachePadded;
 
 use record::{Figures, timeline::LATENCY_BUCKETS};
 
-/// What has been shown last of one share. One writer, so a store
-/// will do where a shared counter would need a read-modify-write.
+/// The figures last published for one share. Only one thread writes, so a plain store replaces a
+/// read-modify-write.
 #[derive(Debug, Default)]
 struct Shown {
     completed: AtomicU64,
@@ -32,8 +32,8 @@ impl Shown {
     }
 }
 
-/// How many latencies of one NIC thread fell into each bucket: shown once a tick, and of ticks that
-/// are over alone, so that a sample costs nothing more.
+/// Latency counts of one NIC thread by bucket. The thread publishes them once per tick, after the
+/// tick's end, so a single sample costs nothing more.
 #[derive(Debug)]
 struct Latencies([AtomicU64; LATENCY_BUCKETS]);
 
@@ -43,25 +43,25 @@ impl Default for Latencies {
     }
 }
 
-/// Figures that NIC threads show and others read, without a lock: one cache line for each share of
-/// a NIC's connections, which has one writer.
+/// Figures that NIC threads publish and other threads read without a lock: one cache line with one
+/// writer for each share of a NIC's connections.
 #[derive(Debug)]
 pub struct Live {
-    /// The NIC of each share.
+    /// Index of each share's NIC.
     nic_of: Box<[usize]>,
-    /// When the run began; 0 before.
+    /// Time of the run's begin; 0 before it.
     first_ns: AtomicU64,
     rails: Box<[CachePadded<Shown>]>,
     latencies: Box<[CachePadded<Latencies>]>,
 }
 
 impl Live {
-    /// For as many NICs.
+    /// Creates figures with one share for each of `nics` NICs.
     pub fn new(nics: usize) -> Self {
         Live::of_shares((0..nics).collect())
     }
 
-    /// For shares of these NICs.
+    /// Creates figures with one share for each entry, which is the index of the share's NIC.
     pub fn of_shares(nic_of: Vec<usize>) -> Self {
         let rails = nic_of.len();
         Live {
@@ -72,7 +72,7 @@ impl Live {
         }
     }
 
-    /// The run begins with what was issued at `now_ns`, unless it has begun. Returns when it did.
+    /// Begins the run at `now_ns`, a sample's issue, unless it has begun. Returns its begin.
     pub fn begin(&self, now_ns: u64) -> u64 {
         let now_ns = now_ns.max(1);
         let first = &self.first_ns;
@@ -82,20 +82,20 @@ impl Live {
         }
     }
 
-    /// How many shares it is for.
+    /// Returns the number of shares.
     pub fn rails(&self) -> usize {
         self.rails.len()
     }
 
-    /// The figures now. They may lag behind by what a NIC thread
-    /// has not shown yet, and the fields need not be of one moment.
+    /// Returns the sum of all shares. It may lag behind the NIC threads, and its fields may be of
+    /// slightly different moments.
     pub fn figures(&self) -> Figures {
         let mut all = Figures::default();
         self.rails.iter().for_each(|shown| shown.add_to(&mut all));
         all
     }
 
-    /// The same of each NIC.
+    /// Returns the figures of each NIC.
     pub fn each(&self) -> impl Iterator<Item = Figures> + '_ {
         let nics = self.nic_of.iter().map(|nic| nic + 1).max().unwrap_or(0);
         (0..nics).map(|nic| {
@@ -107,9 +107,9 @@ impl Live {
         })
     }
 
-    /// How many latencies fell into each bucket of
-    /// [`latency_bucket`](record::timeline::latency_bucket) since the run began, in ticks that are
-    /// over.
+    /// Returns the number of latencies in each bucket of
+    /// [`latency_bucket`](record::timeline::latency_bucket) since the run began, in completed
+    /// ticks.
     pub fn latencies(&self) -> Vec<u64> {
         let mut all = vec![0; LATENCY_BUCKETS];
         for one in &self.latencies {
@@ -120,7 +120,7 @@ impl Live {
         all
     }
 
-    /// Shows one NIC thread's counts.
+    /// Publishes the counts of one NIC thread's share.
     pub(super) fn show(&self, share: usize, completed: u64, bytes_out: u64, bytes_in: u64) {
         if let Some(shown) = self.rails.get(share) {
             shown.completed.store(completed, Relaxed);
@@ -129,7 +129,7 @@ impl Live {
         }
     }
 
-    /// Adds the latencies of one NIC thread's tick that is over.
+    /// Adds the latencies of one NIC thread's completed tick.
     pub(super) fn show_latencies(&self, share: usize, counts: &[u64; LATENCY_BUCKETS]) {
         if let Some(shown) = self.latencies.get(share) {
             for (sum, n) in shown.0.iter().zip(counts).filter(|(_, n)| **n > 0) {
@@ -138,28 +138,28 @@ impl Live {
         }
     }
 
-    /// Shows by how many parts something has moved on one NIC thread.
+    /// Publishes the number of parts that show progress on one NIC thread.
     pub(super) fn show_parts(&self, share: usize, parts: u64) {
         if let Some(shown) = self.rails.get(share) {
             shown.parts.store(parts, Relaxed);
         }
     }
 
-    /// Shows how many tokens one NIC thread's answers had.
+    /// Publishes the number of tokens in one NIC thread's answers.
     pub(super) fn show_tokens(&self, share: usize, tokens: u64) {
         if let Some(shown) = self.rails.get(share) {
             shown.tokens.store(tokens, Relaxed);
         }
     }
 
-    /// Shows one NIC thread's p99 of the time to the first token.
+    /// Publishes one NIC thread's p99 of the time to the first token, in nanoseconds.
     pub(super) fn show_ttft(&self, share: usize, ns: u64) {
         if let Some(shown) = self.rails.get(share) {
             shown.p99_ttft_ns.store(ns, Relaxed);
         }
     }
 
-    /// Shows one NIC thread's p99 of the round trip.
+    /// Publishes one NIC thread's p99 of the round trip, in nanoseconds.
     pub(super) fn show_p99(&self, share: usize, ns: u64) {
         if let Some(shown) = self.rails.get(share) {
             shown.p99_round_trip_ns.store(ns, Relaxed);

@@ -1,12 +1,12 @@
-//! What threads count and record while a run goes on. Nothing here knows a summary: `run` and the
-//! programs put the counts on `record`.
+//! Counters and histograms that threads fill during a run. They do not know the summary: `run` and
+//! the programs turn the counts into a `record`.
 //!
-//! A NIC thread owns a [`Recorder`] and shares nothing with the others but the figures it shows in
-//! [`Live`], which a progress thread reads. At the end the recorders are merged into one set of
+//! A NIC thread owns a [`Recorder`]. It shares with other threads only the figures in [`Live`],
+//! which a progress thread reads. The end of the run merges the recorders into one set of
 //! [`Histograms`].
 //!
-//! Two nodes' clocks are never compared: the accelerator reports durations, the frontend knows the
-//! round trip, and `network` is the difference.
+//! Clocks of two nodes are never compared: the accelerator reports durations, the frontend measures
+//! the round trip, and `network` is the difference.
 
 mod connection;
 mod histograms;

@@ -1,49 +1,49 @@
-//! The times of a sample, and how they split into stages.
+//! Timestamps of a sample, and their split into stages.
 
 use record::Stage;
 
-/// When one sample passed each mark, and what the accelerator reported about it.
+/// Timestamps of one sample, and the durations that the accelerator reports.
 ///
-/// All `_ns` are readings of this process's clock, in nanoseconds.
+/// All `_ns` fields are readings of this process's clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleTimes {
-    /// LoadGen issued it.
+    /// Issue by LoadGen.
     pub issued_ns: u64,
-    /// The last attempt that failed ended; 0 where none did.
+    /// End of the last failed attempt; 0 without a failed attempt.
     pub failed_ns: u64,
-    /// Its write was posted; the last one, if it had to be sent again.
+    /// Post of the sample's write; of the last write if the sample was sent again.
     pub posted_ns: u64,
-    /// The NIC thread saw the response.
+    /// The NIC thread read the response.
     pub seen_ns: u64,
-    /// `QuerySamplesComplete` returned.
+    /// Return of `QuerySamplesComplete`.
     pub completed_ns: u64,
-    /// Microseconds it waited on the accelerator for its batch.
+    /// Microseconds that the sample waited on the accelerator for its batch.
     pub queue_us: u32,
-    /// Microseconds its batch took.
+    /// Microseconds of the batch in the engine.
     pub compute_us: u32,
     /// Payload bytes of the request.
     pub bytes_out: u32,
     /// Payload bytes of the response.
     pub bytes_in: u32,
-    /// The NIC thread saw the first part of the response; `seen_ns` where it came in one piece.
+    /// The NIC thread read the response's first part; `seen_ns` for a response in one part.
     pub first_ns: u64,
-    /// Microseconds from the sample's arrival at the accelerator to the posting of that part.
+    /// Microseconds from the sample's arrival at the accelerator to the post of the first part.
     pub first_residence_us: u32,
-    /// Writes that the response came in; 1 where it came in one piece.
+    /// Number of writes of the response; 1 for a response in one part.
     pub parts: u32,
-    /// Microseconds from `posted_ns` to a part's arrival, on average over all of them.
+    /// Mean over all parts of the microseconds from `posted_ns` to the part's arrival.
     pub parts_after_us: u32,
-    /// Microseconds from the sample's arrival at the accelerator to a part's posting, on average.
+    /// Mean microseconds from the sample's arrival at the accelerator to the post of a part.
     pub parts_residence_us: u32,
-    /// Index of the connection that brought the response; 0 where there is none.
+    /// Index of the connection that carried the response; 0 without a connection.
     pub connection: u32,
 }
 
 impl SampleTimes {
-    /// Nanoseconds spent in each stage, indexed by `Stage as usize`, and whether they add up.
+    /// Returns the nanoseconds of each stage, indexed by `Stage as usize`, and whether they add up.
     ///
-    /// They do not when the marks run backwards, or when the accelerator's residence is longer than
-    /// the round trip (it is reported in whole microseconds): `network` is 0 then.
+    /// They do not add up if timestamps decrease, or if the accelerator's residence, reported in
+    /// whole microseconds, exceeds the round trip; `network` is 0 then.
     pub fn split(&self) -> ([u64; Stage::COUNT], bool) {
         let queue = u64::from(self.queue_us) * 1000;
         let compute = u64::from(self.compute_us) * 1000;

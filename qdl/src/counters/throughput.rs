@@ -4,20 +4,20 @@ use record::ThroughputReport;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Counts completed samples second by second, fed with a counter's readings and the time of each.
+/// Counts completed samples per second, from timed readings of a counter.
 #[derive(Clone, Debug)]
 pub struct Throughput {
     start_ns: u64,
     last_ns: u64,
     last: u64,
-    /// Samples of each second that is over.
+    /// Samples of each full second.
     seconds: Vec<u64>,
     /// Samples in `seconds`.
     in_seconds: u64,
 }
 
 impl Throughput {
-    /// The run starts now, with nothing completed.
+    /// Begins at `start_ns` with no completed sample.
     pub fn new(start_ns: u64) -> Self {
         Throughput {
             start_ns,
@@ -28,8 +28,8 @@ impl Throughput {
         }
     }
 
-    /// The counter stands at `completed` at `now_ns`. Read it several times a second: samples are
-    /// taken to have come evenly between two readings. A reading that goes backwards is left out.
+    /// Adds a reading of the counter. Samples between two readings count as evenly distributed, so
+    /// call it several times a second. Ignores a reading that decreases.
     pub fn sample(&mut self, now_ns: u64, completed: u64) {
         if now_ns < self.last_ns || completed < self.last {
             return;
@@ -40,7 +40,7 @@ impl Throughput {
             if end > now_ns {
                 break;
             }
-            // `end` lies behind the last reading, or its second would have been over by then.
+            // `end` is after the last reading: otherwise that reading would have closed the second.
             let part = u128::from(came) * u128::from(end - self.last_ns);
             let by_end = self.last + (part / u128::from(span.max(1))) as u64;
             self.seconds.push(by_end - self.in_seconds);
@@ -49,7 +49,7 @@ impl Throughput {
         (self.last_ns, self.last) = (now_ns, completed);
     }
 
-    /// Samples per second since `since`, an earlier copy: for showing the rate of the last moments.
+    /// Returns samples per second since `since`, an earlier copy: the current rate for displays.
     pub fn rate_since(&self, since: &Throughput) -> f64 {
         let seconds = self.last_ns.saturating_sub(since.last_ns) as f64 / SECOND as f64;
         if seconds > 0.0 {
@@ -59,7 +59,7 @@ impl Throughput {
         }
     }
 
-    /// What it came to, up to the last reading.
+    /// Returns the report up to the last reading.
     pub fn report(&self) -> ThroughputReport {
         let duration_s = (self.last_ns - self.start_ns) as f64 / SECOND as f64;
         let mut later: Vec<u64> = self.seconds.iter().skip(1).copied().collect();

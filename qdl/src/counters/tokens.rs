@@ -1,4 +1,4 @@
-//! Times and lengths of answers in tokens.
+//! Histograms of times and lengths of answers in tokens.
 
 use hdrhistogram::Histogram;
 use record::{CountRow, TokenRecord, TokenTime};
@@ -8,16 +8,16 @@ use super::{
     histograms::{Values, quantiles},
 };
 
-/// Bytes of one token of a prompt, its mask and the like included, and of an answer.
+/// Bytes of one token in a prompt (including its share of masks) and in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenSizes {
-    /// Of a prompt.
+    /// Bytes of a prompt's token.
     pub input: u32,
-    /// Of an answer.
+    /// Bytes of an answer's token.
     pub output: u32,
 }
 
-/// Numbers of tokens or parts, and the least exactly.
+/// Counts of tokens or parts, with the exact minimum.
 #[derive(Clone, Debug)]
 struct Lengths {
     values: Values,
@@ -59,7 +59,7 @@ impl Lengths {
     }
 }
 
-/// Times and lengths of answers in tokens. All memory is taken when it is made.
+/// Times and lengths of answers in tokens. Allocates only when it is created.
 #[derive(Clone, Debug)]
 pub struct TokenHistograms {
     sizes: TokenSizes,
@@ -67,12 +67,12 @@ pub struct TokenHistograms {
     input: Lengths,
     output: Lengths,
     parts: Lengths,
-    /// Answers of several tokens that came in one part.
+    /// Answers of several tokens that arrived in one part.
     whole: u64,
 }
 
 impl TokenHistograms {
-    /// Empty ones.
+    /// Creates empty histograms.
     pub fn new(sizes: TokenSizes) -> Self {
         TokenHistograms {
             sizes,
@@ -84,7 +84,7 @@ impl TokenHistograms {
         }
     }
 
-    /// Counts one sample in.
+    /// Records one sample.
     pub fn record(&mut self, t: &SampleTimes) {
         let of = |bytes: u32, size: u32| u64::from(bytes / size.max(1));
         let tokens = of(t.bytes_in, self.sizes.output);
@@ -97,9 +97,9 @@ impl TokenHistograms {
             let ns = t.seen_ns.saturating_sub(t.first_ns) / later;
             self.time(TokenTime::Tpot, ns);
         }
-        // A sample that was sent again may have had its first token before.
+        // A sample that was sent again may have received its first token before its last post.
         if let Some(after) = t.first_ns.checked_sub(t.posted_ns) {
-            // Whole microseconds, perhaps rounded up past the little that there was.
+            // The accelerator reports whole microseconds, which may round up beyond the total.
             let theirs = after.min(u64::from(t.first_residence_us) * 1000);
             self.time(TokenTime::FirstAccelerator, theirs);
             self.time(TokenTime::FirstNetwork, after - theirs);
@@ -112,7 +112,7 @@ impl TokenHistograms {
         self.times[time as usize].record(ns, 1);
     }
 
-    /// Counts another thread's samples in.
+    /// Adds the samples of another thread.
     pub fn merge(&mut self, other: &TokenHistograms) {
         for (mine, theirs) in self.times.iter_mut().zip(&other.times) {
             mine.merge(theirs);
@@ -123,29 +123,29 @@ impl TokenHistograms {
         self.whole += other.whole;
     }
 
-    /// Tokens of all answers.
+    /// Returns the tokens of all answers.
     pub fn tokens(&self) -> u64 {
         self.output.sum()
     }
 
-    /// Parts of all answers that others followed.
+    /// Returns the parts before the last, of all answers.
     pub fn parts_before_last(&self) -> u64 {
         self.parts.sum().saturating_sub(self.parts.values.count())
     }
 
-    /// The histogram of one time, in nanoseconds.
+    /// Returns the histogram of one time, in nanoseconds.
     pub fn histogram(&self, time: TokenTime) -> Histogram<u64> {
         self.times[time as usize].histogram()
     }
 
-    /// An upper estimate of a time's quantile so far, in nanoseconds; allocates nothing.
+    /// Returns an upper estimate of a time's quantile so far, in nanoseconds. Allocates nothing.
     pub fn quantile_ns(&self, time: TokenTime, quantile: f64) -> u64 {
         let values = &self.times[time as usize];
         values.quantile(quantile, values.count())
     }
 
-    /// The record of a run that took `duration_s`; what a frontend counts beside is its own to put
-    /// in. Times of the first token stand in it where `first` says that somebody waited for one.
+    /// Returns the record of a run of `duration_s` seconds, without the frontend's own counts.
+    /// Includes times of the first token only if `first`: LoadGen expects a first token.
     pub fn record_of(&self, duration_s: f64, first: bool) -> TokenRecord {
         let shown = |time: &&TokenTime| first || **time == TokenTime::PartNetwork;
         let row = |time: &TokenTime| {
@@ -178,8 +178,8 @@ mod tests {
         output: 4,
     };
 
-    /// Issued at 1 us, posted at 3, first token at 103 of which 80 were the accelerator's, the last
-    /// of 11 at 603: 50 us a token.
+    /// Issue at 1 us, post at 3, first token at 103 with 80 us on the accelerator, the last of 11
+    /// tokens at 603: 50 us per token.
     fn sample() -> SampleTimes {
         SampleTimes {
             issued_ns: 1_000,
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(mean(TokenTime::Tpot), 50.0);
         assert_eq!(mean(TokenTime::FirstAccelerator), 80.0);
         assert_eq!(mean(TokenTime::FirstNetwork), 20.0);
-        // What waited here, the accelerator's and the network's are the time to the first token.
+        // TTFT is the wait before the post plus the accelerator's and the network's time.
         let waited = (sample().posted_ns - sample().issued_ns) as f64 / 1000.0;
         assert_eq!(
             waited + mean(TokenTime::FirstAccelerator) + mean(TokenTime::FirstNetwork),
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((r.tokens, r.per_s), (11, 22.0));
         assert_eq!((r.input.max, r.output.min, r.parts.p50), (7, 11, 2));
         assert_eq!(r.parts_before_last, 1);
-        // TPOT times the tokens after the first, and TTFT, are the latency.
+        // The latency is TTFT plus TPOT times the tokens after the first.
         let latency = (sample().seen_ns - sample().issued_ns) as f64 / 1000.0;
         assert_eq!(
             mean(TokenTime::Ttft) + 10.0 * mean(TokenTime::Tpot),

@@ -1,22 +1,22 @@
-//! When a rail that was out of service may come back: after it has stayed healthy for a while, and
-//! for a longer while each time it falls out again soon.
+//! Fail-back of a rail: a rail that was out of service must stay healthy for a hold time, which
+//! doubles if the rail soon goes out of service again.
 
 use serde::{Deserialize, Serialize};
 
-/// How long is a while.
+/// Hold times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FailbackCfgs {
-    /// The first time, in nanoseconds.
+    /// The first hold time, in nanoseconds.
     pub first_ns: u64,
-    /// It doubles up to this, in nanoseconds.
+    /// Maximum of the doubled hold time, in nanoseconds.
     pub most_ns: u64,
 }
 
-/// A rail that has been back for this many times its last hold is forgiven: the next begins anew.
+/// A rail that has been back for this many hold times begins again with the first hold time.
 const FORGIVEN: u64 = 8;
 
-/// Holds one rail back. Knows nothing of why.
+/// Fail-back of one rail, whatever the reason of its outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failback {
     cfgs: FailbackCfgs,
@@ -26,7 +26,7 @@ pub struct Failback {
 }
 
 impl Failback {
-    /// A rail that has never been out.
+    /// Creates the state of a rail that has never been out of service.
     pub fn new(cfgs: FailbackCfgs) -> Self {
         Failback {
             cfgs,
@@ -36,12 +36,12 @@ impl Failback {
         }
     }
 
-    /// How long it must stay healthy, in nanoseconds; zero before the first time out.
+    /// Returns the current hold time in nanoseconds; 0 before the first outage.
     pub fn hold_ns(&self) -> u64 {
         self.hold_ns
     }
 
-    /// The rail falls out of service, or fails again before it was back.
+    /// Records that the rail goes out of service, or fails again during the hold.
     pub fn out(&mut self, now: u64) {
         let forgiven = self
             .back_at
@@ -56,7 +56,7 @@ impl Failback {
         self.back_at = None;
     }
 
-    /// How the rail looks now. True once it has looked healthy for long enough: it is back.
+    /// Records the rail's health. Returns true once the rail has been healthy for the hold time.
     pub fn looks(&mut self, now: u64, healthy: bool) -> bool {
         if !healthy {
             self.healthy_since = None;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     proptest! {
-        /// A rail is back only after an unbroken stretch of health as long as the hold.
+        /// A rail is back only after uninterrupted health for the hold time.
         #[test]
         fn health_must_be_unbroken(
             looks in prop::collection::vec((0u64..60, prop::bool::weighted(0.9)), 1..80),

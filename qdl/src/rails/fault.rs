@@ -1,20 +1,20 @@
-//! Whose fault it is that a rail is lost.
+//! Location of the fault that lost a rail.
 //!
-//! A lost connection by itself does not say. What the other connections of the same NIC and to the
-//! same peer do at that moment tells the three cases apart, and what helps differs: another NIC
-//! here, another path, or another accelerator.
+//! A lost connection alone does not show the location. The state of other connections of the same
+//! NIC and to the same peer distinguishes three cases, each with its own remedy: another local NIC,
+//! another path, or another accelerator.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the fault lies.
+/// Location of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// This node's NIC, its port or its cable: every rail over it is lost, whatever the peer.
+    /// This node's NIC, port or cable: every rail over it is lost, whatever the peer.
     LocalNic,
-    /// Between the two NICs, or the peer's NIC: other rails of both nodes work.
+    /// The path between both NICs, or the peer's NIC: other rails of both nodes work.
     Path,
     /// The peer: no rail to it works.
     Peer,
@@ -30,13 +30,13 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What was seen when a rail was lost. The lost rail itself is not counted.
+/// State of the other rails and of the NIC when a rail is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// The NIC, or its port, says that it is down (no carrier, a port or device event); `None` when
-    /// it does not say.
+    /// True if the NIC or its port reports that it is down (no carrier, a port or device event);
+    /// `None` if it reports nothing.
     pub local_down: Option<bool>,
-    /// The control session with the peer is lost.
+    /// True if the control session with the peer is lost.
     pub control_lost: bool,
     /// Other rails over the same local NIC that are up.
     pub same_nic_up: usize,
@@ -49,8 +49,8 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// The verdict. What a device says of itself comes first; then what works, which exonerates;
-    /// only then what does not.
+    /// Locates the fault. The device's own report has priority; then working rails exonerate their
+    /// ends; lost rails count last.
     pub fn fault(&self) -> Fault {
         if self.local_down == Some(true) {
             return Fault::LocalNic;
@@ -63,8 +63,7 @@ impl Evidence {
             (true, false) => Fault::Path,
             (false, true) if self.same_nic_down > 0 => Fault::LocalNic,
             (false, true) => Fault::Path,
-            // Nothing works here or there: a peer that does not even answer on the control session
-            // is gone.
+            // No rail works at either end. Without its control session the peer is gone.
             (false, false) if self.control_lost => Fault::Peer,
             (false, false) if self.same_nic_down > self.same_peer_down => Fault::LocalNic,
             (false, false) if self.same_peer_down > 0 => Fault::Peer,
@@ -81,21 +80,21 @@ mod tests {
 
     #[test]
     fn the_usual_cases() {
-        // What the NIC says, whether the control session is lost, and other rails up and down: over
-        // the same NIC, to the same peer.
+        // The NIC's report, loss of the control session, and other rails (up, down): over the same
+        // NIC, to the same peer.
         let cases = [
-            // A cable pulled here: the port says so.
+            // A local cable is unplugged: the port reports it.
             (Some(true), false, [0, 0], [3, 0], Fault::LocalNic),
-            // A NIC that hangs and says nothing: its rails to both peers are lost, other NICs reach
-            // them.
+            // A NIC hangs without a report: its rails to both peers are lost, other NICs reach the
+            // peers.
             (None, false, [0, 1], [3, 0], Fault::LocalNic),
-            // A cable pulled at the peer: everything else works.
+            // A cable is unplugged at the peer: all other rails work.
             (Some(false), false, [1, 0], [3, 0], Fault::Path),
-            // A peer that died: four rails to it lost, the other peer is reached over the same NIC.
+            // A peer dies: its four rails are lost, and the same NIC reaches the other peer.
             (None, true, [1, 0], [0, 3], Fault::Peer),
-            // The only peer died.
+            // The only peer dies.
             (None, true, [0, 0], [0, 3], Fault::Peer),
-            // One of two rails to the only peer.
+            // One of two rails to the only peer is lost.
             (None, false, [0, 0], [1, 0], Fault::Path),
         ];
         for (local_down, control_lost, nic, peer, fault) in cases {
@@ -112,7 +111,7 @@ mod tests {
     }
 
     proptest! {
-        /// What works is never blamed.
+        /// A working NIC or peer is never blamed.
         #[test]
         fn what_works_is_not_blamed(
             local_down: Option<bool>, control_lost: bool,

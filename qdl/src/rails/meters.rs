@@ -1,11 +1,11 @@
-//! The meters of all rails to a peer, shared by the threads that choose and those that complete:
-//! atomics, no lock.
+//! Meters of all rails to a peer. The threads that choose rails and those that complete samples
+//! share them through atomics, without a lock.
 
 use crossbeam_utils::CachePadded;
 
 use super::{Meter, RailId};
 
-/// See the module.
+/// The meters of all rails to one peer.
 #[derive(Debug)]
 pub struct Meters {
     rails: Box<[CachePadded<Meter>]>,
@@ -18,13 +18,13 @@ impl Meters {
         }
     }
 
-    /// A rail's meter; `None` where there is no such rail.
+    /// Returns a rail's meter; `None` if the rail does not exist.
     pub fn get(&self, rail: RailId) -> Option<&Meter> {
         self.rails.get(rail.index()).map(|m| &**m)
     }
 
-    /// A sample's response has come over `rail`: its `len` bytes are no longer in flight, and they
-    /// took `network_ns` (round trip minus residence). Called by the rail's own thread.
+    /// Records a response over `rail`: retires the sample's `len` bytes and records `network_ns`,
+    /// the round trip minus the residence. Only the rail's own thread calls it.
     pub fn completed(&self, rail: RailId, len: u32, network_ns: u64) {
         if let Some(m) = self.get(rail) {
             m.gauge.observe_behind(len, network_ns, m.queue_ns(len));
@@ -33,8 +33,8 @@ impl Meters {
         }
     }
 
-    /// A sample that was assigned to `rail` goes another way after all: it could not be posted, or
-    /// its connection was lost.
+    /// Takes back a sample assigned to `rail`, because it could not be posted or its connection was
+    /// lost.
     pub fn taken_back(&self, rail: RailId, len: u32) {
         if let Some(m) = self.get(rail) {
             m.retire(len);

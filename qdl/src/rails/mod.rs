@@ -1,30 +1,29 @@
-//! Which connection takes the next sample. Data structures with the clock passed in: nothing here
-//! does I/O, and no decision allocates.
+//! Chooses the connection for the next sample. The data structures take the time as an argument, do
+//! no I/O, and allocate nothing in a decision.
 //!
-//! A *rail* is a NIC here, a NIC at the peer and the way between; one or more connections lie on
-//! it. Two kinds of policy choose ([`Policy`]): `round_robin` and `least_outstanding` look at the
-//! connections alone ([`Arbiter`]); `best`, `health_best_fit` and `health_spray` look at the health
-//! of the rails ([`RailArbiter`]).
+//! A *rail* is a local NIC, a NIC at the peer and the path between them; it carries one or more
+//! connections. [`Policy`] has two kinds: `round_robin` and `least_outstanding` use only the
+//! connections' load ([`Arbiter`]); `best`, `health_best_fit` and `health_spray` use the health of
+//! the rails ([`RailArbiter`]).
 //!
 //! ```text
-//!   completions --completed(rail, len, network time)--> Meters --tick--> scores --> ScoredRails
-//!                                                          ^                             |
-//!   issue_query --pick(target, len)------------------------+------ RailPolicy over Ends <+
-//!                    counts the bytes at once
+//! completions --completed(rail, len, network time)--> Meters --tick--> scores --> ScoredRails ^
+//! | issue_query --pick(target, len)------------------------+------ RailPolicy over Ends <+ counts
+//! the bytes at once
 //! ```
 //!
-//! | file | what is in it | what for |
+//! | file | items | purpose |
 //! | --- | --- | --- |
-//! | `arbiter/outstanding` | [`Load`], [`Arbiter`] | the policies without health |
+//! | `arbiter/outstanding` | [`Load`], [`Arbiter`] | policies without health |
 //! | `arbiter/by_health` | [`RailArbiter`] | by health: several peers, connections and threads |
-//! | `peer` | [`PeerRails`] | by health: the rails to one peer |
-//! | `select` | [`RailPolicy`] | the three policies by health, over scores alone |
-//! | `paths` | `Ends` | the own path, and the number m that divides the rails |
+//! | `peer` | [`PeerRails`] | policies by health: the rails to one peer |
+//! | `select` | [`RailPolicy`] | the three policies by health, from scores alone |
+//! | `paths` | `Ends` | the own path, and the threshold m |
 //! | `scored` | `ScoredRails` | the rails in service with their scores |
-//! | `scores`, `meters` | [`Meter`], [`Meters`], [`Interior`] | from times and bytes to scores |
+//! | `scores`, `meters` | [`Meter`], [`Meters`], [`Interior`] | scores from times and bytes |
 //! | `state` | [`RailState`] | in service, congested, on probation, down |
-//! | `failback` | [`Failback`] | how long a rail is held back |
-//! | `fault` | [`Fault`], [`Evidence`] | whose fault a lost rail is: local NIC, path or peer |
+//! | `failback` | [`Failback`] | hold time of a rail after an outage |
+//! | `fault` | [`Fault`], [`Evidence`] | location of the fault: local NIC, path or peer |
 //!
 //! `cargo xtask bench rails` drives this code in a discrete-event model (`bench/src/rails`).
 
@@ -63,7 +62,7 @@ pub use state::{Change, HealthCfgs, RailState};
 pub struct RailId(pub u8);
 
 impl RailId {
-    /// As an index.
+    /// Returns the number as an index.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }

@@ -1,18 +1,18 @@
-//! What a rail is worth to a sample, once the way through the peer's node is counted.
+//! Scores of a sample's paths, including the crossing of the peer's node.
 //!
-//! Every NIC here is as near to a sample as any other. At the peer some rails are the target's
-//! *own* (their NIC is the one next to its GPU); by any other rail the bytes also cross the peer's
+//! All local NICs are equally near to a sample. At the peer some rails are the target's *own*:
+//! their NIC is nearest to the target's GPU. Over any other rail the bytes also cross the peer's
 //! node, whose interior has a health `H(far)`:
 //!
 //! ```text
-//!   own       in on t, the target's own rail           H(t)
-//!   across    over any rail x, and across the node     H(x) * H(far)
+//! own       in on t, the target's own rail           H(t) across    over any rail x, and across
+//! the node     H(x) * H(far)
 //! ```
 //!
-//! The *own path* of a sample is the better of two: the target's own rail in turn, and the rail
-//! whose turn it is here. A rail x is worth leaving that path exactly when `H(x) > m`, where m is
-//! the own path's score over `H(far)`; so one number divides the rails. The theorem
-//! for NICs of this node that differ too is tested in `bench/src/rails/theorem.rs`.
+//! The *own path* of a sample is the better of two paths: over the target's own rail in turn, and
+//! over the local rail in turn. A rail x beats the own path exactly if `H(x) > m`, where m is the
+//! own path's score divided by `H(far)`, so one number divides the rails.
+//! `bench/src/rails/theorem.rs` tests the theorem for local NICs that differ, too.
 
 use super::{RailId, Score};
 
@@ -26,26 +26,26 @@ impl PathScore {
     }
 }
 
-/// A rail, and what going by it is worth.
+/// A rail and the score of the path over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Path {
     pub rail: RailId,
     pub score: PathScore,
 }
 
-/// What a sample's paths are measured against.
+/// Both ends of a sample's paths, and the health between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends {
-    /// The rail whose turn it is, of all in service.
+    /// The rail in turn, of all in service.
     pub source: (RailId, Score),
-    /// The target's own rail whose turn it is, where one is in service.
+    /// The target's own rail in turn; `None` if no own rail is in service.
     pub target: Option<(RailId, Score)>,
     /// Health of the peer's interior.
     pub far: Score,
 }
 
 impl Ends {
-    /// The path over a rail of this score.
+    /// Returns the path over a rail of this score.
     pub fn over(&self, rail: RailId, score: Score) -> Path {
         let own = self.target.is_some_and(|(t, _)| t == rail);
         let interior = if own { Score::ONE } else { self.far };
@@ -55,7 +55,7 @@ impl Ends {
         }
     }
 
-    /// The own path. Of equal ones the target's own rail.
+    /// Returns the own path; with equal scores, over the target's own rail.
     pub fn own(&self) -> Path {
         let source = self.over(self.source.0, self.source.1);
         match self.target.map(|(rail, score)| self.over(rail, score)) {
@@ -64,10 +64,10 @@ impl Ends {
         }
     }
 
-    /// `m`, in whole steps of a score, rounded down: leaving the own path for a rail is worth it
-    /// exactly when the rail's steps are more.
+    /// Returns `m` in whole steps of a score, rounded down: a rail beats the own path exactly if it
+    /// has more steps.
     pub fn threshold(&self) -> u64 {
-        // x * far > own is x > own / far, and x is whole.
+        // x * far > own is x > own / far, and x is an integer.
         self.own().score.0 / u64::from(self.far.steps())
     }
 }
@@ -78,7 +78,7 @@ pub(super) mod tests {
 
     use super::{super::ScoredRails, *};
 
-    /// Scores crowd, so that ties and near misses are frequent.
+    /// Scores with frequent ties and near ties.
     pub fn score() -> impl Strategy<Value = Score> {
         prop_oneof![
             (1u32..=12).prop_map(|n| Score::from_steps(n << 12)),
@@ -110,13 +110,13 @@ pub(super) mod tests {
         })
     }
 
-    /// Rails and ends among them.
+    /// Rails, and ends among them.
     pub fn case(most: usize) -> impl Strategy<Value = (Vec<Score>, Ends)> {
         prop::collection::vec(score(), 1..most)
             .prop_flat_map(|rails| (ends(&rails), Just(rails)).prop_map(|(e, r)| (r, e)))
     }
 
-    /// Every path there is, by the definitions: the target's own rail, and every rail across.
+    /// Every path by definition: over the target's own rail, and over every rail across.
     pub fn enumerate(ends: &Ends, rails: &[Score]) -> Vec<Path> {
         let own = ends.target.map(|(rail, h)| (rail, h, Score::ONE));
         let across = rails.iter().enumerate();
@@ -133,7 +133,7 @@ pub(super) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
 
-        /// Leaving the own path for x is worth it exactly when H(x) > m.
+        /// A rail x beats the own path exactly if H(x) > m.
         #[test]
         fn a_rail_is_worth_the_way_across_exactly_above_m((rails, ends) in case(24)) {
             for (x, hx) in rails.iter().enumerate() {
@@ -142,7 +142,7 @@ pub(super) mod tests {
             }
         }
 
-        /// `over` crosses no more than it must, and `own` is the better of the two in turn.
+        /// `over` crosses the node only if necessary; `own` is the better path of the two in turn.
         #[test]
         fn own_is_the_better_of_the_two_in_turn((rails, ends) in case(24)) {
             let all = enumerate(&ends, &rails);

@@ -4,12 +4,12 @@ use std::{cmp::Reverse, ops::RangeInclusive};
 
 use super::{RailId, Score};
 
-/// A score for each rail in service. A search looks at every rail: a peer has a few of them.
+/// A score for each rail in service. A search visits every rail, because a peer has few.
 #[derive(Clone, Debug)]
 pub(super) struct ScoredRails(Box<[Option<Score>]>);
 
 impl ScoredRails {
-    /// Rails `0..rails`, none of them in service.
+    /// Creates rails `0..rails`, all out of service.
     pub fn new(rails: usize) -> Self {
         ScoredRails(vec![None; rails].into())
     }
@@ -21,24 +21,24 @@ impl ScoredRails {
         }
     }
 
-    /// A rail's score; `None` while it is not in service.
+    /// Returns a rail's score; `None` if the rail is out of service.
     pub fn score(&self, rail: RailId) -> Option<Score> {
         *self.0.get(rail.index())?
     }
 
-    /// The rails in service.
+    /// Returns the rails in service.
     pub fn iter(&self) -> impl Iterator<Item = (RailId, Score)> + '_ {
         let all = self.0.iter().enumerate();
         all.filter_map(|(i, score)| Some((RailId(i as u8), (*score)?)))
     }
 
-    /// The best rail that `fits`: of equal ones, the one with the highest number.
+    /// Returns the best rail that `fits`; of equal rails, the one with the highest number.
     pub fn best(&self, fits: impl Fn(RailId) -> bool) -> Option<(RailId, Score)> {
         let fitting = self.iter().filter(|(rail, _)| fits(*rail));
         fitting.max_by_key(|(_, score)| *score)
     }
 
-    /// The rail with the lowest score of more than `m` steps.
+    /// Returns the rail with the lowest score above `m` steps.
     pub fn lowest_above(&self, m: u64) -> Option<(RailId, Score)> {
         let above = self
             .iter()
@@ -46,7 +46,7 @@ impl ScoredRails {
         above.max_by_key(|(rail, score)| Reverse((*score, *rail)))
     }
 
-    /// Of the rails with so many steps the one whose number comes next after `last`, going round.
+    /// Returns the rail after `last`, cyclically, of those whose score is within `steps`.
     pub fn next_after(&self, last: RailId, steps: RangeInclusive<u64>) -> Option<(RailId, Score)> {
         let within = self
             .iter()

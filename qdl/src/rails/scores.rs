@@ -1,32 +1,30 @@
-//! How a health score comes about.
+//! Health scores of rails.
 //!
 //! ```text
-//!   H(x)  =  latency  *  occupancy                         in (0, 1]
+//! H(x)  =  latency  *  occupancy                         in (0, 1]
 //!
-//!   latency    EWMA of  (baseline(size class) + own queue / rate) / network time,  each at most 1
-//!   occupancy  W / (W + bytes assigned)
+//! latency    EWMA of  (baseline(size class) + own queue / rate) / network time,  each at most 1
+//! occupancy  W / (W + bytes assigned)
 //! ```
 //!
-//! *Network time* is round trip minus the accelerator's residence. The *baseline* of a size class
-//! is what the rail itself needed when it was unloaded: the first (warm-up) sample sets it, quicker
-//! ones lower it by a quarter of the difference each, and nothing raises it, so a rail that is slow
-//! for a long time does not come to look well. A network time of three baselines, say, is a latency
-//! factor of a third. What a sample waits behind others that were given to the same rail is no
-//! fault of the rail: those bytes, at the highest rate at which it has been seen to deliver, count
-//! as expected. So a rail that is busy with what we sent compares with one that is idle, and one
-//! that delivers at a tenth of its rate shows a tenth whether it is busy or not. The average is
-//! taken over time (a time constant of [`EWMA_NS`] by default), and no single sample weighs more
-//! than a quarter, so that one hiccup is not a congestion. What is published moves in steps of
-//! 1/32, and only when the average has left its step for good: rails that differ by a hair are
-//! alike.
+//! *Network time* is the round trip minus the accelerator's residence. The *baseline* of a size
+//! class is the rail's own unloaded network time. The first (warm-up) sample sets it; each faster
+//! sample lowers it by a quarter of the difference. Nothing raises it, so a rail that is slow for
+//! long keeps a low score. A network time of three baselines is a latency factor of 1/3.
 //!
-//! *W* is what a rail holds in flight while nothing queues: the highest rate at which it has been
-//! seen to deliver, times its shortest baseline, and at least its longest sample. The bytes
-//! assigned count from the decision, before anything is posted, so that a burst does not mob the
-//! rail that was best when it began.
+//! Bytes assigned to the same rail earlier delay a sample through no fault of the rail. Their time
+//! at the rail's highest observed rate counts as expected. So a busy rail compares with an idle
+//! one, and a rail at a tenth of its rate has a factor of a tenth under any load.
 //!
-//! A node's interior has a score of the same kind, [`Interior`], from the times of copies across
-//! it.
+//! The EWMA has a time constant of [`EWMA_NS`] by default. No single sample weighs more than a
+//! quarter, so one slow sample is no congestion. The published value moves in steps of 1/32, and
+//! only once the average has clearly left its step: nearly equal rails have equal scores.
+//!
+//! *W* is the bytes in flight on a rail without queueing: its highest observed rate times its
+//! shortest baseline, and at least its longest sample. Assigned bytes count from the decision,
+//! before the post, so a burst does not overload the rail that was best at its begin.
+//!
+//! [`Interior`] is the score of a node's interior, from the times of copies across it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -34,36 +32,36 @@ use crossbeam_utils::CachePadded;
 
 use super::Score;
 
-/// Default time constant of the averages, in nanoseconds.
+/// Default time constant of the EWMA, in nanoseconds.
 pub(super) const EWMA_NS: u64 = 20_000_000;
 
-/// Size classes: four to each doubling of the length.
+/// Size classes: four per doubling of the length.
 const CLASSES: usize = 4 * 32;
 
-/// Steps of a full ratio in [`Gauge::seen`].
+/// A ratio of 1 in [`Gauge::seen`].
 const FULL: u64 = 1 << 16;
-/// Bits of [`Gauge::seen`] that hold the sum of ratios; the rest counts them.
+/// Bits of [`Gauge::seen`] for the sum of ratios; the other bits count them.
 const SUM_BITS: u32 = 40;
 
-/// The size class of a length in bytes: four to an octave. Baselines are kept, and connections
-/// warmed up, for each.
+/// Returns the size class of a length in bytes: four per octave. Each class has its baseline and
+/// its warm-up of connections.
 pub fn size_class(len: u32) -> usize {
     let len = len.max(4);
     let octave = len.ilog2();
     (octave as usize) << 2 | (len >> (octave - 2) & 3) as usize
 }
 
-/// Network times against the baselines of their size classes. Written by one thread without
-/// waiting, folded by another.
+/// Ratios of network times to the baselines of their size classes. One thread writes without
+/// waiting, another thread folds.
 #[derive(Debug)]
 pub struct Gauge {
-    /// Nanoseconds for each class; zero while there is none.
+    /// Nanoseconds for each class; 0 without a sample.
     baselines: Box<[AtomicU32]>,
-    /// Count and sum of ratios since the last fold, in one word, so that they are taken together.
+    /// Count and sum of ratios since the last fold, in one word for an atomic swap.
     seen: AtomicU64,
     /// Class of the last sample.
     class: AtomicU32,
-    /// Shortest baseline of all.
+    /// Minimum of all baselines.
     shortest: AtomicU32,
 }
 
@@ -79,20 +77,20 @@ impl Default for Gauge {
 }
 
 impl Gauge {
-    /// Takes a time, in nanoseconds, that `len` bytes needed. Returns its ratio to the baseline, in
+    /// Records a network time of `len` bytes in nanoseconds. Returns its ratio to the baseline, in
     /// 1/65,536.
     pub fn observe(&self, len: u32, ns: u64) -> u32 {
         self.observe_behind(len, ns, 0)
     }
 
-    /// The same where `queue_ns` of the time were to be expected, because of others in front.
+    /// Like [`Self::observe`], with `queue_ns` of the time expected because of earlier bytes.
     pub fn observe_behind(&self, len: u32, ns: u64, queue_ns: u64) -> u32 {
         let ns = u32::try_from(ns.max(1)).unwrap_or(u32::MAX);
         let class = size_class(len);
         let cell = &self.baselines[class];
         let base = match cell.load(Ordering::Relaxed) {
             0 => ns,
-            // Rounded up: a difference of less than four still counts.
+            // Rounded up, so that a difference below 4 still lowers the baseline.
             old if ns < old => old - (old - ns).div_ceil(4),
             old => old,
         };
@@ -108,7 +106,7 @@ impl Gauge {
         ratio as u32
     }
 
-    /// The baseline for samples of `len` bytes, in nanoseconds.
+    /// Returns the baseline of samples of `len` bytes, in nanoseconds.
     pub fn baseline_ns(&self, len: u32) -> Option<u32> {
         self.baseline_of(size_class(len))
     }
@@ -118,7 +116,7 @@ impl Gauge {
         (ns > 0).then_some(ns)
     }
 
-    /// Class of the last sample.
+    /// Returns the class of the last sample.
     pub(super) fn last_class(&self) -> usize {
         self.class.load(Ordering::Relaxed) as usize
     }
@@ -127,7 +125,7 @@ impl Gauge {
         self.shortest.load(Ordering::Relaxed)
     }
 
-    /// Mean ratio and count since the last call.
+    /// Returns the mean ratio and the count since the last call.
     fn take(&self) -> Option<(f32, u32)> {
         if self.seen.load(Ordering::Relaxed) == 0 {
             return None;
@@ -138,7 +136,7 @@ impl Gauge {
     }
 }
 
-/// Average over time of what a gauge has seen.
+/// The EWMA of a gauge's ratios.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Average {
     value: f32,
@@ -146,9 +144,9 @@ pub(super) struct Average {
     folded_ns: u64,
 }
 
-/// Steps in which an average is published.
+/// Steps per unit of a published average.
 const STEPS: f32 = 32.0;
-/// Below this every value counts as it is: there a step is a big part of it.
+/// Below this value the average is published exactly, because a step is a large part of it.
 const RAW_BELOW: f32 = 0.25;
 
 impl Average {
@@ -160,17 +158,17 @@ impl Average {
         }
     }
 
-    /// The average as it is published.
+    /// Returns the published average.
     pub fn published(self) -> f32 {
         self.steady
     }
 
-    /// Takes what there is. Returns how many samples that was, and how well they did on average.
+    /// Folds the gauge's ratios. Returns their count and mean, or `None` without any.
     pub fn fold(&mut self, now: u64, ewma_ns: u64, gauge: &Gauge) -> Option<(u32, f32)> {
         let (mean, count) = gauge.take()?;
         let passed = now.saturating_sub(self.folded_ns) as f32;
         self.folded_ns = now;
-        // passed / (tau + passed) is 1 - exp(-passed / tau) to first order, and never above 1.
+        // passed / (tau + passed) is 1 - exp(-passed / tau) to first order, and at most 1.
         let weight = (passed / (ewma_ns as f32 + passed)).min(count as f32 / 4.0);
         self.value += weight * (mean - self.value);
         if self.value < RAW_BELOW {
@@ -182,18 +180,18 @@ impl Average {
     }
 }
 
-/// What is known of one rail, written by those who post and those who complete.
+/// Measurements of one rail, written by the threads that post and those that complete.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Network times.
+    /// Ratios of network times to baselines.
     pub gauge: Gauge,
     /// Bytes assigned and not retired.
     assigned: CachePadded<AtomicU64>,
-    /// Bytes retired.
+    /// Bytes delivered by completed samples.
     delivered: AtomicU64,
-    /// Longest sample.
+    /// Length of the longest sample.
     longest: AtomicU32,
-    /// The highest rate seen, an `f32` of bytes per nanosecond; 0 while there is none.
+    /// Highest rate observed, an `f32` of bytes per nanosecond; 0 before the first.
     rate: AtomicU32,
 }
 
@@ -213,7 +211,7 @@ impl Meter {
         self.delivered.fetch_add(u64::from(len), Ordering::Relaxed);
     }
 
-    /// Nanoseconds that what is assigned besides `len` bytes takes at the highest rate seen.
+    /// Returns the nanoseconds that assigned bytes except `len` take at the highest rate observed.
     pub(super) fn queue_ns(&self, len: u32) -> u64 {
         let rate = f32::from_bits(self.rate.load(Ordering::Relaxed));
         let others = self.assigned().saturating_sub(u64::from(len));
@@ -224,20 +222,20 @@ impl Meter {
         }
     }
 
-    /// Bytes assigned to the rail and not retired.
+    /// Returns the bytes assigned to the rail and not retired.
     pub fn assigned(&self) -> u64 {
-        // A retirement may be seen before its assignment.
+        // Another thread may see a retirement before its assignment.
         let bytes = self.assigned.load(Ordering::Relaxed);
         if bytes > i64::MAX as u64 { 0 } else { bytes }
     }
 
-    /// Bytes of samples whose responses have come over this rail.
+    /// Returns the bytes of samples whose responses arrived over this rail.
     pub fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Relaxed)
     }
 }
 
-/// The highest rate seen, and W.
+/// The highest rate observed, and W.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
     since_ns: u64,
@@ -248,7 +246,7 @@ pub(super) struct Window {
     bytes: f32,
 }
 
-/// Rates are measured over at least so long.
+/// Minimum time over which a rate is measured.
 const RATE_NS: u64 = 10_000_000;
 
 impl Window {
@@ -269,7 +267,7 @@ impl Window {
         self.bytes = longest.max(self.rate * base as f32);
     }
 
-    /// The factor for occupancy.
+    /// Returns the occupancy factor.
     pub fn occupancy(&self, meter: &Meter) -> f32 {
         let w = self
             .bytes
@@ -278,8 +276,8 @@ impl Window {
     }
 }
 
-/// Health of a node's interior, from the times of copies across it (from the NIC's side to the
-/// GPU's memory on an accelerator). An accelerator measures its own and tells its peers.
+/// Health of a node's interior, from the times of copies across it (on an accelerator, from the
+/// NIC's side to GPU memory). An accelerator measures its own and reports it to its peers.
 #[derive(Debug)]
 pub struct Interior {
     gauge: Gauge,
@@ -288,7 +286,7 @@ pub struct Interior {
 }
 
 impl Interior {
-    /// Full health, until there are copies.
+    /// Creates an interior of full health, until copies are observed.
     pub fn new(now: u64) -> Self {
         Interior {
             gauge: Gauge::default(),
@@ -297,12 +295,12 @@ impl Interior {
         }
     }
 
-    /// Takes a copy of `len` bytes that took `ns` nanoseconds. May be called by any one thread.
+    /// Records a copy of `len` bytes that took `ns` nanoseconds. Any one thread may call it.
     pub fn observe(&self, len: u32, ns: u64) {
         self.gauge.observe(len, ns);
     }
 
-    /// Folds what was observed and returns the score.
+    /// Folds the observed copies and returns the score.
     pub fn score(&mut self, now: u64) -> Score {
         self.average.fold(now, self.ewma_ns, &self.gauge);
         Score::from_f32(self.average.published())
@@ -395,7 +393,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is observed, a score is a score.
+        /// A score stays in its range, whatever is observed.
         #[test]
         fn scores_stay_in_range(
             seen in prop::collection::vec((any::<u32>(), any::<u64>(), 0u64..1 << 40), 0..200),

@@ -1,21 +1,21 @@
-//! The policies: which rail takes a sample, given the scores.
+//! The policies by health: they choose a sample's rail from the scores.
 
 use super::{Ends, Path, RailId, RailPolicy, Score, ScoredRails};
 
-/// Whose turn it is.
+/// The last rail chosen, for taking turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
     last: RailId,
 }
 
 impl Default for Turn {
-    /// Begins with rail 0.
+    /// Returns a turn that begins with rail 0.
     fn default() -> Self {
         Turn { last: RailId(255) }
     }
 }
 
-/// The path with the highest score of all; the own path where no other is better.
+/// Returns the path with the highest score; the own path unless another is better.
 fn best(ends: &Ends, rails: &ScoredRails) -> Path {
     let own = ends.own();
     match rails
@@ -27,13 +27,13 @@ fn best(ends: &Ends, rails: &ScoredRails) -> Path {
     }
 }
 
-/// The lowest score above m; the own path when there is none.
+/// Returns the path over the rail with the lowest score above m; the own path without one.
 fn best_fit(ends: &Ends, rails: &ScoredRails) -> Path {
     let fit = rails.lowest_above(ends.threshold());
     fit.map_or_else(|| ends.own(), |(rail, score)| ends.over(rail, score))
 }
 
-/// The next in turn of the rails within `delta` of m; the own path when there is none.
+/// Returns the path over the next rail within `delta` of m in turn; the own path without one.
 fn spray(
     ends: &Ends,
     rails: &ScoredRails,
@@ -58,8 +58,8 @@ fn spray(
 }
 
 impl RailPolicy {
-    /// Chooses a path by this policy. `rails` holds the rails in service, those of `ends` among
-    /// them.
+    /// Chooses a path by this policy. `rails` holds the rails in service, including those of
+    /// `ends`.
     pub(super) fn choose(self, ends: &Ends, rails: &ScoredRails, turn: &mut Turn) -> Path {
         match self {
             RailPolicy::Best => best(ends, rails),
@@ -91,8 +91,8 @@ mod tests {
             prop_assert!(all.contains(&best), "{:?} is a path by the definitions", best);
         }
 
-        /// The own path is left exactly when some rail across beats it, and what is chosen is never
-        /// worse.
+        /// The policy leaves the own path exactly if a rail across beats it, and its choice is
+        /// never worse.
         #[test]
         fn best_fit_leaves_the_own_path_exactly_for_a_better_one((rails, ends) in case(64)) {
             let (fit, own) = (best_fit(&ends, &list(&rails)), ends.own());
@@ -101,7 +101,7 @@ mod tests {
             prop_assert_eq!(fit.score > own.score, better);
         }
 
-        /// Spray uses exactly the rails in the window, each as often as the others within 5 %.
+        /// Spray uses exactly the rails in the window, equally often within 5 %.
         #[test]
         fn spray_is_even_over_the_window(
             (rails, ends) in case(64), delta in score(), above_only: bool, rounds in 21usize..40,

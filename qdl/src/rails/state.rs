@@ -1,4 +1,4 @@
-//! Is a rail in service? Hysteresis around its score, and what a lost rail goes through.
+//! States of a rail: hysteresis around its score, and recovery after a loss.
 //!
 //! ```text
 //!                    latency < out_below * usual, for a while
@@ -10,37 +10,36 @@
 //!              healthy for the hold
 //! ```
 //!
-//! *Usual* is the upper median of the latency factors of the rails that carry samples, so that
-//! load, which all rails feel, takes none of them out, and at most half the rails are ever
-//! congested.
+//! *Usual* is the upper median of the latency factors of the rails that are up. So load on all
+//! rails takes none out of service, and at most half the rails are congested.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Failback, FailbackCfgs, Fault, RailId, Score, scores::EWMA_NS};
 
-/// How health is judged.
+/// Settings of the health policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthCfgs {
-    /// Scores are folded so often, in nanoseconds; default 2 ms.
+    /// Interval between folds of the scores, in nanoseconds; default 2 ms.
     pub tick_ns: u64,
-    /// Time constant of the averages, in nanoseconds; default 20 ms.
+    /// Time constant of the EWMAs, in nanoseconds; default 20 ms.
     pub ewma_ns: u64,
-    /// A rail falls out of service below this fraction of the usual latency factor; default 0.3.
+    /// Below this fraction of the usual latency factor a rail goes out of service; default 0.3.
     pub out_below: Score,
-    /// It comes back above this fraction; default 0.6.
+    /// Above this fraction the rail comes back; default 0.6.
     pub in_above: Score,
-    /// A rail whose baseline is more than this many times the best rail's is scored as if it were
-    /// in excess: it was slow before anybody looked. Default 4.
+    /// Maximum ratio of a rail's baseline to the best rail's; beyond it the score is reduced in
+    /// proportion, because the rail was slow from the start. Default 4.
     pub baseline_spread: u32,
-    /// At most one sample in so many goes as a probe over a rail that is idle or out of service;
-    /// default 128, under 1 %, so that no 99th percentile is made of probes.
+    /// At most one sample in so many is a probe over a rail that is idle or out of service. Default
+    /// 128, under 1 %, so that probes do not determine the 99th percentile.
     pub probe_one_in: u32,
-    /// A rail is probed no more often than this, in nanoseconds; default 50 ms.
+    /// Minimum interval between probes of a rail, in nanoseconds; default 50 ms.
     pub probe_every_ns: u64,
-    /// How long a rail that was congested is held back; default 100 ms to 5 s.
+    /// Hold times after congestion; default 100 ms to 5 s.
     pub congested: FailbackCfgs,
-    /// How long a rail that was lost is held back; default 1 s to 60 s.
+    /// Hold times after a loss; default 1 s to 60 s.
     pub failed: FailbackCfgs,
 }
 
@@ -67,36 +66,36 @@ impl Default for HealthCfgs {
     }
 }
 
-/// Where a rail stands.
+/// State of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RailState {
-    /// Takes samples.
+    /// The rail takes samples.
     InService,
-    /// Up, but far slower than the others: takes probes.
+    /// The rail is up but far slower than the others: it takes only probes.
     Congested,
-    /// Up again after it was lost: takes probes until it is trusted.
+    /// The rail is up again after a loss: it takes only probes until the hold is over.
     Probation,
-    /// Lost, or not made yet (no fault).
+    /// The rail is lost, or was never up (no fault).
     Down(Option<Fault>),
 }
 
-/// A rail went from one state to another.
+/// A rail's transition from one state to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Which.
+    /// The rail.
     pub rail: RailId,
-    /// Where it stood.
+    /// State before the transition.
     pub from: RailState,
-    /// Where it stands.
+    /// State after the transition.
     pub to: RailState,
-    /// Its latency factor at that time.
+    /// Latency factor at the transition.
     pub latency: Score,
-    /// When, in nanoseconds on the caller's clock.
+    /// Time in nanoseconds, on the caller's clock.
     pub at_ns: u64,
 }
 
-/// State of one rail and what leads to the next.
+/// State of one rail, and the conditions for its next transition.
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
     pub state: RailState,
@@ -125,7 +124,7 @@ impl Standing {
         self.low_since = None;
     }
 
-    /// The rail is up again, or for the first time.
+    /// Records that the rail is up, for the first time or again.
     pub fn restore(&mut self, now: u64) {
         if !self.is_up() {
             let trusted = self.failed.hold_ns() == 0;
@@ -138,8 +137,8 @@ impl Standing {
         }
     }
 
-    /// Looks at the latency factor once a tick. `may_go` is false when too many rails are out
-    /// already.
+    /// Checks the latency factor once per tick. `may_go` is false if too many rails are out of
+    /// service.
     pub fn look(&mut self, now: u64, cfgs: &HealthCfgs, latency: f32, usual: f32, may_go: bool) {
         let well = latency >= cfgs.in_above.as_f32() * usual;
         match self.state {

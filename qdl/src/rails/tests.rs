@@ -1,4 +1,4 @@
-//! The rails to a peer as a whole.
+//! Tests of all rails to a peer together.
 
 use proptest::prelude::*;
 
@@ -42,7 +42,7 @@ const WANT: Want = Want {
     len: LEN,
 };
 
-/// Rails, a clock, and what happened.
+/// Rails, a clock, and recorded changes.
 struct Bench {
     rails: PeerRails,
     now: u64,
@@ -64,8 +64,8 @@ impl Bench {
         b
     }
 
-    /// Samples, one after the other, `gap` apart; `slow` says how many baselines each takes on its
-    /// rail.
+    /// Runs samples one after the other, `gap` apart; `slow` returns the number of baselines that
+    /// each takes on its rail.
     fn run(&mut self, samples: usize, gap: u64, slow: impl Fn(RailId) -> u64) {
         for _ in 0..samples {
             self.now += gap;
@@ -79,7 +79,7 @@ impl Bench {
         }
     }
 
-    /// The same at full speed, with `hold` samples in flight all the time.
+    /// Runs samples at full speed, with `hold` samples in flight all the time.
     fn run_holding(&mut self, samples: usize, gap: u64, hold: usize) {
         let mut queue = std::collections::VecDeque::new();
         for _ in 0..samples {
@@ -123,7 +123,7 @@ fn a_congested_rail_gets_probes_alone_and_comes_back() {
         assert_eq!(state, Some(RailState::InService), "{policy:?}");
         assert_eq!(b.changes.len(), 2, "{policy:?}: {:?}", b.changes);
         b.take_used();
-        // With nothing in flight all rails are alike to `best`, which then keeps to one.
+        // With nothing in flight all rails are equal for `best`, which then keeps one.
         b.run_holding(4000, MS, 7);
         let used = b.take_used();
         assert!(used.iter().all(|u| *u > 900), "{policy:?}: {used:?}");
@@ -143,7 +143,7 @@ fn load_that_all_rails_feel_takes_none_out() {
 #[test]
 fn at_most_half_the_rails_are_congested() {
     let mut c = cfgs(spray(), 4);
-    // Those that are out stay out, however well they look.
+    // Congested rails stay congested, whatever their latency.
     c.health.congested = FailbackCfgs {
         first_ns: 100_000 * MS,
         most_ns: 100_000 * MS,
@@ -156,8 +156,8 @@ fn at_most_half_the_rails_are_congested() {
     b.run(1000, MS, |_| 1);
     b.run(1000, MS, |r| if r.0 < 2 { 1 } else { 50 });
     assert_eq!(out(&b), [RailId(2), RailId(3)]);
-    // Now the others are slow, and these look well: slow is not usual, and yet somebody must carry
-    // the samples.
+    // The rails in service become slow and the congested ones fast. Slow rails must still carry the
+    // samples.
     b.run(5000, MS, |r| if r.0 < 2 { 50 } else { 1 });
     assert_eq!(out(&b), [RailId(2), RailId(3)]);
     assert!(
@@ -184,7 +184,7 @@ fn a_burst_does_not_mob_the_best_rail() {
             let rail = b.rails.pick(b.now, WANT, |_| true).expect("up");
             used[rail.index()] += 1;
         }
-        // Nothing was completed: what is assigned must spread by itself.
+        // Without completions, the assigned bytes alone must spread the samples.
         assert!(
             used.iter().all(|u| (95..=105).contains(u)),
             "{policy:?}: {used:?}"
@@ -239,7 +239,7 @@ fn samples_keep_to_the_gpus_own_rails_until_they_are_worse_than_the_way_across()
             let rail = b.rails.pick(0, want, |_| true).expect("up");
             assert!(rail.0 >= 2, "{policy:?}, sample {i}: {rail:?}");
         }
-        // Both own rails hold two samples each now, W is one sample: 1/3 is worse than 1/2 across.
+        // Both own rails hold two samples, and W is one sample: 1/3 is worse than 1/2 across.
         let rail = b.rails.pick(0, want, |_| true).expect("up");
         assert!(rail.0 < 2, "{policy:?}: {rail:?}");
     }
@@ -277,8 +277,8 @@ fn a_bad_configuration_is_named() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever rails are up and full: what is chosen is up and has room, and there is a choice
-    /// whenever a rail in service has room. What is assigned adds up.
+    /// With any rails up and full, a chosen rail is up and has room, and there is a choice if a
+    /// rail in service has room. The assigned bytes add up.
     #[test]
     fn only_a_rail_with_room_is_chosen(
         policy in any_policy(), n in 1usize..20,
@@ -322,7 +322,7 @@ proptest! {
         }
     }
 
-    /// Alike rails share alike within 5 %, probes included, however many samples each holds.
+    /// Equal rails share samples equally within 5 %, including probes, at any number in flight.
     #[test]
     fn alike_rails_are_used_evenly(n in 2usize..17, hold in 1usize..40) {
         let mut b = Bench::new(&cfgs(spray(), n));
@@ -332,7 +332,7 @@ proptest! {
     }
 }
 
-/// Two peers, two rails over two NICs to each, two connections to a rail and target.
+/// Two peers, two rails over two NICs to each, two connections per rail and target.
 fn arbiter(policy: RailPolicy) -> RailArbiter {
     let mut connections = Vec::new();
     for peer in 0..2 {
@@ -401,11 +401,11 @@ fn a_rail_is_lost_with_its_last_connection_and_the_fault_is_told() {
     assert!(changes.is_empty(), "its other connection is up");
     a.connection_lost(1, 1, None, false, &mut |c| changes.push(c));
     assert_eq!(changes[0].to, RailState::Down(Some(Fault::Path)));
-    // The same NIC's rail to the other peer goes too, while the other NIC reaches it.
+    // The same NIC's rail to the other peer is lost too; the other NIC reaches that peer.
     a.connection_lost(2, 4, None, false, &mut |c| changes.push(c));
     a.connection_lost(2, 5, None, false, &mut |c| changes.push(c));
     assert_eq!(changes[1].to, RailState::Down(Some(Fault::LocalNic)));
-    // And then the last rail to the first peer, with its control session.
+    // The last rail to the first peer is lost, with its control session.
     a.connection_lost(3, 2, Some(false), true, &mut |c| changes.push(c));
     a.connection_lost(3, 3, Some(false), true, &mut |c| changes.push(c));
     assert_eq!(changes[2].to, RailState::Down(Some(Fault::Peer)));

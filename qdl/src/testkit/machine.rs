@@ -1,4 +1,4 @@
-//! Machines that a test does not run on: a sysfs tree, from a page of text.
+//! Simulated machines: writes a sysfs tree from a text description.
 //!
 //! ```text
 //! node 0 cpus=0-15                                     a NUMA node
@@ -10,7 +10,7 @@
 //! virtual ib rxe0 rate=10 link=Ethernet state=ACTIVE parent=eth0
 //! ```
 //!
-//! `#` begins a comment. Bridges and switches need no lines of their own: they are in the paths.
+//! `#` begins a comment. Bridges and switches need no lines: paths contain them.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +21,7 @@ use std::{
 
 use crate::topology::Addresses;
 
-/// A DGX A100: 8 GPUs and 8 InfiniBand NICs, two of each below a switch, and an Ethernet NIC for
-/// the rest.
+/// A DGX A100: 8 GPUs and 8 InfiniBand NICs, two of each below a switch, and one Ethernet NIC.
 pub const DGX_A100: &str = include_str!("machines/dgx-a100.txt");
 /// A machine like EC2's p5: 8 GPUs with 4 NICs each.
 pub const P5: &str = include_str!("machines/p5.txt");
@@ -31,21 +30,21 @@ pub const TWO_SOCKETS: &str = include_str!("machines/two-sockets.txt");
 /// A laptop: a wireless NIC, a bridge for containers, and graphics that run no models.
 pub const LAPTOP: &str = include_str!("machines/laptop.txt");
 
-/// A description of a machine that makes no sense, or a tree that could not be written.
+/// Error of an invalid description, or of a tree that could not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("machine, line {line}: {what}")]
 pub struct MachineError {
     /// Line of the description, from 1; 0 for its addresses.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error.
     pub what: String,
 }
 
-/// Writes the tree of `machine` below `root`, which must exist, and returns the machine's
+/// Writes the tree of `machine` below the existing folder `root` and returns the machine's
 /// addresses.
 ///
 /// # Errors
-/// [`MachineError`] with the line.
+/// [`MachineError`] names the line.
 pub fn expand(machine: &str, root: &Path) -> Result<Addresses, MachineError> {
     let mut w = Writer {
         sys: root.join("sys"),
@@ -83,7 +82,7 @@ struct Writer {
     nodes: BTreeMap<String, String>,
 }
 
-/// The words `key=value` of a line; a word alone has an empty value.
+/// The words `key=value` of a line; a word without `=` has an empty value.
 struct Values<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Values<'a> {
@@ -184,7 +183,7 @@ impl Writer {
         self.link(&Path::new("class").join(class).join(name), &dir)
     }
 
-    /// Joins a path that must not lead out of the tree.
+    /// Joins a path that must stay within the tree.
     fn path(&self, path: &Path) -> io::Result<PathBuf> {
         let inside = path.components().all(|c| matches!(c, Component::Normal(_)));
         if !inside {
@@ -204,7 +203,7 @@ impl Writer {
         fs::write(self.path(Path::new(path))?, format!("{text}\n"))
     }
 
-    /// A link as sysfs has them: relative to the folder it lies in.
+    /// Creates a link as in sysfs: relative to its own folder.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let up = from.components().count() - 1;
         let target: PathBuf = std::iter::repeat_n("..", up).collect::<PathBuf>().join(to);

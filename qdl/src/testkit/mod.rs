@@ -1,13 +1,13 @@
-//! What tests stand on in place of hardware, and the suite that every fabric is put through. Behind
-//! the feature `testkit`, so that no program carries it.
+//! Substitutes for hardware in tests, and the test suite of every fabric. The feature `testkit`
+//! keeps them out of programs.
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
 //! | [`machine`] | sysfs trees of machines: a DGX, a P5, two sockets, a laptop |
 //! | [`peer`] | a frontend made of plain bytes |
 //! | [`rig`] | a dispatcher and a server in one process, and links between them |
 //!
-//! RDMA devices without a NIC are `verbs`' own: its feature `stub`.
+//! `verbs` simulates RDMA devices without a NIC: its feature `stub`.
 
 pub mod machine;
 pub mod peer;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{IbKeys, NicConfig, NicFabric};
 
-/// The keys of an RDMA device's entry; panics for another fabric.
+/// Returns the keys of an RDMA device's entry; panics for another fabric.
 #[track_caller]
 pub fn ib_keys(nic: &mut NicConfig) -> &mut IbKeys {
     match &mut nic.fabric {
@@ -40,7 +40,7 @@ pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
     eventually_or(|| what.to_owned(), holds);
 }
 
-/// [`eventually`] with words that are made when it is too late.
+/// Like [`eventually`], with a text that is created only on failure.
 #[track_caller]
 pub fn eventually_or(what: impl Fn() -> String, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -23,7 +23,7 @@ use fabric::{
     Endpoint, Link, Region, SourceId, clock::now_ns, os::Near, tcp, testkit::memory, wire::Stream,
 };
 
-/// The end of a sample whose answer of `len` bytes is written: 1 us of queue, 2 us of compute.
+/// Finishes a sample whose answer of `len` bytes is written: 1 us of queue, 2 us of compute.
 pub fn finished(arrival: &Arrival, len: u32, sent: Sent) -> Finished {
     Finished {
         ticket: arrival.ticket(),
@@ -34,14 +34,14 @@ pub fn finished(arrival: &Arrival, len: u32, sent: Sent) -> Finished {
     }
 }
 
-/// How NIC threads wait.
+/// Waiting of NIC threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
-    /// They spin for so long before they sleep.
+    /// Nanoseconds that a thread spins before it sleeps.
     pub spin_ns: u64,
-    /// They wake by themselves after so long.
+    /// Nanoseconds after which a sleeping thread wakes by itself.
     pub tick_ns: u64,
-    /// Echoes to the peer.
+    /// Settings of echoes to the peer.
     pub echo: EchoCfgs,
 }
 
@@ -52,7 +52,7 @@ const NO_ECHO: EchoCfgs = EchoCfgs {
 };
 
 impl Wait {
-    /// Threads that sleep at once, and nothing that wakes them by and by.
+    /// Threads that sleep at once and do not wake by themselves.
     pub fn asleep() -> Self {
         Wait {
             spin_ns: 0,
@@ -61,7 +61,7 @@ impl Wait {
         }
     }
 
-    /// Connections that are not lost however slow this machine is.
+    /// Connections that no delay of this machine counts as lost.
     pub fn patient() -> Self {
         Wait {
             echo: NO_ECHO,
@@ -83,37 +83,37 @@ impl Default for Wait {
     }
 }
 
-/// What a [`Rig`] is made of. Connection `i` is of NIC `i % nics`.
+/// Configuration of a [`Rig`]. Connection `i` uses NIC `i % nics`.
 #[derive(Clone, Debug)]
 pub struct RigCfgs {
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
-    /// Slots of each connection.
+    /// Number of slots per connection.
     pub slots: usize,
-    /// NICs of each end.
+    /// Number of NICs at each end.
     pub nics: usize,
-    /// Each connection is to a peer of its own.
+    /// True if each connection leads to its own peer.
     pub peers: bool,
-    /// Bytes of a request slot.
+    /// Length of a request slot in bytes.
     pub request: usize,
-    /// Bytes of a response slot.
+    /// Length of a response slot in bytes.
     pub response: usize,
-    /// Parts that are wanted of answers.
+    /// Requested parts of answers.
     pub stream: Stream,
-    /// Samples are copied before they are sent.
+    /// True if samples are copied before they are sent.
     pub staged: bool,
-    /// Largest burst, in bytes, that the issuing thread posts by itself.
+    /// Maximum burst that the issuing thread posts, in bytes.
     pub up_to: u64,
-    /// Who chooses a connection.
+    /// Policy that chooses connections.
     pub policy: Policy,
-    /// How NIC threads wait.
+    /// Waiting of NIC threads.
     pub wait: Wait,
-    /// Which thread polls which NIC, where it is not one each.
+    /// Assignment of NICs to threads; default one thread per NIC.
     pub crew: Option<CrewPlan>,
 }
 
 impl RigCfgs {
-    /// Samples of up to 4 KiB, answers of 8 bytes in one piece, posted by the issuing thread.
+    /// Samples of up to 4 KiB, answers of 8 bytes in one part, posted by the issuing thread.
     pub fn new(connections: usize, slots: usize) -> Self {
         RigCfgs {
             connections,
@@ -131,22 +131,22 @@ impl RigCfgs {
         }
     }
 
-    /// With this largest burst of the issuing thread.
+    /// Sets the maximum burst of the issuing thread.
     pub fn up_to(self, up_to: u64) -> Self {
         RigCfgs { up_to, ..self }
     }
 
-    /// With NIC threads that wait so.
+    /// Sets the waiting of NIC threads.
     pub fn wait(self, wait: Wait) -> Self {
         RigCfgs { wait, ..self }
     }
 
-    /// With connections chosen so.
+    /// Sets the policy.
     pub fn policy(self, policy: Policy) -> Self {
         RigCfgs { policy, ..self }
     }
 
-    /// With samples that are copied before they are sent.
+    /// Sets whether samples are copied before they are sent.
     pub fn staged(self, staged: bool) -> Self {
         RigCfgs { staged, ..self }
     }
@@ -177,7 +177,7 @@ impl RigCfgs {
         }
     }
 
-    /// One peer with a rail for each NIC, whose failures are held for a millisecond or two.
+    /// Creates an arbiter of one peer with a rail per NIC; hold times are 1 to 2 ms.
     fn arbiter(&self) -> Option<RailArbiter> {
         let rails = self.nics as u8;
         let failed = FailbackCfgs {
@@ -206,17 +206,17 @@ impl RigCfgs {
     }
 }
 
-/// What lies between the ends of a connection.
+/// Transport between the ends of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Over {
-    /// The process's own memory.
+    /// Memory of this process.
     Memory,
-    /// Sockets on loopback.
+    /// Loopback sockets.
     Tcp,
 }
 
 impl Over {
-    /// Links for both ends, and what can be done to them.
+    /// Creates the links of both ends, and the faults that a test can inject.
     pub fn join(self, a: Endpoint, b: Endpoint) -> (Link, Link, Option<memory::MemoryFaults>) {
         match self {
             Over::Memory => {
@@ -236,20 +236,20 @@ impl Over {
     }
 }
 
-/// Both ends; connections are made by the test.
+/// A dispatcher and a server; the test creates their connections.
 pub struct Rig {
-    /// The frontend's end.
+    /// The end of the frontend.
     pub dispatcher: Dispatcher,
-    /// The accelerator's end.
+    /// The end of the accelerator.
     pub server: Server,
-    /// Where samples lie.
+    /// Memory of the samples.
     pub source: Arc<Region>,
     cfgs: RigCfgs,
     lost: Mutex<mpsc::Receiver<ConnectionLost>>,
 }
 
 impl Rig {
-    /// Both ends, with a completer for each of the dispatcher's NIC threads.
+    /// Creates both ends, with one completer for each NIC thread of the dispatcher.
     pub fn new(
         cfgs: RigCfgs,
         service: &Arc<dyn Service>,
@@ -257,7 +257,7 @@ impl Rig {
         owner: Arc<dyn Owner>,
     ) -> Self {
         let source = Arc::new(Region::new(1 << 20).expect("memory"));
-        // SAFETY: nobody else knows the region yet.
+        // SAFETY: no other reference to the region exists yet.
         let bytes = unsafe { source.bytes_mut(0, 1 << 20) }.expect("inside");
         for (i, b) in bytes.iter_mut().enumerate() {
             *b = (i * 7 + i / 253) as u8;
@@ -301,12 +301,12 @@ impl Rig {
         }
     }
 
-    /// Connections that the server has lost.
+    /// Returns the losses of connections that the server reports.
     pub fn lost(&self) -> MutexGuard<'_, mpsc::Receiver<ConnectionLost>> {
         self.lost.lock().expect("alive")
     }
 
-    /// The server's end of a connection.
+    /// Creates the server's end of a connection.
     pub fn serve_connection(&self, connection: usize, epoch: u32) -> Arc<ServeConnection> {
         let cfgs = ServeConnectionCfgs {
             gpu: None,
@@ -321,7 +321,7 @@ impl Rig {
         Arc::new(ServeConnection::new(cfgs).expect("memory"))
     }
 
-    /// Joins both ends of a connection.
+    /// Connects both ends of a connection.
     pub fn connect(
         &self,
         connection: usize,
@@ -331,7 +331,7 @@ impl Rig {
         self.connect_with_depth(connection, epoch, over, 64)
     }
 
-    /// The same with an accelerator that may have so many writes on their way.
+    /// Like [`Self::connect`], with at most `depth` writes of the accelerator in flight.
     pub fn connect_with_depth(
         &self,
         connection: usize,
@@ -348,7 +348,7 @@ impl Rig {
         faults
     }
 
-    /// Makes every connection for the first time, and waits until all are up.
+    /// Creates the first epoch of every connection and waits until all are up.
     pub fn connect_all(&self, over: Over) -> Vec<Option<memory::MemoryFaults>> {
         let all = 0..self.cfgs.connections;
         let faults = all.map(|c| self.connect(c, 1, over)).collect();
@@ -356,14 +356,14 @@ impl Rig {
         faults
     }
 
-    /// Waits until so many connections are up.
+    /// Waits until `n` connections are up.
     #[track_caller]
     pub fn wait_up(&self, n: usize) {
         let up = || self.dispatcher.connections_up();
         eventually_or(|| format!("{} connections up", up()), || up() == n);
     }
 
-    /// Sample `id`, whose index is 100 more.
+    /// Returns sample `id`, whose index is `id` + 100.
     pub fn sample(&self, id: u64) -> Sample {
         let request = self.cfgs.request;
         Sample {
@@ -378,20 +378,20 @@ impl Rig {
         }
     }
 
-    /// The bytes of sample `id`.
+    /// Returns the bytes of sample `id`.
     pub fn input(&self, id: u64) -> &[u8] {
         let s = self.sample(id);
-        // SAFETY: the source is never changed.
+        // SAFETY: nothing writes to the source after `new`.
         unsafe { self.source.bytes(s.offset, s.len as usize) }.expect("inside")
     }
 
-    /// Issues these samples in one call.
+    /// Issues the samples `ids` in one call.
     pub fn issue(&self, ids: Range<u64>) {
         let samples: Vec<_> = ids.map(|id| self.sample(id)).collect();
         self.dispatcher.issue(&samples);
     }
 
-    /// Waits until all that was issued is completed.
+    /// Waits until all issued samples are completed.
     #[track_caller]
     pub fn drain(&self) {
         let drained = self.dispatcher.drain(std::time::Duration::from_secs(60));

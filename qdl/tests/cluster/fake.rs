@@ -1,5 +1,5 @@
-//! An accelerator whose paths can be cut one by one, and made
-//! to swallow everything: what a network does to a real one.
+//! A fake accelerator whose connections a test can cut or leave unanswered one by one, to simulate
+//! network faults.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -41,13 +41,13 @@ struct Inner {
     rails: serve::Server,
     data: SocketAddr,
     connections: Mutex<HashMap<u16, Arc<ServeConnection>>>,
-    /// Connections whose connections nobody answers, and how many came.
+    /// Indexes of the connections whose sockets are left unanswered, and how many sockets arrived.
     swallowed: Mutex<(HashSet<u16>, usize)>,
-    /// Connections and epochs that were confirmed to be down.
+    /// Connections and epochs confirmed to be down.
     let_go: Mutex<HashSet<(u16, u32)>>,
-    /// What it was asked to open.
+    /// Connections and epochs that the frontend requested.
     asked: Mutex<HashSet<(u16, u32)>>,
-    /// Opening waits for it.
+    /// Opening connections waits for this lock.
     gate: Mutex<()>,
     nameless: AtomicBool,
     ending: AtomicBool,
@@ -107,7 +107,7 @@ impl SessionHandler for Inner {
 }
 
 impl Inner {
-    /// Confirms, once, that this end is down.
+    /// Confirms once that this end is down.
     fn let_go(&self, connection: u16, epoch: u32) {
         let news = self
             .let_go
@@ -124,7 +124,7 @@ impl Inner {
             .give_up(move |c| c.connection == connection, &Broken::Closed);
     }
 
-    /// One data connection; given back where it is swallowed.
+    /// Accepts one data connection; returns the stream if it must stay unanswered.
     fn welcome(&self, mut stream: TcpStream) -> Option<TcpStream> {
         let mut preamble = [0; PREAMBLE_BYTES];
         stream.read_exact(&mut preamble).expect("a preamble");
@@ -224,46 +224,46 @@ impl Fake {
         }
     }
 
-    /// Its control plane is gone; sockets of connections stay as they are.
+    /// Ends the control session; sockets of connections stay open.
     pub fn end_session(&mut self) {
         drop(self.stop.take());
     }
 
-    /// The socket of a connection is closed.
+    /// Closes the socket of a connection.
     pub fn cut(&self, connection: u16) {
         self.inner.cut(connection);
     }
 
-    /// This end loses a connection before the other knows, says so, and that it has let go.
+    /// Loses a connection at this end first, and reports the loss and the release.
     pub fn lose(&self, connection: u16, epoch: u32) {
         let handle = self.inner.handle.get().expect("a session");
         handle.connection_lost(connection, epoch, "as the test has it");
         self.inner.let_go(connection, epoch);
     }
 
-    /// Whether it was asked for this connection.
+    /// Returns whether the frontend requested this connection and epoch.
     pub fn was_asked(&self, connection: u16, epoch: u32) -> bool {
         let asked = self.inner.asked.lock().expect("alive");
         asked.contains(&(connection, epoch))
     }
 
-    /// Nothing is opened while this is held.
+    /// Delays all opening of connections until the guard is dropped.
     pub fn hold(&self) -> MutexGuard<'_, ()> {
         self.inner.gate.lock().expect("alive")
     }
 
-    /// From now on its name is none that may be answered.
+    /// From now on the accelerator reports an empty name.
     pub fn forget_name(&self) {
         self.inner.nameless.store(true, Ordering::SeqCst);
     }
 
-    /// Whether this end was confirmed to be down.
+    /// Returns whether this end was confirmed to be down.
     pub fn has_let_go(&self, connection: u16, epoch: u32) -> bool {
         let confirmed = self.inner.let_go.lock().expect("alive");
         confirmed.contains(&(connection, epoch))
     }
 
-    /// From now on nobody answers who connects for this connection.
+    /// From now on, sockets for this connection stay unanswered.
     pub fn swallow(&self, connection: u16) {
         self.inner
             .swallowed
@@ -273,7 +273,7 @@ impl Fake {
             .insert(connection);
     }
 
-    /// Connections that nobody answered.
+    /// Returns the number of unanswered sockets.
     pub fn swallowed(&self) -> usize {
         self.inner.swallowed.lock().expect("alive").1
     }
@@ -283,7 +283,7 @@ impl Drop for Fake {
     fn drop(&mut self) {
         drop(self.stop.take());
         self.inner.ending.store(true, Ordering::SeqCst);
-        // The next to come ends the thread that lets connections in.
+        // The next connection ends the thread that accepts.
         drop(TcpStream::connect(self.inner.data));
         self.threads.drain(..).for_each(|t| drop(t.join()));
     }

@@ -1,5 +1,5 @@
-//! Nodes that answer with digests, a frontend's cluster that
-//! checks them, and a book of what became of each sample.
+//! Nodes that answer with digests, a frontend's cluster that verifies them, and a record of each
+//! sample's result.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 pub const LARGEST: usize = 150_528;
 
-/// Answers with the digest of the sample.
+/// A service that answers with the digest of each sample.
 pub struct Digest;
 
 impl Service for Digest {
@@ -43,8 +43,8 @@ impl Service for Digest {
     }
 }
 
-/// The same, but that one sample in 40 is refused at its first try, in more words than its slot
-/// holds.
+/// Like [`Digest`], but refuses one sample in 40 at its first attempt, with a reason longer than
+/// the slot.
 #[derive(Default)]
 pub struct Picky(Mutex<HashSet<u64>>);
 
@@ -63,7 +63,7 @@ impl Service for Picky {
     }
 }
 
-/// A TCP NIC at any port.
+/// A TCP NIC on any free port.
 pub fn tcp_nic() -> NicConfig {
     NicConfig::tcp("127.0.0.1:0".parse().expect("address"))
 }
@@ -75,12 +75,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// A node with one TCP NIC.
+    /// Starts a node with one TCP NIC.
     pub fn start(name: &str, control: &str, model: &ModelSpec, memory: usize) -> Running {
         Running::with(name, control, model, memory, vec![tcp_nic()])
     }
 
-    /// A node with these NICs.
+    /// Starts a node with these NICs.
     pub fn with(
         name: &str,
         control: &str,
@@ -92,7 +92,7 @@ impl Running {
         Running::serving(name, control, model, memory, nics, &service)
     }
 
-    /// A node with these NICs that hands arrivals to `service`.
+    /// Starts a node with these NICs that passes arrivals to `service`.
     pub fn serving(
         name: &str,
         control: &str,
@@ -104,8 +104,8 @@ impl Running {
         Running::start_node(name, control, model, memory, nics, service, 2000, |_| ())
     }
 
-    /// A node with one NIC that says when a session is over and what it took is written off, which
-    /// it is soon.
+    /// Starts a node with one NIC and a `drain_ms` of 100, which reports each session once it has
+    /// ended and its resources are released or written off.
     pub fn reporting(
         name: &str,
         model: &ModelSpec,
@@ -176,7 +176,7 @@ impl Drop for Running {
     }
 }
 
-/// Samples of sizes from 1 byte to the largest, log-uniform, back to back in one region.
+/// Samples of 1 byte to the maximum, log-uniform, back to back in one region.
 pub struct Samples {
     pub region: Arc<Region>,
     pub table: Vec<(usize, u32, u64)>,
@@ -190,7 +190,7 @@ impl Samples {
         };
         let total = (0..count).map(size).sum();
         let region = Arc::new(Region::new(total).expect("memory"));
-        // SAFETY: nobody else knows the region yet.
+        // SAFETY: no other reference to the region exists yet.
         let bytes = unsafe { region.bytes_mut(0, total) }.expect("in bounds");
         for (i, chunk) in bytes.chunks_mut(8).enumerate() {
             let word = xxh3_64(&(seed.wrapping_add(i as u64)).to_le_bytes()).to_le_bytes();
@@ -208,7 +208,7 @@ impl Samples {
     }
 }
 
-/// One counter for each sample issued, and the digest it must have.
+/// A counter for each sample issued, and the expected digest.
 pub struct Book {
     pub seen: Vec<AtomicU32>,
     pub wrong: AtomicU64,
@@ -263,7 +263,7 @@ pub fn config(
     config_with(nodes, model, &nics, extra)
 }
 
-/// With these entries of `nics`.
+/// Returns a configuration with these entries of `nics`.
 pub fn config_with(
     nodes: &[&Running],
     model: &ModelSpec,
@@ -274,7 +274,7 @@ pub fn config_with(
     config_at(&addresses, model, nics, extra)
 }
 
-/// For accelerators whose control plane is here.
+/// Returns a configuration for accelerators with these control addresses.
 pub fn config_at(
     addresses: &[SocketAddr],
     model: &ModelSpec,
@@ -295,7 +295,7 @@ pub fn config_at(
 }
 
 impl Front {
-    /// What is wrong, in words, where it cannot connect.
+    /// Connects the frontend; on failure returns the error's text.
     pub fn try_connect(
         config: &FrontendConfig,
         samples: usize,
@@ -304,7 +304,7 @@ impl Front {
         Self::try_connect_with(config, samples, total, &mut |_, c| c)
     }
 
-    /// The same, with something around the completer of each rail.
+    /// Like [`Self::try_connect`], with a wrapper around the completer of each rail.
     pub fn try_connect_with(
         config: &FrontendConfig,
         samples: usize,
@@ -354,8 +354,8 @@ impl Front {
         self.cluster.dispatcher().issue(&samples);
     }
 
-    /// Issues `0..total` as LoadGen would: a long query, many short ones, and everything between.
-    /// No burst begins while more than `outstanding` samples are out.
+    /// Issues `0..total` in bursts of 1 to 4098 samples, as LoadGen's queries may be. No burst
+    /// begins while more than `outstanding` samples are outstanding.
     pub fn issue_in_bursts(&self, total: usize, outstanding: u64) {
         let mut at = 0;
         let mut burst = 1;
@@ -364,7 +364,7 @@ impl Front {
             self.issue(at..end);
             at = end;
             burst = burst * 7 % 4099;
-            // LoadGen does not outrun the system for ever; nor does its memory.
+            // LoadGen's lead over the system is limited, as is the memory.
             while self.cluster.outstanding() > outstanding {
                 std::thread::yield_now();
             }
@@ -378,12 +378,12 @@ impl Front {
         );
     }
 
-    /// Waits until a line that holds `text` was noted.
+    /// Waits until a note contains `text`.
     pub fn wait_noted(&self, text: &str) {
         self.wait_noted_times(text, 1);
     }
 
-    /// Waits until as many lines that hold `text` were noted.
+    /// Waits until `times` notes contain `text`.
     pub fn wait_noted_times(&self, text: &str, times: usize) {
         let end = Instant::now() + Duration::from_secs(20);
         let notes = || self.book.notes.lock().expect("alive");
@@ -393,15 +393,15 @@ impl Front {
         }
     }
 
-    /// Every sample completed once and right, and none was refused; returns how many went again.
+    /// Checks that every sample completed once, correctly, unrefused; returns how many went again.
     pub fn check(self) -> u64 {
         let (again, refused, _) = self.check_refused();
         assert_eq!(refused, 0);
         again
     }
 
-    /// Every sample completed once and right; returns how many went again, how many were refused
-    /// and why.
+    /// Checks that every sample completed once and correctly; returns how many were sent again, how
+    /// many were refused, and the refusals.
     pub fn check_refused(self) -> (u64, u64, Vec<RefusalRecord>) {
         let n = self.book.seen.len() as u64;
         let report = self.cluster.finish();
@@ -425,9 +425,9 @@ pub fn model() -> ModelSpec {
     ModelSpec::opaque("digest", LARGEST, 8)
 }
 
-/// A run over a node with [`Picky`] is over: some samples were refused once, for its whole reason.
+/// Ends a run over a node with [`Picky`]: some samples were refused once, with the whole reason.
 pub fn picked(front: Front) {
-    // The whole reason of the first may come behind its sample.
+    // The whole reason of the first refusal may arrive after its sample.
     std::thread::sleep(Duration::from_millis(50));
     let (again, refused, refusals) = front.check_refused();
     assert_eq!(again, 0, "nothing else went again");

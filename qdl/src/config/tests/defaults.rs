@@ -1,4 +1,4 @@
-//! What stands for a key that is not there, and what becomes of values that are.
+//! Tests of the defaults of missing keys, and of the values of present ones.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Every class of error with its text, and the place that it shows.
+//! Tests of every class of error: text and place.
 
 use super::*;
 
@@ -105,7 +105,7 @@ f.yaml:2:1: the key `node` is here twice
         tab.starts_with("f.yaml:3:1: line 3 begins with a tab"),
         "{tab}"
     );
-    // A tab that YAML takes, and one in a text, are none of it.
+    // A tab that YAML permits and a tab within a text are no such error.
     let other = text(frontend("node:\tf\nx: |\n  a\n  \tb\nmodel: {\n"));
     assert!(!other.contains("begins with a tab"), "{other}");
     assert_eq!(

@@ -1,10 +1,10 @@
-//! Every file in `configs/`, but for the rounds of `submission`, which are no node's.
+//! Tests of every file in `configs/`, except the rounds of `submission`, which configure no node.
 
 use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// Every YAML file in `configs/`.
+/// Returns every YAML file in `configs/`.
 pub fn config_files() -> Vec<PathBuf> {
     let mut folders = vec![configs()];
     let mut files = Vec::new();
@@ -24,7 +24,7 @@ pub fn config_files() -> Vec<PathBuf> {
     files
 }
 
-/// A file whose name begins with `frontend` is a frontend's, any other an accelerator's.
+/// Returns whether the file is a frontend's: its name begins with `frontend`.
 fn is_frontend(file: &Path) -> bool {
     file.file_name()
         .is_some_and(|name| name.to_string_lossy().starts_with("frontend"))
@@ -44,7 +44,7 @@ fn every_file_in_configs_is_right_and_its_sides_agree() {
             continue;
         }
         let frontend = good(parse_frontend(&text, &origin, base));
-        // Somebody beside it listens where it calls, has its model, and another name.
+        // An accelerator's file beside it has the address, the model, and another name.
         for called in &frontend.accelerators {
             let found = files
                 .iter()

@@ -1,4 +1,4 @@
-//! The server of the engine `http`.
+//! Tests of the keys of the engine `http` and its server.
 
 use std::path::Path;
 
@@ -14,12 +14,12 @@ model:
 nics: [{listen: 127.0.0.1:7410}]
 ";
 
-/// An accelerator whose engine has these keys.
+/// Loads an accelerator whose engine has these keys.
 fn with(engine: &str) -> Result<AcceleratorConfig, ConfigError> {
     accelerator(&format!("{IDS}engine:\n  kind: http\n{engine}"))
 }
 
-/// The same, whose server has these beside its address.
+/// An accelerator of the engine `http` whose server has these keys beside its address.
 fn server(keys: &str) -> Result<AcceleratorConfig, ConfigError> {
     with(&format!(
         "  http:\n    url: http://127.0.0.1:8000\n    dialect: vllm\n{keys}"

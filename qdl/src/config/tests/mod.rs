@@ -1,8 +1,8 @@
-//! What a file of configuration becomes, and what is said of one that is wrong.
+//! Tests of loading configurations, and of the errors of invalid ones.
 //!
-//! * `defaults`: what stands for a key that is not there.
+//! * `defaults`: values of missing keys.
 //! * `errors`: every class of error with its text.
-//! * `relations`: keys that must agree with one another.
+//! * `relations`: keys that must agree.
 //! * `http`: the server of the engine `http`.
 //! * `nics`: the keys of a NIC, over TCP and over queue pairs.
 //! * `files`: every file in `configs/`.
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::testkit::assert_has;
 
-/// A frontend's file down to its accelerators.
+/// A frontend's file up to its accelerators.
 const FRONTEND: &str = "\
 node: f
 model:
@@ -58,13 +58,13 @@ fn with_engine(model: &str, engine: &str) -> Result<AcceleratorConfig, ConfigErr
     accelerator(&text.replace("kind: digest", engine))
 }
 
-/// What was read; panics with the text of the error.
+/// Returns the configuration; panics with the text of the error.
 #[track_caller]
 fn good<T>(result: Result<T, ConfigError>) -> T {
     result.unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The text of the error; lines are compared without trailing blanks.
+/// Returns the text of the error, without trailing blanks in its lines.
 fn text<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
     let text = result.unwrap_err().to_string();
     text.lines()
@@ -73,7 +73,7 @@ fn text<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> String {
         .join("\n")
 }
 
-/// Each line of `table` has keys and, behind `=>`, words of the complaint about them.
+/// Each line of `table` has keys and, after `=>`, words of their error.
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigError>, table: &str) {
     for (keys, complaint) in table.lines().filter_map(|line| line.split_once("=> ")) {
@@ -82,7 +82,7 @@ fn assert_refused<T: std::fmt::Debug>(load: impl Fn(&str) -> Result<T, ConfigErr
     }
 }
 
-/// The problems of a frontend that ends like this, each as `line:column what`.
+/// Returns the problems of a configuration, each as `line:column what`.
 fn problems<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> Vec<String> {
     match result.unwrap_err() {
         ConfigError::Invalid { problems } => problems
@@ -93,7 +93,7 @@ fn problems<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> Vec<String> {
     }
 }
 
-/// As [`problems`], of a frontend with these lines after the head.
+/// Returns the [`problems`] of a frontend with these lines after the head.
 fn after_head(lines: &str) -> Vec<String> {
     problems(frontend(&format!("{FRONTEND}{lines}")))
 }

@@ -1,16 +1,16 @@
-//! Outputs of a model, and labels that go with them.
+//! Tests of a model's outputs, and of the labels for them.
 
 use super::*;
 use crate::model::DType;
 
 const OUTPUT: &str = "output: {name: o, dtype: u8, shape: [8]}";
 
-/// A frontend of another output, or outputs.
+/// The text of a frontend with this output.
 fn outputs(yaml: &str) -> String {
     format!("{FRONTEND}{REST}").replace(OUTPUT, yaml)
 }
 
-/// A frontend of raw data whose labels are these, and whose model has this output.
+/// A frontend of raw data with these labels, whose model has this output.
 fn labelled(labels: &str, output: &str) -> Result<FrontendConfig, ConfigError> {
     let text = outputs(&format!("output: {{name: o, {output}}}"));
     let text = text.replace(", ragged: true}]", "}]");
@@ -127,7 +127,7 @@ fn a_compression_is_undone_by_workers_within_the_budget() {
         "max_input_bytes: 1000, compression: lz4",
         "max_batch: 8, threads: 2",
     ));
-    // Two workers' batches of samples on lines of their own are no slots' any more.
+    // The decompressed batches of two workers reduce the memory for slots.
     assert_eq!(packed.decompressed_bytes(), 2 * 8 * 1024);
     assert_eq!(packed.memory(), (4096 << 20) - 2 * 8 * 1024);
     let spec = packed.model.spec().expect("sizes are given");

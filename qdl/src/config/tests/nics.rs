@@ -1,4 +1,4 @@
-//! The keys of a NIC, over TCP and over queue pairs.
+//! Tests of a NIC's keys, over TCP and over queue pairs.
 
 use super::*;
 use fabric::os::Congestion;

@@ -1,11 +1,11 @@
-//! No panic on any bytes, nor on a good file with errors in it.
+//! Tests that no bytes cause a panic, nor a valid file with random errors.
 
 use proptest::prelude::*;
 
 use super::{files::config_files, *};
 
 fn both(text: &str) {
-    // Whatever comes out, its text can be made.
+    // Every error has a text.
     if let Err(error) = frontend(text) {
         assert!(!error.to_string().is_empty());
     }

@@ -1,12 +1,12 @@
-//! `docs/configuration.md` is held to what the parser knows: its two files are good, their defaults
-//! are the defaults, and no key is missing from them.
+//! Compares `docs/configuration.md` with the parser: both of its files are valid, their defaults
+//! are the real ones, and no key is missing.
 
 use super::{super::document::keys_of, *};
 use crate::model::{ModelSpec, TensorSpec};
 
 const TEXT: &str = include_str!("../../../../docs/configuration.md");
 
-/// The files in the document.
+/// Returns the files in the document.
 fn blocks() -> Vec<String> {
     let parts: Vec<&str> = TEXT.split("```yaml\n").skip(1).collect();
     let ended = parts.iter().filter_map(|p| p.split("```").next());
@@ -29,7 +29,7 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
         (plain.nic_threads, plain.memory_mib)
     );
     assert_eq!(a.engine, EngineConfig::default());
-    // `connect_ms` has one default for waiting and another for a step.
+    // `connect_ms` has one default for waiting and one for a step.
     let default = Deadlines::default();
     assert_eq!(f.deadlines.connect(), default.connect());
     assert_eq!(a.deadlines.step(), default.step());
@@ -40,10 +40,10 @@ fn its_files_are_good_and_their_defaults_are_the_defaults() {
     let writes = |n: &NicConfig| n.matching.is_some() || n.inline_bytes.is_some();
     assert!(f.nics.iter().all(writes));
     for mut nic in f.nics.into_iter().chain(a.nics) {
-        // Its default depends on the fabric.
+        // The default of this key depends on the fabric.
         let written = nic.inline_bytes.take();
         assert!(written.is_none_or(|bytes| bytes == nic.inline_bytes()));
-        // Where a NIC is has no default.
+        // The address or device of a NIC has no default.
         let fabric = match nic.fabric.clone() {
             NicFabric::Tcp(TcpKeys {
                 address, listen, ..

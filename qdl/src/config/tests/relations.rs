@@ -1,4 +1,4 @@
-//! Keys that are good by themselves and must agree with one another.
+//! Tests of keys that are valid alone and must agree.
 
 use super::*;
 use crate::wire::Score;
@@ -108,7 +108,7 @@ fn several_gpus_and_the_nics_that_feed_them() {
         (plain.engine.all_gpus(), plain.engine.workers()),
         (vec![0], 1)
     );
-    // Where the complaint points, and its words.
+    // The value at the error's place, and words of the error.
     for (engine, value, complaint) in [
         (", gpus: [2]", "5}]", "no engine runs on GPU 5"),
         (", gpus: [2, 5, 7]", "engine:", "GPU 7 gets no samples"),
@@ -283,7 +283,7 @@ fn a_shape_says_how_large_samples_are() {
         let data = format!("{{kind: random, shape: {shape}}}");
         frontend(&format!("{FRONTEND}{REST}").replace("{kind: random}", &data))
     };
-    // The model's input has four bytes at most.
+    // The model's input has at most 4 bytes.
     let shape = good(shaped("[[1, 2], 2]"))
         .dataset
         .shape

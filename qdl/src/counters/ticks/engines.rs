@@ -1,4 +1,4 @@
-//! What an accelerator's engines did, tick by tick.
+//! Counts of an accelerator's engines, tick by tick.
 
 use super::{COARSER, FIRST_TICK_NS, MOST_TICKS};
 use record::{
@@ -6,7 +6,7 @@ use record::{
     timeline::{self, EngineTick},
 };
 
-/// An accelerator's counts at one moment; all only grow.
+/// An accelerator's counts at one moment; they only grow.
 #[derive(Clone, Debug, Default)]
 pub struct EngineReading {
     /// Samples that arrived.
@@ -15,13 +15,13 @@ pub struct EngineReading {
     pub answered: u64,
     /// Batches run.
     pub batches: BatchSizes,
-    /// Microseconds that engine threads computed.
+    /// Microseconds of computing, summed over engine threads.
     pub computed_us: u64,
-    /// Microseconds that copied to and from GPUs.
+    /// Microseconds of copies to and from GPUs.
     pub copied_us: u64,
 }
 
-/// See the module. To be read about ten times a second.
+/// The engines' ticks so far. Call [`EngineTicks::read`] about ten times a second.
 #[derive(Clone, Debug)]
 pub struct EngineTicks {
     begin_ns: u64,
@@ -32,7 +32,7 @@ pub struct EngineTicks {
 }
 
 impl EngineTicks {
-    /// From `begin_ns` on, where the counts stood so.
+    /// Begins at `begin_ns` with the counts `first`.
     pub fn new(begin_ns: u64, first: EngineReading) -> Self {
         EngineTicks {
             begin_ns,
@@ -43,10 +43,10 @@ impl EngineTicks {
         }
     }
 
-    /// The counts stand so at `now_ns`.
+    /// Adds a reading of the counts at `now_ns`.
     pub fn read(&mut self, now_ns: u64, now: EngineReading) {
-        // What came since the last reading is of the tick that the middle between the two is in: a
-        // reading may be a little late.
+        // Counts since the last reading belong to the tick in the middle of the interval, because a
+        // reading may be late.
         let now_ns = now_ns.max(self.last_ns);
         let middle = self.last_ns + (now_ns - self.last_ns) / 2;
         let since = middle.saturating_sub(self.begin_ns);
@@ -72,12 +72,12 @@ impl EngineTicks {
         self.last = now;
     }
 
-    /// Length of its ticks by now.
+    /// Returns the current length of a tick, in nanoseconds.
     pub fn tick_ns(&self) -> u64 {
         self.tick_ns
     }
 
-    /// The ticks so far.
+    /// Returns the ticks so far.
     pub fn ticks(&self) -> &[EngineTick] {
         &self.ticks
     }

@@ -1,23 +1,23 @@
-//! Counters that only grow, and gauges beside them, read every now and then.
+//! Ticks of counters and gauges that are read at irregular times.
 
 use super::{COARSER, FIRST_TICK_NS, MOST_TICKS};
 
-/// See the module. A row of numbers: the counters first, then the gauges.
+/// A row of numbers over time: counters, which only grow, then gauges.
 #[derive(Clone, Debug)]
 pub struct Grown {
     begin_ns: u64,
     tick_ns: u64,
     counters: usize,
-    /// As the counters stood when the run began.
+    /// The row at the run's begin.
     first: Vec<u64>,
     last_ns: u64,
     last: Vec<u64>,
-    /// The row at the end of each tick, one behind the other.
+    /// The rows at the end of each tick, concatenated.
     ends: Vec<u64>,
 }
 
 impl Grown {
-    /// From `begin_ns` on; `first` is the row at that time, its first `counters` are counters.
+    /// Begins at `begin_ns` with the row `first`, whose first `counters` numbers are counters.
     pub fn new(begin_ns: u64, first: &[u64], counters: usize) -> Self {
         Grown {
             begin_ns,
@@ -30,8 +30,8 @@ impl Grown {
         }
     }
 
-    /// The row reads so at `now_ns`. What counters gained since the last reading came evenly;
-    /// gauges were as they are. A row of another length, or an earlier one, is left out.
+    /// Adds the row at `now_ns`. Counters grow evenly between readings; gauges keep their last
+    /// value. Ignores a row of another length or an earlier time.
     pub fn read(&mut self, now_ns: u64, row: &[u64]) {
         let width = self.first.len();
         if row.len() != width || width == 0 || now_ns < self.last_ns {
@@ -74,17 +74,17 @@ impl Grown {
         self.ends = kept.flatten().copied().collect();
     }
 
-    /// Length of its ticks by now.
+    /// Returns the current length of a tick, in nanoseconds.
     pub fn tick_ns(&self) -> u64 {
         self.tick_ns
     }
 
-    /// When it was read last.
+    /// Returns the time of the last reading.
     pub fn last_ns(&self) -> u64 {
         self.last_ns
     }
 
-    /// What counters have gained since the beginning, and gauges as they were last.
+    /// Returns the counters' growth since the begin, and the gauges' last values.
     pub fn since_begin(&self) -> Vec<u64> {
         let all = self.last.iter().zip(&self.first).enumerate();
         all.map(|(i, (last, first))| match i < self.counters {
@@ -94,8 +94,8 @@ impl Grown {
         .collect()
     }
 
-    /// The rows of `n` ticks of `tick_ns`: what counters gained in each, and gauges at its end.
-    /// What came later is the last one's.
+    /// Returns the rows of `n` ticks of `tick_ns`: the counters' growth in each, and the gauges at
+    /// its end. The last row includes later growth.
     pub fn ticks(&self, tick_ns: u64, n: usize) -> Vec<Vec<u64>> {
         let width = self.first.len();
         let step = usize::try_from(tick_ns / self.tick_ns.max(1)).map_or(1, |s| s.max(1));
@@ -135,7 +135,7 @@ mod tests {
         let ticks = g.ticks(T, 4);
         assert_eq!(ticks, [vec![20, 7], vec![20, 8], vec![20, 8], vec![10, 8]]);
         assert_eq!(g.since_begin(), [70, 8]);
-        // A counter that falls gained nothing, and what is left over is the last tick's.
+        // A counter that decreases counts as no growth; later growth belongs to the last tick.
         g.read(S + 4 * T, &[150, 8]);
         let sum: u64 = g.ticks(T, 2).iter().map(|r| r[0]).sum();
         assert_eq!(sum, 70);

@@ -1,5 +1,5 @@
-//! Latencies of one thread's samples by the tick in which they were completed, and the slowest of
-//! them whole.
+//! Latencies of one thread's samples by tick of completion, and the slowest samples with all their
+//! timestamps.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -11,11 +11,11 @@ use record::{
 use super::{COARSER, FIRST_TICK_NS, MOST_TICKS};
 use crate::counters::{Live, SampleTimes};
 
-/// Buckets in use, over all ticks, that there is room for.
+/// Capacity for buckets in use, over all ticks.
 const ROOM: usize = 48 << 10;
-/// The most samples of a run that are kept whole.
+/// Maximum number of slow samples kept.
 const SLOWEST: usize = 256;
-/// Of these, the slowest: one in a thousand.
+/// One sample in so many is kept as slow.
 const ONE_IN: u64 = 1_000;
 
 /// One bucket of one tick.
@@ -26,25 +26,25 @@ struct Entry {
     count: u32,
 }
 
-/// See the module. It allocates when it is made and never after. Counting a sample in is an
-/// addition and two comparisons.
+/// Latency counts by tick, and the slowest samples. Allocates only when it is created. Recording a
+/// sample costs an addition and two comparisons.
 #[derive(Debug)]
 pub struct LatencyTicks {
     begin_ns: u64,
-    /// When the tick that is being counted ends; 0 before the first sample.
+    /// End of the current tick; 0 before the first sample.
     end_ns: u64,
     tick_ns: u64,
     tick: u64,
     counts: Box<[u64; BUCKETS]>,
-    /// Ticks that are over, in order, and of each its buckets in order.
+    /// Entries of completed ticks, ordered by tick and bucket.
     over: Vec<Entry>,
-    /// What takes no longer is not looked at: the lower of `enters_ns` and `slowest_ns`.
+    /// Samples up to this latency need no further check: the lower of `enters_ns` and `slowest_ns`.
     least_ns: u64,
-    /// What takes longer is kept.
+    /// Samples above this latency are kept.
     enters_ns: u64,
     slowest_ns: u64,
     slow: Vec<SampleTimes>,
-    /// The slowest of all, where it did not take long enough to be kept with the others.
+    /// The slowest sample of all, if its latency is at most `enters_ns`.
     beyond: Option<SampleTimes>,
 }
 
@@ -71,8 +71,8 @@ impl Default for LatencyTicks {
 }
 
 impl LatencyTicks {
-    /// Counts a sample in. `live` knows when the run began, which is asked once, and is shown each
-    /// tick that is over, as that of the NIC thread of this index.
+    /// Records `n` samples of these times. `live` provides the run's begin once, and receives each
+    /// completed tick for the NIC thread of index `share`.
     #[inline]
     pub fn record(&mut self, times: &SampleTimes, n: u64, live: &Live, share: usize) {
         if times.completed_ns >= self.end_ns {
@@ -91,7 +91,7 @@ impl LatencyTicks {
         }
     }
 
-    /// A tick is over, or none has begun.
+    /// Closes the current tick, if there is one, and begins the tick of `now_ns`.
     #[cold]
     fn turn(&mut self, now_ns: u64, live: &Live, share: usize) {
         if self.end_ns > 0 {
@@ -123,7 +123,7 @@ impl LatencyTicks {
         }
     }
 
-    /// Makes one of ten ticks, in place.
+    /// Merges each ten ticks into one, in place.
     fn coarsen(&mut self) {
         self.tick_ns = self.tick_ns.saturating_mul(COARSER);
         self.tick /= COARSER;
@@ -137,7 +137,7 @@ impl LatencyTicks {
                 sums[usize::from(e.bucket) % BUCKETS] += u64::from(e.count);
                 read += 1;
             }
-            // No more buckets than there were in the ten.
+            // One merged tick uses at most as many buckets as the ten.
             for (bucket, n) in sums.iter_mut().enumerate() {
                 if *n > 0 {
                     self.over[written] = Entry {
@@ -153,10 +153,9 @@ impl LatencyTicks {
         self.over.truncate(written);
     }
 
-    /// It may be one of the slowest. Where each sample is slower than the one before, as in
-    /// Offline, every one would be for a while: so a sample must be a little slower than the last
-    /// of those that are kept, and what it would have replaced stays. The slowest of all is kept
-    /// in any case.
+    /// Keeps a sample that may be one of the slowest. With growing latencies, as in Offline, every
+    /// sample would qualify. So a sample must exceed the fastest one kept by a margin; `beyond`
+    /// holds the slowest of all in any case.
     #[cold]
     fn keep(&mut self, times: &SampleTimes) {
         let total_ns = total_ns(times);
@@ -173,7 +172,7 @@ impl LatencyTicks {
         self.least_ns = self.enters_ns.min(self.slowest_ns);
     }
 
-    /// The slower half of those that are kept.
+    /// Keeps the slower half of the samples kept.
     fn fewer(&mut self) {
         let key = |t: &SampleTimes| Reverse(total_ns(t));
         let (_, last, _) = self.slow.select_nth_unstable_by_key(SLOWEST - 1, key);
@@ -182,8 +181,8 @@ impl LatencyTicks {
         self.slow.truncate(SLOWEST);
     }
 
-    /// Of a run that began at `begin_ns` and has `n` ticks of `tick_ns`: how many samples fell into
-    /// each bucket in each of them, over all threads.
+    /// Returns the samples of each tick and bucket over all threads, for a run of `n` ticks of
+    /// `tick_ns`.
     pub fn merge<'a>(
         all: impl IntoIterator<Item = &'a LatencyTicks>,
         tick_ns: u64,
@@ -206,13 +205,13 @@ impl LatencyTicks {
         ticks.into_iter().map(|t| t.into_iter().collect()).collect()
     }
 
-    /// Length of its ticks by now.
+    /// Returns the current length of a tick, in nanoseconds.
     pub fn tick_ns(&self) -> u64 {
         self.tick_ns
     }
 
-    /// The slowest of `samples` over all threads, the slowest first, in a run that began at
-    /// `begin_ns`: one in a thousand and one at least, but no more than 256.
+    /// Returns the slowest of `samples` over all threads, slowest first, in a run that began at
+    /// `begin_ns`: one in a thousand, at least 1 and at most 256.
     pub fn slowest<'a>(
         all: impl IntoIterator<Item = &'a LatencyTicks>,
         begin_ns: u64,
@@ -269,7 +268,7 @@ mod tests {
         ticks
     }
 
-    /// Of a run that has begun.
+    /// Live figures of a run that has begun.
     fn begun() -> Live {
         let live = Live::new(1);
         live.begin(S);
@@ -296,14 +295,14 @@ mod tests {
         );
         assert_eq!(ticks[0], [(latency_bucket(us(5)), 3)]);
         assert_eq!(ticks[3], [(latency_bucket(us(90)), 1)]);
-        // Fewer ticks than were counted: nothing is lost.
+        // With fewer ticks than recorded, the last tick includes the rest.
         let two = LatencyTicks::merge([&a, &b], FIRST_TICK_NS, 2);
         assert_eq!(two.iter().map(|t| counts(t)).collect::<Vec<_>>(), [3, 2]);
     }
 
     #[test]
     fn a_long_run_has_longer_ticks_and_all_its_samples() {
-        // Ten minutes, of each tenth of a second one sample; they take longer and longer.
+        // Ten minutes with one sample every 100 ms, of growing latency.
         let long = of((0..6_000u64).map(|i| (S + i * S / 10, 1_000 + i)));
         assert_eq!(long.tick_ns(), S);
         let room = long.over.capacity();
@@ -314,7 +313,7 @@ mod tests {
             LatencyTicks::default().over.capacity(),
             "it did not grow"
         );
-        // One that was short is put into the same ticks.
+        // A short recorder uses the longer ticks, too.
         let short = of([(S + 5, 7), (S + 2 * S, 7)]);
         let ticks = LatencyTicks::merge([&long, &short], S, 600);
         assert_eq!(
@@ -342,7 +341,7 @@ mod tests {
 
     #[test]
     fn the_slowest_are_kept_whole_and_no_others() {
-        // Each 997th is slow, in no order.
+        // Every 997th sample is slow, in random order.
         let total = |i: u64| {
             if i.is_multiple_of(997) {
                 1_000_000 + (i * 7_919) % 500_000
@@ -357,13 +356,13 @@ mod tests {
         let mut expected: Vec<u64> = (0..n).map(total).collect();
         expected.sort_unstable_by_key(|ns| Reverse(*ns));
         let least = slow.last().expect("some").total_ns;
-        // But for those that were hardly slower than the last one.
+        // Samples that hardly exceed the fastest one kept may be missing.
         assert!(least >= expected[255] - expected[255] / 32, "{least}");
         assert_eq!(slow[0].total_ns, expected[0]);
         assert!(slow.windows(2).all(|w| w[0].total_ns >= w[1].total_ns));
         assert_eq!(slow[0].connection, 3);
         assert!(slow[0].at_s >= 1.0 && slow[0].network_ns == slow[0].total_ns);
-        // A thousandth of few is few.
+        // One in a thousand of 2000 samples.
         assert_eq!(LatencyTicks::slowest([&ticks], S, 2_000).len(), 2);
     }
 

@@ -1,17 +1,16 @@
-//! What threads record while a run goes on: a NIC thread its samples, and what a run's
-//! [timeline](record::timeline) is made of.
+//! Recorders of threads during a run: a NIC thread's samples, and the parts of a run's
+//! [timeline](record::timeline).
 //!
-//! A tick is a tenth of a second for the first two minutes. A run that lasts longer has ticks of a
-//! second, then of ten, and so on: what was gathered is added up, and there are never more than
-//! [`MOST_TICKS`].
+//! A tick is 100 ms long for the first two minutes. In a longer run each ten ticks are merged, to
+//! ticks of 1 s, then 10 s, and so on, so that there are never more than [`MOST_TICKS`].
 //!
-//! | what | who gathers it |
+//! | recorder | thread and data |
 //! | --- | --- |
 //! | [`Recorder`] | a NIC thread: histograms and counts of its samples |
-//! | [`LatencyTicks`] | the thread that records samples, one for each: plain additions |
-//! | [`Grown`] | whoever reads counters now and then; what came between two came evenly |
-//! | [`ThreadTicks`] | the same of a process's threads |
-//! | [`EngineTicks`] | an accelerator, of its engines |
+//! | [`LatencyTicks`] | the thread that records samples: one plain addition per sample |
+//! | [`Grown`] | a thread that reads counters at times: growth between readings counts as even |
+//! | [`ThreadTicks`] | a thread that reads the times of the process's threads |
+//! | [`EngineTicks`] | an accelerator's thread that reads its engines' counts |
 
 mod engines;
 mod grown;
@@ -27,12 +26,12 @@ pub use threads::{ThreadReading, ThreadTicks};
 
 /// Length of the first ticks, in nanoseconds.
 pub const FIRST_TICK_NS: u64 = 100_000_000;
-/// So many are kept; with more, each ten become one.
+/// Maximum number of ticks; beyond it, each ten are merged into one.
 pub const MOST_TICKS: usize = 1_200;
-/// How many become one.
+/// Number of ticks merged into one.
 const COARSER: u64 = 10;
 
-/// Length of the ticks of a run that has lasted so long, in nanoseconds.
+/// Returns the tick length of a run of this duration, in nanoseconds.
 pub fn tick_ns(lasted_ns: u64) -> u64 {
     let mut tick = FIRST_TICK_NS;
     while lasted_ns / tick >= MOST_TICKS as u64 {
@@ -41,7 +40,7 @@ pub fn tick_ns(lasted_ns: u64) -> u64 {
     tick
 }
 
-/// How many ticks of this length a run has that lasted so long: one at least.
+/// Returns the number of ticks of length `tick_ns` in a run of this duration: at least 1.
 pub fn tick_count(lasted_ns: u64, tick_ns: u64) -> usize {
     usize::try_from(lasted_ns.div_ceil(tick_ns.max(1))).map_or(MOST_TICKS, |n| n.max(1))
 }

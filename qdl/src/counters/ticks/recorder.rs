@@ -1,4 +1,4 @@
-//! What a NIC thread records its samples with.
+//! The recorder of a NIC thread's samples.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use super::LatencyTicks;
 use crate::counters::{Histograms, Live, SampleTimes, TokenHistograms, TokenSizes};
 use record::{Stage, TokenTime};
 
-/// A p99 is shown at most this often: finding it takes microseconds of the NIC thread's time.
+/// Minimum time between two computations of a p99, which take microseconds of the NIC thread.
 const P99_EVERY_NS: u64 = 250_000_000;
 
-/// The histograms and counts of one share of a NIC. Used by one thread at a time;
-/// it allocates when it is made and never after.
+/// Histograms and counts of one share of a NIC. One thread at a time uses it; it allocates only
+/// when it is created.
 #[derive(Debug)]
 pub struct Recorder {
     histograms: Histograms,
@@ -27,7 +27,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// For the share of this index in `live`; an index it has no place for shows nothing.
+    /// Creates a recorder for a share of `live`; an unknown index publishes nothing.
     pub fn new(live: Arc<Live>, share: usize) -> Self {
         Recorder {
             histograms: Histograms::new(),
@@ -44,7 +44,7 @@ impl Recorder {
         }
     }
 
-    /// The same for answers in tokens of these sizes.
+    /// Creates a recorder for answers in tokens of these sizes.
     pub fn of_tokens(live: Arc<Live>, share: usize, sizes: TokenSizes) -> Self {
         Recorder {
             histograms: Histograms::of_tokens(sizes),
@@ -52,15 +52,15 @@ impl Recorder {
         }
     }
 
-    /// Counts `n` parts of answers that go on, and shows at once those by which something moves
-    /// while no answer ends, `moving` of them: not those of samples that begin again and again.
+    /// Counts `n` parts before an answer's last, and publishes `moving` of them at once as
+    /// progress. `moving` excludes parts of samples that were sent again.
     pub fn parts(&mut self, n: u64, moving: u64) {
         self.parts += n;
         self.moving += moving;
         self.live.show_parts(self.share, self.moving);
     }
 
-    /// Parts counted.
+    /// Returns the number of parts counted.
     pub fn parts_taken(&self) -> u64 {
         self.parts
     }
@@ -70,7 +70,7 @@ impl Recorder {
         self.record_alike(times, 1);
     }
 
-    /// Records so many completed samples that had the very same times: at the cost of one.
+    /// Records `n` completed samples with identical times, at the cost of one.
     pub fn record_alike(&mut self, times: &SampleTimes, n: u64) {
         self.histograms.record_alike(times, n);
         self.ticks.record(times, n, &self.live, self.share);
@@ -79,8 +79,8 @@ impl Recorder {
         self.bytes_in += n * u64::from(times.bytes_in);
     }
 
-    /// Shows the figures in [`Live`]; call it once for a burst, with the clock's reading. The p99
-    /// is found anew at most four times a second, and only when there is something new.
+    /// Publishes the figures in [`Live`]; call it once per burst with the clock's reading. Computes
+    /// the p99 at most four times a second, and only after new samples.
     pub fn show(&mut self, now_ns: u64) {
         self.live
             .show(self.share, self.completed, self.bytes_out, self.bytes_in);
@@ -99,42 +99,42 @@ impl Recorder {
         }
     }
 
-    /// Samples recorded.
+    /// Returns the number of samples recorded.
     pub fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// Payload bytes of the requests of those samples.
+    /// Returns the payload bytes of the samples' requests.
     pub fn bytes_out(&self) -> u64 {
         self.bytes_out
     }
 
-    /// Payload bytes of their responses.
+    /// Returns the payload bytes of the samples' responses.
     pub fn bytes_in(&self) -> u64 {
         self.bytes_in
     }
 
-    /// Takes its samples by the tick that they were completed in, at the end.
+    /// Takes the latencies by tick, at the end of the run.
     pub fn take_ticks(&mut self) -> LatencyTicks {
         std::mem::take(&mut self.ticks)
     }
 
-    /// What was recorded so far.
+    /// Returns the histograms so far.
     pub fn histograms(&self) -> &Histograms {
         &self.histograms
     }
 
-    /// Goes on with these histograms, and returns those it had. Its counts stay.
+    /// Replaces the histograms and returns the old ones. The counts stay.
     pub fn exchange(&mut self, histograms: Histograms) -> Histograms {
         std::mem::replace(&mut self.histograms, histograms)
     }
 
-    /// The same at the end, with nothing in their place.
+    /// Returns the histograms at the end of the run.
     pub fn into_histograms(self) -> Histograms {
         self.histograms
     }
 
-    /// The histograms of all NIC threads as one.
+    /// Merges the histograms of all NIC threads.
     pub fn merge<'a>(recorders: impl IntoIterator<Item = &'a Recorder>) -> Histograms {
         let mut all = Histograms::new();
         for recorder in recorders {

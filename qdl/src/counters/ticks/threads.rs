@@ -1,31 +1,31 @@
-//! A process's threads over a run: what each had of its cores, and how long it waited for one.
+//! Ticks of a process's threads: time on a core, and time waiting for a core.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use super::Grown;
 use record::timeline::ThreadSide;
 
-/// So many threads are told apart; what comes later is not seen.
+/// Maximum number of threads tracked; later threads are ignored.
 const MOST_SEEN: usize = 128;
-/// So many are told of, the busiest.
+/// Maximum number of threads reported, the busiest.
 const MOST_TOLD: usize = 32;
-/// Longest name of one, in characters.
+/// Maximum length of a thread's name, in characters.
 const NAME: usize = 32;
 
-/// One thread at one moment; times since it began, in nanoseconds.
+/// Times of one thread at one moment, in nanoseconds since the thread's start.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadReading<'a> {
-    /// Its number.
+    /// Thread id.
     pub id: u64,
-    /// Its name.
+    /// Thread name.
     pub name: &'a str,
-    /// On a core.
+    /// Time on a core.
     pub ran_ns: u64,
-    /// It could have run, and no core was free.
+    /// Time runnable without a free core.
     pub waited_ns: u64,
 }
 
-/// See the module.
+/// Times of all threads by tick.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadTicks {
     begin_ns: u64,
@@ -33,7 +33,7 @@ pub struct ThreadTicks {
 }
 
 impl ThreadTicks {
-    /// From `begin_ns` on.
+    /// Begins at `begin_ns`.
     pub fn new(begin_ns: u64) -> Self {
         ThreadTicks {
             begin_ns,
@@ -41,7 +41,7 @@ impl ThreadTicks {
         }
     }
 
-    /// All threads at `now_ns`. One that is seen for the first time did nothing before.
+    /// Adds a reading of all threads at `now_ns`. A thread's first reading counts as its begin.
     pub fn read<'a>(&mut self, now_ns: u64, threads: impl Iterator<Item = ThreadReading<'a>>) {
         for t in threads {
             let row = [t.ran_ns, t.waited_ns];
@@ -60,8 +60,8 @@ impl ThreadTicks {
         }
     }
 
-    /// The busiest threads in `n` ticks of `tick_ns`, over `lasted_ns`; those that neither ran nor
-    /// waited are left out.
+    /// Returns the busiest threads in `n` ticks of `tick_ns`, over `lasted_ns`, without threads
+    /// that neither ran nor waited.
     pub fn sides(&self, tick_ns: u64, n: usize, lasted_ns: u64) -> Vec<ThreadSide> {
         let mut sides: Vec<(u64, ThreadSide)> = Vec::new();
         for (name, grown) in self.threads.values() {

@@ -1,14 +1,13 @@
-//! The rails in terms of connections: what a dispatcher with several peers, several queue pairs to
-//! a rail and several threads asks.
+//! Chooses connections by the rails' health, for several peers, several queue pairs per rail and
+//! several threads.
 //!
-//! A connection lies on one rail to one peer and ends at one of the peer's
-//! targets. The target with the fewest samples outstanding is next (in turn
-//! among equals), the peer's [`PeerRails`] choose the rail, and of that rail's
-//! connections the one with the fewest samples in flight takes the sample.
+//! A connection uses one rail to one peer and ends at one of the peer's targets. The arbiter takes
+//! the target with the fewest samples outstanding, in turn among equals. The peer's [`PeerRails`]
+//! choose the rail; of its connections, the one with the fewest samples in flight takes the sample.
 //!
-//! A decision takes the peer's lock, held for the few hundred nanoseconds of [`PeerRails::pick`].
-//! Completions never take it: they are counted in [`Meters`], without a lock. The lock's one other
-//! user is the tick, once in milliseconds.
+//! A decision holds the peer's lock for the few hundred nanoseconds of [`PeerRails::pick`].
+//! Completions take no lock: [`Meters`] count them. Beside decisions only the tick takes the lock,
+//! once in milliseconds.
 
 use std::{
     collections::BTreeMap,
@@ -25,33 +24,33 @@ use crate::rails::{
     Want,
 };
 
-/// Where a connection lies.
+/// Peer, rail, target and NIC of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionRail {
     /// Index of the peer.
     pub peer: usize,
-    /// Rail to that peer.
+    /// The rail to that peer.
     pub rail: RailId,
-    /// Target at that peer.
+    /// The target at that peer.
     pub target: usize,
-    /// Index of the local NIC; all connections of a rail have the same.
+    /// Index of the local NIC, equal for all connections of a rail.
     pub nic: usize,
 }
 
-/// What an arbiter of rails is made of.
+/// Configuration of an arbiter by health.
 #[derive(Clone, Debug)]
 pub struct RailArbiterCfgs {
     /// The peers.
     pub peers: Vec<PeerCfgs>,
-    /// The connections, by their index.
+    /// The connections by index.
     pub connections: Vec<ConnectionRail>,
 }
 
-/// What the peer's lock guards.
+/// State guarded by the peer's lock.
 #[derive(Debug)]
 struct Locked {
     rails: PeerRails,
-    /// Connections up, for each rail.
+    /// Number of connections up, for each rail.
     up: Box<[u32]>,
 }
 
@@ -59,36 +58,36 @@ struct Locked {
 struct Peer {
     locked: Mutex<Locked>,
     meters: Arc<Meters>,
-    /// Local NIC of each rail.
+    /// Index of each rail's local NIC.
     nics: Box<[usize]>,
 }
 
-/// A target, wherever it is.
+/// One target of any peer.
 #[derive(Debug)]
 struct Target {
     peer: usize,
     target: usize,
     outstanding: CachePadded<AtomicU32>,
-    /// Its connections, for each rail of the peer.
+    /// The target's connections, for each rail of the peer.
     connections: Box<[Vec<usize>]>,
 }
 
-/// See the module.
+/// An arbiter that chooses connections by the rails' health.
 #[derive(Debug)]
 pub struct RailArbiter {
     peers: Box<[Peer]>,
     targets: Box<[Target]>,
     connections: Box<[ConnectionRail]>,
-    /// Index in `targets` for each connection.
+    /// Index into `targets` for each connection.
     target_of: Box<[usize]>,
     turn: AtomicU32,
 }
 
 impl RailArbiter {
-    /// All connections down.
+    /// Creates an arbiter with all connections down.
     ///
     /// # Errors
-    /// [`RailsError`] where the connections do not fit the peers.
+    /// [`RailsError`] if the connections do not match the peers.
     pub fn new(cfgs: &RailArbiterCfgs) -> Result<Self, RailsError> {
         let mut targets = Vec::new();
         let mut first_target = Vec::new();
@@ -125,7 +124,7 @@ impl RailArbiter {
             .enumerate()
             .map(|(p, c)| {
                 let rails = PeerRails::new(c)?;
-                // A rail with no connection shares its NIC with nobody.
+                // A rail without a connection shares its NIC with no other rail.
                 let nic = |r: usize| *nics.get(&(p, RailId(r as u8))).unwrap_or(&usize::MAX);
                 Ok(Peer {
                     meters: rails.meters().clone(),
@@ -146,16 +145,16 @@ impl RailArbiter {
         })
     }
 
-    /// Chooses the connection for a sample of `len` bytes, and counts
-    /// its bytes. Each choice must be followed by [`Self::completed`] or
-    /// [`Self::taken_back`]. `None` when no connection takes a sample.
+    /// Chooses the connection for a sample of `len` bytes and counts the bytes. [`Self::completed`]
+    /// or [`Self::taken_back`] must follow each choice. `None` if no connection can take the
+    /// sample.
     pub fn pick(&self, now: u64, len: u32, load: impl Fn(usize) -> Load) -> Option<usize> {
         let n = self.targets.len();
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % n.max(1);
         let in_turn = || (start..n).chain(0..start);
         let outstanding = |t: &usize| self.targets[*t].outstanding.load(Ordering::Relaxed);
         let first = in_turn().min_by_key(outstanding)?;
-        // The others only where the first is lost or full.
+        // Other targets only if the first is lost or full.
         std::iter::once(first)
             .chain(in_turn().filter(|t| *t != first))
             .find_map(|t| self.pick_at(&self.targets[t], now, len, &load))
@@ -185,7 +184,7 @@ impl RailArbiter {
             .map(|l| (*l, load(*l)))
             .filter(|(_, l)| l.takes());
         let Some((connection, _)) = taking.min_by_key(|(_, l)| l.in_flight) else {
-            // Another thread took the last slot between the two looks.
+            // Another thread took the last slot between both checks.
             self.peers[target.peer].meters.taken_back(rail, len);
             return None;
         };
@@ -193,8 +192,8 @@ impl RailArbiter {
         Some(connection)
     }
 
-    /// A sample that was given to `connection` was answered;
-    /// `network_ns` is its round trip minus its residence.
+    /// Records the answer to a sample on `connection`; `network_ns` is its round trip minus its
+    /// residence.
     pub fn completed(&self, connection: usize, len: u32, network_ns: u64) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
@@ -202,8 +201,8 @@ impl RailArbiter {
         }
     }
 
-    /// What a sample alone on its way over `connection` took that was not chosen by [`Self::pick`]:
-    /// a warm-up gives the rail its baselines.
+    /// Records the network time of a single sample in flight over `connection` that [`Self::pick`]
+    /// did not choose: the warm-up sets the rail's baselines.
     pub fn unloaded(&self, connection: usize, len: u32, network_ns: u64) {
         if let Some((l, _)) = self.at(connection)
             && let Some(meter) = self.peers[l.peer].meters.get(l.rail)
@@ -212,8 +211,7 @@ impl RailArbiter {
         }
     }
 
-    /// A sample that was given to `connection` was not
-    /// posted there after all, or goes again by another.
+    /// Takes back a sample assigned to `connection`, because it was not posted or goes to another.
     pub fn taken_back(&self, connection: usize, len: u32) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
@@ -221,7 +219,7 @@ impl RailArbiter {
         }
     }
 
-    /// The connections of a rail to a peer.
+    /// Returns the connections of a rail to a peer.
     pub fn connections_of(&self, peer: usize, rail: RailId) -> impl Iterator<Item = usize> + '_ {
         let connections = self.connections.iter().enumerate();
         connections
@@ -234,7 +232,7 @@ impl RailArbiter {
         Some((l, &self.targets[self.target_of[connection]]))
     }
 
-    /// A connection is up.
+    /// Records that a connection is up.
     pub fn connection_up(&self, now: u64, connection: usize, on_change: &mut dyn FnMut(Change)) {
         if let Some((l, _)) = self.at(connection) {
             let mut p = lock(&self.peers[l.peer]);
@@ -245,9 +243,9 @@ impl RailArbiter {
         }
     }
 
-    /// A connection that was up is lost. Its rail is lost with the last of its
-    /// connections; whose fault that is follows from what else is up, what the
-    /// local NIC says of itself, and whether the control session is lost.
+    /// Records the loss of a connection that was up. The loss of a rail's last connection is the
+    /// loss of the rail. Other rails, the local NIC's report and the control session locate the
+    /// fault.
     pub fn connection_lost(
         &self,
         now: u64,
@@ -272,7 +270,7 @@ impl RailArbiter {
             control_lost,
             ..Evidence::default()
         };
-        // One peer's lock at a time.
+        // Holds one peer's lock at a time.
         for (p, peer) in self.peers.iter().enumerate() {
             let locked = lock(peer);
             for (r, up) in locked.up.iter().enumerate() {
@@ -293,14 +291,14 @@ impl RailArbiter {
             .failed(now, l.rail, e.fault(), on_change);
     }
 
-    /// Folds what was measured into the scores, when it is time.
+    /// Folds the measurements into the scores, if a tick is due.
     pub fn tick(&self, now: u64, on_change: &mut dyn FnMut(usize, Change)) {
         for (i, peer) in self.peers.iter().enumerate() {
             lock(peer).rails.tick(now, &mut |c| on_change(i, c));
         }
     }
 
-    /// What a peer's heartbeat says: its interior's health, and its view of the rails.
+    /// Records a peer's heartbeat: its interior's health and its scores of the rails.
     pub fn told(
         &self,
         peer: usize,
@@ -316,7 +314,7 @@ impl RailArbiter {
         }
     }
 
-    /// What there is to say about each rail to a peer.
+    /// Returns a report of each rail to a peer.
     pub fn report(&self, peer: usize) -> Vec<RailReport> {
         self.peers
             .get(peer)
@@ -325,6 +323,6 @@ impl RailArbiter {
 }
 
 fn lock(peer: &Peer) -> MutexGuard<'_, Locked> {
-    // A panic elsewhere leaves scores at worst out of date.
+    // After a panic elsewhere the scores are at worst out of date.
     peer.locked.lock().unwrap_or_else(PoisonError::into_inner)
 }

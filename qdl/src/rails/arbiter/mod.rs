@@ -1,5 +1,5 @@
-//! Which connection takes the next sample: [`Arbiter`] by what is outstanding, [`RailArbiter`] by
-//! the health of rails.
+//! Arbiters that choose the next sample's connection: [`Arbiter`] by samples outstanding,
+//! [`RailArbiter`] by the rails' health.
 
 mod by_health;
 mod outstanding;

@@ -1,32 +1,32 @@
-//! The arbiter for the policies that do not look at health.
+//! The arbiter of the policies without health.
 //!
-//! The arbiter looks at how many samples each connection has in flight and how many it has room
-//! for. It chooses among those that are up and not full; when there is none the sample waits in the
-//! backlog, which every connection draws from as its slots come free, so a sample is bound to a
-//! connection as late as can be.
+//! The arbiter reads how many samples each connection has in flight and how many it has room for.
+//! It chooses among the connections that are up and not full. Without one, the sample waits in the
+//! backlog that all connections share until a slot is free, so the assignment is as late as
+//! possible.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::wire::Policy;
 
-/// What the arbiter sees of a connection.
+/// Load of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// False while it is lost or not made yet.
+    /// False if the connection is lost or was never up.
     pub up: bool,
     /// Samples in flight.
     pub in_flight: usize,
-    /// Samples it can have in flight.
+    /// Maximum number of samples in flight.
     pub slots: usize,
 }
 
 impl Load {
-    /// True where it takes a sample now.
+    /// Returns whether the connection can take a sample now.
     pub fn takes(self) -> bool {
         self.up && self.in_flight < self.slots
     }
 
-    /// As if so many more were in flight, with as much room as it has.
+    /// Returns this load with `more` samples in flight and unchanged room.
     pub fn handicapped(self, more: usize) -> Self {
         Load {
             in_flight: self.in_flight + more,
@@ -35,13 +35,13 @@ impl Load {
         }
     }
 
-    /// Samples that it takes now.
+    /// Returns the number of samples that the connection can take now.
     pub fn room(self) -> usize {
         self.slots.saturating_sub(self.in_flight)
     }
 }
 
-/// Chooses connections by a policy. Shared by all who issue.
+/// Chooses connections by a policy. All issuing threads share it.
 #[derive(Debug)]
 pub struct Arbiter {
     policy: Policy,
@@ -49,7 +49,7 @@ pub struct Arbiter {
 }
 
 impl Arbiter {
-    /// An arbiter that begins with the first connection.
+    /// Creates an arbiter that begins with the first connection.
     pub fn new(policy: Policy) -> Self {
         Arbiter {
             policy,
@@ -57,20 +57,20 @@ impl Arbiter {
         }
     }
 
-    /// The policy it follows.
+    /// Returns the policy.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Chooses one of `connections` (indices below it are handed to `load`), or `None` when none
-    /// takes a sample now.
+    /// Chooses one of `connections`, whose indices it passes to `load`; `None` if no connection can
+    /// take a sample now.
     pub fn pick(&self, connections: usize, load: impl Fn(usize) -> Load) -> Option<usize> {
         if connections == 0 {
             return None;
         }
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % connections;
         let mut best: Option<(usize, usize)> = None;
-        // Plain loops: this runs once for each query, over every connection.
+        // Plain loops: this runs for each query, over every connection.
         for range in [start..connections, 0..start] {
             for i in range {
                 let l = load(i);

@@ -1,8 +1,8 @@
-//! Rails that take turns: all there are, or the own ones of a target.
+//! Groups of rails that take turns: all rails, or a target's own rails.
 
 use super::super::{RailId, Score, ScoredRails};
 
-/// The rails, and whose turn it is.
+/// The rails, and the index of the next in turn.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     rails: Box<[RailId]>,
@@ -21,7 +21,7 @@ impl Group {
         self.rails.contains(&rail)
     }
 
-    /// The next in turn that is in service.
+    /// Returns the next rail in turn that is in service.
     pub fn next(&mut self, scored: &ScoredRails) -> Option<(RailId, Score)> {
         for _ in 0..self.rails.len() {
             let rail = self.rails[self.turn];
@@ -33,7 +33,7 @@ impl Group {
         None
     }
 
-    /// The best of those in service.
+    /// Returns the best rail in service.
     pub fn best(&self, scored: &ScoredRails) -> Option<(RailId, Score)> {
         let each = self
             .rails

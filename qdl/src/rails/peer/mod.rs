@@ -1,7 +1,7 @@
-//! The rails to one peer: which of them takes the next sample.
+//! Chooses the rail to one peer for each sample.
 //!
-//! This file has what they are made of and what can be said about them, `pick` what is done for
-//! every sample, `tick` what is done once in a while, and `group` rails that take turns.
+//! This file has the configuration and the reports, `pick` the choice for every sample, `tick` the
+//! periodic work, and `group` rails that take turns.
 
 mod group;
 mod pick;
@@ -19,78 +19,78 @@ use super::{
 };
 use group::Group;
 
-/// What the rails to a peer are made of.
+/// Configuration of the rails to a peer.
 #[derive(Clone, Debug)]
 pub struct PeerCfgs {
-    /// How to choose.
+    /// The policy.
     pub policy: RailPolicy,
-    /// How health is judged.
+    /// Settings of health.
     pub health: HealthCfgs,
-    /// How many rails, 1 to [`MAX_RAILS`].
+    /// Number of rails, 1 to [`MAX_RAILS`].
     pub rails: usize,
-    /// For each target at the peer (a GPU, or the one CPU engine), the rails whose NIC there is
-    /// nearest to it. Where any NIC will do, all of them.
+    /// The rails nearest to each target at the peer (a GPU, or the one CPU engine); all rails if
+    /// every NIC is equally near.
     pub targets: Vec<Vec<RailId>>,
 }
 
-/// A configuration that makes no sense.
+/// Error of an invalid configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RailsError {
-    /// None, or too many.
+    /// No rails, or too many.
     #[error(
         "{0} rails to one peer: there must be 1 to {MAX_RAILS}; \
          leave out NICs or split the peer in two"
     )]
     Count(usize),
-    /// A target names a rail there is none of.
+    /// A target names a rail that does not exist.
     #[error("target {target} names rail {rail}, but there are {rails}")]
     NoSuchRail {
-        /// Which target.
+        /// Index of the target.
         target: usize,
-        /// The rail it names.
+        /// The rail that the target names.
         rail: u8,
-        /// How many there are.
+        /// Number of rails.
         rails: usize,
     },
-    /// Connections of one rail that disagree about its NIC, or lead nowhere.
+    /// Connections of one rail disagree about its NIC, or a connection's rail does not exist.
     #[error("connection {connection}: {what}")]
     Connection {
         /// Index of the connection.
         connection: usize,
-        /// What is wrong with it.
+        /// The error.
         what: &'static str,
     },
 }
 
-/// A sample that wants a rail.
+/// A sample that needs a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Index of the target it goes to, below `targets`.
+    /// Index of the sample's target in `targets`.
     pub target: usize,
-    /// Its bytes.
+    /// Length of the sample in bytes.
     pub len: u32,
 }
 
-/// What there is to say about a rail.
+/// Report of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RailReport {
-    /// Which.
+    /// The rail.
     pub rail: RailId,
-    /// Where it stands.
+    /// State of the rail.
     pub state: RailState,
-    /// H(x): latency and occupancy.
+    /// H(x): latency times occupancy.
     pub score: Score,
     /// The latency factor alone.
     pub latency: Score,
     /// Bytes assigned and not retired.
     pub assigned_bytes: u64,
-    /// Bytes of samples answered over it.
+    /// Bytes of samples answered over the rail.
     pub delivered_bytes: u64,
-    /// Samples it took, probes included.
+    /// Samples assigned to the rail, including probes.
     pub picked: u64,
-    /// Probes.
+    /// Probes sent.
     pub probes: u64,
-    /// Changes of state.
+    /// Number of changes of state.
     pub changes: u64,
 }
 
@@ -99,9 +99,9 @@ struct Rail {
     standing: Standing,
     average: Average,
     window: Window,
-    /// What the peer says of it.
+    /// The peer's score of the rail.
     told: Score,
-    /// Below 1 where the baseline itself is out of proportion.
+    /// Below 1 if the rail's baseline exceeds the permitted spread.
     bias: f32,
     picked_ns: u64,
     picked: u64,
@@ -110,13 +110,13 @@ struct Rail {
 }
 
 impl Rail {
-    /// The latency factor: its own measurements, or what the peer says if that is worse.
+    /// Returns the latency factor: the lower of the rail's own measurement and the peer's score.
     fn latency(&self) -> f32 {
         (self.average.published() * self.bias).min(self.told.as_f32())
     }
 }
 
-/// See the module.
+/// All rails to one peer.
 #[derive(Debug)]
 pub struct PeerRails {
     policy: RailPolicy,
@@ -124,7 +124,7 @@ pub struct PeerRails {
     rails: Box<[Rail]>,
     scored: ScoredRails,
     meters: Arc<Meters>,
-    /// All of them, as a source for any sample.
+    /// All rails, for the turn at this end.
     all: Group,
     targets: Box<[Group]>,
     far: Score,
@@ -137,10 +137,10 @@ pub struct PeerRails {
 }
 
 impl PeerRails {
-    /// All rails down, every interior in full health.
+    /// Creates the rails, all down, with an interior of full health.
     ///
     /// # Errors
-    /// [`RailsError`].
+    /// [`RailsError`] if the number of rails is invalid or a target names an unknown rail.
     pub fn new(cfgs: &PeerCfgs) -> Result<Self, RailsError> {
         let n = cfgs.rails;
         if n == 0 || n > MAX_RAILS {
@@ -186,30 +186,30 @@ impl PeerRails {
         })
     }
 
-    /// What those who complete samples write to.
+    /// Returns the meters, which completing threads write.
     pub fn meters(&self) -> &Arc<Meters> {
         &self.meters
     }
 
-    /// Health of the peer's interior, as the peer says.
+    /// Sets the health of the peer's interior, as the peer reports it.
     pub fn set_far(&mut self, score: Score) {
         self.far = score;
     }
 
-    /// What the peer says of a rail. A rail is as healthy as the end that thinks worse of it.
+    /// Sets the peer's score of a rail. The lower score of both ends counts.
     pub fn set_told(&mut self, rail: RailId, score: Score) {
         if let Some(r) = self.rails.get_mut(rail.index()) {
             r.told = score;
         }
     }
 
-    /// Where a rail stands; `None` where there is no such rail.
+    /// Returns a rail's state; `None` if the rail does not exist.
     pub fn state(&self, rail: RailId) -> Option<RailState> {
         self.rails.get(rail.index()).map(|r| r.standing.state)
     }
 
-    /// A rail is up: for the first time, or again. One that failed takes probes alone until it is
-    /// trusted.
+    /// Records that a rail is up, for the first time or again. A failed rail takes only probes
+    /// until its hold is over.
     pub fn restored(&mut self, now: u64, rail: RailId, on_change: &mut dyn FnMut(Change)) {
         let Some(r) = self.rails.get_mut(rail.index()) else {
             return;
@@ -217,14 +217,14 @@ impl PeerRails {
         let from = r.standing.state;
         r.standing.restore(now);
         if r.standing.state != from {
-            // What was measured before it was lost says nothing about now.
+            // Measurements from before the loss do not apply to the restored rail.
             r.average = Average::new(now);
             r.told = Score::ONE;
             self.changed(now, rail, from, on_change);
         }
     }
 
-    /// A rail is lost. The samples in flight on it are the caller's to take back.
+    /// Records the loss of a rail. The caller must take back the samples in flight on it.
     pub fn failed(
         &mut self,
         now: u64,
@@ -260,7 +260,7 @@ impl PeerRails {
         });
     }
 
-    /// Latency factor of every rail that is up, for the peer.
+    /// Returns the latency factor of every rail that is up, for the heartbeat to the peer.
     pub fn scores(&self) -> impl Iterator<Item = (RailId, Score)> + '_ {
         let up = self
             .rails
@@ -275,7 +275,7 @@ impl PeerRails {
         })
     }
 
-    /// What there is to say about each rail.
+    /// Returns a report of each rail.
     pub fn report(&self) -> impl Iterator<Item = RailReport> + '_ {
         self.rails.iter().enumerate().map(|(i, r)| {
             let rail = RailId(i as u8);

@@ -1,4 +1,4 @@
-//! What is done for every sample.
+//! The choice of a rail for each sample.
 
 use super::{
     super::{Ends, RailId, RailPolicy, RailState, Score},
@@ -7,11 +7,11 @@ use super::{
 };
 
 impl PeerRails {
-    /// Chooses the rail for a sample and counts its bytes as assigned: they must be reported to
-    /// [`Meters`](super::super::Meters) as completed or taken back. `takes` says whether a rail has
-    /// room now. `None` when no rail that is up has.
+    /// Chooses the rail for a sample and counts its bytes as assigned: the caller must report them
+    /// to [`Meters`](super::super::Meters) as completed or taken back. `takes` returns whether a
+    /// rail has room now. `None` if no rail that is up has room.
     ///
-    /// Allocates nothing; looks at every rail.
+    /// Allocates nothing; visits every rail.
     pub fn pick(&mut self, now: u64, want: Want, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
         self.score_all();
         self.decisions = self.decisions.wrapping_add(1);
@@ -36,7 +36,7 @@ impl PeerRails {
         Some(rail)
     }
 
-    /// What the paths to a target are measured against; `None` while no rail is in service.
+    /// Returns the ends of the paths to a target; `None` while no rail is in service.
     fn ends(&mut self, target: usize) -> Option<Ends> {
         let (scored, best) = (&self.scored, self.policy == RailPolicy::Best);
         let turn = |group: &mut Group| match best {
@@ -45,7 +45,7 @@ impl PeerRails {
         };
         let source = turn(&mut self.all)?;
         let target = match self.targets.get_mut(target) {
-            // The rail in turn is the target's own: no second one is needed.
+            // The rail in turn is the target's own: the target needs no second one.
             Some(own) if own.has(source.0) => Some(source),
             own => own.and_then(turn),
         };
@@ -65,7 +65,7 @@ impl PeerRails {
         }
     }
 
-    /// Scores the rails in service by what is in flight on them now.
+    /// Updates the scores of the rails in service with their bytes in flight.
     fn score_all(&mut self) {
         let (rails, meters) = (&self.rails, &self.meters);
         self.scored.set(|rail| {
@@ -75,8 +75,8 @@ impl PeerRails {
         });
     }
 
-    /// The next rail that is due for a probe: up, nothing in flight on it, and none sent for a
-    /// while.
+    /// Returns the next rail due for a probe: up, without bytes in flight, and unused for the
+    /// interval.
     fn due(&mut self, now: u64, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
         let n = self.rails.len();
         let due = (0..n).map(|i| (self.probe_at + i) % n).find(|i| {
@@ -90,12 +90,11 @@ impl PeerRails {
         Some(RailId(due as u8))
     }
 
-    /// The best rail that has room, in service or, failing that, merely up.
+    /// Returns the best rail with room: in service, or merely up if no rail is in service.
     fn any(&self, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
         let in_service = self.scored.best(&takes).map(|(rail, _)| rail);
         in_service.or_else(|| {
-            // Samples wait rather than go by a congested rail; but where there is no rail in
-            // service at all, any is better than none.
+            // Samples wait rather than use a congested rail, unless no rail at all is in service.
             if self.scored.iter().next().is_some() {
                 return None;
             }

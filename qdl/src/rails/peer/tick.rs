@@ -1,5 +1,4 @@
-//! What is done once in a while: measurements become scores, and rails go out of service or come
-//! back.
+//! Periodic work: folds measurements into scores, and takes rails out of service or back.
 
 use super::{
     super::{Change, RailId, RailState},
@@ -7,7 +6,7 @@ use super::{
 };
 
 impl PeerRails {
-    /// Folds what was measured into the scores, when it is time. Cheap to call more often.
+    /// Folds the measurements into the scores, if a tick is due. Frequent calls are cheap.
     pub fn tick(&mut self, now: u64, on_change: &mut dyn FnMut(Change)) {
         if now < self.next_tick_ns {
             return;
@@ -41,7 +40,7 @@ impl PeerRails {
         }
     }
 
-    /// The upper median of the latency factors of rails that are up.
+    /// Returns the upper median of the latency factors of rails that are up.
     fn usual(&mut self) -> f32 {
         let mut n = 0;
         for r in self.rails.iter().filter(|r| r.standing.is_up()) {
@@ -56,8 +55,8 @@ impl PeerRails {
             .1
     }
 
-    /// Looks at one size class each tick: a rail whose baseline there is out of proportion to the
-    /// best rail's was slow before anybody looked.
+    /// Compares the rails' baselines in one size class per tick. A rail beyond the permitted spread
+    /// was slow from the start.
     fn compare_baselines(&mut self) {
         self.class_of = (self.class_of + 1) % self.rails.len();
         let Some(class) = self
