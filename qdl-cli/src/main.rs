@@ -46,7 +46,7 @@ fn demo(args: &DemoArgs) -> anyhow::Error {
 }
 
 fn program() -> Command {
-    let about = "Run digits, or a small language model, over TCP on loopback, in a checkout";
+    let about = "Run digits, or a small language model, over TCP on loopback; needs a checkout";
     let demo = command::<DemoArgs>("demo").about(about);
     command::<Args>("qdl")
         .version(version())

@@ -32,7 +32,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[command(
     name = "cargo xtask",
     bin_name = "cargo xtask",
-    about = "The repository's own tasks",
+    about = "Tasks of this repository: setup, tests, demo, measurements",
     version
 )]
 struct Arguments {

@@ -61,14 +61,14 @@ pub struct Args {
     /// rate of the search. Offline: expected samples per second, which set the size of the one
     /// query. SingleStream and MultiStream: expected queries per second, which set how many queries
     /// LoadGen prepares; LoadGen issues each query when the previous one is complete
-    #[arg(long, value_name = "Q", allow_negative_numbers = true)]
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub target_qps: Option<f64>,
 
     /// Minimum duration of the run, in seconds (LoadGen's min_duration). Server, SingleStream and
     /// MultiStream: LoadGen issues queries for this time. Offline: the one query is sized to last
     /// this time at --target-qps; if samples complete faster, the run is INVALID; with 0, --samples
     /// alone sets the size
-    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub duration_s: Option<f64>,
 
     /// Minimum number of queries (LoadGen's min_query_count): one sample each in Server and

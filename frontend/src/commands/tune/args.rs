@@ -42,33 +42,33 @@ pub struct TuneArgs {
     pub output: PathBuf,
 
     /// Time budget for all trials and the full run, in minutes
-    #[arg(long, value_name = "MIN", default_value_t = 30.0)]
+    #[arg(long, value_name = "MINUTES", default_value_t = 30.0)]
     pub budget_min: f64,
 
     /// Minimum duration of each trial, in seconds
-    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     pub seconds: f64,
 
     /// Duration of the full run at the end, in seconds; 0 skips it [default: ten times --seconds]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "SECONDS")]
     pub full_s: Option<f64>,
 
     /// First rate to try [default: the rate in the configuration; without one 100 in Server, 1000
     /// in Offline, 8 in MultiStream]
-    #[arg(long, value_name = "Q")]
+    #[arg(long, value_name = "RATE")]
     pub from: Option<f64>,
 
     /// Lowest rate to try [default: --from divided by 1000]
-    #[arg(long, value_name = "Q")]
+    #[arg(long, value_name = "RATE")]
     pub least: Option<f64>,
 
     /// Highest rate to try [default: --from times 1000000]
-    #[arg(long, value_name = "Q")]
+    #[arg(long, value_name = "RATE")]
     pub most: Option<f64>,
 
     /// Largest gap between the result and a rate that fails, in percent. A key's new value must
     /// raise the rate by at least as much
-    #[arg(long, value_name = "%", default_value_t = 3.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     pub within: f64,
 
     /// Limit on the 99th percentile of query latency, in milliseconds; MultiStream requires it
@@ -81,7 +81,7 @@ pub struct TuneArgs {
     pub samples: Option<u64>,
 
     /// Which keys of the configuration to try
-    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    #[arg(long, value_name = "KEYS", default_value = "auto")]
     pub knobs: Knobs,
 
     /// Key of the configuration and values to try, for example nics[].slots=16,64,256; repeatable
