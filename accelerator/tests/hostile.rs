@@ -1,6 +1,6 @@
-//! A real node, served over TCP by a frontend that sends samples no model can take: each is
-//! refused in its own slot, with words that say why; everybody else is served.
-//! What `cargo xtask setup` fetches must be there: without it these tests fail.
+//! A real node, and a frontend that sends over TCP samples that no model can take. The node refuses
+//! each one in its own slot, with the reason, and serves all other samples. The tests fail without
+//! the files that `cargo xtask setup` fetches.
 
 use std::{
     io::{Read, Write},
@@ -29,7 +29,7 @@ use qdl::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An accelerator that runs an ONNX model of the test's data.
+/// An accelerator that runs an ONNX model of the test data.
 struct Node {
     control: String,
     stop: Stop,
@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// Stops it, and checks that it was not the engine that ended it.
+    /// Stops the node, and checks that no engine failure ended it.
     fn stop(mut self) {
         self.stop.stop("the test is over");
         let ended = self.ended.recv_timeout(PATIENCE).expect("it ends");
@@ -90,7 +90,7 @@ fn yaml(t: &TensorSpec) -> String {
     )
 }
 
-/// A frontend that sends what it is told to, whatever the model says.
+/// A frontend that sends any bytes, whatever the model requires.
 struct Frontend {
     runtime: tokio::runtime::Runtime,
     session: ClientSession,
@@ -165,7 +165,7 @@ impl Frontend {
         }
     }
 
-    /// The first use of a slot.
+    /// Sends a sample in the first use of a slot.
     fn send(&mut self, connection: usize, slot: u16, sample: &[u8]) {
         let mut frame = vec![1, 0, 0, 0];
         frame.extend_from_slice(&Imm::new(slot, 1).bits().to_le_bytes());
@@ -178,14 +178,14 @@ impl Frontend {
             .expect("sent");
     }
 
-    /// The next answer: its slot and the model's output.
+    /// Returns the slot and the model's output of the next answer.
     fn answer(&mut self, connection: usize) -> (u16, Vec<u8>) {
         let (slot, header, payload) = self.response(connection);
         assert_eq!(header.refusal, None);
         (slot, payload)
     }
 
-    /// The whole reason of the next answer, which is none, and its slot.
+    /// Returns the slot and the complete reason of the next refusal.
     fn refusal(&mut self, connection: usize) -> (u16, String) {
         let (slot, header, payload) = self.response(connection);
         let part = String::from_utf8_lossy(&payload).into_owned();
@@ -212,7 +212,7 @@ impl Frontend {
         (imm.slot(), header, bytes.split_off(RESPONSE_HEADER_BYTES))
     }
 
-    /// Waits for a reason that no slot had room for.
+    /// Waits for a reason that did not fit into its slot.
     fn reason(&mut self) -> ((u16, u32, u16, u16), String) {
         let Self {
             runtime, session, ..
@@ -255,8 +255,8 @@ fn words(words: &[i64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// Each of `bad` is refused with these words, and its connection goes on; the first connection, and
-/// the next frontend, get answers to `good`.
+/// Checks that each of `bad` is refused with these words and that its connection continues. The
+/// first connection and the next frontend get answers to `good`.
 fn only_that_sample_is_refused(
     file: &str,
     model: &ModelSpec,
@@ -267,7 +267,7 @@ fn only_that_sample_is_refused(
     let mut frontend = Frontend::join(&node, model, 1 + bad.len() as u16);
     for (i, (sample, texts)) in (0u16..).zip(bad) {
         frontend.send(1 + usize::from(i), 5, sample);
-        // At the same time, so that it may be in the same batch.
+        // The good sample goes out at the same time, so it may be in the same batch.
         frontend.send(0, i, good);
         let (slot, cause) = frontend.refusal(1 + usize::from(i));
         assert_eq!(slot, 5, "{cause}");

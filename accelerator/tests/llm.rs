@@ -1,5 +1,5 @@
-//! Engine `llm` on real graphs, one origin for each prompt. What `cargo xtask setup` fetches must
-//! be there: without it these tests fail.
+//! Engine `llm` on real graphs, with one origin per prompt. The tests fail without the files that
+//! `cargo xtask setup` fetches.
 
 use std::{
     cell::UnsafeCell,
@@ -25,7 +25,7 @@ use qdl::{
     testkit::assert_has,
 };
 
-/// Tokens that the tiny model knows, and its context.
+/// Vocabulary and context of the tiny model, in tokens.
 const VOCABULARY: i32 = 509;
 const CONTEXT: usize = 256;
 
@@ -47,7 +47,7 @@ fn params(file: &str, sides: (usize, usize), llm: LlmConfig) -> EngineParams {
     .with(|e| e.llm = Some(llm))
 }
 
-/// The tiny model; every answer has 24 tokens.
+/// The tiny model, with 24 tokens per answer.
 fn tiny(sequences: usize) -> EngineParams {
     let llm = LlmConfig {
         sequences,
@@ -61,7 +61,7 @@ fn never() -> OnFatal {
     Arc::new(|e| panic!("{e}"))
 }
 
-/// A running engine; stopped with it.
+/// A running engine; dropping this value stops it.
 struct Running(Arc<dyn Engine>);
 
 impl Running {
@@ -78,7 +78,7 @@ impl Running {
         self.0.streaming().expect("it batches by itself")
     }
 
-    /// Has all prompts answered, at most as many at once as the engine says.
+    /// Returns the answers to all prompts; at most the engine's maximum is in flight.
     fn all(&self, prompts: &[Vec<i32>]) -> Vec<Vec<i32>> {
         let places = self.streaming().in_flight();
         let asked: Vec<_> = prompts
@@ -103,7 +103,7 @@ impl Drop for Running {
 
 const ROOM: usize = 64;
 
-/// A prompt's memory, and what became of it.
+/// Memory of a prompt and its answer, and the outcome.
 struct Asked {
     input: Box<[u8]>,
     output: UnsafeCell<[u8; ROOM * TOKEN_BYTES]>,
@@ -116,8 +116,8 @@ struct Asked {
     ends: AtomicUsize,
 }
 
-// SAFETY: the output is touched by the one sequence that there is at a time, and read by the test
-// once it has ended.
+// SAFETY: at most one sequence exists at a time; it alone writes the output, and the test reads the
+// output after the sequence has ended.
 unsafe impl Sync for Asked {}
 
 fn get<T: Clone>(of: &Mutex<T>) -> T {
@@ -152,8 +152,8 @@ impl Asked {
 
     fn sequence(self: &Arc<Self>, output_bytes: usize) -> Sequence {
         let origin: Arc<dyn Origin> = self.clone();
-        // SAFETY: the origin owns both places for as long as it lives, the input is never written,
-        // and a test makes one sequence of it at a time.
+        // SAFETY: the origin owns input and output while it lives, the input is never written, and
+        // each test makes one sequence of it at a time.
         let arrival = unsafe {
             Arrival::new(
                 self.input.as_ptr(),
@@ -167,7 +167,7 @@ impl Asked {
         };
         let me = self.clone();
         Sequence::new(arrival, output_bytes, move |outcome| {
-            // Counted first: whoever sees that it ended looks how often.
+            // Incremented first: a thread that sees the outcome then reads this count.
             me.ends.fetch_add(1, SeqCst);
             put(&me.ended, Some(outcome));
         })
@@ -183,11 +183,11 @@ impl Asked {
         self.ended().expect("it ended")
     }
 
-    /// The tokens of its answer.
+    /// Returns the tokens of the answer.
     fn answer(&self) -> Vec<i32> {
         let outcome = self.wait();
         let finished = get(&self.finished).unwrap_or_else(|| panic!("{:?}", get(&self.refused)));
-        // SAFETY: it was answered, so nobody writes any more.
+        // SAFETY: the sequence has ended, so no thread writes the output.
         let bytes = unsafe { &(&*self.output.get())[..finished.len as usize] };
         let ids: Vec<i32> = bytes
             .chunks_exact(TOKEN_BYTES)
@@ -232,7 +232,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Prompts of many lengths from a seed.
+/// Returns prompts of many lengths, from a seed.
 fn prompts(count: usize) -> Vec<Vec<i32>> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut one = || {
@@ -242,7 +242,8 @@ fn prompts(count: usize) -> Vec<Vec<i32>> {
     (0..count).map(|_| one()).collect()
 }
 
-/// The same prompts alone, and at `each` many at once, in another order and with other threads.
+/// Checks that prompts have the same answers alone and with others, for each (sequences, threads),
+/// in another order.
 fn same_whoever_is_beside(base: &EngineParams, prompts: &[Vec<i32>], each: &[(usize, usize)]) {
     let at = |sequences, threads| {
         base.clone().with(|e| {
@@ -254,7 +255,7 @@ fn same_whoever_is_beside(base: &EngineParams, prompts: &[Vec<i32>], each: &[(us
     assert!(alone.iter().any(|answer| *answer != alone[0]));
     let n = prompts.len();
     for (sequences, threads) in each {
-        // 7 divides none of the counts here, so that it goes through all of them.
+        // 7 divides none of the counts used here, so the order contains every index.
         let order: Vec<usize> = (0..n).map(|i| (i * 7 + 3) % n).collect();
         let shuffled: Vec<_> = order.iter().map(|i| prompts[*i].clone()).collect();
         let answers = Running::of(&at(*sequences, *threads)).all(&shuffled);
@@ -270,7 +271,7 @@ fn tokens_do_not_depend_on_who_else_is_there() {
     same_whoever_is_beside(&base, &prompts(60), &[(3, 1), (8, 1), (16, 2)]);
 }
 
-/// The demo's model, whose weights are 8 bits and whose arithmetic is the one that counts.
+/// The demo's model has 8-bit weights, so its arithmetic is the one to test.
 #[test]
 fn tokens_of_the_demo_do_not_depend_on_who_else_is_there() {
     let bytes = std::fs::read(models("capitals.tokens")).expect("the questions");
@@ -304,7 +305,7 @@ fn the_end_is_kept_and_put_off() {
     let (asked, free) = long
         .map(|i| (vec![all[i].clone()], &answers[i]))
         .expect("a long one");
-    // A token that comes late becomes the end.
+    // Choose as end a token whose first appearance is late.
     let at = (1..23)
         .rfind(|i| !free[..*i].contains(&free[*i]))
         .expect("a new one");
@@ -376,13 +377,13 @@ fn what_cannot_be_run_is_refused_by_name_and_the_others_go_on() {
     refused(Vec::new(), "a sample of 0 bytes");
     refused(ids(&[1; 101]), "1 to 100 times 4 bytes");
     assert_eq!(good.answer().len(), 24);
-    // An answer for which its slot has no room.
+    // An answer that does not fit into its slot.
     let narrow = Asked::new(&[3, 5, 7], Stream::All);
     engine.streaming().submit(narrow.sequence(3 * TOKEN_BYTES));
     assert_eq!(narrow.wait(), Outcome::Unanswered);
     let why = get(&narrow.refused).expect("refused");
     assert!(why.contains("4 tokens and more, and room for 3"), "{why}");
-    // SAFETY: it has ended, so nobody writes any more.
+    // SAFETY: the sequence has ended, so no thread writes the output.
     let behind = unsafe { &(&*narrow.output.get())[3 * TOKEN_BYTES..] };
     assert!(behind.iter().all(|b| *b == 0xEE), "nothing behind its room");
 }

@@ -174,7 +174,7 @@ each! {
     prompts_of_deepseek: "llm/deepseek-r1",
 }
 
-/// Every pair in `configs/` whose answers are verified by their digest is run here.
+/// Checks that the tests above cover every configuration in `configs/` with `verify: digest`.
 #[test]
 fn no_model_is_left_out() {
     let configs = repository().join("configs");
