@@ -1,4 +1,5 @@
-//! A library that is none. Alone in its program: the first library that a process opens stays.
+//! A file that is no library. A separate test binary, because a process keeps the first library
+//! that it opens.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Several GPUs behind one node, with an engine that needs none: who gets which samples, and what
-//! the record says.
+//! Several GPUs behind one node, with an engine that needs no GPU: which GPU gets which samples,
+//! and the record of each GPU.
 
 use std::{
     sync::{
@@ -20,7 +20,7 @@ use qdl::testkit::eventually;
 
 const SAMPLE: usize = 64;
 
-/// A connection whose samples belong to a GPU, or to any.
+/// A connection whose samples go to one GPU, or to any.
 struct Connection {
     gpu: Option<u32>,
     answered: AtomicU64,
@@ -53,7 +53,7 @@ impl Origin for Connection {
     }
 }
 
-/// Inputs and outputs of `n` samples; sample `i` is all bytes `i`.
+/// Inputs and outputs of `n` samples; each byte of sample `i` is `i`.
 struct Memory {
     inputs: Arc<Region>,
     outputs: Region,
@@ -63,7 +63,7 @@ impl Memory {
     fn new(n: usize) -> Self {
         let inputs = Arc::new(Region::new(n * SAMPLE).expect("memory"));
         for i in 0..n {
-            // SAFETY: nobody else has the region.
+            // SAFETY: no other code has the region yet.
             let sample = unsafe { inputs.bytes_mut(i * SAMPLE, SAMPLE) }.expect("inside");
             sample.fill(i as u8);
         }
@@ -77,8 +77,8 @@ impl Memory {
         let each = |i: usize| {
             let input = self.inputs.at(i * SAMPLE, SAMPLE).expect("inside");
             let output = self.outputs.at(i * 8, 8).expect("inside");
-            // SAFETY: the test keeps both regions until everything is answered, and gives each
-            // sample out once.
+            // SAFETY: the test keeps both regions until all samples are answered, and makes one
+            // arrival per sample.
             unsafe {
                 Arrival::new(
                     input,
@@ -96,7 +96,7 @@ impl Memory {
 
     fn check(&self, n: usize) {
         for i in 0..n {
-            // SAFETY: everything is answered.
+            // SAFETY: all samples are answered.
             let output = unsafe { self.outputs.bytes(i * 8, 8) }.expect("inside");
             assert_eq!(output, Digest::of(&[i as u8; SAMPLE]), "sample {i}");
         }
@@ -123,7 +123,7 @@ fn wait(pipelines: &Pipelines, connections: &[(&Arc<Connection>, u64)]) {
     });
 }
 
-/// Samples of each GPU, by the records.
+/// Returns the number of samples of each GPU, from the records.
 fn ran(pipelines: &Pipelines) -> Vec<(usize, u64)> {
     let records = pipelines.gpus();
     assert!(records.iter().all(|r| r.name == "digest"));
@@ -140,7 +140,7 @@ fn samples_go_to_the_gpu_of_their_connection() {
         let (memory, pipelines) = (Memory::new(250), start(&[3, 7], delay_us));
         let (a, b) = (Connection::new(Some(3)), Connection::new(Some(7)));
         pipelines.memory(&memory.inputs);
-        // One NIC thread's burst may be of several connections.
+        // A burst of one NIC thread may hold samples of several connections.
         let mut burst = memory.arrivals(0..20, &a);
         burst.extend(memory.arrivals(20..100, &b));
         pipelines.arrived(&mut burst);

@@ -1,5 +1,4 @@
-//! Runs that are stopped: by a panic, or by `abort_test`.
-//! What was issued is never completed, or comes too late.
+//! Runs that a panic or `abort_test` stops. Issued samples complete late or never.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -18,7 +17,7 @@ use loadgen_bridge::{
     TestSettings, abort_test, register_issue_query_thread, run_test,
 };
 
-/// Where the faulty SUT panics.
+/// Function in which the faulty SUT panics.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Panics {
     InName,
@@ -27,7 +26,7 @@ enum Panics {
     Never,
 }
 
-/// Sends what is issued to another thread, until it does not.
+/// A SUT that sends issued samples to another thread, until it panics.
 struct Faulty {
     panics: Panics,
     issued: AtomicU64,
@@ -58,7 +57,7 @@ impl SystemUnderTest for Faulty {
     }
 }
 
-/// A run over a faulty SUT whose queries `serve` gets one by one.
+/// Runs a faulty SUT; `serve` gets its queries one by one.
 fn run(
     folder: &std::path::Path,
     panics: Panics,
@@ -78,7 +77,7 @@ fn run(
         !serving.is_finished(),
         "LoadGen's thread still holds the SUT"
     );
-    // LoadGen closed its logs.
+    // LoadGen has closed its logs.
     let summary = fs::read_to_string(logs(folder).files().summary).unwrap();
     assert!(summary.contains("encountered during test"), "{summary}");
     let accuracy = fs::read_to_string(logs(folder).files().accuracy).unwrap();
@@ -86,7 +85,7 @@ fn run(
     error
 }
 
-/// Far more queries than are let through; LoadGen makes them all beforehand.
+/// Settings with far more queries than the test issues; LoadGen prepares all of them beforehand.
 fn long(scenario: Scenario) -> TestSettings {
     TestSettings {
         min_duration_ms: 20_000,
@@ -98,7 +97,7 @@ fn long(scenario: Scenario) -> TestSettings {
 #[test]
 fn a_panic_in_issue_query() {
     in_a_process_of_its_own("a_panic_in_issue_query", |folder| {
-        // The other thread goes on completing, the panicked query too.
+        // The serving thread continues to complete samples, including the panicked query.
         let error = run(
             folder,
             Panics::InIssue,
@@ -128,7 +127,7 @@ fn a_panic_on_an_issue_thread() {
             answer_all(&samples)
         });
         assert!(matches!(error, LoadgenError::Panicked { .. }), "{error}");
-        // Both go back to their owner.
+        // Both registered threads return.
         for thread in threads {
             thread.join().unwrap().unwrap();
         }
@@ -196,7 +195,7 @@ fn a_panic_in_load_samples() {
     });
 }
 
-/// Stops the test after its 20th query, from another thread than any of LoadGen's.
+/// Aborts the test after its 20th query, from a thread that is not LoadGen's.
 fn abort_after_some(
     scenario: Scenario,
     answered: bool,
@@ -241,7 +240,7 @@ fn abort_in_server_while_completing() {
             abort_after_some(Scenario::Server, true),
         );
         assert!(matches!(error, LoadgenError::Aborted { .. }), "{error}");
-        // The other thread completes what had been issued, for a while, into a test that is over.
+        // The serving thread completes issued samples for a while after the end of the test.
         thread::sleep(Duration::from_millis(50));
     });
 }
@@ -304,7 +303,7 @@ fn an_ordinary_end_of_the_process_after_an_abort() {
     in_a_process_of_its_own("an_ordinary_end_of_the_process_after_an_abort", |folder| {
         let serve = abort_after_some(Scenario::Server, false);
         run(folder, Panics::Never, &long(Scenario::Server), serve);
-        // With LoadGen's destructors.
+        // Runs LoadGen's destructors.
         std::process::exit(0);
     });
 }

@@ -148,7 +148,7 @@ impl Prompts {
         self.total.load(SeqCst)
     }
 
-    /// Ends the connection: from now on all sends fail.
+    /// Ends the connection: from now on the origin counts as gone.
     pub fn leave(&self) {
         self.gone.store(true, SeqCst);
     }
