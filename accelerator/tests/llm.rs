@@ -242,8 +242,7 @@ fn prompts(count: usize) -> Vec<Vec<i32>> {
     (0..count).map(|_| one()).collect()
 }
 
-/// Checks that prompts have the same answers alone and with others, for each (sequences, threads),
-/// in another order.
+/// Checks that answers do not depend on order, nor on (sequences, threads), for `each` pair.
 fn same_whoever_is_beside(base: &EngineParams, prompts: &[Vec<i32>], each: &[(usize, usize)]) {
     let at = |sequences, threads| {
         base.clone().with(|e| {

@@ -1,5 +1,4 @@
-//! A file that is no library. A separate test binary, because a process keeps the first library
-//! that it opens.
+//! A file that is no library. Alone in its process, which keeps the first library it opens.
 
 use std::path::Path;
 

@@ -93,8 +93,7 @@ impl Node {
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: `kill` has no memory effects; the child is not reaped, so its process id is its
-        // own.
+        // SAFETY: `kill` touches no memory; the child is not reaped, so it still has this id.
         unsafe { libc::kill(self.program.id() as libc::pid_t, signal) };
     }
 

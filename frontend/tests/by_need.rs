@@ -33,7 +33,7 @@ fn batches_are_full_though_not_every_slot_is_in_use() {
     assert_has(&text, &["slots        6,144 on 3 connections, "]);
     let batches = s["accelerators"][0]["batches"].as_object().expect("sizes");
     let count: u64 = batches.values().map(number).sum();
-    // At least 32 batches; only the first and the last need not be full.
+    // 32 batches would do if all were full; the first and the last are not.
     assert!((32..=42).contains(&count), "{batches:?}");
     assert!(!text.contains("limited by   slots"), "{text}");
 }

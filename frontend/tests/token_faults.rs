@@ -209,9 +209,8 @@ fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
     }
 }
 
-/// Two accelerators answer the same prompt differently, as two builds of a server may. If the
-/// second accelerator restarts an answer of the first, the run names the differing first token and
-/// fails.
+/// Two accelerators answer a prompt differently, as two builds of a server may. If the second
+/// restarts an answer of the first, the run names the differing first token and fails.
 #[test]
 fn a_first_token_other_than_the_one_reported_is_named() {
     let place = Place::new();
@@ -235,8 +234,7 @@ fn a_first_token_other_than_the_one_reported_is_named() {
         connections: 2,
         more: String::new(),
     };
-    // The accelerators report different content, so the frontend accepts both only with
-    // `model_files: any`.
+    // The accelerators' content differs, so the frontend needs `model_files: any`.
     let nics = "nics: [{address: 127.0.0.1, connections: 2}]\n";
     let more = format!("{nics}stream: first\n{QUICK}model_files: any\n");
     let config = model(SLOW).frontend(&place, &[&a, &b], &more);

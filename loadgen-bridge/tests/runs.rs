@@ -392,8 +392,7 @@ fn what_is_wrong_beforehand_runs_nothing() {
         assert!(run(&good, &logs(folder), Some(&wrong)).contains("wrong.config:1: unknown key"));
         let file = folder.join("file");
         fs::write(&file, "").unwrap();
-        // This is the process's only run. LoadGen alone would have run nothing and reported no
-        // error.
+        // The process's only run. LoadGen alone would run nothing and report no error.
         let log = LogSettings {
             outdir: file.join("logs"),
             ..logs(folder)

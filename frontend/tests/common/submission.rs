@@ -291,8 +291,7 @@ impl Rig {
                 fs::write(&log, &text).expect("written");
                 let record = folder.join("run.json");
                 let mut left: Value = read(&record);
-                // Real answers are long enough for each test, so no test needs another
-                // configuration.
+                // Real answers are long enough, so no test needs another configuration.
                 let own = format!("runs/{scenario}/performance/files/accelerator-acc-a.yaml");
                 let yaml = folder.join("files/accelerator-acc-a.yaml");
                 if kind != "performance" {
