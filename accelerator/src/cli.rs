@@ -23,7 +23,7 @@ pub struct Screen {
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub verbose: u8,
 
-    /// Use colours: auto means on a terminal, unless NO_COLOR is set or TERM is dumb
+    /// Use colours; auto: on a terminal only, unless NO_COLOR is set or TERM is dumb
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto,
           global = true)]
     pub color: ColorChoice,
@@ -122,23 +122,24 @@ fn color() -> ColorChoice {
     joined.or_else(apart).unwrap_or(plain)
 }
 
-/// Shows this machine's NICs and GPUs, their distances, and which NICs serve which GPU; or prints a
-/// configuration for it.
+/// Shows this machine's NICs and GPUs, their distances, and which NICs serve which GPU. With
+/// --yaml, prints a configuration for this machine.
 #[derive(Clone, Debug, clap::Parser)]
 pub struct TopologyArgs {
     /// Print a configuration that starts a node on this machine, with every usable NIC
     #[arg(long, conflicts_with = "json")]
     yaml: bool,
 
-    /// With --yaml: use sockets on every interface with an address, despite RDMA devices
+    /// With --yaml: use TCP sockets on every interface with an address, even beside RDMA devices
     #[arg(long, requires = "yaml")]
     tcp: bool,
 
-    /// Role of the configuration of --yaml [default: accelerator in `accelerator`, else frontend]
+    /// With --yaml: node that the configuration is for [default: accelerator in the program
+    /// `accelerator`, else frontend]
     #[arg(long, value_name = "NODE", value_parser = ["frontend", "accelerator"])]
     of: Option<String>,
 
-    /// Print the whole topology as JSON
+    /// Print the topology as JSON
     #[arg(long)]
     json: bool,
 
@@ -172,7 +173,7 @@ pub fn topology(args: &TopologyArgs, own: Node) -> Result<(), TopologyError> {
 /// Prints a completion script for a shell: `bash`, `zsh`, `fish`, `elvish` or `powershell`.
 #[derive(Clone, Debug, clap::Parser)]
 struct CompletionsArgs {
-    /// Shell that the script is for
+    /// Shell for which to print the script
     #[arg(value_enum, value_name = "SHELL")]
     shell: clap_complete::Shell,
 }

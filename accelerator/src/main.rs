@@ -34,20 +34,20 @@ Exit codes:
   3  the engine failed in mid-run
   4  after a session the counts did not agree";
 
-/// A node of the system under test: takes samples from a frontend over the network, runs them in
-/// batches, and sends the answers.
+/// Runs an accelerator, a node of the system under test: receives samples from a frontend over the
+/// network, runs them in batches, and sends the answers.
 ///
-/// The node serves one frontend at a time until that frontend leaves, then the next. SIGTERM and
-/// SIGINT end the node.
+/// The accelerator serves one frontend at a time; when that frontend leaves, it accepts the next
+/// one. SIGTERM and SIGINT end the accelerator.
 ///
 /// `qdl init` writes a configuration for your model.
 #[derive(Parser)]
 #[command(name = "accelerator", after_help = EXIT_CODES, max_term_width = 100)]
 struct Arguments {
-    /// Configuration of this node; see `configs/` for working ones.
+    /// Configuration of this accelerator, a YAML file, for example configs/demo/accelerator.yaml.
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// Load the model, open every port and device, print the resulting node and its resources, and
+    /// Load the model, open all ports and devices, print the resulting node and its resources, and
     /// end without serving.
     #[arg(long, conflicts_with = "once")]
     check: bool,

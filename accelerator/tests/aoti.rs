@@ -1,6 +1,5 @@
-//! Engine `aoti`: what goes wrong at the start, each in one clear line. A real package on the CPU
-//! takes PyTorch and the packages of `models/export_aoti.py --device cpu`; that test says how to
-//! run it.
+//! Engine `aoti`: each error at the start is one clear line. One test runs a real package on the
+//! CPU; it needs PyTorch and the packages of `models/export_aoti.py --device cpu`.
 
 mod common;
 
@@ -16,14 +15,13 @@ use accelerator::{
     pipelines::{self, Pipelines},
 };
 use common::{Samples, eventually};
-use qdl::serve::Service;
-use qdl::testkit::assert_has;
+use qdl::{serve::Service, testkit::assert_has};
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 
 const FOLDER: &str = "m/data/aotinductor/model/";
 const DIGITS: &str = r#"{\"inputs\": [{\"name\": \"pixels\", \"dtype\": \"u8\", \"shape\": [64]}], \"output\": {\"name\": \"class\", \"dtype\": \"i64\", \"shape\": [1]}}"#;
 
-/// An archive with these files, in a folder that goes when the test does.
+/// Writes an archive with these files to a temporary folder.
 fn archive(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("m.pt2");
@@ -52,11 +50,11 @@ fn params(file: PathBuf) -> EngineParams {
         file: Some(file),
         ..EngineParams::new(EngineKind::Aoti)
     }
-    // Whatever this machine has installed is not found.
+    // Hides any installed PyTorch.
     .with(|e| e.library = Some("/nowhere/torch/lib".into()))
 }
 
-/// The one line that a start fails with.
+/// Returns the only line of the error at the start.
 fn refusal(params: &EngineParams) -> String {
     let text = create(params).err().expect("refused").to_string();
     assert!(!text.contains('\n'), "{text}");
@@ -137,7 +135,7 @@ fn digits_on_the_cpu_are_what_onnx_says() {
     let n = places.len();
     let mut classes = Vec::new();
     let package = folder.join("digits.pt2");
-    // Two pipelines: the model is loaded twice in one process, as it is for two GPUs.
+    // Two pipelines load the model twice in one process, as for two GPUs.
     for (kind, file, sizes, pipelines) in [
         (
             EngineKind::Onnx,

@@ -1,5 +1,5 @@
-//! Compressed samples through the pipeline: the engine sees each as it was, and one that is spoiled
-//! costs nobody else.
+//! Compressed samples through the pipeline: the engine sees each original sample, and a corrupt
+//! sample affects no other.
 
 mod common;
 
@@ -19,7 +19,7 @@ use qdl::{
     serve::{Arrival, Service},
 };
 
-/// The digest of what a sample was before it was compressed.
+/// Returns the digest of a sample before its compression.
 fn digest(carried: &[u8]) -> Vec<u8> {
     let len = compression::decompressed_len(carried).expect("sound");
     let mut sample = vec![0; len];
@@ -27,7 +27,7 @@ fn digest(carried: &[u8]) -> Vec<u8> {
     Digest::of(&sample).to_vec()
 }
 
-/// Samples of these bytes as the QSL would carry them, and after that `spoil` as it is.
+/// Compresses `samples` as the QSL does, and appends `spoiled` unchanged.
 fn carried(samples: &[Vec<u8>], spoiled: &[Vec<u8>], answer: common::Answer) -> Arc<Samples> {
     let (mut all, mut places, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
     for sample in samples {
@@ -86,7 +86,7 @@ fn digests_are_of_the_samples_as_they_were() {
     pipeline.stop(Duration::from_secs(60)).expect("it ends");
 }
 
-/// What an engine saw of its batches: samples, and how many runs they were.
+/// Sizes of an engine's batches: samples and runs.
 type Seen = Arc<Mutex<Vec<(usize, usize)>>>;
 
 struct Looks(ModelSpec, Seen);
@@ -133,8 +133,8 @@ fn samples_of_one_size_are_one_run_once_they_are_decompressed() {
     assert!(seen.iter().all(|(_, runs)| *runs == 1), "{seen:?}");
 }
 
-/// A bomb, a length that no sample of the model has, and spoiled bytes: each is given back in words
-/// of its own, and those in the same batch are answered.
+/// A decompression bomb, a length that no sample of the model has, and corrupt bytes. The pipeline
+/// refuses each with its own reason and answers the other samples of the batch.
 #[test]
 fn a_spoiled_sample_is_refused_and_the_others_are_answered() {
     let mut model = ModelSpec::opaque("m", 4096, 8);

@@ -1,6 +1,6 @@
-//! A real node, served over TCP by a frontend that sends samples no model can take: each is
-//! refused in its own slot, with words that say why; everybody else is served.
-//! What `cargo xtask setup` fetches must be there: without it these tests fail.
+//! A real node, and a frontend that sends over TCP samples that no model can take. The node refuses
+//! each one in its own slot, with the reason, and serves all other samples. The tests fail without
+//! the files that `cargo xtask setup` fetches.
 
 use std::{path::Path, sync::mpsc, thread::JoinHandle, time::Duration};
 
@@ -16,7 +16,7 @@ use qdl::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An accelerator that runs an ONNX model of the test's data.
+/// An accelerator that runs an ONNX model of the test data.
 struct Node {
     control: String,
     stop: Stop,
@@ -61,7 +61,7 @@ impl Node {
         }
     }
 
-    /// Stops it, and checks that it was not the engine that ended it.
+    /// Stops the node, and checks that no engine failure ended it.
     fn stop(mut self) {
         self.stop.stop("the test is over");
         let ended = self.ended.recv_timeout(PATIENCE).expect("it ends");
@@ -117,8 +117,8 @@ fn words(words: &[i64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// Each of `bad` is refused with these words, and its connection goes on; the first connection, and
-/// the next frontend, get answers to `good`.
+/// Checks that each of `bad` is refused with these words and that its connection continues. The
+/// first connection and the next frontend get answers to `good`.
 fn only_that_sample_is_refused(
     file: &str,
     model: &ModelSpec,
@@ -129,7 +129,7 @@ fn only_that_sample_is_refused(
     let mut frontend = Peer::join(&node.control, model, 1 + bad.len() as u16);
     for (i, (sample, texts)) in (0u16..).zip(bad) {
         frontend.send(1 + usize::from(i), 5, sample);
-        // At the same time, so that it may be in the same batch.
+        // The good sample goes out at the same time, so it may be in the same batch.
         frontend.send(0, i, good);
         let (slot, cause) = refusal(&mut frontend, 1 + usize::from(i));
         assert_eq!(slot, 5, "{cause}");

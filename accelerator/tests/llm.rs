@@ -1,5 +1,5 @@
-//! Engine `llm` on real graphs, one origin for each prompt. What `cargo xtask setup` fetches must
-//! be there: without it these tests fail.
+//! Engine `llm` on real graphs, with one origin per prompt. The tests fail without the files that
+//! `cargo xtask setup` fetches.
 
 mod common;
 
@@ -25,7 +25,7 @@ use qdl::{
     testkit::assert_has,
 };
 
-/// Tokens that the tiny model knows, and its context.
+/// Vocabulary and context of the tiny model, in tokens.
 const VOCABULARY: i32 = 509;
 const CONTEXT: usize = 256;
 
@@ -47,7 +47,7 @@ fn params(file: &str, sides: (usize, usize), llm: LlmConfig) -> EngineParams {
     .with(|e| e.llm = Some(llm))
 }
 
-/// The tiny model; every answer has 24 tokens.
+/// The tiny model, with 24 tokens per answer.
 fn tiny(sequences: usize) -> EngineParams {
     let llm = LlmConfig {
         sequences,
@@ -61,7 +61,7 @@ fn never() -> OnFatal {
     Arc::new(|e| panic!("{e}"))
 }
 
-/// A running engine; stopped with it.
+/// A running engine; dropping this value stops it.
 struct Running(Arc<dyn Engine>);
 
 impl Running {
@@ -78,7 +78,7 @@ impl Running {
         self.0.streaming().expect("it batches by itself")
     }
 
-    /// Has all prompts answered, at most as many at once as the engine says.
+    /// Returns the answers to all prompts; at most the engine's maximum is in flight.
     fn all(&self, prompts: &[Vec<i32>]) -> Vec<Vec<i32>> {
         let places = self.streaming().in_flight();
         let asked: Vec<_> = prompts
@@ -166,7 +166,7 @@ fn prompts(count: usize) -> Vec<Vec<i32>> {
     (0..count).map(|_| one()).collect()
 }
 
-/// The same prompts alone, and at `each` many at once, in another order and with other threads.
+/// Checks that answers do not depend on order, nor on (sequences, threads), for `each` pair.
 fn same_whoever_is_beside(base: &EngineParams, prompts: &[Vec<i32>], each: &[(usize, usize)]) {
     let at = |sequences, threads| {
         base.clone().with(|e| {
@@ -178,7 +178,7 @@ fn same_whoever_is_beside(base: &EngineParams, prompts: &[Vec<i32>], each: &[(us
     assert!(alone.iter().any(|answer| *answer != alone[0]));
     let n = prompts.len();
     for (sequences, threads) in each {
-        // 7 divides none of the counts here, so that it goes through all of them.
+        // 7 divides none of the counts used here, so the order contains every index.
         let order: Vec<usize> = (0..n).map(|i| (i * 7 + 3) % n).collect();
         let shuffled: Vec<_> = order.iter().map(|i| prompts[*i].clone()).collect();
         let answers = Running::of(&at(*sequences, *threads)).all(&shuffled);
@@ -194,7 +194,7 @@ fn tokens_do_not_depend_on_who_else_is_there() {
     same_whoever_is_beside(&base, &prompts(60), &[(3, 1), (8, 1), (16, 2)]);
 }
 
-/// The demo's model, whose weights are 8 bits and whose arithmetic is the one that counts.
+/// The demo's model has 8-bit weights, so its arithmetic is the one to test.
 #[test]
 fn tokens_of_the_demo_do_not_depend_on_who_else_is_there() {
     let bytes = std::fs::read(models("capitals.tokens")).expect("the questions");
@@ -228,7 +228,7 @@ fn the_end_is_kept_and_put_off() {
     let (asked, free) = long
         .map(|i| (vec![all[i].clone()], &answers[i]))
         .expect("a long one");
-    // A token that comes late becomes the end.
+    // Choose as end a token whose first appearance is late.
     let at = (1..23)
         .rfind(|i| !free[..*i].contains(&free[*i]))
         .expect("a new one");
@@ -297,7 +297,7 @@ fn what_cannot_be_run_is_refused_by_name_and_the_others_go_on() {
     refused(Vec::new(), "a sample of 0 bytes");
     refused(ids(&[1; 101]), "1 to 100 times 4 bytes");
     assert_eq!(good.answer().len(), 24);
-    // An answer for which its slot has no room.
+    // An answer that does not fit into its slot.
     let narrow = Asked::new(&[3, 5, 7], Stream::All);
     engine.streaming().submit(narrow.sequence(3 * TOKEN_BYTES));
     assert_eq!(narrow.wait(), Outcome::Unanswered);

@@ -1,5 +1,4 @@
-//! Engine `onnx` on real models. What `cargo xtask setup` fetches must be there: without it these
-//! tests fail.
+//! Engine `onnx` on real models. The tests fail without the files that `cargo xtask setup` fetches.
 
 mod common;
 
@@ -57,7 +56,7 @@ fn classes(samples: &Samples) -> Vec<i64> {
         .collect()
 }
 
-/// The same images three times: side by side, side by side in any order, and apart.
+/// The same images in three layouts: adjacent, adjacent in another order, and apart.
 #[test]
 fn digits_are_read_where_they_lie_and_gathered_where_they_do_not() {
     let (pixels, labels) = digits();
@@ -86,7 +85,7 @@ fn digits_are_read_where_they_lie_and_gathered_where_they_do_not() {
     assert!(samples.finished().iter().all(|f| f.len == 8));
     assert_eq!(pipeline.counters().copies, 0, "a run is not copied");
 
-    // A gap of 13 bytes after every third image: runs of three.
+    // A gap of 13 bytes after every third image makes runs of three.
     let mut apart = Vec::new();
     let mut places = Vec::new();
     for (i, image) in pixels.chunks_exact(PIXELS).enumerate() {
@@ -135,8 +134,8 @@ fn several_workers_agree_with_one() {
     assert_eq!(run(3, 1), run(1, 2));
 }
 
-/// Two ragged inputs around a fixed one. A long sample, then a short one: the short one sees
-/// nothing of the long one.
+/// Two ragged inputs around a fixed one: a long sample, then a short one that must see no byte of
+/// the long one.
 #[test]
 fn ragged_inputs_are_padded_with_zeros() {
     let pipeline = start(&EngineParams {
@@ -160,7 +159,7 @@ fn ragged_inputs_are_padded_with_zeros() {
     let total = bytes.len() as u64;
     let samples = Samples::new(&bytes, places, 8, None);
     for i in 0..samples.len() {
-        // One by one, so that all use the same row of the buffers.
+        // One sample at a time, so that all use the same row of the buffers.
         pipeline.arrived(&mut vec![samples.arrival(i)]);
         eventually("answered", || samples.total() == i + 1);
     }
@@ -274,7 +273,7 @@ fn tempdir() -> PathBuf {
     dir
 }
 
-/// What `cargo xtask setup` fetches runs on the CPU alone.
+/// The library that `cargo xtask setup` fetches runs only on the CPU.
 #[test]
 fn a_library_without_cuda_says_so_and_what_to_do() {
     let params = params(repository().join("models/digits.onnx"));

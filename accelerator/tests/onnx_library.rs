@@ -1,4 +1,4 @@
-//! A library that is none. Alone in its program: the first library that a process opens stays.
+//! A file that is no library. Alone in its process, which keeps the first library it opens.
 
 use std::path::Path;
 

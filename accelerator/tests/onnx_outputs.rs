@@ -1,5 +1,5 @@
-//! Engine `onnx` on models of several outputs, of outputs of a single element, and of a batch of
-//! their own. What `cargo xtask setup` fetches must be there: without it these tests fail.
+//! Engine `onnx` on models with several outputs, outputs of one element, or a fixed batch. The
+//! tests fail without the files that `cargo xtask setup` fetches.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn tensor(name: &str, dtype: DType, shape: &[usize]) -> TensorSpec {
     }
 }
 
-/// The detector as a configuration names it: the class first, the bias before the pixels.
+/// The detector as in a configuration: class as first output, bias before pixels.
 fn named() -> ModelSpec {
     ModelSpec {
         name: "m".to_owned(),
@@ -49,13 +49,13 @@ fn named() -> ModelSpec {
     }
 }
 
-/// Bias and pixels of sample `i`.
+/// Returns bias and pixels of sample `i`.
 fn sample(i: usize) -> (f32, [u8; 4]) {
     let pixels = [0, 1, 2, 3].map(|p| ((i * 37 + p * 11) % 200) as u8);
     (i as f32 / 2.0, pixels)
 }
 
-/// Class, scores and boxes of sample `i`, as [`named`] has them.
+/// Returns class, scores and boxes of sample `i`, in the order of [`named`].
 fn answer(i: usize) -> Vec<u8> {
     let (bias, pixels) = sample(i);
     let scores = pixels.map(|p| f32::from(p) + bias);
@@ -132,7 +132,7 @@ fn outputs_that_nobody_asks_for_are_left_out() {
         assert_eq!(samples.output(i)[..8], answer(i)[..8], "sample {i}");
     }
     assert!(samples.finished().iter().all(|f| f.len == 8));
-    // What is no tensor, nobody can ask for.
+    // No configuration can name an output that is no tensor.
     let engine = create(&params("bag.onnx")).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(engine.model().output.name, "y");
     assert!(engine.model().other_outputs.is_empty());
@@ -170,8 +170,8 @@ fn an_output_of_a_single_element_needs_no_dimension() {
     }
 }
 
-/// Ten at once, in batches of four: the last has two samples and zeros. Then a batch that fits
-/// exactly, and lies where it can be read in place.
+/// Ten samples in batches of four; the last batch has two samples and zeros. Then a batch that fits
+/// exactly and is read in place.
 #[test]
 fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
     let pipeline = start(&params("fixed_batch.onnx"));
@@ -193,7 +193,7 @@ fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
     samples.assert_each_answered_once();
 }
 
-/// What fills a batch up has no part in a response, with several inputs and outputs as well.
+/// The padding of a batch affects no response, with several inputs and outputs too.
 #[test]
 fn a_fixed_batch_of_several_tensors_is_filled_up() {
     let params = EngineParams {
@@ -214,12 +214,12 @@ fn a_fixed_batch_of_several_tensors_is_filled_up() {
     }
 }
 
-/// Each answer of this model holds the sum of its batch: the filling is zeros, whatever was there.
+/// Each answer of this model holds the sum of its batch, so the padding must be zeros.
 #[test]
 fn a_batch_is_filled_up_with_zeros() {
     let pipeline = start(&params("sum_of_4.onnx"));
     let floats: Vec<u8> = (1..21).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    // Apart from each other, so that all of them are copied to where the batch is run.
+    // The samples are not adjacent, so the engine copies all of them to the batch's buffer.
     let samples = Samples::new(&floats, (0..5).map(|i| (i * 16, 8)).collect(), 8, None);
     pipeline.arrived(&mut samples.arrivals(0..4));
     eventually("four answered", || samples.total() == 4);

@@ -1,4 +1,4 @@
-//! The pipeline with engines that need nothing installed.
+//! The pipeline with engines that need no installed library.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn params(inline: bool) -> EngineParams {
     })
 }
 
-/// Several NIC threads deliver in bursts; every sample is answered once with its own hash.
+/// Several NIC threads deliver bursts; every sample gets one answer with its own hash.
 #[test]
 fn every_sample_is_answered_once_with_its_own_digest() {
     const RAILS: usize = 3;
@@ -78,7 +78,7 @@ fn every_sample_is_answered_once_with_its_own_digest() {
                         assert!(burst.is_empty(), "the service takes everything");
                         i += n;
                         if i % 5 == 0 {
-                            // Lets workers fall asleep in between.
+                            // A pause, so that workers fall asleep.
                             thread::sleep(Duration::from_micros(50));
                         }
                     }
@@ -189,11 +189,11 @@ fn a_response_that_does_not_fit_ends_the_pipeline() {
 
 type Act = dyn Fn(&mut Batch) -> Result<(), EngineError> + Send + Sync;
 
-/// An engine that does what the test tells it.
+/// An engine whose behaviour the test sets.
 struct Puppet {
     model: ModelSpec,
     act: Arc<Act>,
-    /// Whether batches of zeros fail, once the first batch has.
+    /// True if batches of zeros fail after the first batch failed.
     broken: bool,
     failed: Arc<AtomicBool>,
     make: fn(usize) -> Result<(), EngineError>,
@@ -273,7 +273,7 @@ fn refused(batch: usize, reason: &str) -> EngineError {
     }
 }
 
-/// Refuses a batch that has a sample of these bytes in it.
+/// Returns a behaviour that refuses each batch with a sample of these bytes.
 fn refuses(bad: &'static [u8]) -> impl Fn(&mut Batch) -> Result<(), EngineError> {
     move |batch| {
         if (0..batch.len()).any(|i| batch.input(i) == bad) {
@@ -287,8 +287,8 @@ fn refuses(bad: &'static [u8]) -> impl Fn(&mut Batch) -> Result<(), EngineError>
     }
 }
 
-/// Twice in one batch there is a sample that the engine refuses: it is given back with the engine's
-/// words, once for its connection, and everybody else's are answered.
+/// A batch has two samples that the engine refuses. Each returns with the engine's reason, and all
+/// other samples are answered.
 #[test]
 fn a_sample_that_the_engine_refuses_costs_nobody_else() {
     let engine = Puppet::new(4, refuses(&[9; 4]));
@@ -320,7 +320,7 @@ fn a_sample_that_the_engine_refuses_costs_nobody_else() {
     assert_eq!(others.refused(), []);
 }
 
-/// The same error, of an engine that fails on zeros too: it is broken, and no sample is to blame.
+/// An engine that also fails on zeros is broken: the failure is the engine's, not a sample's.
 #[test]
 fn an_engine_that_fails_on_zeros_is_broken() {
     let mut engine = Puppet::new(4, refuses(&[9; 4]));
@@ -347,7 +347,7 @@ fn options(max_batch: usize, threads: usize) -> Options {
     }))
 }
 
-/// An error and a panic, in mid-run, with more samples waiting: reported once, everything let go.
+/// After an error or a panic during a run, the pipeline reports it once and releases all samples.
 #[test]
 fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
     for panics in [false, true] {
@@ -417,8 +417,8 @@ fn a_worker_that_cannot_be_made_keeps_the_pipeline_from_starting() {
     }
 }
 
-/// While a worker is held in its batch, samples gather; neighbours become one run however they
-/// arrived.
+/// Samples gather while a worker is busy. Adjacent samples then form one run, in any order of
+/// arrival.
 #[test]
 fn neighbours_are_handed_over_as_one_run() {
     type Seen = Arc<Mutex<Vec<(Vec<Run>, Vec<u64>)>>>;
@@ -439,7 +439,7 @@ fn neighbours_are_handed_over_as_one_run() {
     eventually("the first is being run", || {
         !seen.lock().expect("no panic inside").is_empty()
     });
-    // 5 is missing; the last two belong to the next batch.
+    // Sample 5 is missing; the last two samples belong to the next batch.
     let order = [3, 4, 1, 2, 0, 7, 6, 8, 9, 10];
     pipeline.arrived(&mut order.iter().map(|i| samples.arrival(*i)).collect());
     held.store(false, SeqCst);
@@ -467,7 +467,7 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
     let engine: Arc<dyn Engine> = Arc::new(engine);
     let samples = Samples::random(&[1; 40], 8, None);
 
-    // A worker that does not come back: the stop does.
+    // A worker that never returns: the stop still ends.
     let stuck = Pipeline::start(Arc::clone(&engine), &options(1, 1), no_error).expect("starts");
     stuck.arrived(&mut samples.arrivals(0..10));
     eventually("one is being run", || stuck.in_flight() == 10);
@@ -477,7 +477,7 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
     assert!(matches!(error, StopTimeout::Workers { workers: 1, .. }));
     eventually("only the one that runs is left", || stuck.in_flight() <= 1);
 
-    // A worker that is only slow: everything pending is answered first.
+    // A slow worker: the stop waits until all pending samples are answered.
     let before = samples.total();
     let slow = Pipeline::start(engine, &options(4, 1), no_error).expect("starts");
     slow.arrived(&mut samples.arrivals(20..40));

@@ -1,5 +1,5 @@
-//! Several GPUs behind one node, with an engine that needs none: who gets which samples, and what
-//! the record says.
+//! Several GPUs behind one node, with an engine that needs no GPU: which GPU gets which samples,
+//! and the record of each GPU.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn wait(pipelines: &Pipelines, of: &[&Arc<Samples>]) {
     of.iter().for_each(|s| s.assert_each_answered_once());
 }
 
-/// Samples of each GPU, by the records.
+/// Returns the number of samples of each GPU, from the records.
 fn ran(pipelines: &Pipelines) -> Vec<(usize, u64)> {
     let records = pipelines.gpus();
     assert!(records.iter().all(|r| r.name == "digest"));

@@ -1,4 +1,4 @@
-//! One sequence, with an engine's calls made by hand.
+//! One sequence, with the engine's calls made by the test.
 
 mod common;
 
@@ -14,7 +14,7 @@ use accelerator::engine::{
 use common::prompts::{BLANK, Prompts};
 use fabric::wire::Stream;
 
-/// A sequence of the first prompt, and where its end is written down.
+/// Returns a sequence of the first prompt, and the list that receives its outcome.
 fn sequence(prompts: &Arc<Prompts>, output_bytes: usize) -> (Sequence, Arc<Mutex<Vec<Outcome>>>) {
     let ends = Arc::new(Mutex::new(Vec::new()));
     let (to, origin) = (Arc::clone(&ends), Arc::downgrade(prompts));
@@ -78,7 +78,7 @@ fn the_last_part_may_bring_nothing_new_and_an_answer_may_be_empty() {
     }
 }
 
-/// The slot has room for a trailer and more; the model's output ends before it.
+/// The slot has room for more than a trailer; the model's output ends before it.
 #[test]
 fn nothing_is_written_past_the_models_output() {
     let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
@@ -102,7 +102,7 @@ fn nothing_is_written_past_the_models_output() {
     s.push(&[1, 2, 3]).expect("room");
     s.finish(&[4]).expect("just enough");
     assert_eq!(prompts.output(0, 16, 64), [BLANK; 48]);
-    // A slot that is shorter than the model's output has the last word.
+    // A slot shorter than the model's output limits the room.
     let prompts = Prompts::new(&[vec![1]], 8, Stream::All);
     assert_eq!(sequence(&prompts, 64).0.room(), 2);
 }

@@ -1,5 +1,5 @@
-//! No token, part or answer of an engine that batches by itself asks for memory. A program of its
-//! own, because it counts what the allocator of the whole process is asked for.
+//! An engine that forms its own batches allocates no memory for a token, part or answer. A separate
+//! test binary, because the test counts the allocations of the whole process.
 
 mod common;
 
@@ -24,7 +24,7 @@ use qdl::{
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Counts, and nothing else.
+/// An origin that only counts.
 #[derive(Default)]
 struct Counts {
     parts: AtomicUsize,
@@ -71,8 +71,8 @@ fn a_token_allocates_nothing() {
             .map(|output| {
                 let bytes = input.len() as u32;
                 let now = clock::now_ns();
-                // SAFETY: input and outputs outlive the run, each output is one arrival's alone,
-                // and the next run begins when all of them have ended.
+                // SAFETY: inputs and outputs outlive the run, each output belongs to one arrival,
+                // and the next run begins after all arrivals have ended.
                 unsafe {
                     let origin = origin.clone();
                     Arrival::new(
@@ -92,7 +92,7 @@ fn a_token_allocates_nothing() {
         eventually("all answered", || pipeline.idle());
         of_process() - before
     };
-    // Threads that sleep and are woken for the first time set things up.
+    // The first sleep and wake-up of a thread allocate.
     run(100);
     let asked = run(N);
     assert_eq!(asked, 0, "allocations of {} tokens", N * TOKENS);

@@ -1,5 +1,5 @@
-//! The server of `engine.http.command`, started by the real program: what it inherits, and that it
-//! ends with its node however that ends.
+//! The server process of `engine.http.command`, started by the real program: its inherited state,
+//! and its end with any end of the node.
 
 use std::{
     fs,
@@ -15,21 +15,21 @@ mod common;
 
 use common::eventually;
 
-/// Answers as a server of vLLM does; see `tests/command.rs` of the engine.
+/// Answers like vLLM's server; see `tests/command.rs` of the engine.
 const SERVER: &str = include_str!("../src/engine/http/tests/server.py");
-/// Soft limit of open files that the node is started with: 512 requests at once need more, and the
-/// engine raises it before it starts the server.
+/// Soft limit of open files at the node's start. 512 requests at once need more, so the engine
+/// raises the limit before it starts the server.
 const OPEN_FILES: libc::rlim_t = 600;
 
-/// A running node, and the folder with what its server says of itself. Dropping it kills both.
+/// A running node, and the folder with the server's files. Dropping it kills node and server.
 struct Node {
     program: Child,
     folder: tempfile::TempDir,
 }
 
 impl Node {
-    /// Starts a node whose server is started by `words`, in which `SERVER` stands for the words of
-    /// a server of this habit, and `PIDS` for the file that its processes are written to.
+    /// Starts a node whose server command is `words`. In it, `SERVER` stands for the command of a
+    /// server with this habit, and `PIDS` for the file of its process ids.
     fn start(words: &[&str], habit: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -66,12 +66,12 @@ impl Node {
             rlim_cur: OPEN_FILES,
             rlim_max: 4096,
         };
-        // SAFETY: between fork and exec system calls alone are made.
+        // SAFETY: between fork and exec, the closure only makes system calls.
         unsafe {
             node.pre_exec(move || {
                 libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
                 libc::signal(libc::SIGUSR1, libc::SIG_IGN);
-                // A descriptor that exec leaves open, as libraries open some.
+                // A descriptor without close-on-exec, as some libraries open.
                 libc::dup2(1, 77);
                 Ok(())
             });
@@ -80,7 +80,7 @@ impl Node {
         Node { program, folder }
     }
 
-    /// Waits until it serves.
+    /// Waits for the ready line.
     fn ready(mut self) -> Self {
         let out = self.program.stdout.take().expect("piped");
         let ready = BufReader::new(out).lines().map_while(Result::ok);
@@ -93,11 +93,11 @@ impl Node {
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call, to a process of this test that is not reaped.
+        // SAFETY: `kill` touches no memory; the child is not reaped, so it still has this id.
         unsafe { libc::kill(self.program.id() as libc::pid_t, signal) };
     }
 
-    /// Waits for its end: its exit code, and its standard error.
+    /// Waits for the node's end; returns its exit code and standard error.
     fn ended(&mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         let err = self.program.stderr.take().expect("piped");
@@ -105,7 +105,7 @@ impl Node {
         (self.program.wait().expect("it ends").code(), said)
     }
 
-    /// The processes of the server, as it wrote them down.
+    /// Returns the server's process ids.
     fn server(&self) -> Vec<i32> {
         let text = fs::read_to_string(self.folder.path().join("pids")).expect("pids");
         text.split_whitespace()
@@ -121,7 +121,7 @@ impl Drop for Node {
     }
 }
 
-/// Fields of `/proc/PID/stat` behind the name: the state, the parent, the group.
+/// Returns the fields of `/proc/PID/stat` after the name: state, parent, group.
 fn stat(pid: i32) -> Vec<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = stat.rsplit(')').next().unwrap_or_default();
@@ -135,7 +135,7 @@ fn is_running(pid: i32) -> bool {
 }
 
 const DIRECT: &[&str] = &["SERVER"];
-/// A shell that starts the server, waits for it, and passes no signal on.
+/// A shell that starts the server, waits for it, and forwards no signal.
 const SCRIPT: &[&str] = &["sh", "-c", "SERVER; true"];
 
 #[test]
@@ -186,7 +186,7 @@ fn a_node_that_waits_for_its_server_can_be_stopped() {
 #[test]
 fn a_server_inherits_no_mask_no_handler_no_descriptor_and_no_limit() {
     let node = Node::start(SCRIPT, "good").ready();
-    // The shell: Python changes what it inherits.
+    // Look at the shell, because Python changes its inherited state.
     let shell: i32 = stat(node.server()[0])[1].parse().expect("a parent");
     let read = |name: &str| fs::read_to_string(format!("/proc/{shell}/{name}")).expect("readable");
     let status = read("status");
@@ -197,7 +197,7 @@ fn a_server_inherits_no_mask_no_handler_no_descriptor_and_no_limit() {
             .expect("a mask");
         let mask = line.split_whitespace().last().expect("a mask");
         let mask = u64::from_str_radix(mask, 16).expect("a mask");
-        // The signals 32 and 33 are the C library's own.
+        // Signals 32 and 33 belong to the C library.
         assert_eq!(mask & !(0b11 << 31), 0, "{line}");
     }
     let folder = fs::read_dir(Path::new("/proc").join(shell.to_string()).join("fd"));

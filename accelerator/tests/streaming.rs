@@ -1,4 +1,4 @@
-//! The pipeline with engines that batch by themselves.
+//! The pipeline with engines that form their own batches.
 
 mod common;
 
@@ -27,10 +27,10 @@ use proptest::prelude::*;
 use qdl::{config::TokensConfig, model::ModelSpec, serve::Service};
 
 const STREAMS: [Stream; 3] = [Stream::None, Stream::First, Stream::All];
-/// Any test here is over long before.
+/// Maximum wait for any step of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Prompts of up to 64 tokens, answers of up to `output`.
+/// Settings with prompts of up to 64 tokens and answers of up to `output`.
 fn params(output: usize, most: usize, settings: &TokensConfig) -> EngineParams {
     EngineParams {
         spec: Some(ModelSpec::of_tokens("m", 64, output)),
@@ -59,7 +59,7 @@ fn settings(min: usize, max: usize) -> TokensConfig {
     }
 }
 
-/// Every prompt has its own answer, once, in as many parts as were asked for.
+/// Checks that every prompt has one answer, its own, in the expected number of parts.
 fn assert_right(
     origin: &Prompts,
     prompts: &[Vec<i32>],
@@ -84,7 +84,7 @@ fn assert_right(
     sums
 }
 
-/// Ten thousand random prompts by several NIC threads, whatever joins and leaves meanwhile.
+/// Two NIC threads submit ten thousand random prompts, while sequences join and leave.
 #[test]
 fn every_token_is_right_and_every_count() {
     const NICS: usize = 2;
@@ -106,7 +106,7 @@ fn every_token_is_right_and_every_count() {
                         assert!(burst.is_empty(), "the service takes everything");
                         i += n;
                         if i % 5 == 0 {
-                            // Lets the engine fall asleep in between.
+                            // A pause, so that the engine falls asleep.
                             thread::sleep(Duration::from_micros(50));
                         }
                     }
@@ -132,7 +132,7 @@ fn every_token_is_right_and_every_count() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// With a clock, and without.
+    /// With and without simulated time.
     #[test]
     fn answers_of_any_settings(
         n in 1usize..60,
@@ -160,7 +160,7 @@ proptest! {
     }
 }
 
-/// The clock is a lower bound: a step, its prompt and its company all take their time.
+/// Simulated time is a lower bound: each step, prompt and neighbour adds its time.
 #[test]
 fn a_pretended_model_takes_its_time() {
     let times = TokensConfig {
@@ -173,7 +173,7 @@ fn a_pretended_model_takes_its_time() {
     let origin = Prompts::new(&[vec![1; 50], vec![2; 50]], 64, Stream::All);
     pipeline.arrived(&mut origin.arrivals());
     eventually("all answered", || pipeline.idle());
-    // 50 tokens of prompt and 4 steps at least.
+    // At least 50 tokens of prompt and 4 steps.
     let took = |i| origin.came(i).finished.expect("answered").compute_us;
     assert!(took(0) >= 9_000 && took(1) >= 9_000);
 }
@@ -200,7 +200,7 @@ fn what_is_no_prompt_is_refused_by_its_length() {
     }
 }
 
-/// One that is answered token by token for hours, and whose connection goes.
+/// A sequence with hours of tokens left, whose connection ends.
 #[test]
 fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
     const LONG: usize = 1 << 20;
@@ -279,7 +279,7 @@ fn stopping_gives_what_is_here_its_time() {
     assert_eq!(origin.total(), prompts.len());
 }
 
-/// Something goes wrong on the engine's own thread: told once, by name, and all is let go of.
+/// A panic on the engine's thread is reported once, by name, and all sequences are released.
 #[test]
 fn a_panic_in_the_engine_ends_it_by_name() {
     let params = params(8, 4, &settings(8, 8));
@@ -316,11 +316,11 @@ fn a_panic_in_the_engine_ends_it_by_name() {
     assert!(origin.total() < 200);
 }
 
-/// What to do with a sequence, and how to start and stop.
+/// Behaviour of [`Puppet`] for each sequence; `Start` is its behaviour at the start.
 type Act = Box<dyn Fn(&Puppet, Sequence) + Send + Sync>;
 type Start = Box<dyn Fn(OnFatal) -> Result<(), EngineError> + Send + Sync>;
 
-/// An engine that does what the test tells it.
+/// An engine whose behaviour the test sets.
 struct Puppet {
     model: ModelSpec,
     most: usize,
@@ -392,8 +392,8 @@ fn run(puppet: Arc<Puppet>) -> Pipeline {
     Pipeline::start(puppet, &options, no_error).expect("starts")
 }
 
-/// Sequences are ended by three threads while two bring more: never more than the engine takes at
-/// once, and none is left behind.
+/// Three threads end sequences while two threads submit more. The engine never holds more than its
+/// maximum, and every sequence ends.
 #[test]
 fn no_more_are_inside_than_the_engine_takes_and_none_is_left_behind() {
     for most in [1, 5] {
@@ -403,7 +403,7 @@ fn no_more_are_inside_than_the_engine_takes_and_none_is_left_behind() {
         let pipeline = run(Arc::clone(&puppet));
         let origins =
             [6, 7].map(|seed| Prompts::new(&random_prompts(4_000, seed), 32, Stream::None));
-        // Between two arrivals none may be there for a moment.
+        // Between two arrivals, the engine may briefly hold no sequence.
         let bring = AtomicUsize::new(origins.len());
         thread::scope(|s| {
             for origin in &origins {
@@ -436,8 +436,8 @@ fn no_more_are_inside_than_the_engine_takes_and_none_is_left_behind() {
     }
 }
 
-/// Each ends while it is submitted, and so draws the next: a hundred thousand calls would not fit
-/// on a stack.
+/// Each sequence ends during its submission, which submits the next one. Recursion would overflow
+/// the stack after a hundred thousand sequences.
 #[test]
 fn an_engine_that_answers_or_refuses_at_once_goes_no_deeper() {
     const N: usize = 100_000;
@@ -521,7 +521,7 @@ fn what_an_engine_says_later_ends_the_pipeline_once() {
     assert_eq!(pipeline.in_flight(), 1, "what the engine holds");
     pipeline.stop(PATIENCE).expect("it lets go");
     assert_eq!((Arc::strong_count(&origin), origin.total()), (1, 0));
-    // The pipeline is gone, and the engine still has the callback.
+    // The engine keeps the callback after the pipeline is dropped.
     drop(pipeline);
     fatal(EngineError::NoDriver);
 }

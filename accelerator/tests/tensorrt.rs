@@ -1,6 +1,6 @@
-//! Engine `tensorrt`: what goes wrong at the start, each in one clear line and with exit code 2.
-//! Tests that begin with `lean_` want a shim and a TensorRT that loads without a GPU: `cargo xtask
-//! tensorrt --check` brings both and runs them.
+//! Engine `tensorrt`: each error at the start is one clear line with exit code 2. Tests named
+//! `lean_` need a shim and a TensorRT that loads without a GPU; `cargo xtask tensorrt --check`
+//! fetches both and runs these tests.
 
 use std::{
     fs,
@@ -109,7 +109,7 @@ fn lean_a_library_of_another_version() {
     );
 }
 
-/// The library loads; then there is no GPU, or it is no plan.
+/// The library loads; then the GPU is missing, or the file is no plan.
 #[test]
 #[ignore = "wants a shim and a TensorRT: cargo xtask tensorrt --check"]
 fn lean_no_driver_or_no_plan() {

@@ -23,11 +23,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// The TCP fabric beside plain sockets doing the same exchange.
+    /// Compare the TCP fabric with plain sockets that do the same exchange.
     Fabric(fabric::Args),
-    /// Rails chosen by health: a model of a large system.
+    /// Compare policies that choose rails, in a model of a large system.
     Rails(rails::Args),
-    /// Plain sockets alone, over several rails with a thread each.
+    /// Measure plain sockets alone, over several rails with one thread per end.
     Sockets(sockets::Args),
 }
 

@@ -1,4 +1,4 @@
-//! Several ragged inputs: texts travel at their true length and are padded on the accelerator.
+//! Several ragged inputs: texts travel at their true length, and the accelerator pads them.
 
 mod common;
 
@@ -19,9 +19,9 @@ const MODEL: &str = "inputs: [\
     {name: segment_ids, dtype: i64, shape: [48], ragged: true}], \
     output: {name: span, dtype: i64, shape: [2]}";
 
-/// Asks ONNX Runtime itself, text by text, each padded by hand to the model's
-/// length: no slot, no batch, no wire. The arguments are the model and a file
-/// of `count` texts, each its length as i64 and then its three rows.
+/// Runs each text alone in ONNX Runtime, padded to the model's length: the reference without slots,
+/// batches or a network. Arguments: the model, and a file with `count` texts, each its length as
+/// i64 and three rows.
 const ASK: &str = "
 import sys, numpy, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])
@@ -36,7 +36,7 @@ while at < len(words):
     print(session.run(['span'], feeds)[0].astype('<i8').tobytes().hex().upper())
 ";
 
-/// Texts that are never equal, from long to short and back: each row is a column of the sample.
+/// Distinct texts, of falling and then rising length; each row is a column of the sample.
 fn texts() -> Vec<Vec<[u64; 3]>> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut text = |rows: usize| {
@@ -48,14 +48,14 @@ fn texts() -> Vec<Vec<[u64; 3]>> {
     lengths.map(&mut text).collect()
 }
 
-/// The columns of a text, back to back, as they lie in a slot.
+/// The columns of a text one after the other, as in a slot.
 fn packed(text: &[[u64; 3]]) -> Vec<u8> {
     let columns = (0..3).flat_map(|c| text.iter().map(move |row| row[c]));
     columns.flat_map(u64::to_le_bytes).collect()
 }
 
-/// An accelerator and a frontend of BERT: the batches of the first may be as large as the first of
-/// `max_batch`, those of a run in one process as the second.
+/// Writes and starts an accelerator and a frontend for BERT. `max_batch` is the limit of the
+/// accelerator's batches, then that of runs with `--local`.
 fn nodes(
     place: &Place,
     model: &Path,
@@ -109,7 +109,7 @@ fn a_short_text_after_a_long_one_in_the_same_slot_gets_its_own_answer() {
         samples.display(),
         lengths.display()
     );
-    // One slot: every text lies where the one before it lay.
+    // One slot: every text overwrites the one before it.
     let (_acc, config) = nodes(&place, &model, &dataset, "connections: 1, slots: 1", [4, 4]);
     let answers = wire_and_local(&place, &config);
 
@@ -153,7 +153,7 @@ fn synthetic_texts_are_answered_in_batches_as_in_one_process() {
     );
     let answers = wire_and_local(&place, &config);
     assert_eq!(answers.len(), 400);
-    // True lengths on the wire: on average half of the longest.
+    // Texts travel at their true length, on average half of the longest.
     let carried = place.summary("wire")["carried"]["bytes_out"].as_f64();
     let padded = (400 * 3 * 8 * LENGTH) as f64;
     let share = carried.expect("bytes") / padded;
@@ -164,7 +164,7 @@ fn synthetic_texts_are_answered_in_batches_as_in_one_process() {
 fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
     let model = fetched("models/bert-tiny.onnx");
     let place = Place::new();
-    // Most of these words are none that the model has a row for.
+    // Most of these words are outside the model's vocabulary.
     let config = place.write(
         "bert.yaml",
         format!(

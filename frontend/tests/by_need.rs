@@ -1,11 +1,11 @@
-//! What is left to the programs, `slots` and `nic_threads`, goes by what is needed.
+//! `slots` and `nic_threads` with the value `auto` follow the need.
 
 mod common;
 
 use common::{Place, accelerator, assert_has, free_ports, offline};
 use serde_json::Value;
 
-/// Runs so many samples against an accelerator; both with more YAML of their own.
+/// Runs this many samples against one accelerator; `there` and `here` are additional YAML.
 fn summary(there: &str, here: &str, samples: &str) -> (Value, String) {
     let place = Place::new();
     let [port] = free_ports();
@@ -21,11 +21,11 @@ fn number(value: &Value) -> u64 {
 
 #[test]
 fn batches_are_full_though_not_every_slot_is_in_use() {
-    // Slow, so that everything else is quick beside it.
+    // A slow engine, so that the transport is not the limit.
     let engine = "engine: {kind: digest, max_batch: 256, delay_us: 100000}\n";
     let (s, text) = summary(engine, "", "8000");
     let total = &s["connections_total"];
-    // 2,048 slots on each of three connections; three batches and more are to be in flight.
+    // There are 2,048 slots on each of three connections; at least three batches must be in flight.
     assert_eq!(number(&total["slots"]), 3 * 2048);
     let allowed = number(&total["allowed"]);
     assert!((3 * 256..3 * 2048).contains(&allowed), "{allowed}");
@@ -33,7 +33,7 @@ fn batches_are_full_though_not_every_slot_is_in_use() {
     assert_has(&text, &["slots        6,144 on 3 connections, "]);
     let batches = s["accelerators"][0]["batches"].as_object().expect("sizes");
     let count: u64 = batches.values().map(number).sum();
-    // 32 of them are full, were it not for the first and the last.
+    // 32 batches would do if all were full; the first and the last are not.
     assert!((32..=42).contains(&count), "{batches:?}");
     assert!(!text.contains("limited by   slots"), "{text}");
 }
@@ -46,7 +46,7 @@ fn nics_share_threads_as_the_configuration_says() {
     };
     let here = several("address: 127.0.0.1, connections: 1", 8);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // Eight NICs with a connection each here; there one NIC.
+    // The frontend has eight NICs with one connection each, the accelerator one NIC.
     let by_cores = |most| (cores / 2).clamp(1, most) as u64;
     let auto = ("auto", (by_cores(8), by_cores(4)));
     for (word, expected) in [("3", (3, 3)), ("8", (8, 8)), auto] {
@@ -56,7 +56,7 @@ fn nics_share_threads_as_the_configuration_says() {
         let threads = number(&s["evidence"]["node"]["nics"]["threads"]);
         let there = number(&s["accelerators"][0]["used"]["nics"]["threads"]);
         assert_eq!((threads, there), expected, "{word}");
-        // Each of the eight has done its part.
+        // Each of the eight connections carried samples.
         let all = s["connections"].as_array().expect("a list");
         assert_eq!(all.len(), 8);
         assert!(all.iter().all(|c| number(&c["samples"]) > 0), "{all:?}");

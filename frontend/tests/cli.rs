@@ -1,4 +1,4 @@
-//! Wrong usage: exit code 2, one clear message, nothing hangs.
+//! Wrong usage ends with exit code 2 and one clear message, and never hangs.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 use assert_cmd::assert::OutputAssertExt;
 use common::{Place, Running, assert_has};
 
-/// Runs, expects code 2, and returns what it said.
+/// Checks for exit code 2 and an empty standard output; returns standard error.
 fn refused(mut command: Command) -> String {
     let output = command.assert().code(2).get_output().clone();
     assert!(output.stdout.is_empty(), "a summary of nothing");
@@ -242,8 +242,8 @@ fn local_without_an_engine_without_a_runtime_and_without_a_model() {
     );
     let mut command = place.frontend(&digest, "out", &arguments);
     command.args(["--duration-s", "0", "--samples", "10"]);
-    // The output is i64[1], eight bytes: any engine that answers with so many will do. Whether
-    // LoadGen calls ten samples a valid run does not matter here.
+    // The output is i64[1], so any engine with answers of eight bytes fits. LoadGen may find ten
+    // samples VALID or INVALID.
     let code = command.assert().get_output().status.code();
     assert!(matches!(code, Some(0 | 1)), "{code:?}");
 }
@@ -310,7 +310,7 @@ fn a_folder_that_cannot_be_written() {
     assert_has(&text, &["file/out"]);
 }
 
-/// What a program says, and its exit code.
+/// Returns a program's exit code, standard output and standard error.
 fn said(program: &std::path::Path, words: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(program).args(words).output().expect("runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -387,7 +387,7 @@ fn a_flag_of_a_run_in_front_of_a_command_is_named() {
     let (code, _, error) = said(accelerator, &["--once", "topology"]);
     assert_eq!(code, Some(2));
     assert_has(&error, &["--once", "`topology`"]);
-    // Flags of all commands stand wherever one likes.
+    // Global flags may come before the command.
     let (code, _, error) = said(frontend, &["-q", "report", "none"]);
     assert_eq!(code, Some(2));
     assert!(
@@ -422,7 +422,7 @@ fn what_is_asked_for_as_json_is_all_that_is_printed() {
     assert_eq!(code, Some(0));
     let machine: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
     assert!(machine["nics"].is_array(), "{machine}");
-    // What never began prints nothing there.
+    // A run that never starts prints no JSON.
     let arguments = [
         "--json",
         "--scenario",

@@ -1,12 +1,12 @@
-//! Samples that the QSL compresses, by real processes over TCP: carried as long as they became,
-//! undone on the accelerator, and each answer the digest of the sample as it was.
+//! Compressed samples between real processes over TCP. Each travels at its compressed length, the
+//! accelerator decompresses it, and each answer is the digest of the original sample.
 
 mod common;
 
 use common::{Place, Running, accelerator, assert_has, free_ports, offline};
 use serde_json::Value;
 
-/// Volumes with much in them that is alike, as scans have, each of another size; one of noise.
+/// Compressible volumes of different sizes, as of scans, and one of noise.
 const VOLUMES: usize = 40;
 
 fn volumes() -> Vec<Vec<u8>> {
@@ -88,12 +88,12 @@ fn compressed_volumes_arrive_whole_and_smaller() {
         let ended = place.run(&config, &out, &offline(&samples));
         assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
         let summary = place.summary(&out);
-        // Every byte of every answer follows from the sample as it was, its length too.
+        // Each answer depends on every byte and the length of the original sample.
         assert_eq!(summary["verified"]["mismatches"], 0);
         assert_eq!(summary["verified"]["compared"], 3 * VOLUMES);
         carried.push(sent(&summary));
         let undone = &summary["accelerators"][0]["used"]["engine"]["decompressed"];
-        // Warm-up samples are not LoadGen's.
+        // The accelerator also decompresses warm-up samples, which LoadGen does not count.
         let issued = 3 * VOLUMES as u64;
         if compression.is_empty() {
             assert_eq!(undone["samples"], 0, "{undone}");
@@ -110,7 +110,7 @@ fn compressed_volumes_arrive_whole_and_smaller() {
     assert!(2 * carried[1] < carried[0], "{carried:?}");
 }
 
-/// The accelerator says it, too.
+/// Checks that the accelerator also reports its decompressed samples.
 fn served(serving: &Running) {
     serving.signal(libc::SIGTERM);
     let told = serving.told();

@@ -1,5 +1,5 @@
-//! A machine without the library of a fabric: TCP does not notice, and a NIC entry that needs it
-//! gives one line that says what is missing.
+//! A machine without the library of a fabric: TCP works, and a NIC entry that needs the library
+//! gives one line that names it.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::{path::Path, process::Command};
 
 use common::{Place, accelerator_by, accelerator_program, assert_has, free_ports, offline, run};
 
-/// The variable that names a fabric's library, a NIC that needs it, and what is said without it.
+/// The variable that names a fabric's library, a NIC that needs it, and the error without it.
 const LIBRARIES: [(&str, &str, &str); 2] = [
     (
         "QDL_LIBIBVERBS",
@@ -21,10 +21,10 @@ const LIBRARIES: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// None goes by this name.
+/// A path without a library.
 const NOWHERE: &str = "/nowhere/library.so.1";
 
-/// Both programs with this NIC, and what each says before it ends with code 2.
+/// Runs both programs with this NIC; returns the error of each, which ends with code 2.
 fn refused(nic: &str, prepare: impl Fn(&mut Command)) -> [String; 2] {
     let place = Place::new();
     let nics = format!("nics: [{nic}]\n");
@@ -60,7 +60,7 @@ fn a_device_that_is_not_there_gives_one_line_that_says_what_is() {
         .map(|entries| entries.flatten().map(|e| e.file_name()).collect())
         .unwrap_or_default();
     for text in refused(LIBRARIES[0].1, |_| {}) {
-        // Which line it is depends on this machine; each of the three is looked at.
+        // The expected line depends on this machine's devices.
         let said = match devices.first() {
             _ if text.contains(LIBRARIES[0].2) => continue,
             None => "finds no RDMA device".to_owned(),

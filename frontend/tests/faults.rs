@@ -1,6 +1,7 @@
-//! Accelerators killed, stopped and cut off at random moments of a real run, from a seed.
+//! Accelerators killed, stopped and cut off at random times of a real run; the times come from a
+//! seed.
 //!
-//! `QDL_FAULTS` is how many of each test (the suite runs a few), `QDL_FAULT_SEED` the seed.
+//! `QDL_FAULTS` sets the number of trials per test, `QDL_FAULT_SEED` the seed.
 
 mod common;
 
@@ -22,7 +23,7 @@ fn digests() -> Workload {
         server: "--scenario server --target-qps 3000 --duration-s 1.5 --set target_latency=60000",
         offline: "60000",
         always: &[],
-        // LoadGen has its log, and connections may still be warming up.
+        // LoadGen has opened its log; connections may still be warming up.
         begun: |place, frontend| {
             let log = place.path("out").join("mlperf_log_detail.txt");
             frontend.wait_until("test", || {
@@ -32,10 +33,8 @@ fn digests() -> Workload {
     }
 }
 
-/// The frontend's own words on a run that must have come to its end, every sample once.
-///
-/// One whose connections were still being warmed up must
-/// have stopped with the name of the one that failed.
+/// Checks that the run ended with one answer for every sample. If the fault came during the
+/// warm-up, the run must name the connection that failed.
 fn must_be_whole(place: &Place, ended: Ended, trial: &Trial) -> bool {
     let s = place.summary("out");
     let ledger = &s["ledger"];
@@ -57,7 +56,7 @@ fn must_be_whole(place: &Place, ended: Ended, trial: &Trial) -> bool {
         0,
         "{trial:?}: {s}"
     );
-    // Whatever lies between them: loopback, or a cable between two network namespaces.
+    // The path is loopback, or a cable between two network namespaces.
     let notes = s["fabric_notes"].to_string();
     assert!(notes.contains("on this very machine"), "{trial:?}: {notes}");
     assert_eq!(
@@ -65,7 +64,7 @@ fn must_be_whole(place: &Place, ended: Ended, trial: &Trial) -> bool {
         trial.fault != Fault::Cut,
         "{trial:?}"
     );
-    // One line for each loss, who and when, and no more of it.
+    // Each loss has one line, with the accelerator and the time.
     let losses = s["losses"].as_array().map_or(0, Vec::len);
     let told = ended.stderr.lines().filter(|l| l.contains(" lost "));
     assert!(told.count() <= losses, "{trial:?}: {}", ended.stderr);
@@ -88,7 +87,7 @@ fn cuts_at_random_moments() {
     trials(&[Fault::Cut], 2);
 }
 
-/// Each kind in turn, everything else at random.
+/// Runs trials: kinds of fault take turns, and all else is random.
 fn trials(kinds: &[Fault], default: u64) {
     let (count, seed) = (number("QDL_FAULTS", default), number("QDL_FAULT_SEED", 1));
     let mut struck = 0;
@@ -98,7 +97,7 @@ fn trials(kinds: &[Fault], default: u64) {
         let (place, ended) = trial.run(&digests());
         let hit = match trial.takes_all() {
             false => must_be_whole(&place, ended, &trial),
-            // It may have ended well before.
+            // The run may have ended before the fault.
             true if ended.code == Some(0) => false,
             true => {
                 must_say_who(&place, ended);

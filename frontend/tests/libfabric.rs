@@ -1,8 +1,6 @@
-//! Both programs over a libfabric provider, `tcp;ofi_rxm` or the one that `QDL_TEST_OFI` names;
-//! several NICs from one line. Any other test of this folder runs
-//! over a provider with that variable too.
-//!
-//! Without libfabric they say so and pass; `devices.rs` has what a NIC of it then says.
+//! Both programs over a libfabric provider, `tcp;ofi_rxm` or the one in `QDL_TEST_OFI`, and several
+//! NICs from one line. With that variable, all other tests of this folder also use the provider.
+//! Without libfabric these tests print so and pass; `devices.rs` tests the error of such a NIC.
 
 mod common;
 
@@ -14,7 +12,7 @@ use common::{
 };
 use serde_json::Value;
 
-/// For a machine that has little time.
+/// Long deadlines, for a busy machine.
 const PATIENT: &str = "deadlines: {echo_timeout_ms: 8000, heartbeat_timeout_ms: 10000}\n";
 const PATIENT_TOO: &str =
     "deadlines: {echo_timeout_ms: 8000, heartbeat_timeout_ms: 10000, lost_ms: 12000}\n";
@@ -23,7 +21,8 @@ fn provider() -> String {
     std::env::var("QDL_TEST_OFI").unwrap_or_else(|_| "tcp;ofi_rxm".to_owned())
 }
 
-/// A folder for runs over the provider; `None`, aloud, where this machine has none.
+/// Returns a folder for runs over the provider; prints the reason and returns `None` if the machine
+/// lacks it.
 fn place() -> Option<Place> {
     let place = Place::over(&provider());
     let [port] = free_ports();
@@ -45,7 +44,7 @@ fn ended(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> Ended {
     place.run(config, out, arguments)
 }
 
-/// Every sample was answered once, with its own digest, whatever LoadGen says of the time.
+/// Checks that every sample has one answer with its own digest, whether the run is VALID or not.
 fn once(place: &Place, out: &str, ended: &Ended) -> Value {
     let done = matches!(ended.code, Some(0 | 1));
     assert!(done, "{out}: {}{}", ended.stdout, ended.stderr);
@@ -99,9 +98,9 @@ fn one_of_two_accelerators_is_killed_over_libfabric() {
     assert_eq!(s["ledger"]["lost_connections"], 3);
 }
 
-/// Interfaces `qdK` with the address 10.98.K.1, each the end of a cable.
+/// Creates interfaces `qdK` with address 10.98.K.1, each one end of a cable.
 fn interfaces(n: usize) -> Option<Namespace> {
-    // SAFETY: takes nothing and returns a number.
+    // SAFETY: `geteuid` has no arguments and only returns a number.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: a network namespace needs root");
         return None;
@@ -153,9 +152,9 @@ fn a_line_for_four_nics_is_spelled_out_in_the_summary_and_by_check() {
     let s = once(&place, "out", &arguments("out", &offline("4000")));
     let connections = s["connections"].as_array().expect("a list");
     assert_eq!(connections.len(), 4);
-    // Every pair was warmed up.
+    // Every pair of NICs was warmed up.
     assert!(connections.iter().all(|c| c["warmed"].as_u64() > Some(1)));
-    // Each is there with its settings, and the line that they come from.
+    // The settings list every NIC with its values and their line.
     let settings = s["settings"].to_string();
     for k in 0..4 {
         assert!(settings.contains(&format!("nics[{k}].slots")), "{settings}");

@@ -1,4 +1,4 @@
-//! The last line of a run names what limited it: causes that show on any machine, however busy.
+//! The last line of a run names its limit. These causes appear on any machine, however busy.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::{fs, time::Duration};
 
 use common::{Place, Running, accelerator, free_ports, offline};
 
-/// Server at a rate that anything keeps up with, with a bound that a busy machine keeps as well.
+/// A Server run with a rate and a bound that even a busy machine keeps.
 const SERVER: [&str; 11] = [
     "--scenario",
     "server",
@@ -21,8 +21,8 @@ const SERVER: [&str; 11] = [
     "--warm-up-ms=50",
 ];
 
-/// A run over one connection between an engine and a NIC of this kind, stopped for a while or not:
-/// the causes, with the line.
+/// Runs over one connection with this engine and NIC, and with `stop` holds the accelerator for a
+/// while. Returns the causes and their line.
 fn run(engine: &str, nic: &str, arguments: &[&str], stop: bool) -> (Vec<String>, String) {
     let place = Place::new();
     let [control] = free_ports();
@@ -46,7 +46,7 @@ fn run(engine: &str, nic: &str, arguments: &[&str], stop: bool) -> (Vec<String>,
     assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
     let limits = place.summary("out")["limits"].clone();
     let line = limits["line"].as_str().expect("a line").to_owned();
-    // It is the last that is printed, in as many lines as it takes, but for the page.
+    // The limit is printed last, before the path of the page.
     let mut printed: Vec<_> = ended.stdout.split_whitespace().collect();
     assert!(
         printed
@@ -61,7 +61,7 @@ fn run(engine: &str, nic: &str, arguments: &[&str], stop: bool) -> (Vec<String>,
     (causes.collect(), line)
 }
 
-/// The first cause is this one, but for a machine that has no core left: those are named before.
+/// Checks that `cause` comes first; a machine without a free core adds `cores` before it.
 fn names(cause: &str, (mut causes, line): (Vec<String>, String)) {
     causes.retain(|c| c != "cores");
     assert_eq!(causes.first().map(String::as_str), Some(cause), "{line}");
@@ -71,7 +71,7 @@ fn names(cause: &str, (mut causes, line): (Vec<String>, String)) {
 fn a_healthy_run_is_limited_by_nothing() {
     let engine = "kind: digest, delay_us: 500";
     let (causes, line) = run(engine, "connections: 2", &SERVER, false);
-    // A machine that gives it no core at all is a limit, and the only one that there may be.
+    // A machine without a free core has that limit and no other.
     if causes.first().is_none_or(|c| c != "cores") {
         assert!(causes.is_empty(), "{line}");
         assert!(

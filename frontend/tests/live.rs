@@ -1,5 +1,5 @@
-//! `--live` in real runs: the page and its events, who may read them, and that nobody who looks on
-//! holds a run up.
+//! `--live` in real runs: the page, its events, access to both, and viewers that do not delay a
+//! run.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::{
 use common::{Place, Running, accelerator, free_ports};
 use serde_json::Value;
 
-/// A run of some seconds, that a slow machine does not lose.
+/// A Server run of a few seconds that is VALID on a slow machine.
 const SERVER: [&str; 8] = [
     "--scenario",
     "server",
@@ -27,7 +27,7 @@ const SERVER: [&str; 8] = [
     "target_latency=30000",
 ];
 
-/// Where a run says that it is shown.
+/// Returns the address of the live page from standard error.
 fn shown(running: &mut Running, place: &Place) -> SocketAddr {
     running.wait_until_it_says("live: http://");
     let said = fs::read_to_string(place.path("frontend.stderr")).expect("what it said");
@@ -37,7 +37,7 @@ fn shown(running: &mut Running, place: &Place) -> SocketAddr {
     (std::net::Ipv4Addr::LOCALHOST, address.port()).into()
 }
 
-/// Asks for something and does not read the answer yet.
+/// Sends a request and leaves the response unread.
 fn ask(at: SocketAddr, path: &str, headers: &str) -> TcpStream {
     let mut stream = TcpStream::connect(at).expect("it listens");
     let patience = Some(Duration::from_secs(60));
@@ -47,7 +47,7 @@ fn ask(at: SocketAddr, path: &str, headers: &str) -> TcpStream {
     stream
 }
 
-/// The status and all that comes behind it, until the other side is done.
+/// Returns the status and the rest of the response, until the server closes the connection.
 fn get(at: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     read(ask(at, path, headers))
 }
@@ -59,7 +59,7 @@ fn read(mut stream: TcpStream) -> (u16, String) {
     (status.expect("a status"), text)
 }
 
-/// The events of a stream.
+/// Parses the events of a stream.
 fn events(text: &str) -> Vec<Value> {
     let lines = text.lines().filter_map(|l| l.strip_prefix("data: "));
     lines
@@ -67,7 +67,7 @@ fn events(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// A run in one process.
+/// Starts a run with `--local`.
 fn local(place: &Place, config: &Path, arguments: &[&str]) -> Running {
     let all = [&SERVER[..], &["--local"], arguments].concat();
     Running::start(place, "frontend", place.frontend(config, "out", &all))
@@ -96,7 +96,7 @@ fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
     stranger.write_all(request).expect("asked");
     let (status, words) = read(stranger);
     assert!(status == 403 && words.contains("localhost"), "{words}");
-    // To its end, which is the run's.
+    // The stream ends with the run.
     let (status, text) = read(stream);
     let ended = running.end();
     assert!(ended.code.is_some_and(|c| c <= 1), "{}", ended.stderr);
@@ -140,7 +140,7 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
         ("/", String::new()),
         ("/events", String::new()),
         ("/?key=0123456789abcdef0123456789abcdef", String::new()),
-        // The control plane's token opens nothing here.
+        // The control plane's token gives no access to the page.
         (&format!("/?token={token}"), String::new()),
         (&format!("/?key={token}"), String::new()),
         ("/", format!("Authorization: Bearer {token}\r\n")),
@@ -182,7 +182,7 @@ fn who_never_reads_holds_nothing_up() {
     let mut running = local(&place, &config, &["--live", "127.0.0.1:0"]);
     let at = shown(&mut running, &place);
     let deaf = [(); 3].map(|()| deaf(at));
-    // One that has said nothing at all, and never will.
+    // A viewer that sends no request at all.
     let _mute = TcpStream::connect(at).expect("it listens");
     let (_, text) = get(at, "/events", "");
     let ended = running.end();
@@ -192,12 +192,12 @@ fn who_never_reads_holds_nothing_up() {
     drop(deaf);
 }
 
-/// Asks for the events with next to no room for them: it is full with the first.
+/// A viewer whose receive buffer is full after the first event.
 fn deaf(at: SocketAddr) -> TcpStream {
     let kind = socket2::Type::STREAM;
     let socket = socket2::Socket::new(socket2::Domain::for_address(at), kind, None);
     let socket = socket.expect("a socket");
-    // Before it connects: what has been offered is not taken back.
+    // Before `connect`: TCP does not shrink an advertised window.
     socket.set_recv_buffer_size(2048).expect("little room");
     socket.connect(&at.into()).expect("it listens");
     let mut stream = TcpStream::from(socket);

@@ -10,14 +10,14 @@ use std::{
 
 use common::{Place, Running, assert_has, offline, run, words};
 
-/// Runs that end after so little are not what LoadGen calls long enough.
+/// A duration that keeps the tests short.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
 
 fn local<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&["--local"], &SHORT[..], more].concat()
 }
 
-/// A Server run in one process of so many seconds, once LoadGen is at it.
+/// Starts a Server run of this many seconds in one process, and waits until LoadGen runs.
 fn serving(place: &Place, config: &Path, seconds: &str) -> Running {
     let arguments = [
         "--local",
@@ -72,7 +72,7 @@ fn a_response_that_is_not_its_samples_is_found() {
     assert_has(&ended.stderr, &["error: verification: of "]);
     assert!(place.path("out").join("INVALID").is_file());
     assert_eq!(place.summary("out")["valid"], false);
-    // Unasked, nobody compares, and the mark of the last run is gone.
+    // Without verification, no response is compared; the INVALID mark of the last run is gone.
     let arguments = local(&words(
         "--scenario offline --set min_duration=0 --verify none",
     ));
@@ -102,7 +102,7 @@ fn an_interrupt_ends_a_run_in_good_order() {
     let config = place.digest_frontend(&[], "");
     let running = serving(&place, &config, "50");
     running.signal(libc::SIGINT);
-    // As `timeout` does.
+    // `timeout` sends the signal twice: to its child and to the process group.
     running.signal(libc::SIGINT);
     let ended = running.end();
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
@@ -171,7 +171,7 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     let config = place.digest_frontend(&[], "");
     let log = |name: &str| place.path("out").join(format!("mlperf_log_{name}.txt"));
     let running = serving(&place, &config, "1");
-    // LoadGen writes on into a file that has no name any more.
+    // LoadGen continues to write into a deleted file.
     fs::remove_file(log("summary")).expect("a log");
     let ended = running.end();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
@@ -184,7 +184,7 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
     assert!(s["ledger"]["answered"].as_u64() > Some(0), "{s}");
     assert!(place.path("out").join("INVALID").is_file());
 
-    // A next run that does not even begin leaves it as it is.
+    // The next run fails before it starts, and leaves this run folder unchanged.
     place
         .run(&config, "out", &words("--scenario server --connect-ms 100"))
         .with_code(2);

@@ -1,5 +1,5 @@
-//! The models of the round in `configs/`: samples and answers of their sizes go over the network,
-//! and each byte of each answer is compared. Counts are scaled down, sizes are not.
+//! The models of the round in `configs/`: full-size samples and answers over the network, in
+//! smaller numbers. The frontend verifies each byte of each answer.
 
 mod common;
 
@@ -8,23 +8,23 @@ use std::{fs, path::PathBuf, time::Duration};
 use common::{Place, Running, accelerator, free_ports, repository};
 use serde_json::Value;
 
-/// Hundreds of megabytes on a slow machine that does other things.
+/// Limit for a run with hundreds of megabytes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Gigabytes are laid out and compared here by debug builds, on machines that do other things.
+/// Deadlines for debug builds that process gigabytes on busy machines.
 const PATIENT: &str =
     "deadlines: {connect_ms: 60000, echo_timeout_ms: 40000, heartbeat_timeout_ms: 40000, ";
 
-/// A pair of configurations: the folder, what stands behind `frontend` and `accelerator` in their
-/// names, and what a run of this test has less of.
+/// A pair of configurations, with fewer samples than the round has. `suffix` follows `frontend` and
+/// `accelerator` in the file names.
 struct Case {
     folder: &'static str,
     suffix: &'static str,
-    /// Samples of the data set, each of which goes once.
+    /// Number of samples in the data set; each is sent once.
     count: usize,
-    /// Seed of their sizes.
+    /// Seed of the samples' sizes.
     seed: &'static str,
-    /// Bytes of all samples and of all answers are within these.
+    /// Bounds for the total bytes of samples and of answers.
     sizes: (u64, u64),
 }
 
@@ -51,7 +51,7 @@ const CASES: [Case; 12] = [
     case("llm/deepseek-r1", "-digest", 200, "1", 800, 1600),
 ];
 
-/// `sent` and `answered` are the fewest bytes of all samples and of all answers.
+/// `sent` and `answered` are the minimum total bytes of samples and of answers.
 const fn case(
     folder: &'static str,
     suffix: &'static str,
@@ -69,7 +69,7 @@ const fn case(
     }
 }
 
-/// The file with its node, at ports of this test's own.
+/// Writes the configuration with ports of this test.
 fn rewritten(place: &Place, case: &Case, side: &str, control: u16) -> PathBuf {
     let name = format!("{side}{}.yaml", case.suffix);
     let file = repository().join("configs").join(case.folder).join(&name);
@@ -96,7 +96,7 @@ fn rewritten(place: &Place, case: &Case, side: &str, control: u16) -> PathBuf {
     place.write(&name, lines.join("\n"))
 }
 
-/// A data set on one line, with so many samples.
+/// Replaces the number of samples in a one-line data set.
 fn fewer(line: &str, count: usize) -> String {
     match line.split_once("count: ") {
         Some((before, after)) => {
@@ -174,7 +174,7 @@ each! {
     prompts_of_deepseek: "llm/deepseek-r1",
 }
 
-/// Every pair in `configs/` whose answers are verified by their digest is run here.
+/// Checks that the tests above cover every configuration in `configs/` with `verify: digest`.
 #[test]
 fn no_model_is_left_out() {
     let configs = repository().join("configs");

@@ -1,4 +1,4 @@
-//! Two programs and a wire between them.
+//! Frontend and accelerators as processes, over the network.
 
 mod common;
 
@@ -8,11 +8,11 @@ use common::{
     Place, Running, accelerator, accelerator_with, assert_has, fetched, free_ports, offline,
 };
 
-/// Quick to notice a loss, so that the test need not wait.
+/// Short deadlines, so that tests detect a loss within seconds.
 const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2500, echo_interval_ms: 100, echo_timeout_ms: 900, \
     heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1500}\n";
 
-/// A Server run over the network of so many seconds, whose latencies do not matter.
+/// Arguments of a Server run of this many seconds, with a latency bound that no run exceeds.
 fn server(seconds: &str) -> [&str; 8] {
     [
         "--scenario",
@@ -26,7 +26,7 @@ fn server(seconds: &str) -> [&str; 8] {
     ]
 }
 
-/// Starts a frontend, and waits until its connections are warm and LoadGen's samples on their way.
+/// Starts a frontend, and waits until its connections are warm and samples are in flight.
 fn start(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> Running {
     let mut running = Running::start(place, "frontend", place.frontend(config, out, arguments));
     running.wait_until_it_says(" warmed ");
@@ -34,7 +34,7 @@ fn start(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> Running
     running
 }
 
-/// A page as one line.
+/// Joins the lines of a page into one.
 fn unbroken(page: &str) -> String {
     page.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -46,7 +46,7 @@ fn a_hundred_thousand_digests_over_six_connections() {
     let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, ""));
     let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, ""));
     for (out, qsl) in [("registered", ""), ("staged", "qsl: staged\n")] {
-        // A busy machine may take longer than a second until each connection is warm.
+        // On a busy machine the warm-up may take longer than a second.
         let more = format!("{qsl}warm_up: {{budget_ms: 20000}}\n");
         let config = place.digest_frontend(&[a, b], &more);
         let arguments = offline("100000");
@@ -94,7 +94,7 @@ fn a_hundred_thousand_digests_over_six_connections() {
     }
 }
 
-/// Samples that each GPU of the only accelerator ran, by its index.
+/// Number of samples that each GPU of the only accelerator ran, by GPU index.
 fn by_gpu(summary: &serde_json::Value) -> Vec<(u64, u64)> {
     let gpus = summary["accelerators"][0]["gpus"].as_array().expect("GPUs");
     let samples = |gpu: &serde_json::Value| {
@@ -138,7 +138,7 @@ fn one_accelerator_with_two_gpus_has_a_pipeline_and_a_record_for_each() {
             [1, 4],
             "{out}"
         );
-        // What warmed connections up was run too.
+        // The GPUs also ran the warm-up samples.
         let warmed = s["ledger"]["warmed"].as_u64().expect("a count");
         assert_eq!(warmed > 0, out == "wire");
         let all = each.iter().map(|(_, n)| n).sum::<u64>();
@@ -170,7 +170,7 @@ fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
             .map(Vec::len),
         Some(0)
     );
-    // The next does without.
+    // The next run has no warm-up.
     let config = place.digest_frontend(&[a], "warm_up: {budget_ms: 0}\n");
     place.run(&config, "cold", &arguments).with_code(0);
     let s = place.summary("cold");
@@ -184,7 +184,7 @@ fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
 fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
     let place = Place::new();
     let [a, b] = free_ports();
-    // It tells often what it has done.
+    // This accelerator reports its progress every 20 ms.
     let often = "deadlines: {heartbeat_interval_ms: 20}\n";
     let victim = accelerator(&place, &place.digest_accelerator("acc-a", a, often));
     let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, ""));
@@ -193,7 +193,7 @@ fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
     victim.signal(libc::SIGKILL);
     let ended = frontend.end();
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
-    // Who, when, why and how many samples, in one line.
+    // One line names the accelerator, the time, the cause and the number of samples.
     let said: Vec<_> = ended
         .stderr
         .lines()
@@ -220,7 +220,7 @@ fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
         "{loss}\n{}",
         ended.stdout
     );
-    // What it had done, as far as it had said so.
+    // The summary holds the lost accelerator's last report.
     let lost = &s["accelerators"][0];
     assert!(lost["samples"].is_null(), "{lost}");
     let last = &lost["lost_sessions"][0];
@@ -276,13 +276,13 @@ fn a_frontend_is_killed_and_the_next_is_served_right() {
         let frontend = start(&place, &config, "killed", &server("50"));
         frontend.signal(libc::SIGKILL);
         assert_eq!(frontend.end().code, None);
-        // The accelerator may take a moment to notice.
+        // The accelerator may need some time to detect the loss.
         sleep(Duration::from_millis(300));
         place.run(&config, "next", &server("0.5")).with_code(0);
     }
 }
 
-/// What a signal in mid-run leaves is an interrupted run: nobody was lost by it.
+/// A signal makes a run interrupted, without any loss in the summary.
 #[test]
 fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() {
     let place = Place::new();
@@ -304,7 +304,7 @@ fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() 
         let s = place.summary(name);
         assert_eq!(s["losses"].as_array().map(Vec::len), Some(0), "{s}");
         assert!(s["accelerators"][0]["lost"].is_null(), "{s}");
-        // Where samples were in flight, "before the interruption" follows.
+        // If samples were in flight, "before the interruption" follows.
         assert_has(&ended.stdout, &["losses       none"]);
         for words in ["accelerator lost", "lost when", "acc-01 lost"] {
             assert!(!ended.stdout.contains(words), "{}", ended.stdout);
@@ -317,7 +317,7 @@ fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() 
 #[test]
 fn an_interrupt_while_an_accelerator_does_not_answer_ends_at_once_and_leaves_nothing() {
     let place = Place::new();
-    // It takes the connection, and never says a word.
+    // This peer accepts the connection and sends nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("bound").port();
     let slow = "deadlines: {connect_ms: 60000}\n";
@@ -382,7 +382,7 @@ fn an_accelerator_compares_its_counts_when_its_frontend_has_left() {
     assert!(!served.contains("lost"), "{served}");
 }
 
-/// The configuration of an accelerator that runs this file as the model `digits`.
+/// Writes an accelerator that runs this file as the model `digits`.
 fn of_digits(place: &Place, node: &str, port: u16, file: &Path) -> std::path::PathBuf {
     place.write(
         &format!("{node}.yaml"),
@@ -401,7 +401,7 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     let place = Place::new();
     let original = std::fs::read(&digits).expect("a model");
     let copy = place.write("copy.onnx", &original);
-    // A model of the same graph whose file says one word more (`doc_string` of ONNX).
+    // The same graph with an additional `doc_string`, so the file's hash differs.
     let other = place.write("other.onnx", [&original[..], &[0x32, 1, b'x']].concat());
     let [a, b, c] = free_ports();
     let _a = accelerator(&place, &of_digits(&place, "acc-a", a, &digits));
@@ -424,7 +424,7 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
         place.write(name, yaml)
     };
     let arguments = offline("200");
-    // What a file is called is no difference.
+    // File names do not matter.
     let config = front("same.yaml", &[a, b], "");
     let ended = place.run(&config, "same", &arguments).with_code(0);
     let hash = |out: &str, i: usize| {
@@ -458,7 +458,7 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     let line = format!("acc-c: other.onnx, SHA-256 {theirs}");
     assert!(unbroken(&ended.stdout).contains(&line), "{}", ended.stdout);
 
-    // And what runs in one process is shown as well.
+    // A run with --local also shows the model's hash.
     let local = [&arguments[..], &["--local"]].concat();
     place.run(&config, "local", &local).with_code(0);
     assert_eq!(hash("local", 0), theirs);

@@ -1,5 +1,5 @@
-//! From a model file and samples to a VALID run: `qdl init`, `--check` of both programs, and
-//! the commands that `init` prints.
+//! From a model file and samples to a VALID run: `qdl init`, `--check` of both programs, and the
+//! commands that `init` prints.
 
 mod common;
 
@@ -20,18 +20,18 @@ fn frontend() -> Command {
     Command::new(env!("CARGO_BIN_EXE_frontend"))
 }
 
-/// What a command that ends well prints.
+/// Checks for exit code 0; returns standard output.
 fn said(mut command: Command) -> String {
     let output = command.assert().success().get_output().clone();
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// What one that is refused says, in one line.
+/// Checks for exit code 2; returns the only line of the error.
 fn refused(mut command: Command) -> String {
     let output = command.assert().code(2).get_output().clone();
     assert!(output.stdout.is_empty(), "a page of nothing");
     let text = String::from_utf8(output.stderr).expect("text");
-    // That `qdl` is the program for it is said first.
+    // A note that `qdl` has this command precedes the error.
     let text = text
         .split_once("next version\n")
         .map_or(text.clone(), |(_, text)| text.to_owned());
@@ -39,7 +39,7 @@ fn refused(mut command: Command) -> String {
     text
 }
 
-/// The model and the data of `docs/own-model.md`, made as it says.
+/// Makes the model and data as `docs/own-model.md` describes.
 fn made(place: &Place, arguments: &[&str]) -> PathBuf {
     let folder = place.path("data");
     let mut script = Command::new(fetched("venv/bin/python"));
@@ -64,7 +64,7 @@ fn init(folder: &Path, control: u16) -> Command {
     command
 }
 
-/// The commands among what `init` prints: those indented by two blanks.
+/// Returns the commands in the output of `init`: the lines that begin with two blanks.
 fn commands(printed: &str) -> Vec<Vec<String>> {
     let indented = printed.lines().filter_map(|l| l.strip_prefix("  "));
     let words = |l: &str| l.split_whitespace().map(str::to_owned).collect();
@@ -123,7 +123,7 @@ fn the_commands_that_init_prints_end_in_a_valid_run_as_they_are() {
     assert_has(&ended.stdout, &["accuracy     90.000 %"]);
 }
 
-/// Models that are more than one input, one output and any batch, and data of NumPy's.
+/// Several inputs and outputs, a fixed batch, and NumPy arrays.
 #[test]
 fn several_inputs_and_outputs_fixed_batches_and_arrays_need_nothing_else() {
     let place = Place::new();

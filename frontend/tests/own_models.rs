@@ -1,6 +1,5 @@
-//! Models and data of one's own: several inputs and outputs, a batch of the model's own, NumPy's
-//! files, labels of every type. What `cargo xtask setup` fetches must be there: without it these
-//! tests fail.
+//! User models and data: several inputs and outputs, a fixed batch, NumPy files, and labels of
+//! every type. The tests fail without the files that `cargo xtask setup` fetches.
 
 mod common;
 
@@ -14,13 +13,13 @@ use serde_json::Value;
 
 const ACCURACY: [&str; 4] = ["--scenario", "offline", "--mode", "accuracy"];
 const SAMPLES: usize = 60;
-/// What the detector takes and gives, its class first.
+/// Tensors of the detector, with the class as first output.
 const CLASS_FIRST: &str = "\
     inputs: [{name: bias, dtype: f32, shape: []}, {name: pixels, dtype: u8, shape: [4]}], \
     output: {name: class, dtype: i64, shape: []}, \
     other_outputs: [{name: boxes, dtype: f32, shape: [2, 4]}, \
     {name: scores, dtype: f32, shape: [4]}]";
-/// The same with the scores first.
+/// Tensors of the detector, with the scores as first output.
 const SCORES_FIRST: &str = "\
     inputs: [{name: bias, dtype: f32, shape: []}, {name: pixels, dtype: u8, shape: [4]}], \
     output: {name: scores, dtype: f32, shape: [4]}, \
@@ -32,7 +31,7 @@ fn model(name: &str) -> PathBuf {
     repository().join("accelerator/tests/data").join(name)
 }
 
-/// Pixels of sample `i`, and the class that the model finds in them.
+/// Returns the pixels of sample `i` and the class that the model computes from them.
 fn sample(i: usize) -> ([u8; 4], i32) {
     let pixels = [7, 13, 29, 5].map(|p| (i * p % 200) as u8);
     let most = pixels.iter().max();
@@ -40,7 +39,7 @@ fn sample(i: usize) -> ([u8; 4], i32) {
     (pixels, class as i32)
 }
 
-/// A `.npy` as NumPy writes it.
+/// Returns a `.npy` file as NumPy writes it.
 fn npy(code: &str, shape: &str, bytes: &[u8]) -> Vec<u8> {
     let text = format!("{{'descr': '{code}', 'fortran_order': False, 'shape': ({shape}), }}\n");
     let mut all = b"\x93NUMPY\x01\x00".to_vec();
@@ -59,7 +58,7 @@ fn biases() -> Vec<u8> {
     (0..SAMPLES).flat_map(bias).collect()
 }
 
-/// The detector's two inputs in one file.
+/// Returns a `.npz` file with the detector's two inputs.
 fn npz() -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
     let stored =
@@ -77,13 +76,13 @@ fn npz() -> Vec<u8> {
     zip.finish().expect("in memory").into_inner()
 }
 
-/// Labels in 32 bits, `wrong` of them not the model's class.
+/// Returns i32 labels; `wrong` of them differ from the model's class.
 fn labels(wrong: usize) -> Vec<u8> {
     let label = |i: usize| (sample(i).1 + i32::from(i < wrong)) % 4;
     (0..SAMPLES).flat_map(|i| label(i).to_le_bytes()).collect()
 }
 
-/// A frontend of the detector: `tensors` of its model, and a data set.
+/// Writes a frontend with the detector's `tensors` and a data set.
 fn frontend(place: &Place, file: &str, tensors: &str, data: &str, ports: &[u16]) -> PathBuf {
     let ports = ports.iter().chain(ports.is_empty().then_some(&1));
     let controls: Vec<_> = ports
@@ -119,7 +118,7 @@ fn local(place: &Place, config: &Path) -> Ended {
     place.run(config, "out", &arguments)
 }
 
-/// The one line of a run that did not begin.
+/// Checks that the run did not start; returns its error line.
 fn refused(ended: &Ended) -> &str {
     assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
     ended.error()
@@ -164,14 +163,14 @@ fn several_outputs_of_two_accelerators_are_scored_for_each() {
         "{}",
         ended.stdout
     );
-    // The same from one process, whose engine packs its outputs alike.
+    // A run with `--local` gives the same answers, since its engine packs outputs the same way.
     let ended = local(&place, &config);
     assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
     assert_eq!(place.answers("wire"), place.answers("out"));
     assert_eq!(place.answers("wire")[0].1.len(), 2 * (8 + 32 + 16));
 }
 
-/// As it was seen: labels of 32 bits were taken for the f32 of the output, and came to 21.3 %.
+/// Regression: i32 labels were read as f32, the type of the output, and gave an accuracy of 21.3 %.
 #[test]
 fn labels_in_int32_for_scores_in_f32_are_read_as_said_or_refused() {
     let place = Place::new();
@@ -207,14 +206,14 @@ fn labels_in_int32_for_scores_in_f32_are_read_as_said_or_refused() {
     );
 }
 
-/// As it was seen: a `.npy` ran as samples, its header among them.
+/// Regression: the header of a `.npy` file was sent as samples.
 #[test]
 fn a_npy_is_its_array_and_no_raw_bytes() {
     let place = Place::new();
     let one = "inputs: [{name: x, dtype: i64, shape: [3]}], \
                output: {name: total, dtype: i64, shape: []}";
     let words: Vec<u8> = (0..30i64).flat_map(i64::to_le_bytes).collect();
-    // As raw bytes it would be 13 samples and a half.
+    // As raw bytes, the file would hold 13.5 samples.
     let samples = place.write("words.npy", npy("<i8", "10, 3", &words));
     let data = format!("samples: {}", samples.display());
     let config = frontend(&place, "scalar.onnx", one, &data, &[]);
@@ -227,7 +226,7 @@ fn a_npy_is_its_array_and_no_raw_bytes() {
     });
     let answers: Vec<_> = place.answers("out");
     assert_eq!(answers, want.collect::<Vec<_>>());
-    // Without labels there is no figure, and that is said.
+    // Without labels there is no accuracy, and the output says so.
     let s = place.summary("out");
     assert_eq!(s["accuracy"], Value::Null);
     assert_has(

@@ -1,4 +1,4 @@
-//! What `--check` promises for each model and scenario of the round, and what LoadGen then makes.
+//! The plan that `--check` prints for each model and scenario of the round equals LoadGen's run.
 
 mod common;
 
@@ -8,8 +8,8 @@ use common::Place;
 use loadgen_bridge::Detail;
 use submission::round::Round;
 
-/// Runs each model of the round in this scenario in one process, over samples of eight bytes, as
-/// many as the round has, with its user.conf's counts and a rate at which it is soon over.
+/// Runs each model of the round with `--local` in this scenario: samples of eight bytes in the
+/// round's number, the counts of its user.conf, and a rate that keeps the run short.
 fn as_promised(scenario: &str, flag: &str) {
     let place = Place::new();
     let round = Round::find("v6.1").expect("built in");

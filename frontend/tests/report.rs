@@ -1,4 +1,4 @@
-//! `qdl report`, and the page that every run leaves.
+//! `qdl report`, and the page that every run writes.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn a_run_leaves_its_page_and_the_page_is_its_record() {
     let page = fs::read_to_string(&left).expect("the page");
     assert!(page.contains("<b>VALID</b>") && page.contains("id=\"percentiles\""));
 
-    // Made anew of the folder, and of the page alone, it is the same.
+    // The run folder and the page alone both give the same page again.
     for from in ["one", "one/report.html"] {
         let (code, said, error) = report(&place, &[from, "--out", "again.html"]);
         assert_eq!((code, said.trim()), (Some(0), "again.html"), "{error}");

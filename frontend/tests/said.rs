@@ -1,5 +1,5 @@
-//! What the summary says of LoadGen: what it ran, what came of it, phase by phase, and where its
-//! settings came from. Through the program, beside LoadGen's own logs.
+//! The summary's record of LoadGen: mode, verdict of each phase, and origin of each setting. Each
+//! test compares the program's summary with LoadGen's own logs.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 use common::{Ended, Place, accelerator, assert_has, fetched, free_ports, repository, words};
 use serde_json::Value;
 
-/// An engine of one sample every 2 ms.
+/// An engine that takes 2 ms for each sample.
 const SLOW: &str = "engine: {kind: digest, max_batch: 1, delay_us: 2000}\n";
 
 fn local(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> (Ended, Value) {
@@ -21,20 +21,20 @@ fn local(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> (Ended,
     (ended, summary)
 }
 
-/// LoadGen's own log.
+/// Reads one of LoadGen's logs.
 fn log(place: &Place, out: &str, name: &str) -> String {
     let path = place.path(out).join(format!("mlperf_log_{name}.txt"));
     fs::read_to_string(path).expect("a log")
 }
 
-/// The number that LoadGen's summary has for `key`.
+/// Returns the number that LoadGen's summary gives for `key`.
 fn number(summary: &str, key: &str) -> f64 {
     let line = summary.lines().find(|l| l.starts_with(key));
     let number = line.and_then(|l| l.rsplit(':').next()?.trim().parse().ok());
     number.unwrap_or_else(|| panic!("no {key} in {summary}"))
 }
 
-/// Samples of each phase; their sum must be the run's.
+/// Returns the samples of each phase; checks that their sum is the run's.
 fn phases(summary: &Value) -> Vec<u64> {
     let all = summary["phases"].as_array().expect("phases");
     let samples: Vec<u64> = all
@@ -67,7 +67,7 @@ const FIND_PEAK: [&str; 16] = [
     "server_find_peak_qps_boundary_step_size=4",
 ];
 
-/// The peak, its steps and their verdicts, against LoadGen's log.
+/// Compares the peak, the steps and their verdicts with LoadGen's log.
 fn check_find_peak(place: &Place, ended: &Ended, s: &Value) {
     let detail = log(place, "out", "detail");
     let found = detail.split("Found peak performance field: ").nth(1);
@@ -75,7 +75,7 @@ fn check_find_peak(place: &Place, ended: &Ended, s: &Value) {
         .and_then(|rest| rest.split('"').next()?.parse().ok())
         .expect("a peak");
     assert_eq!(s["loadgen"]["peak_qps"], peak);
-    // What was asked for is the peak's rate, and not the first step's.
+    // The summary's target rate is the peak, not the rate of the first step.
     assert_eq!(
         (&s["mode"], &s["target_qps"]),
         (&"find_peak".into(), &peak.into())
@@ -135,7 +135,7 @@ fn find_peak_over_several_connections_adds_up_too() {
 #[test]
 fn a_submission_run_has_both_phases() {
     let place = Place::new();
-    // Three sets of samples make one accuracy phase.
+    // LoadGen loads the data set in three parts, which make one accuracy phase.
     let config = place.digest_frontend(&[], "performance_sample_count: 200\n");
     let arguments = words(
         "--scenario server --mode submission --target-qps 2000 --duration-s 0.5 --set \
@@ -197,7 +197,7 @@ fn a_performance_run_that_audit_config_made_is_not_called_accuracy() {
     assert_eq!(mode["overrode"][0]["from"], "--mode");
 }
 
-/// Files with the keys of the official ones: TEST01 of one model, TEST04, TEST06 to TEST09.
+/// The files have the keys of the official ones: TEST01 of one model, TEST04, TEST06 to TEST09.
 #[test]
 fn compliance_tests_run_with_their_files_as_they_are() {
     fetched("models/digits.onnx");
@@ -300,7 +300,7 @@ fn an_accuracy_run_that_audit_config_made_is_one() {
 fn loadgens_result_stands_beside_ours() {
     let place = Place::new();
     let config = place.digest_frontend(&[], SLOW);
-    // Twice of what the engine can do, for long enough that the bound cannot be kept.
+    // Twice the engine's rate, for long enough that latency exceeds the bound.
     let arguments =
         words("--scenario server --target-qps 1000 --duration-s 0.6 --set target_latency=20");
     let (ended, s) = local(&place, &config, "out", &arguments);
@@ -337,7 +337,7 @@ fn loadgens_result_stands_beside_ours() {
         (&20_000.0.into(), &false.into())
     );
     assert_eq!(bound["was"], l["latency"]["p99_us"]);
-    // Every query was issued once, and is in our count.
+    // LoadGen issued each query once, and the summary counts each.
     assert_eq!(l["queries"], s["samples"]);
     assert_eq!(phases(&s), [s["samples"].as_u64().expect("a count")]);
     let reason = s["reasons"][0].as_str().expect("a reason");
@@ -354,7 +354,7 @@ fn loadgens_result_stands_beside_ours() {
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
 }
 
-/// A setting of a run.
+/// Returns the record of a setting.
 fn setting<'a>(summary: &'a Value, name: &str) -> &'a Value {
     let all = summary["settings"].as_array().expect("settings");
     let found = all.iter().find(|s| s["name"] == name);
@@ -403,7 +403,7 @@ fn settings_say_where_they_came_from_and_what_they_went_before() {
     assert_eq!(given("engine.max_batch").0, "9");
     let overrode = &setting(&s, "server_target_qps")["overrode"];
     assert_eq!(overrode[0]["from"], "user.conf:1");
-    // And LoadGen ran with that.
+    // LoadGen ran with these values.
     assert_eq!(s["loadgen"]["effective"]["target_qps"], "900");
     assert_eq!(s["loadgen"]["effective"]["min_duration_ms"], "300");
     let notes = [
@@ -414,7 +414,7 @@ fn settings_say_where_they_came_from_and_what_they_went_before() {
         let all = s["setting_notes"].as_array().expect("notes");
         let starts = |n: &Value| n.as_str().is_some_and(|n| n.starts_with(note));
         assert!(all.iter().any(starts), "{all:?}");
-        // Before the run as well as after it.
+        // The note appears before and after the run.
         assert!(ended.stderr.contains(note), "{}", ended.stderr);
     }
     assert_has(&ended.stdout, &["instead of 100 (user.conf:1)"]);

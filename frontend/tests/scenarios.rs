@@ -1,5 +1,5 @@
-//! All of LoadGen over the wire: every scenario and mode,
-//! judged by LoadGen, every response compared with its sample.
+//! Every scenario and mode of LoadGen over the network. LoadGen judges each run, and the frontend
+//! compares each response with its sample.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{TwoOfDigests, words};
 const SERVER: &str =
     "--scenario server --target-qps 3000 --duration-s 0.6 --set target_latency=2000";
 
-/// LoadGen calls each valid; its queries have so many samples.
+/// Each run is VALID, with the given number of samples per query.
 #[test]
 fn every_scenario_is_valid_and_every_answer_its_own_samples() {
     let rig = TwoOfDigests::start();
@@ -21,7 +21,7 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
             "--scenario single-stream --target-qps 100000 --duration-s 0.6",
             1,
         ),
-        // As many as early stopping wants, however long they take on a busy machine.
+        // Enough queries for early stopping, whatever the duration.
         (
             "--scenario multi-stream --target-qps 30000 --duration-s 0.6 \
              --set samples_per_query=13 --set min_query_count=700",
@@ -58,7 +58,7 @@ fn the_accuracy_mode_of_every_scenario_sends_each_sample_once() {
             .run(&rig.config, scenario, &arguments)
             .with_code(0);
         let mut answers = rig.place.answers(scenario);
-        // MultiStream fills its last query up with samples that were there before.
+        // MultiStream fills its last query with repeated samples.
         answers.dedup();
         assert_eq!(answers.len(), 500, "{scenario}");
         assert_eq!(first.get_or_insert(answers.clone()), &answers, "{scenario}");

@@ -1,5 +1,5 @@
-//! From runs of the programs to a tree: what `submit` says of it, and what `--submission` refuses
-//! before anything is measured.
+//! From runs to a submission tree: the findings of `submit`, and the runs that `--submission`
+//! refuses before any measurement.
 
 mod common;
 
@@ -17,7 +17,7 @@ use common::{
 fn runs_become_a_tree_and_the_table_names_what_is_missing() {
     let rig = Rig::new(&LLAMA);
     rig.runs();
-    // A form as it is printed is not filled in.
+    // The printed form is not filled in.
     let asked = rig.program(&["describe", "--ask"]);
     rig.place.write(
         "form.yaml",
@@ -36,8 +36,8 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
     for rule in words("run.duration record.override record.network record.machines record.build") {
         assert!(found.contains(rule), "{rule}: {}", ended.stdout);
     }
-    // None of those that have nothing to do with time, machines and the scripts that did not run;
-    // the nodes' descriptions and configurations came with the runs.
+    // None of these rules depends on time, machines or missing scripts. The runs brought the
+    // descriptions and configurations of the nodes.
     for rule in words(
         "run.seeds run.limits run.loaded accuracy.samples record.log record.user-conf \
          record.yaml record.described record.prefix-cache system.field tree.diagram",
@@ -62,7 +62,7 @@ fn runs_become_a_tree_and_the_table_names_what_is_missing() {
         own.join("documentation/runs/sys/llama3.1-8b/Offline/accuracy/accelerator-acc-a.yaml");
     let own_yaml = fs::read(rig.place.path("acc-a.yaml")).expect("read");
     assert_eq!(fs::read(yaml).expect("told"), own_yaml);
-    // A tree that is there is not written over.
+    // `submit` does not overwrite an existing tree.
     let again = rig.submit("tree", &[]);
     assert_eq!(again.code, Some(2));
     assert_has(&again.stderr, &["is there already"]);
@@ -84,7 +84,7 @@ fn one_command_on_the_frontend_describes_every_node() {
     }
     let told = fs::read(rig.place.path("nodes/accelerator-acc-a.yaml")).expect("told");
     assert_eq!(told, fs::read(rig.place.path("acc-a.yaml")).expect("read"));
-    // It serves the next one as before, and somebody else's configuration is not its own.
+    // The accelerator still serves; an incomplete configuration is refused.
     let wrong = rig.place.write("wrong.yaml", "node: lg\n");
     let wrong = wrong.to_string_lossy().into_owned();
     let ended = rig.program(&["describe", "--config", &wrong, "--output", "more"]);
@@ -98,7 +98,7 @@ fn runs_that_were_patched_to_be_long_enough_pass_whole() {
     rig.nodes();
     rig.form();
     rig.patch();
-    // Without a checkout what its scripts write is missing, and nothing else.
+    // Without a checkout, only the results of its scripts are missing.
     let wanted = ["accuracy.hash", "accuracy.log", "test.files"];
     for (division, missing) in [("network", 3), ("closed", 3), ("open", 2)] {
         let more = [&NODES[..], &["--division", division]].concat();
@@ -131,8 +131,8 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
         let all = [&["--submission", "v6.1"][..], flags].concat();
         refused("", &all)
     };
-    // One machine, over loopback, of a build that does not say its commit: the settings are sound,
-    // and the target is the submitter's.
+    // One machine, over loopback, of a build without a commit: the settings are sound, and the
+    // target is the submitter's.
     let said = with(&["--set", "server_target_qps=60"]);
     for rule in [
         "guard.fabric: loopback",
@@ -140,7 +140,7 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
     ] {
         assert_eq!(said.matches(rule).count(), 1, "{said}");
     }
-    // That it is one machine is said once.
+    // Only one line says that there is a single machine.
     assert_eq!(said.matches("machine").count(), 2, "{said}");
     for rule in words(
         "guard.override guard.seeds guard.limits guard.counts guard.user-conf \
@@ -148,7 +148,7 @@ fn what_would_not_count_is_refused_before_anything_is_measured() {
     ) {
         assert!(!said.contains(rule), "{said}");
     }
-    // The same, asked for in the YAML.
+    // The same round, set in the YAML.
     assert_eq!(
         refused("submission: v6.1\n", &["--set", "server_target_qps=60"]),
         said

@@ -1,12 +1,12 @@
-//! Trees of the round's other models, of real runs that are short and small: what `submit` finds
-//! missing in them before the official checker complains of the same, and nothing once they were
-//! patched to be long enough.
+//! Submission trees of the round's other models, from short and small runs. `submit` finds what is
+//! missing before the official checker complains, and finds nothing once patches make the runs
+//! long.
 
 mod common;
 
 use common::submission::{Case, NODES, Rig, TEST06, checkout, rules};
 
-/// What runs of seconds on one machine break, and nothing else.
+/// Rules that short runs on one machine break.
 const SHORT: [&str; 14] = [
     "run.duration",
     "run.valid",
@@ -18,11 +18,11 @@ const SHORT: [&str; 14] = [
     "record.machines",
     "record.build",
     "record.clean",
-    // Samples of next to nothing come faster than NICs carry whole ones.
+    // Tiny samples reach rates that no NIC carries with full-size samples.
     "tree.bandwidth",
-    // Answers of another length, for a test that asks for them.
+    // A compliance test that checks the length of answers runs with another length.
     "record.yaml",
-    // A verifier that asks for a valid run of the same rate.
+    // A verifier requires a VALID run of the same rate.
     "test.pass",
     "test.files",
 ];
@@ -64,7 +64,7 @@ const TEST09: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 7203815392437817
     *.*.performance_issue_unique = 1\n*.*.sample_concatenate_permutation = 0\n\
     *.*.test09_min_output_tokens = 1150.38\n*.*.test09_max_output_tokens = 1406.02\n";
 
-/// TEST09 wants answers of the reference's mean length.
+/// TEST09 requires answers with the reference's mean length.
 const GPT_OSS: Case = Case {
     folder: "gpt-oss-120b",
     scenarios: &[
@@ -119,8 +119,8 @@ const WHISPER: Case = Case {
     ..LLAMA2
 };
 
-/// The checker's complaints are those that were listed before it ran, and a tree whose runs were
-/// patched to be long enough passes whole.
+/// Checks that the official checker complains only about listed rules, and that a tree of runs
+/// patched to full length has no findings.
 fn passes(case: &'static Case) {
     let rig = Rig::new(case);
     rig.runs();
@@ -143,11 +143,11 @@ fn passes(case: &'static Case) {
         assert_eq!(whole.code, Some(0), "{}{}", whole.stdout, whole.stderr);
         return;
     }
-    // Without a checkout what its scripts write is missing, and nothing else.
+    // Without a checkout, only the results of its scripts are missing.
     let mut wanted: Vec<_> = scripts.map(str::to_owned).into();
     wanted.extend((!case.tests.is_empty()).then(|| "test.files".to_owned()));
     let found: Vec<_> = rules(&whole.stdout).into_iter().collect();
-    // A log that is short as it is need not be cut.
+    // A log that is short enough needs no truncation.
     wanted.retain(|rule| rule != "accuracy.log" || found.contains(rule));
     assert_eq!(found, wanted, "{}", whole.stdout);
 }

@@ -1,5 +1,5 @@
-//! What real runs leave of themselves along their own clock (`timeline.json`), and that stages add
-//! up to what LoadGen says, in every scenario.
+//! The timeline of real runs (`timeline.json`). In every scenario the stages add up to LoadGen's
+//! latency.
 
 mod common;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 fn ran(rig: &TwoOfDigests, out: &str, arguments: &[&str]) -> (Value, Timeline) {
     let ended = rig.place.run(&rig.config, out, arguments);
-    // A machine that is busy may make a run INVALID: nothing here is about that.
+    // On a busy machine the run may be INVALID, which does not matter here.
     assert!(
         ended.code.is_some_and(|code| code <= 1),
         "{arguments:?}: {}{}",
@@ -53,7 +53,7 @@ fn check_stages(rig: &TwoOfDigests, out: &str, s: &Value) {
     let stages = ["issue_to_post", "network", "queue", "compute", "completion"];
     let parts: f64 = stages.iter().map(|stage| mean(stage)).sum();
     let own = mean("total");
-    // Where an accelerator's time is longer than the round trip, its sample's network is 0.
+    // If the accelerator's time exceeds the round trip, the sample's network time is 0.
     let uneven = s["uneven"].as_u64().unwrap_or(0);
     assert!(
         parts >= own - 0.01 && (uneven > 0 || parts <= own + 0.01),
@@ -71,8 +71,8 @@ fn check_stages(rig: &TwoOfDigests, out: &str, s: &Value) {
         (sum - theirs).abs() <= theirs * 0.01,
         "{out}: {sum} of {theirs} us"
     );
-    // What was measured by itself stays within what is known of it. One call in a few is timed: on
-    // a busy machine their mean may be many times that of all, and is no more than the longest.
+    // Directly measured times stay within their bounds. The frontend times one call in a few, so on
+    // a busy machine their mean may far exceed the mean of all; it never exceeds the longest call.
     let longest = s["stages"]["completion"]["max_us"].as_f64().expect("one");
     assert!(
         of("mean_us") >= 0.0 && of("told_us") <= longest + 1.0,
@@ -117,7 +117,7 @@ fn check_ticks(s: &Value, t: &Timeline) {
         assert_eq!(Some(carried(|c| c.samples)), c["samples"].as_u64(), "{c:#}");
         let bytes = (carried(|c| c.bytes_out), carried(|c| c.bytes_in));
         assert!(c["samples"] == 0 || (bytes.0 > 0 && bytes.1 > 0), "{c:#}");
-        // However few samples are under way at the moment of a look.
+        // Holds even if few samples are in flight at a tick.
         let told = t.ticks.iter().any(|t| t.connections[i].rtt_us.is_some());
         assert!(c["samples"] == 0 || told || seconds < 0.5, "{c:#}");
     }
@@ -164,7 +164,7 @@ fn check_nodes(s: &Value, t: &Timeline) {
     assert!(t.nodes[0].engines.is_empty());
     for (node, a) in t.nodes[1..].iter().zip(accelerators) {
         assert_eq!(a["node"], node.node);
-        // What warmed it up is in its ticks too.
+        // The ticks also count the warm-up samples.
         let arrived: u64 = node.engines.iter().map(|e| e.arrived).sum();
         assert!(Some(arrived) >= a["samples"].as_u64(), "{arrived}: {a:#}");
         let answered: u64 = node.engines.iter().map(|e| e.answered).sum();
@@ -172,7 +172,7 @@ fn check_nodes(s: &Value, t: &Timeline) {
             answered.abs_diff(arrived) <= arrived / 2,
             "{answered} of {arrived}"
         );
-        // Its first sample came shortly before the run's.
+        // The accelerator's first sample precedes the run by at most 30 s.
         assert!((-30.0..1.0).contains(&node.begins_s), "{}", node.begins_s);
         assert!(
             node.threads
@@ -200,8 +200,7 @@ fn each_scenario_adds_up_and_is_told_tick_by_tick() {
     drop(rig.accelerators);
 }
 
-/// LoadGen's trace says when each sample was issued after its time: what is worked out from means
-/// is the same.
+/// The time before the issue, computed from means, agrees with LoadGen's trace of each sample.
 #[test]
 fn what_lies_before_the_issue_is_what_loadgens_trace_says() {
     let rig = TwoOfDigests::start();
@@ -225,8 +224,8 @@ fn what_lies_before_the_issue_is_what_loadgens_trace_says() {
     let ours = s["loadgen"]["scheduled_to_issue"]["mean_us"]
         .as_f64()
         .expect("a mean");
-    // LoadGen reads its clock before it calls, we at the beginning of the call: what it does
-    // between the two is ours. And what its own calls took is known of some of them alone.
+    // LoadGen reads its clock before the call, the frontend at the start of the call; the time
+    // between the two counts as the frontend's. The frontend times only some of LoadGen's calls.
     let mean = |stage: &str| s["stages"][stage]["mean_us"].as_f64().expect("a mean");
     let (total, call) = (mean("total"), mean("completion"));
     assert!(

@@ -1,9 +1,9 @@
-//! Answers in parts while accelerators are killed, stopped and cut off, and single connections end
-//! or bring what is no frame: from a seed, so that many of it falls between a sample's first token
-//! and its last. And runs of any size without faults.
+//! Partial answers while accelerators are killed, stopped or cut off, and connections end or carry
+//! garbage. The faults come from a seed, and many fall between a sample's first and last token. One
+//! test runs any number of samples without faults.
 //!
-//! `QDL_FAULTS` is how many of each test (the suite runs a few), `QDL_FAULT_SEED` the seed,
-//! `QDL_SAMPLES` how large the runs without faults are.
+//! `QDL_FAULTS` sets the number of trials per test, `QDL_FAULT_SEED` the seed, and `QDL_SAMPLES`
+//! the number of samples without faults.
 
 mod common;
 
@@ -17,7 +17,7 @@ use common::{
 };
 use serde_json::Value;
 
-/// LoadGen measures tokens, with bounds that are far from what these machines need.
+/// LoadGen measures tokens, with bounds that no run exceeds.
 const MEASURED: &[&str] = &[
     "--set",
     "use_token_latencies=1",
@@ -29,13 +29,13 @@ const MEASURED: &[&str] = &[
     "server_target_latency_percentile=0.9",
 ];
 
-/// A token in a millisecond: most of what is in flight has its first token and not its last.
+/// One token per millisecond: most samples in flight have their first token but not their last.
 const SLOW: &str = "{sequences: 64, step_us: 1000, min_tokens: 2, vocab: 1000}";
 
-/// As fast as it goes, and still several steps apart.
+/// Maximum speed, with several steps between first and last token.
 const FAST: &str = "{sequences: 256, step_us: 50, min_tokens: 2, vocab: 1000}";
 
-/// A pretended language model, and a frontend that knows each token of each answer.
+/// An accelerator with the engine `tokens`, and a frontend that verifies each token.
 fn model(tokens: &str) -> Workload {
     let there = format!(
         "model: {{name: llm, inputs: [{{name: prompt, dtype: i32, shape: [96], ragged: true}}], \
@@ -51,19 +51,19 @@ fn model(tokens: &str) -> Workload {
         server: "--scenario server --target-qps 1000 --duration-s 1.5",
         offline: "10000",
         always: MEASURED,
-        // From here on samples are LoadGen's; `faults.rs` strikes while connections warm up too.
+        // All samples from here on are LoadGen's; `faults.rs` also covers faults during warm-up.
         begun: |_, frontend| frontend.wait_until_it_says(" up in "),
     }
 }
 
-/// What came of a fault.
+/// Effect of a fault.
 #[derive(Default)]
 struct Struck {
-    /// Connections were lost with samples on them, or all was.
+    /// True if connections with samples in flight were lost, or all connections.
     in_mid_run: bool,
-    /// Samples sent again.
+    /// Number of samples sent again.
     again: u64,
-    /// Of those, with `stream: first`, the ones whose first token had been reported.
+    /// Number of samples sent again after their first token was reported, with `stream: first`.
     begun: u64,
 }
 
@@ -79,7 +79,7 @@ fn judge(trial: &Trial, stream: &str, place: &Place, ended: Ended) -> Struck {
     Struck {
         in_mid_run: of(&s["ledger"], "lost_connections") > 0,
         again: of(&s["ledger"], "redispatched"),
-        // With `stream: first` a lost answer had one part at most.
+        // With `stream: first`, a lost answer had at most one part.
         begun: if stream == "first" { begun } else { 0 },
     }
 }
@@ -89,7 +89,7 @@ fn of(what: &Value, key: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no number {key} in {what:#}"))
 }
 
-/// Every sample once, each with its own tokens and their number; each first token once.
+/// Checks that every sample has one answer with its own tokens and count, and one first token.
 fn must_be_whole(s: &Value, offline: bool, said: &str) {
     let ledger = &s["ledger"];
     assert_eq!(of(ledger, "emptied"), 0, "{said}");
@@ -102,8 +102,8 @@ fn must_be_whole(s: &Value, offline: bool, said: &str) {
     assert_eq!(of(tokens, "too_short"), 0, "{said}");
 }
 
-/// One that lost its last accelerator says which; what it was told until then was right, and what
-/// it was not told is counted.
+/// Checks that a run without its last accelerator names it, that all received answers were right,
+/// and that missing answers are counted.
 fn must_count_what_it_was_not_told(place: &Place, ended: Ended, s: &Value) -> Struck {
     let ended = must_say_who(place, ended);
     let ledger = &s["ledger"];
@@ -136,7 +136,7 @@ fn answers_in_parts_outlast_cuts_at_random_moments() {
     trials(&[Fault::Cut, Fault::End, Fault::Garble], 3);
 }
 
-/// Each kind in turn, and each kind of stream; everything else at random.
+/// Runs trials: kinds of fault and of stream take turns, and all else is random.
 fn trials(kinds: &[Fault], default: u64) {
     let (count, seed) = (number("QDL_FAULTS", default), number("QDL_FAULT_SEED", 1));
     let (mut struck, mut again, mut begun) = (0, 0, 0);
@@ -169,7 +169,7 @@ fn trials(kinds: &[Fault], default: u64) {
     assert!(begun > 0, "none came between a first token and its last");
 }
 
-/// Two accelerators, three connections to each, LoadGen's clock on the first token of each.
+/// Two accelerators with three connections each; LoadGen times the first token of each sample.
 #[test]
 fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
     let samples = number("QDL_SAMPLES", 4_000);
@@ -198,7 +198,7 @@ fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
         must_be_whole(&s, false, &said);
         assert_eq!(s["connections"].as_array().map(Vec::len), Some(6), "{said}");
         assert!(of(&s["ledger"], "issued") >= samples, "{said}");
-        // Each answer's parts are known: two, or as many as it has tokens.
+        // The number of parts of each answer is known: two, or its number of tokens.
         let tokens = &s["tokens"];
         assert!(of(tokens, "parts_taken") > 0, "{said}");
         assert_eq!(tokens["parts_taken"], tokens["parts_before_last"], "{said}");
@@ -209,8 +209,8 @@ fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
     }
 }
 
-/// Two accelerators that answer the same prompt differently, as two builds of a server may: what
-/// one has begun and the other begins anew is seen, named, and not let pass.
+/// Two accelerators answer a prompt differently, as two builds of a server may. If the second
+/// restarts an answer of the first, the run names the differing first token and fails.
 #[test]
 fn a_first_token_other_than_the_one_reported_is_named() {
     let place = Place::new();
@@ -234,11 +234,11 @@ fn a_first_token_other_than_the_one_reported_is_named() {
         connections: 2,
         more: String::new(),
     };
-    // They say so themselves, and are not taken without `model_files`.
+    // The accelerators' content differs, so the frontend needs `model_files: any`.
     let nics = "nics: [{address: 127.0.0.1, connections: 2}]\n";
     let more = format!("{nics}stream: first\n{QUICK}model_files: any\n");
     let config = model(SLOW).frontend(&place, &[&a, &b], &more);
-    // Else each answer of the second would be a fault of its own.
+    // With verification, each answer of the second accelerator would be an error.
     let command = place.frontend(&config, "out", &["--verify", "none"]);
     let frontend = trial.start(&model(SLOW), &place, command);
     victim.signal(libc::SIGKILL);

@@ -1,5 +1,5 @@
-//! Runs in which LoadGen measures tokens: refused where nobody counts them, else their true number,
-//! each sample's first token once, and what a run says of both.
+//! Runs in which LoadGen measures tokens. Refused if no engine counts tokens; otherwise each sample
+//! has its true number and one first token, and the summary reports both.
 
 mod common;
 
@@ -8,8 +8,8 @@ use std::{fs, path::PathBuf, thread::sleep, time::Duration};
 use common::{Ended, Place, Running, accelerator, assert_has, free_ports, offline};
 use serde_json::Value;
 
-/// What has LoadGen measure tokens, with bounds that are far from what these machines need: no test
-/// is about time. Of the 90th percentile it is sure after some dozen queries.
+/// LoadGen measures tokens, with bounds that no run exceeds. Early stopping accepts the 90th
+/// percentile after some dozen queries.
 const MEASURED: [&str; 8] = [
     "--set",
     "use_token_latencies=1",
@@ -34,7 +34,7 @@ const SERVER: [&str; 6] = [
     "0.6",
 ];
 
-/// Refused before anything is measured, in one line with these words.
+/// Checks that the run was refused before any measurement, with one error line with these words.
 fn refused(place: &Place, ended: &Ended, words: &[&str]) {
     assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
     let error = ended.error();
@@ -60,7 +60,7 @@ fn tokens_that_an_accelerator_does_not_count_are_refused() {
         let words = ["`null`", "acc-a", "`digest`", "use_token_latencies"];
         refused(&place, &ended, &words);
     }
-    // The same accelerators take a run without tokens.
+    // The same accelerators serve a run without tokens.
     place.run(&config, "out", &offline("300")).with_code(0);
     let summary = place.summary("out");
     assert_eq!(summary["accelerators"][0]["engine"], "null");
@@ -77,7 +77,7 @@ fn tokens_that_the_engine_of_this_process_does_not_count_are_refused() {
     let ended = place.run(&config, "out", &arguments);
     let words = ["`digest`", "front", "use_token_latencies"];
     refused(&place, &ended, &words);
-    // A model of tokens does not make an engine count them.
+    // A model with tokens does not make an engine count them.
     let yaml = fs::read_to_string(&config).expect("there");
     let yaml = yaml
         .replace(
@@ -91,10 +91,10 @@ fn tokens_that_the_engine_of_this_process_does_not_count_are_refused() {
     refused(&place, &ended, &["`null`", "front", "use_token_latencies"]);
 }
 
-/// The pretended language model's settings.
+/// Settings of the engine `tokens`, which simulates a language model.
 const ENGINE: &str = "{kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, step_us: 50}}";
 
-/// Two accelerators of a pretended language model, and a frontend that knows its answers.
+/// Two accelerators with the engine `tokens`, and a frontend that knows their answers.
 struct Rig {
     place: Place,
     config: PathBuf,
@@ -102,7 +102,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// With this engine, and YAML of the frontend's own.
+    /// Starts accelerators with this engine; `more` is additional YAML of the frontend.
     fn new(engine: &str, more: &str) -> Self {
         let place = Place::new();
         let [a, b] = free_ports();
@@ -135,7 +135,7 @@ impl Rig {
         self.place.run(&self.config, out, arguments)
     }
 
-    /// A run in which every answer, first token and number was right, and all counts agree.
+    /// Runs, and checks that all answers, first tokens, token counts and sample counts are right.
     fn good(&self, out: &str, arguments: &[&str]) -> Value {
         let ended = self.run(out, arguments);
         let said = format!("{arguments:?}: {}{}", ended.stdout, ended.stderr);
@@ -145,7 +145,7 @@ impl Rig {
         summary
     }
 
-    /// What LoadGen's summary says of `key`.
+    /// Returns the number that LoadGen's summary gives for `key`.
     fn said(&self, out: &str, key: &str) -> f64 {
         let path = self.place.path(out).join("mlperf_log_summary.txt");
         let text = fs::read_to_string(path).expect("a summary");
@@ -157,7 +157,7 @@ impl Rig {
 
 #[test]
 fn server_counts_the_true_tokens_and_times_each_first_one() {
-    // Writes of the longest answer, of up to 32 tokens.
+    // Expected number of writes for the longest answer, of up to 32 tokens.
     for (more, least, most) in [
         ("", 2, 2),
         ("stream: none\n", 1, 1),
@@ -197,7 +197,7 @@ fn offline_counts_tokens_and_reports_no_first_ones() {
 #[test]
 fn an_accuracy_log_begins_with_the_first_token_and_holds_as_many_as_it_says() {
     let rig = Rig::new(ENGINE, "");
-    // What the official TEST06 sets, in the order of its file.
+    // The settings of the official TEST06, in the order of its file.
     let audit = rig.place.write(
         "audit.config",
         "# mode dictionary (0 = submission, 1 = accuracy, 2 = performance, 3 = find peak perf)\n\
@@ -218,7 +218,7 @@ fn an_accuracy_log_begins_with_the_first_token_and_holds_as_many_as_it_says() {
             assert!(data.starts_with(first) && first.len() == 8, "{r}");
             let count = r["token_count"].as_u64().expect("a count");
             assert_eq!(data.len() as u64, 8 * count, "{r}");
-            // EOS is 2, once and last.
+            // Token 2 is EOS: each answer has it once, at the end.
             let ends = |at: usize| data[at..at + 8] == *"02000000";
             let eos = (0..data.len()).step_by(8).filter(|at| ends(*at)).count();
             assert!(eos == 1 && ends(data.len() - 8), "{r}");
@@ -239,11 +239,11 @@ fn an_answer_of_one_token_makes_the_run_invalid_and_says_whose() {
     assert_has(reason, &["was answered with 1 token by acc-"]);
 }
 
-/// Quick to notice that nobody is left.
+/// Short deadlines, so that the run ends soon after the last loss.
 const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, \
     echo_timeout_ms: 600, heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1200}\n";
 
-/// An answer's first token takes 16 times `prefill_us`, and the answer longer than any test.
+/// A slow engine: a first token takes about 16 times `prefill_us`, an answer at least 29 s.
 fn slow(prefill_us: u32) -> String {
     format!(
         "{{kind: tokens, tokens: {{sequences: 8, prefill_us: {prefill_us}, step_us: 1000000, \
@@ -251,7 +251,7 @@ fn slow(prefill_us: u32) -> String {
     )
 }
 
-/// An accuracy run whose samples are all on their way, and some of their first tokens here.
+/// Starts an accuracy run, and waits until all samples are in flight and some have first tokens.
 fn midway(rig: &Rig, arguments: &[&str]) -> Running {
     let accuracy = ["--scenario", "server", "--mode", "accuracy"];
     let arguments = [&measured(&accuracy)[..], arguments].concat();
@@ -285,7 +285,7 @@ fn samples_without_a_first_token_do_not_end_loadgen_when_the_last_accelerator_di
 fn samples_without_a_first_token_do_not_end_loadgen_when_a_run_is_interrupted() {
     for how in [&["--warm-up-ms", "0"][..], &["--local"]] {
         let rig = Rig::new(&slow(2_000), "");
-        // More than there are slots, so that some wait.
+        // More samples than slots, so that some wait.
         let more = fs::read_to_string(&rig.config).expect("there");
         let more = more.replace("count: 200", "count: 6000");
         rig.place.write("frontend.yaml", more);

@@ -1,5 +1,4 @@
-//! The configurations that `topology --yaml` prints run as they are: VALID, and LoadGen is told
-//! nothing beside them.
+//! The configurations that `topology --yaml` prints run unchanged and give a VALID run.
 
 mod common;
 
@@ -22,11 +21,11 @@ fn printed(mut command: Command) -> String {
 #[ignore = "takes network namespaces, and root to make them: a step of `cargo xtask test`"]
 fn what_topology_prints_is_a_valid_run_unchanged() {
     let place = Place::new();
-    // A machine with one interface, on which both programs run.
+    // A namespace with one interface stands for the machine that runs both programs.
     let star = Star::new();
     let machine = &star.leaves[0];
     let frontend = Path::new(env!("CARGO_BIN_EXE_frontend"));
-    // A link takes a moment to be up.
+    // The link may need a moment to come up.
     eventually("the interface does not come up", || {
         printed(machine.command(frontend)).contains("10.97.0.2")
     });
@@ -58,7 +57,7 @@ fn what_topology_prints_is_a_valid_run_unchanged() {
         (&s["valid"], &s["scenario"]),
         (&true.into(), &"SingleStream".into())
     );
-    // Its own address, and no loopback: one machine all the same.
+    // The address is the interface's, not loopback, but the notes say that there is one machine.
     let notes = s["fabric_notes"].as_array().expect("a list");
     let said = |words: &str| {
         notes

@@ -6,7 +6,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use common::{Place, Running, accelerator, assert_has, free_ports};
 
-/// A session on a system of some 400 samples a second, and a bound that a busy machine keeps too.
+/// A session on a system of about 400 samples/s, with a bound that a busy machine keeps.
 fn tune(config: &Path, session: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
     command.arg("tune").arg("--config").arg(config);
@@ -47,7 +47,7 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
     let page = fs::read_to_string(session.join("tune.md")).expect("a page");
     assert_has(&page, &["interrupted", "| 200 |"]);
 
-    // So short a budget that it ends soon, whatever the machine does.
+    // A short budget ends the session within two minutes on any machine.
     let command = tune(&config, &session, &["--budget-min", "0.6"]);
     let ended = Running::start(&place, "tune", command).end_within(Duration::from_secs(120));
     assert!(matches!(ended.code, Some(0 | 1)), "{:?}", ended.code);

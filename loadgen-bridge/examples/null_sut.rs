@@ -17,7 +17,7 @@ use loadgen_bridge::{
     register_issue_query_thread, run_test,
 };
 
-/// The frontend's: LoadGen allocates for every sample.
+/// The frontend's allocator: LoadGen allocates for every sample.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -25,7 +25,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 enum Complete {
     /// Before `issue_query` returns.
     Inline,
-    /// On another thread, which is reached through a ring and spins.
+    /// On another thread, which spins on a ring.
     Thread,
 }
 
@@ -37,49 +37,49 @@ enum Language {
     Cpp,
 }
 
-/// LoadGen over a SUT that does nothing.
+/// Runs LoadGen over a null SUT, which completes samples without work.
 #[derive(Parser)]
 struct Arguments {
-    /// How queries arrive.
+    /// LoadGen's scenario: how queries arrive.
     #[arg(long, default_value = "server", value_parser = scenario)]
     scenario: Scenario,
-    /// Queries (in Offline: samples) per second to aim at.
+    /// Target rate, in queries per second; in Offline, samples per second.
     #[arg(long, default_value_t = 1000.0)]
     target_qps: f64,
-    /// The shortest run, in ms.
+    /// Minimum duration of the run, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     duration_ms: u64,
-    /// The bound of the 99th percentile in Server, in ms.
+    /// Server: limit on the 99th percentile of latency, in milliseconds.
     #[arg(long, default_value_t = 10)]
     latency_ms: u64,
-    /// Run every sample once and log the responses, instead of measuring.
+    /// Send every sample once and log the responses, without a measurement.
     #[arg(long)]
     accuracy: bool,
-    /// Look for the highest rate that is valid, from the target upwards (Server).
+    /// Server: search the highest VALID rate, from --target-qps upwards.
     #[arg(long, conflicts_with = "accuracy")]
     find_peak: bool,
-    /// Where samples are completed.
+    /// Thread that completes samples.
     #[arg(long, value_enum, default_value = "inline")]
     complete: Complete,
-    /// Which null SUT.
+    /// Language of the null SUT.
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
-    /// Let LoadGen put queries together whose time has passed.
+    /// Let LoadGen coalesce queries that are late.
     #[arg(long)]
     coalesce: bool,
-    /// Issue threads (Server); 0 is LoadGen's own.
+    /// Server: number of registered issue threads; 0 uses LoadGen's own thread.
     #[arg(long, default_value_t = 0)]
     issue_threads: u64,
-    /// Samples in the library.
+    /// Number of samples in the QSL.
     #[arg(long, default_value_t = 1024)]
     samples: usize,
-    /// Bytes of each response.
+    /// Size of each response, in bytes.
     #[arg(long, default_value_t = 8)]
     response_bytes: usize,
-    /// Timer slack of LoadGen's thread, in ns; 0 leaves the kernel's 50 us.
+    /// Timer slack of LoadGen's thread, in nanoseconds; 0 keeps the kernel's 50 us.
     #[arg(long, default_value_t = 1)]
     timer_slack_ns: u64,
-    /// Where the logs go.
+    /// Folder for the logs.
     #[arg(long, default_value = "target/null_sut")]
     outdir: PathBuf,
 }

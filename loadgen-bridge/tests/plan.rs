@@ -1,4 +1,4 @@
-//! What a plan promises, and what LoadGen makes.
+//! A plan equals LoadGen's run.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use common::{Inline, Samples, in_a_process_of_its_own, logs, settings};
 use loadgen_bridge::{PhaseKind, Plan, Queries, Scenario, TestMode, TestSettings, run_test};
 
-/// Runs over `total` samples of which `loaded` are loaded at once, and compares.
+/// Runs over `total` samples, of which LoadGen loads `loaded` at once, and compares with the plan.
 fn as_planned(folder: &Path, settings: &TestSettings, [total, loaded]: [usize; 2]) {
     let plan = Plan::of(settings, total, loaded).unwrap();
     let (sut, qsl) = (
@@ -45,7 +45,7 @@ fn as_planned(folder: &Path, settings: &TestSettings, [total, loaded]: [usize; 2
     }
 }
 
-/// Half a second of what answers at once, in performance mode.
+/// Settings of a performance run of half a second, for a SUT that answers at once.
 fn short(scenario: Scenario) -> TestSettings {
     TestSettings {
         min_duration_ms: 500,

@@ -1,4 +1,4 @@
-//! Runs that LoadGen brings to their end.
+//! Runs that LoadGen completes.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -29,7 +29,7 @@ fn errors_of(outcome: &TestOutcome) -> String {
     format!("{:?} {:?}", outcome.reasons, outcome.detail.error_messages)
 }
 
-/// Runs an inline SUT over 64 samples, of which 48 are loaded at once.
+/// Runs an inline SUT over 64 samples; LoadGen loads 48 of them at once.
 fn run_inline(folder: &Path, settings: &TestSettings) -> (TestOutcome, Arc<Inline>, Arc<Samples>) {
     let sut = Arc::new(Inline::default());
     let qsl = Arc::new(Samples::new(64, 48));
@@ -52,7 +52,7 @@ fn server_performance() {
         assert!(
             matches!(outcome.figure, Some(Figure::CompletedSamplesPerSecond(rate)) if rate > 0.0)
         );
-        // Every call came to this side, and the summary has the last.
+        // Both calls reached the SUT, and the summary has the second name.
         assert_eq!(sut.names.load(Ordering::Relaxed), 2);
         assert_eq!(outcome.sut_name, "SUT that was asked 2 times");
         let detail = fs::read_to_string(&outcome.files.detail).unwrap();
@@ -118,7 +118,7 @@ fn a_run_that_is_too_short_is_invalid_and_says_why() {
     );
 }
 
-/// Every sample of the library once, with its own answer.
+/// Checks that the log has every sample of the QSL once, with its own answer.
 fn check_accuracy(folder: &Path, scenario: Scenario) {
     let (outcome, sut, qsl) = run_inline(folder, &settings(scenario, TestMode::AccuracyOnly));
     assert_eq!(
@@ -186,7 +186,7 @@ fn streams() {
     });
 }
 
-/// Hands what is issued to another thread.
+/// A SUT that sends issued samples to another thread.
 struct Elsewhere(Mutex<Sender<Vec<QuerySample>>>);
 
 impl SystemUnderTest for Elsewhere {
@@ -229,10 +229,10 @@ fn completion_on_another_thread() {
         )
         .unwrap();
         assert_valid(&outcome);
-        // LoadGen has seen what this thread wrote, and has made room.
+        // LoadGen has seen this thread's writes to its log, and has allocated more memory.
         let detail = fs::read_to_string(folder.join("logs/mlperf_log_detail.txt")).unwrap();
         assert!(detail.contains("Logging allocation detected"), "{detail}");
-        // The run is over and let go of the SUT, and with it of the channel.
+        // The run is over and has dropped the SUT, which closes the channel.
         assert!(thread.join().unwrap() > 3000);
     });
 }
@@ -253,7 +253,7 @@ fn several_issue_threads() {
     });
 }
 
-/// Reports first tokens, and three tokens each.
+/// A SUT that reports first tokens, and three tokens per sample.
 struct Tokens;
 
 impl SystemUnderTest for Tokens {
@@ -263,8 +263,8 @@ impl SystemUnderTest for Tokens {
     fn issue_query(&self, samples: &[QuerySample]) {
         for sample in samples {
             let (first, all) = ([0; 4], [0; 12]);
-            // SAFETY: the sample was issued just now and is
-            // completed here alone, after its first token.
+            // SAFETY: the sample was issued just now, and only this call completes it, after its
+            // first token.
             unsafe {
                 first_token_complete(&[QuerySampleResponse::new(sample.id, &first)]);
                 complete(&[QuerySampleResponse::new(sample.id, &all).with_tokens(3)]);
@@ -311,7 +311,7 @@ fn a_user_conf_applies_once() {
             (settings.min_duration_ms, settings.min_query_count),
             (200, 150)
         );
-        // The embedded mlperf.conf came first.
+        // LoadGen applied the embedded mlperf.conf first.
         assert_eq!(settings.qsl_rng_seed, 2_085_463_073_848_966_840);
         assert!(matches!(
             settings.apply_user_conf(&path, "digits", &[]),
@@ -328,7 +328,7 @@ fn a_user_conf_applies_once() {
 #[test]
 fn an_audit_config_is_read_only_when_named() {
     in_a_process_of_its_own("an_audit_config_is_read_only_when_named", |folder| {
-        // In the working directory, where LoadGen would look by itself.
+        // The working directory, where LoadGen looks by default.
         fs::write(folder.join("audit.config"), "*.*.mode = 1\n").unwrap();
         let (outcome, _, _) = run_inline(
             folder,
@@ -392,7 +392,7 @@ fn what_is_wrong_beforehand_runs_nothing() {
         assert!(run(&good, &logs(folder), Some(&wrong)).contains("wrong.config:1: unknown key"));
         let file = folder.join("file");
         fs::write(&file, "").unwrap();
-        // This is the process's one run; LoadGen would have run nothing and reported no error.
+        // The process's only run. LoadGen alone would run nothing and report no error.
         let log = LogSettings {
             outdir: file.join("logs"),
             ..logs(folder)

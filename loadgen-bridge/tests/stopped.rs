@@ -1,17 +1,20 @@
-//! Runs that are stopped: by a panic, or by `abort_test`.
-//! What was issued is never completed, or comes too late.
+//! Runs that a panic or `abort_test` stops. Issued samples complete late or never.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod common;
 
-use std::fs;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
 
 use common::{Samples, answer_all, in_a_process_of_its_own, logs, settings};
 use loadgen_bridge::{
@@ -19,7 +22,7 @@ use loadgen_bridge::{
     TestSettings, abort_test, register_issue_query_thread, run_test,
 };
 
-/// Where the faulty SUT panics.
+/// Function in which the faulty SUT panics.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Panics {
     InName,
@@ -28,7 +31,7 @@ enum Panics {
     Never,
 }
 
-/// Sends what is issued to another thread, until it does not.
+/// A SUT that sends issued samples to another thread, until it panics.
 struct Faulty {
     panics: Panics,
     issued: AtomicU64,
@@ -59,7 +62,7 @@ impl SystemUnderTest for Faulty {
     }
 }
 
-/// A run over a faulty SUT whose queries `serve` gets one by one.
+/// Runs a faulty SUT; `serve` gets its queries one by one.
 fn run(
     folder: &Path,
     panics: Panics,
@@ -79,7 +82,7 @@ fn run(
         !serving.is_finished(),
         "LoadGen's thread still holds the SUT"
     );
-    // LoadGen closed its logs.
+    // LoadGen has closed its logs.
     let summary = fs::read_to_string(logs(folder).files().summary).unwrap();
     assert!(summary.contains("encountered during test"), "{summary}");
     let accuracy = fs::read_to_string(logs(folder).files().accuracy).unwrap();
@@ -87,7 +90,7 @@ fn run(
     error
 }
 
-/// Far more queries than are let through; LoadGen makes them all beforehand.
+/// Settings with far more queries than the test issues; LoadGen prepares all of them beforehand.
 fn long(scenario: Scenario) -> TestSettings {
     TestSettings {
         min_duration_ms: 20_000,
@@ -191,7 +194,7 @@ fn a_panic_in_load_samples() {
     });
 }
 
-/// Stops the test after its 20th query, from another thread than any of LoadGen's.
+/// Aborts the test after its 20th query, from a thread that is not LoadGen's.
 fn abort_after_some(
     scenario: Scenario,
     answered: bool,
@@ -276,7 +279,7 @@ fn an_ordinary_end_of_the_process_after_an_abort() {
     in_a_process_of_its_own("an_ordinary_end_of_the_process_after_an_abort", |folder| {
         let serve = abort_after_some(Scenario::Server, false);
         run(folder, Panics::Never, &long(Scenario::Server), serve);
-        // With LoadGen's destructors.
+        // Runs LoadGen's destructors.
         std::process::exit(0);
     });
 }

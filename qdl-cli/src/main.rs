@@ -6,8 +6,8 @@ use accelerator::cli::{Screen, arguments, command, parse, version};
 use clap::{Command, Parser};
 use frontend::{commands, run::exit::ExitCode};
 
-/// Everything around a run of `frontend` and `accelerator`: configurations, the highest rate,
-/// pages, submissions.
+/// Commands around runs of `frontend` and `accelerator`: write configurations, find the highest
+/// rate, draw pages, build a submission.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "qdl",
@@ -20,11 +20,11 @@ struct Args {
     screen: Screen,
 }
 
-/// Runs digits over TCP on loopback, in a checkout: accuracy against --local, Server and Offline.
-/// The first time it fetches and builds what it needs.
+/// Runs digits over TCP on loopback, in a checkout: accuracy compared with --local, then Server and
+/// Offline. The first call fetches and builds what the demo needs.
 #[derive(Clone, Debug, Parser)]
 struct DemoArgs {
-    /// A small language model in place of the digits
+    /// Run a small language model instead of the digits
     #[arg(long)]
     llm: bool,
 }
@@ -46,7 +46,7 @@ fn demo(args: &DemoArgs) -> anyhow::Error {
 }
 
 fn program() -> Command {
-    let about = "Run digits, or a small language model, over TCP on loopback, in a checkout";
+    let about = "Run digits, or a small language model, over TCP on loopback; needs a checkout";
     let demo = command::<DemoArgs>("demo").about(about);
     command::<Args>("qdl")
         .version(version())

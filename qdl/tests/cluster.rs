@@ -6,12 +6,23 @@ mod fake;
 #[path = "cluster/harness.rs"]
 mod harness;
 
-use std::{sync::{Arc, Mutex, atomic::{AtomicBool, Ordering}}, time::{Duration, Instant}};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use fabric::tcp::{Preamble, TcpDevice};
 use fake::Fake;
 use harness::*;
-use qdl::{config::NicConfig, dispatch::{Completer, Response, SampleTimes}, serve::{Sent, Service}, testkit::{assert_has, eventually, rig::finished}};
+use qdl::{
+    config::NicConfig,
+    dispatch::{Completer, Response, SampleTimes},
+    serve::{Sent, Service},
+    testkit::{assert_has, eventually, rig::finished},
+};
 
 fn million() -> usize {
     // A release build takes the whole million; the suite runs a part by default.

@@ -7,7 +7,10 @@ mod harness;
 use std::sync::Mutex;
 
 use harness::*;
-use qdl::{config::NicConfig, testkit::{assert_has, ib_keys}};
+use qdl::{
+    config::NicConfig,
+    testkit::{assert_has, ib_keys},
+};
 
 /// Returns the devices of the frontend and the accelerator; each rail is a port of them.
 fn devices() -> [String; 2] {

@@ -4,11 +4,21 @@
 #[path = "cluster/harness.rs"]
 mod harness;
 
-use std::sync::{Arc, Mutex, Weak, atomic::{AtomicU64, Ordering::SeqCst}};
+use std::sync::{
+    Arc, Mutex, Weak,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
 
-use fabric::{Region, testkit::device_memory::{Handle, Pretended}};
+use fabric::{
+    Region,
+    testkit::device_memory::{Handle, Pretended},
+};
 use harness::*;
-use qdl::{config::NicConfig, serve::{Arrival, Sent, Service, respond_all}, testkit::{ib_keys, rig::finished}};
+use qdl::{
+    config::NicConfig,
+    serve::{Arrival, Sent, Service, respond_all},
+    testkit::{ib_keys, rig::finished},
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Answers with digests of samples, which it reads as the GPU does.

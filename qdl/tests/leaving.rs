@@ -5,7 +5,11 @@
 #[path = "cluster/harness.rs"]
 mod harness;
 
-use std::{io::Write, sync::{Arc, mpsc::Receiver}, time::Duration};
+use std::{
+    io::Write,
+    sync::{Arc, mpsc::Receiver},
+    time::Duration,
+};
 
 use fabric::tcp::HEADER_BYTES;
 use harness::*;

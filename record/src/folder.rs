@@ -1,6 +1,10 @@
 //! Reads and writes a run's folder: `summary.json` and the files beside it.
 
-use std::{fs, io, collections::BTreeMap, path::{Path, PathBuf}};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use hdrhistogram::Histogram;
 use serde::Deserialize;

@@ -8,18 +8,18 @@ use record::Run;
 
 use crate::{Error, FILE, html, put, read_all};
 
-/// Draws the page of a run, or puts several runs beside each other.
+/// Draws the page of one run, or one page that compares several runs.
 ///
-/// DIR is the output folder of a run, or a page that was made of one: a page holds its run. Of one
-/// run the page comes to lie in its folder as report.html, of several in compare.html here, unless
-/// --output says otherwise. Runs of the same settings count as repetitions of one.
+/// DIR is a run folder, or the page of an earlier `report`, which contains its runs. Runs with the
+/// same settings count as repetitions of one run.
 #[derive(Clone, Debug, Parser)]
 pub struct ReportArgs {
-    /// Output folders of runs, or their pages
+    /// Run folders, or pages
     #[arg(required = true, value_name = "DIR")]
     runs: Vec<PathBuf>,
 
-    /// The page
+    /// File for the page [default: report.html in the run folder; for several runs compare.html in
+    /// the working directory]
     #[arg(short, long, alias = "out", value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -153,11 +153,11 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Division {
-    /// LoadGen and SUT are one system, of one machine or of several.
+    /// LoadGen and the SUT are one system, of one or several machines.
     Closed,
-    /// The same, with models, accuracy and tests of the submitter's own.
+    /// As closed, with the submitter's own models, accuracy targets and tests.
     Open,
-    /// LoadGen on a machine of its own, the SUT behind a network.
+    /// LoadGen runs on its own machine, and the SUT is behind a network.
     #[default]
     Network,
 }

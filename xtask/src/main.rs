@@ -32,7 +32,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[command(
     name = "cargo xtask",
     bin_name = "cargo xtask",
-    about = "The repository's own tasks",
+    about = "Tasks of this repository: setup, tests, demo, measurements",
     version
 )]
 struct Arguments {
@@ -42,97 +42,99 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fetch what the programs need: C++ compiler, LoadGen, ONNX Runtime,
-    /// the digits model, a small language model (93 MB). Does nothing twice.
+    /// Fetch what the programs need into .deps: C++ compiler, LoadGen, ONNX Runtime, the digits
+    /// model, and a small language model (93 MB). A second call fetches nothing.
     Setup {
-        /// Models besides the small ones, written on request:
-        /// ResNet-50 v1.5 takes 100 MB, BERT-large 1.3 GB.
+        /// Models to write; ResNet-50 v1.5 takes 100 MB, BERT-large 1.3 GB.
         #[arg(long, value_enum, default_value_t = setup::Models::Digits)]
         models: setup::Models,
     },
-    /// Run every check and every test, and count them.
+    /// Run all checks and tests, and print their counts.
     Test {
-        /// Leave out what takes minutes: clippy, documentation, loom, soft-roce, cargo-deny.
+        /// Skip the checks that take minutes: clippy, doc tests, documentation, loom, soft-roce,
+        /// tensorrt, cargo-deny.
         #[arg(long)]
         quick: bool,
-        /// Run the unit tests of every crate with unsafe code
-        /// under a sanitizer, and none of the other checks.
+        /// Run only the unit tests of the crates with unsafe code, under this sanitizer.
         #[arg(long, value_enum, conflicts_with = "quick")]
         sanitize: Option<test::Sanitizer>,
-        /// Run only the tests whose names contain one of these, and none of the other checks.
+        /// Run only the tests whose names contain one of these words, and no other checks.
         filters: Vec<String>,
     },
-    /// Run digits over TCP on loopback: accuracy against
-    /// --local, Server and Offline. Writes target/demo.
+    /// Run digits over TCP on loopback: accuracy compared with --local, then Server and Offline.
+    /// Writes the run folders to target/demo.
     Demo {
-        /// A small language model in place of the digits: token ids over the wire against --local,
+        /// Run a small language model instead of the digits: accuracy compared with --local, then
         /// Offline and Server with token latencies. Writes target/demo/llm.json.
         #[arg(long)]
         llm: bool,
     },
-    /// Measure: defaults, fabric, failover, loadgen, ofi, rails, verbs. Prints a table, writes
-    /// target/bench/NAME.json.
+    /// Run a measurement: defaults, fabric, failover, loadgen, ofi, rails or verbs. Prints a table
+    /// and writes target/bench/NAME.json.
     // The measurement parses all arguments after its name, `--help` too.
     #[command(disable_help_flag = true)]
     Bench {
-        /// Which measurement.
+        /// Name of the measurement, for example fabric.
         #[arg(allow_hyphen_values = true)]
         name: String,
-        /// Its own arguments; `--help` after the name lists them, where it has any.
+        /// Arguments of the measurement; `bench NAME --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
-    /// Run the fuzz targets under AddressSanitizer; what makes one crash is left in fuzz/artifacts.
+    /// Run the fuzz targets under AddressSanitizer. Inputs that crash a target go to
+    /// fuzz/artifacts.
     Fuzz {
-        /// Which target: control_frames, data_frames or yaml; without it each, one after the other.
+        /// Target: control_frames, data_frames or yaml. Without it, all run, one after the other.
         target: Option<String>,
-        /// Seconds for each.
+        /// Duration for each target, in seconds.
         #[arg(long, default_value_t = 600)]
         seconds: u64,
     },
-    /// Compile the shim over TensorRT, 8.5 to 11, with your headers
-    /// of the version that will run: for engine `tensorrt`.
+    /// Compile the shim for the engine `tensorrt`, with your headers of the TensorRT version that
+    /// will run (8.5 to 11).
     Tensorrt {
         /// Folder of NvInfer.h and NvOnnxParser.h.
         #[arg(long, required_unless_present = "check")]
         include: Option<PathBuf>,
-        /// Folder of cuda_runtime_api.h; without it a stand-in that declares as much as is needed.
+        /// Folder of cuda_runtime_api.h; without it, a stand-in with the necessary declarations
+        /// serves.
         #[arg(long)]
         cuda_include: Option<PathBuf>,
-        /// The shim; by default target/tensorrt/libqdl_tensorrt.so,
-        /// where programs in target/release look for it.
+        /// File of the shim; the default is target/tensorrt/libqdl_tensorrt.so, where programs in
+        /// target/release look for it.
         #[arg(long)]
         out: Option<PathBuf>,
-        /// Compile with the headers of TensorRT 11.4, which are
-        /// fetched, and test against its lean runtime, 44 MB.
+        /// Fetch the headers of TensorRT 11.4 and its lean runtime (44 MB), compile the shim with
+        /// them, and test it.
         #[arg(long, conflicts_with_all = ["include", "cuda_include", "out"])]
         check: bool,
     },
-    /// Rehearse a submission on one machine: two network namespaces (loopback where none can be
-    /// made), short runs of llama3.1-8b with pretended answers, `describe`, the form, `submit`.
-    /// Ends in a tree in target/submission, and in a table of what a rehearsal cannot have. Exit
-    /// code 0 where that is all.
+    /// Rehearse a submission on one machine: short runs of llama3.1-8b with simulated answers,
+    /// `describe`, the form, and `submit`. The nodes are two network namespaces, or loopback where
+    /// the system permits none. Writes a submission tree to target/submission, and prints a table
+    /// of the rules that a rehearsal cannot keep. Exit code 0: no other rule is broken.
     Submission {
-        /// A checkout of mlcommons/inference: its verifier and its checker run too.
+        /// Checkout of mlcommons/inference; with it, its verifier and its checker run too.
         #[arg(long, value_name = "DIR")]
         checker: Option<PathBuf>,
-        /// The Python of its scripts, with numpy and PyYAML.
+        /// Python with numpy and PyYAML, for the scripts of the checkout.
         #[arg(long, value_name = "FILE")]
         python: Option<PathBuf>,
-        /// Where `frontend`, `accelerator` and `qdl` lie; without it they are built.
+        /// Folder of the programs `frontend`, `accelerator` and `qdl`; without it, they are built.
         #[arg(long, value_name = "DIR")]
         programs: Option<PathBuf>,
     },
-    /// The checks that read sources alone: circles of files, crates that must not know each other,
-    /// names on a sample's way, and too wide lines.
+    /// Run the checks that read only sources: circular imports of files, forbidden dependencies
+    /// between crates, names on a sample's path, and lines over 100 columns.
     Rooms,
-    /// Run a command in a guest that has an RDMA device in software.
+    /// Run a command in a guest that has an RDMA device in software. Without a command, run the
+    /// tests that need RDMA.
     SoftRoce {
-        /// In a guest with two NUMA nodes; without a command: see that threads and memory are on
-        /// the NIC's node.
+        /// Boot a guest with two NUMA nodes; without a command, check that threads and memory are
+        /// on the NIC's node.
         #[arg(long)]
         numa: bool,
-        /// The command and its arguments.
+        /// Command and its arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },

@@ -1,4 +1,4 @@
-//! Samples in memory of the test's own, and an origin that checks every response.
+//! Samples in memory of the test, and an origin that checks every response.
 
 // Each test file uses another part of this.
 #![allow(dead_code, unused_imports)]
@@ -22,10 +22,10 @@ use qdl::serve::{Arrival, Finished, Origin};
 
 pub use qdl::testkit::eventually;
 
-/// The right response to a sample.
+/// Returns the expected response to a sample.
 pub type Answer = fn(&[u8]) -> Vec<u8>;
 
-/// Memory for `n` inputs and `n` outputs. Ticket `i` is sample `i`.
+/// Memory for `n` inputs and `n` outputs; ticket `i` is sample `i`.
 pub struct Samples {
     /// Words, so that the first sample is aligned for every element type.
     inputs: Box<[u64]>,
@@ -36,18 +36,18 @@ pub struct Samples {
     finished: Mutex<Vec<Finished>>,
     total: AtomicUsize,
     refused: Mutex<Vec<(u64, String)>>,
-    /// What the response has to be, if it is to be checked when it comes.
+    /// Expected response, if the origin checks responses when they come.
     expect: Option<Answer>,
     /// The GPU that its connection belongs to.
     gpu: Option<u32>,
 }
 
-// SAFETY: an output is touched only by the one arrival that holds it, and by the test after its
+// SAFETY: only the one arrival that holds an output touches it, and the test only after the
 // response.
 unsafe impl Sync for Samples {}
 
 impl Samples {
-    /// `places` are offset and length of each sample in `inputs`.
+    /// `places` holds offset and length of each sample in `inputs`.
     pub fn new(
         inputs: &[u8],
         places: Vec<(usize, usize)>,
@@ -127,7 +127,7 @@ impl Samples {
     }
 
     pub fn output(&self, i: usize) -> &[u8] {
-        // SAFETY: as for `Sync`; asked for only after the response.
+        // SAFETY: as for `Sync`; the test calls this only after the response.
         unsafe { std::slice::from_raw_parts(self.outputs[i * self.capacity].get(), self.capacity) }
     }
 
@@ -135,8 +135,8 @@ impl Samples {
         let input = self.input(i);
         let output = self.outputs[i * self.capacity].get();
         let origin: Arc<dyn Origin> = Arc::clone(self) as Arc<dyn Origin>;
-        // SAFETY: the origin owns both places, the input is never written, and each test makes at
-        // most one living arrival of an index, so nobody else touches its output.
+        // SAFETY: the origin owns input and output, the input is never written, and each test has
+        // at most one living arrival per index, so no other code touches its output.
         unsafe {
             Arrival::new(
                 input.as_ptr(),
@@ -165,7 +165,7 @@ impl Samples {
             .clone()
     }
 
-    /// Tickets of what was refused, and why.
+    /// Tickets and reasons of refused samples.
     pub fn refused(&self) -> Vec<(u64, String)> {
         self.refused
             .lock()
@@ -209,7 +209,7 @@ impl Origin for Samples {
     }
 }
 
-/// For pipelines of tests in which no engine fails. Its shape is that of the callback.
+/// Callback for pipelines whose engine does not fail.
 #[allow(clippy::needless_pass_by_value)]
 pub fn no_error(e: EngineError) {
     panic!("unexpected: {e}");

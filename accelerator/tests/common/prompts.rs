@@ -1,5 +1,5 @@
-//! Prompts in memory of the test's own, and an origin that takes answers in parts and holds every
-//! part to what the contract says.
+//! Prompts in memory of the test, and an origin that takes answers in parts and checks each part
+//! against the contract.
 
 use std::{
     cell::UnsafeCell,
@@ -9,36 +9,35 @@ use std::{
     },
 };
 
-use fabric::clock;
-use fabric::wire::Stream;
+use fabric::{clock, wire::Stream};
 use qdl::serve::{Arrival, Finished, Origin, Part};
 
-/// What is left alone lies there.
+/// Initial value of each output byte.
 pub const BLANK: u8 = 0xEE;
 
-/// What came for one prompt.
+/// Everything that arrived for one prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Came {
-    /// Where each part began and ended.
+    /// Begin and end of each part.
     pub parts: Vec<(u32, u32)>,
-    /// Its bytes, as they were when each part came.
+    /// Bytes of all parts, copied when each part came.
     pub bytes: Vec<u8>,
-    /// Microseconds from arrival to each part, added up.
+    /// Sum of the times from arrival to each part, in microseconds.
     pub sum_us: u64,
     /// The response.
     pub finished: Option<Finished>,
-    /// How often it was answered.
+    /// Number of responses.
     pub answered: usize,
 }
 
-/// Called with each part, before it is written down.
+/// Called with each part, before the part is recorded.
 type OnPart = Box<dyn Fn(&Prompts, &Part) + Send + Sync>;
 
-/// Ticket `i` is prompt `i`.
+/// Prompts; ticket `i` is prompt `i`.
 pub struct Prompts {
     inputs: Vec<Vec<u8>>,
     outputs: Box<[UnsafeCell<u8>]>,
-    /// Bytes of each output.
+    /// Size of each output, in bytes.
     capacity: usize,
     stream: Stream,
     came: Vec<Mutex<Came>>,
@@ -49,10 +48,10 @@ pub struct Prompts {
     on_part: Option<OnPart>,
 }
 
-// SAFETY: a byte of an output is written by the one arrival that holds it, before a part or a
-// response that covers it is given to the origin, and read only from then on.
+// SAFETY: the one arrival that holds an output writes it. The origin and the test read a byte only
+// after a part or response that covers it.
 unsafe impl Sync for Prompts {}
-// SAFETY: as for `Sync`; nothing in it belongs to a thread.
+// SAFETY: as for `Sync`; no field is bound to a thread.
 unsafe impl Send for Prompts {}
 
 impl Prompts {
@@ -107,13 +106,13 @@ impl Prompts {
         self.arrival_of(i, self.inputs[i].len())
     }
 
-    /// The same, with so many bytes of its prompt.
+    /// Arrival of prompt `i` with this many bytes of its prompt.
     pub fn arrival_of(self: &Arc<Self>, i: usize, len: usize) -> Arrival {
         let input = &self.inputs[i][..len];
         let output = self.outputs[i * self.capacity..].as_ptr();
         let output = UnsafeCell::raw_get(output);
-        // SAFETY: the origin owns both places, the input is never written, and each test makes at
-        // most one living arrival of an index, so nobody else touches its output.
+        // SAFETY: the origin owns input and output, the input is never written, and each test has
+        // at most one living arrival per index, so no other code touches its output.
         unsafe {
             Arrival::new(
                 input.as_ptr(),
@@ -131,13 +130,13 @@ impl Prompts {
         (0..self.len()).map(|i| self.arrival(i)).collect()
     }
 
-    /// Bytes of an output; those that lie behind what the origin was given only after the arrival
-    /// has ended.
+    /// Returns bytes of an output. Bytes beyond the received parts may be read only after the
+    /// arrival has ended.
     pub fn output(&self, i: usize, from: usize, to: usize) -> Vec<u8> {
         assert!(to <= self.capacity, "past the slot");
         let at = i * self.capacity;
         let cells = &self.outputs[at + from..at + to];
-        // SAFETY: as for `Sync`, or as promised above.
+        // SAFETY: as for `Sync`, or by the condition above.
         cells.iter().map(|c| unsafe { *c.get() }).collect()
     }
 
@@ -145,7 +144,7 @@ impl Prompts {
         self.lock(i).clone()
     }
 
-    /// The tokens that came for it, by its parts and its response.
+    /// Returns the tokens of prompt `i`, from its parts and its response.
     pub fn tokens(&self, i: usize) -> Vec<i32> {
         let came = self.lock(i);
         let (ids, rest) = came.bytes.as_chunks::<4>();
@@ -163,12 +162,12 @@ impl Prompts {
         self.total.load(SeqCst)
     }
 
-    /// From now on nothing that is sent arrives.
+    /// Ends the connection: from now on the origin counts as gone.
     pub fn leave(&self) {
         self.gone.store(true, SeqCst);
     }
 
-    /// Samples dropped unanswered.
+    /// Returns the number of samples dropped without an answer.
     pub fn dropped(&self) -> usize {
         self.dropped.load(SeqCst)
     }

@@ -20,47 +20,46 @@ use fabric::os::Congestion;
 
 pub use shape::Shape;
 
-/// Arguments of `fabric`.
+/// Compares the TCP fabric with plain sockets that do the same exchange.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Exchanges, as request:response in bytes.
+    /// Payload sizes of each exchange, as request:response in bytes.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "64:64,4608:3072,150528:8"
     )]
     sizes: Vec<String>,
-    /// Requests in flight.
+    /// Numbers of requests in flight, each at least 1.
     #[arg(long, value_delimiter = ',', default_value = "1,16,64,256")]
     in_flight: Vec<usize>,
-    /// Connections.
+    /// Numbers of connections, 1 to 8.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4")]
     connections: Vec<usize>,
-    /// Alternations of each row.
+    /// Number of alternations of each row; every contender runs one round in each.
     #[arg(long, default_value_t = 9)]
     alternations: usize,
-    /// Milliseconds of a round.
+    /// Duration of a round, in milliseconds.
     #[arg(long, default_value_t = 60)]
     round_ms: u64,
-    /// Ends each round, that which warms up included, after so many answers instead: to count
-    /// instructions a sample.
+    /// End each round, warm-up included, after this many answers instead of --round-ms: to count
+    /// instructions per sample.
     #[arg(long)]
     samples: Option<u64>,
-    /// Which contenders take part besides spinning plain sockets: sleep, fabric, qdl.
+    /// Contenders besides spinning plain sockets: sleep, fabric, qdl.
     #[arg(long, value_delimiter = ',', default_value = "sleep,fabric,qdl")]
     contenders: Vec<String>,
-    /// The CPUs of client and server; the first two allowed ones unless given.
+    /// CPUs of client and server, for example 2,3; without it, the first two allowed CPUs.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Congestion control of every connection (`TCP_CONGESTION`), `system` or `auto`. Reno is
-    /// everywhere and to be had by everyone; BBR paces loopback by what it has guessed of it, and
-    /// stalls both contenders now and then.
+    /// Congestion control of every connection: a name for `TCP_CONGESTION`, `system` or `auto`.
+    /// Reno is always available; BBR paces loopback and sometimes stalls both contenders.
     #[arg(long, default_value = "reno")]
     congestion: Congestion,
-    /// Seconds for which an idle pair of connected NIC threads is watched; 0 for not at all.
+    /// Time to watch an idle pair of connected NIC threads, in seconds; 0 skips this part.
     #[arg(long, default_value_t = 2)]
     idle_s: u64,
-    /// Where the rows go as JSON.
+    /// File for the rows as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
 }

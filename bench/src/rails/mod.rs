@@ -18,16 +18,16 @@ use serde::Serialize;
 use crate::{json, table::Table};
 use model::{Outcome, Scenario};
 
-/// How `rails` is run.
+/// Compares policies that choose rails, in a model of a large system.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Divides the length of each run.
+    /// Divisor of the length of each run; 1 is the full length.
     #[arg(long, default_value_t = 1)]
     shorten: u64,
-    /// Numbers of rails, 1 to 256.
+    /// Numbers of rails to model, 1 to 256.
     #[arg(long, value_delimiter = ',', default_value = "8,64,256")]
     rails: Vec<usize>,
-    /// Where the rows go as JSON.
+    /// File for the rows as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
 }

@@ -26,32 +26,32 @@ use crate::{
     machine,
 };
 
-/// Arguments of `sockets`.
+/// Measures plain sockets alone, over several rails with one thread per end.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Rails: pairs of threads.
+    /// Number of rails, 1 to 64, each with a thread at either end.
     #[arg(long, default_value_t = 1)]
     rails: usize,
-    /// Connections of each.
+    /// Connections of each rail, 1 to 8.
     #[arg(long, default_value_t = 2)]
     connections: usize,
-    /// Bytes of a request.
+    /// Size of a request, in bytes.
     #[arg(long, default_value_t = 150_528)]
     request: usize,
-    /// Bytes of a response.
+    /// Size of a response, in bytes.
     #[arg(long, default_value_t = 8)]
     response: usize,
-    /// Samples that requests are sent from, shared by all rails: as many as LoadGen loads, as
-    /// fewer may lie in a cache.
+    /// Number of samples to send from, shared by all rails: as many as LoadGen loads. Fewer samples
+    /// may fit into a cache.
     #[arg(long, default_value_t = 1024)]
     samples: usize,
     /// Requests in flight on each connection.
     #[arg(long, default_value_t = 64)]
     in_flight: usize,
-    /// Milliseconds.
+    /// Duration of the round, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     ms: u64,
-    /// Where the row goes as JSON.
+    /// File for the row as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
 }

@@ -8,141 +8,141 @@ use loadgen_bridge::TestMode;
 
 use crate::{live, run::exit::HELP};
 
-/// Runs LoadGen against the accelerators of a configuration, over the network.
+/// Runs LoadGen on this node, the frontend, and sends its samples to accelerators over the network.
 ///
-/// `qdl init --model M.onnx --samples FILE` writes a configuration for a model of your own, and
-/// `qdl topology --yaml` one for this machine's NICs; both run as they are. `qdl tune` finds the
-/// highest rate at which runs are VALID, `qdl report` puts runs beside each other, `qdl submit`
-/// makes a submission of them.
+/// `qdl init --model M.onnx --samples FILE` writes configurations for your own model, and `qdl
+/// topology --yaml` writes one for this machine's NICs. `qdl tune` finds the highest rate at which
+/// runs are VALID, `qdl report` compares runs, and `qdl submit` builds a submission.
 ///
-/// The logs of LoadGen, summary.json, latency histograms and the run's page, report.html, come to
-/// lie in the output folder.
+/// Each run writes a run folder: LoadGen's logs, summary.json, latency histograms, and the page
+/// report.html.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "frontend", after_help = HELP, max_term_width = 100)]
 pub struct Args {
-    /// The node's YAML file; configs/ holds working ones
+    /// Configuration of the frontend, a YAML file, for example configs/demo/frontend.yaml
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// The folder that paths in the configuration are relative to [default: the file's own]
+    /// Folder that relative paths in the configuration start from [default: the configuration's
+    /// folder]
     #[arg(long, value_name = "DIR", hide = true)]
     pub relative_to: Option<PathBuf>,
 
-    /// Open everything the run needs but the accelerators, print what would run and what it takes,
-    /// and end: nothing is sent, nothing is measured. With --local the engine and its model are
-    /// opened too
+    /// Open everything that the run needs except the accelerators, print the planned run and its
+    /// resources, and end before any sample is sent. With --local, also open the engine and its
+    /// model
     #[arg(long)]
     pub check: bool,
 
-    /// How queries arrive [default: loadgen.scenario of the configuration]
+    /// LoadGen's scenario: how queries arrive [default: loadgen.scenario of the configuration]
     #[arg(long, value_enum, value_name = "SCENARIO")]
     pub scenario: Option<Scenario>,
 
-    /// What is measured [default: performance, unless user.conf says otherwise]
+    /// LoadGen's mode: what the run measures [default: performance, unless user.conf sets it]
     #[arg(long, value_enum, value_name = "MODE")]
     pub mode: Option<Mode>,
 
-    /// No network: LoadGen, data set and engine in this one
-    /// process, the yardstick for what the network costs
+    /// Run LoadGen, the data set and the engine in this process, without a network: the baseline
+    /// for the cost of the network
     #[arg(long)]
     pub local: bool,
 
-    /// The folder for logs, summary.json, histograms and the page [default: a new one,
-    /// DATE-TIME-SCENARIO, in loadgen.output_dir of the configuration, else in results/]
+    /// Run folder, for logs, summary.json, histograms and report.html [default: a new folder
+    /// DATE-TIME-SCENARIO in loadgen.output_dir of the configuration, else in results/]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Replace the finished run that lies in the folder of --output. A run that does not come to
-    /// its end replaces none: it then lies in unfinished-run in that folder
+    /// Replace the finished run in the folder of --output. If the new run does not finish, the old
+    /// run stays and the new one goes to the subfolder unfinished-run
     #[arg(long)]
     pub force: bool,
 
-    /// Server: queries per second, of one sample each (with --mode find-peak the rate that the
-    /// search begins at). Offline: samples per second to expect, from which the size of the one
-    /// query follows. SingleStream and MultiStream: queries per second to expect, from which
-    /// follows how many LoadGen makes beforehand; it issues the next when one is answered, whatever
-    /// the rate
-    #[arg(long, value_name = "Q", allow_negative_numbers = true)]
+    /// Server: target rate in queries per second, one sample each; with --mode find-peak, the first
+    /// rate of the search. Offline: expected samples per second, which set the size of the one
+    /// query. SingleStream and MultiStream: expected queries per second, which set how many queries
+    /// LoadGen prepares; LoadGen issues each query when the previous one is complete
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub target_qps: Option<f64>,
 
-    /// The shortest that the run may be, in seconds (LoadGen's min_duration). Server, SingleStream,
-    /// MultiStream: queries are issued for so long. Offline is one query, which LoadGen makes
-    /// beforehand so large that it fills this time at --target-qps: where samples go faster than
-    /// that, the run is INVALID; 0 leaves its size to --samples
-    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    /// Minimum duration of the run, in seconds (LoadGen's min_duration). Server, SingleStream and
+    /// MultiStream: LoadGen issues queries for this time. Offline: the one query is sized to last
+    /// this time at --target-qps; if samples complete faster, the run is INVALID; with 0, --samples
+    /// alone sets the size
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub duration_s: Option<f64>,
 
-    /// The fewest queries of the run (LoadGen's min_query_count): one sample each in Server and
-    /// SingleStream, several in MultiStream; in Offline the fewest samples of its one query
+    /// Minimum number of queries (LoadGen's min_query_count): one sample each in Server and
+    /// SingleStream, several samples each in MultiStream. Offline: minimum number of samples in the
+    /// one query
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub samples: Option<u64>,
 
-    /// LoadGen's user.conf [default: loadgen.user_conf of the configuration]
+    /// LoadGen's user.conf: settings by model and scenario [default: loadgen.user_conf of the
+    /// configuration]
     #[arg(long, value_name = "FILE")]
     pub user_conf: Option<PathBuf>,
 
-    /// LoadGen's audit.config [default: loadgen.audit_config
-    /// of the configuration; else none is read]
+    /// LoadGen's audit.config, which overrides all other settings [default: loadgen.audit_config of
+    /// the configuration, else none]
     #[arg(long, value_name = "FILE")]
     pub audit_config: Option<PathBuf>,
 
-    /// A compliance test of the round, as in TEST06: runs with its official audit.config, the one
-    /// for all models or the configured model's, from the checkout that --checker names. Nothing is
-    /// fetched
+    /// Run a compliance test of the round, for example TEST06, with its official audit.config: the
+    /// file for all models, else the file for the configured model. --checker names the checkout;
+    /// nothing is downloaded
     #[arg(long, value_name = "TEST", conflicts_with = "audit_config")]
     pub compliance: Option<String>,
 
-    /// A checkout of mlcommons/inference, for --compliance [default: $QDL_MLPERF_CHECKOUT]
+    /// Checkout of mlcommons/inference, for --compliance [default: $QDL_MLPERF_CHECKOUT]
     #[arg(long, value_name = "DIR")]
     pub checker: Option<PathBuf>,
 
-    /// Refuse, with the rule's name, whatever would not count in this round's submission, before
-    /// anything is measured (docs/rules.md); `v6.1`, or a file that ends in .yaml
+    /// Before the run, check the rules of this round (docs/rules.md) and refuse a run that breaks
+    /// one; the error names the rule. ROUND is `v6.1` or the path of a .yaml file
     #[arg(long, value_name = "ROUND")]
     pub submission: Option<String>,
 
-    /// Any field of LoadGen's TestSettings or LogSettings,
-    /// by its name; goes before everything else; repeatable
+    /// Set a field of LoadGen's TestSettings or LogSettings, for example --set
+    /// min_duration_ms=1000. Overrides all other settings except those of audit.config; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
 
-    /// Compare each response with what the engine `digest`, or `tokens`, makes of its own sample;
-    /// accelerators run that engine [default: verify of the configuration]
+    /// Compare each response with the value computed from its sample. The accelerators must run the
+    /// engine of this name, `digest` or `tokens` [default: verify of the configuration]
     #[arg(long, value_enum, value_name = "HOW")]
     pub verify: Option<Verify>,
 
-    /// Milliseconds that an accelerator that is still loading is waited for
+    /// Time to wait for an accelerator that is still loading, in milliseconds, at most 3600000
     /// [default: deadlines.connect_ms of the configuration]
     // At most one hour, like the configuration key.
     #[arg(long, value_name = "MS", conflicts_with = "local",
           value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub connect_ms: Option<u64>,
 
-    /// Milliseconds for warming connections up before LoadGen's clock; 0: not at all
-    /// [default: warm_up.budget_ms of the configuration]
+    /// Time to warm up connections before LoadGen starts its clock, in milliseconds; 0 skips the
+    /// warm-up [default: warm_up.budget_ms of the configuration]
     // At most one hour, like the configuration key.
     #[arg(long, value_name = "MS", conflicts_with = "local",
           value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub warm_up_ms: Option<u64>,
 
-    /// Seed of a random data set [default: dataset.seed of the
-    /// configuration]. LoadGen's own seeds are set with --set
+    /// Seed of a generated data set, `random` or `tokens` [default: dataset.seed of the
+    /// configuration]. LoadGen's own seeds are fields of --set
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Show the run while it goes on, as a page at this address, which a browser on this machine
-    /// opens; at any other address the page has a
-    /// key of its own, which `live.url` in the run's folder holds
+    /// Serve a live page of the run at this address; --live without a value means 127.0.0.1:9417. A
+    /// loopback address is open to browsers on this machine. Any other address needs a key: open
+    /// the URL that the file live.url in the run folder contains
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1,
           default_missing_value = live::DEFAULT, value_parser = live::address)]
     pub live: Option<SocketAddr>,
 
-    /// Print the summary as JSON on standard output, and nothing else there; with --check what
-    /// would run
+    /// Print only the summary, as JSON, on standard output; with --check, the planned run
     #[arg(long)]
     pub json: bool,
 
-    /// What is shown
+    /// Screen options.
     #[command(flatten)]
     pub screen: Screen,
 }
@@ -150,13 +150,13 @@ pub struct Args {
 /// LoadGen's scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Scenario {
-    /// Single samples at Poisson-distributed times
+    /// Queries of one sample, at Poisson-distributed times
     Server,
-    /// All samples at once
+    /// One query of all samples
     Offline,
-    /// One sample after the other
+    /// Queries of one sample, each after the previous answer
     SingleStream,
-    /// Several samples at a time (8), one such query after the other
+    /// Queries of several samples (8), each after the previous answer
     MultiStream,
 }
 
@@ -174,13 +174,13 @@ impl From<Scenario> for loadgen_bridge::Scenario {
 /// LoadGen's modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// The scenario's traffic, measured
+    /// Measure the scenario's traffic
     Performance,
-    /// Every sample once; with labels, the share of right answers
+    /// Send every sample once; with labels, compute the share of correct answers
     Accuracy,
-    /// Accuracy, then performance
+    /// First accuracy, then performance
     Submission,
-    /// The highest valid rate, looked for from --target-qps on; Server alone has it
+    /// Search the highest VALID rate, from --target-qps upwards; only in Server
     FindPeak,
 }
 
@@ -195,14 +195,14 @@ impl From<Mode> for TestMode {
     }
 }
 
-/// Whether responses are compared with their samples.
+/// Check of each response against its sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Verify {
-    /// They are not
+    /// No check
     None,
-    /// Each response must be the xxh3-64 of its own sample
+    /// Each response must be the xxh3-64 hash of its sample
     Digest,
-    /// Each answer must be the tokens that the engine `tokens` makes of its own sample
+    /// Each answer must be the tokens that the engine `tokens` computes from its sample
     Tokens,
 }
 

@@ -1,6 +1,6 @@
 //! Numbers from the environment.
 
-/// A number of the environment's, or the default.
+/// Returns the number in an environment variable, or the default.
 pub fn number(key: &str, default: u64) -> u64 {
     std::env::var(key)
         .ok()

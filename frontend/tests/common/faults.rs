@@ -1,4 +1,4 @@
-//! Accelerators that are killed, stopped and cut off in a run, and connections that are broken.
+//! Faults during a run: accelerators killed, stopped or cut off, and connections broken.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,48 +11,48 @@ use super::{
     words,
 };
 
-/// Quick to notice a loss, so that two hundred of them take minutes.
+/// Short deadlines: the frontend detects each loss within 2 s, so 200 losses take minutes.
 pub const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2000, echo_interval_ms: 50, \
     echo_timeout_ms: 600, heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1200}\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The accelerator's process is gone.
+    /// SIGKILL ends the accelerator's process.
     Kill,
-    /// It is there and says nothing.
+    /// SIGSTOP holds the accelerator's process: its sockets stay open and silent.
     Stop,
-    /// The path to it is.
+    /// The network path to the accelerator goes silent.
     Cut,
-    /// One of its connections ends.
+    /// One connection of the accelerator is shut down.
     End,
-    /// One of its connections brings what is no frame.
+    /// One connection of the accelerator carries bytes that are no frame.
     Garble,
 }
 
 impl Fault {
-    /// Of one connection: its accelerator stays.
+    /// True if the fault hits one connection and the accelerator stays.
     pub fn of_connection(self) -> bool {
         matches!(self, Fault::End | Fault::Garble)
     }
 }
 
-/// What both programs run.
+/// Configurations and arguments of both programs.
 pub struct Workload {
-    /// YAML of an accelerator: its model and engine.
+    /// YAML of an accelerator: model and engine.
     pub there: String,
     /// YAML of the frontend: model, engine, data set, verification.
     pub here: String,
     /// Arguments of a Server run.
     pub server: &'static str,
-    /// Samples of an Offline run: enough to be at it when the fault comes.
+    /// Number of samples of an Offline run, large enough that the run still goes on at the fault.
     pub offline: &'static str,
-    /// Arguments of both.
+    /// Arguments of Server and Offline runs.
     pub always: &'static [&'static str],
-    /// Waits for the moment from which faults may strike.
+    /// Waits until a fault may strike.
     pub begun: fn(&Place, &mut Running),
 }
 
-/// Where an accelerator is to be found, and what proves who asks.
+/// Addresses of an accelerator, and the YAML of its token.
 pub struct Address<'a> {
     pub control: &'a str,
     pub data: &'a str,
@@ -70,7 +70,7 @@ impl Workload {
         place.write(&format!("{node}.yaml"), yaml)
     }
 
-    /// `more` is YAML of its own.
+    /// Writes the frontend's configuration; `more` is additional YAML.
     pub fn frontend(&self, place: &Place, controls: &[&str], more: &str) -> PathBuf {
         let accelerators = controls.iter().map(|c| format!("  - control: \"{c}\"\n"));
         let accelerators = accelerators.collect::<String>();
@@ -85,18 +85,18 @@ impl Workload {
 #[derive(Debug)]
 pub struct Trial {
     pub fault: Fault,
-    /// A second accelerator is left.
+    /// True if the run has a second accelerator, which survives.
     pub second: bool,
     pub offline: bool,
-    /// Milliseconds from the first sample to the fault.
+    /// Time from the first sample to the fault, in milliseconds.
     pub at: u64,
     pub connections: u64,
-    /// YAML of the frontend's own.
+    /// Additional YAML of the frontend.
     pub more: String,
 }
 
 impl Trial {
-    /// The `i`th of a seed: each kind of fault in turn, everything else at random.
+    /// Trial `i` of a seed: the kinds of fault take turns, and all else is random.
     pub fn nth(i: u64, seed: u64, kinds: &[Fault]) -> Self {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(1_000_003) + i);
         let turns = kinds.len() as u64;
@@ -110,12 +110,12 @@ impl Trial {
         }
     }
 
-    /// Whether nothing may be left once the fault has struck.
+    /// True if no accelerator survives the fault.
     pub fn takes_all(&self) -> bool {
         !self.second && !self.fault.of_connection()
     }
 
-    /// Runs to its end: over a cable where it is cut, else over loopback.
+    /// Runs the trial to its end: over a cable for `Fault::Cut`, otherwise over loopback.
     pub fn run(&self, of: &Workload) -> (Place, Ended) {
         match self.fault {
             Fault::Cut => self.over_a_cable(of),
@@ -123,7 +123,7 @@ impl Trial {
         }
     }
 
-    /// Starts the frontend, and waits for the moment of the fault.
+    /// Starts the frontend and waits until the time of the fault.
     pub fn start(
         &self,
         of: &Workload,
@@ -210,7 +210,7 @@ impl Trial {
     }
 }
 
-/// A run that lost its last accelerator names it, and leaves the mark of a run that is not valid.
+/// Checks that a run without its last accelerator names it and marks the run folder INVALID.
 pub fn must_say_who(place: &Place, ended: Ended) -> Ended {
     let ended = ended.with_code(3);
     assert!(ended.error().contains("acc-a"), "{}", ended.stderr);

@@ -1,6 +1,6 @@
-//! Configurations in a folder of the test's own, and the two programs started on them.
+//! Configurations in a temporary folder, and the two programs that run them.
 
-// Each test file uses another part of this.
+// Each test binary uses only some of these items.
 #![allow(dead_code, unused_imports)]
 
 pub mod chance;
@@ -19,19 +19,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use qdl::testkit::assert_has;
 use serde_json::Value;
 
-/// Anything here ends sooner, on however slow a machine; a test that waits so long has failed.
+pub use qdl::testkit::assert_has;
+
+/// Maximum wait for any step of a test, on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The repository.
+/// Folder of the repository.
 pub fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("a crate of the workspace").to_owned()
 }
 
-/// What `cargo xtask setup` made; without it the test fails and says so.
+/// Path of a file that `cargo xtask setup` fetches; panics if the file is missing.
 pub fn fetched(file: &str) -> PathBuf {
     let path = repository().join(".deps").join(file);
     assert!(
@@ -42,7 +43,7 @@ pub fn fetched(file: &str) -> PathBuf {
     path
 }
 
-/// The accelerator's program: cargo puts it beside the frontend's when it builds the workspace.
+/// Path of the accelerator program beside the frontend program; builds it if it is missing.
 pub fn accelerator_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -82,20 +83,20 @@ pub fn offline(samples: &str) -> [&str; 6] {
     ]
 }
 
-/// Ports that nobody uses at this moment.
+/// Returns ports that are free at this moment.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     held.map(|l| l.local_addr().expect("bound").port())
 }
 
-/// A folder for configurations and results.
+/// Temporary folder for configurations and run folders.
 pub struct Place {
     folder: tempfile::TempDir,
-    /// The libfabric provider that its runs go over, instead of sockets.
+    /// libfabric provider for all runs instead of sockets.
     provider: Option<String>,
 }
 
-/// The same configuration with its NICs on loopback those of a libfabric provider.
+/// Replaces the loopback NICs of a configuration by NICs of a libfabric provider.
 fn over_libfabric(yaml: &str, provider: &str) -> String {
     let nic = format!("{{ofi: \"{provider}\", address: 127.0.0.1");
     yaml.replace("{address: 127.0.0.1", &nic)
@@ -103,7 +104,7 @@ fn over_libfabric(yaml: &str, provider: &str) -> String {
 }
 
 impl Place {
-    /// `QDL_TEST_OFI` names a libfabric provider: any test of this folder then runs over it.
+    /// New folder. The variable `QDL_TEST_OFI` may name a libfabric provider for its runs.
     pub fn new() -> Self {
         Place {
             folder: tempfile::tempdir().expect("a folder"),
@@ -111,7 +112,7 @@ impl Place {
         }
     }
 
-    /// Whose runs go over this libfabric provider.
+    /// New folder whose runs use this libfabric provider.
     pub fn over(provider: &str) -> Self {
         Place {
             provider: Some(provider.to_owned()),
@@ -135,8 +136,8 @@ impl Place {
         path
     }
 
-    /// A frontend of ragged random samples whose accelerators
-    /// answer with digests. `more` is YAML of its own.
+    /// Writes a frontend with ragged random samples and the engine `digest`; `more` is additional
+    /// YAML.
     pub fn digest_frontend(&self, controls: &[u16], more: &str) -> PathBuf {
         let mut yaml = "node: front\n\
              model: {name: digest, inputs: [{name: input, dtype: u8, shape: [20000], ragged: true}], \
@@ -163,7 +164,7 @@ impl Place {
         self.write("frontend.yaml", yaml + more)
     }
 
-    /// An accelerator called `node`; `more` is YAML of its own.
+    /// Writes an accelerator named `node` with the engine `digest`; `more` is additional YAML.
     pub fn digest_accelerator(&self, node: &str, control: u16, more: &str) -> PathBuf {
         let engine = if more.contains("engine:") {
             ""
@@ -180,7 +181,7 @@ impl Place {
         self.write(&format!("{node}.yaml"), yaml)
     }
 
-    /// The frontend's command, with its results in folder `out`.
+    /// Returns the frontend's command with `out` as run folder.
     pub fn frontend(&self, config: &Path, out: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
         command.arg("--config").arg(config).args(arguments);
@@ -194,22 +195,22 @@ impl Place {
         run(self, self.frontend(config, out, arguments))
     }
 
-    /// Over libfabric: `ofi_rxm` opens an endpoint in milliseconds instead of 0.3 s. Both programs
-    /// have to have the same.
+    /// With libfabric, shrinks the buffers so that `ofi_rxm` opens an endpoint in milliseconds, not
+    /// in 0.3 s. Both programs need the same value.
     pub fn sparing(&self, command: &mut Command) {
         if self.provider.is_some() {
             command.env("FI_OFI_RXM_BUFFER_SIZE", "256");
         }
     }
 
-    /// The summary of a run.
+    /// Reads the summary of a run.
     pub fn summary(&self, out: &str) -> Value {
         let path = self.path(out).join("summary.json");
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// LoadGen's accuracy log: sample and response, by sample.
+    /// Reads LoadGen's accuracy log: sample index and response, sorted.
     pub fn answers(&self, out: &str) -> Vec<(u64, String)> {
         let path = self.path(out).join("mlperf_log_accuracy.json");
         let text = fs::read_to_string(path).expect("an accuracy log");
@@ -251,11 +252,11 @@ pub struct Running {
     child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
-    /// What an accelerator says behind its first line.
+    /// Lines that an accelerator prints after its first line.
     lines: Option<mpsc::Receiver<String>>,
 }
 
-/// How a process ended, and what it said.
+/// Exit code and output of a process.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -264,14 +265,14 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Itself, if it ended with this code; else all that it said is shown.
+    /// Checks the exit code; panics with the output if the code differs.
     #[track_caller]
     pub fn with_code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
         self
     }
 
-    /// The one line that says what went wrong.
+    /// Returns the only error line of standard error; panics unless there is exactly one.
     #[track_caller]
     pub fn error(&self) -> &str {
         let lines = self.stderr.lines().filter(|l| l.starts_with("error"));
@@ -302,7 +303,7 @@ impl Running {
         }
     }
 
-    /// What an accelerator has said behind its first line by the time that it ended.
+    /// Returns all lines that an accelerator prints after its first line, until it ends.
     pub fn told(&self) -> Vec<String> {
         let lines = self.lines.iter();
         let next = |lines: &mpsc::Receiver<String>| lines.recv_timeout(PATIENCE).ok();
@@ -313,7 +314,7 @@ impl Running {
 
     pub fn signal(&self, signal: i32) {
         let id = libc::pid_t::try_from(self.child.id()).expect("a process id");
-        // SAFETY: a child that has not been waited for keeps its id.
+        // SAFETY: the child has not been waited for, so its process id is still its own.
         assert_eq!(unsafe { libc::kill(id, signal) }, 0, "signal {signal}");
     }
 
@@ -325,12 +326,12 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process ends.
     pub fn end(self) -> Ended {
         self.end_within(PATIENCE)
     }
 
-    /// The same of a run that takes longer than others.
+    /// Waits until the process ends, for at most `patience`.
     pub fn end_within(mut self, patience: Duration) -> Ended {
         let began = Instant::now();
         let status = loop {
@@ -351,7 +352,7 @@ impl Running {
         }
     }
 
-    /// Waits until these words stand in what it says on standard error.
+    /// Waits until standard error contains `words`.
     pub fn wait_until_it_says(&mut self, words: &str) {
         let stderr = self.stderr.clone();
         self.wait_until(words, || {
@@ -359,8 +360,7 @@ impl Running {
         });
     }
 
-    /// Waits until a file of a run shows that LoadGen is at it:
-    /// the test has begun, and samples may be on their way.
+    /// Waits until `ready` is true; panics if the process ends first. `what` names the condition.
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut() -> bool) {
         let began = Instant::now();
         while !ready() {
@@ -378,19 +378,19 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already; either way nothing is left behind.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs to the end.
+/// Runs the frontend command to its end.
 pub fn run(place: &Place, command: Command) -> Ended {
     Running::start(place, "frontend", command).end()
 }
 
-/// An accuracy run over the network, into the folder `wire`, and one with `--local`, into `local`:
-/// both end well and have the same answers, which are returned.
+/// Makes an accuracy run over the network into `wire` and one with `--local` into `local`. Checks
+/// that both succeed with equal answers, and returns the answers.
 pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
     let accuracy = ["--scenario", "offline", "--mode", "accuracy"];
     let local = [&accuracy[..], &["--local"]].concat();
@@ -402,12 +402,12 @@ pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
     answers
 }
 
-/// An accelerator that has said it is ready.
+/// Starts an accelerator and waits for its ready line.
 pub fn accelerator(place: &Place, config: &Path) -> Running {
     accelerator_with(place, config, &[])
 }
 
-/// The same with arguments.
+/// Starts an accelerator with these arguments.
 pub fn accelerator_with(place: &Place, config: &Path, arguments: &[&str]) -> Running {
     accelerator_by(
         place,
@@ -417,12 +417,12 @@ pub fn accelerator_with(place: &Place, config: &Path, arguments: &[&str]) -> Run
     )
 }
 
-/// The same in a network namespace.
+/// Starts an accelerator in a network namespace.
 pub fn accelerator_in(namespace: &netns::Namespace, place: &Place, config: &Path) -> Running {
     accelerator_by(place, config, &[], namespace.command(accelerator_program()))
 }
 
-/// The same by this command.
+/// Starts an accelerator with this command.
 pub fn accelerator_by(
     place: &Place,
     config: &Path,
@@ -466,7 +466,7 @@ pub fn accelerator_by(
     }
 }
 
-/// What a program prints on a terminal.
+/// Returns what a program prints when standard output is a terminal.
 pub fn on_a_terminal(mut command: Command) -> String {
     use std::{
         io::Read,
@@ -474,16 +474,16 @@ pub fn on_a_terminal(mut command: Command) -> String {
     };
     let (mut ours, mut its) = (0, 0);
     let none = std::ptr::null_mut();
-    // SAFETY: both pointers are to variables of this function; the others may be null.
+    // SAFETY: the first two pointers refer to local variables; the others may be null.
     let made = unsafe { libc::openpty(&mut ours, &mut its, none, none.cast(), none.cast()) };
     assert_eq!(made, 0, "a terminal");
-    // SAFETY: both are new and nobody else's.
+    // SAFETY: `openpty` has just opened both descriptors, and nothing else owns them.
     let (ours, its) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(its)) };
     let mut child = command.stdout(its).spawn().expect("starts");
-    // It has the only other end of the terminal.
+    // Close this process's copy of the terminal's child end, or the read below never ends.
     drop(command);
     let mut text = Vec::new();
-    // Reading ends in an error where the last writer has gone.
+    // The read ends with an error once the child end is closed.
     let _ = File::from(ours).read_to_end(&mut text);
     child.wait().expect("it ends");
     String::from_utf8_lossy(&text).into_owned()

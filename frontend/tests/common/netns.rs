@@ -1,5 +1,5 @@
-//! Network namespaces of a test's own, joined by veth pairs: the one way to cut a path without
-//! either end being told. Needs root and iproute2.
+//! Network namespaces joined by veth pairs. They can cut a path so that neither end is notified.
+//! Needs root and iproute2.
 
 use std::{
     path::Path,
@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// One namespace; deleted, with its interfaces, when dropped.
+/// A namespace; dropping it deletes the namespace and its interfaces.
 pub struct Namespace {
     name: String,
 }
@@ -32,14 +32,14 @@ impl Namespace {
         namespace
     }
 
-    /// `ip` inside.
+    /// Runs `ip` inside the namespace.
     pub fn ip(&self, arguments: &[&str]) {
         let mut all = vec!["-n", &self.name];
         all.extend(arguments);
         ip(&all);
     }
 
-    /// A program inside; its process id is the command's.
+    /// Returns a command that runs a program inside; the command's process id is the program's.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
@@ -56,8 +56,8 @@ impl Drop for Namespace {
     }
 }
 
-/// A frontend's namespace and two accelerators', a cable to each: the frontend is 10.97.K.1 and the
-/// accelerator 10.97.K.2 on cable K.
+/// Namespaces of a frontend and two accelerators, with a cable to each accelerator. On cable K the
+/// frontend is 10.97.K.1 and the accelerator 10.97.K.2.
 pub struct Star {
     pub hub: Namespace,
     pub leaves: [Namespace; 2],
@@ -87,7 +87,7 @@ impl Star {
         star
     }
 
-    /// Pulls the cable out. Nobody is told: the interface at either end goes silent.
+    /// Cuts the cable: packets vanish, and neither end gets an error.
     pub fn cut(&self, leaf: usize) {
         self.leaves[leaf].ip(&["addr", "flush", "dev", "eth0"]);
         self.leaves[leaf].ip(&["link", "set", "eth0", "down"]);

@@ -1,5 +1,5 @@
-//! Another process's sockets, to break one of its connections and leave the process alone. Needs
-//! root, or leave to trace the process.
+//! Sockets of another process, to break one of its connections without an effect on the process.
+//! Needs root, or permission to trace the process.
 
 use std::{
     fs, io,
@@ -8,12 +8,12 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
 };
 
-/// The connections that process `id` accepted on `port`.
+/// Returns the connections that process `id` accepted on `port`.
 ///
 /// # Errors
-/// What the system says where it does not hand them over.
+/// The system refuses access to the process or its descriptors.
 pub fn accepted(id: u32, port: u16) -> io::Result<Vec<TcpStream>> {
-    // SAFETY: two numbers go in, a new descriptor or -1 comes back.
+    // SAFETY: `pidfd_open` takes two numbers and returns a new descriptor or -1.
     let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) })?;
     let mut own = Vec::new();
     for entry in fs::read_dir(format!("/proc/{id}/fd"))?.flatten() {
@@ -24,7 +24,7 @@ pub fn accepted(id: u32, port: u16) -> io::Result<Vec<TcpStream>> {
         };
         let stream = match copied(&process, number) {
             Ok(descriptor) => TcpStream::from(descriptor),
-            // Closed meanwhile.
+            // The process has closed this descriptor meanwhile.
             Err(e) if e.raw_os_error() == Some(libc::EBADF) => continue,
             Err(e) => return Err(e),
         };
@@ -36,25 +36,25 @@ pub fn accepted(id: u32, port: u16) -> io::Result<Vec<TcpStream>> {
 }
 
 fn copied(process: &OwnedFd, number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: three numbers go in, a new descriptor or -1 comes back.
+    // SAFETY: `pidfd_getfd` takes three numbers and returns a new descriptor or -1.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
 }
 
 fn owned(descriptor: libc::c_long) -> io::Result<OwnedFd> {
     match RawFd::try_from(descriptor) {
-        // SAFETY: the kernel has just made it, and nobody else knows it.
+        // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
         Ok(number) if number >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Ends a connection in both directions.
+/// Shuts a connection down in both directions.
 pub fn end(stream: &TcpStream) {
-    // It may have been lost already.
+    // The connection may be lost already.
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-/// Sends what is no frame behind the frames that the process has sent.
+/// Sends 64 bytes that are no frame, after the frames of the process.
 pub fn garble(mut stream: &TcpStream) {
     let _ = stream.write_all(&[0xa5; 64]);
 }

@@ -1,5 +1,5 @@
-//! Runs of the round's models, short and small, and what becomes of them: the form, the machines,
-//! the patches that make them long enough, and `submit`.
+//! Submissions from short, small runs of the round's models: form, node descriptions, patches that
+//! lengthen the runs, and `submit`.
 
 use std::{
     collections::BTreeSet,
@@ -12,24 +12,25 @@ use serde_json::{Value, json};
 
 use super::{Ended, Place, Running, accelerator, free_ports, run};
 
-/// A model of the round, with its own names and counts and samples of next to nothing.
+/// A model of the round, with its names and counts but tiny samples.
 pub struct Case {
-    /// Its folder in a tree.
+    /// The model's folder in a submission tree.
     pub folder: &'static str,
-    /// Each scenario of a tree, its flag and the model's name in user.conf.
+    /// Each scenario: its name in a tree, its flag, and the model's name in user.conf.
     pub scenarios: &'static [(&'static str, &'static str, &'static str)],
-    /// Samples of the data set.
+    /// Number of samples in the data set.
     pub samples: u64,
-    /// The engine `tokens`, with answers of so many tokens; else `digest`.
+    /// Range of tokens per answer, for the engine `tokens`; `None` means the engine `digest`.
     pub tokens: Option<(u32, u32)>,
-    /// A test that looks at the length of answers, and what it wants: no other run takes the time.
+    /// A compliance test that checks the length of answers, and the range of tokens that it
+    /// requires. Other runs use short answers to save time.
     pub long: Option<(&'static str, (u32, u32))>,
-    /// Its compliance tests, where their official settings lie, and what stands for them where
-    /// there is no checkout: the keys of the official files, in words of our own.
+    /// Compliance tests: name, path of the official settings in a checkout, and settings with the
+    /// same keys for use without a checkout.
     pub tests: &'static [(&'static str, &'static str, &'static str)],
-    /// What its accuracy script prints.
+    /// Output of the model's accuracy script.
     pub scores: &'static str,
-    /// What its user.conf says.
+    /// Content of user.conf.
     pub user_conf: &'static str,
 }
 
@@ -52,12 +53,12 @@ pub const TEST06: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243
                           *.*.accuracy_log_sampling_target = 100\n*.*.min_query_count = 100\n*.*.min_duration = 0\n\
                           *.*.sample_concatenate_permutation = 0\n";
 
-/// An accelerator of a pretended model, and what a frontend needs to run it.
+/// An accelerator with a simulated model, and the files that a frontend needs.
 pub struct Rig {
     pub place: Place,
     pub case: &'static Case,
     port: u16,
-    /// The same node with answers of the length that a test wants.
+    /// The same accelerator with the length of answers in `Case::long`, and its port.
     long: Option<(u16, Running)>,
     pub accelerator: Running,
 }
@@ -76,7 +77,7 @@ impl Case {
         format!("model: {{name: {}, {tensors}}}\n", self.folder)
     }
 
-    /// An accelerator's configuration.
+    /// Returns an accelerator's configuration.
     pub fn accelerator_yaml(&self, control: &str, listen: &str) -> String {
         self.accelerator_of(self.tokens, control, listen)
     }
@@ -95,7 +96,7 @@ impl Case {
         )
     }
 
-    /// A frontend's.
+    /// Returns a frontend's configuration.
     pub fn frontend_yaml(&self, control: &str, address: &str, model: &str) -> String {
         let samples = self.samples;
         format!(
@@ -147,14 +148,14 @@ impl Rig {
         self.place.run(&config, out, arguments)
     }
 
-    /// `frontend` with words of its own.
+    /// Runs `frontend` with these arguments in the folder.
     pub fn program(&self, words: &[&str]) -> Ended {
         let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
         command.args(words).current_dir(self.place.path("."));
         Running::start(&self.place, "program", command).end_within(LONG)
     }
 
-    /// All runs of the case, each shorter than the round wants.
+    /// Makes all runs of the case, each shorter than the round requires.
     pub fn runs(&self) {
         for (scenario, flag, model) in self.case.scenarios {
             let short = ["--mode", "performance", "--duration-s", "1"].map(str::to_owned);
@@ -196,7 +197,7 @@ impl Rig {
         }
     }
 
-    /// A test's audit.config: the official one, else ours under the same name.
+    /// Returns the path of a test's audit.config: the official one, or `own` under the same name.
     fn audit(&self, at: &str, own: &str) -> String {
         let path = match checkout() {
             Some(checkout) => Path::new(&checkout).join("compliance").join(at),
@@ -210,7 +211,7 @@ impl Rig {
         path.join("audit.config").to_string_lossy().into_owned()
     }
 
-    /// The form, as somebody fills it in.
+    /// Writes the filled-in form.
     pub fn form(&self) {
         let ended = self.program(&["describe", "--ask", "--output", "form.yaml"]);
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -231,13 +232,13 @@ impl Rig {
         let fields: String = head
             .lines()
             .map(|line| match line.strip_suffix(": \"\"") {
-                // What the NICs say.
+                // The NICs' descriptions give this field.
                 Some("  network_type") => format!("{line}\n"),
                 Some(field) if field.starts_with("  ") => format!("{field}: something/over it\n"),
                 _ => format!("{line}\n"),
             })
             .collect();
-        // TEST07 asks the accuracy script again, which is not here: its answer is.
+        // TEST07 runs the accuracy script again; this command prints the script's result.
         let script = "\"echo \\\"'exact_match': 83.2\\\"\"";
         let text = format!(
             "{fields}models:\n  {}: {{input_data_types: int32, retraining: \"no\", starting_weights_filename: none, \
@@ -247,7 +248,7 @@ impl Rig {
         fs::write(path, text).expect("written");
     }
 
-    /// Descriptions of two machines of which this is neither.
+    /// Writes descriptions of two machines, neither of which is this one.
     pub fn nodes(&self) {
         for (role, node) in [("frontend", "lg"), ("accelerator", "acc-a")] {
             let nic = json!({"name": "eth0", "link_layer": "Ethernet", "model": "a NIC", "driver": "d", "up": true,
@@ -260,8 +261,7 @@ impl Rig {
         }
     }
 
-    /// `qdl submit` of all runs; whoever has a checkout of mlcommons/inference runs its
-    /// scripts too.
+    /// Runs `qdl submit` on all runs; with a checkout of mlcommons/inference, its scripts run too.
     pub fn submit(&self, out: &str, more: &[&str]) -> Ended {
         let (checker, python) = (checkout(), std::env::var("QDL_MLPERF_PYTHON").ok());
         let mut all = vec!["submit", "--runs", "runs", "--out", out];
@@ -276,7 +276,7 @@ impl Rig {
         self.program(&all)
     }
 
-    /// What two machines and ten minutes would have given.
+    /// Patches the logs to those of ten minutes on two machines.
     pub fn patch(&self) {
         for (scenario, ..) in self.case.scenarios {
             let tests = self.case.tests.iter().map(|(test, ..)| *test);
@@ -284,14 +284,14 @@ impl Rig {
                 let folder = self.place.path(&format!("runs/{scenario}/{kind}"));
                 let log = folder.join("mlperf_log_detail.txt");
                 let mut text = fs::read_to_string(&log).expect("a log");
-                // A test that sets no duration of its own is measured like a performance run.
+                // A test without its own duration is as long as a performance run.
                 if ["performance", "TEST01"].contains(&kind) {
                     text = long_enough(text);
                 }
                 fs::write(&log, &text).expect("written");
                 let record = folder.join("run.json");
                 let mut left: Value = read(&record);
-                // Real answers are long enough for each test without another configuration.
+                // Real answers are long enough, so no test needs another configuration.
                 let own = format!("runs/{scenario}/performance/files/accelerator-acc-a.yaml");
                 let yaml = folder.join("files/accelerator-acc-a.yaml");
                 if kind != "performance" {
@@ -314,19 +314,19 @@ impl Rig {
     }
 }
 
-/// Of a call of `submit` with Python in it.
+/// Limit for a `submit` that runs Python scripts.
 const LONG: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// The descriptions of [`Rig::nodes`].
+/// Arguments for the descriptions of [`Rig::nodes`].
 pub const NODES: [&str; 4] = ["--node", "lg.json", "--node", "acc-a.json"];
 
-/// A checkout of mlcommons/inference, which whoever runs the tests may name.
+/// Returns the checkout of mlcommons/inference in `QDL_MLPERF_CHECKOUT`, if any.
 pub fn checkout() -> Option<String> {
     let path = std::env::var("QDL_MLPERF_CHECKOUT").ok();
     path.filter(|path| !path.is_empty())
 }
 
-/// The rules that the table names.
+/// Returns the rules that the table names.
 pub fn rules(text: &str) -> BTreeSet<String> {
     let lines = text
         .lines()
@@ -338,7 +338,7 @@ pub fn rules(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A log of ten minutes, on machines that are quick enough and always equally so.
+/// Edits a log to that of ten minutes at a constant, sufficient speed.
 fn long_enough(mut text: String) -> String {
     for (from, to) in [
         (
@@ -363,7 +363,7 @@ fn long_enough(mut text: String) -> String {
             "1000000",
         ),
         ("result_99.00_percentile_latency_ns", "1000000"),
-        // No more of the round's true samples than the NICs of NODES carry.
+        // A rate of full-size samples that the NICs in NODES can carry.
         ("result_samples_per_second", "10.0"),
     ] {
         text = with_value(&text, key, value);

@@ -1,5 +1,5 @@
-//! What the tests share: each run gets a process of its
-//! own, because LoadGen allows one run per process.
+//! Shared parts of the tests. Each run has its own process, because LoadGen allows one run per
+//! process.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use loadgen_bridge::{
     TestMode, TestSettings, complete,
 };
 
-/// Far longer than any run here takes; a run that hangs fails its test.
+/// Limit for a run, far above the duration of any; a run that hangs fails its test.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Set in the process that a test started for itself, to the test's name.
+/// Variable that a test sets for its child process, to the test's name.
 const CHILD: &str = "LOADGEN_BRIDGE_TEST_CHILD";
-/// Where that process may write.
+/// Variable with the folder in which the child process may write.
 const FOLDER: &str = "LOADGEN_BRIDGE_TEST_FOLDER";
 
-/// Runs `body` in a process of its own, which is this
-/// test again, and fails if it fails or does not end.
+/// Runs `body` in a child process, which runs this test again. Panics if the child fails or exceeds
+/// the limit.
 pub fn in_a_process_of_its_own(test: &str, body: impl FnOnce(&Path)) {
     if std::env::var(CHILD).as_deref() == Ok(test) {
         body(&PathBuf::from(std::env::var_os(FOLDER).unwrap()));
-        // As a program does after its run, stopped or not.
+        // As a program does after its run, whether stopped or not.
         loadgen_bridge::exit(0);
     }
     let folder = tempfile::tempdir().unwrap();
@@ -59,7 +59,7 @@ pub fn in_a_process_of_its_own(test: &str, body: impl FnOnce(&Path)) {
     }
 }
 
-/// A QSL that keeps account of what is loaded.
+/// A QSL that records the loaded samples.
 pub struct Samples {
     pub total: usize,
     pub at_once: usize,
@@ -108,7 +108,7 @@ impl QuerySampleLibrary for Samples {
     }
 }
 
-/// The response to a sample in these tests.
+/// Returns the response to a sample.
 pub fn answer(index: usize) -> Vec<u8> {
     (index as u64)
         .to_le_bytes()
@@ -118,7 +118,7 @@ pub fn answer(index: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A SUT that completes inline and counts.
+/// A SUT that completes inline and counts its calls.
 #[derive(Default)]
 pub struct Inline {
     pub names: AtomicU64,
@@ -128,7 +128,7 @@ pub struct Inline {
 
 impl SystemUnderTest for Inline {
     fn name(&self) -> String {
-        // A new one at each call: LoadGen keeps a reference to the old one.
+        // A new name at each call: LoadGen keeps a reference to the old one.
         format!(
             "SUT that was asked {} times",
             self.names.fetch_add(1, Ordering::Relaxed) + 1
@@ -154,17 +154,17 @@ pub fn answer_all(samples: &[QuerySample]) {
         .iter()
         .map(|(id, data)| QuerySampleResponse::new(*id, data))
         .collect();
-    // SAFETY: the callers hand over each issued sample once, while the test runs.
+    // SAFETY: the callers pass each issued sample once, while the test runs.
     unsafe { complete(&responses) };
 }
 
-/// A short run.
+/// Settings of a short run.
 pub fn settings(scenario: Scenario, mode: TestMode) -> TestSettings {
     TestSettings {
         scenario,
         mode,
         server_target_qps: 2000.0,
-        // Wide: it is not the speed of this machine that is tested.
+        // A wide bound, since the machine's speed does not matter here.
         server_target_latency_ns: 5_000_000_000,
         offline_expected_qps: 20_000.0,
         min_duration_ms: 300,
@@ -172,7 +172,7 @@ pub fn settings(scenario: Scenario, mode: TestMode) -> TestSettings {
     }
 }
 
-/// Logs in the test's folder.
+/// Log settings with the test's folder.
 pub fn logs(folder: &Path) -> LogSettings {
     LogSettings {
         outdir: folder.join("logs"),

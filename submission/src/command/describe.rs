@@ -16,33 +16,35 @@ use crate::{
     round::Round,
 };
 
-/// Describes this machine for a submission, on the frontend all nodes of a configuration, or writes
-/// the form for what no machine knows.
+/// Describes this machine for a submission, as JSON; on the frontend with --config, all nodes of a
+/// configuration. With --ask, writes an empty form for what no machine knows.
 #[derive(Clone, Debug, Parser)]
 pub struct DescribeArgs {
-    /// The node's name in its configuration [default: the host name]
+    /// This node's name in its configuration [default: the host name]
     #[arg(long, value_name = "NODE")]
     name: Option<String>,
 
-    /// Where it goes; a folder with --config [default: the screen]
+    /// File to write; with --config, a folder [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Describe all nodes of this configuration of a frontend: this one, and the accelerators,
-    /// which answer over the control plane. Each becomes node-NAME.json in the folder --output,
-    /// and each accelerator's configuration accelerator-NAME.yaml
-    #[arg(short, long, value_name = "FILE", requires = "output", conflicts_with_all = ["ask", "name", "root"])]
+    /// Configuration of the frontend: describe this node and all its accelerators, which must be
+    /// running. Writes node-NAME.json for each node, and accelerator-NAME.yaml, the accelerator's
+    /// configuration
+    #[arg(short, long, value_name = "FILE", requires = "output",
+          conflicts_with_all = ["ask", "name", "root"])]
     config: Option<PathBuf>,
 
-    /// Write a form to fill in, not this machine
+    /// Write an empty form to fill in, instead of a description of this machine
     #[arg(long)]
     ask: bool,
 
-    /// The round whose models the form has
+    /// Round whose models the form of --ask lists: `v6.1` or the path of a .yaml file
     #[arg(long, value_name = "ROUND", default_value = "v6.1")]
     round: String,
 
-    /// Read DIR/proc, DIR/sys and DIR/etc, and addresses from DIR/addresses
+    /// Read DIR/proc, DIR/sys and DIR/etc instead of this machine's, and addresses from
+    /// DIR/addresses
     #[arg(long, value_name = "DIR", conflicts_with = "ask")]
     root: Option<PathBuf>,
 }

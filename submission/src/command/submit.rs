@@ -16,58 +16,58 @@ use crate::{
     rules, table,
 };
 
-/// Puts runs into the folder that is handed in, and says what is missing.
+/// Builds the submission tree from runs, checks it, and lists what is missing.
 ///
-/// It copies each run's logs to their place, writes what the round asks for beside them, calls
-/// MLCommons' own verifiers, truncation and checker, and then looks at everything itself. Without
-/// --runs it looks at a tree that is there.
+/// `submit` copies the logs of each run, writes the files that the round requires, and runs
+/// MLCommons' verifiers, log truncation and checker (with --checker). Then it checks the tree
+/// itself, by docs/rules.md. Without --runs it only checks an existing tree.
 ///
-/// Exit code 0: nothing is missing; 1: something is; 2: it could not do its work.
+/// Exit code 0: nothing is missing; 1: something is missing; 2: the command could not do its work.
 #[derive(Clone, Debug, Parser)]
 pub struct SubmitArgs {
-    /// Output folders of runs, or folders above them
+    /// Run folders, or folders that contain run folders
     #[arg(long, value_name = "DIR", num_args = 1..)]
     runs: Vec<PathBuf>,
 
-    /// The tree; below it comes DIVISION/SUBMITTER
+    /// Root folder of the tree; the files go to TREE/DIVISION/SUBMITTER
     #[arg(short, long, alias = "out", value_name = "TREE")]
     output: PathBuf,
 
-    /// Where it is handed in: the same runs have other fields and rules in each
+    /// Division of the submission; required fields and rules differ between divisions
     #[arg(long, value_enum, default_value_t)]
     division: Division,
 
-    /// A checkout of mlcommons/inference; without it no script of theirs runs
+    /// Checkout of mlcommons/inference; without it, no official script runs
     #[arg(long, value_name = "DIR")]
     checker: Option<PathBuf>,
 
-    /// What no machine knows (`describe --ask` writes one to fill in)
+    /// Filled-in form for what no machine knows (`qdl describe --ask` writes an empty one)
     #[arg(long, value_name = "FILE")]
     form: PathBuf,
 
-    /// A node's description, as `describe` of its program writes it; once for each node
-    /// [default: what the runs' folders hold of their nodes]
+    /// Description of a node, as `describe` writes it; repeatable, once for each node [default: the
+    /// descriptions in the run folders]
     #[arg(long = "node", value_name = "FILE")]
     nodes: Vec<PathBuf>,
 
-    /// An accelerator's configuration, where the run's folder has none; once for each
+    /// Configuration of the accelerator NODE, if the run folder has none; repeatable
     #[arg(long = "accelerator", value_name = "NODE=FILE", value_parser = pair)]
     accelerators: Vec<(String, PathBuf)>,
 
-    /// The source of the QDL, which is part of the submission
+    /// Folder of the QDL's source code, which is part of the submission
     #[arg(long = "src", value_name = "DIR")]
     source: Option<PathBuf>,
 
-    /// It is a rehearsal: what it cannot have, and why, stands in this file
-    /// (configs/rounds/rehearsal.yaml), and all else must be as in a submission
+    /// Treat the tree as a rehearsal: FILE (configs/rounds/rehearsal.yaml) lists the rules that a
+    /// rehearsal cannot keep, with reasons. All other rules apply
     #[arg(long, value_name = "FILE")]
     rehearsal: Option<PathBuf>,
 
-    /// A round that is built in, or a file that ends in .yaml
+    /// Round: `v6.1`, or the path of a .yaml file
     #[arg(long, value_name = "ROUND", default_value = "v6.1")]
     round: String,
 
-    /// The Python that runs the official scripts; they want numpy and PyYAML
+    /// Python with numpy and PyYAML, for the official scripts
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
 }

@@ -67,7 +67,7 @@ fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Runs an example of `qdl` in release, which prints JSON objects: rows, or named rows. Errors if a
+/// Runs an example of `fabric` in release, which prints JSON objects: rows, or named rows. Errors if a
 /// row reports allocations.
 fn example(root: &Path, name: &str, example: &str, args: &[OsString]) -> Result<()> {
     let mut cargo = process::cargo(root);
@@ -77,7 +77,7 @@ fn example(root: &Path, name: &str, example: &str, args: &[OsString]) -> Result<
         "--release",
         "--locked",
         "--package",
-        "qdl",
+        "fabric",
     ]);
     cargo.args(["--features", "stub", "--example", example, "--"]);
     let output = cargo.args(args).stderr(Stdio::inherit()).output();

@@ -27,16 +27,16 @@ pub use python::download;
 /// Maximum time to wait for another setup of the same checkout.
 const OTHER_SETUP: Duration = Duration::from_secs(1800);
 
-/// The models that setup writes.
+/// Models that setup writes.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Models {
-    /// The handwritten digits, and a tiny BERT for tests.
+    /// Handwritten digits, and a tiny BERT for tests.
     Digits,
     /// Digits and ResNet-50 v1.5 with seeded weights.
     Resnet50,
     /// Digits and BERT-large with seeded weights, 1.3 GB.
     Bert,
-    /// All models.
+    /// All of these models.
     All,
 }
 

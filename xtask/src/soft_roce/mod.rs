@@ -46,7 +46,6 @@ const PREPARE: Duration = Duration::from_secs(1800);
 ///
 /// Preparing, building or booting fails; the error begins with [`NO_GUEST`] if this machine cannot
 /// run a guest. A command that fails is no error.
-/// command that fails is no error but a status.
 pub fn run(root: &Path, machine: Machine, command: &[String]) -> Result<i32> {
     let root = root.canonicalize();
     let root = &root.context("finding the repository")?;

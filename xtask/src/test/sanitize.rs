@@ -8,10 +8,10 @@ use std::process::Command;
 /// A sanitizer and its kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sanitizer {
-    /// Use of memory after its release or outside its bounds; leaks.
+    /// Finds memory used after release or outside its bounds, and leaks.
     Address,
-    /// Data races. The standard library is not instrumented, so orderings by its fences may cause
-    /// false reports.
+    /// Finds data races. The standard library is not instrumented, so its fences may cause false
+    /// reports.
     Thread,
 }
 

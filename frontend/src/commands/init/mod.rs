@@ -46,50 +46,53 @@ const TOKEN: &str = "token";
 
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
-/// Writes frontend.yaml and accelerator.yaml for a model of your own, ready to run.
+/// Writes configurations for your own model, frontend.yaml and accelerator.yaml, ready to run.
 ///
-/// The model's inputs and outputs are read from its file, and the samples are looked at: what does
-/// not fit is said, and nothing is written. docs/own-model.md tells the whole way.
+/// `init` reads inputs and outputs from the model file and checks the samples. If something does
+/// not fit, `init` names it and writes no file. docs/own-model.md explains every step.
 #[derive(Clone, Debug, Parser)]
 pub struct InitArgs {
-    /// The model: ONNX, its batch as the first dimension of every input and output
+    /// Model file in ONNX format; the first dimension of every input and output is the batch
     #[arg(long, value_name = "FILE")]
     pub model: PathBuf,
 
-    /// The samples: a file of them back to back, or an array of NumPy's
+    /// Samples: a file of raw samples, one after the other, or a NumPy array
     #[arg(long, value_name = "FILE")]
     pub samples: PathBuf,
 
-    /// The class of each sample, for accuracy: i64 back to back, or an array of NumPy's
+    /// Class of each sample, for accuracy runs: a file of raw i64 values, or a NumPy array
     #[arg(long, value_name = "FILE")]
     pub labels: Option<PathBuf>,
 
-    /// Type of labels that are neither i64 nor an array of NumPy's, as in i32
+    /// Element type of --labels if the file is neither raw i64 nor a NumPy array, for example i32
     #[arg(long, value_name = "TYPE", requires = "labels", value_parser = dtype)]
     pub labels_dtype: Option<DType>,
 
-    /// Of several outputs the one that names the class, or scores each [default: the first]
+    /// Output that holds the class, or a score for each class, if the model has several outputs
+    /// [default: the first]
     #[arg(long, value_name = "OUTPUT")]
     pub class: Option<String>,
 
-    /// Where an accelerator will listen; repeatable. On other machines they ask for a token, which
-    /// is made too [default: 127.0.0.1:7400]
+    /// Address where an accelerator will listen; repeatable. For an address on another machine,
+    /// `init` also writes a token that both nodes require [default: 127.0.0.1:7400]
     #[arg(long = "accelerator", value_name = "HOST:PORT")]
     pub accelerators: Vec<String>,
 
-    /// Make a token, and have both sides ask for it, on loopback too
+    /// Write a token that both nodes require, even if all addresses are on loopback
     #[arg(long)]
     pub token: bool,
 
-    /// The model's name in both files, and in LoadGen's user.conf [default: that of its file]
+    /// Name of the model in the configurations and in LoadGen's user.conf [default: the model
+    /// file's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
-    /// The ONNX Runtime library [default: ORT_DYLIB_PATH, or what `cargo xtask setup` fetched]
+    /// ONNX Runtime library [default: $ORT_DYLIB_PATH, else the one that `cargo xtask setup`
+    /// fetched]
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
 
-    /// The folder for the files [default: the working directory]
+    /// Folder for the configurations [default: the working directory]
     #[arg(
         short,
         long,
@@ -100,7 +103,7 @@ pub struct InitArgs {
     )]
     pub output: PathBuf,
 
-    /// Overwrite files that are there
+    /// Overwrite existing files
     #[arg(long)]
     pub force: bool,
 }

@@ -9,28 +9,29 @@ use clap::{
 
 use crate::settings::cli::{Scenario, key_value};
 
-/// Finds the highest rate at which runs are VALID by many short runs of `frontend`, then tries
-/// other values of some keys.
+/// Finds the highest rate at which runs are VALID, with many short runs of `frontend`, then tries
+/// other values of some keys of the configuration.
 ///
-/// Server: queries per second. MultiStream: samples per query within --bound-ms. Offline: the
-/// least expected samples per second that make a run long enough. The accelerators must stay up.
+/// The rate is queries per second in Server, and samples per query within --bound-ms in
+/// MultiStream. In Offline it is the lowest expected samples per second that make a run long
+/// enough. Keep the accelerators running.
 ///
-/// The same flags go on with an interrupted session. docs/tune.md explains the result.
+/// The same command continues an interrupted session. docs/tune.md explains the result.
 #[derive(Clone, Debug, Parser)]
 pub struct TuneArgs {
-    /// The node's YAML file; it is not changed
+    /// Configuration of the frontend, a YAML file; `tune` does not change it
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
 
-    /// How queries arrive [default: loadgen.scenario of the configuration]
+    /// LoadGen's scenario: how queries arrive [default: loadgen.scenario of the configuration]
     #[arg(long, value_name = "SCENARIO", value_parser = with_a_rate())]
     pub scenario: Option<Scenario>,
 
-    /// Trials without a network, with the engine in the same process
+    /// Run each trial without a network, with the engine in the frontend's process
     #[arg(long)]
     pub local: bool,
 
-    /// Folder of the journal, the result and the runs
+    /// Folder for the journal, the result and the run folders
     #[arg(
         short,
         long,
@@ -40,49 +41,50 @@ pub struct TuneArgs {
     )]
     pub output: PathBuf,
 
-    /// Minutes of all trials; the full run's are among them once a rate is certified
-    #[arg(long, value_name = "MIN", default_value_t = 30.0)]
+    /// Time budget for all trials and the full run, in minutes
+    #[arg(long, value_name = "MINUTES", default_value_t = 30.0)]
     pub budget_min: f64,
 
-    /// Seconds of each trial, at least
-    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    /// Minimum duration of each trial, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     pub seconds: f64,
 
-    /// Seconds of the full run at the end; 0: none [default: ten times a trial's]
-    #[arg(long, value_name = "S")]
+    /// Duration of the full run at the end, in seconds; 0 skips it [default: ten times --seconds]
+    #[arg(long, value_name = "SECONDS")]
     pub full_s: Option<f64>,
 
-    /// The first rate [default: that of the configuration]
-    #[arg(long, value_name = "Q")]
+    /// First rate to try [default: the rate in the configuration; without one 100 in Server, 1000
+    /// in Offline, 8 in MultiStream]
+    #[arg(long, value_name = "RATE")]
     pub from: Option<f64>,
 
-    /// The lowest rate to try [default: a thousandth of --from]
-    #[arg(long, value_name = "Q")]
+    /// Lowest rate to try [default: --from divided by 1000]
+    #[arg(long, value_name = "RATE")]
     pub least: Option<f64>,
 
-    /// The highest rate to try [default: a million times --from]
-    #[arg(long, value_name = "Q")]
+    /// Highest rate to try [default: --from times 1000000]
+    #[arg(long, value_name = "RATE")]
     pub most: Option<f64>,
 
-    /// The gap in percent between the result and a rate that fails; a value that raises the rate
-    /// by less is not kept
-    #[arg(long, value_name = "%", default_value_t = 3.0)]
+    /// Largest gap between the result and a rate that fails, in percent. A key's new value must
+    /// raise the rate by at least as much
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     pub within: f64,
 
-    /// MultiStream: the bound on the 99th percentile of a query's latency, in milliseconds
+    /// Limit on the 99th percentile of query latency, in milliseconds; MultiStream requires it
     #[arg(long, value_name = "MS")]
     pub bound_ms: Option<f64>,
 
-    /// The fewest queries of a trial [default: the fewest that LoadGen's early stopping takes]
+    /// Minimum number of queries in each trial [default: the minimum of LoadGen's early stopping,
+    /// 459 in Server, 662 in MultiStream]
     #[arg(long, value_name = "N")]
     pub samples: Option<u64>,
 
-    /// Keys whose values are tried: `none`, `auto` (slots, connections, nic_threads, with --local
-    /// max_batch; and those of --knob), or `listed` (those of --knob)
-    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    /// Which keys of the configuration to try
+    #[arg(long, value_name = "KEYS", default_value = "auto")]
     pub knobs: Knobs,
 
-    /// A key and its values to try; repeatable: nics[].slots=16,64,256
+    /// Key of the configuration and values to try, for example nics[].slots=16,64,256; repeatable
     #[arg(long = "knob", value_name = "KEY=A,B", value_parser = key_value)]
     pub knob: Vec<(String, String)>,
 
@@ -90,21 +92,21 @@ pub struct TuneArgs {
     #[arg(long, value_name = "FILE")]
     pub user_conf: Option<PathBuf>,
 
-    /// Any field of LoadGen's, for every trial; repeatable
+    /// Set a field of LoadGen's settings in every trial, as --set of `frontend` does; repeatable
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
 
-    /// Milliseconds for warming connections up before each trial
+    /// Time to warm up connections before each trial, in milliseconds; 0 skips the warm-up
     /// [default: warm_up.budget_ms of the configuration]
     #[arg(long, value_name = "MS", conflicts_with = "local")]
     pub warm_up_ms: Option<u64>,
 
-    /// The frontend that runs the trials, to tune another build [default: the one beside this
-    /// program]
+    /// The program `frontend` that runs the trials, to tune another build [default: the one beside
+    /// this program]
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
 
-    /// The seed of LoadGen's random numbers
+    /// Seed of LoadGen's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -118,16 +120,17 @@ fn with_a_rate() -> impl TypedValueParser<Value = Scenario> {
 /// The keys whose values are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Knobs {
-    /// None
+    /// No key
     None,
-    /// The built-in list, and those of --knob
+    /// The built-in list and the keys of --knob. The list is nics[].slots, nics[].connections (with
+    /// a device: nics[].queue_pairs) and nic_threads; with --local it is engine.max_batch
     Auto,
-    /// Those of --knob
+    /// Only the keys of --knob
     Listed,
 }
 
 impl TuneArgs {
-    /// The flags that every trial gets unchanged.
+    /// Returns the flags that every trial gets unchanged.
     pub fn passed_on(&self) -> Vec<String> {
         let mut words = Vec::new();
         if self.local {

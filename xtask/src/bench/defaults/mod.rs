@@ -43,23 +43,23 @@ const FIRST_OFFLINE: f64 = 10_000.0;
 /// Limit for one round of plain sockets.
 const BESIDE: Duration = Duration::from_secs(120);
 
-/// How `bench defaults` is run.
+/// Compares the default settings with the best settings and with plain sockets.
 #[derive(Parser)]
 #[command(name = "cargo xtask bench defaults")]
 struct Args {
-    /// Folder of frontend, accelerator, qdl-bench and null_sut; without it they are built
+    /// Folder of frontend, accelerator, qdl-bench and null_sut; without it, they are built
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Turns of defaults, best settings and bare minimum
+    /// Number of turns; each turn measures the defaults, the best settings and plain sockets once
     #[arg(long, default_value_t = 3)]
     turns: usize,
-    /// Seconds of a run
+    /// Duration of each run, in seconds
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Leaves out the sweep
+    /// Skip the sweep that looks for the best settings
     #[arg(long)]
     no_sweep: bool,
-    /// Rows, as `server-64B-2` or `offline-150528B-1`; without one all of them
+    /// Rows to measure, for example server-64B-2 or offline-150528B-1; without one, all rows
     rows: Vec<String>,
 }
 
