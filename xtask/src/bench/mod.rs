@@ -67,8 +67,8 @@ fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Runs an example of `fabric` in release, which prints JSON objects: rows, or named rows. Errors if a
-/// row reports allocations.
+/// Runs an example of `fabric` in release, which prints JSON objects: rows, or named rows. Errors
+/// if a row reports allocations.
 fn example(root: &Path, name: &str, example: &str, args: &[OsString]) -> Result<()> {
     let mut cargo = process::cargo(root);
     cargo.args([
