@@ -143,7 +143,9 @@ fn check_slowest(s: &Value, t: &Timeline) {
     for s in &t.slowest {
         let parts =
             s.failed_ns + s.post_ns + s.network_ns + s.wait_ns + s.inference_ns + s.completion_ns;
-        assert!(parts.abs_diff(s.total_ns) <= 2_000, "{s:?}");
+        // An accelerator's time that is longer than the round trip leaves no network time.
+        let is_cut = s.network_ns == 0 && parts >= s.total_ns;
+        assert!(is_cut || parts.abs_diff(s.total_ns) <= 2_000, "{s:?}");
         assert!(
             (s.connection as usize) < connections && s.at_s > 0.0,
             "{s:?}"
