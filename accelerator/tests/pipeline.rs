@@ -354,7 +354,7 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         let batches = AtomicUsize::new(0);
         let engine = Puppet::new(4, move |batch| {
             if batches.fetch_add(1, SeqCst) == 5 {
-                assert!(!panics, "told to");
+                assert!(!panics, "asked to");
                 return Err(EngineError::Cuda {
                     gpu: 0,
                     verb: "computing",
@@ -385,7 +385,7 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         let errors = errors.lock().expect("no panic inside").clone();
         assert_eq!(errors.len(), 1, "{errors:?}");
         let kind = if panics {
-            "panicked: told to"
+            "panicked: asked to"
         } else {
             "GPU 0: computing"
         };

@@ -296,7 +296,7 @@ fn a_panic_in_the_engine_ends_it_by_name() {
         64,
         Stream::All,
         move |_, _| {
-            assert!(parts.fetch_add(1, SeqCst) < 70, "told to");
+            assert!(parts.fetch_add(1, SeqCst) < 70, "asked to");
         },
     );
     let mut all = origin.arrivals();
@@ -312,7 +312,7 @@ fn a_panic_in_the_engine_ends_it_by_name() {
     assert_eq!(Arc::strong_count(&origin), 1);
     pipeline.stop(PATIENCE).expect("its thread has ended");
     let errors = errors.lock().expect("no panic inside").clone();
-    assert_eq!(errors, ["worker 0 of engine tokens panicked: told to"]);
+    assert_eq!(errors, ["worker 0 of engine tokens panicked: asked to"]);
     assert!(origin.total() < 200);
 }
 
@@ -450,7 +450,7 @@ fn an_engine_that_answers_or_refuses_at_once_goes_no_deeper() {
             s.push(&[3]).expect("room");
             s.finish(&[4]).expect("room");
         } else {
-            s.refuse(&"told to");
+            s.refuse(&"asked to");
         }
     }));
     let pipeline = run(Arc::clone(&puppet));

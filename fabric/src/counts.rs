@@ -1,10 +1,7 @@
 //! Counters of a connection, and the operating system's statistics of its path.
 
-use serde::{Deserialize, Serialize};
-
 /// Work of one half of a connection, counted by that half.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricCounts {
     /// Writes posted or arrived, without control messages.
     pub writes: u64,

@@ -128,10 +128,9 @@ impl TcpRx {
         }
         let from = &self.staging[self.start..self.start + n];
         if let Some(to) = self.parts.window().region().reach(to, n) {
-            // SAFETY: `reach` checked the bounds. `Parts::landing` checked that the payload lies in
-            // a slot with an open grant, behind the parts that have arrived. So the sender owns
-            // these bytes, this half writes them for the sender, and no thread reads them before
-            // the arrival.
+            // SAFETY: `reach` checked the bounds; `Parts::landing` found the slot's grant open and
+            // the payload behind the parts that have arrived. The sender owns these bytes, and no
+            // thread reads them before the arrival.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, n) };
         }
         self.start += n;

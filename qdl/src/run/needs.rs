@@ -3,7 +3,10 @@
 use std::net::UdpSocket;
 
 use super::{ClusterError, NicError, cluster::plan, request_stride, response_stride, settings};
-use crate::config::{FrontendConfig, NicFabric};
+use crate::{
+    config::{FrontendConfig, NicFabric},
+    topology::Topology,
+};
 use fabric::{
     ib::{IbDevice, check_memory},
     ofi::OfiDevice,
@@ -94,8 +97,10 @@ impl SlotNeeds {
                         .map_err(NicError::of(index))?;
                 }
                 NicFabric::Ib(ib) => {
+                    let topology = Topology::of_this_machine().unwrap_or_default();
+                    let cfgs = settings::ib_device(&topology, nic, ib);
                     check_memory(&ib.device, self.frontend_bytes())
-                        .and_then(|()| IbDevice::open(&settings::ib_device(nic, ib)).map(drop))
+                        .and_then(|()| IbDevice::open(&cfgs).map(drop))
                         .map_err(NicError::of(index))?;
                 }
                 NicFabric::Ofi(ofi) => {

@@ -53,11 +53,9 @@ pub(super) struct IbNic {
 impl IbNic {
     /// Opens the device.
     pub fn open(config: &NicConfig, keys: &IbKeys) -> Result<Self, IbError> {
-        let device = IbDevice::open(&settings::ib_device(config, keys))?;
-        let gpus = nearest_gpus(
-            &Topology::of_this_machine().unwrap_or_default(),
-            device.name(),
-        );
+        let topology = Topology::of_this_machine().unwrap_or_default();
+        let device = IbDevice::open(&settings::ib_device(&topology, config, keys))?;
+        let gpus = nearest_gpus(&topology, device.name());
         let names = gpus.iter().map(ToString::to_string).collect::<Vec<_>>();
         let names = names.join(", ");
         tracing::info!(

@@ -154,15 +154,18 @@ impl ServeNic {
         }
     }
 
-    /// Polls one connection.
-    fn poll(&mut self, i: usize, now: u64) -> Polled {
+    /// Polls one connection. Its arrivals have one time, read with the first of them: a time from
+    /// before the poll would make their residence longer than it is.
+    fn poll(&mut self, i: usize) -> Polled {
         let Self { up, arrivals, .. } = self;
         let up = &mut up[i];
         let connection = &up.connection;
         let before = arrivals.len();
         let most = burst(connection.cfgs().slots);
+        let mut at_ns = None;
         let polled = up.half.poll(&connection.send, most, |imm, _, len| {
-            let arrived = connection.arrive((imm, len), now, arrivals);
+            let arrived =
+                connection.arrive((imm, len), *at_ns.get_or_insert_with(now_ns), arrivals);
             arrived.ok_or(Broken::BadFrame {
                 what: "request slot",
                 value: u64::from(imm.bits()),
@@ -184,10 +187,9 @@ impl NicWork for ServeNic {
         }
         let mut busy = false;
         if !self.stopping {
-            let now = now_ns();
             let mut order = self.order;
             order.turn(self.up.len(), |i| {
-                let polled = self.poll(i, now);
+                let polled = self.poll(i);
                 busy |= polled.busy;
                 polled.events > 0
             });

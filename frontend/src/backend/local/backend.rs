@@ -210,10 +210,9 @@ impl LocalBackend {
         let output = self.outputs.at(at, self.capacity as usize).ok()?;
         let me = self.me.upgrade()?;
         let ticket = self.tracker.begin(slot, sample, now)?.bits().into();
-        // SAFETY: the input lies in the QSL's region, which the parts hold; LoadGen changes it only
-        // while no sample is outstanding. The output is the slot's, exclusive to this arrival until
-        // its response or `finish` releases the slot. `finish` releases slots without a response,
-        // and no arrival is made after it.
+        // SAFETY: the parts hold the QSL's region, which LoadGen changes only while no sample is
+        // outstanding. The output is this arrival's alone until its response or `finish` releases
+        // the slot; `finish` comes after the last arrival.
         Some(unsafe { Arrival::new(input, sample.len, output, self.capacity, ticket, now, me) })
     }
 

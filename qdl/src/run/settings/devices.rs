@@ -12,18 +12,17 @@ use crate::{
 };
 
 /// Placement near the configured or the device's NUMA node; empty where sysfs does not say.
-fn near(nic: &NicConfig) -> Near {
-    let topology = Topology::of_this_machine().unwrap_or_default();
+fn near(topology: &Topology, nic: &NicConfig) -> Near {
     topology.near(topology.node_of_nic(nic).as_slice())
 }
 
 /// The port of an entry with `device`.
-pub fn ib_device(nic: &NicConfig, ib: &IbKeys) -> IbDeviceCfgs {
+pub fn ib_device(topology: &Topology, nic: &NicConfig, ib: &IbKeys) -> IbDeviceCfgs {
     IbDeviceCfgs {
         device: ib.device.clone(),
         port: ib.port,
         gid_index: ib.gid_index.fixed(),
-        near: near(nic),
+        near: near(topology, nic),
     }
 }
 
@@ -65,7 +64,7 @@ pub fn ofi_device(nic: &NicConfig, ofi: &OfiKeys) -> Result<OfiDeviceCfgs, OfiEr
         provider: ofi.provider.clone(),
         domain: ofi.domain.clone(),
         address: ofi.address.map(|a| a.to_string()),
-        near: near(nic),
+        near: near(&Topology::of_this_machine().unwrap_or_default(), nic),
     })
 }
 

@@ -61,9 +61,9 @@ impl Samples {
     pub fn of_bytes(inputs: Vec<Vec<u8>>, stream: Stream, room: usize) -> Arc<Self> {
         let ends = Mutex::new(vec![false; inputs.len()]);
         let panics = Arc::new(AtomicBool::new(false));
-        let told = panics.clone();
+        let panics_now = panics.clone();
         let act = move |_: &Prompts, _: &Part| {
-            assert!(!told.load(SeqCst), "no part is taken");
+            assert!(!panics_now.load(SeqCst), "no part is taken");
         };
         Arc::new(Samples {
             prompts: Prompts::acting(inputs, room * 4, stream, act),
@@ -80,7 +80,7 @@ impl Samples {
         }));
     }
 
-    /// From now on nobody waits for an answer.
+    /// From now on no frontend waits for an answer.
     pub fn leave(&self) {
         self.prompts.leave();
     }
@@ -105,7 +105,7 @@ impl Samples {
         }
     }
 
-    /// Whether nobody has written to the room of this answer.
+    /// Whether the room of this answer is still as it was made.
     pub fn is_blank(&self, i: usize) -> bool {
         let room = self.prompts.capacity();
         self.prompts.output(i, 0, room).iter().all(|b| *b == BLANK)
