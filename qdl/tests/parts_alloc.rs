@@ -16,7 +16,7 @@ use fabric::{
     wire::Stream,
 };
 use qdl::{
-    dispatch::{Completer, DispatchEvent, Owner, Part, Response, Sample, SampleTimes},
+    dispatch::{Completer, DispatchEvent, Owner, Part, Response, Sample},
     serve::{self, Arrival, Finished, Sent, Service, respond_all},
     testkit::rig::{Over, Rig, RigCfgs, Wait, finished},
 };
@@ -54,7 +54,6 @@ impl Completer for Counter {
             self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
-    fn record(&mut self, _: &SampleTimes, _: u64) {}
 }
 
 struct Nobody;

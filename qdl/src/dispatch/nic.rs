@@ -15,14 +15,12 @@ use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
 use super::{
-    answers::{Came, Coming},
-    completing::Handed,
-    end::Connection,
+    answers::{Inbound, Progress},
+    connection::Connection,
 };
 use crate::{
     connection::{
-        Echo, EchoAction, NicThreadHandle, NicWork, PollOrder, Polled, Receiving, Turn, arm_all,
-        burst,
+        Echo, EchoAction, NicThreadHandle, NicWork, PollOrder, Receiving, Turn, arm_all, burst,
         tracker::{InFlight, Sample},
     },
     dispatch::{Completer, DispatchEvent, Shared, WARM_UP_ID},
@@ -43,7 +41,7 @@ const SHOW_NS: u64 = 40_000_000;
 
 /// Payload bytes of completed samples.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Carried {
+pub(super) struct PayloadBytes {
     pub(super) bytes_out: u64,
     pub(super) bytes_in: u64,
 }
@@ -66,8 +64,8 @@ pub(super) enum Command {
     Stop,
 }
 
-/// A connection that is up.
-pub(super) struct Up {
+/// A connection that is up: its link, and what its NIC thread alone knows.
+pub(super) struct FrontendLink {
     pub(super) connection: usize,
     pub(super) epoch: u32,
     half: Receiving,
@@ -77,15 +75,15 @@ pub(super) struct Up {
     /// Responses taken from the connection.
     taken: u64,
     /// Payload bytes of those responses and their requests.
-    pub(super) carried: Carried,
+    pub(super) carried: PayloadBytes,
     /// Time, samples and bytes of the last update of the live figures.
-    shown: (u64, u64, Carried),
+    shown: (u64, u64, PayloadBytes),
     /// Time and value of the last path reading.
     path: (u64, PathReading),
     /// `taken` at the last path reading.
     taken_at_look: u64,
     /// Parts of each slot's answer so far; empty where answers come in one piece.
-    pub(super) coming: Box<[Coming]>,
+    pub(super) progress: Box<[Progress]>,
     /// The arbiter by health knows that the connection is up.
     known: bool,
     /// The worn-out sample with the most losses, if any.
@@ -97,11 +95,11 @@ pub(super) struct FrontendNic {
     pub(super) shared: Arc<Shared>,
     inbox: Arc<SegQueue<Command>>,
     pub(super) completer: Box<dyn Completer>,
-    pub(super) up: Vec<Up>,
+    pub(super) up: Vec<FrontendLink>,
     order: PollOrder,
     /// Connections that say goodbye: no thread posts on them, and their arrivals are ignored.
-    leaving: Vec<Up>,
-    pub(super) came: Came,
+    leaving: Vec<FrontendLink>,
+    pub(super) inbound: Inbound,
     new_fds: Vec<RawFd>,
     stopping: bool,
 }
@@ -127,7 +125,7 @@ impl FrontendNic {
             up: Vec::new(),
             order: PollOrder::default(),
             leaving: Vec::new(),
-            came: Came::with_capacity(4 * burst(usize::MAX)),
+            inbound: Inbound::with_capacity(4 * burst(usize::MAX)),
             new_fds: Vec::new(),
             stopping: false,
         }
@@ -156,16 +154,16 @@ impl FrontendNic {
                     true => end.cfgs.slots,
                     false => 0,
                 };
-                self.up.push(Up {
-                    coming: vec![Coming::default(); slots].into(),
+                self.up.push(FrontendLink {
+                    progress: vec![Progress::default(); slots].into(),
                     connection,
                     epoch,
                     half: Receiving::new(rx),
                     echo: Echo::new(self.shared.echo, now_ns()),
                     silent: None,
                     taken: 0,
-                    carried: Carried::default(),
-                    shown: (now_ns(), 0, Carried::default()),
+                    carried: PayloadBytes::default(),
+                    shown: (now_ns(), 0, PayloadBytes::default()),
                     path: (now_ns(), PathReading::default()),
                     taken_at_look: 0,
                     known: false,
@@ -211,7 +209,7 @@ impl FrontendNic {
     /// Takes broken connections down, or all when this thread stops. Destroys the local side of
     /// each once it has said goodbye; from then on no write lands through it.
     fn take_down(&mut self) {
-        let down = |u: &mut Up| self.stopping || u.half.broken.is_some();
+        let down = |u: &mut FrontendLink| self.stopping || u.half.broken.is_some();
         self.leaving.extend(self.up.extract_if(.., down));
         let mut i = 0;
         while i < self.leaving.len() {
@@ -238,8 +236,8 @@ impl FrontendNic {
 
     /// Handles a lost connection: its samples are sent again on the remaining connections. Does
     /// nothing where this thread stops.
-    fn lose(&mut self, up: Up) {
-        let Up {
+    fn lose(&mut self, up: FrontendLink) {
+        let FrontendLink {
             connection: index,
             epoch,
             known,
@@ -256,7 +254,7 @@ impl FrontendNic {
             again += usize::from(shared.goes_again(connection, f.sample, &mut worn));
         });
         shared.warm_up.lost(index, &cause);
-        shared.take_assigned_back(connection);
+        shared.empty_ring(connection);
         if shared.aborted.load(Ordering::SeqCst) {
             // The connection was taken down with the run.
             shared.empty_backlog();
@@ -286,33 +284,37 @@ impl FrontendNic {
         }
     }
 
-    /// Polls one connection.
-    fn poll(&mut self, i: usize, now: u64) -> Polled {
+    /// Polls one connection. Returns the number of events, and whether it did any work.
+    fn poll(&mut self, i: usize, now: u64) -> (usize, bool) {
         let Self {
-            up, shared, came, ..
+            up,
+            shared,
+            inbound,
+            ..
         } = self;
         let up = &mut up[i];
         let connection = &shared.connections[up.connection];
-        let before = came.seen.len();
-        let coming = &mut up.coming;
+        let before = inbound.answers.len();
+        let progress = &mut up.progress;
         // Half of the writes in flight, not of the slots: 256 responses read at once, with room for
         // 2,048, would leave the peer idle meanwhile.
         let most = burst(connection.tracker.in_flight());
-        let polled = up.half.poll(&connection.send, most, |imm, at, len| {
-            shared.arrived((i, connection), coming, (imm, at, len), came)
+        let events = up.half.poll(&connection.send, most, |imm, at, len| {
+            shared.arrived((i, connection), progress, (imm, at, len), inbound)
         });
-        if polled.busy {
+        if up.half.is_busy {
             // Bytes of an incomplete answer are a sign of life, too.
             up.echo.heard(now);
             up.silent = None;
         } else if up.silent.is_some() && up.half.broken.is_none() {
             up.half.broken = up.silent.take();
         }
-        up.taken += (came.seen.len() - before) as u64;
-        if polled.answer {
-            shared.drive(connection);
+        up.taken += (inbound.answers.len() - before) as u64;
+        let is_busy = up.half.is_busy;
+        if up.half.owes_reply {
+            shared.post(connection);
         }
-        polled
+        (events, is_busy)
     }
 
     /// Posts rings and the backlog, and continues blocked flushes. Returns whether it did any work.
@@ -329,25 +331,24 @@ impl FrontendNic {
             let connection = &self.shared.connections[self.up[i].connection];
             let held_up = connection.send.is_held_up();
             if held_up || (self.shared.waits_for(connection) && connection.tracker.has_free()) {
-                let done = self.shared.drive(connection);
-                busy |= done.is_work();
+                busy |= self.shared.post(connection);
             }
         }
         busy
     }
 }
 
-impl Up {
+impl FrontendLink {
     /// Updates the live figures of the connection.
     fn show(&mut self, connection: &Connection) {
         let (_, taken, carried) = self.shown;
-        let now = &connection.now;
+        let live = &connection.live;
         let add = |to: &AtomicU64, n: u64| {
             to.fetch_add(n, Ordering::Relaxed);
         };
-        add(&now.samples, self.taken - taken);
-        add(&now.bytes_out, self.carried.bytes_out - carried.bytes_out);
-        add(&now.bytes_in, self.carried.bytes_in - carried.bytes_in);
+        add(&live.samples, self.taken - taken);
+        add(&live.bytes_out, self.carried.bytes_out - carried.bytes_out);
+        add(&live.bytes_in, self.carried.bytes_in - carried.bytes_in);
         (self.shown.1, self.shown.2) = (self.taken, self.carried);
     }
 
@@ -375,16 +376,16 @@ impl Up {
         if on_it || carried > 0 {
             // Use the kernel's average over the time before: with few and quick samples, hardly any
             // is in flight at the moment of a reading.
-            let rtt = &connection.now.rtt_us;
+            let rtt = &connection.live.rtt_us;
             rtt.store(reading.rtt_us + 1, Ordering::Relaxed);
         }
         if on_it {
             let mut counts = connection.counts();
             counts.path.look(&reading, &before, span / 1000);
-            let now = &connection.now;
-            now.retransmits
+            let live = &connection.live;
+            live.retransmits
                 .store(counts.path.retransmits, Ordering::Relaxed);
-            now.window_limited_us
+            live.window_limited_us
                 .store(counts.path.rwnd_limited_us, Ordering::Relaxed);
         }
     }
@@ -406,23 +407,22 @@ impl NicWork for FrontendNic {
         let (mut came, mut busy) = (false, false);
         let mut order = self.order;
         order.turn(self.up.len(), |i| {
-            let polled = self.poll(i, now);
-            came |= polled.events > 0;
-            busy |= polled.busy;
-            polled.events > 0
+            let (events, is_busy) = self.poll(i, now);
+            came |= events > 0;
+            busy |= is_busy;
+            events > 0
         });
         self.order = order;
-        let mut handed = Handed::default();
-        if !self.came.is_empty() {
-            handed = self.complete(now_ns());
+        if !self.inbound.is_empty() {
+            self.complete(now_ns());
             self.shared.health_tick(now);
         }
         if self.is_whole() {
             // Record after posting, so that the peers work meanwhile.
             busy |= self.post(came);
-            self.record(handed);
+            self.record();
         } else {
-            self.record(handed);
+            self.record();
             self.take_down();
             busy |= self.post(came);
         }
@@ -443,7 +443,7 @@ impl NicWork for FrontendNic {
                 EchoAction::Wait => {}
                 EchoAction::Ask(v) => {
                     connection.send.ask(v);
-                    self.shared.drive(connection);
+                    self.shared.post(connection);
                 }
                 EchoAction::Lost(ns) => {
                     up.silent = Some(Broken::Silent(format!(
@@ -463,7 +463,7 @@ impl NicWork for FrontendNic {
     }
 
     fn arm(&mut self) -> Armed {
-        let work = |u: &Up| {
+        let work = |u: &FrontendLink| {
             let connection = &self.shared.connections[u.connection];
             u.half.broken.is_some()
                 || u.silent.is_some()
@@ -488,7 +488,7 @@ impl NicWork for FrontendNic {
 impl Shared {
     /// Whether samples wait that this connection may post.
     fn waits_for(&self, connection: &Connection) -> bool {
-        !connection.assigned.is_empty() || (!connection.by_health && self.has_backlog())
+        !connection.ring.is_empty() || (!connection.by_health && self.has_backlog())
     }
 
     /// Queues a sample again after the loss of its connection; false for a warm-up sample or an

@@ -219,7 +219,7 @@ impl PeerTask {
         });
         self.common
             .dispatcher()
-            .told(self.index, scores.interior, each);
+            .put_scores(self.index, scores.interior, each);
     }
 
     fn over(&self, handle: &ClientHandle) -> ControlError {

@@ -254,7 +254,7 @@ impl ServeConnection {
     pub(super) fn detach(&self) -> bool {
         self.gone.store(true, Ordering::Relaxed);
         let over = self.send.finish();
-        self.drive();
+        self.post();
         over
     }
 
@@ -307,8 +307,8 @@ impl ServeConnection {
 
     /// Posts ready responses, or leaves them to the owner of the token. Returns whether it did any
     /// work.
-    pub(super) fn drive(&self) -> bool {
-        self.send.drive(&mut Responses::of(self)).is_work()
+    pub(super) fn post(&self) -> bool {
+        self.send.post(&mut Responses::of(self))
     }
 
     /// Whether responses wait and the last flush was not blocked.
@@ -424,7 +424,7 @@ impl Origin for ServeConnection {
         self.answers.push(Ready::Part(imm.slot()));
         match self.cfgs.stream {
             Stream::All if part.from > 0 && self.leaves_parts() => {}
-            _ => _ = self.drive(),
+            _ => _ = self.post(),
         }
     }
 
@@ -475,7 +475,7 @@ impl Origin for ServeConnection {
                 }
             }
         });
-        self.drive();
+        self.post();
     }
 
     fn dropped(&self, _: u64) {
@@ -484,12 +484,12 @@ impl Origin for ServeConnection {
 
     fn respond(&self, finished: &[Finished]) {
         let mut responses = Responses::with(self, finished);
-        self.send.drive(&mut responses);
+        self.send.post(&mut responses);
         // A second thread holds the token, or the fabric was full.
         let left = responses.direct.as_slice();
         if !left.is_empty() {
             left.iter().for_each(|f| self.queue(self.ready(f)));
-            self.drive();
+            self.post();
         }
     }
 }

@@ -4,10 +4,10 @@ use std::{slice, sync::atomic::Ordering};
 
 use super::{ServeConnection, answers::Ready, arrival::Finished};
 use crate::{
-    connection::{Next, Outgoing, SendCounts},
+    connection::{SendCounts, WriteSource, not_posted},
     response::RESPONSE_TRAILER_BYTES,
 };
-use fabric::{Post, PostError, SourceId, Tx};
+use fabric::{Broken, Post, PostError, SourceId, Tx};
 
 /// Responses of one connection: first the queued ones, then the caller's own.
 pub(super) struct Responses<'a> {
@@ -37,7 +37,7 @@ impl<'a> Responses<'a> {
     }
 
     /// Posts the next write of `ready`; `None` where its bytes were posted already.
-    fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Next> {
+    fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Result<bool, Box<Broken>>> {
         let c = self.connection;
         let (slot, posted, ends, refused) = match ready {
             Ready::Whole {
@@ -95,24 +95,24 @@ impl<'a> Responses<'a> {
                 } else {
                     self.parts += 1;
                 }
-                Next::Posted
+                Ok(true)
             }
-            Err(PostError::Full) if c.answers.push(ready) => Next::Nothing,
+            Err(PostError::Full) if c.answers.push(ready) => Ok(false),
             Err(e) => {
                 c.give_up(ready);
-                e.into()
+                not_posted(e)
             }
         })
     }
 }
 
-impl Outgoing for Responses<'_> {
-    fn burst(&self) -> usize {
+impl WriteSource for Responses<'_> {
+    fn begin(&mut self) -> usize {
         // One doorbell for all ready responses.
         usize::MAX
     }
 
-    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
+    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Result<bool, Box<Broken>> {
         let c = self.connection;
         while let Some(ready) = c.answers.pop() {
             if let Some(next) = self.post(ready, tx) {
@@ -132,10 +132,10 @@ impl Outgoing for Responses<'_> {
                 return next;
             }
         }
-        Next::Nothing
+        Ok(false)
     }
 
-    fn posted(&mut self, _: usize, _: &mut SendCounts) -> bool {
+    fn end(&mut self, _: usize, _: &mut SendCounts) -> bool {
         let answered = std::mem::take(&mut self.answered);
         self.connection
             .responded

@@ -17,7 +17,7 @@ use std::{
 use fabric::{Region, SourceId, clock::now_ns};
 use qdl::{
     config::{self, FrontendConfig, NicConfig},
-    dispatch::{Completer, Response, Sample, SampleTimes},
+    dispatch::{Completer, Response, Sample},
     model::ModelSpec,
     run::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
     serve::{Arrival, Sent, Service, respond_all},
@@ -230,7 +230,6 @@ impl Completer for Checker {
             }
         }
     }
-    fn record(&mut self, _times: &SampleTimes, _: u64) {}
 }
 
 impl ClusterListener for Book {

@@ -23,7 +23,7 @@ const LEFT: &str = "
 accelerator/src/engine/http: command judge
 bench/src/rails: model queues
 fabric/ofi/src/safe: info library
-qdl/src/dispatch: completing nic
+qdl/src/dispatch: answers nic
 fabric/src/: device_memory region
 fabric/src/ib: connection device resources rx shared tx
 qdl/src/run: accept common health node opening peer report served side
