@@ -1,9 +1,9 @@
 //! The send token: a lock whose losers leave their work to the owner and never wait.
 //!
-//! A thread publishes its work (in a backlog, a free slot, or a readable flag) and claims the token.
-//! The thread that owns the token does the work. A loser returns at once, because the owner looks
-//! again before it releases the token. So work published before a claim is done when every claim
-//! has ended, and no wake-up is needed.
+//! A thread publishes its work (in a backlog, a free slot, or a readable flag) and claims the
+//! token. The thread that owns the token does the work. A loser returns at once, because the owner
+//! looks again before it releases the token. So work published before a claim is done when every
+//! claim has ended, and no wake-up is needed.
 
 #[cfg(qdl_loom)]
 use loom::sync::MutexGuard;

@@ -50,7 +50,7 @@ pub(super) struct SlotLimits {
 }
 
 impl Dispatcher {
-    /// SlotLimits the slots in use of the connections that are true in `auto`. Only the first call has
+    /// Limits the slots in use of the connections that are true in `auto`. Only the first call has
     /// an effect.
     pub fn limit_slots(&self, auto: &[bool]) {
         let s = &*self.shared;
