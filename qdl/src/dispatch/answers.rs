@@ -1,9 +1,9 @@
-//! Answers: decoding of arrivals, completion, recording, and retries of refused samples.
+//! Answers: from an arrival to its completion and its record, or to the sample's retry.
 //!
 //! ```text
-//!   first part   [ header | tokens ]        --> handed over; the tracker keeps its first token
-//!   more parts            [ tokens ]        --> handed over
-//!   last part             [ tokens | trailer ]  --> completes the sample
+//!   a write arrives --> arrived: decoded, checked --> Inbound --> complete --> record
+//!                                                       |
+//!                                  refused or invalid --+--> the sample goes again
 //! ```
 //!
 //! A sample whose connection is lost between parts is sent again with its reported first token. The
@@ -16,39 +16,29 @@ use std::{
 };
 
 use super::{
-    Connection, Contradiction, DispatchEvent, First, Part, RefusedSample, Response, Sample, Shared,
-    WARM_UP_ID, nic::FrontendNic, posting::Burst,
+    Completer, Connection, Contradiction, DispatchEvent, First, Part, RefusedSample, Response,
+    Sample, Shared, WARM_UP_ID,
+    link::FrontendLink,
+    posting::Burst,
+    progress::{Decoded, Progress},
 };
 use crate::{
     connection::tracker::InFlight,
     counters::SampleTimes,
-    response::{
-        MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
-        ResponseTrailer,
-    },
+    response::{MAX_REASON, RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
 };
 use fabric::{Broken, Imm, Window, clock::now_ns};
 
-/// Value of [`Progress::parts`] after an invalid part: every later part is invalid too.
-const SPOILT: u32 = u32::MAX;
-
-/// Parts of one slot's answer so far; meaningless after the last part.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
-    payload: u32,
-    parts: u32,
-    queue_us: u32,
-    /// Microseconds from the sample's arrival at the accelerator to its first token.
-    pub first_residence_us: u32,
-    /// Time at which the first part was seen, and the sum of all parts' times since the post.
-    pub first_ns: u64,
-    pub after_ns: u64,
-}
+/// Losses of a sample's connections after which [`DispatchEvent::WornOut`] names the sample. A
+/// sample that crashes its accelerator loses its connections for ever. But connections are also
+/// lost without the sample's fault, and a long answer is in flight on many. If half of its attempts
+/// fail by chance, 64 losses in a row occur once in 10^19; if nine of ten fail, once in 850.
+const LOSSES: u16 = 64;
 
 /// A part with parts to follow, seen in this turn.
 pub(super) struct AnswerPart {
-    /// Index of its connection in `FrontendNic::up`.
-    pub up: usize,
+    /// Index of its link in `FrontendNic::links`.
+    pub link: usize,
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
@@ -61,8 +51,8 @@ pub(super) struct AnswerPart {
 
 /// A complete response, seen in this turn.
 pub(super) struct Answer {
-    /// Index of its connection in `FrontendNic::up`.
-    pub up: usize,
+    /// Index of its link in `FrontendNic::links`.
+    pub link: usize,
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
@@ -79,7 +69,7 @@ impl Answer {
     /// turn.
     pub fn is_alike(&self, other: &Answer) -> bool {
         let (mine, theirs) = (&self.in_flight, &other.in_flight);
-        self.up == other.up
+        self.link == other.link
             && mine.posted_ns == theirs.posted_ns
             && mine.sample.issued_ns == theirs.sample.issued_ns
             && mine.sample.len == theirs.sample.len
@@ -114,8 +104,8 @@ pub(super) struct Inbound {
 
 /// A sample that its accelerator has refused.
 pub(super) struct RefusedAnswer {
-    /// Index of its connection in `FrontendNic::up`.
-    pub up: usize,
+    /// Index of its link in `FrontendNic::links`.
+    pub link: usize,
     pub connection: usize,
     pub imm: Imm,
     pub sample: Sample,
@@ -143,83 +133,6 @@ impl Inbound {
     }
 }
 
-/// A decoded write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decoded {
-    /// A part with parts to follow: payload bytes before it, and in it.
-    Part { at: u32, len: u32 },
-    /// The end of an answer, with fields as in [`Answer`].
-    End {
-        header: ResponseHeader,
-        parts: u32,
-        mean_us: u32,
-    },
-    /// A refusal in place of the answer, or of its rest.
-    Refused { refusal: Refusal, at: u32, len: u32 },
-}
-
-impl Progress {
-    /// Marks the answer as invalid, whatever follows.
-    fn spoil(&mut self) {
-        self.parts = SPOILT;
-    }
-
-    /// Decodes a write that has arrived; `None` where it is invalid.
-    fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Decoded> {
-        let arrived = u32::try_from(bytes.len()).ok()?;
-        if at == 0 {
-            let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;
-            let residence = header.queue_us.saturating_add(header.compute_us);
-            if let Some(refusal) = header.refusal {
-                let (at, len) = (0, header.len);
-                return (!imm.more()).then_some(Decoded::Refused { refusal, at, len });
-            }
-            if !imm.more() {
-                return Some(Decoded::End {
-                    header,
-                    parts: 1,
-                    mean_us: residence,
-                });
-            }
-            *self = Progress {
-                payload: header.len,
-                parts: 1,
-                queue_us: header.queue_us,
-                first_residence_us: residence,
-                ..Progress::default()
-            };
-            let len = header.len;
-            return Some(Decoded::Part { at: 0, len });
-        }
-        let at = self.payload;
-        self.parts = self.parts.checked_add(1)?;
-        if imm.more() {
-            self.payload = self.payload.checked_add(arrived)?;
-            return Some(Decoded::Part { at, len: arrived });
-        }
-        let (payload, trailer) = bytes.split_last_chunk::<RESPONSE_TRAILER_BYTES>()?;
-        let len = self
-            .payload
-            .checked_add(u32::try_from(payload.len()).ok()?)?;
-        let trailer = ResponseTrailer::decode(trailer, len, self.parts)?;
-        if let Some(refusal) = trailer.refusal {
-            let len = len - at;
-            return Some(Decoded::Refused { refusal, at, len });
-        }
-        Some(Decoded::End {
-            header: ResponseHeader {
-                len,
-                use_count: imm.use_count(),
-                refusal: None,
-                queue_us: self.queue_us,
-                compute_us: trailer.compute_us,
-            },
-            parts: self.parts,
-            mean_us: trailer.mean_us,
-        })
-    }
-}
-
 /// The payload of a response, or a range of it.
 ///
 /// # Safety
@@ -231,11 +144,11 @@ pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &
 }
 
 impl Shared {
-    /// Handles a write on a connection, which has index `up` among those that are up. Answers to
+    /// Handles a write on a connection, which has index `link` among those that are up. Answers to
     /// warm-up samples end here.
     pub(super) fn arrived(
         &self,
-        (up, connection): (usize, &Connection),
+        (link, connection): (usize, &Connection),
         progress: &mut [Progress],
         (imm, at, len): (Imm, u32, u32),
         inbound: &mut Inbound,
@@ -303,7 +216,7 @@ impl Shared {
                     }
                 }
                 inbound.parts.push(AnswerPart {
-                    up,
+                    link,
                     connection: connection.index,
                     slot,
                     in_flight,
@@ -313,7 +226,7 @@ impl Shared {
                 });
             }
             Decoded::Refused { refusal, at, len } => inbound.refusals.push(RefusedAnswer {
-                up,
+                link,
                 connection: connection.index,
                 imm,
                 sample,
@@ -339,7 +252,7 @@ impl Shared {
                     ));
                 }
                 inbound.answers.push(Answer {
-                    up,
+                    link,
                     connection: connection.index,
                     slot,
                     in_flight,
@@ -373,39 +286,54 @@ impl Shared {
     }
 }
 
-impl FrontendNic {
+impl Inbound {
     /// Hands over this turn's parts, then its answers, in one call each; then frees the slots.
     /// [`Self::record`] records the times later in the same turn.
-    pub(super) fn complete(&mut self, now: u64) {
-        let shared = self.shared.clone();
-        for what in self.inbound.contradictions.drain(..) {
-            self.completer.contradicted(what);
+    pub fn complete(
+        &mut self,
+        shared: &Shared,
+        share: usize,
+        links: &mut [FrontendLink],
+        completer: &mut dyn Completer,
+    ) {
+        let now = now_ns();
+        for what in self.contradictions.drain(..) {
+            completer.contradicted(what);
         }
-        if !self.inbound.parts.is_empty() {
-            self.complete_parts(&shared, now);
+        if !self.parts.is_empty() {
+            self.complete_parts(shared, links, completer, now);
+            shared.parts[share].fetch_add(self.parts.len() as u64, Ordering::Relaxed);
+            self.parts.clear();
         }
-        if !self.inbound.answers.is_empty() {
-            self.complete_answers(&shared, now);
+        if !self.answers.is_empty() {
+            self.complete_answers(shared, completer, now);
+            shared.completed[share].fetch_add(self.answers.len() as u64, Ordering::Release);
         }
         // After the hand-over of parts, since a different thread may complete these samples.
-        for (connection, slot, sample) in self.inbound.spoilt.drain(..) {
+        for (connection, slot, sample) in self.spoilt.drain(..) {
             let mut none = None;
-            let up = self.up.iter_mut().find(|u| u.connection == connection);
-            let worn = up.map_or(&mut none, |u| &mut u.worn);
+            let link = links.iter_mut().find(|l| l.connection == connection);
+            let worn = link.map_or(&mut none, |l| &mut l.worn);
             let connection = &shared.connections[connection];
             connection.tracker.release(slot);
             shared.goes_again(connection, sample, worn);
         }
-        for refused in self.inbound.refusals.drain(..) {
-            let epoch = self.up.get(refused.up).map_or(0, |u| u.epoch);
+        for refused in self.refusals.drain(..) {
+            let epoch = links.get(refused.link).map_or(0, |l| l.epoch);
             shared.handle_refusal(epoch, &refused);
         }
     }
 
-    fn complete_parts(&mut self, shared: &Shared, now: u64) {
-        let parts = &self.inbound.parts;
+    fn complete_parts(
+        &self,
+        shared: &Shared,
+        links: &mut [FrontendLink],
+        completer: &mut dyn Completer,
+        now: u64,
+    ) {
+        let parts = &self.parts;
         for p in parts {
-            if let Some(progress) = self.up[p.up].progress.get_mut(usize::from(p.slot)) {
+            if let Some(progress) = links[p.link].progress.get_mut(usize::from(p.slot)) {
                 progress.after_ns += now.saturating_sub(p.in_flight.posted_ns);
                 if p.at == 0 {
                     progress.first_ns = now;
@@ -426,12 +354,10 @@ impl FrontendNic {
                 losses: p.in_flight.sample.tries.losses,
             }
         };
-        self.completer.parts(&mut parts.iter().map(part));
-        shared.parts[self.share].fetch_add(parts.len() as u64, Ordering::Relaxed);
-        self.inbound.parts.clear();
+        completer.parts(&mut parts.iter().map(part));
     }
 
-    fn complete_answers(&mut self, shared: &Shared, now: u64) {
+    fn complete_answers(&mut self, shared: &Shared, completer: &mut dyn Completer, now: u64) {
         let response = |s: &Answer| {
             let window = &shared.connections[s.connection].window;
             Response {
@@ -444,46 +370,39 @@ impl FrontendNic {
                 whole: s.in_flight.sample.first.is_none(),
             }
         };
-        self.completer
-            .complete(&mut self.inbound.answers.iter().map(response));
+        completer.complete(&mut self.answers.iter().map(response));
         let done = now_ns();
-        self.completed()
-            .fetch_add(self.inbound.answers.len() as u64, Ordering::Release);
         if let Some(h) = shared.health.get() {
-            for s in &self.inbound.answers {
+            for s in &self.answers {
                 let f = &s.in_flight;
                 let residence = u64::from(s.residence_us()) * 1000;
                 let network = now.saturating_sub(f.posted_ns).saturating_sub(residence);
                 h.arbiter.completed(s.connection, f.sample.len, network);
             }
         }
-        for of_one in self
-            .inbound
-            .answers
-            .chunk_by(|a, b| a.connection == b.connection)
-        {
+        for of_one in self.answers.chunk_by(|a, b| a.connection == b.connection) {
             if let Some(first) = of_one.first() {
                 let tracker = &shared.connections[first.connection].tracker;
                 tracker.release_all(of_one.iter().map(|s| s.slot));
             }
         }
-        (self.inbound.seen_ns, self.inbound.completed_ns) = (now, done);
+        (self.seen_ns, self.completed_ns) = (now, done);
     }
 
     /// Records the times of this turn's answers.
-    pub(super) fn record(&mut self) {
-        let (now, done) = (self.inbound.seen_ns, self.inbound.completed_ns);
-        for alike in self.inbound.answers.chunk_by(Answer::is_alike) {
+    pub fn record(&mut self, links: &mut [FrontendLink], completer: &mut dyn Completer) {
+        let (now, done) = (self.seen_ns, self.completed_ns);
+        for alike in self.answers.chunk_by(Answer::is_alike) {
             let (Some(s), n) = (alike.first(), alike.len() as u64) else {
                 continue;
             };
             let f = &s.in_flight;
             let round_trip = now.saturating_sub(f.posted_ns);
             let residence = s.residence_us();
-            let up = &mut self.up[s.up];
-            up.carried.bytes_out += n * u64::from(f.sample.len);
-            up.carried.bytes_in += n * u64::from(s.header.len);
-            let progress = up.progress.get(usize::from(s.slot));
+            let link = &mut links[s.link];
+            link.carried.bytes_out += n * u64::from(f.sample.len);
+            link.carried.bytes_in += n * u64::from(s.header.len);
+            let progress = link.progress.get(usize::from(s.slot));
             let (first_ns, first_residence_us, after_ns) = match progress {
                 Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
                 _ => (now, residence, 0),
@@ -511,15 +430,42 @@ impl FrontendNic {
                 parts_residence_us: s.mean_us,
                 connection: s.connection as u32,
             };
-            if let Some(recorder) = self.completer.recorder(times.issued_ns) {
+            if let Some(recorder) = completer.recorder(times.issued_ns) {
                 recorder.record_alike(&times, n);
             }
         }
-        self.inbound.answers.clear();
+        self.answers.clear();
     }
 }
 
 impl Shared {
+    /// Queues a sample again after the loss of its connection; false for a warm-up sample or an
+    /// aborted run. Sets `worn` to the sample if it is worn out and has more losses than the one in
+    /// `worn`.
+    pub(super) fn goes_again(
+        &self,
+        connection: &Connection,
+        mut sample: Sample,
+        worn: &mut Option<Sample>,
+    ) -> bool {
+        if sample.id == WARM_UP_ID {
+            return false;
+        }
+        sample.tries.lost(now_ns().saturating_sub(sample.issued_ns));
+        let losses = sample.tries.losses;
+        if losses >= LOSSES && worn.is_none_or(|w| w.tries.losses < losses) {
+            *worn = Some(sample);
+        }
+        if let Some(h) = self.health.get() {
+            h.arbiter.taken_back(connection.index, sample.len);
+        }
+        self.push_all(iter::once(sample));
+        // After an abort, the sample is not sent again.
+        let goes = !self.aborted.load(Ordering::SeqCst);
+        self.again.fetch_add(u64::from(goes), Ordering::Relaxed);
+        goes
+    }
+
     /// Handles a refusal: tries the sample again, at a different accelerator where one has room.
     pub(super) fn handle_refusal(&self, epoch: u32, refused: &RefusedAnswer) {
         let connection = &self.connections[refused.connection];
@@ -587,71 +533,5 @@ impl Shared {
             self.post_or_leave(&self.connections[i], Burst::of(sample), is_idle);
         }
         given.is_some()
-    }
-}
-
-#[cfg(all(test, not(qdl_loom)))]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// An answer cut at any place decodes to its parts; a trailer with wrong counts is refused.
-        #[test]
-        fn parts_read_as_what_was_written(
-            sizes in prop::collection::vec(1u32..50, 1..20),
-            last in 0u32..50,
-            use_count in 0u16..0x8000,
-            (wrong_len, wrong_parts) in (0u32..3, 0u32..3),
-        ) {
-            let imm = Imm::new(3, use_count);
-            let mut progress = Progress::default();
-            let (mut at, mut sum) = (0, 0);
-            for (i, len) in sizes.iter().copied().enumerate() {
-                let mut bytes = vec![7; len as usize];
-                if i == 0 {
-                    let (queue_us, compute_us, refusal) = (5, 6, None);
-                    let header = ResponseHeader { len, use_count, refusal, queue_us, compute_us };
-                    bytes.splice(0..0, header.encode());
-                }
-                let write = progress.read(&bytes, imm.with_more(), at);
-                prop_assert_eq!(write, Some(Decoded::Part { at: sum, len }));
-                sum += len;
-                at = sum + RESPONSE_HEADER_BYTES as u32;
-            }
-            prop_assert_eq!(progress.first_residence_us, 11);
-            let (len, parts) = (sum + last, sizes.len() as u32 + 1);
-            let trailer = ResponseTrailer {
-                len: len + wrong_len,
-                parts: parts + wrong_parts,
-                refusal: None,
-                compute_us: 8,
-                mean_us: 9,
-            };
-            let mut bytes = vec![7; last as usize];
-            bytes.extend(trailer.encode());
-            let header =
-                ResponseHeader { len, use_count, refusal: None, queue_us: 5, compute_us: 8 };
-            let end = Decoded::End { header, parts, mean_us: 9 };
-            let right = (wrong_len, wrong_parts) == (0, 0);
-            prop_assert_eq!(progress.read(&bytes, imm, at), right.then_some(end));
-        }
-
-        #[test]
-        fn any_bytes_are_read_or_refused(
-            writes in prop::collection::vec(
-                (prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 1..5),
-        ) {
-            let (mut progress, mut at) = (Progress::default(), 0);
-            for (bytes, more) in writes {
-                let imm = Imm::new(0, 1);
-                let imm = if more { imm.with_more() } else { imm };
-                if progress.read(&bytes, imm, at).is_none() {
-                    break;
-                }
-                at += bytes.len() as u32;
-            }
-        }
     }
 }

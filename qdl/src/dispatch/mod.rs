@@ -11,7 +11,7 @@
 //! * `posting`: from `issue` to a connection's writes
 //! * `nic`: the work of a NIC thread
 //! * `answers`: from an arrival to its completion, its record or its retry
-//! * `connection`, `backlog`: the parts that these share
+//! * `connection`, `backlog`, `link`, `progress`: the parts that these share
 //! * `health`, `slots`, `warm_up`: a policy by health, `slots: auto`, the samples before the first
 //!
 //! All connections share one backlog. A sample is bound to a connection only when it has a slot. So
@@ -28,8 +28,10 @@ mod api;
 mod backlog;
 mod connection;
 mod health;
+mod link;
 mod nic;
 mod posting;
+mod progress;
 mod slots;
 mod warm_up;
 

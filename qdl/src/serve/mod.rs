@@ -12,10 +12,9 @@
 
 mod answers;
 mod arrival;
-mod end;
+mod connection;
 mod nic;
 mod prepare;
-mod responses;
 #[cfg(all(test, not(qdl_loom)))]
 mod tests;
 
@@ -34,12 +33,12 @@ use nic::{Command, ServeNic};
 use prepare::Preparer;
 
 use crate::{
-    connection::{self, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed},
+    connection::{self as threads, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed},
     counters::NicTimes,
 };
 
 pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
-pub use end::{ServeConnection, ServeConnectionCfgs};
+pub use connection::{ServeConnection, ServeConnectionCfgs};
 
 /// A lost connection, as reported to the server's owner.
 #[derive(Clone, Debug)]
@@ -136,7 +135,7 @@ impl Server {
             server.counts.push(counts);
         }
         let cfgs: Vec<_> = works.iter().map(|(cfgs, _)| cfgs.clone()).collect();
-        let (handles, threads) = connection::spawn_crew(works, crew)?;
+        let (handles, threads) = threads::spawn_crew(works, crew)?;
         server.handles = handles;
         *server.threads() = threads;
         for (share, cfgs) in cfgs.iter().enumerate() {
@@ -224,12 +223,12 @@ impl Server {
     pub fn stop(&self) {
         // Stop the preparers first, so that no connection comes after the end.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
-        connection::join_all(preparers.collect(), connection::ENDING);
+        threads::join_all(preparers.collect(), threads::ENDING);
         for share in 0..self.inboxes.len() {
             self.command(share, Command::Stop);
         }
         let threads = std::mem::take(&mut *self.threads());
-        connection::join_all(threads, connection::ENDING);
+        threads::join_all(threads, threads::ENDING);
     }
 }
 

@@ -11,7 +11,7 @@ use crossbeam_queue::SegQueue;
 
 use super::{
     ConnectionLost, NicCounts, OnConnectionLost, ServeConnection, Which, arrival::Arrival,
-    arrival::Service, end::Received,
+    arrival::Service, connection::Received,
 };
 use crate::connection::{NicWork, PollOrder, Receiving, Turn, arm_all, burst};
 use fabric::{Armed, Broken, Link, clock::now_ns};
