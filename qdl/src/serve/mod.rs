@@ -9,6 +9,54 @@
 //! An [`Arrival`] borrows a slot of its connection: the engine reads the sample in the slot where
 //! it landed, and writes the response where it is sent from. An engine that produces its answer
 //! step by step passes final bytes to [`Origin::part`] and goes on writing behind them.
+//!
+//! A service that answers each sample with the sum of its bytes:
+//!
+//! ```
+//! use qdl::serve::{Arrival, Finished, Sent, Service, respond_all};
+//!
+//! struct Sums;
+//!
+//! impl Service for Sums {
+//!     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+//!         let answered = arrivals.drain(..).map(|mut arrival| {
+//!             let sum: u64 = arrival.input().iter().map(|byte| u64::from(*byte)).sum();
+//!             arrival.output()[..8].copy_from_slice(&sum.to_le_bytes());
+//!             let finished = Finished {
+//!                 ticket: arrival.ticket(),
+//!                 len: 8,
+//!                 queue_us: 0,
+//!                 compute_us: 0,
+//!                 sent: Sent::default(),
+//!             };
+//!             (arrival, finished)
+//!         });
+//!         respond_all(answered, &mut Vec::new());
+//!     }
+//! }
+//! # use std::sync::{Arc, Mutex};
+//! # use qdl::{dispatch, testkit::rig::{Over, Rig, RigCfgs}};
+//! # struct Keeper(Arc<Mutex<Vec<Vec<u8>>>>);
+//! # impl dispatch::Completer for Keeper {
+//! #     fn complete(&mut self, all: &mut dyn ExactSizeIterator<Item = dispatch::Response<'_>>) {
+//! #         self.0.lock().unwrap().extend(all.map(|r| r.payload.to_vec()));
+//! #     }
+//! # }
+//! # impl dispatch::Owner for Keeper {
+//! #     fn complete_empty(&self, _: &[dispatch::Sample]) {}
+//! #     fn event(&self, _: dispatch::DispatchEvent) {}
+//! # }
+//! # let answers = Arc::default();
+//! # let service: Arc<dyn Service> = Arc::new(Sums);
+//! # let keeper = || -> Box<dyn dispatch::Completer> { Box::new(Keeper(Arc::clone(&answers))) };
+//! # let owner = Arc::new(Keeper(Arc::clone(&answers)));
+//! # let rig = Rig::new(RigCfgs::new(1, 8), &service, keeper, owner);
+//! # rig.connect_all(Over::Memory);
+//! # rig.issue(5..6);
+//! # rig.drain();
+//! # let sum: u64 = rig.input(5).iter().map(|byte| u64::from(*byte)).sum();
+//! # assert_eq!(*answers.lock().unwrap(), [sum.to_le_bytes()]);
+//! ```
 
 mod answers;
 mod arrival;
