@@ -70,13 +70,12 @@
 
 pub mod clock;
 mod counts;
-mod device_memory;
 mod grants;
 mod imm;
 mod nic;
 mod parts;
+mod probe;
 mod region;
-mod sources;
 
 pub mod ib;
 pub mod ofi;
@@ -92,10 +91,11 @@ use std::{fmt, io, os::fd::RawFd, sync::Arc};
 use crate::wire::Stream;
 
 pub use counts::{FabricCounts, PathReading};
-pub use device_memory::{DeviceMemory, ProbeError, probe};
 pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
-pub use region::{Region, RegionError};
+pub use nic::OpenError;
+pub use probe::probe;
+pub use region::{DeviceMemory, Region, RegionError};
 
 /// The slots that the peer writes, with the grants that say which it may write now.
 #[derive(Clone, Debug)]
@@ -226,6 +226,15 @@ impl Post {
             len: 0,
             at: 0,
             imm: Imm::control(message),
+        }
+    }
+
+    pub(crate) fn out_of_bounds(&self) -> PostError {
+        PostError::OutOfBounds {
+            source_id: self.source.0,
+            offset: self.offset,
+            len: self.len,
+            at: self.at,
         }
     }
 
@@ -501,13 +510,6 @@ impl Endpoint {
     /// # Errors
     /// [`PostError::OutOfBounds`].
     pub fn check(&self, post: &Post) -> Result<(), PostError> {
-        if post.imm.is_control() {
-            return if post.len == 0 {
-                Ok(())
-            } else {
-                Err(out_of_bounds(post))
-            };
-        }
         let source = self.sources.get(usize::from(post.source.0));
         let local = source.is_some_and(|r| {
             post.offset
@@ -516,19 +518,14 @@ impl Endpoint {
         });
         let remote = usize::from(post.imm.slot()) < self.peer_slots
             && u64::from(post.at) + u64::from(post.len) <= self.peer_stride as u64;
-        if local && remote {
+        let fits = match post.imm.is_control() {
+            true => post.len == 0,
+            false => local && remote,
+        };
+        if fits {
             Ok(())
         } else {
-            Err(out_of_bounds(post))
+            Err(post.out_of_bounds())
         }
-    }
-}
-
-fn out_of_bounds(post: &Post) -> PostError {
-    PostError::OutOfBounds {
-        source_id: post.source.0,
-        offset: post.offset,
-        len: post.len,
-        at: post.at,
     }
 }

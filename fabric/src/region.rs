@@ -4,11 +4,11 @@ use std::{
     any::Any,
     collections::BTreeSet,
     fmt, io,
+    os::fd::OwnedFd,
     ptr::NonNull,
     sync::{Mutex, PoisonError},
 };
 
-use super::DeviceMemory;
 use crate::os::{HUGE_PAGE, Mapping};
 
 /// One mapping, or a range of a device's memory ([`Region::of_device`]). A mapping is page-aligned,
@@ -33,6 +33,45 @@ enum Behind {
     Host { mapping: Mapping, huge: bool },
     /// Memory of a device.
     Device(Box<dyn DeviceMemory>),
+}
+
+/// A range of a device's memory, behind a [`Region`] ([`Region::of_device`]). The device and the
+/// NICs that registered the memory use its addresses; this process must not dereference them.
+/// Dropping the value frees the memory.
+pub trait DeviceMemory: Send + Sync {
+    /// Address of the first byte.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Length in bytes, at least 1.
+    fn bytes(&self) -> usize;
+
+    /// Name of the device for messages, such as `GPU 0`.
+    fn device(&self) -> String;
+
+    /// Copies `bytes` from this process to `offset`, and returns when the copy is complete. The
+    /// caller has checked that the range lies inside.
+    ///
+    /// # Errors
+    /// The device refuses the copy; the error is the device's message.
+    fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String>;
+
+    /// Copies bytes from `offset` as the device sees them. The caller has checked the range.
+    ///
+    /// # Errors
+    /// The device refuses the copy; the error is the device's message.
+    fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String>;
+
+    /// Makes earlier writes by NICs visible to the device. One call per batch suffices.
+    ///
+    /// # Errors
+    /// The fence fails; the error is the device's message.
+    fn fence(&self) -> Result<(), String>;
+
+    /// Exports the memory as a dma-buf to register with a NIC, and the first byte's offset in it.
+    ///
+    /// # Errors
+    /// The device cannot export the memory; the error says why.
+    fn dma_buf(&self) -> Result<(OwnedFd, u64), String>;
 }
 
 // SAFETY: a region is an address and a length. Callers of its `unsafe` functions promise exclusive

@@ -3,26 +3,21 @@
 #![cfg(not(qdl_loom))]
 
 #[macro_use]
-#[path = "../verbs/tests/soft_roce/cases.rs"]
-mod listed;
-#[macro_use]
 #[path = "ib/cases.rs"]
 mod cases;
 
 #[path = "ib/rig.rs"]
 mod rig;
 
-use std::sync::Arc;
-
 use fabric::{
     Broken, Imm, PostError,
-    ib::{IbCfgs, IbConnection},
+    ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs},
 };
 use rig::{Ib, Pair, endpoint, next_broken, post};
-use verbs::{Verbs, stub};
+use verbs::stub;
 
-fn devices() -> (Arc<Verbs>, String, String) {
-    (stub::verbs(), "stub0".to_owned(), "stub1".to_owned())
+fn devices() -> [String; 2] {
+    ["stub0", "stub1"].map(str::to_owned)
 }
 
 /// Does nothing: the in-process provider has no disturbances to end.
@@ -63,6 +58,13 @@ fn a_port_that_goes_down_is_a_cause_in_words() {
     let again = IbConnection::prepare(&pair.resources[0], e[0].clone(), &cfgs.expect("fits"));
     let text = again.expect_err("the port is down").to_string();
     assert!(text.contains("stub0 port 1 is not active"), "{text}");
+}
+
+#[test]
+fn another_device_is_refused_with_the_names_there_are() {
+    let error = IbDevice::open(&IbDeviceCfgs::new("stub9")).expect_err("no such device");
+    let text = error.to_string();
+    assert!(text.contains("stub9") && text.contains("stub0"), "{text}");
 }
 
 #[test]

@@ -103,10 +103,7 @@ impl IbRx {
         let imm = Imm::from_bits(bits);
         if imm.is_control() {
             self.counts.control += 1;
-            return imm.message().map(Event::Control).ok_or(Broken::BadFrame {
-                what: "control message",
-                value: u64::from(bits),
-            });
+            return imm.control_event();
         }
         let (imm, at, len) = if bits & IN_CELL == 0 {
             (imm, None, wc.byte_len())

@@ -1,17 +1,18 @@
 //! The state that both halves of a connection share: the queue pair, its completion queues,
-//! counters of retired sends, and the cause of a failure.
+//! counters of retired sends, and the cause of a failure. And the state that the connections of a
+//! device share: its asynchronous events.
 
 use std::{
+    any::Any,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
 };
 
-use verbs::{CompChannel, Cq, Mr, Notify, Qp, Rts, Wc, WcStatus};
+use verbs::{AsyncEvent, CompChannel, Context, Cq, Mr, Notify, Qp, Rts, Wc};
 
-use super::{IbResources, device::Watched};
 use crate::{Broken, nic::Cause};
 
 /// Completions polled from the send queue at a time.
@@ -36,7 +37,8 @@ pub(super) struct Shared {
     halves: AtomicU8,
     /// Registrations that the peer and this device may still access.
     _registered: Vec<Arc<Mr>>,
-    _resources: Arc<IbResources>,
+    /// The domain, and the device with the thread that watches it.
+    _resources: Arc<dyn Any + Send + Sync>,
 }
 
 /// Encodes a send's `wr_id`: the numbers of work requests and writes up to and including it, each
@@ -54,7 +56,8 @@ impl Shared {
         channel: Arc<CompChannel>,
         token: u64,
         registered: Vec<Arc<Mr>>,
-        resources: Arc<IbResources>,
+        watched: Arc<Watched>,
+        resources: Arc<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
         let shared = Arc::new(Shared {
             qp,
@@ -62,7 +65,7 @@ impl Shared {
             recv_cq,
             channel,
             token,
-            watched: resources.device().watched().clone(),
+            watched,
             retired_wrs: AtomicU64::new(0),
             retired_writes: AtomicU64::new(0),
             send_cqes: AtomicU64::new(0),
@@ -103,16 +106,16 @@ impl Shared {
     /// Breaks the connection for a completion with an error status and returns the first cause. For
     /// a flush error, it first looks for a better cause in the send queue and the device's events.
     pub fn failed(&self, wc: &Wc) -> Broken {
-        if wc.status() == WcStatus::WR_FLUSH_ERR {
+        if wc.is_flushed() {
             // A flush error is a consequence: the queue pair was already in ERR.
             self.retire();
             self.watched.pump();
         }
-        self.fail(Broken::WorkCompletion(self.words(wc)));
+        self.fail(Broken::WorkCompletion(self.describe(wc)));
         self.cause.get().cloned().unwrap_or(Broken::Closed)
     }
 
-    fn words(&self, wc: &Wc) -> String {
+    fn describe(&self, wc: &Wc) -> String {
         let device = self.watched.context.name();
         let (status, qp) = (wc.status(), wc.qp_num());
         match wc.vendor_err() {
@@ -138,10 +141,10 @@ impl Shared {
                 if wc.is_success() {
                     advance(&self.retired_writes, wc.wr_id() as u32);
                     advance(&self.retired_wrs, (wc.wr_id() >> 32) as u32);
-                } else if wc.status() == WcStatus::WR_FLUSH_ERR {
+                } else if wc.is_flushed() {
                     flushed = Some(*wc);
                 } else {
-                    self.fail(Broken::WorkCompletion(self.words(wc)));
+                    self.fail(Broken::WorkCompletion(self.describe(wc)));
                 }
             }
             self.send_cqes.fetch_add(taken as u64, Ordering::Relaxed);
@@ -152,7 +155,7 @@ impl Shared {
         }
         if let (Some(wc), None) = (flushed, self.broken()) {
             self.watched.pump();
-            self.fail(Broken::WorkCompletion(self.words(&wc)));
+            self.fail(Broken::WorkCompletion(self.describe(&wc)));
         }
         total
     }
@@ -198,6 +201,81 @@ fn advance(counter: &AtomicU64, low: u32) {
     let step = low.wrapping_sub(now as u32) as i32;
     if step > 0 {
         counter.fetch_max(now + step as u64, Ordering::AcqRel);
+    }
+}
+
+/// The part of the device that connections and the watching thread share.
+pub(super) struct Watched {
+    pub context: Arc<Context>,
+    pub port: u8,
+    connections: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Watched {
+    pub fn new(context: Arc<Context>, port: u8) -> Self {
+        Watched {
+            context,
+            port,
+            connections: Mutex::default(),
+        }
+    }
+
+    /// The connections that receive this device's events.
+    pub fn connections(&self) -> Vec<Arc<Shared>> {
+        let all = self.connections.lock();
+        let all = all.unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn add(&self, connection: &Arc<Shared>) {
+        let all = self.connections.lock();
+        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        all.retain(|c| c.strong_count() > 0);
+        all.push(Arc::downgrade(connection));
+    }
+
+    /// Handles every pending event. Any thread may call it; it never blocks. Returns false after
+    /// the device has failed to deliver events, as when it is unplugged.
+    pub fn pump(&self) -> bool {
+        loop {
+            match self.context.next_async_event() {
+                Ok(Some(event)) => self.event(event),
+                Ok(None) => return true,
+                Err(e) => {
+                    tracing::warn!("{e}");
+                    self.fail(&e.to_string(), |_| true);
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn event(&self, event: AsyncEvent) {
+        let name = self.context.name();
+        match event {
+            // The device leaves its queue pairs in RTS; without this, they retry until their
+            // retries run out.
+            AsyncEvent::PortDown { port } if port == self.port => {
+                self.fail(&format!("port {port} of {name} is down"), |_| true);
+            }
+            AsyncEvent::DeviceFatal => self.fail(&format!("{name} has failed"), |_| true),
+            AsyncEvent::QpFatal { qp_num, cause } => {
+                let cause = format!("{name}: queue pair {qp_num} failed: {cause}");
+                self.fail(&cause, |connection| connection.qp_num() == qp_num);
+            }
+            AsyncEvent::CqError { token } => {
+                let cause = format!("{name}: a completion queue overflowed");
+                self.fail(&cause, |connection| connection.owns(token));
+            }
+            other => tracing::debug!("{name}: {other:?}"),
+        }
+    }
+
+    /// Breaks the connections that `concerns` selects.
+    fn fail(&self, cause: &str, concerns: impl Fn(&Shared) -> bool) {
+        for c in self.connections().iter().filter(|c| concerns(c)) {
+            c.fail(Broken::Device(cause.to_owned()));
+        }
     }
 }
 

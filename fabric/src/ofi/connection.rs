@@ -12,20 +12,18 @@
 
 use std::{fmt, sync::Arc};
 
-use ofi::{Depths, Endpoint as Raw, RemoteRegion, Target};
+use ofi::{Depths, Endpoint as Raw, RemoteRegion};
 
 use super::{
-    OfiCfgs, OfiEnd, OfiError, OfiForm, OfiRegion, OfiResources,
+    OfiCfgs, OfiEnd, OfiForm, OfiRegion, OfiResources,
     cfgs::{EACH, SPARE},
-    resources::random_key,
     rx::OfiRx,
     shared::Shared,
     tx::{OfiTx, Staging},
 };
 use crate::{
-    Broken, Endpoint, Link, Region,
-    nic::{self, CELL_BYTES},
-    sources::Part,
+    Broken, Endpoint, Link, OpenError, Region,
+    nic::{CELL_BYTES, RegionRange, covers, random},
 };
 
 /// Longest address in bytes, in any provider's format.
@@ -55,12 +53,12 @@ impl OfiConnection {
     /// Opens an endpoint, registers the window for the peer's writes, and posts receives if needed.
     ///
     /// # Errors
-    /// [`OfiError`] of the first step that fails. Everything opened until then is released.
+    /// [`OpenError`] of the first step that fails. Everything opened until then is released.
     pub fn prepare(
         resources: &Arc<OfiResources>,
         endpoint: Endpoint,
         cfgs: &OfiCfgs,
-    ) -> Result<Self, OfiError> {
+    ) -> Result<Self, OpenError> {
         let device = resources.device();
         let form = device.form();
         let staging = Staging::new(cfgs.writes, cfgs.inline_bytes, &device.near().nodes)?;
@@ -89,7 +87,7 @@ impl OfiConnection {
             _ => None,
         };
         for receive in 0..cfgs.receives {
-            raw.receive(receive).map_err(|e| OfiError::Setting {
+            raw.receive(receive).map_err(|e| OpenError::Setting {
                 nic: device.name(),
                 key: "slots",
                 problem: format!("posting {} receives: {e}", cfgs.receives),
@@ -121,8 +119,8 @@ impl OfiConnection {
     /// Connects to the peer, which sends the first message. Post nothing before its arrival.
     ///
     /// # Errors
-    /// [`OfiError::Peer`] names the field, [`OfiError::Ofi`] the failed call.
-    pub fn accept(self, peer: &OfiEnd) -> Result<Link, OfiError> {
+    /// [`OpenError::Peer`] names the field, [`OpenError::Ofi`] the failed call.
+    pub fn accept(self, peer: &OfiEnd) -> Result<Link, OpenError> {
         Ok(self.dial(peer)?.link)
     }
 
@@ -130,9 +128,9 @@ impl OfiConnection {
     ///
     /// # Errors
     /// As [`OfiConnection::accept`].
-    pub fn dial(self, peer: &OfiEnd) -> Result<Dialling, OfiError> {
+    pub fn dial(self, peer: &OfiEnd) -> Result<Dialling, OpenError> {
         let e = &self.endpoint;
-        let wrong = |field, value: &dyn fmt::Display, wanted: &dyn fmt::Display| OfiError::Peer {
+        let wrong = |field, value: &dyn fmt::Display, wanted: &dyn fmt::Display| OpenError::Peer {
             field,
             value: value.to_string(),
             wanted: wanted.to_string(),
@@ -154,9 +152,9 @@ impl OfiConnection {
             let wanted = format!("1 to {MAX_ADDRESS} bytes in hexadecimal are an address");
             return Err(wrong("address", &peer.address, &wanted));
         }
-        let slots = covers("slots.length", &peer.slots, e.peer_slots, e.peer_stride)?;
+        let slots = target("slots.length", &peer.slots, e.peer_slots, e.peer_stride)?;
         let cells = match (mine.form, &peer.cells) {
-            (OfiForm::Cell, Some(c)) => Some(covers("cells.length", c, e.peer_slots, CELL_BYTES)?),
+            (OfiForm::Cell, Some(c)) => Some(target("cells.length", c, e.peer_slots, CELL_BYTES)?),
             (OfiForm::Cell, None) => {
                 return Err(wrong("cells", &"missing", &"this form needs them"));
             }
@@ -210,8 +208,8 @@ impl Dialling {
     /// Never blocks: call it until a deadline.
     ///
     /// # Errors
-    /// [`OfiError::NotWarm`] if the connection broke.
-    pub fn step(&mut self) -> Result<bool, OfiError> {
+    /// [`OpenError::NotWarm`] if the connection broke.
+    pub fn step(&mut self) -> Result<bool, OpenError> {
         self.said = self.said || self.shared.say_hello();
         let mut queue = self.shared.queue();
         self.shared.progress(&mut queue);
@@ -228,13 +226,13 @@ impl Dialling {
     }
 
     /// The error for a deadline of `after` without an answer.
-    pub fn too_late(&self, after: std::time::Duration) -> OfiError {
+    pub fn too_late(&self, after: std::time::Duration) -> OpenError {
         let ms = after.as_millis();
         self.not_warm(Broken::Silent(format!("no answer within {ms} ms")))
     }
 
-    fn not_warm(&self, cause: Broken) -> OfiError {
-        OfiError::NotWarm {
+    fn not_warm(&self, cause: Broken) -> OpenError {
+        OpenError::NotWarm {
             provider: self.shared.resources.device().info().provider().to_owned(),
             peer: self.peer.clone(),
             cause,
@@ -252,10 +250,10 @@ fn expose(
     raw: &mut Raw,
     region: &Arc<Region>,
     (offset, len): (usize, usize),
-) -> Result<RemoteRegion, OfiError> {
+) -> Result<RemoteRegion, OpenError> {
     for draw in 1.. {
-        let part = Part::new(region, offset, len)?;
-        match raw.expose(part, random_key()?) {
+        let range = RegionRange::new(region, offset, len)?;
+        match raw.expose(range, random("random key")?) {
             Err(ofi::Error::Call { errno: NO_KEY, .. }) if draw < DRAWS => {}
             other => return Ok(other?),
         }
@@ -271,19 +269,16 @@ fn region(r: RemoteRegion) -> OfiRegion {
     }
 }
 
-fn covers(
+fn target(
     field: &'static str,
     r: &OfiRegion,
     slots: usize,
     stride: usize,
-) -> Result<Target, OfiError> {
-    nic::covers((r.address, r.length), slots, stride).map_err(|wanted| OfiError::Peer {
-        field,
-        value: r.length.to_string(),
-        wanted,
-    })?;
-    Ok(Target {
+) -> Result<RemoteRegion, OpenError> {
+    covers(field, (r.address, r.length), slots, stride)?;
+    Ok(RemoteRegion {
         addr: r.address,
+        len: r.length,
         key: r.key,
     })
 }

@@ -38,7 +38,6 @@
 mod cfgs;
 mod connection;
 mod device;
-mod error;
 mod nap;
 mod resources;
 mod rx;
@@ -50,7 +49,6 @@ pub use crate::wire::{OfiEnd, OfiForm, OfiRegion};
 pub use cfgs::OfiCfgs;
 pub use connection::{Dialling, OfiConnection};
 pub use device::{OfiDevice, OfiDeviceCfgs};
-pub use error::OfiError;
 pub use resources::OfiResources;
 
 /// Messages internal to this fabric: control kinds with a 28-bit value.

@@ -8,12 +8,12 @@ use std::{
 };
 
 use super::{
-    OfiError, OfiForm, Own, VALUE_MASK,
+    OfiForm, Own, VALUE_MASK,
     nap::Nap,
     shared::{Arrival, Queue, Shared},
 };
 use crate::{
-    Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window,
+    Armed, Broken, Event, FabricCounts, Imm, OpenError, Region, Rx, Window,
     nic::{Descriptor, IN_CELL},
     parts::Parts,
 };
@@ -42,10 +42,10 @@ impl OfiRx {
         shared: Arc<Shared>,
         window: Window,
         cells: Option<Arc<Region>>,
-    ) -> Result<Self, OfiError> {
+    ) -> Result<Self, OpenError> {
         let nap = match shared.endpoint.wait_fd() {
             Some(_) => None,
-            None => Some(Nap::new().map_err(|source| OfiError::System {
+            None => Some(Nap::new().map_err(|source| OpenError::System {
                 what: "timerfd",
                 source,
             })?),
@@ -99,11 +99,7 @@ impl OfiRx {
         let imm = Imm::from_bits(bits);
         if imm.is_control() {
             self.counts.control += 1;
-            let bad = Broken::BadFrame {
-                what: "control message",
-                value: u64::from(bits),
-            };
-            return imm.message().map(Event::Control).ok_or(bad).map(Some);
+            return imm.control_event().map(Some);
         }
         self.arrived += 1;
         let (imm, len) = self.length(bits, arrival)?;

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use ofi::{Completion, Endpoint, Failed, Outcome, Target, Write};
+use ofi::{Completion, Endpoint, Failed, Outcome, RemoteRegion, Write};
 
 use super::{OfiForm, OfiResources, Own, cfgs::EACH, shuffle::Shuffle};
 use crate::{Broken, nic::Cause};
@@ -138,8 +138,8 @@ pub(super) struct Shared {
     queue: Mutex<Queue>,
     pub sends: Sends,
     /// Regions of the peer's slots and cells.
-    pub slots: Target,
-    pub cells: Option<Target>,
+    pub slots: RemoteRegion,
+    pub cells: Option<RemoteRegion>,
     pub form: OfiForm,
     /// Length of the first message in bytes; the peer's completion must report it.
     hello: u32,
@@ -152,8 +152,8 @@ pub(super) struct Shared {
 impl Shared {
     pub fn new(
         endpoint: Endpoint,
-        slots: Target,
-        cells: Option<Target>,
+        slots: RemoteRegion,
+        cells: Option<RemoteRegion>,
         writes: usize,
         hello: u32,
         receives: usize,

@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ofi::{Target, Write};
+use ofi::{RemoteRegion, Write};
 
-use super::{OfiError, OfiForm, Own, cfgs::EACH, shared::Shared};
+use super::{OfiForm, Own, cfgs::EACH, shared::Shared};
 use crate::{
-    Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Region, Tx,
+    Broken, Endpoint, FabricCounts, Flushed, OpenError, Post, PostError, Region, Tx,
     nic::{CELL_BYTES, Descriptor, IN_CELL},
 };
 
@@ -28,7 +28,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    pub fn new(writes: usize, inline_bytes: usize, nodes: &[u32]) -> Result<Self, OfiError> {
+    pub fn new(writes: usize, inline_bytes: usize, nodes: &[u32]) -> Result<Self, OpenError> {
         let inline_bytes = inline_bytes.next_multiple_of(CELL_BYTES);
         let bytes = writes.max(1) * (inline_bytes + CELL_BYTES);
         Ok(Staging {
@@ -154,15 +154,11 @@ impl OfiTx {
     }
 
     /// Builds the send of a descriptor into the cell beside a slot.
-    fn cell(&self, post: &Post, place: usize, cells: Target) -> Write {
-        let descriptor = Descriptor {
-            len: post.len,
-            use_count: post.imm.use_count(),
-            at: post.at,
-        };
+    fn cell(&self, post: &Post, place: usize, cells: RemoteRegion) -> Write {
+        let descriptor = Descriptor::encode(post);
         let offset = self.staging.cell(place);
         // SAFETY: the previous write of this staging entry has retired, as in `local`.
-        let _ = unsafe { self.staging.region.store(offset, &descriptor.encode()) };
+        let _ = unsafe { self.staging.region.store(offset, &descriptor) };
         let at = u64::from(post.imm.slot()) * CELL_BYTES as u64;
         let data = u64::from(post.imm.bits() | IN_CELL);
         let mut write = self.bare(EACH * place + 1, data);

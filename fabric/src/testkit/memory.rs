@@ -221,13 +221,7 @@ impl MemoryRx {
         let len = frame.payload.len() as u32;
         if frame.imm.is_control() {
             self.counts.control += 1;
-            return match frame.imm.message() {
-                Some(m) => Ok(Event::Control(m)),
-                None => Err(Broken::BadFrame {
-                    what: "control message",
-                    value: u64::from(frame.imm.bits()),
-                }),
-            };
+            return frame.imm.control_event();
         }
         let to = self.parts.landing(frame.imm, Some(frame.at), len)?;
         let region = self.parts.window().region();

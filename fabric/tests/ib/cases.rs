@@ -1,14 +1,14 @@
 //! Tests of counters and failures, for real devices and the in-process provider.
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc, time::Instant};
 
 use fabric::wire::Stream;
 use fabric::{
     Armed, Control, Event, FabricCounts, Flushed, Imm, Post, Region,
-    ib::{IbEnd, IbWishes},
+    ib::{IbCfgs, IbConnection, IbEnd, IbWishes},
 };
 
-use super::rig::{Pair, alone, endpoint, next_broken, post, until};
+use super::rig::{Pair, alone, endpoint, next, next_broken, post, until};
 
 /// Number of samples that `offline` sends: about 150 MB.
 const SAMPLES: usize = 1024;
@@ -199,7 +199,7 @@ pub fn use_every_slot(pair: &Pair, rounds: u64) {
     assert_eq!((got.writes, got.cqes), (total, total));
 }
 
-pub fn a_wrong_rkey_is_told_at_both_ends() {
+pub fn a_wrong_rkey_is_reported_at_both_ends() {
     let _alone = alone();
     let pair = Pair::open(|_| {});
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
@@ -332,18 +332,128 @@ pub fn parts_that_find_no_receive_wait_for_one() {
     assert!(!e[1].window.grants().is_open(2));
 }
 
+/// Prints the time to the report of a fault, and its text. In an emulated guest these times are
+/// upper bounds.
+pub fn report(what: &str, since: Instant, by: &dyn Display) {
+    println!(
+        "{what}: told after {} ms: {by}",
+        since.elapsed().as_millis()
+    );
+}
+
+pub fn a_peer_that_is_gone_without_a_word_is_reported_by_the_retries() {
+    let _alone = alone();
+    // The defaults: a timeout of 67 ms and six retries.
+    let pair = Pair::open(|_| {});
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (ha, hb) = (pair.prepare(0, &e[0], 4), pair.prepare(1, &e[1], 4));
+    let mut a = ha.connect(&hb.end()).expect("connected");
+    // As after SIGKILL: the kernel destroys the queue pair, and no goodbye is sent.
+    drop(hb);
+    let began = Instant::now();
+    a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let text = next_broken(&mut a).to_string();
+    report("peer gone", began, &text);
+    assert!(
+        text.contains("IBV_WC_RETRY_EXC_ERR") && text.contains("did not answer"),
+        "{text}"
+    );
+}
+
+pub fn a_queue_pair_forced_to_err_is_reported_at_both_ends() {
+    let _alone = alone();
+    let pair = Pair::open(|_| {});
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    let began = Instant::now();
+    pair.resources[1].device().force_error();
+    let at_b = next_broken(&mut b).to_string();
+    report("queue pair in ERR, its own side", began, &at_b);
+    assert!(
+        at_b.contains("IBV_WC_WR_FLUSH_ERR") && at_b.contains(&*pair.wishes[1].device),
+        "{at_b}"
+    );
+    // A queue pair in ERR accepts and sends nothing: its peer detects that at the next send.
+    let began = Instant::now();
+    a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let at_a = next_broken(&mut a).to_string();
+    report("queue pair in ERR, the other side", began, &at_a);
+    assert!(at_a.contains("IBV_WC_"), "{at_a}");
+}
+
+pub fn a_message_one_byte_too_long_is_reported_at_both_ends() {
+    let _alone = alone();
+    let pair = Pair::open(|_| {});
+    let mut e = [endpoint(1, 64, 8), endpoint(1, 64, 8)];
+    // The sender assumes that the peer's only slot is one byte longer.
+    e[0].peer_stride = 65;
+    e[0].sources = vec![Arc::new(Region::new(65).expect("memory"))];
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    e[1].window.grants().open(0).expect("closed");
+    let began = Instant::now();
+    a.tx.post(&post(0, 65, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let at_a = next_broken(&mut a).to_string();
+    report("one byte too long, sender", began, &at_a);
+    assert!(at_a.contains("IBV_WC_REM_ACCESS_ERR"), "{at_a}");
+    let at_b = next_broken(&mut b).to_string();
+    report("one byte too long, receiver", began, &at_b);
+    assert!(e[1].window.grants().is_open(0), "nothing arrived");
+}
+
+pub fn an_exhausted_receive_queue_is_reported_by_the_sender() {
+    let _alone = alone();
+    let pair = Pair::open(|_| {});
+    let e = [endpoint(64, 64, 64), endpoint(64, 64, 64)];
+    let limits = pair.resources[1].device().limits().clone();
+    let mut few = IbCfgs::resolve(&pair.wishes[1], &limits, 64).expect("within limits");
+    // Fewer receives than slots, which no configuration permits, and a receiver that does not poll.
+    (few.receive_depth, few.receive_batch) = (4, 1);
+    let hb = IbConnection::prepare(&pair.resources[1], e[1].clone(), &few).expect("prepared");
+    let ha = pair.prepare(0, &e[0], 64);
+    let end = ha.end();
+    let mut a = ha.connect(&hb.end()).expect("connected");
+    let mut b = hb.connect(&end).expect("connected");
+    let began = Instant::now();
+    for slot in 0..8 {
+        e[1].window.grants().open(slot).expect("closed");
+        a.tx.post(&post(0, 40, Imm::new(slot, 1))).expect("room");
+    }
+    let _ = a.tx.flush();
+    let text = next_broken(&mut a).to_string();
+    report("no receive left", began, &text);
+    assert!(text.contains("IBV_WC_RNR_RETRY_EXC_ERR"), "{text}");
+    // The writes that had a receive have arrived.
+    (0..4).for_each(|_| assert!(matches!(next(&mut b), Event::Arrived { .. })));
+}
+
 /// Makes a test of each case, with these attributes.
 macro_rules! common_cases {
-    ($($attributes:tt)*) => {
-        cases!([$($attributes)*]
-            cases:
-                one_work_request_carries_a_sample_and_few_are_signaled
-                two_work_requests_carry_a_split_sample
-                one_event_stands_for_a_burst
-                a_wrong_rkey_is_told_at_both_ends
-                a_peer_that_announces_too_little_is_refused
-                control_messages_have_receives_of_their_own
-                parts_that_find_no_receive_wait_for_one;
+    ($(#[$attribute:meta])*) => {
+        common_cases!(@each [$(#[$attribute])*]
+            one_work_request_carries_a_sample_and_few_are_signaled
+            two_work_requests_carry_a_split_sample
+            one_event_stands_for_a_burst
+            a_wrong_rkey_is_reported_at_both_ends
+            a_peer_that_announces_too_little_is_refused
+            control_messages_have_receives_of_their_own
+            parts_that_find_no_receive_wait_for_one
+            a_peer_that_is_gone_without_a_word_is_reported_by_the_retries
+            a_queue_pair_forced_to_err_is_reported_at_both_ends
+            a_message_one_byte_too_long_is_reported_at_both_ends
+            an_exhausted_receive_queue_is_reported_by_the_sender
         );
+    };
+    (@each $attributes:tt $($case:ident)*) => {
+        $(common_cases!(@one $attributes $case);)*
+    };
+    (@one [$(#[$attribute:meta])*] $case:ident) => {
+        #[test]
+        $(#[$attribute])*
+        fn $case() {
+            cases::$case();
+        }
     };
 }

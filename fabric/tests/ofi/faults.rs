@@ -249,13 +249,12 @@ fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
     if here(RXM).is_none() {
         return;
     }
-    let ofi = ofi::Ofi::load().expect("the library");
     let nic = fabric::ofi::OfiDeviceCfgs {
         provider: "shm".to_owned(),
         domain: Some("shm".to_owned()),
         ..Default::default()
     };
-    let refused = fabric::ofi::OfiDevice::open_with(&ofi, &nic, None);
+    let refused = fabric::ofi::OfiDevice::open(&nic);
     let text = refused.expect_err("refused").to_string();
     assert!(
         text.contains("shm:shm: ofi: ") && !text.contains('\n'),

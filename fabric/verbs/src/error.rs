@@ -80,19 +80,6 @@ pub enum Error {
         /// The valid values.
         allowed: &'static str,
     },
-    /// Two objects of different devices that must be of one device.
-    #[error(
-        "{what} is on {one}, but what it is to work with is on {other}: \
-         both must be of one opened device"
-    )]
-    Mismatch {
-        /// The object of the wrong device, such as "the completion queue".
-        what: &'static str,
-        /// The object's device.
-        one: String,
-        /// The required device.
-        other: String,
-    },
     /// An operation that the library or the device does not support.
     #[error("{what} is not supported by {by}")]
     Unsupported {
@@ -110,19 +97,6 @@ pub enum Error {
         port: u8,
         /// Why no GID is usable, and the remedy.
         why: String,
-    },
-    /// A range that exceeds its memory region.
-    #[error(
-        "bytes {offset}..{} are outside a memory region of {length} bytes",
-        offset.saturating_add(*asked)
-    )]
-    OutOfRegion {
-        /// Offset of the range in bytes.
-        offset: usize,
-        /// Length of the range in bytes.
-        asked: usize,
-        /// Length of the region in bytes.
-        length: usize,
     },
 }
 
@@ -152,39 +126,23 @@ impl Error {
     }
 }
 
-/// The error of a post. It holds numbers only, for the hot path; `Display` formats them.
+/// The error of a post, or of polling or arming a completion queue. It holds numbers only, for the
+/// hot path; `Display` formats them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{verb}: {} after {posted} of {} work requests{}",
-    Errno(*errno), *posted + *left, post_hint(*errno)
-)]
-pub struct PostError {
+#[error("{verb}: {}{}", Errno(*errno), post_hint(verb, *errno))]
+pub struct OpError {
     /// The verb by its libibverbs name.
     pub verb: &'static str,
     /// The errno that it returned.
     pub errno: i32,
-    /// Work requests that the device took; they will complete.
-    pub posted: usize,
-    /// Refused work requests; they stay in the chain, in order.
-    pub left: usize,
 }
 
-impl PostError {
+impl OpError {
     /// Whether the queue was full. Then retire completions and post the chain again.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.errno == libc::ENOMEM || self.errno == libc::EAGAIN
     }
-}
-
-/// The error of polling or arming a completion queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{verb}: {}", Errno(*errno))]
-pub struct CqError {
-    /// The verb by its libibverbs name.
-    pub verb: &'static str,
-    /// The errno that it returned.
-    pub errno: i32,
 }
 
 /// Displays an errno as its text and number.
@@ -239,8 +197,9 @@ fn hint(verb: &str, errno: i32) -> &'static str {
     }
 }
 
-fn post_hint(errno: i32) -> &'static str {
+fn post_hint(verb: &str, errno: i32) -> &'static str {
     match errno {
+        _ if !verb.starts_with("ibv_post_") => "",
         libc::ENOMEM | libc::EAGAIN => ": the queue is full",
         libc::EINVAL => {
             ": a work request is malformed, or the queue pair is not in a state that takes it"
@@ -277,21 +236,5 @@ mod tests {
             unreachable!("verb() makes a Verb")
         };
         assert_eq!(errno, libc::EINVAL);
-    }
-
-    #[test]
-    fn a_partial_post_says_how_far_it_came() {
-        let error = PostError {
-            verb: "ibv_post_send",
-            errno: libc::ENOMEM,
-            posted: 3,
-            left: 5,
-        };
-        assert!(error.is_full());
-        let text = error.to_string();
-        assert!(
-            text.contains("3 of 8") && text.contains("the queue is full"),
-            "{text}"
-        );
     }
 }

@@ -24,11 +24,9 @@ macro_rules! api {
             /// Looks up every function in `library`.
             ///
             /// # Errors
-            ///
             /// [`Error::MissingSymbol`] if `library` lacks a function.
             ///
             /// # Safety
-            ///
             /// `library` must be libfabric (or follow its ABI), and must stay loaded while the
             /// table is used.
             pub unsafe fn from_library(library: &Library, file: &str) -> Result<Self, Error> {

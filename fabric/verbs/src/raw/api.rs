@@ -29,11 +29,9 @@ macro_rules! api {
             /// Looks up every function in `library`.
             ///
             /// # Errors
-            ///
             /// [`Error::MissingSymbol`] if `library` lacks a required function.
             ///
             /// # Safety
-            ///
             /// `library` must have libibverbs' ABI, and must stay loaded while the table is in use.
             pub unsafe fn from_library(library: &Library, file: &str) -> Result<Self, Error> {
                 Ok(Self {

@@ -185,7 +185,7 @@ structures! {
         event_type: c_uint,
     }
 
-    #[derive(Clone, Copy, Default)]
+    #[derive(Clone, Copy, Debug, Default)]
     struct ibv_wc {
         wr_id: u64,
         status: c_uint,

@@ -275,7 +275,6 @@ impl Fabric {
     /// Executes one work request. Returns an errno if it is refused.
     ///
     /// # Safety
-    ///
     /// The bytes of an inline `sge` are readable; registered regions are mapped.
     pub unsafe fn send(&mut self, number: u32, wr: &ibv_send_wr, sge: Option<&ibv_sge>) -> c_int {
         let waits = self.waits(number, wr);
@@ -326,7 +325,6 @@ impl Fabric {
     /// Executes a write: checks both sides, copies, and delivers the immediate.
     ///
     /// # Safety
-    ///
     /// The contract of [`Fabric::send`].
     unsafe fn carry(
         &mut self,

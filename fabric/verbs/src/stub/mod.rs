@@ -20,7 +20,7 @@ mod table;
 use std::sync::Arc;
 
 use crate::raw;
-use crate::safe::{Context, Qp, State, Verbs};
+use crate::{Context, Qp, Verbs};
 
 pub use fabric::Live;
 
@@ -62,7 +62,7 @@ pub fn fail_device(context: &Context) {
 
 /// Makes a stub queue pair take writes that never complete, like writes to a lost peer before the
 /// retries run out.
-pub fn swallow<S: State>(qp: &Qp<S>) {
+pub fn swallow<S>(qp: &Qp<S>) {
     fabric::with(|fabric| fabric.qps[qp.qp_num()].swallow = true);
 }
 

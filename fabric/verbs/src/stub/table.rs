@@ -75,7 +75,6 @@ fn leak<T>(value: T) -> *mut T {
 /// The number of an open device.
 ///
 /// # Safety
-///
 /// `context` is an open context of the stub.
 pub unsafe fn number_of(context: *mut ibv_context) -> u32 {
     // SAFETY: `number_of`'s contract.

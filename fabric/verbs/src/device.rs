@@ -1,21 +1,122 @@
-//! An open device: its limits, ports and GIDs.
+//! The loaded libibverbs, and its open devices with their limits, ports and GIDs.
 
-use std::mem::{MaybeUninit, size_of};
+use std::ffi::CStr;
+use std::mem::{ManuallyDrop, MaybeUninit, size_of};
 use std::net::Ipv6Addr;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 
-use super::gid::{GidEntry, GidType, choose_gid};
-use super::library::Verbs;
-use super::port::PortAttr;
-use crate::error::{Error, errno_of};
+use libloading::Library;
+
+use crate::error::{Error, errno_of, last_errno};
+use crate::port::{GidEntry, GidType, PortAttr, choose_gid};
 use crate::raw;
+
+/// File name of libibverbs in every distribution.
+const LIBRARY: &str = "libibverbs.so.1";
+
+/// The loaded libibverbs.
+pub struct Verbs {
+    api: raw::Api,
+    /// Never unloaded: libibverbs has loaded providers, which do not support unloading.
+    _library: Option<ManuallyDrop<Library>>,
+}
+
+impl Verbs {
+    /// Loads libibverbs from `file`, or else the system's.
+    ///
+    /// # Errors
+    /// [`Error::NoLibrary`] if it is not installed; [`Error::MissingSymbol`] if the file is not
+    /// libibverbs.
+    pub fn load(file: Option<&str>) -> Result<Arc<Self>, Error> {
+        let file = file.unwrap_or(LIBRARY);
+        // SAFETY: loading runs initialisers; those of libibverbs set up its own tables.
+        let library = unsafe { Library::new(file) }.map_err(|error| Error::NoLibrary {
+            detail: error.to_string(),
+        })?;
+        let library = ManuallyDrop::new(library);
+        // SAFETY: a library with all these symbols has libibverbs' ABI; it is never unloaded.
+        let api = unsafe { raw::Api::from_library(&library, file) }?;
+        Ok(Arc::new(Self {
+            api,
+            _library: Some(library),
+        }))
+    }
+
+    /// Uses `api` as the table of functions instead of a loaded library.
+    ///
+    /// # Safety
+    /// The functions must fulfil libibverbs' contract, also under calls from several threads.
+    #[cfg(any(test, feature = "stub"))]
+    pub(crate) unsafe fn from_api(api: raw::Api) -> Arc<Self> {
+        Arc::new(Self {
+            api,
+            _library: None,
+        })
+    }
+
+    /// Opens the device `name`. Pin the thread to the device's NUMA node first: libibverbs
+    /// allocates on the node of the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], [`Error::UnknownDevice`], or [`Error::Verb`] of opening the device or
+    /// querying its limits.
+    pub fn open(self: &Arc<Self>, name: &str) -> Result<Arc<Context>, Error> {
+        self.with_devices(|devices| {
+            let Some((device, _)) = devices.iter().find(|(_, other)| other == name) else {
+                return Err(Error::UnknownDevice {
+                    name: name.to_owned(),
+                    present: devices.iter().map(|(_, other)| other.clone()).collect(),
+                });
+            };
+            // SAFETY: `device` belongs to a list that is freed only after `work`.
+            let raw = unsafe { (self.api.open_device)(device.as_ptr()) };
+            let raw = NonNull::new(raw).ok_or_else(|| {
+                Error::verb_errno("ibv_open_device", || format!("opening {name}"))
+            })?;
+            // SAFETY: `open_device` has just returned `raw`, which has no other owner.
+            unsafe { Context::adopt(Arc::clone(self), raw, name.to_owned()) }
+        })?
+    }
+
+    /// Calls `work` with the machine's devices, at least one, and their names. The pointers are
+    /// valid until `work` returns.
+    fn with_devices<R>(
+        &self,
+        work: impl FnOnce(&[(NonNull<raw::ibv_device>, String)]) -> R,
+    ) -> Result<R, Error> {
+        let mut count = 0;
+        // SAFETY: `count` is writable.
+        let list = unsafe { (self.api.get_device_list)(&raw mut count) };
+        if list.is_null() {
+            let errno = last_errno();
+            return Err(Error::NoDevice { errno });
+        }
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: a non-null list holds `count` pointers, none of them null.
+        let devices = unsafe { slice::from_raw_parts(list.cast::<NonNull<_>>(), count) };
+        let named = devices.iter().map(|&device: &NonNull<raw::ibv_device>| {
+            // SAFETY: the list is not yet freed, and the name is an array inside the device.
+            let name = unsafe { (*device.as_ptr()).name }.map(|char| char as u8);
+            let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+            (device, name.to_string_lossy().into_owned())
+        });
+        let result = match count {
+            0 => Err(Error::NoDevice { errno: 0 }),
+            _ => Ok(work(&named.collect::<Vec<_>>())),
+        };
+        // SAFETY: `get_device_list` returned the list; it is freed once, after its last use.
+        unsafe { (self.api.free_device_list)(list) };
+        result
+    }
+}
 
 /// An open device of libibverbs.
 pub struct Context {
     verbs: Arc<Verbs>,
     raw: NonNull<raw::ibv_context>,
-    pub(super) name: String,
+    pub(crate) name: String,
     limits: DeviceLimits,
 }
 
@@ -43,9 +144,8 @@ impl Context {
     /// Takes ownership of an open context; closes it if a step fails.
     ///
     /// # Safety
-    ///
     /// `raw` must be open, come from `verbs`, and have no other owner.
-    pub(crate) unsafe fn adopt(
+    unsafe fn adopt(
         verbs: Arc<Verbs>,
         raw: NonNull<raw::ibv_context>,
         name: String,
@@ -90,7 +190,7 @@ impl Context {
     }
 
     pub(crate) fn api(&self) -> &raw::Api {
-        self.verbs.api()
+        &self.verbs.api
     }
 
     /// Refuses a size above one of the device's limits.
@@ -116,17 +216,15 @@ impl Context {
     /// Refuses an object of another device: libibverbs would not detect the mistake.
     pub(crate) fn check_same(
         self: &Arc<Self>,
-        what: &'static str,
+        verb: &'static str,
         of: &Arc<Self>,
     ) -> Result<(), Error> {
         if Arc::ptr_eq(self, of) {
             return Ok(());
         }
-        Err(Error::Mismatch {
-            what,
-            one: of.name.clone(),
-            other: self.name.clone(),
-        })
+        Err(Error::verb(verb, libc::EINVAL, || {
+            format!("joining objects of {} and {}", self.name, of.name)
+        }))
     }
 
     fn query_device(&self) -> Result<DeviceLimits, Error> {
@@ -153,7 +251,6 @@ impl Context {
     /// The state, rate and address of a port. Ports count from 1.
     ///
     /// # Errors
-    ///
     /// [`Error::Verb`], for instance if the port does not exist.
     pub fn query_port(&self, port: u8) -> Result<PortAttr, Error> {
         let mut attr = MaybeUninit::<raw::ibv_port_attr>::zeroed();
@@ -172,9 +269,8 @@ impl Context {
     /// The port's GIDs, without the empty entries of its table.
     ///
     /// # Errors
-    ///
     /// [`Error::Verb`].
-    pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, Error> {
+    fn gids(&self, port: u8) -> Result<Vec<GidEntry>, Error> {
         let table = self.query_port(port)?.gid_tbl_len;
         let mut gids = Vec::new();
         for index in 0..table {
@@ -186,7 +282,6 @@ impl Context {
     /// One entry of the port's GID table; `None` if it is empty.
     ///
     /// # Errors
-    ///
     /// [`Error::Verb`]; an empty entry is no error.
     pub fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, Error> {
         let mut entry = MaybeUninit::<raw::ibv_gid_entry>::zeroed();
@@ -225,7 +320,6 @@ impl Context {
     /// routable IPv6 before link-local.
     ///
     /// # Errors
-    ///
     /// [`Error::NoGid`] with the reason, or [`Error::Verb`].
     pub fn auto_gid(&self, port: u8) -> Result<GidEntry, Error> {
         let layer = self.query_port(port)?.link_layer;
@@ -259,4 +353,18 @@ pub(crate) fn set_nonblocking(fd: i32, doing: impl FnOnce() -> String) -> Result
         return Err(Error::verb_errno("fcntl", doing));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_and_another_library_are_named() {
+        let error = Verbs::load(Some("libibverbs-is-not-here.so.1")).err();
+        assert!(matches!(error, Some(Error::NoLibrary { .. })), "{error:?}");
+        let error = Verbs::load(Some("libc.so.6")).err();
+        let other = matches!(error, Some(Error::MissingSymbol { .. }));
+        assert!(other, "{error:?}");
+    }
 }

@@ -7,8 +7,8 @@ use std::ffi::c_int;
 use std::mem::size_of;
 use std::ptr;
 
-use super::mr::{LocalSlice, RemoteSlice};
-use crate::error::{PostError, errno_of};
+use crate::error::{OpError, errno_of};
+use crate::mr::{LocalSlice, RemoteSlice};
 use crate::raw;
 
 /// The payload of a write.
@@ -37,19 +37,6 @@ pub struct Write<'a> {
     pub imm: Option<u32>,
     /// Whether a successful write completes here. A failed write always does.
     pub signaled: bool,
-    /// Whether the write wakes a peer that sleeps until a solicited completion.
-    pub solicited: bool,
-}
-
-/// Why `push` refused a work request. The chain is then unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PushError {
-    /// The chain has no free entry: post it first.
-    #[error("the chain is full: post it first")]
-    Full,
-    /// The payload exceeds the chain's inline capacity.
-    #[error("too many bytes to ride inline in this chain")]
-    InlineTooLong,
 }
 
 /// A work request and the scatter/gather entry of its `sg_list`.
@@ -111,11 +98,6 @@ impl SendChain {
         self.entries.len() - self.tail
     }
 
-    /// Removes all waiting writes.
-    pub fn clear(&mut self) {
-        (self.head, self.tail) = (0, 0);
-    }
-
     /// Marks the last waiting write solicited. The sender knows the last write of a burst only at
     /// its end.
     pub fn solicit_last(&mut self) {
@@ -126,14 +108,16 @@ impl SendChain {
         }
     }
 
-    /// Appends a write.
-    ///
-    /// # Errors
-    ///
-    /// [`PushError`]; the chain is then unchanged.
-    pub fn push(&mut self, write: &Write<'_>) -> Result<(), PushError> {
-        if self.room() == 0 {
-            return Err(PushError::Full);
+    /// Appends a write. Returns false, and changes nothing, if no entry is free or the inline
+    /// payload exceeds the chain's inline bytes.
+    #[must_use]
+    pub fn push(&mut self, write: &Write<'_>) -> bool {
+        let inline = match write.payload {
+            Payload::Inline(bytes) => bytes.len(),
+            Payload::Empty | Payload::Region(_) => 0,
+        };
+        if self.room() == 0 || inline > self.inline_bytes {
+            return false;
         }
         let mut flags = 0;
         let (sge, num_sge) = match write.payload {
@@ -144,14 +128,11 @@ impl SendChain {
             }
             Payload::Inline(bytes) => {
                 flags |= raw::IBV_SEND_INLINE;
-                (self.copy_inline(bytes)?, c_int::from(!bytes.is_empty()))
+                (self.copy_inline(bytes), c_int::from(!bytes.is_empty()))
             }
         };
         if write.signaled {
             flags |= raw::IBV_SEND_SIGNALED;
-        }
-        if write.solicited {
-            flags |= raw::IBV_SEND_SOLICITED;
         }
         let entry = self.entries.as_mut_ptr().wrapping_add(self.tail);
         // SAFETY: `room` is not 0, so entry `tail` exists and is free.
@@ -175,14 +156,11 @@ impl SendChain {
             }
         }
         self.tail += 1;
-        Ok(())
+        true
     }
 
-    /// Copies a payload into the inline bytes of the free entry.
-    fn copy_inline(&mut self, bytes: &[u8]) -> Result<raw::ibv_sge, PushError> {
-        if bytes.len() > self.inline_bytes {
-            return Err(PushError::InlineTooLong);
-        }
+    /// Copies a payload of at most `inline_bytes` into the inline bytes of the free entry.
+    fn copy_inline(&mut self, bytes: &[u8]) -> raw::ibv_sge {
         // SAFETY: entry `tail` is free and owns these `inline_bytes` of the buffer. Only work
         // requests that are not yet posted point there.
         let own = unsafe {
@@ -190,22 +168,22 @@ impl SendChain {
             ptr::copy_nonoverlapping(bytes.as_ptr(), own, bytes.len());
             own
         };
-        Ok(raw::ibv_sge {
+        raw::ibv_sge {
             addr: own as u64,
             length: bytes.len() as u32,
             lkey: 0,
-        })
+        }
     }
 
     /// Links the waiting writes and passes the first to `doorbell`, which returns the verb's result
-    /// and the first refused work request. Returns the number of posted writes.
+    /// and the first refused work request.
     pub(crate) fn post(
         &mut self,
         doorbell: impl FnOnce(*mut raw::ibv_send_wr, *mut *mut raw::ibv_send_wr) -> c_int,
-    ) -> Result<usize, PostError> {
+    ) -> Result<(), OpError> {
         let count = self.len();
         if count == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let base = self.entries.as_mut_ptr();
         // SAFETY: `head..tail` lies within the entries.
@@ -219,11 +197,11 @@ impl SendChain {
         let mut bad = ptr::null_mut();
         let result = doorbell(first.cast(), &raw mut bad);
         let taken = outcome("ibv_post_send", result, first, bad, count);
-        match &taken {
-            Ok(_) => self.clear(),
-            Err(error) => self.head += error.posted,
+        match taken {
+            Ok(()) => (self.head, self.tail) = (0, 0),
+            Err((posted, _)) => self.head += posted,
         }
-        taken
+        taken.map_err(|(_, error)| error)
     }
 }
 
@@ -255,12 +233,13 @@ impl RecvChain {
         Self { receives }
     }
 
-    /// Passes `count` receives to `doorbell`, at most all of them. See [`SendChain::post`].
+    /// Passes `count` receives to `doorbell`, at most all of them, as [`SendChain::post`] does.
+    /// Returns the number of posted receives.
     pub(crate) fn post(
         &mut self,
         count: usize,
         doorbell: impl FnOnce(*mut raw::ibv_recv_wr, *mut *mut raw::ibv_recv_wr) -> c_int,
-    ) -> Result<usize, PostError> {
+    ) -> Result<usize, OpError> {
         let count = count.min(self.receives.len());
         if count == 0 {
             return Ok(0);
@@ -273,21 +252,23 @@ impl RecvChain {
         let result = doorbell(first, &raw mut bad);
         // SAFETY: as for the read of `next`.
         unsafe { (*last).next = next };
-        outcome("ibv_post_recv", result, first, bad, count)
+        let taken = outcome("ibv_post_recv", result, first, bad, count);
+        taken.map(|()| count).map_err(|(_, error)| error)
     }
 }
 
-/// Decodes a verb's result for the `count` entries from `first` on. `bad` points to the refused
-/// entry; if it points outside the entries, none counts as posted.
+/// Decodes a verb's result for the `count` entries from `first` on: the error, with the number of
+/// posted entries. `bad` points to the refused entry; if it points outside the entries, none counts
+/// as posted.
 fn outcome<Entry, Wr>(
     verb: &'static str,
     returned: c_int,
     first: *mut Entry,
     bad: *mut Wr,
     count: usize,
-) -> Result<usize, PostError> {
+) -> Result<(), (usize, OpError)> {
     if returned == 0 {
-        return Ok(count);
+        return Ok(());
     }
     let errno = errno_of(returned);
     let bytes = (bad as usize).checked_sub(first as usize);
@@ -295,12 +276,7 @@ fn outcome<Entry, Wr>(
         Some(posted) if posted < count => posted,
         _ => 0,
     };
-    Err(PostError {
-        verb,
-        errno,
-        posted,
-        left: count - posted,
-    })
+    Err((posted, OpError { verb, errno }))
 }
 
 #[cfg(test)]
@@ -317,33 +293,46 @@ mod tests {
             },
             imm: Some(3),
             signaled: false,
-            solicited: false,
         }
     }
 
     #[test]
     fn a_wild_pointer_counts_as_nothing_posted() {
         let mut chain = SendChain::new(2, 0);
-        chain.push(&write(Payload::Empty)).expect("room");
+        assert!(chain.push(&write(Payload::Empty)));
         let error = chain.post(|_, bad| {
             // SAFETY: `bad` is writable through the call.
             unsafe { *bad = ptr::null_mut() };
             libc::EINVAL
         });
-        let error = error.expect_err("refused");
-        assert_eq!((error.posted, error.left, chain.len()), (0, 1, 1));
+        assert!(!error.expect_err("refused").is_full());
+        assert_eq!(chain.len(), 1);
     }
 
     #[test]
-    fn receives_that_are_refused_are_counted_and_the_chain_can_be_posted_again() {
+    fn refused_writes_stay_in_the_chain() {
+        let mut chain = SendChain::new(3, 0);
+        (0..3).for_each(|_| assert!(chain.push(&write(Payload::Empty))));
+        let error = chain.post(|first, bad| {
+            // SAFETY: `first` is the head of three linked writes.
+            unsafe { *bad = (*first).next };
+            libc::ENOMEM
+        });
+        let error = error.expect_err("refused");
+        assert!(error.is_full(), "{error}");
+        assert!(error.to_string().contains("the queue is full"), "{error}");
+        assert_eq!(chain.len(), 2);
+    }
+
+    #[test]
+    fn a_chain_of_receives_can_be_posted_again() {
         let mut chain = RecvChain::new(3);
         let partial = chain.post(3, |first, bad| {
             // SAFETY: `first` is the head of three linked receives.
             unsafe { *bad = (*first).next };
             libc::ENOMEM
         });
-        let error = partial.expect_err("refused");
-        assert_eq!((error.posted, error.left), (1, 2));
+        partial.expect_err("refused");
         let mut linked = 0;
         for count in [1, 2, 9] {
             let posted = chain.post(count, |mut wr, _| {
@@ -362,14 +351,11 @@ mod tests {
     #[test]
     fn inline_bytes_are_the_entrys_own() {
         let mut chain = SendChain::new(2, 8);
-        assert_eq!(
-            chain.push(&write(Payload::Inline(&[0; 9]))),
-            Err(PushError::InlineTooLong)
-        );
+        assert!(!chain.push(&write(Payload::Inline(&[0; 9]))), "too long");
         for id in 0..2_u8 {
-            chain.push(&write(Payload::Inline(&[id; 5]))).expect("room");
+            assert!(chain.push(&write(Payload::Inline(&[id; 5]))));
         }
-        assert_eq!(chain.push(&write(Payload::Empty)), Err(PushError::Full));
+        assert!(!chain.push(&write(Payload::Empty)), "full");
         let mut seen = Vec::new();
         let posted = chain.post(|mut wr, _| {
             while !wr.is_null() {
@@ -386,6 +372,6 @@ mod tests {
             }
             0
         });
-        assert_eq!((posted, seen), (Ok(2), vec![[0; 5], [1; 5]]));
+        assert_eq!((posted, seen), (Ok(()), vec![[0; 5], [1; 5]]));
     }
 }

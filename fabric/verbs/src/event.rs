@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
-use super::context::Context;
+use crate::device::Context;
 use crate::error::{Error, last_errno};
 use crate::raw;
 
@@ -50,7 +50,6 @@ impl Context {
     /// [`Context::async_fd`].
     ///
     /// # Errors
-    ///
     /// [`Error::Verb`].
     pub fn next_async_event(&self) -> Result<Option<AsyncEvent>, Error> {
         let mut event = MaybeUninit::<raw::ibv_async_event>::zeroed();
@@ -85,7 +84,6 @@ impl Context {
 /// Converts an event of libibverbs.
 ///
 /// # Safety
-///
 /// `event` must come from the library and be unacknowledged, which keeps the object in it from
 /// being destroyed.
 unsafe fn describe(event: &raw::ibv_async_event) -> AsyncEvent {

@@ -3,8 +3,8 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::info::Info;
 use crate::error::Error;
+use crate::library::Info;
 use crate::raw;
 
 /// An opened NIC. Endpoints and regions of one domain work together.
@@ -24,7 +24,6 @@ impl Domain {
     /// calling thread.
     ///
     /// # Errors
-    ///
     /// [`Error::Call`].
     pub fn open(info: &Arc<Info>) -> Result<Arc<Self>, Error> {
         let ofi = info.ofi();
@@ -41,7 +40,7 @@ impl Domain {
         // SAFETY: the attributes belong to the info; each call writes the object for the next call,
         // with the provider's table.
         unsafe {
-            let code = (ofi.api().fabric)((*raw).fabric_attr, &raw mut opened.fabric, none);
+            let code = (ofi.api.fabric)((*raw).fabric_attr, &raw mut opened.fabric, none);
             if code != 0 || opened.fabric.is_null() {
                 return Err(failed("fi_fabric", code));
             }
@@ -60,15 +59,15 @@ impl Domain {
         &self.info
     }
 
-    pub(super) fn fabric(&self) -> *mut raw::fid_fabric {
+    pub(crate) fn fabric(&self) -> *mut raw::fid_fabric {
         self.fabric
     }
 
-    pub(super) fn raw(&self) -> *mut raw::fid_domain {
+    pub(crate) fn raw(&self) -> *mut raw::fid_domain {
         self.domain
     }
 
-    pub(super) fn failed(&self, call: &'static str, code: i64, doing: String) -> Error {
+    pub(crate) fn failed(&self, call: &'static str, code: i64, doing: String) -> Error {
         let info = &self.info;
         info.ofi().failed(call, code, info.provider(), doing)
     }
@@ -88,9 +87,8 @@ impl Drop for Domain {
 /// Closes an object. Returns false if the provider refuses and may still use the object's memory.
 ///
 /// # Safety
-///
 /// `object` must be null, or an open object without further use.
-pub(super) unsafe fn close(object: *mut raw::fid) -> bool {
+pub(crate) unsafe fn close(object: *mut raw::fid) -> bool {
     if object.is_null() {
         return true;
     }
