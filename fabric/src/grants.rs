@@ -102,7 +102,7 @@ impl Grants {
     ///
     /// # Errors
     /// [`GrantError`] says why the grant does not permit the write.
-    pub fn permits(&self, imm: Imm) -> Result<(), GrantError> {
+    pub(crate) fn permits(&self, imm: Imm) -> Result<(), GrantError> {
         let word = self.word(imm)?.load(Ordering::Acquire);
         if word == OPEN | u32::from(imm.use_count()) {
             Ok(())

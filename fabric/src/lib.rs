@@ -183,7 +183,7 @@ impl Window {
     /// # Errors
     /// [`Broken::OutOfBounds`] when a byte would lie outside the slot, or the slot lies outside the
     /// window.
-    pub fn landing(&self, imm: Imm, at: u32, len: u32) -> Result<usize, Broken> {
+    pub(crate) fn landing(&self, imm: Imm, at: u32, len: u32) -> Result<usize, Broken> {
         let end = u64::from(at) + u64::from(len);
         if usize::from(imm.slot()) >= self.slots() || end > self.stride as u64 {
             return Err(Broken::OutOfBounds {

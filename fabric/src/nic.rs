@@ -88,7 +88,7 @@ pub(super) struct Cause {
 impl Cause {
     /// Breaks the connection. `stop` keeps the peer from writing: it runs before this returns and
     /// before [`Cause::get`] returns a cause. Two threads may both run `stop`; neither blocks.
-    pub fn fail(&self, cause: Broken, stop: impl FnOnce()) {
+    pub(crate) fn fail(&self, cause: Broken, stop: impl FnOnce()) {
         // Before `stop`: completions that `stop` flushes are consequences, not causes.
         let _ = self.cause.set(cause);
         if !self.is_broken.load(Ordering::Acquire) {
@@ -98,7 +98,7 @@ impl Cause {
     }
 
     /// The cause, if the connection broke. Costs one atomic load while the connection is up.
-    pub fn get(&self) -> Option<&Broken> {
+    pub(crate) fn get(&self) -> Option<&Broken> {
         if self.is_broken.load(Ordering::Acquire) {
             self.cause.get()
         } else {
@@ -144,7 +144,7 @@ pub(super) struct Descriptor {
 
 impl Descriptor {
     /// Describes the payload of a write.
-    pub fn encode(post: &Post) -> [u8; CELL_BYTES] {
+    pub(crate) fn encode(post: &Post) -> [u8; CELL_BYTES] {
         let mut b = [0; CELL_BYTES];
         b[..4].copy_from_slice(&post.len.to_le_bytes());
         b[4..6].copy_from_slice(&post.imm.use_count().to_le_bytes());
@@ -164,7 +164,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// [`Broken::BadFrame`] if the cell is missing or has another use count.
-    pub fn read(cells: Option<&Region>, imm: Imm) -> Result<Self, Broken> {
+    pub(crate) fn read(cells: Option<&Region>, imm: Imm) -> Result<Self, Broken> {
         let offset = usize::from(imm.slot()) * CELL_BYTES;
         // SAFETY: the sender writes the cell before its immediate, and again only after the
         // receiver has opened the slot's grant again. Parts have no cells.
@@ -240,7 +240,11 @@ macro_rules! memory {
 memory!(verbs::Memory, ofi::Memory);
 
 impl RegionRange {
-    pub fn new(region: &Arc<Region>, offset: usize, len: usize) -> Result<Arc<Self>, RegionError> {
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        offset: usize,
+        len: usize,
+    ) -> Result<Arc<Self>, RegionError> {
         region.at(offset, len)?;
         let region = region.clone();
         Ok(Arc::new(RegionRange {
@@ -272,7 +276,7 @@ impl<M> Default for Sources<M> {
 
 impl<M> Sources<M> {
     /// Registers `region` by `register`, or returns the existing registration.
-    pub fn get<E: From<RegionError>>(
+    pub(crate) fn get<E: From<RegionError>>(
         &self,
         region: &Arc<Region>,
         register: impl FnOnce(Arc<RegionRange>) -> Result<Arc<M>, E>,
@@ -290,7 +294,7 @@ impl<M> Sources<M> {
     }
 
     /// Keeps a source registered while no connection is up.
-    pub fn keep(&self, source: Arc<M>) {
+    pub(crate) fn keep(&self, source: Arc<M>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(source);
     }

@@ -36,7 +36,7 @@ pub(crate) struct Landing {
 
 impl Parts {
     /// Makes the state of a new connection, with no bytes landed.
-    pub fn new(window: Window) -> Self {
+    pub(crate) fn new(window: Window) -> Self {
         let slots = match window.takes_parts() {
             true => window.slots(),
             false => 0,
@@ -47,7 +47,7 @@ impl Parts {
         }
     }
 
-    pub fn window(&self) -> &Window {
+    pub(crate) fn window(&self) -> &Window {
         &self.window
     }
 
@@ -64,7 +64,7 @@ impl Parts {
     ///
     /// # Errors
     /// [`Broken`] names the invalid field; the caller must not store the write.
-    pub fn landing(&self, imm: Imm, at: Option<u32>, len: u32) -> Result<Landing, Broken> {
+    pub(crate) fn landing(&self, imm: Imm, at: Option<u32>, len: u32) -> Result<Landing, Broken> {
         let next = self.next(imm);
         let offset = self.window.landing(imm, at.unwrap_or(next), len)?;
         let bad = |what, value| Err(Broken::BadFrame { what, value });
@@ -86,7 +86,7 @@ impl Parts {
     ///
     /// # Errors
     /// [`Broken::Grant`] where the grant was withdrawn meanwhile.
-    pub fn landed(
+    pub(crate) fn landed(
         &mut self,
         imm: Imm,
         at: u32,

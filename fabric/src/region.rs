@@ -175,7 +175,7 @@ impl Region {
     }
 
     /// Whether the region lies in huge pages.
-    pub fn is_huge(&self) -> bool {
+    pub(crate) fn is_huge(&self) -> bool {
         matches!(self.memory, Behind::Host { huge: true, .. })
     }
 

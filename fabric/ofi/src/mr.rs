@@ -59,7 +59,7 @@ impl Registered {
     }
 
     /// Returns the remote access data for a peer.
-    pub fn remote(&self, by_address: bool) -> RemoteRegion {
+    pub(crate) fn remote(&self, by_address: bool) -> RemoteRegion {
         RemoteRegion {
             addr: if by_address {
                 self.memory.addr().as_ptr() as u64

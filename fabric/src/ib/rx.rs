@@ -39,7 +39,7 @@ pub(super) struct IbRx {
 }
 
 impl IbRx {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         window: Window,
         cells: Arc<Region>,

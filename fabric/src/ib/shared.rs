@@ -49,7 +49,7 @@ pub(super) fn wr_id(work_requests: u64, writes: u64) -> u64 {
 
 impl Shared {
     #[allow(clippy::too_many_arguments, reason = "a constructor of plain parts")]
-    pub fn new(
+    pub(crate) fn new(
         qp: Qp<Rts>,
         send_cq: Arc<Cq>,
         recv_cq: Arc<Cq>,
@@ -79,18 +79,18 @@ impl Shared {
         shared
     }
 
-    pub fn qp_num(&self) -> u32 {
+    pub(crate) fn qp_num(&self) -> u32 {
         self.qp.qp_num()
     }
 
-    pub fn owns(&self, token: u64) -> bool {
+    pub(crate) fn owns(&self, token: u64) -> bool {
         token & !1 == self.token
     }
 
     /// Breaks the connection; the first cause stays. Posted work requests complete with a flush
     /// error. When this function returns, and when [`Shared::broken`] returns a cause, the queue
     /// pair is in ERR and no write lands through it, whichever thread was first.
-    pub fn fail(&self, cause: impl Into<Broken>) {
+    pub(crate) fn fail(&self, cause: impl Into<Broken>) {
         self.cause.fail(cause.into(), || {
             if let Err(e) = self.qp.set_error() {
                 tracing::debug!("{e}");
@@ -99,13 +99,13 @@ impl Shared {
     }
 
     /// The cause of the failure; `None` while the connection is up.
-    pub fn broken(&self) -> Option<&Broken> {
+    pub(crate) fn broken(&self) -> Option<&Broken> {
         self.cause.get()
     }
 
     /// Breaks the connection for a completion with an error status and returns the first cause. For
     /// a flush error, it first looks for a better cause in the send queue and the device's events.
-    pub fn failed(&self, wc: &Wc) -> Broken {
+    pub(crate) fn failed(&self, wc: &Wc) -> Broken {
         if wc.is_flushed() {
             // A flush error is a consequence: the queue pair was already in ERR.
             self.retire();
@@ -125,7 +125,7 @@ impl Shared {
     }
 
     /// Polls the send queue and advances the counters, which only grow. Any thread may call it.
-    pub fn retire(&self) -> usize {
+    pub(crate) fn retire(&self) -> usize {
         let mut wcs = [Wc::default(); TAKE];
         let mut total = 0;
         let mut flushed = None;
@@ -160,20 +160,20 @@ impl Shared {
         total
     }
 
-    pub fn retired_wrs(&self) -> u64 {
+    pub(crate) fn retired_wrs(&self) -> u64 {
         self.retired_wrs.load(Ordering::Acquire)
     }
 
-    pub fn retired_writes(&self) -> u64 {
+    pub(crate) fn retired_writes(&self) -> u64 {
         self.retired_writes.load(Ordering::Acquire)
     }
 
-    pub fn send_cqes(&self) -> u64 {
+    pub(crate) fn send_cqes(&self) -> u64 {
         self.send_cqes.load(Ordering::Relaxed)
     }
 
     /// Arms the send queue for its next completion, then retires earlier completions.
-    pub fn arm_send(&self) {
+    pub(crate) fn arm_send(&self) {
         if !self.send_armed.swap(true, Ordering::SeqCst)
             && let Err(e) = self.send_cq.arm(Notify::Any)
         {
@@ -183,12 +183,12 @@ impl Shared {
     }
 
     /// Records that the send queue's event was taken, so that the queue is no longer armed.
-    pub fn send_event(&self) {
+    pub(crate) fn send_event(&self) {
         self.send_armed.store(false, Ordering::SeqCst);
     }
 
     /// Counts a dropped half. The drop of the second half moves the queue pair to ERR.
-    pub fn half_gone(&self) {
+    pub(crate) fn half_gone(&self) {
         if self.halves.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.fail(Broken::Closed);
         }
@@ -212,7 +212,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub fn new(context: Arc<Context>, port: u8) -> Self {
+    pub(crate) fn new(context: Arc<Context>, port: u8) -> Self {
         Watched {
             context,
             port,
@@ -221,7 +221,7 @@ impl Watched {
     }
 
     /// The connections that receive this device's events.
-    pub fn connections(&self) -> Vec<Arc<Shared>> {
+    pub(crate) fn connections(&self) -> Vec<Arc<Shared>> {
         let all = self.connections.lock();
         let all = all.unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(Weak::upgrade).collect()
@@ -236,7 +236,7 @@ impl Watched {
 
     /// Handles every pending event. Any thread may call it; it never blocks. Returns false after
     /// the device has failed to deliver events, as when it is unplugged.
-    pub fn pump(&self) -> bool {
+    pub(crate) fn pump(&self) -> bool {
         loop {
             match self.context.next_async_event() {
                 Ok(Some(event)) => self.event(event),

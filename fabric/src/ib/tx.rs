@@ -45,7 +45,7 @@ pub(super) struct IbTx {
 }
 
 impl IbTx {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         endpoint: Endpoint,
         sources: Vec<Arc<Mr>>,

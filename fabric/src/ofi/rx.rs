@@ -38,7 +38,7 @@ pub(super) struct OfiRx {
 }
 
 impl OfiRx {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         window: Window,
         cells: Option<Arc<Region>>,

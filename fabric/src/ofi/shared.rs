@@ -49,40 +49,40 @@ impl Sends {
     }
 
     /// Number of entries: most writes in flight.
-    pub fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.left.len()
     }
 
     /// Entry of the next write.
-    pub fn place(&self) -> usize {
+    pub(crate) fn place(&self) -> usize {
         (self.posted() % self.left.len() as u64) as usize
     }
 
     /// Begins the next write, with this number of sends. Only the sending half calls it, and only
     /// while an entry is free.
-    pub fn begin(&self, sends: u8) {
+    pub(crate) fn begin(&self, sends: u8) {
         self.left[self.place()].store(sends, Ordering::Relaxed);
         self.posted.fetch_add(1, Ordering::Release);
     }
 
-    pub fn posted(&self) -> u64 {
+    pub(crate) fn posted(&self) -> u64 {
         self.posted.load(Ordering::Acquire)
     }
 
-    pub fn retired(&self) -> u64 {
+    pub(crate) fn retired(&self) -> u64 {
         self.retired.load(Ordering::Acquire)
     }
 
-    pub fn handed(&self) {
+    pub(crate) fn handed(&self) {
         self.handed.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub fn over(&self) -> u64 {
+    pub(crate) fn over(&self) -> u64 {
         self.over.load(Ordering::Acquire)
     }
 
     /// Sends that the provider has and has not completed.
-    pub fn under_way(&self) -> u64 {
+    pub(crate) fn under_way(&self) -> u64 {
         let over = self.over();
         self.handed.load(Ordering::Acquire).saturating_sub(over)
     }
@@ -126,7 +126,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Whether there are arrivals to report or operations to retry.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         let held = self.shuffle.as_ref().is_some_and(Shuffle::holds);
         !self.inbox.is_empty() || held || self.owes_answer || !self.again.is_empty()
     }
@@ -150,7 +150,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(
+    pub(crate) fn new(
         endpoint: Endpoint,
         slots: RemoteRegion,
         cells: Option<RemoteRegion>,
@@ -179,32 +179,32 @@ impl Shared {
         })
     }
 
-    pub fn queue(&self) -> MutexGuard<'_, Queue> {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queue, unless the other half has locked it; then that half polls the provider.
-    pub fn queue_if_free(&self) -> Option<MutexGuard<'_, Queue>> {
+    pub(crate) fn queue_if_free(&self) -> Option<MutexGuard<'_, Queue>> {
         self.queue.try_lock().ok()
     }
 
-    pub fn is_warm(&self) -> bool {
+    pub(crate) fn is_warm(&self) -> bool {
         self.warm.load(Ordering::Acquire)
     }
 
     /// Breaks the connection; the first cause stays. The provider is polled no more, so arrivals of
     /// a silently reconnected socket are never read.
-    pub fn fail(&self, cause: impl Into<Broken>) {
+    pub(crate) fn fail(&self, cause: impl Into<Broken>) {
         self.cause.fail(cause.into(), || {});
     }
 
     /// The cause of the failure; `None` while the connection is up.
-    pub fn broken(&self) -> Option<&Broken> {
+    pub(crate) fn broken(&self) -> Option<&Broken> {
         self.cause.get()
     }
 
     /// Polls the provider and records its completions. Returns their number.
-    pub fn progress(&self, queue: &mut Queue) -> usize {
+    pub(crate) fn progress(&self, queue: &mut Queue) -> usize {
         if self.broken().is_some() {
             // Release arrivals from before the failure; only the shuffle of a test holds any.
             if let Some(shuffle) = &mut queue.shuffle {
@@ -295,17 +295,17 @@ impl Shared {
     }
 
     /// Sends the first message. Returns true once the provider has taken it.
-    pub fn say_hello(&self) -> bool {
+    pub(crate) fn say_hello(&self) -> bool {
         self.say(Own::Hello(self.hello), EACH * self.sends.depth() + 2)
     }
 
     /// Sends the goodbye. Returns true once the provider has taken it.
-    pub fn say_goodbye(&self, writes: u64) -> bool {
+    pub(crate) fn say_goodbye(&self, writes: u64) -> bool {
         self.say(Own::Close(writes as u32), EACH * self.sends.depth())
     }
 
     /// An empty send to the peer's slots.
-    pub fn bare(&self, send: usize, data: Option<u64>) -> Write {
+    pub(crate) fn bare(&self, send: usize, data: Option<u64>) -> Write {
         Write {
             send,
             source: 0,

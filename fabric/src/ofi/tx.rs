@@ -28,7 +28,11 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    pub fn new(writes: usize, inline_bytes: usize, nodes: &[u32]) -> Result<Self, OpenError> {
+    pub(crate) fn new(
+        writes: usize,
+        inline_bytes: usize,
+        nodes: &[u32],
+    ) -> Result<Self, OpenError> {
         let inline_bytes = inline_bytes.next_multiple_of(CELL_BYTES);
         let bytes = writes.max(1) * (inline_bytes + CELL_BYTES);
         Ok(Staging {
@@ -37,7 +41,7 @@ impl Staging {
         })
     }
 
-    pub fn region(&self) -> &Arc<Region> {
+    pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
@@ -67,7 +71,7 @@ pub(super) struct OfiTx {
 }
 
 impl OfiTx {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         endpoint: Endpoint,
         staging: Staging,

@@ -18,7 +18,7 @@ mod tx;
 
 pub use device::PREAMBLE_DEADLINE;
 pub use device::{Preamble, TcpDevice, TcpError};
-pub use frame::{ALIGNED_HEADER_BYTES, HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
+pub use frame::{HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
 
 use std::{
     io,

@@ -45,7 +45,7 @@ pub use device::{Context, DeviceLimits, Verbs};
 pub use error::{Error, OpError};
 pub use event::AsyncEvent;
 pub use mr::{Access, LocalSlice, Memory, Mr, Pd, RemoteSlice};
-pub use port::{GidEntry, GidType, LinkLayer, Mtu, PortAttr, PortState};
+pub use port::{GidEntry, Mtu, PortAttr, PortState};
 pub use qp::{Connect, Init, Qp, QpCaps, Rts};
 pub use wc::{Wc, WcStatus};
 

@@ -16,11 +16,11 @@ pub struct PortAttr {
     /// The local identifier on an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
     /// InfiniBand, or Ethernet for RoCE.
-    pub link_layer: LinkLayer,
+    pub(crate) link_layer: LinkLayer,
     /// Whether even local traffic requires a global routing header (GID).
-    pub grh_required: bool,
+    pub(crate) grh_required: bool,
     /// Entries in the GID table, empty ones included.
-    pub gid_tbl_len: u32,
+    pub(crate) gid_tbl_len: u32,
     /// Data rate of the link in Gbit/s; `None` if the device reports an unknown code.
     pub gbps: Option<f64>,
 }
@@ -42,7 +42,7 @@ pub enum PortState {
 
 /// Link layer of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LinkLayer {
+pub(crate) enum LinkLayer {
     /// InfiniBand: addressed by LID.
     InfiniBand,
     /// Ethernet: RoCE, addressed by GID.
@@ -140,7 +140,7 @@ fn gbps(width: u8, speed: u8) -> Option<f64> {
 
 /// The packet format that a GID selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GidType {
+pub(crate) enum GidType {
     /// InfiniBand.
     Ib,
     /// RoCE v1: an Ethernet frame type of its own, not routable.
@@ -170,7 +170,7 @@ pub struct GidEntry {
     /// Index in the port's GID table.
     pub index: u32,
     /// The packet format that the GID selects.
-    pub kind: GidType,
+    pub(crate) kind: GidType,
 }
 
 /// The entry for `gid_index: auto`. On InfiniBand it is the first; on Ethernet a RoCE v2 one, IPv4

@@ -9,23 +9,23 @@ use std::sync::{Mutex, PoisonError};
 use crate::raw::*;
 
 /// Objects by number, from 1. A number is never reused.
-pub struct Table<T>(Vec<Option<T>>);
+pub(crate) struct Table<T>(Vec<Option<T>>);
 
 impl<T> Table<T> {
-    pub fn add(&mut self, object: T) -> u32 {
+    pub(crate) fn add(&mut self, object: T) -> u32 {
         self.0.push(Some(object));
         self.0.len() as u32
     }
 
-    pub fn get(&self, number: u32) -> Option<&T> {
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.0.get((number as usize).wrapping_sub(1))?.as_ref()
     }
 
-    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.0.get_mut((number as usize).wrapping_sub(1))?.as_mut()
     }
 
-    pub fn remove(&mut self, number: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         self.0.get_mut((number as usize).wrapping_sub(1))?.take()
     }
 
@@ -49,14 +49,14 @@ impl<T> IndexMut<u32> for Table<T> {
 }
 
 /// A queue of events, with a descriptor that is readable while the queue is not empty.
-pub struct Events<T> {
+pub(crate) struct Events<T> {
     pub fd: c_int,
     pub waiting: VecDeque<T>,
 }
 
 impl<T> Events<T> {
     /// `None` if the process has no free descriptor.
-    pub fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let flags = libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
         // SAFETY: `eventfd` takes no pointers.
         let fd = unsafe { libc::eventfd(0, flags) };
@@ -66,14 +66,14 @@ impl<T> Events<T> {
         })
     }
 
-    pub fn raise(&mut self, event: T) {
+    pub(crate) fn raise(&mut self, event: T) {
         self.waiting.push_back(event);
         let one = 1_u64.to_ne_bytes();
         // SAFETY: `one` has eight readable bytes; `self` owns the descriptor.
         unsafe { libc::write(self.fd, one.as_ptr().cast(), one.len()) };
     }
 
-    pub fn take(&mut self) -> Option<T> {
+    pub(crate) fn take(&mut self) -> Option<T> {
         let mut count = [0_u8; 8];
         // SAFETY: `count` has eight writable bytes; `self` owns the descriptor.
         unsafe { libc::read(self.fd, count.as_mut_ptr().cast(), count.len()) };
@@ -89,7 +89,7 @@ impl<T> Drop for Events<T> {
 }
 
 /// An open device.
-pub struct Device {
+pub(crate) struct Device {
     /// Index of the device, from 0.
     pub index: u8,
     pub up: bool,
@@ -99,7 +99,7 @@ pub struct Device {
 /// A registered region. Its key is its number followed by a constant byte, so that a key with one
 /// wrong bit is invalid.
 #[derive(Clone, Copy)]
-pub struct Region {
+pub(crate) struct Region {
     pub pd: *mut ibv_pd,
     pub addr: u64,
     pub len: u64,
@@ -120,14 +120,14 @@ struct Entry {
 
 /// The kind of entry that raises an event on the queue's channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Armed {
+pub(crate) enum Armed {
     No,
     Solicited,
     Any,
 }
 
 /// A completion queue.
-pub struct Cq {
+pub(crate) struct Cq {
     raw: *mut ibv_cq,
     context: u32,
     channel: Option<u32>,
@@ -137,7 +137,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    pub fn new(raw: *mut ibv_cq, context: u32, channel: Option<u32>, depth: usize) -> Self {
+    pub(crate) fn new(raw: *mut ibv_cq, context: u32, channel: Option<u32>, depth: usize) -> Self {
         Self {
             raw,
             context,
@@ -150,7 +150,7 @@ impl Cq {
 }
 
 /// A queue pair.
-pub struct Qp {
+pub(crate) struct Qp {
     raw: *mut ibv_qp,
     context: u32,
     pd: *mut ibv_pd,
@@ -175,7 +175,7 @@ pub struct Qp {
 }
 
 impl Qp {
-    pub fn new(
+    pub(crate) fn new(
         raw: *mut ibv_qp,
         context: u32,
         pd: *mut ibv_pd,
@@ -210,7 +210,7 @@ pub struct Live {
 }
 
 /// State of the whole stub.
-pub struct Fabric {
+pub(crate) struct Fabric {
     pub contexts: Table<Device>,
     pub channels: Table<Events<*mut ibv_cq>>,
     pub cqs: Table<Cq>,
@@ -230,7 +230,7 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
 });
 
 /// Calls `work` under the stub's single lock.
-pub fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
+pub(crate) fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
     work(&mut FABRIC.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -238,7 +238,7 @@ pub fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
 type Failure = (u32, bool);
 
 impl Fabric {
-    pub fn live(&self) -> Live {
+    pub(crate) fn live(&self) -> Live {
         Live {
             queue_pairs: self.qps.count(),
             regions: self.regions.count(),
@@ -246,11 +246,11 @@ impl Fabric {
     }
 
     /// Adds a region and returns its key.
-    pub fn add_region(&mut self, region: Region) -> u32 {
+    pub(crate) fn add_region(&mut self, region: Region) -> u32 {
         self.regions.add(region) << 8 | KEY
     }
 
-    pub fn remove_region(&mut self, key: u32) -> Option<Region> {
+    pub(crate) fn remove_region(&mut self, key: u32) -> Option<Region> {
         self.regions.remove(key >> 8)
     }
 
@@ -265,7 +265,7 @@ impl Fabric {
     }
 
     /// Raises an asynchronous event on a device.
-    pub fn raise(&mut self, context: u32, event_type: u32, element: ibv_async_element) {
+    pub(crate) fn raise(&mut self, context: u32, event_type: u32, element: ibv_async_element) {
         self.contexts[context].events.raise(ibv_async_event {
             element,
             event_type,
@@ -276,7 +276,12 @@ impl Fabric {
     ///
     /// # Safety
     /// The bytes of an inline `sge` are readable; registered regions are mapped.
-    pub unsafe fn send(&mut self, number: u32, wr: &ibv_send_wr, sge: Option<&ibv_sge>) -> c_int {
+    pub(crate) unsafe fn send(
+        &mut self,
+        number: u32,
+        wr: &ibv_send_wr,
+        sge: Option<&ibv_sge>,
+    ) -> c_int {
         let waits = self.waits(number, wr);
         let qp = &mut self.qps[number];
         let inline = wr.send_flags & IBV_SEND_INLINE != 0;
@@ -413,7 +418,7 @@ impl Fabric {
     }
 
     /// Executes one posted receive. Returns an errno if it is refused.
-    pub fn receive(&mut self, number: u32, wr_id: u64) -> c_int {
+    pub(crate) fn receive(&mut self, number: u32, wr_id: u64) -> c_int {
         let qp = &mut self.qps[number];
         match qp.state {
             IBV_QPS_RESET => return libc::EINVAL,
@@ -425,7 +430,7 @@ impl Fabric {
     }
 
     /// Moves a queue pair to ERR and flushes its receives.
-    pub fn enter_error(&mut self, number: u32) {
+    pub(crate) fn enter_error(&mut self, number: u32) {
         self.qps[number].state = IBV_QPS_ERR;
         for wr_id in std::mem::take(&mut self.qps[number].receives) {
             self.flush_receive(number, wr_id);
@@ -466,7 +471,7 @@ impl Fabric {
     }
 
     /// Removes the oldest entry of a queue, and frees the send queue entries that it covers.
-    pub fn poll(&mut self, cq: u32) -> Option<ibv_wc> {
+    pub(crate) fn poll(&mut self, cq: u32) -> Option<ibv_wc> {
         let entry = self.cqs[cq].entries.pop_front()?;
         if let Some(qp) = self.qps.get_mut(entry.wc.qp_num) {
             qp.outstanding = qp.outstanding.saturating_sub(entry.frees);

@@ -27,7 +27,7 @@ const PAGE: u64 = 4096;
 const WITHOUT_END: u8 = 7;
 
 /// The exported functions.
-pub fn api() -> Api {
+pub(crate) fn api() -> Api {
     Api {
         get_device_list,
         free_device_list,
@@ -76,7 +76,7 @@ fn leak<T>(value: T) -> *mut T {
 ///
 /// # Safety
 /// `context` is an open context of the stub.
-pub unsafe fn number_of(context: *mut ibv_context) -> u32 {
+pub(crate) unsafe fn number_of(context: *mut ibv_context) -> u32 {
     // SAFETY: `number_of`'s contract.
     unsafe { (*context).cmd_fd as u32 }
 }
