@@ -22,9 +22,6 @@ unsafe impl Sync for Domain {}
 impl Domain {
     /// Opens the NIC. Pin the thread near the NIC first: the provider allocates memory near the
     /// calling thread.
-    ///
-    /// # Errors
-    /// [`Error::Call`].
     pub fn open(info: &Arc<Info>) -> Result<Arc<Self>, Error> {
         let ofi = info.ofi();
         let failed = |call, code: i32| {
@@ -54,7 +51,6 @@ impl Domain {
     }
 
     /// Returns the info of the domain.
-    #[must_use]
     pub fn info(&self) -> &Arc<Info> {
         &self.info
     }

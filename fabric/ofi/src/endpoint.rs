@@ -255,9 +255,6 @@ impl Endpoint {
     }
 
     /// Returns the endpoint's address, for the peer's [`Endpoint::introduce`].
-    ///
-    /// # Errors
-    /// [`Error::Call`].
     pub fn address(&self) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0u8; ADDRESS_BYTES];
         let mut len = bytes.len();
@@ -276,7 +273,6 @@ impl Endpoint {
     }
 
     /// Returns an address in the provider's text form.
-    #[must_use]
     pub fn words(&self, address: &[u8]) -> String {
         let address = padded(address);
         let mut words = [0 as c_char; 128];
@@ -401,9 +397,6 @@ impl Endpoint {
     }
 
     /// Posts receive number `receive`, from 0, for a write with data.
-    ///
-    /// # Errors
-    /// [`OpError`].
     pub fn receive(&self, receive: usize) -> Result<(), OpError> {
         let endpoint = self.objects.endpoint;
         let refused = |errno| OpError {
@@ -521,13 +514,11 @@ impl Endpoint {
 
     /// Returns a descriptor that is readable when [`Endpoint::poll`] has work, if the provider has
     /// one. It stays open as long as the endpoint.
-    #[must_use]
     pub fn wait_fd(&self) -> Option<RawFd> {
         self.wait_fd
     }
 
     /// Whether a wait on the descriptor is safe; false if completions are pending.
-    #[must_use]
     pub fn may_sleep(&self) -> bool {
         let mut queue: *mut raw::fid = self.objects.queue.cast();
         let fabric = self.domain.fabric();

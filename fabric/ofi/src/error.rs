@@ -102,7 +102,6 @@ pub struct OpError {
 
 impl OpError {
     /// Whether the provider's queue is full: poll, then retry.
-    #[must_use]
     pub fn is_again(&self) -> bool {
         self.errno == libc::EAGAIN
     }

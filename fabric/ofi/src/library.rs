@@ -61,7 +61,6 @@ impl Ofi {
     }
 
     /// The library's version.
-    #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
@@ -325,25 +324,21 @@ impl Info {
     }
 
     /// The library.
-    #[must_use]
     pub fn ofi(&self) -> &Arc<Ofi> {
         &self.ofi
     }
 
     /// Returns the provider with its layers: `tcp;ofi_rxm`.
-    #[must_use]
     pub fn provider(&self) -> &str {
         &self.provider
     }
 
     /// Returns the provider's name of the NIC.
-    #[must_use]
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
     /// Returns the provider's capabilities on the NIC.
-    #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }

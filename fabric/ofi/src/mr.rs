@@ -85,9 +85,6 @@ impl Drop for Registered {
 
 impl Mr {
     /// Registers `memory` as a source, if required; with `key`, unless the provider chooses keys.
-    ///
-    /// # Errors
-    /// [`Error::Call`].
     pub fn source(
         domain: &Arc<Domain>,
         memory: Arc<dyn Memory>,

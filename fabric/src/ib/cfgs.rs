@@ -53,16 +53,6 @@ impl From<usize> for Traffic {
     }
 }
 
-/// Writes per slot that the queues have room for. Under [`Stream::All`] there may be more; then the
-/// sender's NIC waits, or later parts leave together.
-fn writes(stream: Stream) -> u32 {
-    const MANY: u32 = 4;
-    match stream.writes() {
-        0 => MANY,
-        n => n as u32,
-    }
-}
-
 /// Requested settings of a connection; [`IbCfgs::resolve`] fits them to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbWishes {
@@ -168,7 +158,7 @@ impl IbCfgs {
             })
         };
         let slots = u32::try_from(traffic.slots).unwrap_or(u32::MAX);
-        let receives = slots.saturating_mul(writes(traffic.received));
+        let receives = slots.saturating_mul(traffic.received.writes() as u32);
         let queue = limits.max_qp_wr.min(limits.max_cqe);
         let each = wishes.each();
         // Room for the goodbye and for the empty signaled write that retires idle work requests.
@@ -178,7 +168,7 @@ impl IbCfgs {
             // A slot may be used again before its previous write has retired. Such writes span
             // less than two signal intervals, so a full send queue never delays a sample.
             None => slots
-                .saturating_mul(writes(traffic.sent))
+                .saturating_mul(traffic.sent.writes() as u32)
                 .saturating_add(2 * wishes.signal_every)
                 .saturating_mul(each)
                 .min(queue.saturating_sub(spare)),

@@ -141,11 +141,11 @@ impl IbDevice {
     pub(super) fn port_now(&self) -> Result<PortNow, OpenError> {
         let (context, port) = (&self.watched.context, self.watched.port);
         let attr = context.query_port(port)?;
-        if attr.state != PortState::Active {
+        if attr.state != PortState::ACTIVE {
             return Err(OpenError::PortDown {
                 device: context.name().to_owned(),
                 port,
-                state: format!("{:?}", attr.state),
+                state: attr.state.to_string(),
             });
         }
         let empty = |index| OpenError::Setting {

@@ -255,15 +255,15 @@ impl Watched {
         match event {
             // The device leaves its queue pairs in RTS; without this, they retry until their
             // retries run out.
-            AsyncEvent::PortDown { port } if port == self.port => {
+            AsyncEvent::PortDown(port) if port == self.port => {
                 self.fail(&format!("port {port} of {name} is down"), |_| true);
             }
             AsyncEvent::DeviceFatal => self.fail(&format!("{name} has failed"), |_| true),
-            AsyncEvent::QpFatal { qp_num, cause } => {
+            AsyncEvent::QpFatal(qp_num, cause) => {
                 let cause = format!("{name}: queue pair {qp_num} failed: {cause}");
                 self.fail(&cause, |connection| connection.qp_num() == qp_num);
             }
-            AsyncEvent::CqError { token } => {
+            AsyncEvent::CqError(token) => {
                 let cause = format!("{name}: a completion queue overflowed");
                 self.fail(&cause, |connection| connection.owns(token));
             }

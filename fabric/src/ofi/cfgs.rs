@@ -82,7 +82,7 @@ impl OfiCfgs {
         }
         let writes = endpoint.send_depth.clamp(1, (depth - SPARE) / EACH);
         let slots = endpoint.window.slots();
-        let arrivals = slots.saturating_mul(parts(endpoint.window.stream())) + CONTROL;
+        let arrivals = slots.saturating_mul(endpoint.window.stream().writes()) + CONTROL;
         let receives = if limits.wants_receives { arrivals } else { 0 };
         if receives > limits.receive_depth {
             return refuse(
@@ -100,13 +100,5 @@ impl OfiCfgs {
             completions: arrivals + writes * EACH + SPARE,
             linger: LINGER,
         })
-    }
-}
-
-/// Writes per slot that the queues have room for.
-fn parts(stream: Stream) -> usize {
-    match stream.writes() {
-        0 => 4,
-        n => n,
     }
 }

@@ -67,7 +67,6 @@ unsafe impl Send for SendChain {}
 impl SendChain {
     /// A chain of up to `capacity` writes with up to `inline_bytes` inline bytes each.
     /// `inline_bytes` must not exceed the queue pair's `max_inline_data`.
-    #[must_use]
     pub fn new(capacity: usize, inline_bytes: usize) -> Self {
         // SAFETY: null pointers and zeroes are valid for every field.
         let empty: SendEntry = unsafe { std::mem::zeroed() };
@@ -81,19 +80,16 @@ impl SendChain {
     }
 
     /// Number of waiting writes.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.tail - self.head
     }
 
     /// Whether no write waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
     /// Number of free entries.
-    #[must_use]
     pub fn room(&self) -> usize {
         self.entries.len() - self.tail
     }
@@ -110,7 +106,6 @@ impl SendChain {
 
     /// Appends a write. Returns false, and changes nothing, if no entry is free or the inline
     /// payload exceeds the chain's inline bytes.
-    #[must_use]
     pub fn push(&mut self, write: &Write<'_>) -> bool {
         let inline = match write.payload {
             Payload::Inline(bytes) => bytes.len(),
@@ -216,7 +211,6 @@ unsafe impl Send for RecvChain {}
 
 impl RecvChain {
     /// A chain that posts up to `capacity` receives at a time.
-    #[must_use]
     pub fn new(capacity: usize) -> Self {
         let receive = raw::ibv_recv_wr {
             wr_id: 0,

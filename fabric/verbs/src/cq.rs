@@ -28,9 +28,6 @@ unsafe impl Sync for CompChannel {}
 
 impl CompChannel {
     /// Creates a nonblocking channel.
-    ///
-    /// # Errors
-    /// [`Error::Verb`].
     pub fn create(context: &Arc<Context>) -> Result<Arc<Self>, Error> {
         let doing = || format!("creating a completion channel on {}", context.name());
         // SAFETY: `context` is open.
@@ -131,7 +128,7 @@ impl Cq {
     /// breaks the queue for good, so `cqe` must cover all outstanding receives and signaled sends.
     ///
     /// # Errors
-    /// [`Error::Limit`], or [`Error::Verb`], also if the channel is another device's.
+    /// [`Error::Verb`]: more entries than the device allows, or a channel of another device.
     pub fn create(
         context: &Arc<Context>,
         cqe: u32,
@@ -139,12 +136,6 @@ impl Cq {
         token: u64,
         comp_vector: u32,
     ) -> Result<Arc<Self>, Error> {
-        context.check_limit(
-            "a completion queue in entries",
-            u64::from(cqe),
-            u64::from(context.limits().max_cqe),
-            "max_cqe",
-        )?;
         context.check_same("ibv_create_cq", &channel.context)?;
         let doing = || {
             format!(
@@ -195,9 +186,6 @@ impl Cq {
 
     /// Arms the queue for one event on its channel. Existing entries raise none: poll again before
     /// sleeping.
-    ///
-    /// # Errors
-    /// [`OpError`].
     pub fn arm(&self, notify: Notify) -> Result<(), OpError> {
         let solicited = c_int::from(notify == Notify::Solicited);
         // SAFETY: the queue is live.

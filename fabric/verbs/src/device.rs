@@ -10,7 +10,7 @@ use std::sync::Arc;
 use libloading::Library;
 
 use crate::error::{Error, errno_of, last_errno};
-use crate::port::{GidEntry, GidType, PortAttr, choose_gid};
+use crate::port::{GidEntry, PortAttr, choose_gid};
 use crate::raw;
 
 /// File name of libibverbs in every distribution.
@@ -166,19 +166,16 @@ impl Context {
     }
 
     /// The device's name, such as `mlx5_0`.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The device's limits.
-    #[must_use]
     pub fn limits(&self) -> &DeviceLimits {
         &self.limits
     }
 
     /// Number of interrupt vectors for completion queues.
-    #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: the context is open, and the field is constant.
         u32::try_from(unsafe { (*self.raw.as_ptr()).num_comp_vectors }).unwrap_or(0)
@@ -191,26 +188,6 @@ impl Context {
 
     pub(crate) fn api(&self) -> &raw::Api {
         &self.verbs.api
-    }
-
-    /// Refuses a size above one of the device's limits.
-    pub(crate) fn check_limit(
-        &self,
-        what: &'static str,
-        asked: u64,
-        limit: u64,
-        name: &'static str,
-    ) -> Result<(), Error> {
-        if asked <= limit {
-            return Ok(());
-        }
-        Err(Error::Limit {
-            what,
-            asked,
-            limit,
-            name,
-            device: self.name.clone(),
-        })
     }
 
     /// Refuses an object of another device: libibverbs would not detect the mistake.
@@ -266,19 +243,6 @@ impl Context {
         Ok(PortAttr::from_raw(&unsafe { attr.assume_init() }))
     }
 
-    /// The port's GIDs, without the empty entries of its table.
-    ///
-    /// # Errors
-    /// [`Error::Verb`].
-    fn gids(&self, port: u8) -> Result<Vec<GidEntry>, Error> {
-        let table = self.query_port(port)?.gid_tbl_len;
-        let mut gids = Vec::new();
-        for index in 0..table {
-            gids.extend(self.gid(port, index)?);
-        }
-        Ok(gids)
-    }
-
     /// One entry of the port's GID table; `None` if it is empty.
     ///
     /// # Errors
@@ -312,7 +276,7 @@ impl Context {
         Ok((!gid.is_unspecified()).then(|| GidEntry {
             gid,
             index,
-            kind: GidType::from_raw(entry.gid_type),
+            is_roce_v2: entry.gid_type == raw::IBV_GID_TYPE_ROCE_V2,
         }))
     }
 
@@ -322,9 +286,12 @@ impl Context {
     /// # Errors
     /// [`Error::NoGid`] with the reason, or [`Error::Verb`].
     pub fn auto_gid(&self, port: u8) -> Result<GidEntry, Error> {
-        let layer = self.query_port(port)?.link_layer;
-        let gids = self.gids(port)?;
-        choose_gid(layer, &gids).map_err(|why| Error::NoGid {
+        let attr = self.query_port(port)?;
+        let gids = (0..attr.gid_tbl_len).map(|index| self.gid(port, index));
+        let gids: Vec<_> = gids
+            .filter_map(Result::transpose)
+            .collect::<Result<_, _>>()?;
+        choose_gid(attr.is_ethernet, &gids).map_err(|why| Error::NoGid {
             device: self.name.clone(),
             port,
             why: why.to_owned(),

@@ -56,17 +56,15 @@ pub enum Error {
         /// The operation, with names and numbers.
         doing: String,
     },
-    /// A size above one of the device's limits.
-    #[error("{what} of {asked} exceeds {device}'s limit of {limit} ({name})")]
+    /// A memory region larger than the device allows.
+    #[error(
+        "a memory region in bytes of {bytes} exceeds {device}'s limit of {limit} (max_mr_size)"
+    )]
     Limit {
-        /// The limited object, such as "a send queue".
-        what: &'static str,
-        /// The requested size.
-        asked: u64,
-        /// The device's limit.
+        /// Size of the memory in bytes.
+        bytes: u64,
+        /// The device's limit in bytes.
         limit: u64,
-        /// The limit's name in libibverbs.
-        name: &'static str,
         /// The device.
         device: String,
     },
@@ -139,7 +137,6 @@ pub struct OpError {
 
 impl OpError {
     /// Whether the queue was full. Then retire completions and post the chain again.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         self.errno == libc::ENOMEM || self.errno == libc::EAGAIN
     }

@@ -39,9 +39,6 @@ unsafe impl Sync for Pd {}
 
 impl Pd {
     /// Allocates a protection domain.
-    ///
-    /// # Errors
-    /// [`Error::Verb`].
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Self>, Error> {
         // SAFETY: `context` is open.
         let raw = unsafe { (context.api().alloc_pd)(context.as_raw()) };
@@ -185,16 +182,18 @@ impl Mr {
 
     fn check_size(pd: &Pd, len: usize) -> Result<(), Error> {
         // Software devices report 0 or all ones for "no limit".
-        let limit = match pd.context.limits().max_mr_size {
-            0 => u64::MAX,
-            limit => limit,
-        };
-        pd.context
-            .check_limit("a memory region in bytes", len as u64, limit, "max_mr_size")
+        let limit = pd.context.limits().max_mr_size;
+        if limit == 0 || len as u64 <= limit {
+            return Ok(());
+        }
+        Err(Error::Limit {
+            bytes: len as u64,
+            limit,
+            device: pd.context.name.clone(),
+        })
     }
 
     /// A range of the region, for a work request; `None` if it exceeds the region or 4 GiB.
-    #[must_use]
     pub fn slice(&self, offset: usize, len: usize) -> Option<LocalSlice> {
         offset.checked_add(len).filter(|&end| end <= self.len)?;
         Some(LocalSlice {
@@ -206,7 +205,6 @@ impl Mr {
     }
 
     /// Address and key of the first byte, which the peer needs to write into this region.
-    #[must_use]
     pub fn remote(&self) -> RemoteSlice {
         // SAFETY: as in `slice`.
         let rkey = unsafe { (*self.raw.as_ptr()).rkey };
@@ -217,7 +215,6 @@ impl Mr {
     }
 
     /// Length in bytes.
-    #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is always memory")]
     pub fn len(&self) -> usize {
         self.len

@@ -1,6 +1,7 @@
 //! Attributes of a port: state, MTU, rate, and its GIDs (global identifiers) with the automatic
 //! choice among them. On RoCE a GID is the port's IPv6 address, or its IPv4 address mapped to IPv6.
 
+use std::fmt;
 use std::net::Ipv6Addr;
 
 use crate::Error;
@@ -9,14 +10,14 @@ use crate::raw;
 /// Attributes that a port reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PortAttr {
-    /// Link and subnet state; only an active port carries traffic.
+    /// Link and subnet state.
     pub state: PortState,
     /// Largest MTU that the link currently supports.
     pub active_mtu: Mtu,
     /// The local identifier on an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
-    /// InfiniBand, or Ethernet for RoCE.
-    pub(crate) link_layer: LinkLayer,
+    /// The link is Ethernet: RoCE, addressed by GID. Otherwise InfiniBand, addressed by LID.
+    pub(crate) is_ethernet: bool,
     /// Whether even local traffic requires a global routing header (GID).
     pub(crate) grh_required: bool,
     /// Entries in the GID table, empty ones included.
@@ -25,30 +26,25 @@ pub struct PortAttr {
     pub gbps: Option<f64>,
 }
 
-/// State of a port.
+/// State of a port: libibverbs' number, displayed by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PortState {
-    /// No link.
-    Down,
-    /// A link that no subnet manager has configured.
-    Init,
-    /// Configured, but not yet carrying traffic.
-    Armed,
-    /// Carrying traffic.
-    Active,
-    /// A code of a newer library, or `IBV_PORT_NOP`.
-    Other(u32),
+pub struct PortState(u32);
+
+impl PortState {
+    /// Only an active port carries traffic.
+    pub const ACTIVE: Self = Self(raw::IBV_PORT_ACTIVE);
 }
 
-/// Link layer of a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LinkLayer {
-    /// InfiniBand: addressed by LID.
-    InfiniBand,
-    /// Ethernet: RoCE, addressed by GID.
-    Ethernet,
-    /// The device does not report the link layer.
-    Unspecified,
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            raw::IBV_PORT_DOWN => f.write_str("Down"),
+            raw::IBV_PORT_INIT => f.write_str("Init"),
+            raw::IBV_PORT_ARMED => f.write_str("Armed"),
+            raw::IBV_PORT_ACTIVE => f.write_str("Active"),
+            other => write!(f, "Other({other})"),
+        }
+    }
 }
 
 /// The largest payload of one packet. Both ends of a connection must use the same one.
@@ -57,7 +53,6 @@ pub struct Mtu(u32);
 
 impl Mtu {
     /// The MTU in bytes.
-    #[must_use]
     pub fn bytes(self) -> u32 {
         128 << self.0
     }
@@ -94,20 +89,10 @@ impl Mtu {
 impl PortAttr {
     pub(crate) fn from_raw(attr: &raw::ibv_port_attr) -> Self {
         Self {
-            state: match attr.state {
-                raw::IBV_PORT_DOWN => PortState::Down,
-                raw::IBV_PORT_INIT => PortState::Init,
-                raw::IBV_PORT_ARMED => PortState::Armed,
-                raw::IBV_PORT_ACTIVE => PortState::Active,
-                other => PortState::Other(other),
-            },
+            state: PortState(attr.state),
             active_mtu: Mtu::from_code(attr.active_mtu),
             lid: attr.lid,
-            link_layer: match u32::from(attr.link_layer) {
-                raw::IBV_LINK_LAYER_INFINIBAND => LinkLayer::InfiniBand,
-                raw::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
-                _ => LinkLayer::Unspecified,
-            },
+            is_ethernet: u32::from(attr.link_layer) == raw::IBV_LINK_LAYER_ETHERNET,
             grh_required: u32::from(attr.flags) & raw::IBV_QPF_GRH_REQUIRED != 0,
             gid_tbl_len: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
             gbps: gbps(attr.active_width, attr.active_speed),
@@ -138,30 +123,6 @@ fn gbps(width: u8, speed: u8) -> Option<f64> {
     Some(connections * connection)
 }
 
-/// The packet format that a GID selects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GidType {
-    /// InfiniBand.
-    Ib,
-    /// RoCE v1: an Ethernet frame type of its own, not routable.
-    RoceV1,
-    /// RoCE v2: UDP over IP.
-    RoceV2,
-    /// A code of a newer library.
-    Other(u32),
-}
-
-impl GidType {
-    pub(crate) fn from_raw(code: u32) -> Self {
-        match code {
-            raw::IBV_GID_TYPE_IB => Self::Ib,
-            raw::IBV_GID_TYPE_ROCE_V1 => Self::RoceV1,
-            raw::IBV_GID_TYPE_ROCE_V2 => Self::RoceV2,
-            other => Self::Other(other),
-        }
-    }
-}
-
 /// An entry of a port's GID table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GidEntry {
@@ -169,18 +130,15 @@ pub struct GidEntry {
     pub gid: Ipv6Addr,
     /// Index in the port's GID table.
     pub index: u32,
-    /// The packet format that the GID selects.
-    pub(crate) kind: GidType,
+    /// Selects RoCE v2, which is UDP over IP. RoCE v1 is not routable.
+    pub(crate) is_roce_v2: bool,
 }
 
 /// The entry for `gid_index: auto`. On InfiniBand it is the first; on Ethernet a RoCE v2 one, IPv4
 /// before routable IPv6 before link-local, then the lowest index. RoCE v1 is never chosen, because
 /// IP routers do not forward it.
-///
-/// # Errors
-/// The reason why no entry is usable, as text.
-pub(crate) fn choose_gid(layer: LinkLayer, gids: &[GidEntry]) -> Result<GidEntry, &'static str> {
-    if layer != LinkLayer::Ethernet {
+pub(crate) fn choose_gid(ethernet: bool, gids: &[GidEntry]) -> Result<GidEntry, &'static str> {
+    if !ethernet {
         return gids
             .iter()
             .min_by_key(|entry| entry.index)
@@ -193,7 +151,7 @@ pub(crate) fn choose_gid(layer: LinkLayer, gids: &[GidEntry]) -> Result<GidEntry
         _ => 2,
     };
     gids.iter()
-        .filter(|entry| entry.kind == GidType::RoceV2)
+        .filter(|entry| entry.is_roce_v2)
         .min_by_key(|entry| (rank(entry), entry.index))
         .copied()
         .ok_or("no entry is RoCE v2: give the network interface an IP address and bring it up")
@@ -227,25 +185,24 @@ mod tests {
         assert_eq!(gbps(3, 64), None);
     }
 
-    fn entry(index: u32, kind: GidType, address: &str) -> GidEntry {
+    fn entry(index: u32, is_roce_v2: bool, address: &str) -> GidEntry {
         GidEntry {
             gid: address.parse().expect("an address"),
             index,
-            kind,
+            is_roce_v2,
         }
     }
 
     #[test]
     fn auto_on_ethernet_prefers_ipv4_over_roce_v2() {
         let table = [
-            entry(0, GidType::RoceV1, "fe80::1"),
-            entry(1, GidType::RoceV2, "fe80::1"),
-            entry(2, GidType::RoceV1, "::ffff:10.9.1.1"),
-            entry(3, GidType::RoceV2, "::ffff:10.9.1.1"),
-            entry(4, GidType::RoceV2, "2001:db8::1"),
+            entry(0, false, "fe80::1"),
+            entry(1, true, "fe80::1"),
+            entry(2, false, "::ffff:10.9.1.1"),
+            entry(3, true, "::ffff:10.9.1.1"),
+            entry(4, true, "2001:db8::1"),
         ];
-        let chosen =
-            |table: &[GidEntry]| choose_gid(LinkLayer::Ethernet, table).map(|entry| entry.index);
+        let chosen = |table: &[GidEntry]| choose_gid(true, table).map(|entry| entry.index);
         assert_eq!(chosen(&table), Ok(3));
         assert_eq!(chosen(&[table[4], table[1]]), Ok(4));
         assert_eq!(chosen(&[table[1]]), Ok(1));
@@ -255,9 +212,9 @@ mod tests {
 
     #[test]
     fn auto_on_infiniband_takes_the_first() {
-        let table = [1, 0].map(|index| entry(index, GidType::Ib, "fe80::1"));
-        let chosen = choose_gid(LinkLayer::InfiniBand, &table);
+        let table = [1, 0].map(|index| entry(index, false, "fe80::1"));
+        let chosen = choose_gid(false, &table);
         assert_eq!(chosen.map(|entry| entry.index), Ok(0));
-        assert!(choose_gid(LinkLayer::InfiniBand, &[]).is_err());
+        assert!(choose_gid(false, &[]).is_err());
     }
 }

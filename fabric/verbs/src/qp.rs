@@ -12,7 +12,7 @@ use crate::chain::{RecvChain, SendChain};
 use crate::cq::{Cq, unsupported};
 use crate::error::{Error, OpError};
 use crate::mr::Pd;
-use crate::port::{GidEntry, LinkLayer, Mtu, PortAttr};
+use crate::port::{GidEntry, Mtu, PortAttr};
 use crate::raw;
 
 /// Most routers that a packet may cross.
@@ -131,7 +131,7 @@ impl Connect<'_> {
         raw.dlid = self.lid;
         raw.sl = self.service_level;
         let other_subnet = self.local.gid.octets()[..8] != self.gid.octets()[..8];
-        let routed = self.port.link_layer == LinkLayer::Ethernet || self.port.grh_required;
+        let routed = self.port.is_ethernet || self.port.grh_required;
         if routed || self.lid == 0 || other_subnet {
             raw.is_global = 1;
             raw.grh.dgid.raw = self.gid.octets();
@@ -148,8 +148,7 @@ impl Qp<Init> {
     /// (RESET to INIT). Only signaled sends complete.
     ///
     /// # Errors
-    /// [`Error::Limit`] for queues above the device's limit. A device reports no limit of inline
-    /// bytes; exceeding it is [`Error::Verb`], as are queues of another device.
+    /// [`Error::Verb`]: sizes above the device's limits, or a completion queue of another device.
     pub fn create(
         pd: &Arc<Pd>,
         send_cq: &Arc<Cq>,
@@ -158,13 +157,6 @@ impl Qp<Init> {
         port: u8,
     ) -> Result<Self, Error> {
         let context = &pd.context;
-        for (what, asked) in [
-            ("a send queue in work requests", caps.max_send_wr),
-            ("a receive queue in work requests", caps.max_recv_wr),
-        ] {
-            let limit = u64::from(context.limits().max_qp_wr);
-            context.check_limit(what, u64::from(asked), limit, "max_qp_wr")?;
-        }
         context.check_same("ibv_create_qp", &send_cq.context)?;
         context.check_same("ibv_create_qp", &recv_cq.context)?;
         let (send, recv) = {
@@ -309,9 +301,6 @@ impl<S> Qp<S> {
 
     /// Moves the queue pair to ERR: posted and later work requests complete with
     /// `IBV_WC_WR_FLUSH_ERR`. Takes `&self`, since other threads may be posting.
-    ///
-    /// # Errors
-    /// [`Error::Verb`].
     pub fn set_error(&self) -> Result<(), Error> {
         let mut attr = zeroed();
         attr.qp_state = raw::IBV_QPS_ERR;
@@ -319,14 +308,12 @@ impl<S> Qp<S> {
     }
 
     /// The queue pair's number on its device.
-    #[must_use]
     pub fn qp_num(&self) -> u32 {
         // SAFETY: the queue pair is live, and its number is constant.
         unsafe { (*self.inner.raw.as_ptr()).qp_num }
     }
 
     /// The sizes that the device has granted; they may exceed the requested ones.
-    #[must_use]
     pub fn caps(&self) -> QpCaps {
         self.inner.caps
     }
@@ -381,14 +368,14 @@ impl<S> fmt::Debug for Qp<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::{GidType, PortState};
+    use crate::port::PortState;
 
-    fn port(link_layer: LinkLayer, grh_required: bool) -> PortAttr {
+    fn port(is_ethernet: bool, grh_required: bool) -> PortAttr {
         PortAttr {
-            state: PortState::Active,
+            state: PortState::ACTIVE,
             active_mtu: Mtu::from_bytes(4096).expect("an MTU"),
             lid: 3,
-            link_layer,
+            is_ethernet,
             grh_required,
             gid_tbl_len: 1,
             gbps: None,
@@ -401,7 +388,7 @@ mod tests {
             local: GidEntry {
                 gid: Ipv6Addr::from([1; 16]),
                 index: 3,
-                kind: GidType::Ib,
+                is_roce_v2: false,
             },
             lid,
             gid: Ipv6Addr::from(gid),
@@ -422,10 +409,10 @@ mod tests {
     fn ethernet_routes_by_gid_and_infiniband_by_lid_within_its_subnet() {
         let (near, far) = ([1; 16], [2; 16]);
         for (port, lid, gid, by_gid) in [
-            (port(LinkLayer::Ethernet, false), 0, near, true),
-            (port(LinkLayer::InfiniBand, false), 4, near, false),
-            (port(LinkLayer::InfiniBand, false), 4, far, true),
-            (port(LinkLayer::InfiniBand, true), 4, near, true),
+            (port(true, false), 0, near, true),
+            (port(false, false), 4, near, false),
+            (port(false, false), 4, far, true),
+            (port(false, true), 4, near, true),
         ] {
             let address = connect(&port, lid, gid).address(1);
             let (is_global, index) = (address.is_global, address.grh.sgid_index);
@@ -439,7 +426,7 @@ mod tests {
 
     #[test]
     fn numbers_that_do_not_fit_are_named() {
-        let port = port(LinkLayer::Ethernet, false);
+        let port = port(true, false);
         connect(&port, 0, [1; 16]).check().expect("all fit");
         let changes: [(&str, fn(&mut Connect<'_>)); 9] = [
             ("gid_index", |c| c.local.index = 256),

@@ -11,50 +11,42 @@ pub struct Wc(raw::ibv_wc);
 
 impl Wc {
     /// The `wr_id` of the completed work request.
-    #[must_use]
     pub fn wr_id(&self) -> u64 {
         self.0.wr_id
     }
 
     /// Whether the work request succeeded. If it failed, only [`Wc::wr_id`], [`Wc::qp_num`],
     /// [`Wc::status`] and [`Wc::vendor_err`] are valid.
-    #[must_use]
     pub fn is_success(&self) -> bool {
         self.0.status == raw::IBV_WC_SUCCESS
     }
 
     /// Whether the work request was flushed: the queue pair was in ERR.
-    #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.0.status == raw::IBV_WC_WR_FLUSH_ERR
     }
 
     /// The completion status.
-    #[must_use]
     pub fn status(&self) -> WcStatus {
         WcStatus(self.0.status)
     }
 
     /// The vendor's own error number, for the vendor's support.
-    #[must_use]
     pub fn vendor_err(&self) -> u32 {
         self.0.vendor_err
     }
 
     /// The completed operation, as libibverbs' number.
-    #[must_use]
     pub fn opcode(&self) -> u32 {
         self.0.opcode
     }
 
     /// Bytes received; valid for receives.
-    #[must_use]
     pub fn byte_len(&self) -> u32 {
         self.0.byte_len
     }
 
     /// The immediate of the peer's RDMA WRITE, if it carried one.
-    #[must_use]
     pub fn imm(&self) -> Option<u32> {
         let brought = self.0.opcode == raw::IBV_WC_RECV_RDMA_WITH_IMM
             && self.0.wc_flags & raw::IBV_WC_WITH_IMM != 0;
@@ -62,7 +54,6 @@ impl Wc {
     }
 
     /// Number of the local queue pair.
-    #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num
     }

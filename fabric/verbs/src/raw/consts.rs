@@ -14,8 +14,6 @@ macro_rules! constants {
 }
 
 constants! {
-    IBV_GID_TYPE_IB = 0;
-    IBV_GID_TYPE_ROCE_V1 = 1;
     IBV_GID_TYPE_ROCE_V2 = 2;
 
     IBV_MTU_256 = 1;
@@ -26,7 +24,6 @@ constants! {
     IBV_PORT_ARMED = 3;
     IBV_PORT_ACTIVE = 4;
 
-    IBV_LINK_LAYER_INFINIBAND = 1;
     IBV_LINK_LAYER_ETHERNET = 2;
 
     IBV_QPF_GRH_REQUIRED = 1;
@@ -38,9 +35,6 @@ constants! {
     IBV_EVENT_DEVICE_FATAL = 8;
     IBV_EVENT_PORT_ACTIVE = 9;
     IBV_EVENT_PORT_ERR = 10;
-    IBV_EVENT_LID_CHANGE = 11;
-    IBV_EVENT_PKEY_CHANGE = 12;
-    IBV_EVENT_GID_CHANGE = 18;
 
     IBV_WC_SUCCESS = 0;
     IBV_WC_LOC_LEN_ERR = 1;
