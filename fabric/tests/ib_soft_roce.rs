@@ -68,14 +68,6 @@ common_cases!(#[ignore = "needs an RDMA device: cargo xtask soft-roce"]);
 
 #[test]
 #[ignore = "needs an RDMA device: cargo xtask soft-roce"]
-fn eight_thousand_slots_wrap() {
-    let _alone = alone();
-    let pair = Pair::open(|wishes| wishes.send_depth = Some(8192));
-    cases::use_every_slot(&pair, 10);
-}
-
-#[test]
-#[ignore = "needs an RDMA device: cargo xtask soft-roce"]
 fn a_pulled_cable_breaks_every_connection_in_words() {
     let _alone = alone();
     let pair = Pair::open(|_| {});

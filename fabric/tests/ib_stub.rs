@@ -92,10 +92,3 @@ fn slots_beyond_the_device_are_refused_in_words() {
         "{text}"
     );
 }
-
-/// Fills, answers and drains 8,192 slots on one queue pair, with use counts that go up to 1,000.
-#[test]
-fn eight_thousand_slots_wrap_a_thousand_times() {
-    let pair = Pair::open(|wishes| wishes.send_depth = Some(8192));
-    cases::use_every_slot(&pair, 1000);
-}

@@ -132,6 +132,10 @@ impl Endpoint {
     ) -> Result<Self, Error> {
         let doing = |what: &str| format!("opening {what} on {}", domain.info().domain());
         let failed = |call, code: i32, what: &str| domain.failed(call, code.into(), doing(what));
+        let check = |call, code: i32, what: &str| match code {
+            0 => Ok(()),
+            code => Err(failed(call, code, what)),
+        };
         if let Some(stranger) = sources.iter().find(|s| !s.is_of(domain)) {
             let what = format!("an endpoint beside {stranger:?}");
             return Err(failed("fi_endpoint", libc::EINVAL, &what));
@@ -158,15 +162,6 @@ impl Endpoint {
             let what = format!("a completion queue of {} entries", depths.completions);
             failed("fi_cq_open", code, &what)
         })?;
-        let mut attr = raw::fi_av_attr {
-            type_: raw::FI_AV_TABLE,
-            rx_ctx_bits: 0,
-            count: 1,
-            ep_per_node: 0,
-            name: ptr::null(),
-            map_addr: ptr::null_mut(),
-            flags: 0,
-        };
         let raw_domain = domain.raw();
         let none = ptr::null_mut();
         let info = domain.info().raw().as_ptr();
@@ -174,6 +169,9 @@ impl Endpoint {
         // the next call.
         unsafe {
             let ops = (*raw_domain).ops;
+            // All zeroes are a valid `fi_av_attr`.
+            let mut attr: raw::fi_av_attr = std::mem::zeroed();
+            attr.count = 1;
             let mut code = -libc::ENOSYS;
             // Some providers support only maps.
             for type_ in [raw::FI_AV_TABLE, raw::FI_AV_MAP] {
@@ -183,33 +181,24 @@ impl Endpoint {
                     code = raw::call!(ops, av_open(raw_domain, &raw mut attr, addresses, none));
                 }
             }
-            if code != 0 {
-                return Err(failed("fi_av_open", code, "an address vector"));
-            }
+            check("fi_av_open", code, "an address vector")?;
             let endpoint = &raw mut this.objects.endpoint;
             let code = raw::call!(ops, endpoint(raw_domain, info, endpoint, none));
-            if code != 0 {
-                return Err(failed("fi_endpoint", code, "an endpoint"));
-            }
+            check("fi_endpoint", code, "an endpoint")?;
             let fid: *mut raw::fid = this.objects.endpoint.cast();
             let ops = (*fid).ops;
             let both = raw::FI_TRANSMIT | raw::FI_RECV;
-            let mut code = raw::call!(ops, bind(fid, this.objects.queue.cast(), both));
-            if code == 0 {
-                code = raw::call!(ops, bind(fid, this.objects.addresses.cast(), 0));
-            }
-            if code != 0 {
-                return Err(failed("fi_ep_bind", code, "an endpoint"));
-            }
+            let code = raw::call!(ops, bind(fid, this.objects.queue.cast(), both));
+            check("fi_ep_bind", code, "an endpoint")?;
+            let code = raw::call!(ops, bind(fid, this.objects.addresses.cast(), 0));
+            check("fi_ep_bind", code, "an endpoint")?;
             let code = raw::call!(ops, control(fid, raw::FI_ENABLE, none));
-            if code != 0 {
-                // `ofi_rxm` makes a queue for that many peers, which may exceed the device's limit.
-                let what = match domain.info().provider().contains("ofi_rxm") {
-                    true => "an endpoint (FI_UNIVERSE_SIZE=16 in the environment asks for less)",
-                    false => "an endpoint",
-                };
-                return Err(failed("fi_enable", code, what));
-            }
+            // `ofi_rxm` makes a queue for that many peers, which may exceed the device's limit.
+            let what = match domain.info().provider().contains("ofi_rxm") {
+                true => "an endpoint (FI_UNIVERSE_SIZE=16 in the environment asks for less)",
+                false => "an endpoint",
+            };
+            check("fi_enable", code, what)?;
         }
         Ok(this)
     }

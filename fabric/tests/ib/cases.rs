@@ -4,7 +4,7 @@ use std::{fmt::Display, sync::Arc, time::Instant};
 
 use fabric::wire::Stream;
 use fabric::{
-    Armed, Control, Event, FabricCounts, Flushed, Imm, Post, Region,
+    Armed, Control, Event, FabricCounts, Flushed, Grants, Imm, Link, Post, Region,
     ib::{IbCfgs, IbConnection, IbEnd, IbWishes},
 };
 
@@ -144,56 +144,49 @@ pub fn one_event_stands_for_a_burst() {
     assert!(counts.cq_events * 16 <= counts.cqes, "{counts:?}");
 }
 
-/// Uses every slot `rounds` times; above 32,768 rounds the use counts wrap.
-pub fn use_every_slot(pair: &Pair, rounds: u64) {
+/// Posts a write of `len` bytes for each immediate, and returns the immediates that arrive.
+fn carry(from: &mut Link, to: &mut Link, len: u32, imms: &[Imm]) -> Vec<Imm> {
+    for imm in imms {
+        until("no room to send", || {
+            from.tx.room() > 0 || from.tx.flush().is_err()
+        });
+        from.tx.post(&post(0, len, *imm)).expect("room");
+    }
+    let mut arrived = Vec::with_capacity(imms.len());
+    until("writes are stuck", || {
+        from.tx.flush().expect("alive");
+        to.rx.poll(imms.len(), &mut |e| match e {
+            Event::Arrived { imm, .. } => arrived.push(imm),
+            other => panic!("{other:?}"),
+        });
+        arrived.len() == imms.len()
+    });
+    arrived
+}
+
+pub fn eight_thousand_slots_are_used_again_and_again() {
     const SLOTS: usize = 8192;
+    const ROUNDS: usize = 10;
+    let _alone = alone();
+    let pair = Pair::open(|wishes| wishes.send_depth = Some(8192));
     let (ea, eb) = (endpoint(SLOTS, 64, SLOTS), endpoint(SLOTS, 64, SLOTS));
     let (mut a, mut b) = pair.link(&ea, &eb);
     let [at_a, at_b] = [&ea, &eb].map(|e| e.window.grants().clone());
-    (0..SLOTS as u16).for_each(|s| {
-        at_b.open(s);
-    });
-    let mut answers = Vec::with_capacity(SLOTS);
-    for _ in 0..rounds {
-        for slot in 0..SLOTS as u16 {
-            let use_count = at_a.open(slot).expect("answered");
-            until("no room to send", || {
-                a.tx.room() > 0 || a.tx.flush().is_err()
-            });
-            a.tx.post(&post(0, 8, Imm::new(slot, use_count)))
-                .expect("room");
-        }
-        until("requests are stuck", || {
-            a.tx.flush().expect("alive");
-            b.rx.poll(SLOTS, &mut |e| match e {
-                Event::Arrived { imm, .. } => answers.push(imm),
-                other => panic!("{other:?}"),
-            });
-            answers.len() == SLOTS
+    let open = |grants: &Grants, slot| Imm::new(slot, grants.open(slot).expect("closed"));
+    let mut granted: Vec<Imm> = (0..SLOTS as u16).map(|s| open(&at_b, s)).collect();
+    for _ in 0..ROUNDS {
+        granted.iter().for_each(|imm| {
+            open(&at_a, imm.slot());
         });
-        for imm in answers.drain(..) {
-            at_b.open(imm.slot()).expect("ours");
-            until("no room to answer", || {
-                b.tx.room() > 0 || b.tx.flush().is_err()
-            });
-            b.tx.post(&post(0, 24, imm)).expect("room");
-        }
-        let (mut slots, mut answered) = (0, 0);
-        until("answers are stuck", || {
-            b.tx.flush().expect("alive");
-            a.rx.poll(SLOTS, &mut |e| match e {
-                Event::Arrived { imm, .. } => {
-                    slots += u64::from(imm.slot());
-                    answered += 1;
-                }
-                other => panic!("{other:?}"),
-            });
-            answered == SLOTS
-        });
-        assert_eq!(slots, (0..SLOTS as u64).sum::<u64>(), "each slot once");
+        let requests = carry(&mut a, &mut b, 8, &granted);
+        granted = requests.iter().map(|r| open(&at_b, r.slot())).collect();
+        let answers = carry(&mut b, &mut a, 24, &requests);
+        let mut slots: Vec<u16> = answers.iter().map(|imm| imm.slot()).collect();
+        slots.sort_unstable();
+        assert!(slots.into_iter().eq(0..SLOTS as u16), "each slot once");
     }
     a.tx.finish();
-    let total = rounds * SLOTS as u64;
+    let total = (ROUNDS * SLOTS) as u64;
     let (out, got) = (a.tx.counts(), b.rx.counts());
     assert_eq!((out.writes, out.retired), (total, out.work_requests));
     assert_eq!((got.writes, got.cqes), (total, total));
@@ -299,7 +292,7 @@ pub fn parts_that_find_no_receive_wait_for_one() {
     e[1].window.grants().open(2);
     let imm = Imm::new(2, 1);
     let (mut posted, mut came) = (0, 0);
-    let mut post_on = |a: &mut fabric::Link| {
+    let mut post_on = |a: &mut Link| {
         while posted < parts && a.tx.room() > 0 {
             let last = posted + 1 == parts;
             let at = (posted * LEN) as u32;
@@ -436,6 +429,7 @@ macro_rules! common_cases {
             one_work_request_carries_a_sample_and_few_are_signaled
             two_work_requests_carry_a_split_sample
             one_event_stands_for_a_burst
+            eight_thousand_slots_are_used_again_and_again
             a_wrong_rkey_is_reported_at_both_ends
             a_peer_that_announces_too_little_is_refused
             control_messages_have_receives_of_their_own

@@ -250,6 +250,7 @@ fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
         return;
     }
     let nic = fabric::ofi::OfiDeviceCfgs {
+        label: "shm:shm".to_owned(),
         provider: "shm".to_owned(),
         domain: Some("shm".to_owned()),
         ..Default::default()

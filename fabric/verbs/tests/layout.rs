@@ -17,10 +17,6 @@ const NESTED: &[(&str, usize)] = &[
         offset_of!(raw::ibv_send_wr, wr.rdma.rkey),
     ),
     (
-        "offsetof(struct ibv_send_wr, wr.atomic.swap)",
-        offset_of!(raw::ibv_send_wr, wr.atomic.swap),
-    ),
-    (
         "offsetof(struct ibv_async_event, element.port_num)",
         offset_of!(raw::ibv_async_event, element.port_num),
     ),

@@ -26,7 +26,6 @@ qdl/src/dispatch: completing nic
 qdl/src/run: accept common health node opening peer report served side
 qdl/src/serve: end responses
 qdl/src/counters: histograms tokens
-fabric/verbs/src/stub: fabric objects queues table
 frontend/src/: backend compliance loadgen outcome run settings
 record/src/: ledger summary";
 

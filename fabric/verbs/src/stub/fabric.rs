@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::ops::{Index, IndexMut};
+use std::os::fd::FromRawFd;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
@@ -29,7 +32,7 @@ impl<T> Table<T> {
         self.0.get_mut((number as usize).wrapping_sub(1))?.take()
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.iter().flatten().count()
     }
 }
@@ -50,7 +53,7 @@ impl<T> IndexMut<u32> for Table<T> {
 
 /// A queue of events, with a descriptor that is readable while the queue is not empty.
 pub(crate) struct Events<T> {
-    pub fd: c_int,
+    pub fd: File,
     pub waiting: VecDeque<T>,
 }
 
@@ -61,30 +64,21 @@ impl<T> Events<T> {
         // SAFETY: `eventfd` takes no pointers.
         let fd = unsafe { libc::eventfd(0, flags) };
         (fd >= 0).then(|| Self {
-            fd,
+            // SAFETY: the call above returned `fd`, and nothing else owns it.
+            fd: unsafe { File::from_raw_fd(fd) },
             waiting: VecDeque::with_capacity(64),
         })
     }
 
     pub(crate) fn raise(&mut self, event: T) {
         self.waiting.push_back(event);
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: `one` has eight readable bytes; `self` owns the descriptor.
-        unsafe { libc::write(self.fd, one.as_ptr().cast(), one.len()) };
+        let _ = self.fd.write(&1_u64.to_ne_bytes());
     }
 
     pub(crate) fn take(&mut self) -> Option<T> {
-        let mut count = [0_u8; 8];
-        // SAFETY: `count` has eight writable bytes; `self` owns the descriptor.
-        unsafe { libc::read(self.fd, count.as_mut_ptr().cast(), count.len()) };
+        // An error means that the counter is 0: the queue is empty.
+        let _ = self.fd.read(&mut [0; 8]);
         self.waiting.pop_front()
-    }
-}
-
-impl<T> Drop for Events<T> {
-    fn drop(&mut self) {
-        // SAFETY: `self` owns the descriptor and closes it once.
-        unsafe { libc::close(self.fd) };
     }
 }
 
@@ -113,7 +107,7 @@ const KEY: u32 = 0x5a;
 
 /// A completion, and the number of send queue entries that polling it frees.
 #[derive(Clone, Copy)]
-struct Entry {
+pub(crate) struct Entry {
     wc: ibv_wc,
     frees: u32,
 }
@@ -128,35 +122,22 @@ pub(crate) enum Armed {
 
 /// A completion queue.
 pub(crate) struct Cq {
-    raw: *mut ibv_cq,
-    context: u32,
-    channel: Option<u32>,
-    depth: usize,
-    entries: VecDeque<Entry>,
+    pub raw: *mut ibv_cq,
+    pub context: u32,
+    pub channel: Option<u32>,
+    pub depth: usize,
+    pub entries: VecDeque<Entry>,
     pub armed: Armed,
-}
-
-impl Cq {
-    pub(crate) fn new(raw: *mut ibv_cq, context: u32, channel: Option<u32>, depth: usize) -> Self {
-        Self {
-            raw,
-            context,
-            channel,
-            depth,
-            entries: VecDeque::with_capacity(depth),
-            armed: Armed::No,
-        }
-    }
 }
 
 /// A queue pair.
 pub(crate) struct Qp {
-    raw: *mut ibv_qp,
-    context: u32,
-    pd: *mut ibv_pd,
+    pub raw: *mut ibv_qp,
+    pub context: u32,
+    pub pd: *mut ibv_pd,
     /// Numbers of its send and receive completion queues.
-    cqs: [u32; 2],
-    caps: ibv_qp_cap,
+    pub cqs: [u32; 2],
+    pub caps: ibv_qp_cap,
     pub state: u32,
     /// Number of the peer's queue pair.
     pub peer: u32,
@@ -167,37 +148,11 @@ pub(crate) struct Qp {
     /// Posted work requests are taken and never complete.
     pub swallow: bool,
     /// Send queue entries in use.
-    outstanding: u32,
+    pub outstanding: u32,
     /// Entries in use after the last one that will complete.
-    unsignaled: u32,
+    pub unsignaled: u32,
     /// `wr_id`s of the posted receives.
-    receives: VecDeque<u64>,
-}
-
-impl Qp {
-    pub(crate) fn new(
-        raw: *mut ibv_qp,
-        context: u32,
-        pd: *mut ibv_pd,
-        cqs: [u32; 2],
-        caps: ibv_qp_cap,
-    ) -> Self {
-        Self {
-            raw,
-            context,
-            pd,
-            cqs,
-            caps,
-            state: IBV_QPS_RESET,
-            peer: 0,
-            remote_write: false,
-            waits_for_receives: false,
-            swallow: false,
-            outstanding: 0,
-            unsignaled: 0,
-            receives: VecDeque::with_capacity(caps.max_recv_wr as usize),
-        }
-    }
+    pub receives: VecDeque<u64>,
 }
 
 /// Numbers of live objects.
@@ -215,7 +170,7 @@ pub(crate) struct Fabric {
     pub channels: Table<Events<*mut ibv_cq>>,
     pub cqs: Table<Cq>,
     pub qps: Table<Qp>,
-    regions: Table<Region>,
+    pub regions: Table<Region>,
 }
 
 // SAFETY: the fabric compares and returns its pointers, and never dereferences them.
@@ -238,13 +193,6 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
 type Failure = (u32, bool);
 
 impl Fabric {
-    pub(crate) fn live(&self) -> Live {
-        Live {
-            queue_pairs: self.qps.count(),
-            regions: self.regions.count(),
-        }
-    }
-
     /// Adds a region and returns its key.
     pub(crate) fn add_region(&mut self, region: Region) -> u32 {
         self.regions.add(region) << 8 | KEY

@@ -32,7 +32,10 @@ pub fn verbs() -> Arc<Verbs> {
 
 /// Counts live queue pairs and registrations, over all devices.
 pub fn live() -> Live {
-    fabric::with(|fabric| fabric.live())
+    fabric::with(|fabric| Live {
+        queue_pairs: fabric.qps.count(),
+        regions: fabric.regions.count(),
+    })
 }
 
 /// Pulls or plugs the cable of a stub device: raises the event. While the port is down, every write
