@@ -16,10 +16,9 @@ use std::{
 };
 
 use fabric::{
-    Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window,
+    Endpoint, Event, Imm, Link, Post,
     ofi::{OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiResources},
-    tcp,
-    wire::Stream,
+    tcp, testkit,
 };
 
 /// Exchanges in flight.
@@ -62,15 +61,10 @@ fn fail(e: &dyn std::fmt::Display) -> ! {
 }
 
 fn endpoint(stride: usize, peer: usize) -> Endpoint {
-    let region = |bytes| Region::new(bytes).expect("memory").into();
-    let grants = Grants::new(SLOTS).into();
     Endpoint {
-        window: Window::new(region(SLOTS * stride), 0, stride, grants).expect("fits"),
-        sources: vec![region(SLOTS * peer)],
-        peer_slots: SLOTS,
+        sources: testkit::endpoint(SLOTS, peer, 0).sources,
         peer_stride: peer,
-        peer_stream: Stream::None,
-        send_depth: 2 * SLOTS,
+        ..testkit::endpoint(SLOTS, stride, 2 * SLOTS)
     }
 }
 
@@ -110,13 +104,7 @@ fn over_tcp(size: usize) -> [(Link, Endpoint); 2] {
 }
 
 fn write(imm: Imm, stride: usize, len: u32) -> Post {
-    Post {
-        source: SourceId(0),
-        offset: usize::from(imm.slot()) * stride,
-        len,
-        at: 0,
-        imm,
-    }
+    testkit::post(usize::from(imm.slot()) * stride, len, imm)
 }
 
 /// Answers every arrival until `stop`. An idle thread yields its core, as a NIC thread does.

@@ -241,21 +241,13 @@ mod tests {
         super::{IbDevice, IbDeviceCfgs, IbWishes},
         *,
     };
-    use crate::{Broken, Event, Grants, Imm, Post, SourceId, Window};
+    use crate::{Broken, Event, Imm, testkit};
 
     /// Four slots; the grant of slot 0 is open.
     fn endpoint() -> Endpoint {
-        let grants = Arc::new(Grants::new(4));
-        grants.open(0);
-        let region = || Arc::new(Region::new(4 * 64).expect("memory"));
-        Endpoint {
-            window: Window::new(region(), 0, 64, grants).expect("fits"),
-            sources: vec![region()],
-            peer_slots: 4,
-            peer_stride: 64,
-            peer_stream: crate::wire::Stream::None,
-            send_depth: 8,
-        }
+        let endpoint = testkit::endpoint(4, 64, 8);
+        endpoint.window.grants().open(0);
+        endpoint
     }
 
     /// Connects two stub devices; `change` modifies the first queue pair before it connects.
@@ -293,14 +285,7 @@ mod tests {
     fn a_goodbye_that_the_peer_has_heard_is_over_at_once() {
         let (mut a, mut b) = link(Duration::from_secs(3600), |_| {});
         let imm = Imm::new(0, 1);
-        let post = Post {
-            source: SourceId(0),
-            offset: 0,
-            len: 8,
-            at: 0,
-            imm,
-        };
-        a.tx.post(&post).expect("room");
+        a.tx.post(&testkit::post(0, 8, imm)).expect("room");
         assert!(a.tx.finish(), "{:?}", a.tx);
         assert_eq!(a.tx.counts().retired, 2);
         let mut events = Vec::new();

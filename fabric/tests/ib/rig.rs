@@ -13,9 +13,7 @@ use fabric::{
 
 use super::devices;
 
-#[path = "../nic/mod.rs"]
-mod nic;
-pub use nic::*;
+pub use fabric::testkit::{PATIENCE, endpoint, post, until};
 
 /// Changes the configuration of both NICs.
 pub type Change = fn(&mut IbWishes);

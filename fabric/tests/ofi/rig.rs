@@ -15,9 +15,7 @@ use fabric::{
 };
 use ofi::Error;
 
-#[path = "../nic/mod.rs"]
-mod nic;
-pub use nic::*;
+pub use fabric::testkit::{PATIENCE, endpoint, post, until};
 
 /// A provider, a seed for reordered arrivals, and the addresses of both ends.
 #[derive(Clone, Copy)]
