@@ -3,7 +3,7 @@
 //! regions.
 
 use std::{
-    io,
+    fmt, io,
     ptr::NonNull,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
@@ -33,28 +33,10 @@ pub enum OpenError {
         /// What is wrong, the limit, and the remedy.
         problem: String,
     },
-    /// The port is not active (`ib`).
-    #[error(
-        "{device} port {port} is not active ({state}): check the cable, the switch and `ip link`"
-    )]
-    PortDown {
-        /// The device.
-        device: String,
-        /// The port.
-        port: u8,
-        /// Port state as libibverbs names it.
-        state: String,
-    },
-    /// A field of the peer's end does not fit this connection.
-    #[error("the peer's end of a connection makes no sense: {field} is {value}, {wanted}")]
-    Peer {
-        /// Field of the peer's message.
-        field: &'static str,
-        /// Value of the field.
-        value: String,
-        /// The condition for a valid value.
-        wanted: String,
-    },
+    /// The port, the peer's end, or the path to the peer does not allow a connection. The text names
+    /// the field or the cause.
+    #[error("{0}")]
+    Refused(String),
     /// Memory for small payloads and descriptor cells cannot be allocated.
     #[error(transparent)]
     Region(#[from] RegionError),
@@ -66,16 +48,13 @@ pub enum OpenError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The connection broke, or its deadline passed, before its first message was answered (`ofi`).
-    #[error("{provider}: no message has crossed to {peer}: {cause}")]
-    NotWarm {
-        /// The provider.
-        provider: String,
-        /// The peer's address as the provider formats it.
-        peer: String,
-        /// Cause of the failure.
-        cause: Broken,
-    },
+}
+
+/// The error for a field of the peer's end that does not fit this connection.
+pub(super) fn unfit(field: &str, value: impl fmt::Display, wanted: impl fmt::Display) -> OpenError {
+    OpenError::Refused(format!(
+        "the peer's end of a connection makes no sense: {field} is {value}, {wanted}"
+    ))
 }
 
 /// Why a connection broke, for both halves. The first cause stays.
@@ -183,9 +162,9 @@ impl Descriptor {
 /// Checks that a peer's region of (address, length) holds `slots` slots of `stride` bytes.
 ///
 /// # Errors
-/// [`OpenError::Peer`] names `field`.
+/// [`OpenError::Refused`] names `field`.
 pub(super) fn covers(
-    field: &'static str,
+    field: &str,
     (address, length): (u64, u64),
     slots: usize,
     stride: usize,
@@ -195,11 +174,8 @@ pub(super) fn covers(
     if fits && address.checked_add(length).is_some() {
         return Ok(());
     }
-    Err(OpenError::Peer {
-        field,
-        value: length.to_string(),
-        wanted: format!("{slots} slots of {stride} bytes must lie in it"),
-    })
+    let wanted = format!("{slots} slots of {stride} bytes must lie in it");
+    Err(unfit(field, length, wanted))
 }
 
 /// Draws a number that a peer cannot guess: `what` names it in the error.

@@ -33,8 +33,8 @@ impl Ofi {
     /// Loads libfabric from `file`, or else under its standard name.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::MissingSymbol`] if the file is not
-    /// libfabric, [`Error::TooOld`] before version 1.14.
+    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::Refused`] if the file is not libfabric
+    /// or before version 1.14.
     pub fn load(file: Option<&str>) -> Result<Arc<Self>, Error> {
         let file = file.unwrap_or(LIBRARY);
         // SAFETY: loading runs the library's initialisers; libfabric's only set up tables.
@@ -47,11 +47,10 @@ impl Ofi {
         // SAFETY: the function takes no argument and returns a number.
         let version = Version(unsafe { (api.version)() });
         if version.0 < OLDEST {
-            return Err(Error::TooOld {
-                provider: "of any kind".to_owned(),
-                version,
-                needs: "1.14 is the oldest that this program knows",
-            });
+            return Err(Error::Refused(format!(
+                "libfabric {version} is too old for provider of any kind: 1.14 is the oldest that \
+                 this program knows"
+            )));
         }
         Ok(Arc::new(Self {
             api,
@@ -92,16 +91,14 @@ impl Ofi {
     /// immediate data.
     ///
     /// # Errors
-    /// [`Error::NoProvider`] and [`Error::NoNic`] name the available choices; [`Error::TooOld`];
-    /// [`Error::Unsupported`].
+    /// [`Error::NoProvider`] and [`Error::Refused`] name the available choices.
     pub fn find(self: &Arc<Self>, at: &NicAddress) -> Result<Arc<Info>, Error> {
         let provider = &at.provider;
         if provider == "efa" && self.version.0 < raw::version(1, 18) {
-            return Err(Error::TooOld {
-                provider: provider.clone(),
-                version: self.version,
-                needs: "the device writes by itself from 1.18 on",
-            });
+            return Err(Error::Refused(format!(
+                "libfabric {} is too old for provider efa: the device writes by itself from 1.18 on",
+                self.version
+            )));
         }
         // Some providers ignore hints.
         let fits = |i: &Arc<Info>| {
@@ -133,11 +130,10 @@ impl Ofi {
                 present: listed(&mut present, "none that can write with data"),
             });
         }
-        Err(Error::NoNic {
-            provider: provider.clone(),
-            asked: at.nic(),
-            present: listed(&mut domains, "none"),
-        })
+        let (asked, present) = (at.nic(), listed(&mut domains, "none"));
+        Err(Error::Refused(format!(
+            "provider {provider} has no {asked}; it has {present}"
+        )))
     }
 
     /// Returns all offers for `at`; of all providers if it names none.
@@ -349,10 +345,9 @@ impl Info {
 
     /// Checks that the info has the features that this project needs.
     fn usable(self: Arc<Self>) -> Result<Arc<Self>, Error> {
-        let lacks = |lacks: String| Error::Unsupported {
-            provider: self.provider.clone(),
-            lacks,
-        };
+        let provider = &self.provider;
+        let lacks =
+            |lacks: String| Error::Refused(format!("provider {provider} cannot be used: {lacks}"));
         let Limits {
             data_bytes,
             key_bytes,

@@ -136,7 +136,7 @@ impl IbConnection {
     /// Connects the queue pair to its peer's end (INIT to RTR to RTS). Then both directions work.
     ///
     /// # Errors
-    /// [`OpenError::Peer`] names the field, [`OpenError::Verbs`] the verb. Everything is released.
+    /// [`OpenError::Refused`] names the field, [`OpenError::Verbs`] the verb. Everything is released.
     pub fn connect(self, peer: &IbEnd) -> Result<Link, OpenError> {
         let (e, wishes) = (&self.endpoint, &self.cfgs.wishes);
         let region = |r: &IbRegion| (r.address, r.length);

@@ -142,11 +142,11 @@ impl IbDevice {
         let (context, port) = (&self.watched.context, self.watched.port);
         let attr = context.query_port(port)?;
         if attr.state != PortState::ACTIVE {
-            return Err(OpenError::PortDown {
-                device: context.name().to_owned(),
-                port,
-                state: attr.state.to_string(),
-            });
+            let (device, state) = (context.name(), attr.state);
+            return Err(OpenError::Refused(format!(
+                "{device} port {port} is not active ({state}): check the cable, the switch and \
+                 `ip link`"
+            )));
         }
         let empty = |index| OpenError::Setting {
             nic: context.name().to_owned(),

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Broken, Endpoint, Link, OpenError, Region,
-    nic::{CELL_BYTES, RegionRange, covers, random},
+    nic::{CELL_BYTES, RegionRange, covers, random, unfit},
 };
 
 /// Longest address in bytes, in any provider's format.
@@ -119,7 +119,7 @@ impl OfiConnection {
     /// Connects to the peer, which sends the first message. Post nothing before its arrival.
     ///
     /// # Errors
-    /// [`OpenError::Peer`] names the field, [`OpenError::Ofi`] the failed call.
+    /// [`OpenError::Refused`] names the field, [`OpenError::Ofi`] the failed call.
     pub fn accept(self, peer: &OfiEnd) -> Result<Link, OpenError> {
         Ok(self.dial(peer)?.link)
     }
@@ -130,33 +130,28 @@ impl OfiConnection {
     /// As [`OfiConnection::accept`].
     pub fn dial(self, peer: &OfiEnd) -> Result<Dialling, OpenError> {
         let e = &self.endpoint;
-        let wrong = |field, value: &dyn fmt::Display, wanted: &dyn fmt::Display| OpenError::Peer {
-            field,
-            value: value.to_string(),
-            wanted: wanted.to_string(),
-        };
         let mine = &self.end;
         if peer.provider != mine.provider {
             let wanted = format!(
                 "and `ofi: {}` is this end's: both must be the same",
                 mine.provider
             );
-            return Err(wrong("provider", &peer.provider, &wanted));
+            return Err(unfit("provider", &peer.provider, wanted));
         }
         if peer.form != mine.form {
             let wanted = format!("this end's is {}: the same libfabric is needed", mine.form);
-            return Err(wrong("form", &peer.form, &wanted));
+            return Err(unfit("form", peer.form, wanted));
         }
         let address = hex::decode(&peer.address).unwrap_or_default();
         if address.is_empty() || address.len() > MAX_ADDRESS {
             let wanted = format!("1 to {MAX_ADDRESS} bytes in hexadecimal are an address");
-            return Err(wrong("address", &peer.address, &wanted));
+            return Err(unfit("address", &peer.address, wanted));
         }
         let slots = target("slots.length", &peer.slots, e.peer_slots, e.peer_stride)?;
         let cells = match (mine.form, &peer.cells) {
             (OfiForm::Cell, Some(c)) => Some(target("cells.length", c, e.peer_slots, CELL_BYTES)?),
             (OfiForm::Cell, None) => {
-                return Err(wrong("cells", &"missing", &"this form needs them"));
+                return Err(unfit("cells", "missing", "this form needs them"));
             }
             _ => None,
         };
@@ -208,14 +203,14 @@ impl Dialling {
     /// Never blocks: call it until a deadline.
     ///
     /// # Errors
-    /// [`OpenError::NotWarm`] if the connection broke.
+    /// [`OpenError::Refused`] if the connection broke.
     pub fn step(&mut self) -> Result<bool, OpenError> {
         self.said = self.said || self.shared.say_hello();
         let mut queue = self.shared.queue();
         self.shared.progress(&mut queue);
         drop(queue);
         match self.shared.broken() {
-            Some(cause) => Err(self.not_warm(cause.clone())),
+            Some(cause) => Err(self.not_warm(cause)),
             None => Ok(self.shared.is_warm()),
         }
     }
@@ -228,15 +223,15 @@ impl Dialling {
     /// The error for a deadline of `after` without an answer.
     pub fn too_late(&self, after: std::time::Duration) -> OpenError {
         let ms = after.as_millis();
-        self.not_warm(Broken::Silent(format!("no answer within {ms} ms")))
+        self.not_warm(&Broken::Silent(format!("no answer within {ms} ms")))
     }
 
-    fn not_warm(&self, cause: Broken) -> OpenError {
-        OpenError::NotWarm {
-            provider: self.shared.resources.device().info().provider().to_owned(),
-            peer: self.peer.clone(),
-            cause,
-        }
+    fn not_warm(&self, cause: &Broken) -> OpenError {
+        let provider = self.shared.resources.device().info().provider();
+        let peer = &self.peer;
+        OpenError::Refused(format!(
+            "{provider}: no message has crossed to {peer}: {cause}"
+        ))
     }
 
     /// Returns the connection. It is up once [`Dialling::step`] has returned true.

@@ -217,8 +217,8 @@ impl Drop for Cq {
 
 /// The error for an operation that the provider's table lacks.
 pub(crate) fn unsupported(what: &'static str, context: &Context) -> Error {
-    Error::Unsupported {
-        what,
-        by: format!("the provider of {}", context.name()),
-    }
+    let device = context.name();
+    Error::Refused(format!(
+        "{what} is not supported by the provider of {device}"
+    ))
 }

@@ -27,8 +27,7 @@ impl Verbs {
     /// Loads libibverbs from `file`, or else the system's.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] if it is not installed; [`Error::MissingSymbol`] if the file is not
-    /// libibverbs.
+    /// [`Error::NoLibrary`] if it is not installed; [`Error::Refused`] if the file is not libibverbs.
     pub fn load(file: Option<&str>) -> Result<Arc<Self>, Error> {
         let file = file.unwrap_or(LIBRARY);
         // SAFETY: loading runs initialisers; those of libibverbs set up its own tables.
@@ -60,15 +59,15 @@ impl Verbs {
     /// allocates on the node of the calling thread.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::UnknownDevice`], or [`Error::Verb`] of opening the device or
-    /// querying its limits.
+    /// [`Error::NoDevice`], [`Error::Refused`] if no device has this name, or [`Error::Verb`].
     pub fn open(self: &Arc<Self>, name: &str) -> Result<Arc<Context>, Error> {
         self.with_devices(|devices| {
             let Some((device, _)) = devices.iter().find(|(_, other)| other == name) else {
-                return Err(Error::UnknownDevice {
-                    name: name.to_owned(),
-                    present: devices.iter().map(|(_, other)| other.clone()).collect(),
-                });
+                let present: Vec<_> = devices.iter().map(|(_, other)| &**other).collect();
+                return Err(Error::Refused(format!(
+                    "no RDMA device is called {name:?}; this machine has {}",
+                    present.join(", ")
+                )));
             };
             // SAFETY: `device` belongs to a list that is freed only after `work`.
             let raw = unsafe { (self.api.open_device)(device.as_ptr()) };
@@ -284,17 +283,16 @@ impl Context {
     /// routable IPv6 before link-local.
     ///
     /// # Errors
-    /// [`Error::NoGid`] with the reason, or [`Error::Verb`].
+    /// [`Error::Refused`] with the reason, or [`Error::Verb`].
     pub fn auto_gid(&self, port: u8) -> Result<GidEntry, Error> {
         let attr = self.query_port(port)?;
         let gids = (0..attr.gid_tbl_len).map(|index| self.gid(port, index));
         let gids: Vec<_> = gids
             .filter_map(Result::transpose)
             .collect::<Result<_, _>>()?;
-        choose_gid(attr.is_ethernet, &gids).map_err(|why| Error::NoGid {
-            device: self.name.clone(),
-            port,
-            why: why.to_owned(),
+        choose_gid(attr.is_ethernet, &gids).map_err(|why| {
+            let device = &self.name;
+            Error::Refused(format!("{device} port {port} has no usable GID: {why}"))
         })
     }
 }
@@ -331,7 +329,7 @@ mod tests {
         let error = Verbs::load(Some("libibverbs-is-not-here.so.1")).err();
         assert!(matches!(error, Some(Error::NoLibrary { .. })), "{error:?}");
         let error = Verbs::load(Some("libc.so.6")).err();
-        let other = matches!(error, Some(Error::MissingSymbol { .. }));
-        assert!(other, "{error:?}");
+        let text = error.map(|e| e.to_string()).unwrap_or_default();
+        assert!(text.starts_with("libc.so.6 has no function ibv_"), "{text}");
     }
 }

@@ -17,17 +17,6 @@ pub enum Error {
         /// Message of the dynamic loader.
         detail: String,
     },
-    /// The file lacks a required function of libibverbs.
-    #[error(
-        "{library} has no function {symbol}: this is not a libibverbs that can be used \
-         (rdma-core 30 is the oldest)"
-    )]
-    MissingSymbol {
-        /// The missing function.
-        symbol: &'static str,
-        /// The loaded file.
-        library: String,
-    },
     /// libibverbs is installed, but finds no device.
     #[error(
         "libibverbs is installed but finds no RDMA device{}: load the NIC's RDMA driver \
@@ -37,14 +26,6 @@ pub enum Error {
     NoDevice {
         /// The errno of `ibv_get_device_list`; 0 if its list was empty.
         errno: i32,
-    },
-    /// No device has the configured name.
-    #[error("no RDMA device is called {name:?}; this machine has {}", present.join(", "))]
-    UnknownDevice {
-        /// The configured name.
-        name: String,
-        /// Names of the present devices.
-        present: Vec<String>,
     },
     /// A verb or a related system call failed.
     #[error("{verb}: {} while {doing}{}", Errno(*errno), hint(verb, *errno))]
@@ -56,46 +37,10 @@ pub enum Error {
         /// The operation, with names and numbers.
         doing: String,
     },
-    /// A memory region larger than the device allows.
-    #[error(
-        "a memory region in bytes of {bytes} exceeds {device}'s limit of {limit} (max_mr_size)"
-    )]
-    Limit {
-        /// Size of the memory in bytes.
-        bytes: u64,
-        /// The device's limit in bytes.
-        limit: u64,
-        /// The device.
-        device: String,
-    },
-    /// A value that no device accepts.
-    #[error("{field} is {value}, but must be {allowed}")]
-    Value {
-        /// Name of the field in libibverbs.
-        field: &'static str,
-        /// The given value.
-        value: u64,
-        /// The valid values.
-        allowed: &'static str,
-    },
-    /// An operation that the library or the device does not support.
-    #[error("{what} is not supported by {by}")]
-    Unsupported {
-        /// The operation.
-        what: &'static str,
-        /// The library or device that does not support it.
-        by: String,
-    },
-    /// The port has no usable GID.
-    #[error("{device} port {port} has no usable GID: {why}")]
-    NoGid {
-        /// The device.
-        device: String,
-        /// The port.
-        port: u8,
-        /// Why no GID is usable, and the remedy.
-        why: String,
-    },
+    /// A device, a function or a value that this machine does not have or allow. The text names it,
+    /// the limit and the remedy.
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl Error {

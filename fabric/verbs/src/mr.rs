@@ -110,7 +110,7 @@ impl Mr {
     /// Registers all of `memory` and pins its pages until the region is dropped.
     ///
     /// # Errors
-    /// [`Error::Limit`] if `memory` is larger than the device allows, or [`Error::Verb`].
+    /// [`Error::Refused`] if `memory` is larger than the device allows, or [`Error::Verb`].
     pub fn register<M: Memory>(
         pd: &Arc<Pd>,
         memory: &Arc<M>,
@@ -150,7 +150,7 @@ impl Mr {
     /// region keeps `owner` and the descriptor alive.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if libibverbs is too old, [`Error::Limit`], or [`Error::Verb`].
+    /// [`Error::Refused`] if libibverbs is too old or the memory too large, or [`Error::Verb`].
     pub fn register_dmabuf(
         pd: &Arc<Pd>,
         dmabuf: OwnedFd,
@@ -161,9 +161,12 @@ impl Mr {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Arc<Self>, Error> {
         let register = pd.context.api().reg_dmabuf_mr;
-        let register = register.ok_or_else(|| Error::Unsupported {
-            what: "registering memory of another device (ibv_reg_dmabuf_mr)",
-            by: "this libibverbs: rdma-core 34 or newer is needed".to_owned(),
+        let register = register.ok_or_else(|| {
+            let needed = "rdma-core 34 or newer is needed";
+            Error::Refused(format!(
+                "registering memory of another device (ibv_reg_dmabuf_mr) is not supported by this \
+                 libibverbs: {needed}"
+            ))
         })?;
         Self::check_size(pd, len)?;
         // SAFETY: the domain is live. The kernel takes its own reference to the dma-buf, so no
@@ -186,11 +189,10 @@ impl Mr {
         if limit == 0 || len as u64 <= limit {
             return Ok(());
         }
-        Err(Error::Limit {
-            bytes: len as u64,
-            limit,
-            device: pd.context.name.clone(),
-        })
+        let device = &pd.context.name;
+        Err(Error::Refused(format!(
+            "a memory region in bytes of {len} exceeds {device}'s limit of {limit} (max_mr_size)"
+        )))
     }
 
     /// A range of the region, for a work request; `None` if it exceeds the region or 4 GiB.

@@ -60,15 +60,14 @@ impl Mtu {
     /// The MTU of exactly `bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::Value`] unless `bytes` is 256, 512, 1024, 2048 or 4096.
+    /// [`Error::Refused`] unless `bytes` is 256, 512, 1024, 2048 or 4096.
     pub fn from_bytes(bytes: u32) -> Result<Self, Error> {
         (raw::IBV_MTU_256..=raw::IBV_MTU_4096)
             .map(Self)
             .find(|mtu| mtu.bytes() == bytes)
-            .ok_or(Error::Value {
-                field: "mtu",
-                value: u64::from(bytes),
-                allowed: "256, 512, 1024, 2048 or 4096",
+            .ok_or_else(|| {
+                let allowed = "256, 512, 1024, 2048 or 4096";
+                Error::Refused(format!("mtu is {bytes}, but must be {allowed}"))
             })
     }
 

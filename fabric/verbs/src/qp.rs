@@ -114,11 +114,8 @@ impl Connect<'_> {
             ("rnr_retry", self.rnr_retry.into(), BITS_3),
         ] {
             if value > max {
-                return Err(Error::Value {
-                    field,
-                    value: u64::from(value),
-                    allowed,
-                });
+                let text = format!("{field} is {value}, but must be {allowed}");
+                return Err(Error::Refused(text));
             }
         }
         Ok(())
@@ -226,7 +223,7 @@ impl Qp<Init> {
     /// read access.
     ///
     /// # Errors
-    /// [`Error::Value`] or [`Error::Verb`]; the queue pair is then destroyed.
+    /// [`Error::Refused`] or [`Error::Verb`]; the queue pair is then destroyed.
     pub fn connect(self, to: &Connect<'_>) -> Result<Qp<Rts>, Error> {
         to.check()?;
         let address = to.address(self.inner.port);

@@ -46,9 +46,6 @@ fn the_installed_library_has_every_function_and_says_whether_there_are_devices()
         Err(error) => panic!("{error}"),
     };
     let error = library.open("none").expect_err("no device has this name");
-    let no_device = matches!(error, verbs::Error::NoDevice { .. });
-    assert!(
-        no_device || matches!(error, verbs::Error::UnknownDevice { .. }),
-        "{error}"
-    );
+    let text = error.to_string();
+    assert!(text.contains("no RDMA device"), "{text}");
 }
