@@ -195,12 +195,11 @@ fn library(device: &str) -> Result<Arc<Verbs>, OpenError> {
 }
 
 fn watch(watched: &Watched, stop: &EventFd) {
-    let mut fds =
-        [watched.context.async_fd().as_raw_fd(), stop.as_raw_fd()].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
+    let mut fds = [watched.context.async_fd(), stop.as_raw_fd()].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
     loop {
         // SAFETY: `fds` is a live array of two structures; `watched` and `stop` keep both
         // descriptors open.

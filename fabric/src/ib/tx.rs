@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, thread, time::Instant};
 
-use verbs::{Mr, Payload, RemoteSlice, SendChain, Write};
+use verbs::{Mr, Payload, RemoteSlice, SendChain};
 
 use super::{CLOSE, IbCfgs, shared::Shared, shared::wr_id};
 use crate::{
@@ -92,14 +92,8 @@ impl IbTx {
         // Signal no first half of a split write: it alone cannot retire the write.
         let due = work_requests - self.last_signaled >= u64::from(self.cfgs.signal_every);
         let signaled = signal || (ends_write && due);
-        let write = Write {
-            wr_id: wr_id(work_requests, writes),
-            payload,
-            remote,
-            imm,
-            signaled,
-        };
-        if !self.chain.push(&write) {
+        let wr_id = wr_id(work_requests, writes);
+        if !self.chain.push(wr_id, payload, remote, imm, signaled) {
             return false;
         }
         self.work_requests = work_requests;

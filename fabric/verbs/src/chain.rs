@@ -23,22 +23,6 @@ pub enum Payload<'a> {
     Region(LocalSlice),
 }
 
-/// One RDMA WRITE.
-#[derive(Debug, Clone, Copy)]
-pub struct Write<'a> {
-    /// Number that the completion returns, if there is one.
-    pub wr_id: u64,
-    /// Bytes to write.
-    pub payload: Payload<'a>,
-    /// Target address and key.
-    pub remote: RemoteSlice,
-    /// Makes the write a WRITE_WITH_IMM: it consumes a receive of the peer, whose completion
-    /// carries this number.
-    pub imm: Option<u32>,
-    /// Whether a successful write completes here. A failed write always does.
-    pub signaled: bool,
-}
-
 /// A work request and the scatter/gather entry of its `sg_list`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -104,10 +88,21 @@ impl SendChain {
         }
     }
 
-    /// Appends a write. Returns false, and changes nothing, if no entry is free or the inline
-    /// payload exceeds the chain's inline bytes.
-    pub fn push(&mut self, write: &Write<'_>) -> bool {
-        let inline = match write.payload {
+    /// Appends an RDMA WRITE of `payload` to `remote`. With `imm` it is a WRITE_WITH_IMM, which
+    /// consumes a receive of the peer, whose completion carries the number. A successful write
+    /// completes here only if `signaled`, a failed one always, each with `wr_id`.
+    ///
+    /// Returns false, and changes nothing, if no entry is free or the inline payload exceeds the
+    /// chain's inline bytes.
+    pub fn push(
+        &mut self,
+        wr_id: u64,
+        payload: Payload<'_>,
+        remote: RemoteSlice,
+        imm: Option<u32>,
+        signaled: bool,
+    ) -> bool {
+        let inline = match payload {
             Payload::Inline(bytes) => bytes.len(),
             Payload::Empty | Payload::Region(_) => 0,
         };
@@ -115,7 +110,7 @@ impl SendChain {
             return false;
         }
         let mut flags = 0;
-        let (sge, num_sge) = match write.payload {
+        let (sge, num_sge) = match payload {
             Payload::Empty => (raw::ibv_sge::default(), 0),
             Payload::Region(slice) => {
                 let (addr, length, lkey) = (slice.addr, slice.len, slice.lkey);
@@ -126,7 +121,7 @@ impl SendChain {
                 (self.copy_inline(bytes), c_int::from(!bytes.is_empty()))
             }
         };
-        if write.signaled {
+        if signaled {
             flags |= raw::IBV_SEND_SIGNALED;
         }
         let entry = self.entries.as_mut_ptr().wrapping_add(self.tail);
@@ -134,15 +129,15 @@ impl SendChain {
         unsafe {
             (*entry).sge = sge;
             let wr = &raw mut (*entry).wr;
-            (*wr).wr_id = write.wr_id;
+            (*wr).wr_id = wr_id;
             (*wr).sg_list = &raw mut (*entry).sge;
             (*wr).num_sge = num_sge;
             (*wr).send_flags = flags;
             (*wr).wr.rdma = raw::ibv_wr_rdma {
-                remote_addr: write.remote.addr,
-                rkey: write.remote.rkey,
+                remote_addr: remote.addr,
+                rkey: remote.rkey,
             };
-            match write.imm {
+            match imm {
                 Some(imm) => {
                     (*wr).opcode = raw::IBV_WR_RDMA_WRITE_WITH_IMM;
                     (*wr).imm_data = imm.to_be();
@@ -277,23 +272,15 @@ fn outcome<Entry, Wr>(
 mod tests {
     use super::*;
 
-    fn write(payload: Payload<'_>) -> Write<'_> {
-        Write {
-            wr_id: 0,
-            payload,
-            remote: RemoteSlice {
-                addr: 0x1000,
-                rkey: 7,
-            },
-            imm: Some(3),
-            signaled: false,
-        }
+    fn push(chain: &mut SendChain, payload: Payload<'_>) -> bool {
+        let (addr, rkey) = (0x1000, 7);
+        chain.push(0, payload, RemoteSlice { addr, rkey }, Some(3), false)
     }
 
     #[test]
     fn a_wild_pointer_counts_as_nothing_posted() {
         let mut chain = SendChain::new(2, 0);
-        assert!(chain.push(&write(Payload::Empty)));
+        assert!(push(&mut chain, Payload::Empty));
         let error = chain.post(|_, bad| {
             // SAFETY: `bad` is writable through the call.
             unsafe { *bad = ptr::null_mut() };
@@ -306,7 +293,7 @@ mod tests {
     #[test]
     fn refused_writes_stay_in_the_chain() {
         let mut chain = SendChain::new(3, 0);
-        (0..3).for_each(|_| assert!(chain.push(&write(Payload::Empty))));
+        (0..3).for_each(|_| assert!(push(&mut chain, Payload::Empty)));
         let error = chain.post(|first, bad| {
             // SAFETY: `first` is the head of three linked writes.
             unsafe { *bad = (*first).next };
@@ -345,11 +332,11 @@ mod tests {
     #[test]
     fn inline_bytes_are_the_entrys_own() {
         let mut chain = SendChain::new(2, 8);
-        assert!(!chain.push(&write(Payload::Inline(&[0; 9]))), "too long");
+        assert!(!push(&mut chain, Payload::Inline(&[0; 9])), "too long");
         for id in 0..2_u8 {
-            assert!(chain.push(&write(Payload::Inline(&[id; 5]))));
+            assert!(push(&mut chain, Payload::Inline(&[id; 5])));
         }
-        assert!(!chain.push(&write(Payload::Empty)), "full");
+        assert!(!push(&mut chain, Payload::Empty), "full");
         let mut seen = Vec::new();
         let posted = chain.post(|mut wr, _| {
             while !wr.is_null() {

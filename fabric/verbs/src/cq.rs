@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl CompChannel {
             context: Arc::clone(context),
             raw,
         };
-        set_nonblocking(channel.as_fd().as_raw_fd(), doing)?;
+        set_nonblocking(channel.as_raw_fd(), doing)?;
         Ok(Arc::new(channel))
     }
 
@@ -74,17 +74,10 @@ impl CompChannel {
     }
 }
 
-impl AsFd for CompChannel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open until the channel is destroyed, which the borrow of `self`
-        // precludes.
-        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
-    }
-}
-
 impl AsRawFd for CompChannel {
     fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
+        // SAFETY: the channel is live, and its descriptor is constant.
+        unsafe { (*self.raw.as_ptr()).fd }
     }
 }
 

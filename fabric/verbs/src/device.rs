@@ -61,30 +61,6 @@ impl Verbs {
     /// # Errors
     /// [`Error::NoDevice`], [`Error::Refused`] if no device has this name, or [`Error::Verb`].
     pub fn open(self: &Arc<Self>, name: &str) -> Result<Arc<Context>, Error> {
-        self.with_devices(|devices| {
-            let Some((device, _)) = devices.iter().find(|(_, other)| other == name) else {
-                let present: Vec<_> = devices.iter().map(|(_, other)| &**other).collect();
-                return Err(Error::Refused(format!(
-                    "no RDMA device is called {name:?}; this machine has {}",
-                    present.join(", ")
-                )));
-            };
-            // SAFETY: `device` belongs to a list that is freed only after `work`.
-            let raw = unsafe { (self.api.open_device)(device.as_ptr()) };
-            let raw = NonNull::new(raw).ok_or_else(|| {
-                Error::verb_errno("ibv_open_device", || format!("opening {name}"))
-            })?;
-            // SAFETY: `open_device` has just returned `raw`, which has no other owner.
-            unsafe { Context::adopt(Arc::clone(self), raw, name.to_owned()) }
-        })?
-    }
-
-    /// Calls `work` with the machine's devices, at least one, and their names. The pointers are
-    /// valid until `work` returns.
-    fn with_devices<R>(
-        &self,
-        work: impl FnOnce(&[(NonNull<raw::ibv_device>, String)]) -> R,
-    ) -> Result<R, Error> {
         let mut count = 0;
         // SAFETY: `count` is writable.
         let list = unsafe { (self.api.get_device_list)(&raw mut count) };
@@ -95,19 +71,40 @@ impl Verbs {
         let count = usize::try_from(count).unwrap_or(0);
         // SAFETY: a non-null list holds `count` pointers, none of them null.
         let devices = unsafe { slice::from_raw_parts(list.cast::<NonNull<_>>(), count) };
-        let named = devices.iter().map(|&device: &NonNull<raw::ibv_device>| {
+        let opened = self.open_of(devices, name);
+        // SAFETY: `get_device_list` returned the list; it is freed once, after its last use.
+        unsafe { (self.api.free_device_list)(list) };
+        opened
+    }
+
+    /// Opens the device `name` of a list that is not yet freed.
+    fn open_of(
+        self: &Arc<Self>,
+        devices: &[NonNull<raw::ibv_device>],
+        name: &str,
+    ) -> Result<Arc<Context>, Error> {
+        let name_of = |device: &NonNull<raw::ibv_device>| {
             // SAFETY: the list is not yet freed, and the name is an array inside the device.
             let name = unsafe { (*device.as_ptr()).name }.map(|char| char as u8);
             let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
-            (device, name.to_string_lossy().into_owned())
-        });
-        let result = match count {
-            0 => Err(Error::NoDevice { errno: 0 }),
-            _ => Ok(work(&named.collect::<Vec<_>>())),
+            name.to_string_lossy().into_owned()
         };
-        // SAFETY: `get_device_list` returned the list; it is freed once, after its last use.
-        unsafe { (self.api.free_device_list)(list) };
-        result
+        if devices.is_empty() {
+            return Err(Error::NoDevice { errno: 0 });
+        }
+        let Some(device) = devices.iter().find(|device| name_of(device) == name) else {
+            let present: Vec<_> = devices.iter().map(name_of).collect();
+            return Err(Error::Refused(format!(
+                "no RDMA device is called {name:?}; this machine has {}",
+                present.join(", ")
+            )));
+        };
+        // SAFETY: the list is not yet freed, so its device is valid.
+        let raw = unsafe { (self.api.open_device)(device.as_ptr()) };
+        let doing = || format!("opening {name}");
+        let raw = NonNull::new(raw).ok_or_else(|| Error::verb_errno("ibv_open_device", doing))?;
+        // SAFETY: `open_device` has just returned `raw`, which has no other owner.
+        unsafe { Context::adopt(Arc::clone(self), raw, name.to_owned()) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Asynchronous events: state changes of a device, a port or a queue pair.
 
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::RawFd;
 
 use crate::device::Context;
 use crate::error::{Error, last_errno};
@@ -47,11 +47,11 @@ impl Context {
         Ok(Some(described))
     }
 
-    /// A descriptor that is readable while an asynchronous event is pending.
-    pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open until the context is closed, which the borrow of `self`
-        // precludes.
-        unsafe { BorrowedFd::borrow_raw((*self.as_raw()).async_fd) }
+    /// A descriptor that is readable while an asynchronous event is pending, until the context is
+    /// dropped.
+    pub fn async_fd(&self) -> RawFd {
+        // SAFETY: the context is open, and its descriptor is constant.
+        unsafe { (*self.as_raw()).async_fd }
     }
 }
 

@@ -39,7 +39,7 @@ pub mod raw;
 pub mod stub;
 mod wc;
 
-pub use chain::{Payload, RecvChain, SendChain, Write};
+pub use chain::{Payload, RecvChain, SendChain};
 pub use cq::{CompChannel, Cq, Notify};
 pub use device::{Context, DeviceLimits, Verbs};
 pub use error::{Error, OpError};
