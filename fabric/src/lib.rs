@@ -67,6 +67,33 @@
 //! connection's token owns [`Tx`], the NIC thread owns [`Rx`].
 //!
 //! `testkit::conformance` tests this contract, with functions for any fabric.
+//!
+//! # Example
+//!
+//! One write over the fabric in memory; every fabric gives a [`Link`] with the same two halves.
+//!
+//! ```
+//! use fabric::{Event, Imm, testkit};
+//!
+//! // Each end: four slots of 64 bytes that the peer writes, and one source region.
+//! let (a, b) = (testkit::endpoint(4, 64, 8), testkit::endpoint(4, 64, 8));
+//! let (mut sender, mut receiver, _) = testkit::memory::pair(a.clone(), b.clone())?;
+//!
+//! // The receiver grants slot 2; the sender fills its source and posts the write.
+//! let imm = Imm::new(2, b.window.grants().open(2).expect("the slot is free"));
+//! // SAFETY: no write reads the source yet.
+//! unsafe { a.sources[0].store(0, b"hello")? };
+//! sender.tx.post(&testkit::post(0, 5, imm))?;
+//! sender.tx.flush()?;
+//!
+//! let mut events = Vec::new();
+//! receiver.rx.poll(16, &mut |event| events.push(event));
+//! assert_eq!(events, [Event::Arrived { imm, at: 0, len: 5 }]);
+//! // SAFETY: the write has arrived, so the receiver owns the slot until it opens the grant again.
+//! let bytes = unsafe { b.window.region().bytes(b.window.slot_offset(2), 5)? };
+//! assert_eq!(bytes, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod clock;
 mod counts;

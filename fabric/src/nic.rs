@@ -33,8 +33,8 @@ pub enum OpenError {
         /// What is wrong, the limit, and the remedy.
         problem: String,
     },
-    /// The port, the peer's end, or the path to the peer does not allow a connection. The text names
-    /// the field or the cause.
+    /// The port, the peer's end, or the path to the peer does not allow a connection. The text
+    /// names the field or the cause.
     #[error("{0}")]
     Refused(String),
     /// Memory for small payloads and descriptor cells cannot be allocated.

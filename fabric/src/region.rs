@@ -22,13 +22,13 @@ use crate::os::{HUGE_PAGE, Mapping};
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
-    memory: Behind,
+    memory: Backing,
     /// Guards that are dropped before the mapping.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 /// Owner of the memory.
-enum Behind {
+enum Backing {
     /// Host memory of this process, unmapped on drop.
     Host { mapping: Mapping, huge: bool },
     /// Memory of a device.
@@ -150,7 +150,7 @@ impl Region {
         Ok(Region {
             base: mapping.base(),
             len: asked,
-            memory: Behind::Host { mapping, huge },
+            memory: Backing::Host { mapping, huge },
             kept: Mutex::default(),
         })
     }
@@ -161,7 +161,7 @@ impl Region {
         Region {
             base: memory.base(),
             len: memory.bytes(),
-            memory: Behind::Device(memory),
+            memory: Backing::Device(memory),
             kept: Mutex::default(),
         }
     }
@@ -169,22 +169,22 @@ impl Region {
     /// The device that owns the memory; `None` for host memory.
     pub fn device(&self) -> Option<&dyn DeviceMemory> {
         match &self.memory {
-            Behind::Host { .. } => None,
-            Behind::Device(device) => Some(&**device),
+            Backing::Host { .. } => None,
+            Backing::Device(device) => Some(&**device),
         }
     }
 
     /// Whether the region lies in huge pages.
     pub(crate) fn is_huge(&self) -> bool {
-        matches!(self.memory, Behind::Host { huge: true, .. })
+        matches!(self.memory, Backing::Host { huge: true, .. })
     }
 
     /// NUMA nodes of the region's pages. Empty where no page is present, where the kernel does not
     /// say, and for a device's memory. Costs a system call.
     pub fn nodes(&self) -> BTreeSet<u32> {
         match &self.memory {
-            Behind::Host { mapping, .. } => mapping.nodes(),
-            Behind::Device(_) => BTreeSet::new(),
+            Backing::Host { mapping, .. } => mapping.nodes(),
+            Backing::Device(_) => BTreeSet::new(),
         }
     }
 
@@ -213,7 +213,7 @@ impl Region {
     /// Allocates every page now, on the nodes of [`Region::on_nodes`] or else on this thread's
     /// node. A device's memory is left alone.
     pub fn prefault(&self) {
-        if let Behind::Host { mapping, .. } = &self.memory {
+        if let Backing::Host { mapping, .. } = &self.memory {
             mapping.populate();
         }
     }
@@ -242,7 +242,7 @@ impl Region {
     /// and drop strings.
     pub(crate) fn reach(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
-        let here = matches!(self.memory, Behind::Host { .. }) && end <= self.len;
+        let here = matches!(self.memory, Backing::Host { .. }) && end <= self.len;
         here.then(|| self.base.as_ptr().wrapping_add(offset))
     }
 

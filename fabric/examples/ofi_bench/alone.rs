@@ -29,12 +29,12 @@ unsafe impl Memory for Whole {
     }
 }
 
-struct End {
+struct RawEnd {
     endpoint: Endpoint,
     at: RemoteRegion,
 }
 
-fn end(domain: &Arc<Domain>, window: usize, source: usize, slots: usize) -> End {
+fn end(domain: &Arc<Domain>, window: usize, source: usize, slots: usize) -> RawEnd {
     let memory = |bytes: usize| {
         let region = Region::new(bytes.max(1)).unwrap_or_else(|e| fail(&e));
         // SAFETY: only this function knows the region.
@@ -54,10 +54,10 @@ fn end(domain: &Arc<Domain>, window: usize, source: usize, slots: usize) -> End 
     let at = endpoint
         .expose(memory(slots * window), key + 1)
         .unwrap_or_else(|e| fail(&e));
-    End { endpoint, at }
+    RawEnd { endpoint, at }
 }
 
-impl End {
+impl RawEnd {
     /// Posts a write of `len` bytes to slot `slot` of `to`; false where there was no room.
     fn write(&self, to: RemoteRegion, slot: usize, len: usize) -> bool {
         let write = Write {

@@ -396,13 +396,13 @@ impl Endpoint {
             return Err(refused(libc::EINVAL));
         }
         let context = self.context(self.sends + receive);
-        let (none, anybody) = (ptr::null_mut(), raw::FI_ADDR_UNSPEC);
+        let (none, any_peer) = (ptr::null_mut(), raw::FI_ADDR_UNSPEC);
         // SAFETY: the endpoint is open. A receive of zero bytes uses only its context, which lives
         // until the endpoint is closed.
         let code: isize = unsafe {
             raw::call!(
                 (*endpoint).msg,
-                recv(endpoint, none, 0, none, anybody, context)
+                recv(endpoint, none, 0, none, any_peer, context)
             )
         };
         match code {

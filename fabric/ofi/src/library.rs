@@ -33,8 +33,8 @@ impl Ofi {
     /// Loads libfabric from `file`, or else under its standard name.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::Refused`] if the file is not libfabric
-    /// or before version 1.14.
+    /// [`Error::NoLibrary`] if libfabric is missing, [`Error::Refused`] if the file is not
+    /// libfabric or before version 1.14.
     pub fn load(file: Option<&str>) -> Result<Arc<Self>, Error> {
         let file = file.unwrap_or(LIBRARY);
         // SAFETY: loading runs the library's initialisers; libfabric's only set up tables.

@@ -136,7 +136,8 @@ impl IbConnection {
     /// Connects the queue pair to its peer's end (INIT to RTR to RTS). Then both directions work.
     ///
     /// # Errors
-    /// [`OpenError::Refused`] names the field, [`OpenError::Verbs`] the verb. Everything is released.
+    /// [`OpenError::Refused`] names the field, [`OpenError::Verbs`] the verb. Everything is
+    /// released.
     pub fn connect(self, peer: &IbEnd) -> Result<Link, OpenError> {
         let (e, wishes) = (&self.endpoint, &self.cfgs.wishes);
         let region = |r: &IbRegion| (r.address, r.length);
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goodbye_to_a_peer_that_is_gone_is_said_once_and_waited_for_by_nobody() {
+    fn a_goodbye_to_a_lost_peer_is_sent_once_and_never_blocks() {
         let (mut a, _b) = link(Duration::from_secs(3), verbs::stub::swallow);
         assert!(!a.tx.finish(), "it has retired, or was waited for");
         let end = Instant::now() + Duration::from_secs(30);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goodbye_that_the_peer_has_heard_is_over_at_once() {
+    fn a_goodbye_that_has_retired_ends_the_wait_at_once() {
         let (mut a, mut b) = link(Duration::from_secs(3600), |_| {});
         let imm = Imm::new(0, 1);
         a.tx.post(&testkit::post(0, 8, imm)).expect("room");

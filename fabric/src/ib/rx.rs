@@ -111,7 +111,7 @@ impl IbRx {
             self.split(Imm::from_bits(bits & !IN_CELL), wc.byte_len())?
         };
         let at = self.parts.landing(imm, at, len)?.at;
-        self.parts.landed(imm, at, len, &mut self.counts)
+        self.parts.land(imm, at, len, &mut self.counts)
     }
 
     /// Decodes a split write's offset and length; its payload has already landed.

@@ -37,7 +37,7 @@ impl Nap {
     }
 
     /// Resets the back-off: the next nap is the shortest.
-    pub(crate) fn found_something(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next_ns = SHORTEST_NS;
     }
 
@@ -96,7 +96,7 @@ mod tests {
             assert!(!events.is_empty(), "slept on");
         }
         assert_eq!(nap.next_ns, LONGEST_NS);
-        nap.found_something();
+        nap.reset();
         assert_eq!(nap.next_ns, SHORTEST_NS);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    OfiForm, Own, VALUE_MASK,
+    OfiForm, OwnMessage, VALUE_MASK,
     nap::Nap,
     shared::{Arrival, Queue, Shared},
 };
@@ -86,14 +86,14 @@ impl OfiRx {
     /// Decodes one arrival. Returns `None` for messages internal to the fabric.
     fn event(&mut self, arrival: Arrival) -> Result<Option<Event>, Broken> {
         let bits = arrival.data as u32;
-        match Own::of(bits) {
-            Some(Own::Close(writes)) => {
+        match OwnMessage::of(bits) {
+            Some(OwnMessage::Close(writes)) => {
                 self.closes_at = Some(writes);
                 return self.closing();
             }
-            Some(Own::Count(writes)) => return self.all_came(writes),
+            Some(OwnMessage::Count(writes)) => return self.all_came(writes),
             // `Shared::note` has handled these on arrival.
-            Some(Own::Hello(_) | Own::Answer(_)) => return Ok(None),
+            Some(OwnMessage::Hello(_) | OwnMessage::Answer(_)) => return Ok(None),
             None => {}
         }
         let imm = Imm::from_bits(bits);
@@ -104,7 +104,7 @@ impl OfiRx {
         self.arrived += 1;
         let (imm, len) = self.length(bits, arrival)?;
         let at = self.parts.landing(imm, None, len)?.at;
-        let event = self.parts.landed(imm, at, len, &mut self.counts)?;
+        let event = self.parts.land(imm, at, len, &mut self.counts)?;
         Ok(Some(event))
     }
 
@@ -163,7 +163,7 @@ impl OfiRx {
                 return Ok(None);
             };
             if let Some(nap) = &mut self.nap {
-                nap.found_something();
+                nap.reset();
             }
             let event = self.event(arrival)?;
             if event.is_some() {

@@ -12,7 +12,7 @@ use std::{
 
 use ofi::{Completion, Endpoint, Failed, Outcome, RemoteRegion, Write};
 
-use super::{OfiForm, OfiResources, Own, cfgs::EACH, shuffle::Shuffle};
+use super::{OfiForm, OfiResources, OwnMessage, cfgs::EACH, shuffle::Shuffle};
 use crate::{Broken, nic::Cause};
 
 /// Most polls of a closing connection's queue; each takes several entries.
@@ -73,17 +73,17 @@ impl Sends {
         self.retired.load(Ordering::Acquire)
     }
 
-    pub(crate) fn handed(&self) {
+    pub(crate) fn count_handed(&self) {
         self.handed.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(crate) fn over(&self) -> u64 {
+    pub(crate) fn completed(&self) -> u64 {
         self.over.load(Ordering::Acquire)
     }
 
     /// Sends that the provider has and has not completed.
     pub(crate) fn under_way(&self) -> u64 {
-        let over = self.over();
+        let over = self.completed();
         self.handed.load(Ordering::Acquire).saturating_sub(over)
     }
 
@@ -249,17 +249,17 @@ impl Shared {
         }
         match completion.outcome {
             Outcome::Sent { send } => self.sends.end(send),
-            Outcome::Arrived { data, len } => match Own::of(data as u32) {
-                Some(Own::Hello(bytes)) => {
+            Outcome::Arrived { data, len } => match OwnMessage::of(data as u32) {
+                Some(OwnMessage::Hello(bytes)) => {
                     queue.owes_answer = true;
                     self.check_length(bytes, len);
                 }
-                Some(Own::Answer(bytes)) => {
+                Some(OwnMessage::Answer(bytes)) => {
                     self.check_length(bytes, len);
                     self.warm.store(true, Ordering::Release);
                 }
                 own => {
-                    queue.leaving |= matches!(own, Some(Own::Close(_)));
+                    queue.leaving |= matches!(own, Some(OwnMessage::Close(_)));
                     queue.inbox.push_back(Arrival { data, len });
                 }
             },
@@ -288,7 +288,10 @@ impl Shared {
     }
 
     fn answer(&self, queue: &mut Queue) {
-        if self.say(Own::Answer(self.hello), EACH * self.sends.depth() + 1) {
+        if self.say(
+            OwnMessage::Answer(self.hello),
+            EACH * self.sends.depth() + 1,
+        ) {
             queue.owes_answer = false;
             self.warm.store(true, Ordering::Release);
         }
@@ -296,12 +299,12 @@ impl Shared {
 
     /// Sends the first message. Returns true once the provider has taken it.
     pub(crate) fn say_hello(&self) -> bool {
-        self.say(Own::Hello(self.hello), EACH * self.sends.depth() + 2)
+        self.say(OwnMessage::Hello(self.hello), EACH * self.sends.depth() + 2)
     }
 
     /// Sends the goodbye. Returns true once the provider has taken it.
     pub(crate) fn say_goodbye(&self, writes: u64) -> bool {
-        self.say(Own::Close(writes as u32), EACH * self.sends.depth())
+        self.say(OwnMessage::Close(writes as u32), EACH * self.sends.depth())
     }
 
     /// An empty send to the peer's slots.
@@ -316,17 +319,17 @@ impl Shared {
         }
     }
 
-    fn say(&self, own: Own, send: usize) -> bool {
+    fn say(&self, own: OwnMessage, send: usize) -> bool {
         let len = match own {
-            Own::Hello(n) | Own::Answer(n) => n as usize,
-            Own::Close(_) | Own::Count(_) => 0,
+            OwnMessage::Hello(n) | OwnMessage::Answer(n) => n as usize,
+            OwnMessage::Close(_) | OwnMessage::Count(_) => 0,
         };
         let mut write = self.bare(send, Some(own.bits().into()));
         write.len = len;
         // Counted after the hand-over: a completion may come first, and `under_way` saturates at 0.
         match self.endpoint.write(&write) {
             Ok(()) => {
-                self.sends.handed();
+                self.sends.count_handed();
                 true
             }
             Err(e) if e.is_again() => false,

@@ -10,7 +10,7 @@ use std::{
 
 use ofi::{RemoteRegion, Write};
 
-use super::{OfiForm, Own, cfgs::EACH, shared::Shared};
+use super::{OfiForm, OwnMessage, cfgs::EACH, shared::Shared};
 use crate::{
     Broken, Endpoint, FabricCounts, Flushed, OpenError, Post, PostError, Region, Tx,
     nic::{CELL_BYTES, Descriptor, IN_CELL},
@@ -185,7 +185,7 @@ impl OfiTx {
         while let Some(write) = self.waiting.front() {
             match self.shared.endpoint.write(write) {
                 Ok(()) => {
-                    self.shared.sends.handed();
+                    self.shared.sends.count_handed();
                     self.waiting.pop_front();
                     self.counts.work_requests += 1;
                     again = false;
@@ -228,7 +228,7 @@ impl Tx for OfiTx {
         let sends = if post.imm.is_control() {
             let mut sends = 0;
             if self.counts_writes {
-                let count = Own::Count(self.counts.writes as u32).bits();
+                let count = OwnMessage::Count(self.counts.writes as u32).bits();
                 self.waiting
                     .push_back(self.bare(EACH * place, count.into()));
                 sends += 1;
@@ -300,7 +300,7 @@ impl Tx for OfiTx {
 
     fn counts(&self) -> FabricCounts {
         FabricCounts {
-            retired: self.shared.sends.over(),
+            retired: self.shared.sends.completed(),
             signaled: self.counts.work_requests,
             ..self.counts
         }

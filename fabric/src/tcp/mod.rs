@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_of_a_payload_under_way_is_told_before_it_has_arrived() {
+    fn bytes_of_a_payload_count_as_carried_before_it_has_arrived() {
         let (mut a, mut b) = receiver();
         let half = [&frame::encode(crate::Imm::new(1, 1), 0, 100)[..], &[7; 50]].concat();
         let carried = |b: &mut Link, bytes: u64| {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_socket_took_is_told_though_it_is_blocked() {
+    fn bytes_that_a_full_socket_took_count_as_carried() {
         const LEN: usize = 64 << 20;
         let (a, mut b) = sockets();
         b.set_read_timeout(Some(testkit::PATIENCE)).expect("set");

@@ -229,7 +229,7 @@ impl MemoryRx {
         // arrived, and this half writes those bytes for the sender.
         let stored = unsafe { region.store(to.offset, &frame.payload) };
         stored.map_err(|e| Broken::Device(e.to_string()))?;
-        self.parts.landed(frame.imm, to.at, len, &mut self.counts)
+        self.parts.land(frame.imm, to.at, len, &mut self.counts)
     }
 }
 

@@ -329,7 +329,7 @@ pub fn parts_that_find_no_receive_wait_for_one() {
 /// upper bounds.
 pub fn report(what: &str, since: Instant, by: &dyn Display) {
     println!(
-        "{what}: told after {} ms: {by}",
+        "{what}: reported after {} ms: {by}",
         since.elapsed().as_millis()
     );
 }

@@ -249,10 +249,10 @@ impl RecvChain {
 /// Decodes a verb's result for the `count` entries from `first` on: the error, with the number of
 /// posted entries. `bad` points to the refused entry; if it points outside the entries, none counts
 /// as posted.
-fn outcome<Entry, Wr>(
+fn outcome<T, Wr>(
     verb: &'static str,
     returned: c_int,
-    first: *mut Entry,
+    first: *mut T,
     bad: *mut Wr,
     count: usize,
 ) -> Result<(), (usize, OpError)> {
@@ -261,7 +261,7 @@ fn outcome<Entry, Wr>(
     }
     let errno = errno_of(returned);
     let bytes = (bad as usize).checked_sub(first as usize);
-    let posted = match bytes.map(|bytes| bytes / size_of::<Entry>()) {
+    let posted = match bytes.map(|bytes| bytes / size_of::<T>()) {
         Some(posted) if posted < count => posted,
         _ => 0,
     };

@@ -27,7 +27,8 @@ impl Verbs {
     /// Loads libibverbs from `file`, or else the system's.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] if it is not installed; [`Error::Refused`] if the file is not libibverbs.
+    /// [`Error::NoLibrary`] if it is not installed; [`Error::Refused`] if the file is not
+    /// libibverbs.
     pub fn load(file: Option<&str>) -> Result<Arc<Self>, Error> {
         let file = file.unwrap_or(LIBRARY);
         // SAFETY: loading runs initialisers; those of libibverbs set up its own tables.
@@ -269,7 +270,7 @@ impl Context {
         let entry = unsafe { entry.assume_init() };
         // SAFETY: every bit pattern is valid for the byte array.
         let gid = Ipv6Addr::from(unsafe { entry.gid.raw });
-        Ok((!gid.is_unspecified()).then(|| GidEntry {
+        Ok((!gid.is_unspecified()).then_some(GidEntry {
             gid,
             index,
             is_roce_v2: entry.gid_type == raw::IBV_GID_TYPE_ROCE_V2,

@@ -126,8 +126,7 @@ macro_rules! fabric_conformance {
             refusals:
                 a_post_outside_its_bounds_is_refused
                 a_write_that_begins_inside_its_slot_breaks_the_connection
-                a_write_past_its_slot_breaks_the_connection
-                a_write_to_a_slot_outside_the_window_breaks_the_connection
+                a_write_outside_its_slot_breaks_the_connection
                 a_write_without_a_grant_breaks_the_connection
                 a_second_write_to_a_slot_breaks_the_connection
                 a_write_with_a_wrong_use_count_breaks_the_connection;

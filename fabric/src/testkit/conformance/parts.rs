@@ -3,7 +3,7 @@
 use super::{
     Fabric,
     refusals::refused,
-    rig::{End, GUARD, Progress, Shape, join, pattern},
+    rig::{GUARD, LinkEnd, Progress, Shape, granted, join, pattern},
 };
 use crate::{Broken, Event, Imm};
 
@@ -13,13 +13,13 @@ fn part(imm: Imm, is_last: bool) -> Imm {
 }
 
 /// Asserts that the next event is this arrival.
-fn arrives(b: &mut End, imm: Imm, at: usize, len: usize) {
+fn arrives(b: &mut LinkEnd, imm: Imm, at: usize, len: usize) {
     let (at, len) = (at as u32, len as u32);
     assert_eq!(b.next(), Event::Arrived { imm, at, len });
 }
 
 /// Asserts that a bad frame breaks the connection, and returns the frame's field and value.
-fn bad_frame(b: &mut End) -> (&'static str, u64) {
+fn bad_frame(b: &mut LinkEnd) -> (&'static str, u64) {
     match b.next_broken() {
         Broken::BadFrame { what, value } => (what, value),
         other => panic!("{other}"),
@@ -31,8 +31,7 @@ fn bad_frame(b: &mut End) -> (&'static str, u64) {
 pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
     let sizes = [1, 16, 4, 700, 65_000, 1, 511, 512, 513, 9];
     let stride = 70_000;
-    let (mut a, mut b) = join(fabric, Shape::in_parts(4, stride));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::in_parts(4, stride));
     let bytes = pattern(3, sizes.iter().sum());
     a.fill(0, &bytes);
     let mut at = 0;
@@ -107,8 +106,7 @@ fn below(state: &mut u64, n: usize) -> usize {
 /// size, over many uses.
 pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
     let (slots, stride, total) = (8, 1500, fabric.exchanges());
-    let (mut a, mut b) = join(fabric, Shape::in_parts(slots, stride));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::in_parts(slots, stride));
     let mut random = 0x9e37_79b9_7f4a_7c15;
     // Per slot: use count, length, bytes sent and bytes arrived of the current use.
     let mut uses = vec![(1u16, 0, 0, 0); slots];
@@ -176,8 +174,7 @@ pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
         claimed_stride: 256,
         ..Shape::in_parts(4, 128)
     };
-    let (mut a, mut b) = join(fabric, lie);
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, lie);
     a.fill(0, &pattern(1, 200));
     let imm = Imm::new(0, 1);
     a.send_at(0, 100, 0, imm.with_more());
@@ -205,8 +202,7 @@ pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
         return;
     }
     for at in [0, 8, 17, 64] {
-        let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-        b.grant_all();
+        let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
         a.fill(0, &pattern(1, 128));
         let imm = Imm::new(3, 1).with_more();
         a.send_at(0, 16, 0, imm);
@@ -221,13 +217,11 @@ pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
 /// Each part has at least 1 byte, the last part too.
 pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
     let imm = Imm::new(3, 1);
-    let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
     a.send_at(0, 0, 0, imm.with_more());
     assert_eq!(bad_frame(&mut b), ("length of a part", 0));
 
-    let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
     a.send_at(0, 16, 0, imm.with_more());
     arrives(&mut b, imm.with_more(), 0, 16);
     a.send_at(0, 0, 16, imm);
@@ -237,8 +231,7 @@ pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Requests come in one piece, so a part of a request breaks the connection.
 pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fabric) {
-    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
     a.fill(0, &pattern(1, 16));
     let imm = Imm::new(3, 1).with_more();
     a.send_at(0, 16, 0, imm);
@@ -253,8 +246,7 @@ pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fab
 /// Ownership: no part may follow the last part.
 pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
     for more in [false, true] {
-        let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-        b.grant_all();
+        let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
         a.fill(0, &pattern(1, 128));
         let imm = Imm::new(3, 1);
         a.send_at(0, 16, 0, imm.with_more());
@@ -274,8 +266,7 @@ pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
 /// Ownership: every part carries the granted use count.
 pub fn a_part_with_a_wrong_use_count_breaks_the_connection(fabric: &dyn Fabric) {
     for (first, second) in [(1, 2), (2, 2)] {
-        let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-        b.grant_all();
+        let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
         if first == 1 {
             let imm = Imm::new(3, first).with_more();
             a.send_at(0, 16, 0, imm);

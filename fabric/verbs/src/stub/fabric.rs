@@ -107,7 +107,7 @@ const KEY: u32 = 0x5a;
 
 /// A completion, and the number of send queue entries that polling it frees.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct CqEntry {
     wc: ibv_wc,
     frees: u32,
 }
@@ -126,7 +126,7 @@ pub(crate) struct Cq {
     pub context: u32,
     pub channel: Option<u32>,
     pub depth: usize,
-    pub entries: VecDeque<Entry>,
+    pub entries: VecDeque<CqEntry>,
     pub armed: Armed,
 }
 
@@ -345,7 +345,7 @@ impl Fabric {
                 ..ibv_wc::default()
             };
             let solicited = wr.send_flags & IBV_SEND_SOLICITED != 0;
-            self.complete(recv_cq, Entry { wc, frees: 0 }, solicited);
+            self.complete(recv_cq, CqEntry { wc, frees: 0 }, solicited);
         }
         Ok(())
     }
@@ -362,7 +362,7 @@ impl Fabric {
             ..ibv_wc::default()
         };
         let cq = qp.cqs[0];
-        self.complete(cq, Entry { wc, frees }, false);
+        self.complete(cq, CqEntry { wc, frees }, false);
     }
 
     /// Executes one posted receive. Returns an errno if it is refused.
@@ -395,11 +395,11 @@ impl Fabric {
             ..ibv_wc::default()
         };
         let cq = self.qps[number].cqs[1];
-        self.complete(cq, Entry { wc, frees: 0 }, false);
+        self.complete(cq, CqEntry { wc, frees: 0 }, false);
     }
 
     /// Appends an entry to a queue, and raises its event if the queue is armed for it.
-    fn complete(&mut self, cq: u32, entry: Entry, solicited: bool) {
+    fn complete(&mut self, cq: u32, entry: CqEntry, solicited: bool) {
         let cq = &mut self.cqs[cq];
         if cq.entries.len() == cq.depth {
             let (context, element) = (cq.context, ibv_async_element { cq: cq.raw });

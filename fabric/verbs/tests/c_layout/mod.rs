@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt::Write as _, path::Path, process::Command};
 /// C expressions, with their values in Rust.
 pub type Expectations = BTreeMap<String, u64>;
 
-/// Compares all of `expected` with C, by assertions that a compiler evaluates. Skips if the first of
-/// `headers` (below `/usr/include`, from `package`) or a compiler is missing.
+/// Compares all of `expected` with C, by assertions that a compiler evaluates. Skips if the first
+/// of `headers` (below `/usr/include`, from `package`) or a compiler is missing.
 pub fn compare(expected: &Expectations, headers: &[&str], package: &str) {
     let header = Path::new("/usr/include").join(headers[0]);
     if !header.exists() {
