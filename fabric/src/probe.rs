@@ -25,6 +25,7 @@ pub fn probe(
     patience: Duration,
     pair: impl FnOnce(Endpoint, Endpoint) -> Result<(Link, Link), String>,
 ) -> Result<(), String> {
+    let text = |e: RegionError| e.to_string();
     // The probe writes the first and the last slot.
     let slots = (region.len() / PROBED).clamp(2, MAX_SLOTS);
     let len = region.len() / slots;
@@ -121,10 +122,6 @@ pub fn probe(
             2 * len
         )),
     }
-}
-
-fn text(error: RegionError) -> String {
-    error.to_string()
 }
 
 #[cfg(all(test, not(qdl_loom)))]

@@ -425,7 +425,8 @@ mod tests {
     fn numbers_that_do_not_fit_are_named() {
         let port = port(true, false);
         connect(&port, 0, [1; 16]).check().expect("all fit");
-        let changes: [(&str, fn(&mut Connect<'_>)); 9] = [
+        type Change = fn(&mut Connect<'_>);
+        let changes: [(&str, Change); 9] = [
             ("gid_index", |c| c.local.index = 256),
             ("service level", |c| c.service_level = 16),
             ("rq_psn", |c| c.rq_psn = 1 << 24),
