@@ -21,13 +21,11 @@ use fabric::{
     tcp, testkit,
 };
 
-/// Exchanges in flight.
 const SLOTS: usize = 32;
 const ANSWER: u32 = 8;
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(600);
 
-/// Totals of a round.
 #[derive(Clone, Copy, Default)]
 struct Round {
     /// Completed exchanges.

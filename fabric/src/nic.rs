@@ -107,7 +107,6 @@ broken_by! {
 /// slot. Slot numbers are below 8,192, so the bit is free.
 pub(super) const IN_CELL: u32 = 1 << 15;
 
-/// Size of a cell in bytes.
 pub(super) const CELL_BYTES: usize = 16;
 
 /// Describes a payload; its write carries it in the cell beside the slot.
@@ -122,7 +121,6 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Describes the payload of a write.
     pub(crate) fn encode(post: &Post) -> [u8; CELL_BYTES] {
         let mut b = [0; CELL_BYTES];
         b[..4].copy_from_slice(&post.len.to_le_bytes());

@@ -18,10 +18,8 @@ use crate::raw;
 /// Maximum length of an address, above that of every known provider.
 const ADDRESS_BYTES: usize = 256;
 
-/// Maximum number of completions per read.
 const READ: usize = 32;
 
-/// Error text of a queue overrun.
 const FULL: &str = "the completion queue is full, and completions are lost";
 
 /// Queue depths of an endpoint.
@@ -454,7 +452,6 @@ impl Endpoint {
         Ok(n)
     }
 
-    /// Builds the error of a failed read.
     fn failure(&self, errno: i32) -> Failed {
         let ofi = self.domain.info().ofi();
         let plain = |what, errno| Failed {

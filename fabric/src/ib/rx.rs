@@ -16,7 +16,6 @@ use crate::{
     parts::Parts,
 };
 
-/// Completions polled at a time.
 const TAKE: usize = 32;
 
 pub(super) struct IbRx {
@@ -88,7 +87,6 @@ impl IbRx {
         Ok(())
     }
 
-    /// Decodes one completion into an event.
     fn event(&mut self, wc: &Wc) -> Result<Event, Broken> {
         if !wc.is_success() {
             return Err(self.shared.failed(wc));

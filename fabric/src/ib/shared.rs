@@ -220,7 +220,6 @@ impl Watched {
         }
     }
 
-    /// The connections that receive this device's events.
     pub(crate) fn connections(&self) -> Vec<Arc<Shared>> {
         let all = self.connections.lock();
         let all = all.unwrap_or_else(PoisonError::into_inner);
@@ -271,7 +270,6 @@ impl Watched {
         }
     }
 
-    /// Breaks the connections that `concerns` selects.
     fn fail(&self, cause: &str, concerns: impl Fn(&Shared) -> bool) {
         for c in self.connections().iter().filter(|c| concerns(c)) {
             c.fail(Broken::Device(cause.to_owned()));

@@ -26,7 +26,6 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// One direction of a connection.
 #[derive(Debug)]
 struct Pipe {
     frames: Mutex<VecDeque<Frame>>,

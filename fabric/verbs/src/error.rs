@@ -107,7 +107,6 @@ pub(crate) fn errno_of(returned: c_int) -> i32 {
     }
 }
 
-/// The calling thread's errno.
 pub(crate) fn last_errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -120,7 +119,6 @@ fn detail_of(errno: i32) -> String {
     }
 }
 
-/// The remedy for common failures.
 fn hint(verb: &str, errno: i32) -> &'static str {
     match (verb, errno) {
         ("ibv_reg_mr" | "ibv_create_cq" | "ibv_create_qp", libc::ENOMEM) => {

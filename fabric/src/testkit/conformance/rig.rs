@@ -154,13 +154,11 @@ impl LinkEnd {
         })
     }
 
-    /// Posts a part and flushes until the fabric has taken it.
     pub(super) fn send_at(&mut self, offset: usize, len: usize, at: usize, imm: Imm) {
         self.post_at(offset, len, at, imm).expect("posted");
         self.flush();
     }
 
-    /// Posts a write and flushes until the fabric has taken it.
     pub(super) fn send(&mut self, offset: usize, len: usize, imm: Imm) {
         self.post(offset, len, imm).expect("posted");
         self.flush();

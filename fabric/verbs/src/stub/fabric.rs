@@ -82,7 +82,6 @@ impl<T> Events<T> {
     }
 }
 
-/// An open device.
 pub(crate) struct Device {
     /// Index of the device, from 0.
     pub index: u8,
@@ -102,7 +101,6 @@ pub(crate) struct Region {
     pub mapped: u64,
 }
 
-/// The constant low byte of every key.
 const KEY: u32 = 0x5a;
 
 /// A completion, and the number of send queue entries that polling it frees.
@@ -120,7 +118,6 @@ pub(crate) enum Armed {
     Any,
 }
 
-/// A completion queue.
 pub(crate) struct Cq {
     pub raw: *mut ibv_cq,
     pub context: u32,
@@ -130,7 +127,6 @@ pub(crate) struct Cq {
     pub armed: Armed,
 }
 
-/// A queue pair.
 pub(crate) struct Qp {
     pub raw: *mut ibv_qp,
     pub context: u32,
@@ -139,19 +135,15 @@ pub(crate) struct Qp {
     pub cqs: [u32; 2],
     pub caps: ibv_qp_cap,
     pub state: u32,
-    /// Number of the peer's queue pair.
     pub peer: u32,
-    /// Whether the peer may write through this queue pair.
     pub remote_write: bool,
     /// Whether it retries without end while the peer has no receive.
     pub waits_for_receives: bool,
     /// Posted work requests are taken and never complete.
     pub swallow: bool,
-    /// Send queue entries in use.
     pub outstanding: u32,
     /// Entries in use after the last one that will complete.
     pub unsignaled: u32,
-    /// `wr_id`s of the posted receives.
     pub receives: VecDeque<u64>,
 }
 
@@ -164,7 +156,6 @@ pub struct Live {
     pub regions: usize,
 }
 
-/// State of the whole stub.
 pub(crate) struct Fabric {
     pub contexts: Table<Device>,
     pub channels: Table<Events<*mut ibv_cq>>,
@@ -193,7 +184,6 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
 type Failure = (u32, bool);
 
 impl Fabric {
-    /// Adds a region and returns its key.
     pub(crate) fn add_region(&mut self, region: Region) -> u32 {
         self.regions.add(region) << 8 | KEY
     }
@@ -212,7 +202,6 @@ impl Fabric {
         allowed.then(|| region.mapped + offset)
     }
 
-    /// Raises an asynchronous event on a device.
     pub(crate) fn raise(&mut self, context: u32, event_type: u32, element: ibv_async_element) {
         self.contexts[context].events.raise(ibv_async_event {
             element,
@@ -385,7 +374,6 @@ impl Fabric {
         }
     }
 
-    /// Completes a receive with a flush error.
     fn flush_receive(&mut self, number: u32, wr_id: u64) {
         let wc = ibv_wc {
             wr_id,

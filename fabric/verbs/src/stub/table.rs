@@ -14,7 +14,6 @@ use std::ptr;
 use super::fabric::{self, Armed, Cq, Device, Events, Qp, Region};
 use crate::raw::*;
 
-/// Number of devices.
 const DEVICES: usize = 4;
 
 /// Limits that the stub reports, and the most inline bytes.
@@ -28,7 +27,6 @@ const PAGE: u64 = 4096;
 /// RNR retry count that means "without end".
 const WITHOUT_END: u8 = 7;
 
-/// The exported functions.
 pub(crate) fn api() -> Api {
     Api {
         get_device_list,
@@ -69,7 +67,6 @@ fn no_event() -> c_int {
     -1
 }
 
-/// Moves a value to the heap.
 fn leak<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
