@@ -101,13 +101,7 @@ pub enum RegionError {
         /// Bytes in the region.
         region: usize,
     },
-    /// This process may not access a device's memory.
-    #[error("bytes in the memory of {device} cannot be read or written from here")]
-    OnDevice {
-        /// Name of the device.
-        device: String,
-    },
-    /// The device failed to copy.
+    /// The device failed to copy, or this process may not access its memory.
     #[error("{device}: {what}")]
     Device {
         /// Name of the device.
@@ -156,7 +150,7 @@ impl Region {
     }
 
     /// Wraps memory of a device. [`Region::at`] gives addresses for the device and NICs;
-    /// [`Region::bytes`] and [`Region::bytes_mut`] return [`RegionError::OnDevice`].
+    /// [`Region::bytes`] and [`Region::bytes_mut`] return [`RegionError::Device`].
     pub fn of_device(memory: Box<dyn DeviceMemory>) -> Self {
         Region {
             base: memory.base(),
@@ -188,14 +182,10 @@ impl Region {
         }
     }
 
-    /// Length in bytes.
+    /// Length in bytes, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "there is always memory")]
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Always false: the smallest region has 1 byte.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     /// Address of the first byte.
@@ -250,9 +240,7 @@ impl Region {
     fn here(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
         self.reach(offset, len).ok_or_else(|| match self.device() {
             None => self.outside(offset, len),
-            Some(device) => RegionError::OnDevice {
-                device: device.device(),
-            },
+            Some(_) => self.failed("this process cannot read or write its memory".to_owned()),
         })
     }
 
@@ -312,7 +300,7 @@ impl Region {
     /// No thread and no device writes these bytes while the slice lives.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`], [`RegionError::OnDevice`].
+    /// [`RegionError::OutOfBounds`], [`RegionError::Device`].
     pub unsafe fn bytes(&self, offset: usize, len: usize) -> Result<&[u8], RegionError> {
         let at = self.here(offset, len)?;
         // SAFETY: `here` checked the bounds, the mapping lives as long as `self`, and the caller
@@ -326,7 +314,7 @@ impl Region {
     /// No other thread and no device reads or writes these bytes while the slice lives.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`], [`RegionError::OnDevice`].
+    /// [`RegionError::OutOfBounds`], [`RegionError::Device`].
     #[allow(
         clippy::mut_from_ref,
         reason = "the caller promises exclusive access to these bytes"
