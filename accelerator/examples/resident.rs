@@ -91,7 +91,7 @@ fn run(args: &[String]) -> anyhow::Result<bool> {
             None => "no device".to_owned(),
         },
     });
-    probed?;
+    probed.map_err(anyhow::Error::msg)?;
 
     let samples = Arc::new(Region::new(size * slots)?);
     fill(&samples, &model)?;

@@ -14,8 +14,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fabric::ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs, IbResources, IbWishes};
-use fabric::testkit::counting::{self, Counting};
-use fabric::{Endpoint, Event, Grants, Imm, Link, Post, Region, SourceId, Window};
+use fabric::testkit::{
+    self,
+    counting::{self, Counting},
+};
+use fabric::{Event, Grants, Imm, Link};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -27,40 +30,17 @@ const SLOTS: usize = 256;
 const STRIDE: usize = 4096;
 
 fn main() {
-    let line = |name: &str, m: &Measured| {
-        format!(
-            "\"{name}\": {{\"post_ns\": {:.1}, \"flush_ns\": {:.1}, \"receive_ns\": {:.1}, \"work_requests\": {}, \
-             \"doorbells\": {}, \"signaled\": {}, \"allocations\": {}}}",
-            m.post_ns,
-            m.flush_ns,
-            m.receive_ns,
-            m.work_requests,
-            m.doorbells,
-            m.signaled,
-            m.allocations
-        )
-    };
     println!(
         "{{{}, {}, {}}}",
-        line("inline_64", &measure(64, None)),
-        line("region_4096", &measure(4096, None)),
-        line("split_4000", &measure(4000, Some(1024)))
+        measure("inline_64", 64, None),
+        measure("region_4096", 4096, None),
+        measure("split_4000", 4000, Some(1024))
     );
 }
 
-struct Measured {
-    post_ns: f64,
-    flush_ns: f64,
-    receive_ns: f64,
-    work_requests: u64,
-    doorbells: u64,
-    signaled: u64,
-    allocations: u64,
-}
-
-/// Nanoseconds for each write: `post`; `flush`, which rings the
-/// doorbell and retires; the peer's `poll`, which puts receives back.
-fn measure(len: u32, split_above: Option<u32>) -> Measured {
+/// One row: nanoseconds a write of `post`; of `flush`, which rings the doorbell and retires; of the
+/// peer's `poll`, which posts receives again.
+fn measure(name: &str, len: u32, split_above: Option<u32>) -> String {
     let (mut a, mut b, grants) = links(split_above);
     let (mut posting, mut flushing, mut receiving) = (0, 0, 0);
     let mut slot = 0;
@@ -79,14 +59,8 @@ fn measure(len: u32, split_above: Option<u32>) -> Measured {
         }
         let start = Instant::now();
         for imm in imms {
-            let post = Post {
-                source: SourceId(0),
-                offset: usize::from(imm.slot()) * STRIDE,
-                len,
-                at: 0,
-                imm,
-            };
-            a.tx.post(&post).expect("room");
+            let offset = usize::from(imm.slot()) * STRIDE;
+            a.tx.post(&testkit::post(offset, len, imm)).expect("room");
         }
         let posted = Instant::now();
         a.tx.flush().expect("alive");
@@ -103,15 +77,16 @@ fn measure(len: u32, split_above: Option<u32>) -> Measured {
     let allocations = counting::of_process() - before;
     let counts = a.tx.counts();
     let each = |nanos: u128| nanos as f64 / (BURSTS * BURST as u64) as f64;
-    Measured {
-        post_ns: each(posting),
-        flush_ns: each(flushing),
-        receive_ns: each(receiving),
-        work_requests: counts.work_requests,
-        doorbells: counts.doorbells,
-        signaled: counts.signaled,
-        allocations,
-    }
+    format!(
+        "\"{name}\": {{\"post_ns\": {:.1}, \"flush_ns\": {:.1}, \"receive_ns\": {:.1}, \
+         \"work_requests\": {}, \"doorbells\": {}, \"signaled\": {}, \"allocations\": {allocations}}}",
+        each(posting),
+        each(flushing),
+        each(receiving),
+        counts.work_requests,
+        counts.doorbells,
+        counts.signaled,
+    )
 }
 
 fn links(split_above: Option<u32>) -> (Link, Link, Arc<Grants>) {
@@ -121,16 +96,8 @@ fn links(split_above: Option<u32>) -> (Link, Link, Arc<Grants>) {
         let resources =
             IbResources::new(IbDevice::open(&IbDeviceCfgs::new(device)).expect("a stub device"));
         let resources = resources.expect("a domain");
-        let grants = Arc::new(Grants::new(SLOTS));
-        let region = || Arc::new(Region::new(SLOTS * STRIDE).expect("memory"));
-        let endpoint = Endpoint {
-            window: Window::new(region(), 0, STRIDE, grants.clone()).expect("fits"),
-            sources: vec![region()],
-            peer_slots: SLOTS,
-            peer_stride: STRIDE,
-            peer_stream: fabric::wire::Stream::None,
-            send_depth: 4096,
-        };
+        let endpoint = testkit::endpoint(SLOTS, STRIDE, 4096);
+        let grants = endpoint.window.grants().clone();
         let limits = resources.device().limits().clone();
         let cfgs = IbCfgs::resolve(&wishes, &limits, SLOTS).expect("within limits");
         let half = IbConnection::prepare(&resources, endpoint, &cfgs).expect("prepared");

@@ -20,7 +20,16 @@ use super::{Imm, MAX_SLOTS};
 const OPEN: u32 = 1 << 31;
 const USE_MASK: u32 = 0x7fff;
 
-/// The grants of one window.
+/// The grants of one window. A grant is taken once:
+///
+/// ```
+/// use fabric::{Grants, Imm};
+///
+/// let grants = Grants::new(4);
+/// let imm = Imm::new(1, grants.open(1).expect("closed"));
+/// assert!(grants.take(imm).is_ok(), "the write arrives");
+/// assert!(grants.take(imm).is_err(), "a duplicate is refused");
+/// ```
 #[derive(Debug)]
 pub struct Grants {
     words: Box<[AtomicU32]>,
@@ -102,7 +111,7 @@ impl Grants {
     ///
     /// # Errors
     /// [`GrantError`] says why the grant does not permit the write.
-    pub fn permits(&self, imm: Imm) -> Result<(), GrantError> {
+    pub(crate) fn permits(&self, imm: Imm) -> Result<(), GrantError> {
         let word = self.word(imm)?.load(Ordering::Acquire);
         if word == OPEN | u32::from(imm.use_count()) {
             Ok(())

@@ -17,6 +17,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use super::{Broken, Event};
+
 pub use crate::wire::MAX_SLOTS;
 
 const CONTROL: u32 = 1 << 31;
@@ -103,6 +105,14 @@ impl Imm {
             1 => Some(Control::EchoReply(value)),
             _ => None,
         }
+    }
+
+    /// The event of a control message's arrival.
+    pub(crate) fn control_event(self) -> Result<Event, Broken> {
+        self.message().map(Event::Control).ok_or(Broken::BadFrame {
+            what: "control message",
+            value: u64::from(self.0),
+        })
     }
 }
 

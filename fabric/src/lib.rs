@@ -67,16 +67,42 @@
 //! connection's token owns [`Tx`], the NIC thread owns [`Rx`].
 //!
 //! `testkit::conformance` tests this contract, with functions for any fabric.
+//!
+//! # Example
+//!
+//! One write over the fabric in memory; every fabric gives a [`Link`] with the same two halves.
+//!
+//! ```
+//! use fabric::{Event, Imm, testkit};
+//!
+//! // Each end: four slots of 64 bytes that the peer writes, and one source region.
+//! let (a, b) = (testkit::endpoint(4, 64, 8), testkit::endpoint(4, 64, 8));
+//! let (mut sender, mut receiver, _) = testkit::memory::pair(a.clone(), b.clone())?;
+//!
+//! // The receiver grants slot 2; the sender fills its source and posts the write.
+//! let imm = Imm::new(2, b.window.grants().open(2).expect("the slot is free"));
+//! // SAFETY: no write reads the source yet.
+//! unsafe { a.sources[0].store(0, b"hello")? };
+//! sender.tx.post(&testkit::post(0, 5, imm))?;
+//! sender.tx.flush()?;
+//!
+//! let mut events = Vec::new();
+//! receiver.rx.poll(16, &mut |event| events.push(event));
+//! assert_eq!(events, [Event::Arrived { imm, at: 0, len: 5 }]);
+//! // SAFETY: the write has arrived, so the receiver owns the slot until it opens the grant again.
+//! let bytes = unsafe { b.window.region().bytes(b.window.slot_offset(2), 5)? };
+//! assert_eq!(bytes, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod clock;
 mod counts;
-mod device_memory;
 mod grants;
 mod imm;
 mod nic;
 mod parts;
+mod probe;
 mod region;
-mod sources;
 
 pub mod ib;
 pub mod ofi;
@@ -92,10 +118,11 @@ use std::{fmt, io, os::fd::RawFd, sync::Arc};
 use crate::wire::Stream;
 
 pub use counts::{FabricCounts, PathReading};
-pub use device_memory::{DeviceMemory, ProbeError, probe};
 pub use grants::{GrantError, Grants};
 pub use imm::{Control, Imm, MAX_SLOTS, Mailbox};
-pub use region::{Region, RegionError};
+pub use nic::OpenError;
+pub use probe::probe;
+pub use region::{DeviceMemory, Region, RegionError};
 
 /// The slots that the peer writes, with the grants that say which it may write now.
 #[derive(Clone, Debug)]
@@ -183,7 +210,7 @@ impl Window {
     /// # Errors
     /// [`Broken::OutOfBounds`] when a byte would lie outside the slot, or the slot lies outside the
     /// window.
-    pub fn landing(&self, imm: Imm, at: u32, len: u32) -> Result<usize, Broken> {
+    pub(crate) fn landing(&self, imm: Imm, at: u32, len: u32) -> Result<usize, Broken> {
         let end = u64::from(at) + u64::from(len);
         if usize::from(imm.slot()) >= self.slots() || end > self.stride as u64 {
             return Err(Broken::OutOfBounds {
@@ -226,6 +253,15 @@ impl Post {
             len: 0,
             at: 0,
             imm: Imm::control(message),
+        }
+    }
+
+    pub(crate) fn out_of_bounds(&self) -> PostError {
+        PostError::OutOfBounds {
+            source_id: self.source.0,
+            offset: self.offset,
+            len: self.len,
+            at: self.at,
         }
     }
 
@@ -501,13 +537,6 @@ impl Endpoint {
     /// # Errors
     /// [`PostError::OutOfBounds`].
     pub fn check(&self, post: &Post) -> Result<(), PostError> {
-        if post.imm.is_control() {
-            return if post.len == 0 {
-                Ok(())
-            } else {
-                Err(out_of_bounds(post))
-            };
-        }
         let source = self.sources.get(usize::from(post.source.0));
         let local = source.is_some_and(|r| {
             post.offset
@@ -516,19 +545,14 @@ impl Endpoint {
         });
         let remote = usize::from(post.imm.slot()) < self.peer_slots
             && u64::from(post.at) + u64::from(post.len) <= self.peer_stride as u64;
-        if local && remote {
+        let fits = match post.imm.is_control() {
+            true => post.len == 0,
+            false => local && remote,
+        };
+        if fits {
             Ok(())
         } else {
-            Err(out_of_bounds(post))
+            Err(post.out_of_bounds())
         }
-    }
-}
-
-fn out_of_bounds(post: &Post) -> PostError {
-    PostError::OutOfBounds {
-        source_id: post.source.0,
-        offset: post.offset,
-        len: post.len,
-        at: post.at,
     }
 }

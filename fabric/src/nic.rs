@@ -1,12 +1,61 @@
-//! Parts that the NIC fabrics, `ib` and `ofi`, share: the cause of a failure, the cell beside a
-//! slot, and checks of the peer's announced regions.
+//! Parts that the NIC fabrics, `ib` and `ofi`, share: errors of opening, the cause of a failure,
+//! registrations of source memory, the cell beside a slot, and checks of the peer's announced
+//! regions.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fmt, io,
+    ptr::NonNull,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use super::{Broken, Imm, Region};
+use super::{Broken, Imm, Post, Region, RegionError};
+
+/// Why a NIC cannot be opened or a connection cannot be made: names the NIC, and the key, limit,
+/// verb or call.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// libibverbs: a failed verb, an exceeded limit, a missing library or device.
+    #[error(transparent)]
+    Verbs(#[from] verbs::Error),
+    /// libfabric: a failed call, a missing library, provider or NIC.
+    #[error(transparent)]
+    Ofi(#[from] ofi::Error),
+    /// A configured value that this NIC or this machine does not support.
+    #[error("{nic}: {key}: {problem}")]
+    Setting {
+        /// The NIC.
+        nic: String,
+        /// Key of the NIC's entry in the configuration.
+        key: &'static str,
+        /// What is wrong, the limit, and the remedy.
+        problem: String,
+    },
+    /// The port, the peer's end, or the path to the peer does not allow a connection. The text
+    /// names the field or the cause.
+    #[error("{0}")]
+    Refused(String),
+    /// Memory for small payloads and descriptor cells cannot be allocated.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// Starting a thread, opening a descriptor or drawing random bytes has failed.
+    #[error("{what}: {source}")]
+    System {
+        /// The operation that failed.
+        what: &'static str,
+        /// The operating system's error.
+        source: io::Error,
+    },
+}
+
+/// The error for a field of the peer's end that does not fit this connection.
+pub(super) fn unfit(field: &str, value: impl fmt::Display, wanted: impl fmt::Display) -> OpenError {
+    OpenError::Refused(format!(
+        "the peer's end of a connection makes no sense: {field} is {value}, {wanted}"
+    ))
+}
 
 /// Why a connection broke, for both halves. The first cause stays.
 #[derive(Debug, Default)]
@@ -18,7 +67,7 @@ pub(super) struct Cause {
 impl Cause {
     /// Breaks the connection. `stop` keeps the peer from writing: it runs before this returns and
     /// before [`Cause::get`] returns a cause. Two threads may both run `stop`; neither blocks.
-    pub fn fail(&self, cause: Broken, stop: impl FnOnce()) {
+    pub(crate) fn fail(&self, cause: Broken, stop: impl FnOnce()) {
         // Before `stop`: completions that `stop` flushes are consequences, not causes.
         let _ = self.cause.set(cause);
         if !self.is_broken.load(Ordering::Acquire) {
@@ -28,7 +77,7 @@ impl Cause {
     }
 
     /// The cause, if the connection broke. Costs one atomic load while the connection is up.
-    pub fn get(&self) -> Option<&Broken> {
+    pub(crate) fn get(&self) -> Option<&Broken> {
         if self.is_broken.load(Ordering::Acquire) {
             self.cause.get()
         } else {
@@ -50,8 +99,7 @@ macro_rules! broken_by {
 }
 
 broken_by! {
-    verbs::CqError: verb;
-    verbs::PostError: verb;
+    verbs::OpError: verb;
     ofi::OpError: call;
 }
 
@@ -59,7 +107,6 @@ broken_by! {
 /// slot. Slot numbers are below 8,192, so the bit is free.
 pub(super) const IN_CELL: u32 = 1 << 15;
 
-/// Size of a cell in bytes.
 pub(super) const CELL_BYTES: usize = 16;
 
 /// Describes a payload; its write carries it in the cell beside the slot.
@@ -74,11 +121,11 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    pub fn encode(self) -> [u8; CELL_BYTES] {
+    pub(crate) fn encode(post: &Post) -> [u8; CELL_BYTES] {
         let mut b = [0; CELL_BYTES];
-        b[..4].copy_from_slice(&self.len.to_le_bytes());
-        b[4..6].copy_from_slice(&self.use_count.to_le_bytes());
-        b[8..12].copy_from_slice(&self.at.to_le_bytes());
+        b[..4].copy_from_slice(&post.len.to_le_bytes());
+        b[4..6].copy_from_slice(&post.imm.use_count().to_le_bytes());
+        b[8..12].copy_from_slice(&post.at.to_le_bytes());
         b
     }
 
@@ -94,7 +141,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// [`Broken::BadFrame`] if the cell is missing or has another use count.
-    pub fn read(cells: Option<&Region>, imm: Imm) -> Result<Self, Broken> {
+    pub(crate) fn read(cells: Option<&Region>, imm: Imm) -> Result<Self, Broken> {
         let offset = usize::from(imm.slot()) * CELL_BYTES;
         // SAFETY: the sender writes the cell before its immediate, and again only after the
         // receiver has opened the slot's grant again. Parts have no cells.
@@ -110,19 +157,119 @@ impl Descriptor {
     }
 }
 
-/// Checks that a peer's region holds `slots` slots of `stride` bytes.
+/// Checks that a peer's region of (address, length) holds `slots` slots of `stride` bytes.
 ///
 /// # Errors
-/// The condition that the region violates, as text.
+/// [`OpenError::Refused`] names `field`.
 pub(super) fn covers(
+    field: &str,
     (address, length): (u64, u64),
     slots: usize,
     stride: usize,
-) -> Result<(), String> {
+) -> Result<(), OpenError> {
     let needed = (slots as u64).checked_mul(stride as u64);
     let fits = needed.is_some_and(|needed| needed <= length);
     if fits && address.checked_add(length).is_some() {
         return Ok(());
     }
-    Err(format!("{slots} slots of {stride} bytes must lie in it"))
+    let wanted = format!("{slots} slots of {stride} bytes must lie in it");
+    Err(unfit(field, length, wanted))
+}
+
+/// Draws a number that a peer cannot guess: `what` names it in the error.
+pub(super) fn random(what: &'static str) -> Result<u64, OpenError> {
+    let mut b = [0; 8];
+    getrandom::fill(&mut b).map_err(|e| OpenError::System {
+        what,
+        source: io::Error::other(e.to_string()),
+    })?;
+    Ok(u64::from_le_bytes(b))
+}
+
+/// A range of a region that is registered on its own.
+pub(super) struct RegionRange {
+    region: Arc<Region>,
+    offset: usize,
+    len: usize,
+}
+
+macro_rules! memory {
+    ($($trait:path),*) => {$(
+        // SAFETY: `RegionRange::new` checked that the range lies within the region, and the region
+        // stays mapped while the value lives. References to its bytes are made under the slot
+        // protocol only (see `Region`).
+        unsafe impl $trait for RegionRange {
+            fn addr(&self) -> NonNull<u8> {
+                let at = self.region.base().wrapping_add(self.offset);
+                NonNull::new(at).unwrap_or(NonNull::dangling())
+            }
+
+            fn len(&self) -> usize {
+                self.len
+            }
+        }
+    )*};
+}
+
+memory!(verbs::Memory, ofi::Memory);
+
+impl RegionRange {
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        offset: usize,
+        len: usize,
+    ) -> Result<Arc<Self>, RegionError> {
+        region.at(offset, len)?;
+        let region = region.clone();
+        Ok(Arc::new(RegionRange {
+            region,
+            offset,
+            len,
+        }))
+    }
+}
+
+/// Registrations of source regions.
+#[derive(Debug)]
+pub(super) struct Sources<M> {
+    /// Registrations by the address of their region. A registration keeps its region alive, so the
+    /// address is unique while its entry lives.
+    all: Mutex<Vec<(usize, Weak<M>)>>,
+    /// Registrations that outlive every connection.
+    kept: Mutex<Vec<Arc<M>>>,
+}
+
+impl<M> Default for Sources<M> {
+    fn default() -> Self {
+        Sources {
+            all: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+}
+
+impl<M> Sources<M> {
+    /// Registers `region` by `register`, or returns the existing registration.
+    pub(crate) fn get<E: From<RegionError>>(
+        &self,
+        region: &Arc<Region>,
+        register: impl FnOnce(Arc<RegionRange>) -> Result<Arc<M>, E>,
+    ) -> Result<Arc<M>, E> {
+        let key = Arc::as_ptr(region) as usize;
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, mr)| mr.strong_count() > 0);
+        let mut known = all.iter().filter(|(k, _)| *k == key);
+        if let Some(mr) = known.find_map(|(_, mr)| mr.upgrade()) {
+            return Ok(mr);
+        }
+        let mr = register(RegionRange::new(region, 0, region.len())?)?;
+        all.push((key, Arc::downgrade(&mr)));
+        Ok(mr)
+    }
+
+    /// Keeps a source registered while no connection is up.
+    pub(crate) fn keep(&self, source: Arc<M>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(source);
+    }
 }

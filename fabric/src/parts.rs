@@ -36,7 +36,7 @@ pub(crate) struct Landing {
 
 impl Parts {
     /// Makes the state of a new connection, with no bytes landed.
-    pub fn new(window: Window) -> Self {
+    pub(crate) fn new(window: Window) -> Self {
         let slots = match window.takes_parts() {
             true => window.slots(),
             false => 0,
@@ -47,7 +47,7 @@ impl Parts {
         }
     }
 
-    pub fn window(&self) -> &Window {
+    pub(crate) fn window(&self) -> &Window {
         &self.window
     }
 
@@ -64,7 +64,7 @@ impl Parts {
     ///
     /// # Errors
     /// [`Broken`] names the invalid field; the caller must not store the write.
-    pub fn landing(&self, imm: Imm, at: Option<u32>, len: u32) -> Result<Landing, Broken> {
+    pub(crate) fn landing(&self, imm: Imm, at: Option<u32>, len: u32) -> Result<Landing, Broken> {
         let next = self.next(imm);
         let offset = self.window.landing(imm, at.unwrap_or(next), len)?;
         let bad = |what, value| Err(Broken::BadFrame { what, value });
@@ -86,7 +86,7 @@ impl Parts {
     ///
     /// # Errors
     /// [`Broken::Grant`] where the grant was withdrawn meanwhile.
-    pub fn landed(
+    pub(crate) fn land(
         &mut self,
         imm: Imm,
         at: u32,
@@ -141,7 +141,7 @@ mod tests {
         let mut counts = FabricCounts::default();
         let first = grants.open(0).expect("closed");
         let part = Imm::new(0, first).with_more();
-        p.landed(part, 0, 10, &mut counts).expect("granted");
+        p.land(part, 0, 10, &mut counts).expect("granted");
         assert!(grants.revoke(0));
         let again = Imm::new(0, grants.open(0).expect("closed"));
         let landing = p.landing(again, None, 10).expect("granted");
@@ -184,7 +184,7 @@ mod tests {
                 }
                 prop_assert_eq!(landing.clone(), Ok(Landing { at, offset }));
                 prop_assert_eq!(p.landing(imm, None, len), landing);
-                let event = p.landed(imm, at, len, &mut counts);
+                let event = p.land(imm, at, len, &mut counts);
                 prop_assert_eq!(event, Ok(Event::Arrived { imm, at, len }));
                 prop_assert_eq!(grants.is_open(slot), more);
                 came[i] = if more { at + len } else { 0 };

@@ -4,11 +4,11 @@ use std::{
     any::Any,
     collections::BTreeSet,
     fmt, io,
+    os::fd::OwnedFd,
     ptr::NonNull,
     sync::{Mutex, PoisonError},
 };
 
-use super::DeviceMemory;
 use crate::os::{HUGE_PAGE, Mapping};
 
 /// One mapping, or a range of a device's memory ([`Region::of_device`]). A mapping is page-aligned,
@@ -22,17 +22,56 @@ use crate::os::{HUGE_PAGE, Mapping};
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
-    memory: Behind,
+    memory: Backing,
     /// Guards that are dropped before the mapping.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 /// Owner of the memory.
-enum Behind {
+enum Backing {
     /// Host memory of this process, unmapped on drop.
     Host { mapping: Mapping, huge: bool },
     /// Memory of a device.
     Device(Box<dyn DeviceMemory>),
+}
+
+/// A range of a device's memory, behind a [`Region`] ([`Region::of_device`]). The device and the
+/// NICs that registered the memory use its addresses; this process must not dereference them.
+/// Dropping the value frees the memory.
+pub trait DeviceMemory: Send + Sync {
+    /// Address of the first byte.
+    fn base(&self) -> NonNull<u8>;
+
+    /// Length in bytes, at least 1.
+    fn bytes(&self) -> usize;
+
+    /// Name of the device for messages, such as `GPU 0`.
+    fn device(&self) -> String;
+
+    /// Copies `bytes` from this process to `offset`, and returns when the copy is complete. The
+    /// caller has checked that the range lies inside.
+    ///
+    /// # Errors
+    /// The device refuses the copy; the error is the device's message.
+    fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String>;
+
+    /// Copies bytes from `offset` as the device sees them. The caller has checked the range.
+    ///
+    /// # Errors
+    /// The device refuses the copy; the error is the device's message.
+    fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String>;
+
+    /// Makes earlier writes by NICs visible to the device. One call per batch suffices.
+    ///
+    /// # Errors
+    /// The fence fails; the error is the device's message.
+    fn fence(&self) -> Result<(), String>;
+
+    /// Exports the memory as a dma-buf to register with a NIC, and the first byte's offset in it.
+    ///
+    /// # Errors
+    /// The device cannot export the memory; the error says why.
+    fn dma_buf(&self) -> Result<(OwnedFd, u64), String>;
 }
 
 // SAFETY: a region is an address and a length. Callers of its `unsafe` functions promise exclusive
@@ -62,13 +101,7 @@ pub enum RegionError {
         /// Bytes in the region.
         region: usize,
     },
-    /// This process may not access a device's memory.
-    #[error("bytes in the memory of {device} cannot be read or written from here")]
-    OnDevice {
-        /// Name of the device.
-        device: String,
-    },
-    /// The device failed to copy.
+    /// The device failed to copy, or this process may not access its memory.
     #[error("{device}: {what}")]
     Device {
         /// Name of the device.
@@ -111,18 +144,18 @@ impl Region {
         Ok(Region {
             base: mapping.base(),
             len: asked,
-            memory: Behind::Host { mapping, huge },
+            memory: Backing::Host { mapping, huge },
             kept: Mutex::default(),
         })
     }
 
     /// Wraps memory of a device. [`Region::at`] gives addresses for the device and NICs;
-    /// [`Region::bytes`] and [`Region::bytes_mut`] return [`RegionError::OnDevice`].
+    /// [`Region::bytes`] and [`Region::bytes_mut`] return [`RegionError::Device`].
     pub fn of_device(memory: Box<dyn DeviceMemory>) -> Self {
         Region {
             base: memory.base(),
             len: memory.bytes(),
-            memory: Behind::Device(memory),
+            memory: Backing::Device(memory),
             kept: Mutex::default(),
         }
     }
@@ -130,33 +163,29 @@ impl Region {
     /// The device that owns the memory; `None` for host memory.
     pub fn device(&self) -> Option<&dyn DeviceMemory> {
         match &self.memory {
-            Behind::Host { .. } => None,
-            Behind::Device(device) => Some(&**device),
+            Backing::Host { .. } => None,
+            Backing::Device(device) => Some(&**device),
         }
     }
 
     /// Whether the region lies in huge pages.
-    pub fn is_huge(&self) -> bool {
-        matches!(self.memory, Behind::Host { huge: true, .. })
+    pub(crate) fn is_huge(&self) -> bool {
+        matches!(self.memory, Backing::Host { huge: true, .. })
     }
 
     /// NUMA nodes of the region's pages. Empty where no page is present, where the kernel does not
     /// say, and for a device's memory. Costs a system call.
     pub fn nodes(&self) -> BTreeSet<u32> {
         match &self.memory {
-            Behind::Host { mapping, .. } => mapping.nodes(),
-            Behind::Device(_) => BTreeSet::new(),
+            Backing::Host { mapping, .. } => mapping.nodes(),
+            Backing::Device(_) => BTreeSet::new(),
         }
     }
 
-    /// Length in bytes.
+    /// Length in bytes, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "there is always memory")]
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Always false: the smallest region has 1 byte.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     /// Address of the first byte.
@@ -174,7 +203,7 @@ impl Region {
     /// Allocates every page now, on the nodes of [`Region::on_nodes`] or else on this thread's
     /// node. A device's memory is left alone.
     pub fn prefault(&self) {
-        if let Behind::Host { mapping, .. } = &self.memory {
+        if let Backing::Host { mapping, .. } = &self.memory {
             mapping.populate();
         }
     }
@@ -203,7 +232,7 @@ impl Region {
     /// and drop strings.
     pub(crate) fn reach(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
-        let here = matches!(self.memory, Behind::Host { .. }) && end <= self.len;
+        let here = matches!(self.memory, Backing::Host { .. }) && end <= self.len;
         here.then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
@@ -211,9 +240,7 @@ impl Region {
     fn here(&self, offset: usize, len: usize) -> Result<*mut u8, RegionError> {
         self.reach(offset, len).ok_or_else(|| match self.device() {
             None => self.outside(offset, len),
-            Some(device) => RegionError::OnDevice {
-                device: device.device(),
-            },
+            Some(_) => self.failed("this process cannot read or write its memory".to_owned()),
         })
     }
 
@@ -273,7 +300,7 @@ impl Region {
     /// No thread and no device writes these bytes while the slice lives.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`], [`RegionError::OnDevice`].
+    /// [`RegionError::OutOfBounds`], [`RegionError::Device`].
     pub unsafe fn bytes(&self, offset: usize, len: usize) -> Result<&[u8], RegionError> {
         let at = self.here(offset, len)?;
         // SAFETY: `here` checked the bounds, the mapping lives as long as `self`, and the caller
@@ -287,7 +314,7 @@ impl Region {
     /// No other thread and no device reads or writes these bytes while the slice lives.
     ///
     /// # Errors
-    /// [`RegionError::OutOfBounds`], [`RegionError::OnDevice`].
+    /// [`RegionError::OutOfBounds`], [`RegionError::Device`].
     #[allow(
         clippy::mut_from_ref,
         reason = "the caller promises exclusive access to these bytes"

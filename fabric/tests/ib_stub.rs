@@ -3,26 +3,21 @@
 #![cfg(not(qdl_loom))]
 
 #[macro_use]
-#[path = "../verbs/tests/soft_roce/cases.rs"]
-mod listed;
-#[macro_use]
 #[path = "ib/cases.rs"]
 mod cases;
 
 #[path = "ib/rig.rs"]
 mod rig;
 
-use std::sync::Arc;
-
 use fabric::{
     Broken, Imm, PostError,
-    ib::{IbCfgs, IbConnection},
+    ib::{IbCfgs, IbConnection, IbDevice, IbDeviceCfgs},
 };
 use rig::{Ib, Pair, endpoint, next_broken, post};
-use verbs::{Verbs, stub};
+use verbs::stub;
 
-fn devices() -> (Arc<Verbs>, String, String) {
-    (stub::verbs(), "stub0".to_owned(), "stub1".to_owned())
+fn devices() -> [String; 2] {
+    ["stub0", "stub1"].map(str::to_owned)
 }
 
 /// Does nothing: the in-process provider has no disturbances to end.
@@ -66,6 +61,13 @@ fn a_port_that_goes_down_is_a_cause_in_words() {
 }
 
 #[test]
+fn another_device_is_refused_with_the_names_there_are() {
+    let error = IbDevice::open(&IbDeviceCfgs::new("stub9")).expect_err("no such device");
+    let text = error.to_string();
+    assert!(text.contains("stub9") && text.contains("stub0"), "{text}");
+}
+
+#[test]
 fn a_failed_device_is_a_cause_in_words() {
     let pair = Pair::open(|_| {});
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
@@ -89,11 +91,4 @@ fn slots_beyond_the_device_are_refused_in_words() {
         text.contains("8192 slots") && text.contains("max_qp_wr 1000"),
         "{text}"
     );
-}
-
-/// Fills, answers and drains 8,192 slots on one queue pair, with use counts that go up to 1,000.
-#[test]
-fn eight_thousand_slots_wrap_a_thousand_times() {
-    let pair = Pair::open(|wishes| wishes.send_depth = Some(8192));
-    cases::use_every_slot(&pair, 1000);
 }

@@ -15,14 +15,6 @@ pub enum Error {
         /// The loader's error.
         detail: String,
     },
-    /// A file of libfabric's name is another library.
-    #[error("{library} has no function {symbol}: this is not a libfabric that can be used")]
-    MissingSymbol {
-        /// The missing function.
-        symbol: &'static str,
-        /// The opened file.
-        library: String,
-    },
     /// The library has no such provider, or the provider finds no device.
     #[error(
         "libfabric {version} offers no provider {provider:?} here; it offers {present}: choose one \
@@ -36,34 +28,10 @@ pub enum Error {
         /// The available providers.
         present: String,
     },
-    /// The provider has no such NIC.
-    #[error("provider {provider} has no {asked}; it has {present}")]
-    NoNic {
-        /// The provider.
-        provider: String,
-        /// The requested domain or address.
-        asked: String,
-        /// The available domains.
-        present: String,
-    },
-    /// The library is older than required.
-    #[error("libfabric {version} is too old for provider {provider}: {needs}")]
-    TooOld {
-        /// The provider.
-        provider: String,
-        /// The library's version.
-        version: Version,
-        /// The missing feature, with the version that has it.
-        needs: &'static str,
-    },
-    /// The provider lacks a required feature.
-    #[error("provider {provider} cannot be used: {lacks}")]
-    Unsupported {
-        /// The provider.
-        provider: String,
-        /// The missing feature.
-        lacks: String,
-    },
+    /// A NIC, a version or a feature that the library or the provider does not have. The text names
+    /// it and the alternatives.
+    #[error("{0}")]
+    Refused(String),
     /// A call failed.
     #[error("{call} of provider {provider}: {text} ({errno}) while {doing}")]
     Call {
@@ -102,7 +70,6 @@ pub struct OpError {
 
 impl OpError {
     /// Whether the provider's queue is full: poll, then retry.
-    #[must_use]
     pub fn is_again(&self) -> bool {
         self.errno == libc::EAGAIN
     }

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use verbs::{DeviceLimits, Mtu};
 
-use super::IbError;
-use crate::{Endpoint, wire::Stream};
+use crate::{Endpoint, OpenError, wire::Stream};
 
 /// Most receives posted again in one batch.
-pub const RECEIVE_BATCH: u32 = 64;
+const RECEIVE_BATCH: u32 = 64;
 
 /// Receives for control messages: echoes, echo replies, the goodbye.
-pub const CONTROL_RECEIVES: u32 = 16;
+const CONTROL_RECEIVES: u32 = 16;
 
 /// RNR retry count that means "without end". The sender's NIC holds parts back until the receiver
 /// has polled the earlier parts; the echo detects a receiver that has stopped polling.
@@ -51,16 +50,6 @@ impl From<usize> for Traffic {
             received: Stream::None,
             sent: Stream::None,
         }
-    }
-}
-
-/// Writes per slot that the queues have room for. Under [`Stream::All`] there may be more; then the
-/// sender's NIC waits, or later parts leave together.
-fn writes(stream: Stream) -> u32 {
-    const MANY: u32 = 4;
-    match stream.writes() {
-        0 => MANY,
-        n => n as u32,
     }
 }
 
@@ -120,15 +109,20 @@ impl IbWishes {
             min_rnr_timer: 12,
         }
     }
+
+    /// Most work requests per write.
+    pub(super) fn each(&self) -> u32 {
+        if self.split_above.is_some() { 2 } else { 1 }
+    }
 }
 
 /// Resolved sizes and settings of one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbCfgs {
+    /// The settings that are taken as requested; those below replace the rest.
+    pub wishes: IbWishes,
     /// Path MTU; `None` takes the port's active MTU.
     pub mtu: Option<Mtu>,
-    /// Largest payload in bytes that travels inline in its work request.
-    pub inline_bytes: u32,
     /// One work request in this many is signaled.
     pub signal_every: u32,
     /// Most writes in flight.
@@ -139,22 +133,8 @@ pub struct IbCfgs {
     pub receive_depth: u32,
     /// Receives posted again in one batch.
     pub receive_batch: u32,
-    /// Marks the last write of a burst solicited; the receiver sleeps until a solicited completion.
-    pub solicited: bool,
-    /// Payloads of more bytes than this are split into a write and a notification.
-    pub split_above: Option<u32>,
-    /// InfiniBand service level.
-    pub service_level: u8,
-    /// Traffic class of the GRH (global routing header).
-    pub traffic_class: u8,
-    /// Local ACK timeout in the encoding of libibverbs (4.096 µs * 2^timeout).
-    pub timeout: u8,
-    /// Retries after a local ACK timeout.
-    pub retry_count: u8,
     /// Retries after an RNR ("receiver not ready") NAK; 7 retries without end.
     pub rnr_retry: u8,
-    /// Wait before an RNR retry that this end requests of senders, in the encoding of libibverbs.
-    pub min_rnr_timer: u8,
     /// Longest time to wait for the goodbye to complete.
     pub linger: Duration,
 }
@@ -163,25 +143,24 @@ impl IbCfgs {
     /// Resolves `wishes` for this traffic (a number is one of slots) and these limits.
     ///
     /// # Errors
-    /// [`IbError::Setting`] names the key and the limit; [`IbError::Verbs`]: an invalid MTU.
+    /// [`OpenError::Setting`] names the key and the limit; [`OpenError::Verbs`]: an invalid MTU.
     pub fn resolve(
         wishes: &IbWishes,
         limits: &DeviceLimits,
         traffic: impl Into<Traffic>,
-    ) -> Result<IbCfgs, IbError> {
+    ) -> Result<IbCfgs, OpenError> {
         let traffic = traffic.into();
         let refuse = |key, problem| {
-            Err(IbError::Setting {
-                device: wishes.device.clone(),
+            Err(OpenError::Setting {
+                nic: wishes.device.clone(),
                 key,
                 problem,
             })
         };
         let slots = u32::try_from(traffic.slots).unwrap_or(u32::MAX);
-        let receives = slots.saturating_mul(writes(traffic.received));
+        let receives = slots.saturating_mul(traffic.received.writes() as u32);
         let queue = limits.max_qp_wr.min(limits.max_cqe);
-        let split_above = wishes.split_above;
-        let each = if split_above.is_some() { 2 } else { 1 };
+        let each = wishes.each();
         // Room for the goodbye and for the empty signaled write that retires idle work requests.
         let spare = 2;
         let send_depth = match wishes.send_depth {
@@ -189,7 +168,7 @@ impl IbCfgs {
             // A slot may be used again before its previous write has retired. Such writes span
             // less than two signal intervals, so a full send queue never delays a sample.
             None => slots
-                .saturating_mul(writes(traffic.sent))
+                .saturating_mul(traffic.sent.writes() as u32)
                 .saturating_add(2 * wishes.signal_every)
                 .saturating_mul(each)
                 .min(queue.saturating_sub(spare)),
@@ -242,10 +221,9 @@ impl IbCfgs {
                 ),
             );
         }
-        let mtu = wishes.mtu.map(Mtu::from_bytes).transpose()?;
         Ok(IbCfgs {
-            mtu,
-            inline_bytes: wishes.inline_bytes,
+            wishes: wishes.clone(),
+            mtu: wishes.mtu.map(Mtu::from_bytes).transpose()?,
             signal_every: wishes.signal_every.min(send_depth / 2).max(1),
             writes: (send_depth / each).max(1),
             send_depth,
@@ -253,24 +231,25 @@ impl IbCfgs {
             receive_batch: receive_depth
                 .saturating_sub(receives.saturating_add(CONTROL_RECEIVES))
                 .clamp(1, RECEIVE_BATCH),
-            solicited: wishes.solicited,
-            split_above,
-            service_level: wishes.service_level,
-            traffic_class: wishes.traffic_class,
-            timeout: wishes.timeout,
-            retry_count: wishes.retry_count,
             rnr_retry: match traffic.sent {
                 Stream::None => wishes.rnr_retry,
                 Stream::First | Stream::All => UNTIL_READY,
             },
-            min_rnr_timer: wishes.min_rnr_timer,
             linger: LINGER,
         })
     }
 
-    /// Most work requests per write.
-    pub(super) fn each(&self) -> u32 {
-        if self.split_above.is_some() { 2 } else { 1 }
+    /// The settings of a connection whose sender has at most `writes` writes in flight.
+    pub(super) fn within(&self, writes: usize) -> IbCfgs {
+        let (each, writes) = (self.wishes.each(), u32::try_from(writes));
+        let most = writes.unwrap_or(u32::MAX).max(1).saturating_mul(each);
+        let send_depth = self.send_depth.min(most);
+        IbCfgs {
+            writes: send_depth / each,
+            send_depth,
+            signal_every: self.signal_every.min(send_depth / 2).max(1),
+            ..self.clone()
+        }
     }
 }
 
@@ -292,6 +271,12 @@ mod tests {
         IbWishes::new("mlx5_0")
     }
 
+    fn with(change: impl Fn(&mut IbWishes)) -> IbWishes {
+        let mut wishes = wishes();
+        change(&mut wishes);
+        wishes
+    }
+
     #[test]
     fn auto_covers_the_slots() {
         let c = IbCfgs::resolve(&wishes(), &limits(32_768, 32_767), 8192).expect("fits");
@@ -300,8 +285,7 @@ mod tests {
             (8192 + 80, 64, 8192 + 128)
         );
         assert_eq!(c.signal_every, 64);
-        let mut split = wishes();
-        split.split_above = Some(8192);
+        let split = with(|w| w.split_above = Some(8192));
         let c = IbCfgs::resolve(&split, &limits(32_768, 32_767), 100).expect("fits");
         assert_eq!((c.writes, c.send_depth), (228, 456));
     }
@@ -337,8 +321,7 @@ mod tests {
 
     #[test]
     fn a_shallow_queue_is_signaled_more_often() {
-        let mut shallow = wishes();
-        shallow.send_depth = Some(8);
+        let shallow = with(|w| w.send_depth = Some(8));
         let c = IbCfgs::resolve(&shallow, &limits(1024, 1024), 4).expect("fits");
         assert_eq!((c.signal_every, c.writes), (4, 8));
     }
@@ -353,6 +336,7 @@ mod tests {
                 assert!(text.contains(part), "{part:?} is missing in {text:?}");
             }
         };
+        let (deep, shallow) = (limits(99_999, 99_999), limits(4096, 4096));
         case(
             wishes(),
             limits(4096, 99_999),
@@ -365,19 +349,16 @@ mod tests {
             8192,
             &["slots", "max_cqe 4096"],
         );
-        let mut deep = wishes();
-        deep.send_depth = Some(5000);
+        let sends = with(|w| w.send_depth = Some(5000));
         case(
-            deep,
-            limits(4096, 4096),
+            sends,
+            shallow.clone(),
             16,
             &["send_depth", "max_qp_wr 4096"],
         );
-        let mut few = wishes();
-        few.receive_depth = Some(100);
-        case(few, limits(4096, 4096), 100, &["receive_depth", "117"]);
-        let mut many = wishes();
-        many.queue_pairs = 101;
-        case(many, limits(4096, 4096), 16, &["queue_pairs", "max_qp 100"]);
+        let receives = with(|w| w.receive_depth = Some(100));
+        case(receives, deep, 100, &["receive_depth", "117"]);
+        let pairs = with(|w| w.queue_pairs = 101);
+        case(pairs, shallow, 16, &["queue_pairs", "max_qp 100"]);
     }
 }

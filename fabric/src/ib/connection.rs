@@ -9,33 +9,24 @@
 //!   start ----------------------------------->
 //! ```
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
-use verbs::{
-    CompChannel, Cq, Init, Mr, Mtu, Notify, Path, Qp, QpCaps, RecvChain, RemoteRegion, RtrAttr,
-    RtsAttr,
-};
+use verbs::{CompChannel, Connect, Cq, Init, Mr, Mtu, Notify, Qp, QpCaps, RecvChain, RemoteSlice};
 
 use super::{
-    IbCfgs, IbEnd, IbError, IbRegion, IbResources,
+    IbCfgs, IbEnd, IbRegion, IbResources,
     device::PortNow,
     rx::IbRx,
     shared::Shared,
-    tx::{IbTx, Target, TxCfgs},
+    tx::{IbTx, SPARE, Target},
 };
 use crate::{
-    Endpoint, Link, Region,
-    nic::{self, CELL_BYTES},
+    Endpoint, Link, OpenError, Region,
+    nic::{CELL_BYTES, covers, random},
 };
-
-/// Work requests beyond those for writes: the goodbye, and the one that retires idle ones.
-pub(super) const SPARE: u32 = 2;
 
 /// Next token of a connection. Tokens identify completion queues in events; a connection has two.
 static TOKENS: AtomicU64 = AtomicU64::new(0);
@@ -54,7 +45,6 @@ pub struct IbConnection {
     sources: Vec<Arc<Mr>>,
     endpoint: Endpoint,
     cfgs: IbCfgs,
-    work_requests: u32,
     psn: u32,
     port: PortNow,
     resources: Arc<IbResources>,
@@ -64,12 +54,12 @@ impl IbConnection {
     /// Registers the endpoint's memory, creates the queue pair and posts its receives.
     ///
     /// # Errors
-    /// [`IbError`] of the first step that fails. Everything created until then is released.
+    /// [`OpenError`] of the first step that fails. Everything created until then is released.
     pub fn prepare(
         resources: &Arc<IbResources>,
         endpoint: Endpoint,
         cfgs: &IbCfgs,
-    ) -> Result<Self, IbError> {
+    ) -> Result<Self, OpenError> {
         let device = resources.device();
         let port = device.port_now()?;
         let context = device.context();
@@ -80,28 +70,24 @@ impl IbConnection {
             .iter()
             .map(|r| resources.source(r))
             .collect::<Result<Vec<_>, _>>()?;
-        let depth = u32::try_from(endpoint.send_depth)
-            .unwrap_or(u32::MAX)
-            .max(1);
-        let work_requests = cfgs.send_depth.min(depth.saturating_mul(cfgs.each()));
+        let cfgs = cfgs.within(endpoint.send_depth);
         let token = 2 * TOKENS.fetch_add(1, Ordering::Relaxed);
         let channel = CompChannel::create(context)?;
         let vector = (token / 2) as u32 % context.num_comp_vectors().max(1);
-        let recv_cq = Cq::create(context, cfgs.receive_depth, Some(&channel), token, vector)?;
+        let recv_cq = Cq::create(context, cfgs.receive_depth, &channel, token, vector)?;
         // When the queue pair fails, every send completes, signaled or not.
-        let sends = work_requests + SPARE;
-        let send_cq = Cq::create(context, sends, Some(&channel), token + 1, vector)?;
+        let sends = cfgs.send_depth + SPARE;
+        let send_cq = Cq::create(context, sends, &channel, token + 1, vector)?;
         let caps = QpCaps {
             max_send_wr: sends,
             max_recv_wr: cfgs.receive_depth,
-            max_inline_data: cfgs.inline_bytes.max(CELL_BYTES as u32),
+            max_inline_data: cfgs.wishes.inline_bytes.max(CELL_BYTES as u32),
         };
-        let qp = Qp::create(resources.pd(), &send_cq, &recv_cq, caps)?;
-        let qp = qp.into_init(port.port)?;
+        let qp = Qp::create(resources.pd(), &send_cq, &recv_cq, caps, port.port)?;
         let receives = cfgs.receive_depth as usize;
         qp.post_recv(&mut RecvChain::new(receives), receives)
-            .map_err(|e| IbError::Setting {
-                device: device.name().to_owned(),
+            .map_err(|e| OpenError::Setting {
+                nic: device.name().to_owned(),
                 key: "receive_depth",
                 problem: e.to_string(),
             })?;
@@ -116,9 +102,10 @@ impl IbConnection {
             cell_memory,
             sources,
             endpoint,
-            cfgs: cfgs.clone(),
-            work_requests,
-            psn: random_psn()?,
+            cfgs,
+            // 24 bits. A random one keeps a new queue pair from accepting packets of the previous
+            // one.
+            psn: random("random packet number")? as u32 & 0xff_ffff,
             port,
             resources: resources.clone(),
         })
@@ -130,7 +117,7 @@ impl IbConnection {
             let r = mr.remote();
             IbRegion {
                 address: r.addr,
-                length: r.len,
+                length: mr.len() as u64,
                 rkey: r.rkey,
             }
         };
@@ -139,47 +126,47 @@ impl IbConnection {
             psn: self.psn,
             lid: self.port.attr.lid,
             gid: self.port.gid.gid,
-            mtu: self.mtu().bytes(),
-            solicited: self.cfgs.solicited,
+            mtu: self.port.mtu(&self.cfgs).bytes(),
+            solicited: self.cfgs.wishes.solicited,
             slots: region(&self.window),
             cells: region(&self.cells),
         }
     }
 
-    fn mtu(&self) -> Mtu {
-        let active = self.port.attr.active_mtu;
-        self.cfgs.mtu.map_or(active, |m| m.min(active))
-    }
-
     /// Connects the queue pair to its peer's end (INIT to RTR to RTS). Then both directions work.
     ///
     /// # Errors
-    /// [`IbError::Peer`] names the field, [`IbError::Verbs`] the verb. Everything is released.
-    pub fn connect(self, peer: &IbEnd) -> Result<Link, IbError> {
-        let e = &self.endpoint;
-        covers("slots.length", &peer.slots, e.peer_slots, e.peer_stride)?;
-        covers("cells.length", &peer.cells, e.peer_slots, CELL_BYTES)?;
-        let mtu = Mtu::from_bytes(peer.mtu)?.min(self.mtu());
-        let path = Path::new(
-            self.port.port,
-            &self.port.attr,
-            &self.port.gid,
-            peer.lid,
-            peer.gid,
-            self.cfgs.service_level,
-            self.cfgs.traffic_class,
+    /// [`OpenError::Refused`] names the field, [`OpenError::Verbs`] the verb. Everything is
+    /// released.
+    pub fn connect(self, peer: &IbEnd) -> Result<Link, OpenError> {
+        let (e, wishes) = (&self.endpoint, &self.cfgs.wishes);
+        let region = |r: &IbRegion| (r.address, r.length);
+        covers(
+            "slots.length",
+            region(&peer.slots),
+            e.peer_slots,
+            e.peer_stride,
         )?;
-        let qp = self.qp.into_rtr(&RtrAttr {
-            path,
-            mtu,
+        covers(
+            "cells.length",
+            region(&peer.cells),
+            e.peer_slots,
+            CELL_BYTES,
+        )?;
+        let qp = self.qp.connect(&Connect {
+            port: &self.port.attr,
+            local: self.port.gid,
+            lid: peer.lid,
+            gid: peer.gid,
+            service_level: wishes.service_level,
+            traffic_class: wishes.traffic_class,
+            mtu: Mtu::from_bytes(peer.mtu)?.min(self.port.mtu(&self.cfgs)),
             dest_qp_num: peer.qp_num,
             rq_psn: peer.psn,
-            min_rnr_timer: self.cfgs.min_rnr_timer,
-        })?;
-        let qp = qp.into_rts(&RtsAttr {
             sq_psn: self.psn,
-            timeout: self.cfgs.timeout,
-            retry_cnt: self.cfgs.retry_count,
+            min_rnr_timer: wishes.min_rnr_timer,
+            timeout: wishes.timeout,
+            retry_count: wishes.retry_count,
             rnr_retry: self.cfgs.rnr_retry,
         })?;
         let mut registered = vec![self.window, self.cells];
@@ -191,23 +178,17 @@ impl IbConnection {
             self.channel,
             self.token,
             registered,
+            self.resources.device().watched().clone(),
             self.resources,
         );
-        let notify = if self.cfgs.solicited && peer.solicited {
+        let notify = if self.cfgs.wishes.solicited && peer.solicited {
             Notify::Solicited
         } else {
             Notify::Any
         };
-        let each = u64::from(self.cfgs.each());
-        let tx = TxCfgs {
-            writes: u64::from(self.work_requests) / each,
-            work_requests: u64::from(self.work_requests),
-            each,
-            inline_bytes: self.cfgs.inline_bytes as usize,
-            signal_every: u64::from(self.cfgs.signal_every.min(self.work_requests / 2).max(1)),
-            split_above: self.cfgs.split_above,
-            solicited: self.cfgs.solicited,
-            linger: self.cfgs.linger,
+        let remote = |r: &IbRegion| RemoteSlice {
+            addr: r.address,
+            rkey: r.rkey,
         };
         let target = Target {
             slots: remote(&peer.slots),
@@ -222,37 +203,24 @@ impl IbConnection {
             notify,
         );
         Ok(Link {
-            tx: Box::new(IbTx::new(shared, self.endpoint, self.sources, target, tx)),
+            tx: Box::new(IbTx::new(
+                shared,
+                self.endpoint,
+                self.sources,
+                target,
+                self.cfgs,
+            )),
             rx: Box::new(rx),
         })
     }
 }
 
-fn remote(r: &IbRegion) -> RemoteRegion {
-    RemoteRegion {
-        addr: r.address,
-        len: r.length,
-        rkey: r.rkey,
+impl PortNow {
+    /// The configured MTU, at most the port's active one.
+    fn mtu(&self, cfgs: &IbCfgs) -> Mtu {
+        let active = self.attr.active_mtu;
+        cfgs.mtu.map_or(active, |m| m.min(active))
     }
-}
-
-fn covers(field: &'static str, r: &IbRegion, slots: usize, stride: usize) -> Result<(), IbError> {
-    nic::covers((r.address, r.length), slots, stride).map_err(|wanted| IbError::Peer {
-        field,
-        value: r.length,
-        wanted,
-    })
-}
-
-/// Draws the first packet sequence number (24 bits). A random one keeps a new queue pair from
-/// accepting packets of the previous one.
-fn random_psn() -> Result<u32, IbError> {
-    let mut b = [0; 4];
-    getrandom::fill(&mut b).map_err(|e| IbError::System {
-        what: "random packet number",
-        source: io::Error::other(e.to_string()),
-    })?;
-    Ok(u32::from_le_bytes(b) & 0xff_ffff)
 }
 
 impl std::fmt::Debug for IbConnection {
@@ -274,21 +242,13 @@ mod tests {
         super::{IbDevice, IbDeviceCfgs, IbWishes},
         *,
     };
-    use crate::{Broken, Event, Grants, Imm, Post, SourceId, Window};
+    use crate::{Broken, Event, Imm, testkit};
 
     /// Four slots; the grant of slot 0 is open.
     fn endpoint() -> Endpoint {
-        let grants = Arc::new(Grants::new(4));
-        grants.open(0);
-        let region = || Arc::new(Region::new(4 * 64).expect("memory"));
-        Endpoint {
-            window: Window::new(region(), 0, 64, grants).expect("fits"),
-            sources: vec![region()],
-            peer_slots: 4,
-            peer_stride: 64,
-            peer_stream: crate::wire::Stream::None,
-            send_depth: 8,
-        }
+        let endpoint = testkit::endpoint(4, 64, 8);
+        endpoint.window.grants().open(0);
+        endpoint
     }
 
     /// Connects two stub devices; `change` modifies the first queue pair before it connects.
@@ -308,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goodbye_to_a_peer_that_is_gone_is_said_once_and_waited_for_by_nobody() {
+    fn a_goodbye_to_a_lost_peer_is_sent_once_and_never_blocks() {
         let (mut a, _b) = link(Duration::from_secs(3), verbs::stub::swallow);
         assert!(!a.tx.finish(), "it has retired, or was waited for");
         let end = Instant::now() + Duration::from_secs(30);
@@ -323,17 +283,10 @@ mod tests {
     }
 
     #[test]
-    fn a_goodbye_that_the_peer_has_heard_is_over_at_once() {
+    fn a_goodbye_that_has_retired_ends_the_wait_at_once() {
         let (mut a, mut b) = link(Duration::from_secs(3600), |_| {});
         let imm = Imm::new(0, 1);
-        let post = Post {
-            source: SourceId(0),
-            offset: 0,
-            len: 8,
-            at: 0,
-            imm,
-        };
-        a.tx.post(&post).expect("room");
+        a.tx.post(&testkit::post(0, 8, imm)).expect("room");
         assert!(a.tx.finish(), "{:?}", a.tx);
         assert_eq!(a.tx.counts().retired, 2);
         let mut events = Vec::new();

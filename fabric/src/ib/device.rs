@@ -4,15 +4,15 @@
 use std::{
     fmt,
     os::fd::AsRawFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::Arc,
     thread::{self, JoinHandle},
 };
 
-use verbs::{AsyncEvent, Context, DeviceLimits, GidEntry, PortAttr, PortState, Verbs};
+use verbs::{Context, DeviceLimits, GidEntry, PortAttr, PortState, Verbs};
 
-use super::{IbError, shared::Shared};
+use super::shared::Watched;
 use crate::{
-    Broken,
+    OpenError,
     os::{EventFd, Near},
 };
 
@@ -54,13 +54,6 @@ pub struct IbDevice {
 /// library folders.
 const LIBRARY: &str = "QDL_LIBIBVERBS";
 
-/// The part of the device that connections and the watching thread share.
-pub(super) struct Watched {
-    pub context: Arc<Context>,
-    port: u8,
-    connections: Mutex<Vec<Weak<Shared>>>,
-}
-
 /// State of the port at the time of a new connection.
 #[derive(Clone, Debug)]
 pub(super) struct PortNow {
@@ -74,44 +67,19 @@ impl IbDevice {
     /// `QDL_LIBIBVERBS`.
     ///
     /// # Errors
-    /// [`IbError`]: libibverbs is missing, no device has this name, the port does not exist, no GID
-    /// is usable, or the port is down.
-    pub fn open(cfgs: &IbDeviceCfgs) -> Result<Arc<IbDevice>, IbError> {
-        #[cfg(feature = "stub")]
-        if cfgs.device.starts_with("stub") {
-            return Self::open_with(&verbs::stub::verbs(), cfgs);
-        }
-        let verbs = match std::env::var(LIBRARY) {
-            Ok(file) => Verbs::load_from(&file)?,
-            Err(_) => Verbs::load()?,
-        };
-        Self::open_with(&verbs, cfgs)
-    }
-
-    /// Opens a port as [`IbDevice::open`] does, with a library that is already loaded.
-    ///
-    /// # Errors
-    /// As [`IbDevice::open`].
-    pub fn open_with(verbs: &Arc<Verbs>, cfgs: &IbDeviceCfgs) -> Result<Arc<IbDevice>, IbError> {
+    /// [`OpenError`]: libibverbs is missing, no device has this name, the port does not exist, no
+    /// GID is usable, or the port is down.
+    pub fn open(cfgs: &IbDeviceCfgs) -> Result<Arc<IbDevice>, OpenError> {
+        let verbs = library(&cfgs.device)?;
         let context = cfgs.near.run(|| verbs.open(&cfgs.device))?;
-        let stop = EventFd::new().map_err(|source| IbError::System {
-            what: "eventfd",
-            source,
-        })?;
-        let stop = Arc::new(stop);
-        let watched = Arc::new(Watched {
-            context,
-            port: cfgs.port,
-            connections: Mutex::default(),
-        });
+        let system = |what| move |source| OpenError::System { what, source };
+        let stop = Arc::new(EventFd::new().map_err(system("eventfd"))?);
+        let watched = Arc::new(Watched::new(context, cfgs.port));
         let (watching, sleeper) = (watched.clone(), stop.clone());
         let watcher = thread::Builder::new()
             .name("ib-events".to_owned())
             .spawn(move || watch(&watching, &sleeper))
-            .map_err(|source| IbError::System {
-                what: "starting the thread for asynchronous events",
-                source,
-            })?;
+            .map_err(system("starting the thread for asynchronous events"))?;
         let device = IbDevice {
             watched,
             gid_index: cfgs.gid_index,
@@ -158,8 +126,8 @@ impl IbDevice {
     /// device does. For tests.
     #[cfg(feature = "stub")]
     pub fn force_error(&self) {
-        for c in self.watched.connections().iter().filter_map(Weak::upgrade) {
-            if let Err(e) = c.qp.set_error() {
+        for connection in self.watched.connections() {
+            if let Err(e) = connection.qp.set_error() {
                 tracing::warn!("{e}");
             }
         }
@@ -170,29 +138,30 @@ impl IbDevice {
     }
 
     /// Queries the port's state and GID: both may have changed since the device was opened.
-    pub(super) fn port_now(&self) -> Result<PortNow, IbError> {
+    pub(super) fn port_now(&self) -> Result<PortNow, OpenError> {
         let (context, port) = (&self.watched.context, self.watched.port);
         let attr = context.query_port(port)?;
-        if attr.state != PortState::Active {
-            return Err(IbError::PortDown {
-                device: context.name().to_owned(),
-                port,
-                state: format!("{:?}", attr.state),
-            });
+        if attr.state != PortState::ACTIVE {
+            let (device, state) = (context.name(), attr.state);
+            return Err(OpenError::Refused(format!(
+                "{device} port {port} is not active ({state}): check the cable, the switch and \
+                 `ip link`"
+            )));
         }
-        let gid =
-            match self.gid_index {
-                None => context.auto_gid(port)?,
-                Some(index) => context.gid(port, u32::from(index))?.ok_or_else(|| {
-                    IbError::Setting {
-                        device: context.name().to_owned(),
-                        key: "gid_index",
-                        problem: format!(
-                            "entry {index} of port {port} is empty; `auto` chooses one that is not"
-                        ),
-                    }
-                })?,
-            };
+        let empty = |index| OpenError::Setting {
+            nic: context.name().to_owned(),
+            key: "gid_index",
+            problem: format!(
+                "entry {index} of port {port} is empty; `auto` chooses one that is not"
+            ),
+        };
+        let gid = match self.gid_index {
+            None => context.auto_gid(port)?,
+            Some(index) => {
+                let gid = context.gid(port, u32::from(index))?;
+                gid.ok_or_else(|| empty(index))?
+            }
+        };
         Ok(PortNow { port, attr, gid })
     }
 }
@@ -215,77 +184,22 @@ impl fmt::Debug for IbDevice {
     }
 }
 
-impl Watched {
-    fn connections(&self) -> MutexGuard<'_, Vec<Weak<Shared>>> {
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+/// The library in the environment variable, or else the system's; the stub for its devices.
+fn library(device: &str) -> Result<Arc<Verbs>, OpenError> {
+    #[cfg(feature = "stub")]
+    if device.starts_with("stub") {
+        return Ok(verbs::stub::verbs());
     }
-
-    /// Adds a connection to those that receive this device's events.
-    pub fn add(&self, connection: &Arc<Shared>) {
-        let mut all = self.connections();
-        all.retain(|c| c.strong_count() > 0);
-        all.push(Arc::downgrade(connection));
-    }
-
-    /// Handles every pending event. Any thread may call it; it never blocks. Returns false after
-    /// the device has failed to deliver events, as when it is unplugged.
-    pub fn pump(&self) -> bool {
-        loop {
-            match self.context.next_async_event() {
-                Ok(Some(event)) => self.event(event),
-                Ok(None) => return true,
-                Err(e) => {
-                    tracing::warn!("{e}");
-                    self.fail(&e.to_string(), |_| true);
-                    return false;
-                }
-            }
-        }
-    }
-
-    fn event(&self, event: AsyncEvent) {
-        let name = self.context.name();
-        match event {
-            // The device leaves its queue pairs in RTS; without this, they retry until their
-            // retries run out.
-            AsyncEvent::PortDown { port } if port == self.port => {
-                self.fail(&format!("port {port} of {name} is down"), |_| true);
-            }
-            AsyncEvent::DeviceFatal => self.fail(&format!("{name} has failed"), |_| true),
-            AsyncEvent::QpFatal { qp_num, cause } => {
-                let cause = format!("{name}: queue pair {qp_num} failed: {cause}");
-                self.fail(&cause, |connection| connection.qp_num() == qp_num);
-            }
-            AsyncEvent::CqError { token } => {
-                let cause = format!("{name}: a completion queue overflowed");
-                self.fail(&cause, |connection| connection.owns(token));
-            }
-            other => tracing::debug!("{name}: {other:?}"),
-        }
-    }
-
-    /// Breaks the connections that `concerns` selects.
-    fn fail(&self, cause: &str, concerns: impl Fn(&Shared) -> bool) {
-        let all: Vec<_> = self
-            .connections()
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
-        for c in all.iter().filter(|c| concerns(c)) {
-            c.fail(Broken::Device(cause.to_owned()));
-        }
-    }
+    let _ = device;
+    Ok(Verbs::load(std::env::var(LIBRARY).ok().as_deref())?)
 }
 
 fn watch(watched: &Watched, stop: &EventFd) {
-    let mut fds =
-        [watched.context.async_fd().as_raw_fd(), stop.as_raw_fd()].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
+    let mut fds = [watched.context.async_fd(), stop.as_raw_fd()].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
     loop {
         // SAFETY: `fds` is a live array of two structures; `watched` and `stop` keep both
         // descriptors open.

@@ -43,17 +43,15 @@
 mod cfgs;
 mod connection;
 mod device;
-mod error;
 mod resources;
 mod rx;
 mod shared;
 mod tx;
 
 pub use crate::wire::{IbEnd, IbRegion};
-pub use cfgs::{CONTROL_RECEIVES, IbCfgs, IbWishes, RECEIVE_BATCH, Traffic};
+pub use cfgs::{IbCfgs, IbWishes, Traffic};
 pub use connection::IbConnection;
 pub use device::{IbDevice, IbDeviceCfgs};
-pub use error::IbError;
 pub use resources::{IbResources, check_memory, locked_memory_limit};
 
 /// The immediate of the goodbye, a connection's last message: control kind 2.

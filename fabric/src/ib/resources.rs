@@ -8,12 +8,11 @@ use std::sync::Arc;
 
 use verbs::{Access, Mr, Pd};
 
-use super::{IbDevice, IbError};
+use super::IbDevice;
 use crate::{
-    DeviceMemory, Region, Window,
-    nic::CELL_BYTES,
+    DeviceMemory, OpenError, Region, Window,
+    nic::{CELL_BYTES, RegionRange, Sources},
     os::available_memory,
-    sources::{Part, Sources},
 };
 
 /// Protection domain of one device, with the registrations of its send sources.
@@ -28,8 +27,8 @@ impl IbResources {
     /// Allocates a protection domain on `device`.
     ///
     /// # Errors
-    /// [`IbError::Verbs`] if the allocation fails.
-    pub fn new(device: Arc<IbDevice>) -> Result<Arc<Self>, IbError> {
+    /// [`OpenError::Verbs`] if the allocation fails.
+    pub fn new(device: Arc<IbDevice>) -> Result<Arc<Self>, OpenError> {
         let pd = Pd::alloc(device.context())?;
         Ok(Arc::new(IbResources {
             device,
@@ -50,18 +49,18 @@ impl IbResources {
     /// Registers `region` as a send source of this device, or returns its registration.
     ///
     /// # Errors
-    /// [`IbError::Verbs`] if the registration fails.
-    pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, IbError> {
+    /// [`OpenError::Verbs`] if the registration fails.
+    pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
         self.sources
-            .get(region, |part| self.register(&part, Access::LocalRead))
+            .get(region, |range| self.register(&range, Access::LocalRead))
     }
 
     /// Keeps these sources registered while no connection is up, so that a new connection finds
     /// them.
     ///
-    /// [`IbError::Verbs`] if a registration fails.
-    /// [`IbError::Verbs`].
-    pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), IbError> {
+    /// # Errors
+    /// [`OpenError::Verbs`] if a registration fails.
+    pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), OpenError> {
         for region in regions {
             self.sources.keep(self.source(region)?);
         }
@@ -69,7 +68,7 @@ impl IbResources {
     }
 
     /// Registers exactly the slots of `window` for the peer's writes.
-    pub(super) fn window(&self, window: &Window) -> Result<Arc<Mr>, IbError> {
+    pub(super) fn window(&self, window: &Window) -> Result<Arc<Mr>, OpenError> {
         let bytes = window.slots() * window.stride();
         tracing::debug!(
             "{}: {} slots of {} bytes in {} pages",
@@ -85,8 +84,8 @@ impl IbResources {
         if let Some(device) = window.region().device() {
             return self.on_device(window, device, bytes);
         }
-        let part = Part::new(window.region(), window.slot_offset(0), bytes)?;
-        self.register(&part, Access::RemoteWrite)
+        let range = RegionRange::new(window.region(), window.slot_offset(0), bytes)?;
+        self.register(&range, Access::RemoteWrite)
     }
 
     /// Registers slots in GPU memory as a dma-buf, at the addresses that the GPU uses.
@@ -95,11 +94,11 @@ impl IbResources {
         window: &Window,
         device: &dyn DeviceMemory,
         bytes: usize,
-    ) -> Result<Arc<Mr>, IbError> {
+    ) -> Result<Arc<Mr>, OpenError> {
         let offset = window.slot_offset(0);
         let at = window.region().at(offset, bytes)?;
-        let (dma_buf, begins) = device.dma_buf().map_err(|what| IbError::Setting {
-            device: self.device.name().to_owned(),
+        let (dma_buf, begins) = device.dma_buf().map_err(|what| OpenError::Setting {
+            nic: self.device.name().to_owned(),
             key: "gpudirect",
             problem: format!("{} gives no dma-buf of its memory: {what}", device.device()),
         })?;
@@ -116,18 +115,18 @@ impl IbResources {
     }
 
     /// Allocates and registers one descriptor cell per slot for the peer's writes.
-    pub(super) fn cells(&self, slots: usize) -> Result<(Arc<Region>, Arc<Mr>), IbError> {
+    pub(super) fn cells(&self, slots: usize) -> Result<(Arc<Region>, Arc<Mr>), OpenError> {
         let nodes = &self.device.near().nodes;
         let region = Arc::new(Region::on_nodes(slots * CELL_BYTES, nodes)?);
-        let part = Part::new(&region, 0, region.len())?;
-        let mr = self.register(&part, Access::RemoteWrite)?;
+        let range = RegionRange::new(&region, 0, region.len())?;
+        let mr = self.register(&range, Access::RemoteWrite)?;
         Ok((region, mr))
     }
 
     /// Registers on cores near the device: the registration faults in missing pages on their node.
-    fn register(&self, part: &Arc<Part>, access: Access) -> Result<Arc<Mr>, IbError> {
+    fn register(&self, range: &Arc<RegionRange>, access: Access) -> Result<Arc<Mr>, OpenError> {
         let near = self.device.near();
-        Ok(near.run(|| Mr::register(&self.pd, part, access))?)
+        Ok(near.run(|| Mr::register(&self.pd, range, access))?)
     }
 }
 
@@ -135,11 +134,11 @@ impl IbResources {
 /// the limit on locked memory. Call it before any allocation.
 ///
 /// # Errors
-/// [`IbError::Setting`] names the limit in bytes and the remedy.
-pub fn check_memory(device: &str, bytes: usize) -> Result<(), IbError> {
+/// [`OpenError::Setting`] names the limit in bytes and the remedy.
+pub fn check_memory(nic: &str, bytes: usize) -> Result<(), OpenError> {
     let refuse = |limit: u64, what: &str, remedy: &str| {
-        Err(IbError::Setting {
-            device: device.to_owned(),
+        Err(OpenError::Setting {
+            nic: nic.to_owned(),
             key: "slots",
             problem: format!(
                 "the slots of all connections take {}, and {what} is {}: lower `slots` or the number of connections{remedy}",

@@ -16,7 +16,6 @@ use crate::{
     parts::Parts,
 };
 
-/// Completions polled at a time.
 const TAKE: usize = 32;
 
 pub(super) struct IbRx {
@@ -39,7 +38,7 @@ pub(super) struct IbRx {
 }
 
 impl IbRx {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         window: Window,
         cells: Arc<Region>,
@@ -88,7 +87,6 @@ impl IbRx {
         Ok(())
     }
 
-    /// Decodes one completion into an event.
     fn event(&mut self, wc: &Wc) -> Result<Event, Broken> {
         if !wc.is_success() {
             return Err(self.shared.failed(wc));
@@ -103,10 +101,7 @@ impl IbRx {
         let imm = Imm::from_bits(bits);
         if imm.is_control() {
             self.counts.control += 1;
-            return imm.message().map(Event::Control).ok_or(Broken::BadFrame {
-                what: "control message",
-                value: u64::from(bits),
-            });
+            return imm.control_event();
         }
         let (imm, at, len) = if bits & IN_CELL == 0 {
             (imm, None, wc.byte_len())
@@ -114,7 +109,7 @@ impl IbRx {
             self.split(Imm::from_bits(bits & !IN_CELL), wc.byte_len())?
         };
         let at = self.parts.landing(imm, at, len)?.at;
-        self.parts.landed(imm, at, len, &mut self.counts)
+        self.parts.land(imm, at, len, &mut self.counts)
     }
 
     /// Decodes a split write's offset and length; its payload has already landed.

@@ -1,17 +1,18 @@
 //! The state that both halves of a connection share: the queue pair, its completion queues,
-//! counters of retired sends, and the cause of a failure.
+//! counters of retired sends, and the cause of a failure. And the state that the connections of a
+//! device share: its asynchronous events.
 
 use std::{
+    any::Any,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
 };
 
-use verbs::{CompChannel, Cq, Mr, Notify, Qp, Rts, Wc, WcStatus};
+use verbs::{AsyncEvent, CompChannel, Context, Cq, Mr, Notify, Qp, Rts, Wc};
 
-use super::{IbResources, device::Watched};
 use crate::{Broken, nic::Cause};
 
 /// Completions polled from the send queue at a time.
@@ -36,7 +37,8 @@ pub(super) struct Shared {
     halves: AtomicU8,
     /// Registrations that the peer and this device may still access.
     _registered: Vec<Arc<Mr>>,
-    _resources: Arc<IbResources>,
+    /// The domain, and the device with the thread that watches it.
+    _resources: Arc<dyn Any + Send + Sync>,
 }
 
 /// Encodes a send's `wr_id`: the numbers of work requests and writes up to and including it, each
@@ -47,14 +49,15 @@ pub(super) fn wr_id(work_requests: u64, writes: u64) -> u64 {
 
 impl Shared {
     #[allow(clippy::too_many_arguments, reason = "a constructor of plain parts")]
-    pub fn new(
+    pub(crate) fn new(
         qp: Qp<Rts>,
         send_cq: Arc<Cq>,
         recv_cq: Arc<Cq>,
         channel: Arc<CompChannel>,
         token: u64,
         registered: Vec<Arc<Mr>>,
-        resources: Arc<IbResources>,
+        watched: Arc<Watched>,
+        resources: Arc<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
         let shared = Arc::new(Shared {
             qp,
@@ -62,7 +65,7 @@ impl Shared {
             recv_cq,
             channel,
             token,
-            watched: resources.device().watched().clone(),
+            watched,
             retired_wrs: AtomicU64::new(0),
             retired_writes: AtomicU64::new(0),
             send_cqes: AtomicU64::new(0),
@@ -76,18 +79,18 @@ impl Shared {
         shared
     }
 
-    pub fn qp_num(&self) -> u32 {
+    pub(crate) fn qp_num(&self) -> u32 {
         self.qp.qp_num()
     }
 
-    pub fn owns(&self, token: u64) -> bool {
+    pub(crate) fn owns(&self, token: u64) -> bool {
         token & !1 == self.token
     }
 
     /// Breaks the connection; the first cause stays. Posted work requests complete with a flush
     /// error. When this function returns, and when [`Shared::broken`] returns a cause, the queue
     /// pair is in ERR and no write lands through it, whichever thread was first.
-    pub fn fail(&self, cause: impl Into<Broken>) {
+    pub(crate) fn fail(&self, cause: impl Into<Broken>) {
         self.cause.fail(cause.into(), || {
             if let Err(e) = self.qp.set_error() {
                 tracing::debug!("{e}");
@@ -96,23 +99,23 @@ impl Shared {
     }
 
     /// The cause of the failure; `None` while the connection is up.
-    pub fn broken(&self) -> Option<&Broken> {
+    pub(crate) fn broken(&self) -> Option<&Broken> {
         self.cause.get()
     }
 
     /// Breaks the connection for a completion with an error status and returns the first cause. For
     /// a flush error, it first looks for a better cause in the send queue and the device's events.
-    pub fn failed(&self, wc: &Wc) -> Broken {
-        if wc.status() == WcStatus::WR_FLUSH_ERR {
+    pub(crate) fn failed(&self, wc: &Wc) -> Broken {
+        if wc.is_flushed() {
             // A flush error is a consequence: the queue pair was already in ERR.
             self.retire();
             self.watched.pump();
         }
-        self.fail(Broken::WorkCompletion(self.words(wc)));
+        self.fail(Broken::WorkCompletion(self.describe(wc)));
         self.cause.get().cloned().unwrap_or(Broken::Closed)
     }
 
-    fn words(&self, wc: &Wc) -> String {
+    fn describe(&self, wc: &Wc) -> String {
         let device = self.watched.context.name();
         let (status, qp) = (wc.status(), wc.qp_num());
         match wc.vendor_err() {
@@ -122,7 +125,7 @@ impl Shared {
     }
 
     /// Polls the send queue and advances the counters, which only grow. Any thread may call it.
-    pub fn retire(&self) -> usize {
+    pub(crate) fn retire(&self) -> usize {
         let mut wcs = [Wc::default(); TAKE];
         let mut total = 0;
         let mut flushed = None;
@@ -138,10 +141,10 @@ impl Shared {
                 if wc.is_success() {
                     advance(&self.retired_writes, wc.wr_id() as u32);
                     advance(&self.retired_wrs, (wc.wr_id() >> 32) as u32);
-                } else if wc.status() == WcStatus::WR_FLUSH_ERR {
+                } else if wc.is_flushed() {
                     flushed = Some(*wc);
                 } else {
-                    self.fail(Broken::WorkCompletion(self.words(wc)));
+                    self.fail(Broken::WorkCompletion(self.describe(wc)));
                 }
             }
             self.send_cqes.fetch_add(taken as u64, Ordering::Relaxed);
@@ -152,25 +155,25 @@ impl Shared {
         }
         if let (Some(wc), None) = (flushed, self.broken()) {
             self.watched.pump();
-            self.fail(Broken::WorkCompletion(self.words(&wc)));
+            self.fail(Broken::WorkCompletion(self.describe(&wc)));
         }
         total
     }
 
-    pub fn retired_wrs(&self) -> u64 {
+    pub(crate) fn retired_wrs(&self) -> u64 {
         self.retired_wrs.load(Ordering::Acquire)
     }
 
-    pub fn retired_writes(&self) -> u64 {
+    pub(crate) fn retired_writes(&self) -> u64 {
         self.retired_writes.load(Ordering::Acquire)
     }
 
-    pub fn send_cqes(&self) -> u64 {
+    pub(crate) fn send_cqes(&self) -> u64 {
         self.send_cqes.load(Ordering::Relaxed)
     }
 
     /// Arms the send queue for its next completion, then retires earlier completions.
-    pub fn arm_send(&self) {
+    pub(crate) fn arm_send(&self) {
         if !self.send_armed.swap(true, Ordering::SeqCst)
             && let Err(e) = self.send_cq.arm(Notify::Any)
         {
@@ -180,12 +183,12 @@ impl Shared {
     }
 
     /// Records that the send queue's event was taken, so that the queue is no longer armed.
-    pub fn send_event(&self) {
+    pub(crate) fn send_event(&self) {
         self.send_armed.store(false, Ordering::SeqCst);
     }
 
     /// Counts a dropped half. The drop of the second half moves the queue pair to ERR.
-    pub fn half_gone(&self) {
+    pub(crate) fn half_gone(&self) {
         if self.halves.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.fail(Broken::Closed);
         }
@@ -198,6 +201,79 @@ fn advance(counter: &AtomicU64, low: u32) {
     let step = low.wrapping_sub(now as u32) as i32;
     if step > 0 {
         counter.fetch_max(now + step as u64, Ordering::AcqRel);
+    }
+}
+
+/// The part of the device that connections and the watching thread share.
+pub(super) struct Watched {
+    pub context: Arc<Context>,
+    pub port: u8,
+    connections: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Watched {
+    pub(crate) fn new(context: Arc<Context>, port: u8) -> Self {
+        Watched {
+            context,
+            port,
+            connections: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn connections(&self) -> Vec<Arc<Shared>> {
+        let all = self.connections.lock();
+        let all = all.unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn add(&self, connection: &Arc<Shared>) {
+        let all = self.connections.lock();
+        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        all.retain(|c| c.strong_count() > 0);
+        all.push(Arc::downgrade(connection));
+    }
+
+    /// Handles every pending event. Any thread may call it; it never blocks. Returns false after
+    /// the device has failed to deliver events, as when it is unplugged.
+    pub(crate) fn pump(&self) -> bool {
+        loop {
+            match self.context.next_async_event() {
+                Ok(Some(event)) => self.event(event),
+                Ok(None) => return true,
+                Err(e) => {
+                    tracing::warn!("{e}");
+                    self.fail(&e.to_string(), |_| true);
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn event(&self, event: AsyncEvent) {
+        let name = self.context.name();
+        match event {
+            // The device leaves its queue pairs in RTS; without this, they retry until their
+            // retries run out.
+            AsyncEvent::PortDown(port) if port == self.port => {
+                self.fail(&format!("port {port} of {name} is down"), |_| true);
+            }
+            AsyncEvent::DeviceFatal => self.fail(&format!("{name} has failed"), |_| true),
+            AsyncEvent::QpFatal(qp_num, cause) => {
+                let cause = format!("{name}: queue pair {qp_num} failed: {cause}");
+                self.fail(&cause, |connection| connection.qp_num() == qp_num);
+            }
+            AsyncEvent::CqError(token) => {
+                let cause = format!("{name}: a completion queue overflowed");
+                self.fail(&cause, |connection| connection.owns(token));
+            }
+            other => tracing::debug!("{name}: {other:?}"),
+        }
+    }
+
+    fn fail(&self, cause: &str, concerns: impl Fn(&Shared) -> bool) {
+        for c in self.connections().iter().filter(|c| concerns(c)) {
+            c.fail(Broken::Device(cause.to_owned()));
+        }
     }
 }
 

@@ -1,40 +1,23 @@
 //! The sending half: chains work requests, rings one doorbell per chain, and retires them in bulk.
 
-use std::{
-    fmt,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc, thread, time::Instant};
 
-use verbs::{Mr, Payload, RemoteRegion, RemoteSlice, SendChain, Write};
+use verbs::{Mr, Payload, RemoteSlice, SendChain};
 
-use super::{CLOSE, shared::Shared, shared::wr_id};
+use super::{CLOSE, IbCfgs, shared::Shared, shared::wr_id};
 use crate::{
-    Broken, Endpoint, FabricCounts, Flushed, Imm, Post, PostError, Tx,
+    Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Tx,
     nic::{CELL_BYTES, Descriptor, IN_CELL},
 };
 
-/// Remote regions of the peer's slots and cells.
+/// Work requests beyond those for writes: the goodbye, and the one that retires idle ones.
+pub(super) const SPARE: u32 = 2;
+
+/// First bytes of the peer's slots and cells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
-    pub slots: RemoteRegion,
-    pub cells: RemoteRegion,
-}
-
-/// Settings of the sending half.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TxCfgs {
-    /// Most writes in flight, and the work requests that they take.
-    pub writes: u64,
-    pub work_requests: u64,
-    /// Most work requests per write.
-    pub each: u64,
-    pub inline_bytes: usize,
-    pub signal_every: u64,
-    pub split_above: Option<u32>,
-    pub solicited: bool,
-    pub linger: Duration,
+    pub slots: RemoteSlice,
+    pub cells: RemoteSlice,
 }
 
 pub(super) struct IbTx {
@@ -42,7 +25,11 @@ pub(super) struct IbTx {
     endpoint: Endpoint,
     sources: Vec<Arc<Mr>>,
     target: Target,
-    cfgs: TxCfgs,
+    cfgs: IbCfgs,
+    /// Most work requests per write.
+    each: u64,
+    /// Payloads up to this many bytes travel inline.
+    inline_bytes: usize,
     chain: SendChain,
     /// Writes and work requests pushed since the connection was made.
     writes: u64,
@@ -58,17 +45,20 @@ pub(super) struct IbTx {
 }
 
 impl IbTx {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         endpoint: Endpoint,
         sources: Vec<Arc<Mr>>,
         target: Target,
-        cfgs: TxCfgs,
+        cfgs: IbCfgs,
     ) -> Self {
+        let inline_bytes = cfgs.wishes.inline_bytes as usize;
         let inline = shared.qp.caps().max_inline_data as usize;
-        let room = cfgs.work_requests as usize + super::connection::SPARE as usize;
+        let room = (cfgs.send_depth + SPARE) as usize;
         IbTx {
-            chain: SendChain::new(room, inline.min(cfgs.inline_bytes.max(CELL_BYTES))),
+            chain: SendChain::new(room, inline.min(inline_bytes.max(CELL_BYTES))),
+            each: u64::from(cfgs.wishes.each()),
+            inline_bytes,
             shared,
             endpoint,
             sources,
@@ -100,17 +90,10 @@ impl IbTx {
         let work_requests = self.work_requests + 1;
         let writes = self.writes + u64::from(ends_write);
         // Signal no first half of a split write: it alone cannot retire the write.
-        let due = work_requests - self.last_signaled >= self.cfgs.signal_every;
+        let due = work_requests - self.last_signaled >= u64::from(self.cfgs.signal_every);
         let signaled = signal || (ends_write && due);
-        let write = Write {
-            wr_id: wr_id(work_requests, writes),
-            payload,
-            remote,
-            imm,
-            signaled,
-            solicited: false,
-        };
-        if self.chain.push(&write).is_err() {
+        let wr_id = wr_id(work_requests, writes);
+        if !self.chain.push(wr_id, payload, remote, imm, signaled) {
             return false;
         }
         self.work_requests = work_requests;
@@ -126,7 +109,7 @@ impl IbTx {
 
     /// Posts the chain to the device. Work requests that the device refuses stay in the chain.
     fn ring(&mut self) -> Result<(), Broken> {
-        if self.cfgs.solicited && self.ends_in_imm {
+        if self.cfgs.wishes.solicited && self.ends_in_imm {
             self.chain.solicit_last();
         }
         for _ in 0..2 {
@@ -136,7 +119,7 @@ impl IbTx {
             self.counts.doorbells += 1;
             self.counts.syscalls += 1;
             match self.shared.qp.post_send(&mut self.chain) {
-                Ok(_) => return Ok(()),
+                Ok(()) => return Ok(()),
                 Err(e) if e.is_full() => {
                     self.counts.partial += 1;
                     self.shared.retire();
@@ -160,22 +143,15 @@ impl IbTx {
     fn retire_what_idles(&mut self) {
         let retired = self.shared.retired_wrs();
         if self.work_requests > self.last_signaled && retired >= self.last_signaled {
-            let remote = base(self.target.slots);
-            self.push(Payload::Empty, remote, None, false, true);
+            self.push(Payload::Empty, self.target.slots, None, false, true);
         }
     }
 
     fn slice(&self, post: &Post) -> Result<verbs::LocalSlice, PostError> {
-        let outside = PostError::OutOfBounds {
-            source_id: post.source.0,
-            offset: post.offset,
-            len: post.len,
-            at: post.at,
-        };
         self.sources
             .get(usize::from(post.source.0))
-            .and_then(|mr| mr.slice(post.offset, post.len as usize).ok())
-            .ok_or(outside)
+            .and_then(|mr| mr.slice(post.offset, post.len as usize))
+            .ok_or_else(|| post.out_of_bounds())
     }
 
     /// Pushes a payload as one work request, or as two if it is split.
@@ -183,12 +159,10 @@ impl IbTx {
         let imm = post.imm.bits();
         let slot = u64::from(post.imm.slot());
         let at = slot * self.endpoint.peer_stride as u64 + u64::from(post.at);
-        let remote = RemoteSlice {
-            addr: self.target.slots.addr.wrapping_add(at),
-            rkey: self.target.slots.rkey,
-        };
+        let mut remote = self.target.slots;
+        remote.addr = remote.addr.wrapping_add(at);
         let len = post.len as usize;
-        if len <= self.cfgs.inline_bytes {
+        if len <= self.inline_bytes {
             let source = &self.endpoint.sources[usize::from(post.source.0)].clone();
             // SAFETY: the poster leaves these bytes unchanged until `post` returns (the contract of
             // `Tx`); `check` found them in bounds.
@@ -199,7 +173,8 @@ impl IbTx {
         let local = Payload::Region(self.slice(post)?);
         // The receiver derives offsets of parts from their order, so a part is never split.
         let part = post.imm.more() || post.at > 0;
-        if part || self.cfgs.split_above.is_none_or(|limit| post.len <= limit) {
+        let split_above = self.cfgs.wishes.split_above;
+        if part || split_above.is_none_or(|limit| post.len <= limit) {
             return Ok(self.push(local, remote, Some(imm), true, false));
         }
         if !self.push(local, remote, None, false, false) {
@@ -207,33 +182,15 @@ impl IbTx {
         }
         let imm = imm | IN_CELL;
         if len == self.endpoint.peer_stride {
-            let remote = base(self.target.slots);
+            let remote = self.target.slots;
             return Ok(self.push(Payload::Empty, remote, Some(imm), true, false));
         }
-        let descriptor = Descriptor {
-            len: post.len,
-            use_count: post.imm.use_count(),
-            at: post.at,
-        }
-        .encode();
-        let cell = RemoteSlice {
-            addr: self
-                .target
-                .cells
-                .addr
-                .wrapping_add(slot * CELL_BYTES as u64),
-            rkey: self.target.cells.rkey,
-        };
+        let mut cell = self.target.cells;
+        cell.addr = cell.addr.wrapping_add(slot * CELL_BYTES as u64);
         self.counts.inline += 1;
+        let descriptor = Descriptor::encode(post);
         let bytes = Payload::Inline(&descriptor);
         Ok(self.push(bytes, cell, Some(imm), true, false))
-    }
-}
-
-fn base(region: RemoteRegion) -> RemoteSlice {
-    RemoteSlice {
-        addr: region.addr,
-        rkey: region.rkey,
     }
 }
 
@@ -245,7 +202,7 @@ impl Tx for IbTx {
             return Err(PostError::Full);
         }
         let pushed = if post.len == 0 {
-            let (remote, imm) = (base(self.target.slots), post.imm.bits());
+            let (remote, imm) = (self.target.slots, post.imm.bits());
             self.push(Payload::Empty, remote, Some(imm), true, false)
         } else {
             self.push_payload(post)?
@@ -265,7 +222,7 @@ impl Tx for IbTx {
             self.retire_what_idles();
         }
         self.ring()?;
-        if self.room() as u64 * 2 <= self.cfgs.writes {
+        if self.room() * 2 <= self.cfgs.writes as usize {
             self.shared.retire();
         }
         if self.room() == 0 || !self.chain.is_empty() {
@@ -283,10 +240,11 @@ impl Tx for IbTx {
     }
 
     fn room(&self) -> usize {
-        let wrs = self.cfgs.work_requests.saturating_sub(self.under_way()) / self.cfgs.each;
+        let wrs = u64::from(self.cfgs.send_depth).saturating_sub(self.under_way()) / self.each;
         let writes = self.writes - self.shared.retired_writes();
-        let chain = self.chain.room() as u64 / self.cfgs.each;
-        self.cfgs.writes.saturating_sub(writes).min(wrs).min(chain) as usize
+        let writes = u64::from(self.cfgs.writes).saturating_sub(writes);
+        let chain = self.chain.room() as u64 / self.each;
+        writes.min(wrs).min(chain) as usize
     }
 
     fn posted(&self) -> u64 {
@@ -298,7 +256,7 @@ impl Tx for IbTx {
     }
 
     fn inline_limit(&self) -> usize {
-        self.cfgs.inline_bytes
+        self.inline_bytes
     }
 
     fn finish(&mut self) -> bool {
@@ -309,9 +267,8 @@ impl Tx for IbTx {
             .until
             .get_or_insert_with(|| Instant::now() + self.cfgs.linger);
         if !self.said_goodbye {
-            let remote = base(self.target.slots);
-            let imm = Some(Imm::from_bits(CLOSE).bits());
-            self.said_goodbye = self.push(Payload::Empty, remote, imm, false, true);
+            let remote = self.target.slots;
+            self.said_goodbye = self.push(Payload::Empty, remote, Some(CLOSE), false, true);
             if self.said_goodbye {
                 // The goodbye must wake a sleeping peer, whatever precedes it in the chain.
                 self.chain.solicit_last();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{OfiDevice, OfiError, OfiForm};
-use crate::{Endpoint, wire::Stream};
+use super::{OfiDevice, OfiForm};
+use crate::{Endpoint, OpenError, wire::Stream};
 
 /// Longest time to wait for the goodbye to complete.
 const LINGER: Duration = Duration::from_millis(20);
@@ -37,15 +37,15 @@ impl OfiCfgs {
     /// copies payloads of up to `inline_bytes` bytes.
     ///
     /// # Errors
-    /// [`OfiError::Setting`] names the key and the limit.
+    /// [`OpenError::Setting`] names the key and the limit.
     pub fn resolve(
         device: &OfiDevice,
         endpoint: &Endpoint,
         inline_bytes: u32,
-    ) -> Result<OfiCfgs, OfiError> {
+    ) -> Result<OfiCfgs, OpenError> {
         let limits = device.info().limits();
         let refuse = |key, problem| {
-            Err(OfiError::Setting {
+            Err(OpenError::Setting {
                 nic: device.name(),
                 key,
                 problem,
@@ -82,7 +82,7 @@ impl OfiCfgs {
         }
         let writes = endpoint.send_depth.clamp(1, (depth - SPARE) / EACH);
         let slots = endpoint.window.slots();
-        let arrivals = slots.saturating_mul(parts(endpoint.window.stream())) + CONTROL;
+        let arrivals = slots.saturating_mul(endpoint.window.stream().writes()) + CONTROL;
         let receives = if limits.wants_receives { arrivals } else { 0 };
         if receives > limits.receive_depth {
             return refuse(
@@ -100,13 +100,5 @@ impl OfiCfgs {
             completions: arrivals + writes * EACH + SPARE,
             linger: LINGER,
         })
-    }
-}
-
-/// Writes per slot that the queues have room for.
-fn parts(stream: Stream) -> usize {
-    match stream.writes() {
-        0 => 4,
-        n => n,
     }
 }

@@ -12,20 +12,18 @@
 
 use std::{fmt, sync::Arc};
 
-use ofi::{Depths, Endpoint as Raw, RemoteRegion, Target};
+use ofi::{Depths, Endpoint as Raw, RemoteRegion};
 
 use super::{
-    OfiCfgs, OfiEnd, OfiError, OfiForm, OfiRegion, OfiResources,
+    OfiCfgs, OfiEnd, OfiForm, OfiRegion, OfiResources,
     cfgs::{EACH, SPARE},
-    resources::random_key,
     rx::OfiRx,
     shared::Shared,
     tx::{OfiTx, Staging},
 };
 use crate::{
-    Broken, Endpoint, Link, Region,
-    nic::{self, CELL_BYTES},
-    sources::Part,
+    Broken, Endpoint, Link, OpenError, Region,
+    nic::{CELL_BYTES, RegionRange, covers, random, unfit},
 };
 
 /// Longest address in bytes, in any provider's format.
@@ -55,12 +53,12 @@ impl OfiConnection {
     /// Opens an endpoint, registers the window for the peer's writes, and posts receives if needed.
     ///
     /// # Errors
-    /// [`OfiError`] of the first step that fails. Everything opened until then is released.
+    /// [`OpenError`] of the first step that fails. Everything opened until then is released.
     pub fn prepare(
         resources: &Arc<OfiResources>,
         endpoint: Endpoint,
         cfgs: &OfiCfgs,
-    ) -> Result<Self, OfiError> {
+    ) -> Result<Self, OpenError> {
         let device = resources.device();
         let form = device.form();
         let staging = Staging::new(cfgs.writes, cfgs.inline_bytes, &device.near().nodes)?;
@@ -89,7 +87,7 @@ impl OfiConnection {
             _ => None,
         };
         for receive in 0..cfgs.receives {
-            raw.receive(receive).map_err(|e| OfiError::Setting {
+            raw.receive(receive).map_err(|e| OpenError::Setting {
                 nic: device.name(),
                 key: "slots",
                 problem: format!("posting {} receives: {e}", cfgs.receives),
@@ -121,8 +119,8 @@ impl OfiConnection {
     /// Connects to the peer, which sends the first message. Post nothing before its arrival.
     ///
     /// # Errors
-    /// [`OfiError::Peer`] names the field, [`OfiError::Ofi`] the failed call.
-    pub fn accept(self, peer: &OfiEnd) -> Result<Link, OfiError> {
+    /// [`OpenError::Refused`] names the field, [`OpenError::Ofi`] the failed call.
+    pub fn accept(self, peer: &OfiEnd) -> Result<Link, OpenError> {
         Ok(self.dial(peer)?.link)
     }
 
@@ -130,35 +128,30 @@ impl OfiConnection {
     ///
     /// # Errors
     /// As [`OfiConnection::accept`].
-    pub fn dial(self, peer: &OfiEnd) -> Result<Dialling, OfiError> {
+    pub fn dial(self, peer: &OfiEnd) -> Result<Dialling, OpenError> {
         let e = &self.endpoint;
-        let wrong = |field, value: &dyn fmt::Display, wanted: &dyn fmt::Display| OfiError::Peer {
-            field,
-            value: value.to_string(),
-            wanted: wanted.to_string(),
-        };
         let mine = &self.end;
         if peer.provider != mine.provider {
             let wanted = format!(
                 "and `ofi: {}` is this end's: both must be the same",
                 mine.provider
             );
-            return Err(wrong("provider", &peer.provider, &wanted));
+            return Err(unfit("provider", &peer.provider, wanted));
         }
         if peer.form != mine.form {
             let wanted = format!("this end's is {}: the same libfabric is needed", mine.form);
-            return Err(wrong("form", &peer.form, &wanted));
+            return Err(unfit("form", peer.form, wanted));
         }
         let address = hex::decode(&peer.address).unwrap_or_default();
         if address.is_empty() || address.len() > MAX_ADDRESS {
             let wanted = format!("1 to {MAX_ADDRESS} bytes in hexadecimal are an address");
-            return Err(wrong("address", &peer.address, &wanted));
+            return Err(unfit("address", &peer.address, wanted));
         }
-        let slots = covers("slots.length", &peer.slots, e.peer_slots, e.peer_stride)?;
+        let slots = target("slots.length", &peer.slots, e.peer_slots, e.peer_stride)?;
         let cells = match (mine.form, &peer.cells) {
-            (OfiForm::Cell, Some(c)) => Some(covers("cells.length", c, e.peer_slots, CELL_BYTES)?),
+            (OfiForm::Cell, Some(c)) => Some(target("cells.length", c, e.peer_slots, CELL_BYTES)?),
             (OfiForm::Cell, None) => {
-                return Err(wrong("cells", &"missing", &"this form needs them"));
+                return Err(unfit("cells", "missing", "this form needs them"));
             }
             _ => None,
         };
@@ -210,14 +203,14 @@ impl Dialling {
     /// Never blocks: call it until a deadline.
     ///
     /// # Errors
-    /// [`OfiError::NotWarm`] if the connection broke.
-    pub fn step(&mut self) -> Result<bool, OfiError> {
+    /// [`OpenError::Refused`] if the connection broke.
+    pub fn step(&mut self) -> Result<bool, OpenError> {
         self.said = self.said || self.shared.say_hello();
         let mut queue = self.shared.queue();
         self.shared.progress(&mut queue);
         drop(queue);
         match self.shared.broken() {
-            Some(cause) => Err(self.not_warm(cause.clone())),
+            Some(cause) => Err(self.not_warm(cause)),
             None => Ok(self.shared.is_warm()),
         }
     }
@@ -228,17 +221,17 @@ impl Dialling {
     }
 
     /// The error for a deadline of `after` without an answer.
-    pub fn too_late(&self, after: std::time::Duration) -> OfiError {
+    pub fn too_late(&self, after: std::time::Duration) -> OpenError {
         let ms = after.as_millis();
-        self.not_warm(Broken::Silent(format!("no answer within {ms} ms")))
+        self.not_warm(&Broken::Silent(format!("no answer within {ms} ms")))
     }
 
-    fn not_warm(&self, cause: Broken) -> OfiError {
-        OfiError::NotWarm {
-            provider: self.shared.resources.device().info().provider().to_owned(),
-            peer: self.peer.clone(),
-            cause,
-        }
+    fn not_warm(&self, cause: &Broken) -> OpenError {
+        let provider = self.shared.resources.device().info().provider();
+        let peer = &self.peer;
+        OpenError::Refused(format!(
+            "{provider}: no message has crossed to {peer}: {cause}"
+        ))
     }
 
     /// Returns the connection. It is up once [`Dialling::step`] has returned true.
@@ -252,10 +245,10 @@ fn expose(
     raw: &mut Raw,
     region: &Arc<Region>,
     (offset, len): (usize, usize),
-) -> Result<RemoteRegion, OfiError> {
+) -> Result<RemoteRegion, OpenError> {
     for draw in 1.. {
-        let part = Part::new(region, offset, len)?;
-        match raw.expose(part, random_key()?) {
+        let range = RegionRange::new(region, offset, len)?;
+        match raw.expose(range, random("random key")?) {
             Err(ofi::Error::Call { errno: NO_KEY, .. }) if draw < DRAWS => {}
             other => return Ok(other?),
         }
@@ -271,19 +264,16 @@ fn region(r: RemoteRegion) -> OfiRegion {
     }
 }
 
-fn covers(
+fn target(
     field: &'static str,
     r: &OfiRegion,
     slots: usize,
     stride: usize,
-) -> Result<Target, OfiError> {
-    nic::covers((r.address, r.length), slots, stride).map_err(|wanted| OfiError::Peer {
-        field,
-        value: r.length.to_string(),
-        wanted,
-    })?;
-    Ok(Target {
+) -> Result<RemoteRegion, OpenError> {
+    covers(field, (r.address, r.length), slots, stride)?;
+    Ok(RemoteRegion {
         addr: r.address,
+        len: r.length,
         key: r.key,
     })
 }

@@ -2,10 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use ofi::{Info, Ofi, Place};
+use ofi::{Info, NicAddress, Ofi};
 
-use super::{OfiError, OfiForm};
-use crate::os::Near;
+use super::OfiForm;
+use crate::{OpenError, os::Near};
 
 /// Environment variable with the path of libfabric, for a vendor package outside the system's
 /// library folders.
@@ -42,29 +42,25 @@ impl OfiDevice {
     /// `QDL_LIBFABRIC`.
     ///
     /// # Errors
-    /// [`OfiError::Ofi`]: libfabric is missing or too old, the provider or NIC does not exist, or
-    /// it lacks a capability. [`OfiError::Setting`]: the provider is `shm`, which is unsafe.
-    pub fn open(cfgs: &OfiDeviceCfgs) -> Result<Arc<OfiDevice>, OfiError> {
-        let ofi = match std::env::var(LIBRARY) {
-            Ok(file) => Ofi::load_from(&file)?,
-            Err(_) => Ofi::load()?,
-        };
+    /// [`OpenError::Ofi`]: libfabric is missing or too old, the provider or NIC does not exist, or
+    /// it lacks a capability. [`OpenError::Setting`]: the provider is `shm`, which is unsafe.
+    pub fn open(cfgs: &OfiDeviceCfgs) -> Result<Arc<OfiDevice>, OpenError> {
         let shuffle = std::env::var(SHUFFLE).ok().and_then(|s| s.parse().ok());
-        Self::open_with(&ofi, cfgs, shuffle)
+        Self::shuffled(cfgs, shuffle)
     }
 
-    /// Finds a NIC as [`OfiDevice::open`] does, with a library that is already loaded. `shuffle` is
-    /// a seed: arrivals then come in random order.
+    /// Finds a NIC as [`OfiDevice::open`] does. `shuffle` is a seed: arrivals then come in random
+    /// order.
     ///
     /// # Errors
     /// As [`OfiDevice::open`].
-    pub fn open_with(
-        ofi: &Arc<Ofi>,
+    pub fn shuffled(
         cfgs: &OfiDeviceCfgs,
         shuffle: Option<u64>,
-    ) -> Result<Arc<OfiDevice>, OfiError> {
+    ) -> Result<Arc<OfiDevice>, OpenError> {
+        let ofi = Ofi::load(std::env::var(LIBRARY).ok().as_deref())?;
         if cfgs.provider == "shm" {
-            return Err(OfiError::Setting {
+            return Err(OpenError::Setting {
                 nic: cfgs.label.clone(),
                 key: "ofi",
                 problem:
@@ -74,13 +70,12 @@ impl OfiDevice {
             });
         }
         let near = cfgs.near.clone();
-        let info = near.run(|| {
-            ofi.find(&Place {
-                provider: cfgs.provider.clone(),
-                domain: cfgs.domain.clone(),
-                address: cfgs.address.clone(),
-            })
-        })?;
+        let at = NicAddress {
+            provider: cfgs.provider.clone(),
+            domain: cfgs.domain.clone(),
+            address: cfgs.address.clone(),
+        };
+        let info = near.run(|| ofi.find(&at))?;
         Ok(Arc::new(OfiDevice {
             info,
             near,
@@ -149,11 +144,11 @@ impl OfiDevice {
     /// Checks the number of connections against the provider's limits. Warns above its optimum.
     ///
     /// # Errors
-    /// [`OfiError::Setting`]: the provider has fewer endpoints than `connections`.
-    pub fn check(&self, connections: usize) -> Result<(), OfiError> {
+    /// [`OpenError::Setting`]: the provider has fewer endpoints than `connections`.
+    pub fn check(&self, connections: usize) -> Result<(), OpenError> {
         let most = self.info.limits().endpoints;
         if most > 0 && connections > most {
-            return Err(OfiError::Setting {
+            return Err(OpenError::Setting {
                 nic: self.name(),
                 key: "connections",
                 problem: format!(

@@ -38,7 +38,6 @@
 mod cfgs;
 mod connection;
 mod device;
-mod error;
 mod nap;
 mod resources;
 mod rx;
@@ -50,12 +49,11 @@ pub use crate::wire::{OfiEnd, OfiForm, OfiRegion};
 pub use cfgs::OfiCfgs;
 pub use connection::{Dialling, OfiConnection};
 pub use device::{OfiDevice, OfiDeviceCfgs};
-pub use error::OfiError;
 pub use resources::OfiResources;
 
 /// Messages internal to this fabric: control kinds with a 28-bit value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Own {
+enum OwnMessage {
     /// The goodbye, a connection's last message, with the number of writes before it.
     Close(u32),
     /// The number of writes before this message.
@@ -69,24 +67,24 @@ enum Own {
 /// Mask of a message's 28-bit value.
 const VALUE_MASK: u32 = 0x0fff_ffff;
 
-impl Own {
+impl OwnMessage {
     fn bits(self) -> u32 {
         let (kind, value) = match self {
-            Own::Close(v) => (2, v),
-            Own::Count(v) => (3, v),
-            Own::Hello(v) => (4, v),
-            Own::Answer(v) => (5, v),
+            OwnMessage::Close(v) => (2, v),
+            OwnMessage::Count(v) => (3, v),
+            OwnMessage::Hello(v) => (4, v),
+            OwnMessage::Answer(v) => (5, v),
         };
         1 << 31 | kind << 28 | (value & VALUE_MASK)
     }
 
-    fn of(bits: u32) -> Option<Own> {
+    fn of(bits: u32) -> Option<OwnMessage> {
         let value = bits & VALUE_MASK;
         match bits >> 28 {
-            0b1010 => Some(Own::Close(value)),
-            0b1011 => Some(Own::Count(value)),
-            0b1100 => Some(Own::Hello(value)),
-            0b1101 => Some(Own::Answer(value)),
+            0b1010 => Some(OwnMessage::Close(value)),
+            0b1011 => Some(OwnMessage::Count(value)),
+            0b1100 => Some(OwnMessage::Hello(value)),
+            0b1101 => Some(OwnMessage::Answer(value)),
             _ => None,
         }
     }
@@ -99,16 +97,16 @@ mod tests {
     #[test]
     fn own_messages_are_no_writes_and_no_echoes() {
         for own in [
-            Own::Close(7),
-            Own::Count(0),
-            Own::Hello(VALUE_MASK),
-            Own::Answer(1),
+            OwnMessage::Close(7),
+            OwnMessage::Count(0),
+            OwnMessage::Hello(VALUE_MASK),
+            OwnMessage::Answer(1),
         ] {
-            assert_eq!(Own::of(own.bits()), Some(own));
+            assert_eq!(OwnMessage::of(own.bits()), Some(own));
             let imm = crate::Imm::from_bits(own.bits());
             assert!(imm.is_control() && imm.message().is_none(), "{own:?}");
         }
         let echo = crate::Imm::control(crate::Control::EchoReply(5));
-        assert_eq!(Own::of(echo.bits()), None);
+        assert_eq!(OwnMessage::of(echo.bits()), None);
     }
 }

@@ -22,7 +22,7 @@ impl Nap {
     ///
     /// # Errors
     /// The error of `timerfd_create`, such as too many open descriptors.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
         // SAFETY: `timerfd_create` takes no pointers.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
@@ -37,12 +37,12 @@ impl Nap {
     }
 
     /// Resets the back-off: the next nap is the shortest.
-    pub fn found_something(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next_ns = SHORTEST_NS;
     }
 
     /// Arms the timer: the descriptor becomes readable at the end of the nap.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         let zero = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -96,7 +96,7 @@ mod tests {
             assert!(!events.is_empty(), "slept on");
         }
         assert_eq!(nap.next_ns, LONGEST_NS);
-        nap.found_something();
+        nap.reset();
         assert_eq!(nap.next_ns, SHORTEST_NS);
     }
 }

@@ -3,12 +3,15 @@
 //! All connections share the registration of a source, if the provider needs one. A window is
 //! registered for its connection alone, and its endpoint owns that registration.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use ofi::{Domain, Mr};
 
-use super::{OfiDevice, OfiError};
-use crate::{Region, sources::Sources};
+use super::OfiDevice;
+use crate::{
+    OpenError, Region,
+    nic::{Sources, random},
+};
 
 /// Domain of one NIC, with the registrations of its send sources.
 #[derive(Debug)]
@@ -22,8 +25,8 @@ impl OfiResources {
     /// Opens the NIC's domain.
     ///
     /// # Errors
-    /// [`OfiError::Ofi`] if the provider refuses.
-    pub fn new(device: Arc<OfiDevice>) -> Result<Arc<Self>, OfiError> {
+    /// [`OpenError::Ofi`] if the provider refuses.
+    pub fn new(device: Arc<OfiDevice>) -> Result<Arc<Self>, OpenError> {
         let domain = device.near().run(|| Domain::open(device.info()))?;
         Ok(Arc::new(OfiResources {
             device,
@@ -44,32 +47,23 @@ impl OfiResources {
     /// Registers `region` as a send source, or returns the existing registration.
     ///
     /// # Errors
-    /// [`OfiError::Ofi`] if the registration fails.
-    pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OfiError> {
+    /// [`OpenError::Ofi`] if the registration fails.
+    pub fn source(&self, region: &Arc<Region>) -> Result<Arc<Mr>, OpenError> {
         let near = self.device.near();
-        self.sources.get(region, |part| {
-            near.run(|| Mr::source(&self.domain, part, random_key()?).map_err(OfiError::from))
+        self.sources.get(region, |range| {
+            let key = random("random key")?;
+            Ok(near.run(|| Mr::source(&self.domain, range, key))?)
         })
     }
 
     /// Keeps these sources registered while no connection is up.
     ///
     /// # Errors
-    /// [`OfiError::Ofi`] if a registration fails.
-    pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), OfiError> {
+    /// [`OpenError::Ofi`] if a registration fails.
+    pub fn keep(&self, regions: &[Arc<Region>]) -> Result<(), OpenError> {
         for region in regions {
             self.sources.keep(self.source(region)?);
         }
         Ok(())
     }
-}
-
-/// Draws a key that a peer cannot guess, for providers that let their users choose keys.
-pub(super) fn random_key() -> Result<u64, OfiError> {
-    let mut b = [0; 8];
-    getrandom::fill(&mut b).map_err(|e| OfiError::System {
-        what: "random key",
-        source: io::Error::other(e.to_string()),
-    })?;
-    Ok(u64::from_le_bytes(b))
 }

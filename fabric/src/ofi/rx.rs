@@ -8,12 +8,12 @@ use std::{
 };
 
 use super::{
-    OfiError, OfiForm, Own, VALUE_MASK,
+    OfiForm, OwnMessage, VALUE_MASK,
     nap::Nap,
     shared::{Arrival, Queue, Shared},
 };
 use crate::{
-    Armed, Broken, Event, FabricCounts, Imm, Region, Rx, Window,
+    Armed, Broken, Event, FabricCounts, Imm, OpenError, Region, Rx, Window,
     nic::{Descriptor, IN_CELL},
     parts::Parts,
 };
@@ -38,14 +38,14 @@ pub(super) struct OfiRx {
 }
 
 impl OfiRx {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         window: Window,
         cells: Option<Arc<Region>>,
-    ) -> Result<Self, OfiError> {
+    ) -> Result<Self, OpenError> {
         let nap = match shared.endpoint.wait_fd() {
             Some(_) => None,
-            None => Some(Nap::new().map_err(|source| OfiError::System {
+            None => Some(Nap::new().map_err(|source| OpenError::System {
                 what: "timerfd",
                 source,
             })?),
@@ -86,29 +86,25 @@ impl OfiRx {
     /// Decodes one arrival. Returns `None` for messages internal to the fabric.
     fn event(&mut self, arrival: Arrival) -> Result<Option<Event>, Broken> {
         let bits = arrival.data as u32;
-        match Own::of(bits) {
-            Some(Own::Close(writes)) => {
+        match OwnMessage::of(bits) {
+            Some(OwnMessage::Close(writes)) => {
                 self.closes_at = Some(writes);
                 return self.closing();
             }
-            Some(Own::Count(writes)) => return self.all_came(writes),
+            Some(OwnMessage::Count(writes)) => return self.all_came(writes),
             // `Shared::note` has handled these on arrival.
-            Some(Own::Hello(_) | Own::Answer(_)) => return Ok(None),
+            Some(OwnMessage::Hello(_) | OwnMessage::Answer(_)) => return Ok(None),
             None => {}
         }
         let imm = Imm::from_bits(bits);
         if imm.is_control() {
             self.counts.control += 1;
-            let bad = Broken::BadFrame {
-                what: "control message",
-                value: u64::from(bits),
-            };
-            return imm.message().map(Event::Control).ok_or(bad).map(Some);
+            return imm.control_event().map(Some);
         }
         self.arrived += 1;
         let (imm, len) = self.length(bits, arrival)?;
         let at = self.parts.landing(imm, None, len)?.at;
-        let event = self.parts.landed(imm, at, len, &mut self.counts)?;
+        let event = self.parts.land(imm, at, len, &mut self.counts)?;
         Ok(Some(event))
     }
 
@@ -167,7 +163,7 @@ impl OfiRx {
                 return Ok(None);
             };
             if let Some(nap) = &mut self.nap {
-                nap.found_something();
+                nap.reset();
             }
             let event = self.event(arrival)?;
             if event.is_some() {

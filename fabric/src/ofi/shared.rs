@@ -10,9 +10,9 @@ use std::{
     },
 };
 
-use ofi::{Completion, Endpoint, Failed, Outcome, Target, Write};
+use ofi::{Completion, Endpoint, Failed, Outcome, RemoteRegion, Write};
 
-use super::{OfiForm, OfiResources, Own, cfgs::EACH, shuffle::Shuffle};
+use super::{OfiForm, OfiResources, OwnMessage, cfgs::EACH, shuffle::Shuffle};
 use crate::{Broken, nic::Cause};
 
 /// Most polls of a closing connection's queue; each takes several entries.
@@ -49,41 +49,41 @@ impl Sends {
     }
 
     /// Number of entries: most writes in flight.
-    pub fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.left.len()
     }
 
     /// Entry of the next write.
-    pub fn place(&self) -> usize {
+    pub(crate) fn place(&self) -> usize {
         (self.posted() % self.left.len() as u64) as usize
     }
 
     /// Begins the next write, with this number of sends. Only the sending half calls it, and only
     /// while an entry is free.
-    pub fn begin(&self, sends: u8) {
+    pub(crate) fn begin(&self, sends: u8) {
         self.left[self.place()].store(sends, Ordering::Relaxed);
         self.posted.fetch_add(1, Ordering::Release);
     }
 
-    pub fn posted(&self) -> u64 {
+    pub(crate) fn posted(&self) -> u64 {
         self.posted.load(Ordering::Acquire)
     }
 
-    pub fn retired(&self) -> u64 {
+    pub(crate) fn retired(&self) -> u64 {
         self.retired.load(Ordering::Acquire)
     }
 
-    pub fn handed(&self) {
+    pub(crate) fn count_handed(&self) {
         self.handed.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub fn over(&self) -> u64 {
+    pub(crate) fn completed(&self) -> u64 {
         self.over.load(Ordering::Acquire)
     }
 
     /// Sends that the provider has and has not completed.
-    pub fn under_way(&self) -> u64 {
-        let over = self.over();
+    pub(crate) fn under_way(&self) -> u64 {
+        let over = self.completed();
         self.handed.load(Ordering::Acquire).saturating_sub(over)
     }
 
@@ -126,7 +126,7 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Whether there are arrivals to report or operations to retry.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         let held = self.shuffle.as_ref().is_some_and(Shuffle::holds);
         !self.inbox.is_empty() || held || self.owes_answer || !self.again.is_empty()
     }
@@ -138,8 +138,8 @@ pub(super) struct Shared {
     queue: Mutex<Queue>,
     pub sends: Sends,
     /// Regions of the peer's slots and cells.
-    pub slots: Target,
-    pub cells: Option<Target>,
+    pub slots: RemoteRegion,
+    pub cells: Option<RemoteRegion>,
     pub form: OfiForm,
     /// Length of the first message in bytes; the peer's completion must report it.
     hello: u32,
@@ -150,10 +150,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(
+    pub(crate) fn new(
         endpoint: Endpoint,
-        slots: Target,
-        cells: Option<Target>,
+        slots: RemoteRegion,
+        cells: Option<RemoteRegion>,
         writes: usize,
         hello: u32,
         receives: usize,
@@ -179,32 +179,32 @@ impl Shared {
         })
     }
 
-    pub fn queue(&self) -> MutexGuard<'_, Queue> {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queue, unless the other half has locked it; then that half polls the provider.
-    pub fn queue_if_free(&self) -> Option<MutexGuard<'_, Queue>> {
+    pub(crate) fn queue_if_free(&self) -> Option<MutexGuard<'_, Queue>> {
         self.queue.try_lock().ok()
     }
 
-    pub fn is_warm(&self) -> bool {
+    pub(crate) fn is_warm(&self) -> bool {
         self.warm.load(Ordering::Acquire)
     }
 
     /// Breaks the connection; the first cause stays. The provider is polled no more, so arrivals of
     /// a silently reconnected socket are never read.
-    pub fn fail(&self, cause: impl Into<Broken>) {
+    pub(crate) fn fail(&self, cause: impl Into<Broken>) {
         self.cause.fail(cause.into(), || {});
     }
 
     /// The cause of the failure; `None` while the connection is up.
-    pub fn broken(&self) -> Option<&Broken> {
+    pub(crate) fn broken(&self) -> Option<&Broken> {
         self.cause.get()
     }
 
     /// Polls the provider and records its completions. Returns their number.
-    pub fn progress(&self, queue: &mut Queue) -> usize {
+    pub(crate) fn progress(&self, queue: &mut Queue) -> usize {
         if self.broken().is_some() {
             // Release arrivals from before the failure; only the shuffle of a test holds any.
             if let Some(shuffle) = &mut queue.shuffle {
@@ -249,17 +249,17 @@ impl Shared {
         }
         match completion.outcome {
             Outcome::Sent { send } => self.sends.end(send),
-            Outcome::Arrived { data, len } => match Own::of(data as u32) {
-                Some(Own::Hello(bytes)) => {
+            Outcome::Arrived { data, len } => match OwnMessage::of(data as u32) {
+                Some(OwnMessage::Hello(bytes)) => {
                     queue.owes_answer = true;
                     self.check_length(bytes, len);
                 }
-                Some(Own::Answer(bytes)) => {
+                Some(OwnMessage::Answer(bytes)) => {
                     self.check_length(bytes, len);
                     self.warm.store(true, Ordering::Release);
                 }
                 own => {
-                    queue.leaving |= matches!(own, Some(Own::Close(_)));
+                    queue.leaving |= matches!(own, Some(OwnMessage::Close(_)));
                     queue.inbox.push_back(Arrival { data, len });
                 }
             },
@@ -288,24 +288,27 @@ impl Shared {
     }
 
     fn answer(&self, queue: &mut Queue) {
-        if self.say(Own::Answer(self.hello), EACH * self.sends.depth() + 1) {
+        if self.say(
+            OwnMessage::Answer(self.hello),
+            EACH * self.sends.depth() + 1,
+        ) {
             queue.owes_answer = false;
             self.warm.store(true, Ordering::Release);
         }
     }
 
     /// Sends the first message. Returns true once the provider has taken it.
-    pub fn say_hello(&self) -> bool {
-        self.say(Own::Hello(self.hello), EACH * self.sends.depth() + 2)
+    pub(crate) fn say_hello(&self) -> bool {
+        self.say(OwnMessage::Hello(self.hello), EACH * self.sends.depth() + 2)
     }
 
     /// Sends the goodbye. Returns true once the provider has taken it.
-    pub fn say_goodbye(&self, writes: u64) -> bool {
-        self.say(Own::Close(writes as u32), EACH * self.sends.depth())
+    pub(crate) fn say_goodbye(&self, writes: u64) -> bool {
+        self.say(OwnMessage::Close(writes as u32), EACH * self.sends.depth())
     }
 
     /// An empty send to the peer's slots.
-    pub fn bare(&self, send: usize, data: Option<u64>) -> Write {
+    pub(crate) fn bare(&self, send: usize, data: Option<u64>) -> Write {
         Write {
             send,
             source: 0,
@@ -316,17 +319,17 @@ impl Shared {
         }
     }
 
-    fn say(&self, own: Own, send: usize) -> bool {
+    fn say(&self, own: OwnMessage, send: usize) -> bool {
         let len = match own {
-            Own::Hello(n) | Own::Answer(n) => n as usize,
-            Own::Close(_) | Own::Count(_) => 0,
+            OwnMessage::Hello(n) | OwnMessage::Answer(n) => n as usize,
+            OwnMessage::Close(_) | OwnMessage::Count(_) => 0,
         };
         let mut write = self.bare(send, Some(own.bits().into()));
         write.len = len;
         // Counted after the hand-over: a completion may come first, and `under_way` saturates at 0.
         match self.endpoint.write(&write) {
             Ok(()) => {
-                self.sends.handed();
+                self.sends.count_handed();
                 true
             }
             Err(e) if e.is_again() => false,

@@ -15,7 +15,7 @@ pub(super) struct Shuffle<T> {
 
 impl<T> Shuffle<T> {
     /// The same seed gives the same order.
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Shuffle {
             state: seed | 1,
             held: Vec::with_capacity(HELD),
@@ -30,13 +30,13 @@ impl<T> Shuffle<T> {
     }
 
     /// Whether any arrival is held back.
-    pub fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         !self.held.is_empty()
     }
 
     /// Takes all arrivals of `inbox` and releases some held ones into it, in random order. An empty
     /// inbox releases all.
-    pub fn through(&mut self, inbox: &mut VecDeque<T>) {
+    pub(crate) fn through(&mut self, inbox: &mut VecDeque<T>) {
         let came = inbox.len();
         self.held.extend(inbox.drain(..));
         let keep = if came == 0 { 0 } else { self.below(HELD) };

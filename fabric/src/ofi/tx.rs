@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ofi::{Target, Write};
+use ofi::{RemoteRegion, Write};
 
-use super::{OfiError, OfiForm, Own, cfgs::EACH, shared::Shared};
+use super::{OfiForm, OwnMessage, cfgs::EACH, shared::Shared};
 use crate::{
-    Broken, Endpoint, FabricCounts, Flushed, Post, PostError, Region, Tx,
+    Broken, Endpoint, FabricCounts, Flushed, OpenError, Post, PostError, Region, Tx,
     nic::{CELL_BYTES, Descriptor, IN_CELL},
 };
 
@@ -28,7 +28,11 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    pub fn new(writes: usize, inline_bytes: usize, nodes: &[u32]) -> Result<Self, OfiError> {
+    pub(crate) fn new(
+        writes: usize,
+        inline_bytes: usize,
+        nodes: &[u32],
+    ) -> Result<Self, OpenError> {
         let inline_bytes = inline_bytes.next_multiple_of(CELL_BYTES);
         let bytes = writes.max(1) * (inline_bytes + CELL_BYTES);
         Ok(Staging {
@@ -37,7 +41,7 @@ impl Staging {
         })
     }
 
-    pub fn region(&self) -> &Arc<Region> {
+    pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
@@ -67,7 +71,7 @@ pub(super) struct OfiTx {
 }
 
 impl OfiTx {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         endpoint: Endpoint,
         staging: Staging,
@@ -154,15 +158,11 @@ impl OfiTx {
     }
 
     /// Builds the send of a descriptor into the cell beside a slot.
-    fn cell(&self, post: &Post, place: usize, cells: Target) -> Write {
-        let descriptor = Descriptor {
-            len: post.len,
-            use_count: post.imm.use_count(),
-            at: post.at,
-        };
+    fn cell(&self, post: &Post, place: usize, cells: RemoteRegion) -> Write {
+        let descriptor = Descriptor::encode(post);
         let offset = self.staging.cell(place);
         // SAFETY: the previous write of this staging entry has retired, as in `local`.
-        let _ = unsafe { self.staging.region.store(offset, &descriptor.encode()) };
+        let _ = unsafe { self.staging.region.store(offset, &descriptor) };
         let at = u64::from(post.imm.slot()) * CELL_BYTES as u64;
         let data = u64::from(post.imm.bits() | IN_CELL);
         let mut write = self.bare(EACH * place + 1, data);
@@ -185,7 +185,7 @@ impl OfiTx {
         while let Some(write) = self.waiting.front() {
             match self.shared.endpoint.write(write) {
                 Ok(()) => {
-                    self.shared.sends.handed();
+                    self.shared.sends.count_handed();
                     self.waiting.pop_front();
                     self.counts.work_requests += 1;
                     again = false;
@@ -228,7 +228,7 @@ impl Tx for OfiTx {
         let sends = if post.imm.is_control() {
             let mut sends = 0;
             if self.counts_writes {
-                let count = Own::Count(self.counts.writes as u32).bits();
+                let count = OwnMessage::Count(self.counts.writes as u32).bits();
                 self.waiting
                     .push_back(self.bare(EACH * place, count.into()));
                 sends += 1;
@@ -300,7 +300,7 @@ impl Tx for OfiTx {
 
     fn counts(&self) -> FabricCounts {
         FabricCounts {
-            retired: self.shared.sends.over(),
+            retired: self.shared.sends.completed(),
             signaled: self.counts.work_requests,
             ..self.counts
         }

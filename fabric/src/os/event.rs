@@ -7,14 +7,14 @@ use std::{
 
 /// A non-blocking eventfd.
 #[derive(Debug)]
-pub struct EventFd(OwnedFd);
+pub(crate) struct EventFd(OwnedFd);
 
 impl EventFd {
     /// Makes an eventfd that is not readable.
     ///
     /// # Errors
     /// The kernel has no descriptor left.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: `eventfd` takes no pointers; this function owns the descriptor that it returns.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if fd < 0 {
@@ -25,14 +25,15 @@ impl EventFd {
     }
 
     /// Makes the descriptor readable. Never blocks.
-    pub fn signal(&self) {
+    pub(crate) fn signal(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: the call reads 8 bytes of a live array; a full counter (EAGAIN) is readable.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 
     /// Makes the descriptor unreadable. Never blocks.
-    pub fn clear(&self) {
+    #[cfg(feature = "testkit")]
+    pub(crate) fn clear(&self) {
         let mut count = [0u8; 8];
         // SAFETY: the call writes 8 bytes of a live array; EAGAIN means that the counter was 0.
         unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), 8) };

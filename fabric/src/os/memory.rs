@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, io, ptr::NonNull};
 use super::CpuList;
 
 /// Size of a huge page in bytes. A machine with larger huge pages gives a mapping none.
-pub const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Number of node ids that [`Mapping::place_on`] can name.
 const MOST_NODES: usize = 1024;
@@ -17,7 +17,7 @@ const LOOKED_AT: usize = 256;
 ///
 /// It is an address and a length. Its owner decides when the bytes may be read or written.
 #[derive(Debug)]
-pub struct Mapping {
+pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
@@ -32,7 +32,7 @@ impl Mapping {
     ///
     /// # Errors
     /// `mmap` fails.
-    pub fn new(bytes: usize) -> io::Result<Self> {
+    pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         Self::map(
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
@@ -45,7 +45,7 @@ impl Mapping {
     ///
     /// # Errors
     /// Too few huge pages are free (`vm.nr_hugepages`).
-    pub fn huge(bytes: usize) -> io::Result<Self> {
+    pub(crate) fn huge(bytes: usize) -> io::Result<Self> {
         let whole = bytes.checked_next_multiple_of(HUGE_PAGE);
         let whole = whole.ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
@@ -56,7 +56,8 @@ impl Mapping {
     ///
     /// # Errors
     /// `mmap` fails.
-    pub fn untouchable(bytes: usize) -> io::Result<Self> {
+    #[cfg(feature = "testkit")]
+    pub(crate) fn untouchable(bytes: usize) -> io::Result<Self> {
         Self::map(bytes, libc::PROT_NONE, libc::MAP_NORESERVE)
     }
 
@@ -81,18 +82,14 @@ impl Mapping {
     }
 
     /// Address of the first byte.
-    pub fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// Mapped bytes.
-    pub fn len(&self) -> usize {
+    #[cfg(feature = "testkit")]
+    pub(crate) fn len(&self) -> usize {
         self.len
-    }
-
-    /// Always false: `mmap` refuses a length of 0.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Allocates pages not yet present from this NUMA node, or from several nodes in turns. With no
@@ -101,7 +98,7 @@ impl Mapping {
     ///
     /// # Errors
     /// The kernel has no NUMA or no such node, or forbids the call (as in many containers).
-    pub fn place_on(&self, nodes: &[u32]) -> io::Result<()> {
+    pub(crate) fn place_on(&self, nodes: &[u32]) -> io::Result<()> {
         let mut mask = [0u64; MOST_NODES / 64];
         for node in nodes {
             let word = mask.get_mut(*node as usize / 64);
@@ -132,7 +129,7 @@ impl Mapping {
     }
 
     /// Allocates every page now, so that later measurements contain no page faults.
-    pub fn populate(&self) {
+    pub(crate) fn populate(&self) {
         // SAFETY: the range is this mapping; MADV_POPULATE_WRITE changes no byte. Kernels before
         // 5.14 refuse it; then a page is allocated at first use.
         unsafe {
@@ -146,7 +143,7 @@ impl Mapping {
 
     /// NUMA nodes of the mapping's pages, from up to 256 pages spread over the mapping. Empty where
     /// no page is present, or where the kernel does not say.
-    pub fn nodes(&self) -> BTreeSet<u32> {
+    pub(crate) fn nodes(&self) -> BTreeSet<u32> {
         const PAGE: usize = 4096;
         let pages = self.len.div_ceil(PAGE).max(1);
         let looked_at = pages.min(LOOKED_AT);

@@ -8,7 +8,7 @@ pub const HEADER_BYTES: usize = 16;
 /// Bytes of a header with its padding of zeros, for slots of at least [`LARGE_STRIDE`]: a cache
 /// line. A payload of whole cache lines then stays aligned in the sender's memory, the kernel's and
 /// the slot. The kernel copies it faster, by about 10 % of the rate where slots exceed the cache.
-pub const ALIGNED_HEADER_BYTES: usize = 64;
+pub(crate) const ALIGNED_HEADER_BYTES: usize = 64;
 
 /// Slots of at least this many bytes are written with aligned headers.
 pub const LARGE_STRIDE: usize = 16 << 10;

@@ -18,7 +18,7 @@ mod tx;
 
 pub use device::PREAMBLE_DEADLINE;
 pub use device::{Preamble, TcpDevice, TcpError};
-pub use frame::{ALIGNED_HEADER_BYTES, HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
+pub use frame::{HEADER_BYTES, LARGE_STRIDE, PREAMBLE_BYTES};
 
 use std::{
     io,
@@ -174,7 +174,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Broken, Event, Flushed, Grants, Region, Window, testkit::conformance};
+    use crate::{
+        Broken, Event, Flushed, Region,
+        testkit::{self, conformance, until},
+    };
 
     fn sockets() -> (TcpStream, TcpStream) {
         let l = TcpListener::bind("127.0.0.1:0").expect("bound");
@@ -201,11 +204,7 @@ mod tests {
         let near = Socket(a.try_clone().expect("cloned").into());
         let before = near.confirmed().expect("Linux says");
         (&a).write_all(&[7; 5000]).expect("written");
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while near.confirmed() != Some(before + 5000) {
-            assert!(std::time::Instant::now() < end, "{:?}", near.confirmed());
-            std::thread::yield_now();
-        }
+        until("not confirmed", || near.confirmed() == Some(before + 5000));
         b.write_all(&[1]).expect("written");
         assert_eq!(near.confirmed(), Some(before + 5000));
     }
@@ -244,19 +243,11 @@ mod tests {
 
     /// An endpoint of four slots with open grants, which believes that the peer has four slots too.
     fn endpoint(stride: usize) -> Endpoint {
-        let region = Arc::new(Region::new(4 * stride).expect("memory"));
-        let grants = Arc::new(Grants::new(4));
-        (0..4).for_each(|s| {
-            grants.open(s);
+        let endpoint = testkit::endpoint(4, stride, 4);
+        (0..4).for_each(|slot| {
+            endpoint.window.grants().open(slot);
         });
-        Endpoint {
-            window: Window::new(region, 0, stride, grants).expect("fits"),
-            sources: vec![],
-            peer_slots: 4,
-            peer_stride: stride,
-            peer_stream: crate::wire::Stream::None,
-            send_depth: 4,
-        }
+        endpoint
     }
 
     fn receiver_of(stride: usize) -> (TcpStream, Link) {
@@ -266,15 +257,12 @@ mod tests {
     }
 
     fn first_event(link: &mut Link) -> Event {
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        loop {
-            let mut got = None;
+        let mut got = None;
+        until("nothing came", || {
             link.rx.poll(1, &mut |e| got = Some(e));
-            if let Some(e) = got {
-                return e;
-            }
-            assert!(std::time::Instant::now() < end, "nothing came");
-        }
+            got.is_some()
+        });
+        got.expect("just seen")
     }
 
     #[test]
@@ -356,15 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_of_a_payload_under_way_is_told_before_it_has_arrived() {
+    fn bytes_of_a_payload_count_as_carried_before_it_has_arrived() {
         let (mut a, mut b) = receiver();
         let half = [&frame::encode(crate::Imm::new(1, 1), 0, 100)[..], &[7; 50]].concat();
         let carried = |b: &mut Link, bytes: u64| {
-            let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-            while b.rx.carried() != bytes {
+            until("bytes are missing", || {
                 assert_eq!(b.rx.poll(8, &mut |e| panic!("{e:?}")), 0);
-                assert!(std::time::Instant::now() < end, "{}", b.rx.carried());
-            }
+                b.rx.carried() == bytes
+            });
         };
         a.write_all(&half).expect("written");
         carried(&mut b, half.len() as u64);
@@ -382,11 +369,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_socket_took_is_told_though_it_is_blocked() {
+    fn bytes_that_a_full_socket_took_count_as_carried() {
         const LEN: usize = 64 << 20;
         let (a, mut b) = sockets();
-        let patience = std::time::Duration::from_secs(10);
-        b.set_read_timeout(Some(patience)).expect("set");
+        b.set_read_timeout(Some(testkit::PATIENCE)).expect("set");
         let endpoint = Endpoint {
             sources: vec![Arc::new(Region::new(LEN).expect("memory"))],
             peer_stride: LEN,
@@ -395,33 +381,23 @@ mod tests {
         let mut a = link(a, endpoint, &TcpCfgs::default()).expect("linked");
         assert_eq!(a.tx.flush(), Ok(Flushed::Done));
         assert_eq!(a.tx.carried(), 0);
-        a.tx.post(&crate::Post {
-            source: crate::SourceId(0),
-            offset: 0,
-            len: LEN as u32,
-            at: 0,
-            imm: crate::Imm::new(0, 1),
-        })
-        .expect("posted");
+        let post = testkit::post(0, LEN as u32, crate::Imm::new(0, 1));
+        a.tx.post(&post).expect("posted");
         // Fills the socket buffers of both ends.
-        let end = std::time::Instant::now() + patience;
-        loop {
+        until("the buffers never fill up", || {
             let before = a.tx.carried();
             assert_eq!(a.tx.flush(), Ok(Flushed::Blocked));
-            if before > 0 && a.tx.carried() == before {
-                break;
-            }
-            assert!(std::time::Instant::now() < end, "{before}");
             std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+            before > 0 && a.tx.carried() == before
+        });
         let before = a.tx.carried();
         assert!(before < LEN as u64);
         let mut some = vec![0; 64 << 10];
-        while a.tx.carried() == before {
+        until("nothing more is carried", || {
             assert!(b.read(&mut some).expect("read") > 0);
             assert_eq!(a.tx.flush(), Ok(Flushed::Blocked));
-            assert!(std::time::Instant::now() < end, "{before}");
-        }
+            a.tx.carried() > before
+        });
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl TcpRx {
                 return Ok(None);
             }
             self.landing = None;
-            let arrived = self.parts.landed(l.imm, l.begins, l.len, &mut self.counts);
+            let arrived = self.parts.land(l.imm, l.begins, l.len, &mut self.counts);
             return arrived.map(Some);
         }
         let ahead = &self.staging[self.start..self.end];
@@ -117,7 +117,7 @@ impl TcpRx {
             });
             return Ok(None);
         }
-        let arrived = self.parts.landed(h.imm, to.at, h.len, &mut self.counts);
+        let arrived = self.parts.land(h.imm, to.at, h.len, &mut self.counts);
         arrived.map(Some)
     }
 

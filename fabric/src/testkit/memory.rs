@@ -26,7 +26,6 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// One direction of a connection.
 #[derive(Debug)]
 struct Pipe {
     frames: Mutex<VecDeque<Frame>>,
@@ -221,13 +220,7 @@ impl MemoryRx {
         let len = frame.payload.len() as u32;
         if frame.imm.is_control() {
             self.counts.control += 1;
-            return match frame.imm.message() {
-                Some(m) => Ok(Event::Control(m)),
-                None => Err(Broken::BadFrame {
-                    what: "control message",
-                    value: u64::from(frame.imm.bits()),
-                }),
-            };
+            return frame.imm.control_event();
         }
         let to = self.parts.landing(frame.imm, Some(frame.at), len)?;
         let region = self.parts.window().region();
@@ -235,7 +228,7 @@ impl MemoryRx {
         // arrived, and this half writes those bytes for the sender.
         let stored = unsafe { region.store(to.offset, &frame.payload) };
         stored.map_err(|e| Broken::Device(e.to_string()))?;
-        self.parts.landed(frame.imm, to.at, len, &mut self.counts)
+        self.parts.land(frame.imm, to.at, len, &mut self.counts)
     }
 }
 

@@ -14,3 +14,48 @@ pub mod conformance;
 pub mod counting;
 pub mod device_memory;
 pub mod memory;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{Endpoint, Grants, Imm, Post, Region, SourceId, Window, wire::Stream};
+
+/// Deadline that no test reaches, even in an emulated machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An endpoint with closed grants and one source region of the window's size. Its peer's window is
+/// assumed to have the same shape.
+pub fn endpoint(slots: usize, stride: usize, send_depth: usize) -> Endpoint {
+    let region = || Region::new(slots * stride).expect("memory").into();
+    let grants = Grants::new(slots).into();
+    Endpoint {
+        window: Window::new(region(), 0, stride, grants).expect("fits"),
+        sources: vec![region()],
+        peer_slots: slots,
+        peer_stride: stride,
+        peer_stream: Stream::None,
+        send_depth,
+    }
+}
+
+/// A write of a whole slot from the first source.
+pub fn post(offset: usize, len: u32, imm: Imm) -> Post {
+    Post {
+        source: SourceId(0),
+        offset,
+        len,
+        at: 0,
+        imm,
+    }
+}
+
+/// Calls `done` until it returns true; panics with `what` after [`PATIENCE`].
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        thread::yield_now();
+    }
+}

@@ -1,14 +1,14 @@
 //! Tests of counters and failures, for real devices and the in-process provider.
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc, time::Instant};
 
 use fabric::wire::Stream;
 use fabric::{
-    Armed, Control, Event, FabricCounts, Flushed, Imm, Post, Region,
-    ib::{IbEnd, IbWishes},
+    Armed, Control, Event, FabricCounts, Flushed, Grants, Imm, Link, Post, Region,
+    ib::{IbCfgs, IbConnection, IbEnd, IbWishes},
 };
 
-use super::rig::{Pair, alone, endpoint, next_broken, post, until};
+use super::rig::{Pair, alone, endpoint, next, next_broken, post, until};
 
 /// Number of samples that `offline` sends: about 150 MB.
 const SAMPLES: usize = 1024;
@@ -144,62 +144,55 @@ pub fn one_event_stands_for_a_burst() {
     assert!(counts.cq_events * 16 <= counts.cqes, "{counts:?}");
 }
 
-/// Uses every slot `rounds` times; above 32,768 rounds the use counts wrap.
-pub fn use_every_slot(pair: &Pair, rounds: u64) {
+/// Posts a write of `len` bytes for each immediate, and returns the immediates that arrive.
+fn carry(from: &mut Link, to: &mut Link, len: u32, imms: &[Imm]) -> Vec<Imm> {
+    for imm in imms {
+        until("no room to send", || {
+            from.tx.room() > 0 || from.tx.flush().is_err()
+        });
+        from.tx.post(&post(0, len, *imm)).expect("room");
+    }
+    let mut arrived = Vec::with_capacity(imms.len());
+    until("writes are stuck", || {
+        from.tx.flush().expect("alive");
+        to.rx.poll(imms.len(), &mut |e| match e {
+            Event::Arrived { imm, .. } => arrived.push(imm),
+            other => panic!("{other:?}"),
+        });
+        arrived.len() == imms.len()
+    });
+    arrived
+}
+
+pub fn eight_thousand_slots_are_used_again_and_again() {
     const SLOTS: usize = 8192;
+    const ROUNDS: usize = 10;
+    let _alone = alone();
+    let pair = Pair::open(|wishes| wishes.send_depth = Some(8192));
     let (ea, eb) = (endpoint(SLOTS, 64, SLOTS), endpoint(SLOTS, 64, SLOTS));
     let (mut a, mut b) = pair.link(&ea, &eb);
     let [at_a, at_b] = [&ea, &eb].map(|e| e.window.grants().clone());
-    (0..SLOTS as u16).for_each(|s| {
-        at_b.open(s);
-    });
-    let mut answers = Vec::with_capacity(SLOTS);
-    for _ in 0..rounds {
-        for slot in 0..SLOTS as u16 {
-            let use_count = at_a.open(slot).expect("answered");
-            until("no room to send", || {
-                a.tx.room() > 0 || a.tx.flush().is_err()
-            });
-            a.tx.post(&post(0, 8, Imm::new(slot, use_count)))
-                .expect("room");
-        }
-        until("requests are stuck", || {
-            a.tx.flush().expect("alive");
-            b.rx.poll(SLOTS, &mut |e| match e {
-                Event::Arrived { imm, .. } => answers.push(imm),
-                other => panic!("{other:?}"),
-            });
-            answers.len() == SLOTS
+    let open = |grants: &Grants, slot| Imm::new(slot, grants.open(slot).expect("closed"));
+    let mut granted: Vec<Imm> = (0..SLOTS as u16).map(|s| open(&at_b, s)).collect();
+    for _ in 0..ROUNDS {
+        granted.iter().for_each(|imm| {
+            open(&at_a, imm.slot());
         });
-        for imm in answers.drain(..) {
-            at_b.open(imm.slot()).expect("ours");
-            until("no room to answer", || {
-                b.tx.room() > 0 || b.tx.flush().is_err()
-            });
-            b.tx.post(&post(0, 24, imm)).expect("room");
-        }
-        let (mut slots, mut answered) = (0, 0);
-        until("answers are stuck", || {
-            b.tx.flush().expect("alive");
-            a.rx.poll(SLOTS, &mut |e| match e {
-                Event::Arrived { imm, .. } => {
-                    slots += u64::from(imm.slot());
-                    answered += 1;
-                }
-                other => panic!("{other:?}"),
-            });
-            answered == SLOTS
-        });
-        assert_eq!(slots, (0..SLOTS as u64).sum::<u64>(), "each slot once");
+        let requests = carry(&mut a, &mut b, 8, &granted);
+        granted = requests.iter().map(|r| open(&at_b, r.slot())).collect();
+        let answers = carry(&mut b, &mut a, 24, &requests);
+        let mut slots: Vec<u16> = answers.iter().map(|imm| imm.slot()).collect();
+        slots.sort_unstable();
+        assert!(slots.into_iter().eq(0..SLOTS as u16), "each slot once");
     }
     a.tx.finish();
-    let total = rounds * SLOTS as u64;
+    let total = (ROUNDS * SLOTS) as u64;
     let (out, got) = (a.tx.counts(), b.rx.counts());
     assert_eq!((out.writes, out.retired), (total, out.work_requests));
     assert_eq!((got.writes, got.cqes), (total, total));
 }
 
-pub fn a_wrong_rkey_is_told_at_both_ends() {
+pub fn a_wrong_rkey_is_reported_at_both_ends() {
     let _alone = alone();
     let pair = Pair::open(|_| {});
     let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
@@ -299,7 +292,7 @@ pub fn parts_that_find_no_receive_wait_for_one() {
     e[1].window.grants().open(2);
     let imm = Imm::new(2, 1);
     let (mut posted, mut came) = (0, 0);
-    let mut post_on = |a: &mut fabric::Link| {
+    let mut post_on = |a: &mut Link| {
         while posted < parts && a.tx.room() > 0 {
             let last = posted + 1 == parts;
             let at = (posted * LEN) as u32;
@@ -332,18 +325,129 @@ pub fn parts_that_find_no_receive_wait_for_one() {
     assert!(!e[1].window.grants().is_open(2));
 }
 
+/// Prints the time to the report of a fault, and its text. In an emulated guest these times are
+/// upper bounds.
+pub fn report(what: &str, since: Instant, by: &dyn Display) {
+    println!(
+        "{what}: reported after {} ms: {by}",
+        since.elapsed().as_millis()
+    );
+}
+
+pub fn a_peer_that_is_gone_without_a_word_is_reported_by_the_retries() {
+    let _alone = alone();
+    // The defaults: a timeout of 67 ms and six retries.
+    let pair = Pair::open(|_| {});
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (ha, hb) = (pair.prepare(0, &e[0], 4), pair.prepare(1, &e[1], 4));
+    let mut a = ha.connect(&hb.end()).expect("connected");
+    // As after SIGKILL: the kernel destroys the queue pair, and no goodbye is sent.
+    drop(hb);
+    let began = Instant::now();
+    a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let text = next_broken(&mut a).to_string();
+    report("peer gone", began, &text);
+    assert!(
+        text.contains("IBV_WC_RETRY_EXC_ERR") && text.contains("did not answer"),
+        "{text}"
+    );
+}
+
+pub fn a_queue_pair_forced_to_err_is_reported_at_both_ends() {
+    let _alone = alone();
+    let pair = Pair::open(|_| {});
+    let e = [endpoint(4, 64, 8), endpoint(4, 64, 8)];
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    let began = Instant::now();
+    pair.resources[1].device().force_error();
+    let at_b = next_broken(&mut b).to_string();
+    report("queue pair in ERR, its own side", began, &at_b);
+    assert!(
+        at_b.contains("IBV_WC_WR_FLUSH_ERR") && at_b.contains(&*pair.wishes[1].device),
+        "{at_b}"
+    );
+    // A queue pair in ERR accepts and sends nothing: its peer detects that at the next send.
+    let began = Instant::now();
+    a.tx.post(&post(0, 40, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let at_a = next_broken(&mut a).to_string();
+    report("queue pair in ERR, the other side", began, &at_a);
+    assert!(at_a.contains("IBV_WC_"), "{at_a}");
+}
+
+pub fn a_message_one_byte_too_long_is_reported_at_both_ends() {
+    let _alone = alone();
+    let pair = Pair::open(|_| {});
+    let mut e = [endpoint(1, 64, 8), endpoint(1, 64, 8)];
+    // The sender assumes that the peer's only slot is one byte longer.
+    e[0].peer_stride = 65;
+    e[0].sources = vec![Arc::new(Region::new(65).expect("memory"))];
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    e[1].window.grants().open(0).expect("closed");
+    let began = Instant::now();
+    a.tx.post(&post(0, 65, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let at_a = next_broken(&mut a).to_string();
+    report("one byte too long, sender", began, &at_a);
+    assert!(at_a.contains("IBV_WC_REM_ACCESS_ERR"), "{at_a}");
+    let at_b = next_broken(&mut b).to_string();
+    report("one byte too long, receiver", began, &at_b);
+    assert!(e[1].window.grants().is_open(0), "nothing arrived");
+}
+
+pub fn an_exhausted_receive_queue_is_reported_by_the_sender() {
+    let _alone = alone();
+    let pair = Pair::open(|_| {});
+    let e = [endpoint(64, 64, 64), endpoint(64, 64, 64)];
+    let limits = pair.resources[1].device().limits().clone();
+    let mut few = IbCfgs::resolve(&pair.wishes[1], &limits, 64).expect("within limits");
+    // Fewer receives than slots, which no configuration permits, and a receiver that does not poll.
+    (few.receive_depth, few.receive_batch) = (4, 1);
+    let hb = IbConnection::prepare(&pair.resources[1], e[1].clone(), &few).expect("prepared");
+    let ha = pair.prepare(0, &e[0], 64);
+    let end = ha.end();
+    let mut a = ha.connect(&hb.end()).expect("connected");
+    let mut b = hb.connect(&end).expect("connected");
+    let began = Instant::now();
+    for slot in 0..8 {
+        e[1].window.grants().open(slot).expect("closed");
+        a.tx.post(&post(0, 40, Imm::new(slot, 1))).expect("room");
+    }
+    let _ = a.tx.flush();
+    let text = next_broken(&mut a).to_string();
+    report("no receive left", began, &text);
+    assert!(text.contains("IBV_WC_RNR_RETRY_EXC_ERR"), "{text}");
+    // The writes that had a receive have arrived.
+    (0..4).for_each(|_| assert!(matches!(next(&mut b), Event::Arrived { .. })));
+}
+
 /// Makes a test of each case, with these attributes.
 macro_rules! common_cases {
-    ($($attributes:tt)*) => {
-        cases!([$($attributes)*]
-            cases:
-                one_work_request_carries_a_sample_and_few_are_signaled
-                two_work_requests_carry_a_split_sample
-                one_event_stands_for_a_burst
-                a_wrong_rkey_is_told_at_both_ends
-                a_peer_that_announces_too_little_is_refused
-                control_messages_have_receives_of_their_own
-                parts_that_find_no_receive_wait_for_one;
+    ($(#[$attribute:meta])*) => {
+        common_cases!(@each [$(#[$attribute])*]
+            one_work_request_carries_a_sample_and_few_are_signaled
+            two_work_requests_carry_a_split_sample
+            one_event_stands_for_a_burst
+            eight_thousand_slots_are_used_again_and_again
+            a_wrong_rkey_is_reported_at_both_ends
+            a_peer_that_announces_too_little_is_refused
+            control_messages_have_receives_of_their_own
+            parts_that_find_no_receive_wait_for_one
+            a_peer_that_is_gone_without_a_word_is_reported_by_the_retries
+            a_queue_pair_forced_to_err_is_reported_at_both_ends
+            a_message_one_byte_too_long_is_reported_at_both_ends
+            an_exhausted_receive_queue_is_reported_by_the_sender
         );
+    };
+    (@each $attributes:tt $($case:ident)*) => {
+        $(common_cases!(@one $attributes $case);)*
+    };
+    (@one [$(#[$attribute:meta])*] $case:ident) => {
+        #[test]
+        $(#[$attribute])*
+        fn $case() {
+            cases::$case();
+        }
     };
 }

@@ -13,9 +13,7 @@ use fabric::{
 
 use super::devices;
 
-#[path = "../nic/mod.rs"]
-mod nic;
-pub use nic::*;
+pub use fabric::testkit::{PATIENCE, endpoint, post, until};
 
 /// Changes the configuration of both NICs.
 pub type Change = fn(&mut IbWishes);
@@ -28,16 +26,14 @@ pub struct Pair {
 
 impl Pair {
     pub fn open(change: impl Fn(&mut IbWishes)) -> Self {
-        let (verbs, one, two) = devices();
-        let wishes = [one, two].map(|d| {
+        let wishes = devices().map(|d| {
             let mut wishes = IbWishes::new(&d);
             change(&mut wishes);
             wishes
         });
         let resources = [0, 1].map(|i| {
-            let device = IbDevice::open_with(&verbs, &IbDeviceCfgs::new(&wishes[i].device))
-                .expect("the device");
-            IbResources::new(device).expect("a domain")
+            let device = IbDevice::open(&IbDeviceCfgs::new(&wishes[i].device));
+            IbResources::new(device.expect("the device")).expect("a domain")
         });
         Pair { wishes, resources }
     }

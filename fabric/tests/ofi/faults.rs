@@ -150,7 +150,7 @@ fn a_write_that_was_lost_is_found_out_by_the_next_echo() {
 /// A layer over sockets accepts new sockets only every 10 ms, and reports work until then. The
 /// polling thread must sleep nevertheless.
 #[test]
-fn a_socket_that_comes_in_keeps_nobody_awake() {
+fn an_incoming_socket_lets_the_polling_thread_sleep() {
     let Some(provider) = here(RXM) else { return };
     let pair = provider.open();
     let e = endpoint(4, 64, 8);
@@ -204,7 +204,7 @@ fn a_peer_that_never_answers_is_named_when_it_is_too_late() {
     let mut text = None;
     for _ in 0..300 {
         match dialling.step() {
-            Ok(crossed) => assert!(!crossed, "nobody is there"),
+            Ok(crossed) => assert!(!crossed, "no peer is there"),
             Err(e) => {
                 text = Some(e.to_string());
                 break;
@@ -249,13 +249,13 @@ fn a_provider_that_cannot_be_trusted_is_refused_in_words() {
     if here(RXM).is_none() {
         return;
     }
-    let ofi = ofi::Ofi::load().expect("the library");
     let nic = fabric::ofi::OfiDeviceCfgs {
+        label: "shm:shm".to_owned(),
         provider: "shm".to_owned(),
         domain: Some("shm".to_owned()),
         ..Default::default()
     };
-    let refused = fabric::ofi::OfiDevice::open_with(&ofi, &nic, None);
+    let refused = fabric::ofi::OfiDevice::open(&nic);
     let text = refused.expect_err("refused").to_string();
     assert!(
         text.contains("shm:shm: ofi: ") && !text.contains('\n'),
@@ -276,5 +276,9 @@ fn a_connection_that_never_came_up_leaves_nothing_behind() {
     let cfgs = OfiCfgs::resolve(pair.resources[0].device(), &e, INLINE_BYTES).expect("fits");
     let c = OfiConnection::prepare(&pair.resources[0], e.clone(), &cfgs).expect("prepared");
     drop(c);
-    assert_eq!(Arc::strong_count(e.window.region()), 1, "nobody keeps it");
+    assert_eq!(
+        Arc::strong_count(e.window.region()),
+        1,
+        "no object keeps it"
+    );
 }

@@ -9,15 +9,13 @@ use std::{
 };
 
 use fabric::{
-    Broken, Endpoint, Event, Link,
+    Broken, Endpoint, Event, Link, OpenError,
     ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiDeviceCfgs, OfiForm, OfiResources},
     testkit::conformance,
 };
-use ofi::{Error, Ofi};
+use ofi::Error;
 
-#[path = "../nic/mod.rs"]
-mod nic;
-pub use nic::*;
+pub use fabric::testkit::{PATIENCE, endpoint, post, until};
 
 /// A provider, a seed for reordered arrivals, and the addresses of both ends.
 #[derive(Clone, Copy)]
@@ -27,22 +25,16 @@ pub struct Provider {
     pub ends: [&'static str; 2],
 }
 
-const LOOPBACK: [&str; 2] = ["127.0.0.1"; 2];
-
 impl Provider {
     pub const fn new(name: &'static str) -> Self {
-        Provider {
-            name,
-            shuffle: None,
-            ends: LOOPBACK,
-        }
+        Provider::between(name, ["127.0.0.1"; 2])
     }
 
     pub const fn shuffled(name: &'static str, seed: u64) -> Self {
+        let shuffle = Some(seed);
         Provider {
-            name,
-            shuffle: Some(seed),
-            ends: LOOPBACK,
+            shuffle,
+            ..Provider::new(name)
         }
     }
 
@@ -70,10 +62,9 @@ impl Provider {
     }
 
     fn device_at(&self, end: usize) -> Result<Arc<OfiDevice>, Error> {
-        let ofi = Ofi::load()?;
-        match OfiDevice::open_with(&ofi, &self.nic_at(end), self.shuffle) {
+        match OfiDevice::shuffled(&self.nic_at(end), self.shuffle) {
             Ok(device) => Ok(device),
-            Err(fabric::ofi::OfiError::Ofi(e)) => Err(e),
+            Err(OpenError::Ofi(e)) => Err(e),
             Err(e) => panic!("{e}"),
         }
     }

@@ -157,7 +157,7 @@ fn open(interface: &str) -> io::Result<File> {
         tv_usec: 200_000,
     };
     // SAFETY: plain system calls; every structure is a live local of the size that is handed over
-    // with it, all-zero bytes are a `sockaddr_ll`, and the descriptor is nobody else's.
+    // with it, all-zero bytes are a `sockaddr_ll`, and the descriptor has no other owner.
     unsafe {
         let mut address: libc::sockaddr_ll = zeroed();
         address.sll_family = libc::AF_PACKET as u16;

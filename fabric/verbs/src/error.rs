@@ -17,17 +17,6 @@ pub enum Error {
         /// Message of the dynamic loader.
         detail: String,
     },
-    /// The file lacks a required function of libibverbs.
-    #[error(
-        "{library} has no function {symbol}: this is not a libibverbs that can be used \
-         (rdma-core 30 is the oldest)"
-    )]
-    MissingSymbol {
-        /// The missing function.
-        symbol: &'static str,
-        /// The loaded file.
-        library: String,
-    },
     /// libibverbs is installed, but finds no device.
     #[error(
         "libibverbs is installed but finds no RDMA device{}: load the NIC's RDMA driver \
@@ -37,14 +26,6 @@ pub enum Error {
     NoDevice {
         /// The errno of `ibv_get_device_list`; 0 if its list was empty.
         errno: i32,
-    },
-    /// No device has the configured name.
-    #[error("no RDMA device is called {name:?}; this machine has {}", present.join(", "))]
-    UnknownDevice {
-        /// The configured name.
-        name: String,
-        /// Names of the present devices.
-        present: Vec<String>,
     },
     /// A verb or a related system call failed.
     #[error("{verb}: {} while {doing}{}", Errno(*errno), hint(verb, *errno))]
@@ -56,74 +37,10 @@ pub enum Error {
         /// The operation, with names and numbers.
         doing: String,
     },
-    /// A size above one of the device's limits.
-    #[error("{what} of {asked} exceeds {device}'s limit of {limit} ({name})")]
-    Limit {
-        /// The limited object, such as "a send queue".
-        what: &'static str,
-        /// The requested size.
-        asked: u64,
-        /// The device's limit.
-        limit: u64,
-        /// The limit's name in libibverbs.
-        name: &'static str,
-        /// The device.
-        device: String,
-    },
-    /// A value that no device accepts.
-    #[error("{field} is {value}, but must be {allowed}")]
-    Value {
-        /// Name of the field in libibverbs.
-        field: &'static str,
-        /// The given value.
-        value: u64,
-        /// The valid values.
-        allowed: &'static str,
-    },
-    /// Two objects of different devices that must be of one device.
-    #[error(
-        "{what} is on {one}, but what it is to work with is on {other}: \
-         both must be of one opened device"
-    )]
-    Mismatch {
-        /// The object of the wrong device, such as "the completion queue".
-        what: &'static str,
-        /// The object's device.
-        one: String,
-        /// The required device.
-        other: String,
-    },
-    /// An operation that the library or the device does not support.
-    #[error("{what} is not supported by {by}")]
-    Unsupported {
-        /// The operation.
-        what: &'static str,
-        /// The library or device that does not support it.
-        by: String,
-    },
-    /// The port has no usable GID.
-    #[error("{device} port {port} has no usable GID: {why}")]
-    NoGid {
-        /// The device.
-        device: String,
-        /// The port.
-        port: u8,
-        /// Why no GID is usable, and the remedy.
-        why: String,
-    },
-    /// A range that exceeds its memory region.
-    #[error(
-        "bytes {offset}..{} are outside a memory region of {length} bytes",
-        offset.saturating_add(*asked)
-    )]
-    OutOfRegion {
-        /// Offset of the range in bytes.
-        offset: usize,
-        /// Length of the range in bytes.
-        asked: usize,
-        /// Length of the region in bytes.
-        length: usize,
-    },
+    /// A device, a function or a value that this machine does not have or allow. The text names it,
+    /// the limit and the remedy.
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl Error {
@@ -152,39 +69,22 @@ impl Error {
     }
 }
 
-/// The error of a post. It holds numbers only, for the hot path; `Display` formats them.
+/// The error of a post, or of polling or arming a completion queue. It holds numbers only, for the
+/// hot path; `Display` formats them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{verb}: {} after {posted} of {} work requests{}",
-    Errno(*errno), *posted + *left, post_hint(*errno)
-)]
-pub struct PostError {
+#[error("{verb}: {}{}", Errno(*errno), post_hint(verb, *errno))]
+pub struct OpError {
     /// The verb by its libibverbs name.
     pub verb: &'static str,
     /// The errno that it returned.
     pub errno: i32,
-    /// Work requests that the device took; they will complete.
-    pub posted: usize,
-    /// Refused work requests; they stay in the chain, in order.
-    pub left: usize,
 }
 
-impl PostError {
+impl OpError {
     /// Whether the queue was full. Then retire completions and post the chain again.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         self.errno == libc::ENOMEM || self.errno == libc::EAGAIN
     }
-}
-
-/// The error of polling or arming a completion queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{verb}: {}", Errno(*errno))]
-pub struct CqError {
-    /// The verb by its libibverbs name.
-    pub verb: &'static str,
-    /// The errno that it returned.
-    pub errno: i32,
 }
 
 /// Displays an errno as its text and number.
@@ -207,7 +107,6 @@ pub(crate) fn errno_of(returned: c_int) -> i32 {
     }
 }
 
-/// The calling thread's errno.
 pub(crate) fn last_errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -220,7 +119,6 @@ fn detail_of(errno: i32) -> String {
     }
 }
 
-/// The remedy for common failures.
 fn hint(verb: &str, errno: i32) -> &'static str {
     match (verb, errno) {
         ("ibv_reg_mr" | "ibv_create_cq" | "ibv_create_qp", libc::ENOMEM) => {
@@ -239,8 +137,9 @@ fn hint(verb: &str, errno: i32) -> &'static str {
     }
 }
 
-fn post_hint(errno: i32) -> &'static str {
+fn post_hint(verb: &str, errno: i32) -> &'static str {
     match errno {
+        _ if !verb.starts_with("ibv_post_") => "",
         libc::ENOMEM | libc::EAGAIN => ": the queue is full",
         libc::EINVAL => {
             ": a work request is malformed, or the queue pair is not in a state that takes it"
@@ -277,21 +176,5 @@ mod tests {
             unreachable!("verb() makes a Verb")
         };
         assert_eq!(errno, libc::EINVAL);
-    }
-
-    #[test]
-    fn a_partial_post_says_how_far_it_came() {
-        let error = PostError {
-            verb: "ibv_post_send",
-            errno: libc::ENOMEM,
-            posted: 3,
-            left: 5,
-        };
-        assert!(error.is_full());
-        let text = error.to_string();
-        assert!(
-            text.contains("3 of 8") && text.contains("the queue is full"),
-            "{text}"
-        );
     }
 }

@@ -12,9 +12,9 @@ use tokio::task::spawn_blocking;
 use super::{lock, settings};
 use crate::config::{NicConfig, OfiKeys};
 use fabric::{
-    Endpoint, Link, Region,
+    Endpoint, Link, OpenError, Region,
     ib::check_memory,
-    ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiError, OfiResources},
+    ofi::{Dialling, OfiCfgs, OfiConnection, OfiDevice, OfiEnd, OfiResources},
 };
 
 /// Polls of the first message without a pause. Later pauses double from `SHORTEST` to `LONGEST`.
@@ -34,7 +34,7 @@ pub(super) struct OfiNic {
 
 impl OfiNic {
     /// Opens the NIC, for at least so many connections.
-    pub fn open(config: &NicConfig, keys: &OfiKeys, connections: usize) -> Result<Self, OfiError> {
+    pub fn open(config: &NicConfig, keys: &OfiKeys, connections: usize) -> Result<Self, OpenError> {
         let device = OfiDevice::open(&settings::ofi_device(config, keys)?)?;
         device.check(connections)?;
         let info = device.info();
@@ -58,27 +58,27 @@ impl OfiNic {
     }
 
     /// Checks that this machine can lock `bytes` of slots, where the NIC writes them.
-    pub fn check_memory(&self, bytes: usize) -> Result<(), OfiError> {
+    pub fn check_memory(&self, bytes: usize) -> Result<(), OpenError> {
         let device = self.resources.device();
         if !device.locks_memory() {
             return Ok(());
         }
-        check_memory(&device.name(), bytes).map_err(OfiError::Memory)
+        check_memory(&device.name(), bytes)
     }
 
     /// Registers source memory for the whole run.
-    pub fn keep(&self, sources: &[Arc<Region>]) -> Result<(), OfiError> {
+    pub fn keep(&self, sources: &[Arc<Region>]) -> Result<(), OpenError> {
         self.resources.keep(sources)
     }
 
     /// Prepares the local half of a connection.
-    pub fn prepare(&self, endpoint: Endpoint) -> Result<OfiConnection, OfiError> {
+    pub fn prepare(&self, endpoint: Endpoint) -> Result<OfiConnection, OpenError> {
         let cfgs = OfiCfgs::resolve(self.resources.device(), &endpoint, self.inline_bytes)?;
         OfiConnection::prepare(&self.resources, endpoint, &cfgs)
     }
 
     /// Accepts a connection: returns this end's description, and the link. The peer sends first.
-    pub fn accept(&self, endpoint: Endpoint, peer: &OfiEnd) -> Result<(OfiEnd, Link), OfiError> {
+    pub fn accept(&self, endpoint: Endpoint, peer: &OfiEnd) -> Result<(OfiEnd, Link), OpenError> {
         let half = self.prepare(endpoint)?;
         let end = half.end().clone();
         Ok((end, half.accept(peer)?))
@@ -97,7 +97,7 @@ impl Drop for Held {
 
 /// Polls until the message has crossed both ways, or the deadline has passed. A process that was
 /// not scheduled has not waited: the deadline also requires a minimum number of polls.
-fn look(held: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), OfiError> {
+fn look(held: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), OpenError> {
     let started = Instant::now();
     let mut pause = SHORTEST;
     for looks in 0.. {
@@ -126,8 +126,8 @@ pub(super) async fn dial(
     half: OfiConnection,
     peer: &OfiEnd,
     deadline: Duration,
-) -> Result<Link, OfiError> {
-    let system = |source| OfiError::System {
+) -> Result<Link, OpenError> {
+    let system = |source| OpenError::System {
         what: "the thread that connects",
         source,
     };

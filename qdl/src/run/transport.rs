@@ -24,12 +24,12 @@ use crate::{
     topology::{Topology, nearest_gpus},
 };
 use fabric::{
-    Endpoint, Link, Region,
+    Endpoint, Link, OpenError, Region,
     ib::{
-        IbCfgs, IbConnection, IbDevice, IbEnd, IbError, IbResources, IbWishes, Traffic,
+        IbCfgs, IbConnection, IbDevice, IbEnd, IbResources, IbWishes, Traffic,
         check_memory,
     },
-    ofi::{OfiConnection, OfiError},
+    ofi::OfiConnection,
     probe,
     tcp::{self, Preamble, TcpCfgs, TcpDevice},
 };
@@ -52,7 +52,7 @@ pub(super) struct IbNic {
 
 impl IbNic {
     /// Opens the device.
-    pub fn open(config: &NicConfig, keys: &IbKeys) -> Result<Self, IbError> {
+    pub fn open(config: &NicConfig, keys: &IbKeys) -> Result<Self, OpenError> {
         let topology = Topology::of_this_machine().unwrap_or_default();
         let device = IbDevice::open(&settings::ib_device(&topology, config, keys))?;
         let gpus = nearest_gpus(&topology, device.name());
@@ -139,7 +139,7 @@ impl IbNic {
     }
 
     /// Makes a connection of the device with itself.
-    fn join(&self, a: Endpoint, b: Endpoint) -> Result<(Link, Link), IbError> {
+    fn join(&self, a: Endpoint, b: Endpoint) -> Result<(Link, Link), OpenError> {
         let (a, b) = (self.prepare(a)?, self.prepare(b)?);
         let (at_a, at_b) = (a.end(), b.end());
         Ok((a.connect(&at_b)?, b.connect(&at_a)?))
@@ -151,7 +151,7 @@ impl IbNic {
     }
 
     /// Prepares the local half of a connection.
-    pub fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, IbError> {
+    pub fn prepare(&self, mut endpoint: Endpoint) -> Result<IbConnection, OpenError> {
         let limits = self.resources.device().limits();
         let cfgs = IbCfgs::resolve(&self.wishes, limits, Traffic::of(&endpoint))?;
         endpoint.send_depth = cfgs.writes as usize;
@@ -159,7 +159,7 @@ impl IbNic {
     }
 
     /// Accepts a connection: returns this end's description, and the link.
-    pub fn accept(&self, endpoint: Endpoint, peer: &IbEnd) -> Result<(IbEnd, Link), IbError> {
+    pub fn accept(&self, endpoint: Endpoint, peer: &IbEnd) -> Result<(IbEnd, Link), OpenError> {
         let half = self.prepare(endpoint)?;
         let end = half.end();
         Ok((end, half.connect(peer)?))
@@ -204,7 +204,7 @@ impl ClientNic {
                 cfgs: settings::tcp(nic, tcp, deadlines),
             }),
             NicFabric::Ib(ib) => {
-                let open = || -> Result<_, IbError> {
+                let open = || -> Result<_, OpenError> {
                     check_memory(&ib.device, slots)?;
                     let nic = IbNic::open(nic, ib)?;
                     nic.resources.keep(sources)?;
@@ -213,7 +213,7 @@ impl ClientNic {
                 Ok(ClientNic::Ib(open().map_err(NicError::of(index))?))
             }
             NicFabric::Ofi(ofi) => {
-                let open = || -> Result<_, OfiError> {
+                let open = || -> Result<_, OpenError> {
                     let nic = OfiNic::open(nic, ofi, accelerators * nic.connections())?;
                     nic.check_memory(slots)?;
                     nic.keep(sources)?;

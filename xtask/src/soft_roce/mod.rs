@@ -25,7 +25,6 @@ pub use machine::Machine;
 
 /// Tests that run without a command: crate and test binary.
 const TESTS: &[[&str; 2]] = &[
-    ["verbs", "soft_roce"],
     ["fabric", "ib_soft_roce"],
     ["qdl", "ib_cluster"],
     ["fabric", "ofi_soft_roce"],

@@ -22,12 +22,7 @@ xtask: fabric qdl submission loadgen-bridge accelerator frontend";
 const LEFT: &str = "
 accelerator/src/engine/http: command judge
 bench/src/rails: model queues
-fabric/ofi/src/safe: info library
-fabric/src/: device_memory region
-fabric/src/ib: connection device resources rx shared tx
 qdl/src/run: accept common health node opening peer report served side
-fabric/verbs/src/safe: chain context entries library mr
-fabric/verbs/src/stub: fabric objects queues table
 frontend/src/: backend compliance loadgen outcome run settings
 record/src/: ledger summary";
 

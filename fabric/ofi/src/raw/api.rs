@@ -24,11 +24,9 @@ macro_rules! api {
             /// Looks up every function in `library`.
             ///
             /// # Errors
-            ///
-            /// [`Error::MissingSymbol`] if `library` lacks a function.
+            /// [`Error::Refused`] if `library` lacks a function.
             ///
             /// # Safety
-            ///
             /// `library` must be libfabric (or follow its ABI), and must stay loaded while the
             /// table is used.
             pub unsafe fn from_library(library: &Library, file: &str) -> Result<Self, Error> {
@@ -38,9 +36,12 @@ macro_rules! api {
                             // SAFETY: the caller guarantees libfabric's ABI, in which this symbol
                             // has this type.
                             let found = unsafe { library.get::<$type>($symbol.as_bytes()) };
-                            *found.map_err(|_| Error::MissingSymbol {
-                                symbol: $symbol,
-                                library: file.to_owned(),
+                            *found.map_err(|_| {
+                                Error::Refused(format!(
+                                    "{file} has no function {}: this is not a libfabric that can \
+                                     be used",
+                                    $symbol
+                                ))
                             })?
                         },
                     )*

@@ -13,7 +13,8 @@ use libc::iovec;
 pub type fi_addr_t = u64;
 
 /// Declares structures of the ABI as `repr(C)` with public fields, and lists their sizes and field
-/// offsets as C expressions, for a comparison with the headers.
+/// offsets as C expressions, for a comparison with the headers. Neighbours of one type that this
+/// project does not use are one array under the name of the first.
 macro_rules! structures {
     (@$operator:ident $kind:ident $name:ident $(, $field:ident)?) => {
         concat!(
@@ -54,9 +55,7 @@ structures! {
         close: Option<unsafe extern "C" fn(*mut fid) -> c_int>,
         bind: Option<unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int>,
         control: Option<unsafe extern "C" fn(*mut fid, c_int, *mut c_void) -> c_int>,
-        ops_open: usize,
-        tostr: usize,
-        ops_set: usize,
+        ops_open: [usize; 3],
     }
 
     struct fi_tx_attr {
@@ -67,8 +66,7 @@ structures! {
         comp_order: u64,
         inject_size: usize,
         size: usize,
-        iov_limit: usize,
-        rma_iov_limit: usize,
+        iov_limit: [usize; 2],
         tclass: u32,
     }
 
@@ -85,17 +83,11 @@ structures! {
 
     struct fi_ep_attr {
         type_: c_int,
-        protocol: u32,
-        protocol_version: u32,
+        protocol: [u32; 2],
         max_msg_size: usize,
-        msg_prefix_size: usize,
-        max_order_raw_size: usize,
-        max_order_war_size: usize,
-        max_order_waw_size: usize,
+        msg_prefix_size: [usize; 4],
         mem_tag_format: u64,
-        tx_ctx_cnt: usize,
-        rx_ctx_cnt: usize,
-        auth_key_size: usize,
+        tx_ctx_cnt: [usize; 3],
         auth_key: *mut u8,
     }
 
@@ -103,28 +95,17 @@ structures! {
         domain: *mut fid_domain,
         name: *mut c_char,
         threading: c_int,
-        control_progress: c_int,
-        data_progress: c_int,
-        resource_mgmt: c_int,
-        av_type: c_int,
+        control_progress: [c_int; 4],
         mr_mode: c_int,
         mr_key_size: usize,
         cq_data_size: usize,
         cq_cnt: usize,
         ep_cnt: usize,
-        tx_ctx_cnt: usize,
-        rx_ctx_cnt: usize,
-        max_ep_tx_ctx: usize,
-        max_ep_rx_ctx: usize,
-        max_ep_stx_ctx: usize,
-        max_ep_srx_ctx: usize,
-        cntr_cnt: usize,
+        tx_ctx_cnt: [usize; 7],
         mr_iov_limit: usize,
-        caps: u64,
-        mode: u64,
+        caps: [u64; 2],
         auth_key: *mut u8,
-        auth_key_size: usize,
-        max_err_data: usize,
+        auth_key_size: [usize; 2],
         mr_cnt: usize,
         tclass: u32,
     }
@@ -133,8 +114,7 @@ structures! {
         fabric: *mut fid_fabric,
         name: *mut c_char,
         prov_name: *mut c_char,
-        prov_version: u32,
-        api_version: u32,
+        prov_version: [u32; 2],
     }
 
     struct fi_info {
@@ -142,10 +122,8 @@ structures! {
         caps: u64,
         mode: u64,
         addr_format: u32,
-        src_addrlen: usize,
-        dest_addrlen: usize,
-        src_addr: *mut c_void,
-        dest_addr: *mut c_void,
+        src_addrlen: [usize; 2],
+        src_addr: [*mut c_void; 2],
         handle: *mut fid,
         tx_attr: *mut fi_tx_attr,
         rx_attr: *mut fi_rx_attr,
@@ -165,8 +143,7 @@ structures! {
 
     struct fid_nic {
         fid: fid,
-        device_attr: *mut c_void,
-        bus_attr: *mut c_void,
+        device_attr: [*mut c_void; 2],
         link_attr: *mut fi_link_attr,
         prov_attr: *mut c_void,
     }
@@ -175,9 +152,7 @@ structures! {
         size: usize,
         domain: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain,
             *mut c_void) -> c_int>,
-        passive_ep: usize,
-        eq_open: usize,
-        wait_open: usize,
+        passive_ep: [usize; 3],
         trywait: Option<unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int>,
         domain2: usize,
     }
@@ -220,8 +195,7 @@ structures! {
 
     struct fi_ops_mr {
         size: usize,
-        reg: usize,
-        regv: usize,
+        reg: [usize; 2],
         regattr: Option<unsafe extern "C" fn(*mut fid, *const fi_mr_attr, u64, *mut *mut fid_mr)
             -> c_int>,
     }
@@ -257,8 +231,7 @@ structures! {
         size: usize,
         insert: Option<unsafe extern "C" fn(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64,
             *mut c_void) -> c_int>,
-        insertsvc: usize,
-        insertsym: usize,
+        insertsvc: [usize; 2],
         remove: Option<unsafe extern "C" fn(*mut fid_av, *mut fi_addr_t, usize, u64) -> c_int>,
         lookup: usize,
         straddr: Option<unsafe extern "C" fn(*mut fid_av, *const c_void, *mut c_char, *mut usize)
@@ -301,15 +274,9 @@ structures! {
 
     struct fi_ops_rma {
         size: usize,
-        read: usize,
-        readv: usize,
-        readmsg: usize,
-        write: usize,
-        writev: usize,
+        read: [usize; 5],
         writemsg: Option<unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> isize>,
-        inject: usize,
-        writedata: usize,
-        injectdata: usize,
+        inject: [usize; 3],
     }
 
     struct fid_ep {
@@ -318,9 +285,7 @@ structures! {
         cm: *mut fi_ops_cm,
         msg: *mut fi_ops_msg,
         rma: *mut fi_ops_rma,
-        tagged: *mut c_void,
-        atomic: *mut c_void,
-        collective: *mut c_void,
+        tagged: [*mut c_void; 3],
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -352,9 +317,7 @@ structures! {
         read: Option<unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> isize>,
         readfrom: usize,
         readerr: Option<unsafe extern "C" fn(*mut fid_cq, *mut fi_cq_err_entry, u64) -> isize>,
-        sread: usize,
-        sreadfrom: usize,
-        signal: usize,
+        sread: [usize; 3],
         strerror: Option<unsafe extern "C" fn(*mut fid_cq, c_int, *const c_void, *mut c_char, usize)
             -> *const c_char>,
     }

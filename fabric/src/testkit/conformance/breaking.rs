@@ -7,14 +7,13 @@ use std::{
 
 use super::{
     Fabric,
-    rig::{End, GUARD, Shape, join},
+    rig::{GUARD, LinkEnd, Shape, granted},
 };
 use crate::{Event, Imm, PostError};
 
 /// Breaking: the receiver reports arrivals, the break, then nothing. Its sending half breaks too.
 pub fn a_dead_peer_breaks_the_connection_after_what_it_sent(fabric: &dyn Fabric) {
-    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
     a.send(0, 100, Imm::new(0, 1));
     a.send(0, 100, Imm::new(1, 1));
     drop(a);
@@ -36,9 +35,8 @@ pub fn a_dead_peer_breaks_the_connection_after_what_it_sent(fabric: &dyn Fabric)
 
 /// Torn-down connections leave the window unchanged, which quarantine relies on.
 pub fn nothing_lands_after_a_connection_is_torn_down(fabric: &dyn Fabric) {
-    let (mut a, b) = join(fabric, Shape::honest(8, 4096));
-    b.grant_all();
-    let End { link, window, .. } = b;
+    let (mut a, b) = granted(fabric, Shape::honest(8, 4096));
+    let LinkEnd { link, window, .. } = b;
     drop(link);
     for slot in 0..8u16 {
         let _ = a.post(0, 4096, Imm::new(slot, 1));

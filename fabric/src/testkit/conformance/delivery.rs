@@ -4,15 +4,14 @@ use std::{collections::VecDeque, thread, time::Duration};
 
 use super::{
     Fabric,
-    rig::{Progress, Shape, join, pattern},
+    rig::{Progress, Shape, granted, join, pattern},
 };
 use crate::{Armed, Control, Event, Imm, Post};
 
 /// Order and visibility.
 pub fn bytes_arrive_whole_and_in_order(fabric: &dyn Fabric) {
     let stride = 70_000;
-    let (mut a, mut b) = join(fabric, Shape::honest(24, stride));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(24, stride));
     let sizes = [
         0, 1, 15, 16, 17, 63, 64, 65, 255, 4095, 4096, 4097, 65_535, 65_536, stride,
     ];
@@ -89,8 +88,7 @@ pub fn control_messages_keep_their_place(fabric: &dyn Fabric) {
 /// never missed.
 pub fn a_sleeper_is_woken(fabric: &dyn Fabric) {
     let rounds = 200u16;
-    let (mut a, mut b) = join(fabric, Shape::honest(usize::from(rounds), 64));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(usize::from(rounds), 64));
     let patience = fabric.patience();
     let sleeper = thread::spawn(move || {
         let mut got = 0;
@@ -131,8 +129,7 @@ pub fn a_sleeper_is_woken(fabric: &dyn Fabric) {
 /// Ownership: each of many requests is answered in its slot with bytes computed from the request.
 pub fn slots_are_used_again_and_again_in_both_directions(fabric: &dyn Fabric) {
     let (slots, stride, total) = (32usize, 2048usize, fabric.exchanges());
-    let (mut a, mut b) = join(fabric, Shape::honest(slots, stride));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(slots, stride));
     let patience = fabric.patience();
     let size = move |i: usize| (i * 37) % (stride + 1);
 

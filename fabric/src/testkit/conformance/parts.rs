@@ -3,18 +3,23 @@
 use super::{
     Fabric,
     refusals::refused,
-    rig::{End, GUARD, Progress, Shape, join, pattern},
+    rig::{GUARD, LinkEnd, Progress, Shape, granted, join, pattern},
 };
 use crate::{Broken, Event, Imm};
 
+/// `imm`, marked as a part that more parts follow unless it is the last.
+fn part(imm: Imm, is_last: bool) -> Imm {
+    if is_last { imm } else { imm.with_more() }
+}
+
 /// Asserts that the next event is this arrival.
-fn arrives(b: &mut End, imm: Imm, at: usize, len: usize) {
+fn arrives(b: &mut LinkEnd, imm: Imm, at: usize, len: usize) {
     let (at, len) = (at as u32, len as u32);
     assert_eq!(b.next(), Event::Arrived { imm, at, len });
 }
 
 /// Asserts that a bad frame breaks the connection, and returns the frame's field and value.
-fn bad_frame(b: &mut End) -> (&'static str, u64) {
+fn bad_frame(b: &mut LinkEnd) -> (&'static str, u64) {
     match b.next_broken() {
         Broken::BadFrame { what, value } => (what, value),
         other => panic!("{other}"),
@@ -24,20 +29,14 @@ fn bad_frame(b: &mut End) -> (&'static str, u64) {
 /// Order: each part begins where the part before it ended, whatever the sizes. Its bytes are
 /// readable once it is reported.
 pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
-    if !fabric.takes_parts() {
-        return;
-    }
     let sizes = [1, 16, 4, 700, 65_000, 1, 511, 512, 513, 9];
     let stride = 70_000;
-    let (mut a, mut b) = join(fabric, Shape::in_parts(4, stride));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::in_parts(4, stride));
     let bytes = pattern(3, sizes.iter().sum());
     a.fill(0, &bytes);
     let mut at = 0;
     for (i, len) in sizes.iter().copied().enumerate() {
-        let imm = Imm::new(2, 1);
-        let last = i + 1 == sizes.len();
-        let imm = if last { imm } else { imm.with_more() };
+        let imm = part(Imm::new(2, 1), i + 1 == sizes.len());
         a.post_at(at, len, at, imm).expect("posted");
         at += len;
     }
@@ -50,15 +49,16 @@ pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
     }
     let mut at = 0;
     for (i, (event, len)) in came.into_iter().zip(sizes).enumerate() {
-        let imm = Imm::new(2, 1);
-        let last = i + 1 == sizes.len();
-        let imm = if last { imm } else { imm.with_more() };
-        let part = Event::Arrived {
-            imm,
-            at: at as u32,
-            len: len as u32,
-        };
-        assert_eq!(event, part);
+        let imm = part(Imm::new(2, 1), i + 1 == sizes.len());
+        let (from, len32) = (at as u32, len as u32);
+        assert_eq!(
+            event,
+            Event::Arrived {
+                imm,
+                at: from,
+                len: len32
+            }
+        );
         at += len;
         assert_eq!(b.slot(2, at), bytes[..at], "up to part {i}");
     }
@@ -73,9 +73,6 @@ pub fn parts_land_behind_one_another(fabric: &dyn Fabric) {
 /// Ownership: the sender owns the slot between the parts, the receiver owns it after the last. The
 /// next use begins at offset 0.
 pub fn a_grant_is_closed_by_the_last_part(fabric: &dyn Fabric) {
-    if !fabric.takes_parts() {
-        return;
-    }
     let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
     for use_count in 1..4 {
         assert_eq!(b.window.grants().open(1), Some(use_count));
@@ -108,12 +105,8 @@ fn below(state: &mut u64, n: usize) -> usize {
 /// Compares with a model of the bytes sent to each slot: parts of many slots, in any mixture and
 /// size, over many uses.
 pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
-    if !fabric.takes_parts() {
-        return;
-    }
     let (slots, stride, total) = (8, 1500, fabric.exchanges());
-    let (mut a, mut b) = join(fabric, Shape::in_parts(slots, stride));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::in_parts(slots, stride));
     let mut random = 0x9e37_79b9_7f4a_7c15;
     // Per slot: use count, length, bytes sent and bytes arrived of the current use.
     let mut uses = vec![(1u16, 0, 0, 0); slots];
@@ -137,16 +130,11 @@ pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
                 // The answer is sent in full.
                 break;
             }
-            let part = 1 + below(&mut random, *len - *sent);
-            let imm = Imm::new(slot as u16, *use_count);
-            let imm = if *sent + part < *len {
-                imm.with_more()
-            } else {
-                imm
-            };
-            a.post_at(slot * stride + *sent, part, *sent, imm)
+            let bytes = 1 + below(&mut random, *len - *sent);
+            let imm = part(Imm::new(slot as u16, *use_count), *sent + bytes == *len);
+            a.post_at(slot * stride + *sent, bytes, *sent, imm)
                 .expect("room");
-            *sent += part;
+            *sent += bytes;
             posted += 1;
         }
         a.link.tx.flush().expect("alive");
@@ -182,15 +170,11 @@ pub fn parts_of_any_size_and_mixture_arrive_as_sent(fabric: &dyn Fabric) {
 
 /// Bounds: parts cannot extend a slot.
 pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
-    if !fabric.takes_parts() {
-        return;
-    }
     let lie = Shape {
         claimed_stride: 256,
         ..Shape::in_parts(4, 128)
     };
-    let (mut a, mut b) = join(fabric, lie);
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, lie);
     a.fill(0, &pattern(1, 200));
     let imm = Imm::new(0, 1);
     a.send_at(0, 100, 0, imm.with_more());
@@ -214,15 +198,11 @@ pub fn a_part_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Order: the offset in a frame must equal the end of the part before.
 pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
-    if !fabric.takes_parts() {
-        return;
-    }
     if !fabric.looks_before_bytes_land() {
         return;
     }
     for at in [0, 8, 17, 64] {
-        let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-        b.grant_all();
+        let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
         a.fill(0, &pattern(1, 128));
         let imm = Imm::new(3, 1).with_more();
         a.send_at(0, 16, 0, imm);
@@ -236,17 +216,12 @@ pub fn a_part_at_another_offset_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Each part has at least 1 byte, the last part too.
 pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
-    if !fabric.takes_parts() {
-        return;
-    }
     let imm = Imm::new(3, 1);
-    let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
     a.send_at(0, 0, 0, imm.with_more());
     assert_eq!(bad_frame(&mut b), ("length of a part", 0));
 
-    let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
     a.send_at(0, 16, 0, imm.with_more());
     arrives(&mut b, imm.with_more(), 0, 16);
     a.send_at(0, 0, 16, imm);
@@ -256,11 +231,7 @@ pub fn an_empty_part_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Requests come in one piece, so a part of a request breaks the connection.
 pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fabric) {
-    if !fabric.takes_parts() {
-        return;
-    }
-    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
     a.fill(0, &pattern(1, 16));
     let imm = Imm::new(3, 1).with_more();
     a.send_at(0, 16, 0, imm);
@@ -274,12 +245,8 @@ pub fn a_part_to_a_window_that_takes_none_breaks_the_connection(fabric: &dyn Fab
 
 /// Ownership: no part may follow the last part.
 pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
-    if !fabric.takes_parts() {
-        return;
-    }
     for more in [false, true] {
-        let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-        b.grant_all();
+        let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
         a.fill(0, &pattern(1, 128));
         let imm = Imm::new(3, 1);
         a.send_at(0, 16, 0, imm.with_more());
@@ -298,12 +265,8 @@ pub fn a_part_after_the_last_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Ownership: every part carries the granted use count.
 pub fn a_part_with_a_wrong_use_count_breaks_the_connection(fabric: &dyn Fabric) {
-    if !fabric.takes_parts() {
-        return;
-    }
     for (first, second) in [(1, 2), (2, 2)] {
-        let (mut a, mut b) = join(fabric, Shape::in_parts(4, 128));
-        b.grant_all();
+        let (mut a, mut b) = granted(fabric, Shape::in_parts(4, 128));
         if first == 1 {
             let imm = Imm::new(3, first).with_more();
             a.send_at(0, 16, 0, imm);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{
     Fabric,
-    rig::{Progress, Shape, join, pattern},
+    rig::{Progress, Shape, granted, pattern},
 };
 use crate::{Event, Flushed, Imm, PostError};
 
@@ -16,8 +16,7 @@ pub fn a_full_send_queue_is_an_answer_and_not_a_wait(fabric: &dyn Fabric) {
         send_depth: 8,
         ..Shape::honest(slots, stride)
     };
-    let (mut a, mut b) = join(fabric, shape);
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, shape);
     let mut sent = 0;
     let mut full = false;
     // The receiver does not read, so the queue fills up.
@@ -64,8 +63,7 @@ pub fn a_full_send_queue_is_an_answer_and_not_a_wait(fabric: &dyn Fabric) {
 
 /// Inline memory may be changed as soon as `post` returns.
 pub fn inline_memory_is_free_at_once(fabric: &dyn Fabric) {
-    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
     let n = a.link.tx.inline_limit().min(64);
     assert!(n >= 16, "a fabric takes at least 16 bytes inline");
     for slot in 0..4u16 {
@@ -85,8 +83,7 @@ pub fn inline_memory_is_free_at_once(fabric: &dyn Fabric) {
 /// Memory of a retired write may be changed.
 pub fn retired_memory_is_free(fabric: &dyn Fabric) {
     let stride = 50_000;
-    let (mut a, mut b) = join(fabric, Shape::honest(8, stride));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(8, stride));
     for slot in 0..8u16 {
         a.fill(0, &pattern(usize::from(slot), stride));
         a.post(0, stride, Imm::new(slot, 1)).expect("posted");

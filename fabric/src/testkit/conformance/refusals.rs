@@ -5,14 +5,13 @@ use std::time::Instant;
 
 use super::{
     Fabric,
-    rig::{End, Shape, join, pattern},
+    rig::{LinkEnd, Shape, granted, join, pattern},
 };
 use crate::{Broken, Control, Event, Imm, Post, PostError, SourceId};
 
 /// Bounds, at the sender: `post` refuses a write outside the source or the slot.
 pub fn a_post_outside_its_bounds_is_refused(fabric: &dyn Fabric) {
-    let (mut a, b) = join(fabric, Shape::honest(4, 128));
-    b.grant_all();
+    let (mut a, _b) = granted(fabric, Shape::honest(4, 128));
     let source = a.source.len();
     let cases = [
         (source, 1, Imm::new(0, 1)),
@@ -49,8 +48,7 @@ pub fn a_write_that_begins_inside_its_slot_breaks_the_connection(fabric: &dyn Fa
     if !fabric.looks_before_bytes_land() {
         return;
     }
-    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
     a.fill(0, &pattern(1, 8));
     let post = Post {
         source: SourceId(0),
@@ -71,7 +69,7 @@ pub fn a_write_that_begins_inside_its_slot_breaks_the_connection(fabric: &dyn Fa
 
 /// Waits until one end breaks. A NIC may refuse a write without notice at the receiver; the sender
 /// then breaks at its next write. A receiver that checks before bytes land must break itself.
-fn either_breaks(fabric: &dyn Fabric, a: &mut End, b: &mut End) -> Broken {
+fn either_breaks(fabric: &dyn Fabric, a: &mut LinkEnd, b: &mut LinkEnd) -> Broken {
     if fabric.looks_before_bytes_land() {
         a.flush();
         return b.next_broken();
@@ -91,60 +89,36 @@ fn either_breaks(fabric: &dyn Fabric, a: &mut End, b: &mut End) -> Broken {
                 return broken;
             }
         }
-        assert!(Instant::now() < end, "nobody hears of it");
+        assert!(Instant::now() < end, "neither end breaks");
     }
 }
 
-/// Bounds, at the receiver: the sender believes in larger slots.
-pub fn a_write_past_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
-    let lie = Shape {
-        claimed_stride: 256,
-        ..Shape::honest(4, 128)
-    };
-    let (mut a, mut b) = join(fabric, lie);
-    b.grant_all();
-    a.fill(0, &pattern(1, 256));
-    a.post(0, 129, Imm::new(3, 1)).expect("posted");
-    let broken = either_breaks(fabric, &mut a, &mut b);
-    if fabric.looks_before_bytes_land() {
-        assert!(
-            matches!(
-                broken,
-                Broken::OutOfBounds {
-                    slot: 3,
-                    len: 129,
-                    ..
-                }
-            ),
-            "{broken}"
-        );
-        assert!(b.untouched());
+/// Bounds, at the receiver: the sender believes in larger slots, or in more slots.
+pub fn a_write_outside_its_slot_breaks_the_connection(fabric: &dyn Fabric) {
+    for (claimed_slots, claimed_stride, written) in [(4, 256, (3, 129)), (100, 128, (4, 8))] {
+        let lie = Shape {
+            claimed_slots,
+            claimed_stride,
+            ..Shape::honest(4, 128)
+        };
+        let (mut a, mut b) = granted(fabric, lie);
+        a.fill(0, &pattern(1, 256));
+        let (slot, len) = written;
+        a.post(0, len, Imm::new(slot, 1)).expect("posted");
+        let broken = either_breaks(fabric, &mut a, &mut b);
+        if fabric.looks_before_bytes_land() {
+            let Broken::OutOfBounds { slot, len, .. } = broken else {
+                panic!("{broken}")
+            };
+            assert_eq!((slot, len as usize), written);
+            assert!(b.untouched());
+        }
+        assert!(b.guards_untouched());
     }
-    assert!(b.guards_untouched());
-}
-
-/// Bounds, at the receiver: the sender believes in more slots.
-pub fn a_write_to_a_slot_outside_the_window_breaks_the_connection(fabric: &dyn Fabric) {
-    let lie = Shape {
-        claimed_slots: 100,
-        ..Shape::honest(4, 128)
-    };
-    let (mut a, mut b) = join(fabric, lie);
-    b.grant_all();
-    a.post(0, 8, Imm::new(4, 1)).expect("posted");
-    let broken = either_breaks(fabric, &mut a, &mut b);
-    if fabric.looks_before_bytes_land() {
-        assert!(
-            matches!(broken, Broken::OutOfBounds { slot: 4, .. }),
-            "{broken}"
-        );
-        assert!(b.untouched());
-    }
-    assert!(b.guards_untouched());
 }
 
 /// Asserts that a grant error breaks the connection and that no event follows.
-pub(super) fn refused(b: &mut End) {
+pub(super) fn refused(b: &mut LinkEnd) {
     let broken = b.next_broken();
     assert!(matches!(broken, Broken::Grant(_)), "{broken}");
     let mut more = 0;
@@ -164,8 +138,7 @@ pub fn a_write_without_a_grant_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Ownership: the second write is a duplicate.
 pub fn a_second_write_to_a_slot_breaks_the_connection(fabric: &dyn Fabric) {
-    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
     a.fill(0, &pattern(1, 100));
     a.fill(100, &pattern(2, 100));
     a.post(0, 100, Imm::new(2, 1)).expect("posted");
@@ -180,8 +153,7 @@ pub fn a_second_write_to_a_slot_breaks_the_connection(fabric: &dyn Fabric) {
 
 /// Ownership: the second write carries the use count of an earlier use.
 pub fn a_write_with_a_wrong_use_count_breaks_the_connection(fabric: &dyn Fabric) {
-    let (mut a, mut b) = join(fabric, Shape::honest(4, 128));
-    b.grant_all();
+    let (mut a, mut b) = granted(fabric, Shape::honest(4, 128));
     a.send(0, 1, Imm::new(2, 1));
     assert!(matches!(b.next(), Event::Arrived { .. }));
     assert_eq!(b.window.grants().open(2), Some(2));

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// One end under test: its link, its window and its source region.
-pub(super) struct End {
+pub(super) struct LinkEnd {
     pub(super) link: Link,
     pub(super) window: Window,
     pub(super) source: Arc<Region>,
@@ -64,15 +64,10 @@ fn endpoint(shape: Shape) -> Endpoint {
         .expect("in bounds")
         .fill(GUARD);
     let source_len = (shape.claimed_slots * shape.claimed_stride).max(4096);
+    let grants = Arc::new(Grants::new(shape.slots));
+    let window = Window::new(region, 4096, shape.stride, grants).expect("fits");
     Endpoint {
-        window: Window::new(
-            region,
-            4096,
-            shape.stride,
-            Arc::new(Grants::new(shape.slots)),
-        )
-        .expect("fits")
-        .in_parts(shape.stream),
+        window: window.in_parts(shape.stream),
         sources: vec![Arc::new(Region::new(source_len).expect("memory"))],
         peer_slots: shape.claimed_slots,
         peer_stride: shape.claimed_stride,
@@ -81,9 +76,9 @@ fn endpoint(shape: Shape) -> Endpoint {
     }
 }
 
-pub(super) fn join(fabric: &dyn Fabric, shape: Shape) -> (End, End) {
+pub(super) fn join(fabric: &dyn Fabric, shape: Shape) -> (LinkEnd, LinkEnd) {
     let (a, b) = (endpoint(shape), endpoint(shape));
-    let end = |e: &Endpoint, link| End {
+    let end = |e: &Endpoint, link| LinkEnd {
         link,
         window: e.window.clone(),
         source: e.sources[0].clone(),
@@ -93,7 +88,14 @@ pub(super) fn join(fabric: &dyn Fabric, shape: Shape) -> (End, End) {
     (end(&a, la), end(&b, lb))
 }
 
-impl End {
+/// Joins two endpoints; all grants of the second are open.
+pub(super) fn granted(fabric: &dyn Fabric, shape: Shape) -> (LinkEnd, LinkEnd) {
+    let (a, b) = join(fabric, shape);
+    b.grant_all();
+    (a, b)
+}
+
+impl LinkEnd {
     pub(super) fn grant_all(&self) {
         for slot in 0..self.window.slots() as u16 {
             self.window.grants().open(slot).expect("closed");
@@ -152,13 +154,11 @@ impl End {
         })
     }
 
-    /// Posts a part and flushes until the fabric has taken it.
     pub(super) fn send_at(&mut self, offset: usize, len: usize, at: usize, imm: Imm) {
         self.post_at(offset, len, at, imm).expect("posted");
         self.flush();
     }
 
-    /// Posts a write and flushes until the fabric has taken it.
     pub(super) fn send(&mut self, offset: usize, len: usize, imm: Imm) {
         self.post(offset, len, imm).expect("posted");
         self.flush();

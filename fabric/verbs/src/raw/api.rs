@@ -29,11 +29,9 @@ macro_rules! api {
             /// Looks up every function in `library`.
             ///
             /// # Errors
-            ///
-            /// [`Error::MissingSymbol`] if `library` lacks a required function.
+            /// [`Error::Refused`] if `library` lacks a required function.
             ///
             /// # Safety
-            ///
             /// `library` must have libibverbs' ABI, and must stay loaded while the table is in use.
             pub unsafe fn from_library(library: &Library, file: &str) -> Result<Self, Error> {
                 Ok(Self {
@@ -42,9 +40,12 @@ macro_rules! api {
                             // SAFETY: the caller guarantees libibverbs' ABI, in which this symbol
                             // has this type.
                             let found = unsafe { library.get::<$rty>($rsym.as_bytes()) };
-                            *found.map_err(|_| Error::MissingSymbol {
-                                symbol: $rsym,
-                                library: file.to_owned(),
+                            *found.map_err(|_| {
+                                Error::Refused(format!(
+                                    "{file} has no function {}: this is not a libibverbs that can \
+                                     be used (rdma-core 30 is the oldest)",
+                                    $rsym
+                                ))
                             })?
                         },
                     )*

@@ -2,34 +2,37 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::ops::{Index, IndexMut};
+use std::os::fd::FromRawFd;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use crate::raw::*;
 
 /// Objects by number, from 1. A number is never reused.
-pub struct Table<T>(Vec<Option<T>>);
+pub(crate) struct Table<T>(Vec<Option<T>>);
 
 impl<T> Table<T> {
-    pub fn add(&mut self, object: T) -> u32 {
+    pub(crate) fn add(&mut self, object: T) -> u32 {
         self.0.push(Some(object));
         self.0.len() as u32
     }
 
-    pub fn get(&self, number: u32) -> Option<&T> {
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.0.get((number as usize).wrapping_sub(1))?.as_ref()
     }
 
-    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.0.get_mut((number as usize).wrapping_sub(1))?.as_mut()
     }
 
-    pub fn remove(&mut self, number: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         self.0.get_mut((number as usize).wrapping_sub(1))?.take()
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.iter().flatten().count()
     }
 }
@@ -49,47 +52,37 @@ impl<T> IndexMut<u32> for Table<T> {
 }
 
 /// A queue of events, with a descriptor that is readable while the queue is not empty.
-pub struct Events<T> {
-    pub fd: c_int,
+pub(crate) struct Events<T> {
+    pub fd: File,
     pub waiting: VecDeque<T>,
 }
 
 impl<T> Events<T> {
     /// `None` if the process has no free descriptor.
-    pub fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let flags = libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
         // SAFETY: `eventfd` takes no pointers.
         let fd = unsafe { libc::eventfd(0, flags) };
         (fd >= 0).then(|| Self {
-            fd,
+            // SAFETY: the call above returned `fd`, and nothing else owns it.
+            fd: unsafe { File::from_raw_fd(fd) },
             waiting: VecDeque::with_capacity(64),
         })
     }
 
-    pub fn raise(&mut self, event: T) {
+    pub(crate) fn raise(&mut self, event: T) {
         self.waiting.push_back(event);
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: `one` has eight readable bytes; `self` owns the descriptor.
-        unsafe { libc::write(self.fd, one.as_ptr().cast(), one.len()) };
+        let _ = self.fd.write(&1_u64.to_ne_bytes());
     }
 
-    pub fn take(&mut self) -> Option<T> {
-        let mut count = [0_u8; 8];
-        // SAFETY: `count` has eight writable bytes; `self` owns the descriptor.
-        unsafe { libc::read(self.fd, count.as_mut_ptr().cast(), count.len()) };
+    pub(crate) fn take(&mut self) -> Option<T> {
+        // An error means that the counter is 0: the queue is empty.
+        let _ = self.fd.read(&mut [0; 8]);
         self.waiting.pop_front()
     }
 }
 
-impl<T> Drop for Events<T> {
-    fn drop(&mut self) {
-        // SAFETY: `self` owns the descriptor and closes it once.
-        unsafe { libc::close(self.fd) };
-    }
-}
-
-/// An open device.
-pub struct Device {
+pub(crate) struct Device {
     /// Index of the device, from 0.
     pub index: u8,
     pub up: bool,
@@ -99,7 +92,7 @@ pub struct Device {
 /// A registered region. Its key is its number followed by a constant byte, so that a key with one
 /// wrong bit is invalid.
 #[derive(Clone, Copy)]
-pub struct Region {
+pub(crate) struct Region {
     pub pd: *mut ibv_pd,
     pub addr: u64,
     pub len: u64,
@@ -108,96 +101,50 @@ pub struct Region {
     pub mapped: u64,
 }
 
-/// The constant low byte of every key.
 const KEY: u32 = 0x5a;
 
 /// A completion, and the number of send queue entries that polling it frees.
 #[derive(Clone, Copy)]
-struct Entry {
+pub(crate) struct CqEntry {
     wc: ibv_wc,
     frees: u32,
 }
 
 /// The kind of entry that raises an event on the queue's channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Armed {
+pub(crate) enum Armed {
     No,
     Solicited,
     Any,
 }
 
-/// A completion queue.
-pub struct Cq {
-    raw: *mut ibv_cq,
-    context: u32,
-    channel: Option<u32>,
-    depth: usize,
-    entries: VecDeque<Entry>,
+pub(crate) struct Cq {
+    pub raw: *mut ibv_cq,
+    pub context: u32,
+    pub channel: Option<u32>,
+    pub depth: usize,
+    pub entries: VecDeque<CqEntry>,
     pub armed: Armed,
 }
 
-impl Cq {
-    pub fn new(raw: *mut ibv_cq, context: u32, channel: Option<u32>, depth: usize) -> Self {
-        Self {
-            raw,
-            context,
-            channel,
-            depth,
-            entries: VecDeque::with_capacity(depth),
-            armed: Armed::No,
-        }
-    }
-}
-
-/// A queue pair.
-pub struct Qp {
-    raw: *mut ibv_qp,
-    context: u32,
-    pd: *mut ibv_pd,
+pub(crate) struct Qp {
+    pub raw: *mut ibv_qp,
+    pub context: u32,
+    pub pd: *mut ibv_pd,
     /// Numbers of its send and receive completion queues.
-    cqs: [u32; 2],
-    caps: ibv_qp_cap,
+    pub cqs: [u32; 2],
+    pub caps: ibv_qp_cap,
     pub state: u32,
-    /// Number of the peer's queue pair.
     pub peer: u32,
-    /// Whether the peer may write through this queue pair.
     pub remote_write: bool,
     /// Whether it retries without end while the peer has no receive.
     pub waits_for_receives: bool,
     /// Posted work requests are taken and never complete.
     pub swallow: bool,
-    /// Send queue entries in use.
-    outstanding: u32,
+    pub outstanding: u32,
     /// Entries in use after the last one that will complete.
-    unsignaled: u32,
-    /// `wr_id`s of the posted receives.
-    receives: VecDeque<u64>,
-}
-
-impl Qp {
-    pub fn new(
-        raw: *mut ibv_qp,
-        context: u32,
-        pd: *mut ibv_pd,
-        cqs: [u32; 2],
-        caps: ibv_qp_cap,
-    ) -> Self {
-        Self {
-            raw,
-            context,
-            pd,
-            cqs,
-            caps,
-            state: IBV_QPS_RESET,
-            peer: 0,
-            remote_write: false,
-            waits_for_receives: false,
-            swallow: false,
-            outstanding: 0,
-            unsignaled: 0,
-            receives: VecDeque::with_capacity(caps.max_recv_wr as usize),
-        }
-    }
+    pub unsignaled: u32,
+    pub receives: VecDeque<u64>,
 }
 
 /// Numbers of live objects.
@@ -209,13 +156,12 @@ pub struct Live {
     pub regions: usize,
 }
 
-/// State of the whole stub.
-pub struct Fabric {
+pub(crate) struct Fabric {
     pub contexts: Table<Device>,
     pub channels: Table<Events<*mut ibv_cq>>,
     pub cqs: Table<Cq>,
     pub qps: Table<Qp>,
-    regions: Table<Region>,
+    pub regions: Table<Region>,
 }
 
 // SAFETY: the fabric compares and returns its pointers, and never dereferences them.
@@ -230,7 +176,7 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
 });
 
 /// Calls `work` under the stub's single lock.
-pub fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
+pub(crate) fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
     work(&mut FABRIC.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -238,19 +184,11 @@ pub fn with<R>(work: impl FnOnce(&mut Fabric) -> R) -> R {
 type Failure = (u32, bool);
 
 impl Fabric {
-    pub fn live(&self) -> Live {
-        Live {
-            queue_pairs: self.qps.count(),
-            regions: self.regions.count(),
-        }
-    }
-
-    /// Adds a region and returns its key.
-    pub fn add_region(&mut self, region: Region) -> u32 {
+    pub(crate) fn add_region(&mut self, region: Region) -> u32 {
         self.regions.add(region) << 8 | KEY
     }
 
-    pub fn remove_region(&mut self, key: u32) -> Option<Region> {
+    pub(crate) fn remove_region(&mut self, key: u32) -> Option<Region> {
         self.regions.remove(key >> 8)
     }
 
@@ -264,8 +202,7 @@ impl Fabric {
         allowed.then(|| region.mapped + offset)
     }
 
-    /// Raises an asynchronous event on a device.
-    pub fn raise(&mut self, context: u32, event_type: u32, element: ibv_async_element) {
+    pub(crate) fn raise(&mut self, context: u32, event_type: u32, element: ibv_async_element) {
         self.contexts[context].events.raise(ibv_async_event {
             element,
             event_type,
@@ -275,9 +212,13 @@ impl Fabric {
     /// Executes one work request. Returns an errno if it is refused.
     ///
     /// # Safety
-    ///
     /// The bytes of an inline `sge` are readable; registered regions are mapped.
-    pub unsafe fn send(&mut self, number: u32, wr: &ibv_send_wr, sge: Option<&ibv_sge>) -> c_int {
+    pub(crate) unsafe fn send(
+        &mut self,
+        number: u32,
+        wr: &ibv_send_wr,
+        sge: Option<&ibv_sge>,
+    ) -> c_int {
         let waits = self.waits(number, wr);
         let qp = &mut self.qps[number];
         let inline = wr.send_flags & IBV_SEND_INLINE != 0;
@@ -326,7 +267,6 @@ impl Fabric {
     /// Executes a write: checks both sides, copies, and delivers the immediate.
     ///
     /// # Safety
-    ///
     /// The contract of [`Fabric::send`].
     unsafe fn carry(
         &mut self,
@@ -394,7 +334,7 @@ impl Fabric {
                 ..ibv_wc::default()
             };
             let solicited = wr.send_flags & IBV_SEND_SOLICITED != 0;
-            self.complete(recv_cq, Entry { wc, frees: 0 }, solicited);
+            self.complete(recv_cq, CqEntry { wc, frees: 0 }, solicited);
         }
         Ok(())
     }
@@ -411,11 +351,11 @@ impl Fabric {
             ..ibv_wc::default()
         };
         let cq = qp.cqs[0];
-        self.complete(cq, Entry { wc, frees }, false);
+        self.complete(cq, CqEntry { wc, frees }, false);
     }
 
     /// Executes one posted receive. Returns an errno if it is refused.
-    pub fn receive(&mut self, number: u32, wr_id: u64) -> c_int {
+    pub(crate) fn receive(&mut self, number: u32, wr_id: u64) -> c_int {
         let qp = &mut self.qps[number];
         match qp.state {
             IBV_QPS_RESET => return libc::EINVAL,
@@ -427,14 +367,13 @@ impl Fabric {
     }
 
     /// Moves a queue pair to ERR and flushes its receives.
-    pub fn enter_error(&mut self, number: u32) {
+    pub(crate) fn enter_error(&mut self, number: u32) {
         self.qps[number].state = IBV_QPS_ERR;
         for wr_id in std::mem::take(&mut self.qps[number].receives) {
             self.flush_receive(number, wr_id);
         }
     }
 
-    /// Completes a receive with a flush error.
     fn flush_receive(&mut self, number: u32, wr_id: u64) {
         let wc = ibv_wc {
             wr_id,
@@ -444,11 +383,11 @@ impl Fabric {
             ..ibv_wc::default()
         };
         let cq = self.qps[number].cqs[1];
-        self.complete(cq, Entry { wc, frees: 0 }, false);
+        self.complete(cq, CqEntry { wc, frees: 0 }, false);
     }
 
     /// Appends an entry to a queue, and raises its event if the queue is armed for it.
-    fn complete(&mut self, cq: u32, entry: Entry, solicited: bool) {
+    fn complete(&mut self, cq: u32, entry: CqEntry, solicited: bool) {
         let cq = &mut self.cqs[cq];
         if cq.entries.len() == cq.depth {
             let (context, element) = (cq.context, ibv_async_element { cq: cq.raw });
@@ -468,7 +407,7 @@ impl Fabric {
     }
 
     /// Removes the oldest entry of a queue, and frees the send queue entries that it covers.
-    pub fn poll(&mut self, cq: u32) -> Option<ibv_wc> {
+    pub(crate) fn poll(&mut self, cq: u32) -> Option<ibv_wc> {
         let entry = self.cqs[cq].entries.pop_front()?;
         if let Some(qp) = self.qps.get_mut(entry.wc.qp_num) {
             qp.outstanding = qp.outstanding.saturating_sub(entry.frees);

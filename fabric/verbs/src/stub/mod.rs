@@ -20,21 +20,22 @@ mod table;
 use std::sync::Arc;
 
 use crate::raw;
-use crate::safe::{Context, Qp, State, Verbs};
+use crate::{Context, Qp, Verbs};
 
 pub use fabric::Live;
 
 /// Returns a library with the stub's devices.
-#[must_use]
 pub fn verbs() -> Arc<Verbs> {
     // SAFETY: the table's functions fulfil libibverbs' contract; a lock guards all shared state.
     unsafe { Verbs::from_api(table::api()) }
 }
 
 /// Counts live queue pairs and registrations, over all devices.
-#[must_use]
 pub fn live() -> Live {
-    fabric::with(|fabric| fabric.live())
+    fabric::with(|fabric| Live {
+        queue_pairs: fabric.qps.count(),
+        regions: fabric.regions.count(),
+    })
 }
 
 /// Pulls or plugs the cable of a stub device: raises the event. While the port is down, every write
@@ -62,7 +63,7 @@ pub fn fail_device(context: &Context) {
 
 /// Makes a stub queue pair take writes that never complete, like writes to a lost peer before the
 /// retries run out.
-pub fn swallow<S: State>(qp: &Qp<S>) {
+pub fn swallow<S>(qp: &Qp<S>) {
     fabric::with(|fabric| fabric.qps[qp.qp_num()].swallow = true);
 }
 

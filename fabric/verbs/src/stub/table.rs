@@ -5,14 +5,15 @@
 //! that carries its number in a field reserved for the library. Its state is in the fabric's
 //! tables.
 
+use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
+use std::os::fd::AsRawFd;
 use std::ptr;
 
 use super::fabric::{self, Armed, Cq, Device, Events, Qp, Region};
 use crate::raw::*;
 
-/// Number of devices.
 const DEVICES: usize = 4;
 
 /// Limits that the stub reports, and the most inline bytes.
@@ -26,8 +27,7 @@ const PAGE: u64 = 4096;
 /// RNR retry count that means "without end".
 const WITHOUT_END: u8 = 7;
 
-/// The exported functions.
-pub fn api() -> Api {
+pub(crate) fn api() -> Api {
     Api {
         get_device_list,
         free_device_list,
@@ -67,7 +67,6 @@ fn no_event() -> c_int {
     -1
 }
 
-/// Moves a value to the heap.
 fn leak<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
@@ -75,9 +74,8 @@ fn leak<T>(value: T) -> *mut T {
 /// The number of an open device.
 ///
 /// # Safety
-///
 /// `context` is an open context of the stub.
-pub unsafe fn number_of(context: *mut ibv_context) -> u32 {
+pub(crate) unsafe fn number_of(context: *mut ibv_context) -> u32 {
     // SAFETY: `number_of`'s contract.
     unsafe { (*context).cmd_fd as u32 }
 }
@@ -109,7 +107,7 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let Some(events) = Events::new() else {
         return ptr::null_mut();
     };
-    let async_fd = events.fd;
+    let async_fd = events.fd.as_raw_fd();
     // SAFETY: the caller's contract: a listed device, whose name ends in its index.
     let index = unsafe { (*device).name[4] as u8 - b'0' };
     let up = true;
@@ -180,10 +178,8 @@ unsafe extern "C" fn query_port(
         let up = fabric::with(|fabric| fabric.contexts[number].up);
         attr.write(ibv_port_attr {
             state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
-            max_mtu: IBV_MTU_4096,
             active_mtu: IBV_MTU_4096,
             gid_tbl_len: 2,
-            max_msg_sz: 1 << 30,
             active_width: 2,
             active_speed: 64,
             link_layer: IBV_LINK_LAYER_ETHERNET as u8,
@@ -193,7 +189,7 @@ unsafe extern "C" fn query_port(
     0
 }
 
-/// Entry 0 is 10.0.0.1 on the first device, 10.0.0.2 on the second, and so on.
+/// CqEntry 0 is 10.0.0.1 on the first device, 10.0.0.2 on the second, and so on.
 unsafe extern "C" fn query_gid_ex(
     context: *mut ibv_context,
     port_num: u32,
@@ -311,7 +307,7 @@ unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_
     let Some(events) = Events::new() else {
         return ptr::null_mut();
     };
-    let fd = events.fd;
+    let fd = events.fd.as_raw_fd();
     let refcnt = fabric::with(|fabric| fabric.channels.add(events)) as c_int;
     leak(ibv_comp_channel {
         context,
@@ -366,7 +362,14 @@ unsafe extern "C" fn create_cq(
         (raw.cq_context, raw.cqe) = (cq_context, cqe);
         let raw = leak(raw);
         let channel = channel.as_ref().map(|channel| channel.refcnt as u32);
-        let cq = Cq::new(raw, number_of(context), channel, cqe as usize);
+        let cq = Cq {
+            raw,
+            context: number_of(context),
+            channel,
+            depth: cqe as usize,
+            entries: VecDeque::with_capacity(cqe as usize),
+            armed: Armed::No,
+        };
         (*raw).handle = fabric::with(|fabric| fabric.cqs.add(cq));
         raw
     }
@@ -398,7 +401,21 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
         }
         let raw: *mut ibv_qp = leak(zeroed());
         let cqs = [(*init.send_cq).handle, (*init.recv_cq).handle];
-        let qp = Qp::new(raw, number_of((*pd).context), pd, cqs, caps);
+        let qp = Qp {
+            raw,
+            context: number_of((*pd).context),
+            pd,
+            cqs,
+            caps,
+            state: IBV_QPS_RESET,
+            peer: 0,
+            remote_write: false,
+            waits_for_receives: false,
+            swallow: false,
+            outstanding: 0,
+            unsignaled: 0,
+            receives: VecDeque::with_capacity(caps.max_recv_wr as usize),
+        };
         (*raw).qp_num = fabric::with(|fabric| fabric.qps.add(qp));
         raw
     }
@@ -411,39 +428,18 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-/// The attributes that the specification requires for each state change of a reliable connection.
-fn required(from: u32, to: u32) -> Option<u32> {
-    match (from, to) {
-        (_, IBV_QPS_ERR) => Some(0),
-        (IBV_QPS_RESET, IBV_QPS_INIT) => {
-            Some(IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
-        }
-        (IBV_QPS_INIT, IBV_QPS_RTR) => Some(
-            IBV_QP_AV
-                | IBV_QP_PATH_MTU
-                | IBV_QP_DEST_QPN
-                | IBV_QP_RQ_PSN
-                | IBV_QP_MAX_DEST_RD_ATOMIC
-                | IBV_QP_MIN_RNR_TIMER,
-        ),
-        (IBV_QPS_RTR, IBV_QPS_RTS) => Some(
-            IBV_QP_TIMEOUT
-                | IBV_QP_RETRY_CNT
-                | IBV_QP_RNR_RETRY
-                | IBV_QP_SQ_PSN
-                | IBV_QP_MAX_QP_RD_ATOMIC,
-        ),
-        _ => None,
-    }
-}
-
-unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, _: c_int) -> c_int {
     // SAFETY: the caller's contract.
     let (number, attr) = unsafe { ((*qp).qp_num, &*attr) };
     fabric::with(|fabric| {
         let qp = &mut fabric.qps[number];
-        let needed = required(qp.state, attr.qp_state).map(|needed| needed | IBV_QP_STATE);
-        if needed != Some(mask as u32) {
+        let from = match attr.qp_state {
+            IBV_QPS_ERR => qp.state,
+            IBV_QPS_RTS => IBV_QPS_RTR,
+            IBV_QPS_RTR => IBV_QPS_INIT,
+            _ => IBV_QPS_RESET,
+        };
+        if qp.state != from {
             return libc::EINVAL;
         }
         qp.state = attr.qp_state;

@@ -1,8 +1,9 @@
 //! Settings of devices and connections, from an entry of `nics`.
 
 use fabric::{
+    OpenError,
     ib::{IbDeviceCfgs, IbWishes},
-    ofi::{OfiDeviceCfgs, OfiError},
+    ofi::OfiDeviceCfgs,
     os::Near,
 };
 
@@ -50,10 +51,10 @@ pub fn ib(nic: &NicConfig, ib: &IbKeys) -> IbWishes {
 /// Device settings of an entry with `ofi`.
 ///
 /// # Errors
-/// [`OfiError::Setting`]: the entry has `match` and stands for several NICs.
-pub fn ofi_device(nic: &NicConfig, ofi: &OfiKeys) -> Result<OfiDeviceCfgs, OfiError> {
+/// [`OpenError::Setting`]: the entry has `match` and stands for several NICs.
+pub fn ofi_device(nic: &NicConfig, ofi: &OfiKeys) -> Result<OfiDeviceCfgs, OpenError> {
     if nic.matching.is_some() {
-        return Err(OfiError::Setting {
+        return Err(OpenError::Setting {
             nic: nic.label(),
             key: "match",
             problem: "this entry stands for several NICs, and is to be spelled out".to_owned(),

@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use libc::iovec;
 
-use super::domain::{Domain, close};
+use crate::domain::{Domain, close};
 use crate::error::Error;
 use crate::raw;
 
 /// Memory that a NIC may read or write.
 ///
 /// # Safety
-///
 /// `addr..addr + len` must stay mapped while the object lives, even if the object moves. No Rust
 /// reference to these bytes may exist while a NIC or a peer may write them.
 #[expect(clippy::len_without_is_empty, reason = "there is always memory")]
@@ -24,7 +23,7 @@ pub unsafe trait Memory: Send + Sync {
     fn len(&self) -> usize;
 }
 
-/// Remote access data of a region, for the peer's writes.
+/// A region that a peer may write, or the place in it where a write begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRegion {
     /// Base for offsets.
@@ -43,7 +42,7 @@ pub struct Mr {
 }
 
 /// A registration, if there is one, with its memory, which outlives the registration.
-pub(super) struct Registered {
+pub(crate) struct Registered {
     raw: *mut raw::fid_mr,
     memory: Arc<dyn Memory>,
 }
@@ -60,7 +59,7 @@ impl Registered {
     }
 
     /// Returns the remote access data for a peer.
-    pub fn remote(&self, by_address: bool) -> RemoteRegion {
+    pub(crate) fn remote(&self, by_address: bool) -> RemoteRegion {
         RemoteRegion {
             addr: if by_address {
                 self.memory.addr().as_ptr() as u64
@@ -86,10 +85,6 @@ impl Drop for Registered {
 
 impl Mr {
     /// Registers `memory` as a source, if required; with `key`, unless the provider chooses keys.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`].
     pub fn source(
         domain: &Arc<Domain>,
         memory: Arc<dyn Memory>,
@@ -108,7 +103,7 @@ impl Mr {
     }
 
     /// Returns address and descriptor of `len` bytes at `offset`, if they are in range.
-    pub(super) fn slice(&self, offset: usize, len: usize) -> Option<(*mut u8, *mut c_void)> {
+    pub(crate) fn slice(&self, offset: usize, len: usize) -> Option<(*mut u8, *mut c_void)> {
         let end = offset.checked_add(len)?;
         let memory = &self.registered.memory;
         let at = memory.addr().as_ptr().wrapping_add(offset);
@@ -116,7 +111,7 @@ impl Mr {
     }
 
     /// Whether the memory belongs to this domain.
-    pub(super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
+    pub(crate) fn is_of(&self, domain: &Arc<Domain>) -> bool {
         Arc::ptr_eq(&self.domain, domain)
     }
 }
@@ -133,7 +128,7 @@ impl std::fmt::Debug for Mr {
 }
 
 /// Registers memory; bound to `endpoint` if the provider requires that.
-pub(super) fn register(
+pub(crate) fn register(
     domain: &Arc<Domain>,
     memory: Arc<dyn Memory>,
     access: u64,

@@ -2,14 +2,14 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use super::context::{Context, set_nonblocking};
-use super::wc::Wc;
-use crate::error::{CqError, Error, errno_of, last_errno};
+use crate::device::{Context, set_nonblocking};
+use crate::error::{Error, OpError, errno_of, last_errno};
 use crate::raw;
+use crate::wc::Wc;
 
 /// A completion channel: a descriptor that becomes readable when an armed completion queue gets an
 /// entry.
@@ -28,10 +28,6 @@ unsafe impl Sync for CompChannel {}
 
 impl CompChannel {
     /// Creates a nonblocking channel.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Verb`].
     pub fn create(context: &Arc<Context>) -> Result<Arc<Self>, Error> {
         let doing = || format!("creating a completion channel on {}", context.name());
         // SAFETY: `context` is open.
@@ -42,7 +38,7 @@ impl CompChannel {
             context: Arc::clone(context),
             raw,
         };
-        set_nonblocking(channel.as_fd().as_raw_fd(), doing)?;
+        set_nonblocking(channel.as_raw_fd(), doing)?;
         Ok(Arc::new(channel))
     }
 
@@ -50,9 +46,8 @@ impl CompChannel {
     /// number of events; never blocks.
     ///
     /// # Errors
-    ///
-    /// [`CqError`]; an empty channel is no error.
-    pub fn take_events(&self, mut each: impl FnMut(u64)) -> Result<usize, CqError> {
+    /// [`OpError`]; an empty channel is no error.
+    pub fn take_events(&self, mut each: impl FnMut(u64)) -> Result<usize, OpError> {
         let mut taken = 0;
         loop {
             let (mut cq, mut token) = (ptr::null_mut(), ptr::null_mut::<c_void>());
@@ -64,7 +59,7 @@ impl CompChannel {
                 return match last_errno() {
                     libc::EAGAIN => Ok(taken),
                     libc::EINTR => continue,
-                    errno => Err(CqError {
+                    errno => Err(OpError {
                         verb: "ibv_get_cq_event",
                         errno,
                     }),
@@ -79,17 +74,10 @@ impl CompChannel {
     }
 }
 
-impl AsFd for CompChannel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open until the channel is destroyed, which the borrow of `self`
-        // precludes.
-        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
-    }
-}
-
 impl AsRawFd for CompChannel {
     fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
+        // SAFETY: the channel is live, and its descriptor is constant.
+        unsafe { (*self.raw.as_ptr()).fd }
     }
 }
 
@@ -115,8 +103,8 @@ pub enum Notify {
 
 /// A completion queue.
 pub struct Cq {
-    pub(super) context: Arc<Context>,
-    channel: Option<Arc<CompChannel>>,
+    pub(crate) context: Arc<Context>,
+    channel: Arc<CompChannel>,
     raw: NonNull<raw::ibv_cq>,
     poll: raw::poll_cq_fn,
     arm: raw::req_notify_cq_fn,
@@ -133,24 +121,15 @@ impl Cq {
     /// breaks the queue for good, so `cqe` must cover all outstanding receives and signaled sends.
     ///
     /// # Errors
-    ///
-    /// [`Error::Limit`]; [`Error::Mismatch`] if the channel is another device's; [`Error::Verb`].
+    /// [`Error::Verb`]: more entries than the device allows, or a channel of another device.
     pub fn create(
         context: &Arc<Context>,
         cqe: u32,
-        channel: Option<&Arc<CompChannel>>,
+        channel: &Arc<CompChannel>,
         token: u64,
         comp_vector: u32,
     ) -> Result<Arc<Self>, Error> {
-        context.check_limit(
-            "a completion queue in entries",
-            u64::from(cqe),
-            u64::from(context.limits().max_cqe),
-            "max_cqe",
-        )?;
-        if let Some(channel) = channel {
-            context.check_same("the completion channel", &channel.context)?;
-        }
+        context.check_same("ibv_create_cq", &channel.context)?;
         let doing = || {
             format!(
                 "creating a completion queue of {cqe} entries on {}",
@@ -167,7 +146,7 @@ impl Cq {
                 .zip(ops.req_notify_cq)
                 .ok_or_else(|| unsupported("polling completion queues", context))?
         };
-        let raw_channel = channel.map_or(ptr::null_mut(), |channel| channel.raw.as_ptr());
+        let raw_channel = channel.raw.as_ptr();
         let token = ptr::without_provenance_mut::<c_void>(token as usize);
         // SAFETY: context and channel are live; the token is returned and never dereferenced.
         let raw = unsafe {
@@ -176,7 +155,7 @@ impl Cq {
         let raw = NonNull::new(raw).ok_or_else(|| Error::verb_errno("ibv_create_cq", doing))?;
         Ok(Arc::new(Self {
             context: Arc::clone(context),
-            channel: channel.cloned(),
+            channel: Arc::clone(channel),
             raw,
             poll,
             arm,
@@ -187,13 +166,12 @@ impl Cq {
     /// Allocates nothing and never blocks.
     ///
     /// # Errors
-    ///
-    /// [`CqError`]; the queue is then unusable.
-    pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, CqError> {
+    /// [`OpError`]; the queue is then unusable.
+    pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, OpError> {
         let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
         // SAFETY: the queue is live; `Wc` is an `ibv_wc`, and `room` of them are writable.
         let taken = unsafe { (self.poll)(self.raw.as_ptr(), room, wcs.as_mut_ptr().cast()) };
-        usize::try_from(taken).map_err(|_| CqError {
+        usize::try_from(taken).map_err(|_| OpError {
             verb: "ibv_poll_cq",
             errno: errno_of(taken),
         })
@@ -201,26 +179,16 @@ impl Cq {
 
     /// Arms the queue for one event on its channel. Existing entries raise none: poll again before
     /// sleeping.
-    ///
-    /// # Errors
-    ///
-    /// [`CqError`].
-    pub fn arm(&self, notify: Notify) -> Result<(), CqError> {
+    pub fn arm(&self, notify: Notify) -> Result<(), OpError> {
         let solicited = c_int::from(notify == Notify::Solicited);
         // SAFETY: the queue is live.
         match unsafe { (self.arm)(self.raw.as_ptr(), solicited) } {
             0 => Ok(()),
-            result => Err(CqError {
+            result => Err(OpError {
                 verb: "ibv_req_notify_cq",
                 errno: errno_of(result),
             }),
         }
-    }
-
-    /// The device of this queue.
-    #[must_use]
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
     }
 
     /// The raw queue, valid as long as `self`.
@@ -242,8 +210,8 @@ impl Drop for Cq {
 
 /// The error for an operation that the provider's table lacks.
 pub(crate) fn unsupported(what: &'static str, context: &Context) -> Error {
-    Error::Unsupported {
-        what,
-        by: format!("the provider of {}", context.name()),
-    }
+    let device = context.name();
+    Error::Refused(format!(
+        "{what} is not supported by the provider of {device}"
+    ))
 }

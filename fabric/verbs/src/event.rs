@@ -1,46 +1,24 @@
 //! Asynchronous events: state changes of a device, a port or a queue pair.
 
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::RawFd;
 
-use super::context::Context;
+use crate::device::Context;
 use crate::error::{Error, last_errno};
 use crate::raw;
 
 /// An asynchronous event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// The port carries traffic again.
-    PortActive {
-        /// The port, from 1.
-        port: u8,
-    },
-    /// The port's link is down. The device leaves its queue pairs as they are: to fail them now,
-    /// move them to ERR.
-    PortDown {
-        /// The port, from 1.
-        port: u8,
-    },
-    /// The port's address changed (LID, GID or partition key): connections may need to be made
-    /// again.
-    AddressChange {
-        /// The port, from 1.
-        port: u8,
-    },
+    /// The link of this port, from 1, is down. The device leaves its queue pairs as they are: to
+    /// fail them now, move them to ERR.
+    PortDown(u8),
     /// The device failed with everything on it.
     DeviceFatal,
-    /// The device moved a queue pair to ERR.
-    QpFatal {
-        /// The queue pair's number.
-        qp_num: u32,
-        /// Cause, as libibverbs names it.
-        cause: &'static str,
-    },
-    /// A completion queue overflowed or failed; its queue pairs are unusable.
-    CqError {
-        /// The queue's token.
-        token: u64,
-    },
+    /// The device moved a queue pair to ERR: its number, and the cause as libibverbs names it.
+    QpFatal(u32, &'static str),
+    /// The completion queue with this token overflowed or failed; its queue pairs are unusable.
+    CqError(u64),
     /// Any other event, with its libibverbs number.
     Other(u32),
 }
@@ -48,10 +26,6 @@ pub enum AsyncEvent {
 impl Context {
     /// Takes the next asynchronous event; `None` if none is pending. Never blocks: sleep on
     /// [`Context::async_fd`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Verb`].
     pub fn next_async_event(&self) -> Result<Option<AsyncEvent>, Error> {
         let mut event = MaybeUninit::<raw::ibv_async_event>::zeroed();
         // SAFETY: the context is open, and `event` is writable.
@@ -73,34 +47,30 @@ impl Context {
         Ok(Some(described))
     }
 
-    /// A descriptor that is readable while an asynchronous event is pending.
-    #[must_use]
-    pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open until the context is closed, which the borrow of `self`
-        // precludes.
-        unsafe { BorrowedFd::borrow_raw((*self.as_raw()).async_fd) }
+    /// A descriptor that is readable while an asynchronous event is pending, until the context is
+    /// dropped.
+    pub fn async_fd(&self) -> RawFd {
+        // SAFETY: the context is open, and its descriptor is constant.
+        unsafe { (*self.as_raw()).async_fd }
     }
 }
 
 /// Converts an event of libibverbs.
 ///
 /// # Safety
-///
 /// `event` must come from the library and be unacknowledged, which keeps the object in it from
 /// being destroyed.
 unsafe fn describe(event: &raw::ibv_async_event) -> AsyncEvent {
-    // SAFETY: for port events, the active member of the union is the port number.
-    let port = || u8::try_from(unsafe { event.element.port_num }).unwrap_or(0);
     let qp_fatal = |cause| {
         // SAFETY: for queue pair events, the active member is a live queue pair.
         let qp_num = unsafe { (*event.element.qp).qp_num };
-        AsyncEvent::QpFatal { qp_num, cause }
+        AsyncEvent::QpFatal(qp_num, cause)
     };
     match event.event_type {
-        raw::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive { port: port() },
-        raw::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown { port: port() },
-        raw::IBV_EVENT_LID_CHANGE | raw::IBV_EVENT_GID_CHANGE | raw::IBV_EVENT_PKEY_CHANGE => {
-            AsyncEvent::AddressChange { port: port() }
+        raw::IBV_EVENT_PORT_ERR => {
+            // SAFETY: for port events, the active member of the union is the port number.
+            let port = unsafe { event.element.port_num };
+            AsyncEvent::PortDown(u8::try_from(port).unwrap_or(0))
         }
         raw::IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFatal,
         raw::IBV_EVENT_QP_FATAL => qp_fatal("IBV_EVENT_QP_FATAL"),
@@ -108,8 +78,7 @@ unsafe fn describe(event: &raw::ibv_async_event) -> AsyncEvent {
         raw::IBV_EVENT_QP_ACCESS_ERR => qp_fatal("IBV_EVENT_QP_ACCESS_ERR"),
         raw::IBV_EVENT_CQ_ERR => {
             // SAFETY: for this event, the member is a live completion queue; its token is a number.
-            let token = unsafe { (*event.element.cq).cq_context } as u64;
-            AsyncEvent::CqError { token }
+            AsyncEvent::CqError(unsafe { (*event.element.cq).cq_context } as u64)
         }
         other => AsyncEvent::Other(other),
     }

@@ -1,21 +1,119 @@
-//! An open device: its limits, ports and GIDs.
+//! The loaded libibverbs, and its open devices with their limits, ports and GIDs.
 
-use std::mem::{MaybeUninit, size_of};
+use std::ffi::CStr;
+use std::mem::{ManuallyDrop, MaybeUninit, size_of};
 use std::net::Ipv6Addr;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 
-use super::gid::{GidEntry, GidType, choose_gid};
-use super::library::Verbs;
-use super::port::PortAttr;
-use crate::error::{Error, errno_of};
+use libloading::Library;
+
+use crate::error::{Error, errno_of, last_errno};
+use crate::port::{GidEntry, PortAttr, choose_gid};
 use crate::raw;
+
+/// File name of libibverbs in every distribution.
+const LIBRARY: &str = "libibverbs.so.1";
+
+/// The loaded libibverbs.
+pub struct Verbs {
+    api: raw::Api,
+    /// Never unloaded: libibverbs has loaded providers, which do not support unloading.
+    _library: Option<ManuallyDrop<Library>>,
+}
+
+impl Verbs {
+    /// Loads libibverbs from `file`, or else the system's.
+    ///
+    /// # Errors
+    /// [`Error::NoLibrary`] if it is not installed; [`Error::Refused`] if the file is not
+    /// libibverbs.
+    pub fn load(file: Option<&str>) -> Result<Arc<Self>, Error> {
+        let file = file.unwrap_or(LIBRARY);
+        // SAFETY: loading runs initialisers; those of libibverbs set up its own tables.
+        let library = unsafe { Library::new(file) }.map_err(|error| Error::NoLibrary {
+            detail: error.to_string(),
+        })?;
+        let library = ManuallyDrop::new(library);
+        // SAFETY: a library with all these symbols has libibverbs' ABI; it is never unloaded.
+        let api = unsafe { raw::Api::from_library(&library, file) }?;
+        Ok(Arc::new(Self {
+            api,
+            _library: Some(library),
+        }))
+    }
+
+    /// Uses `api` as the table of functions instead of a loaded library.
+    ///
+    /// # Safety
+    /// The functions must fulfil libibverbs' contract, also under calls from several threads.
+    #[cfg(any(test, feature = "stub"))]
+    pub(crate) unsafe fn from_api(api: raw::Api) -> Arc<Self> {
+        Arc::new(Self {
+            api,
+            _library: None,
+        })
+    }
+
+    /// Opens the device `name`. Pin the thread to the device's NUMA node first: libibverbs
+    /// allocates on the node of the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], [`Error::Refused`] if no device has this name, or [`Error::Verb`].
+    pub fn open(self: &Arc<Self>, name: &str) -> Result<Arc<Context>, Error> {
+        let mut count = 0;
+        // SAFETY: `count` is writable.
+        let list = unsafe { (self.api.get_device_list)(&raw mut count) };
+        if list.is_null() {
+            let errno = last_errno();
+            return Err(Error::NoDevice { errno });
+        }
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: a non-null list holds `count` pointers, none of them null.
+        let devices = unsafe { slice::from_raw_parts(list.cast::<NonNull<_>>(), count) };
+        let opened = self.open_of(devices, name);
+        // SAFETY: `get_device_list` returned the list; it is freed once, after its last use.
+        unsafe { (self.api.free_device_list)(list) };
+        opened
+    }
+
+    /// Opens the device `name` of a list that is not yet freed.
+    fn open_of(
+        self: &Arc<Self>,
+        devices: &[NonNull<raw::ibv_device>],
+        name: &str,
+    ) -> Result<Arc<Context>, Error> {
+        let name_of = |device: &NonNull<raw::ibv_device>| {
+            // SAFETY: the list is not yet freed, and the name is an array inside the device.
+            let name = unsafe { (*device.as_ptr()).name }.map(|char| char as u8);
+            let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+            name.to_string_lossy().into_owned()
+        };
+        if devices.is_empty() {
+            return Err(Error::NoDevice { errno: 0 });
+        }
+        let Some(device) = devices.iter().find(|device| name_of(device) == name) else {
+            let present: Vec<_> = devices.iter().map(name_of).collect();
+            return Err(Error::Refused(format!(
+                "no RDMA device is called {name:?}; this machine has {}",
+                present.join(", ")
+            )));
+        };
+        // SAFETY: the list is not yet freed, so its device is valid.
+        let raw = unsafe { (self.api.open_device)(device.as_ptr()) };
+        let doing = || format!("opening {name}");
+        let raw = NonNull::new(raw).ok_or_else(|| Error::verb_errno("ibv_open_device", doing))?;
+        // SAFETY: `open_device` has just returned `raw`, which has no other owner.
+        unsafe { Context::adopt(Arc::clone(self), raw, name.to_owned()) }
+    }
+}
 
 /// An open device of libibverbs.
 pub struct Context {
     verbs: Arc<Verbs>,
     raw: NonNull<raw::ibv_context>,
-    pub(super) name: String,
+    pub(crate) name: String,
     limits: DeviceLimits,
 }
 
@@ -43,9 +141,8 @@ impl Context {
     /// Takes ownership of an open context; closes it if a step fails.
     ///
     /// # Safety
-    ///
     /// `raw` must be open, come from `verbs`, and have no other owner.
-    pub(crate) unsafe fn adopt(
+    unsafe fn adopt(
         verbs: Arc<Verbs>,
         raw: NonNull<raw::ibv_context>,
         name: String,
@@ -66,19 +163,16 @@ impl Context {
     }
 
     /// The device's name, such as `mlx5_0`.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The device's limits.
-    #[must_use]
     pub fn limits(&self) -> &DeviceLimits {
         &self.limits
     }
 
     /// Number of interrupt vectors for completion queues.
-    #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: the context is open, and the field is constant.
         u32::try_from(unsafe { (*self.raw.as_ptr()).num_comp_vectors }).unwrap_or(0)
@@ -90,43 +184,21 @@ impl Context {
     }
 
     pub(crate) fn api(&self) -> &raw::Api {
-        self.verbs.api()
-    }
-
-    /// Refuses a size above one of the device's limits.
-    pub(crate) fn check_limit(
-        &self,
-        what: &'static str,
-        asked: u64,
-        limit: u64,
-        name: &'static str,
-    ) -> Result<(), Error> {
-        if asked <= limit {
-            return Ok(());
-        }
-        Err(Error::Limit {
-            what,
-            asked,
-            limit,
-            name,
-            device: self.name.clone(),
-        })
+        &self.verbs.api
     }
 
     /// Refuses an object of another device: libibverbs would not detect the mistake.
     pub(crate) fn check_same(
         self: &Arc<Self>,
-        what: &'static str,
+        verb: &'static str,
         of: &Arc<Self>,
     ) -> Result<(), Error> {
         if Arc::ptr_eq(self, of) {
             return Ok(());
         }
-        Err(Error::Mismatch {
-            what,
-            one: of.name.clone(),
-            other: self.name.clone(),
-        })
+        Err(Error::verb(verb, libc::EINVAL, || {
+            format!("joining objects of {} and {}", self.name, of.name)
+        }))
     }
 
     fn query_device(&self) -> Result<DeviceLimits, Error> {
@@ -153,7 +225,6 @@ impl Context {
     /// The state, rate and address of a port. Ports count from 1.
     ///
     /// # Errors
-    ///
     /// [`Error::Verb`], for instance if the port does not exist.
     pub fn query_port(&self, port: u8) -> Result<PortAttr, Error> {
         let mut attr = MaybeUninit::<raw::ibv_port_attr>::zeroed();
@@ -169,24 +240,9 @@ impl Context {
         Ok(PortAttr::from_raw(&unsafe { attr.assume_init() }))
     }
 
-    /// The port's GIDs, without the empty entries of its table.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Verb`].
-    pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, Error> {
-        let table = self.query_port(port)?.gid_tbl_len;
-        let mut gids = Vec::new();
-        for index in 0..table {
-            gids.extend(self.gid(port, index)?);
-        }
-        Ok(gids)
-    }
-
     /// One entry of the port's GID table; `None` if it is empty.
     ///
     /// # Errors
-    ///
     /// [`Error::Verb`]; an empty entry is no error.
     pub fn gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, Error> {
         let mut entry = MaybeUninit::<raw::ibv_gid_entry>::zeroed();
@@ -214,10 +270,10 @@ impl Context {
         let entry = unsafe { entry.assume_init() };
         // SAFETY: every bit pattern is valid for the byte array.
         let gid = Ipv6Addr::from(unsafe { entry.gid.raw });
-        Ok((!gid.is_unspecified()).then(|| GidEntry {
+        Ok((!gid.is_unspecified()).then_some(GidEntry {
             gid,
             index,
-            kind: GidType::from_raw(entry.gid_type),
+            is_roce_v2: entry.gid_type == raw::IBV_GID_TYPE_ROCE_V2,
         }))
     }
 
@@ -225,15 +281,16 @@ impl Context {
     /// routable IPv6 before link-local.
     ///
     /// # Errors
-    ///
-    /// [`Error::NoGid`] with the reason, or [`Error::Verb`].
+    /// [`Error::Refused`] with the reason, or [`Error::Verb`].
     pub fn auto_gid(&self, port: u8) -> Result<GidEntry, Error> {
-        let layer = self.query_port(port)?.link_layer;
-        let gids = self.gids(port)?;
-        choose_gid(layer, &gids).map_err(|why| Error::NoGid {
-            device: self.name.clone(),
-            port,
-            why: why.to_owned(),
+        let attr = self.query_port(port)?;
+        let gids = (0..attr.gid_tbl_len).map(|index| self.gid(port, index));
+        let gids: Vec<_> = gids
+            .filter_map(Result::transpose)
+            .collect::<Result<_, _>>()?;
+        choose_gid(attr.is_ethernet, &gids).map_err(|why| {
+            let device = &self.name;
+            Error::Refused(format!("{device} port {port} has no usable GID: {why}"))
         })
     }
 }
@@ -259,4 +316,18 @@ pub(crate) fn set_nonblocking(fd: i32, doing: impl FnOnce() -> String) -> Result
         return Err(Error::verb_errno("fcntl", doing));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_and_another_library_are_named() {
+        let error = Verbs::load(Some("libibverbs-is-not-here.so.1")).err();
+        assert!(matches!(error, Some(Error::NoLibrary { .. })), "{error:?}");
+        let error = Verbs::load(Some("libc.so.6")).err();
+        let text = error.map(|e| e.to_string()).unwrap_or_default();
+        assert!(text.starts_with("libc.so.6 has no function ibv_"), "{text}");
+    }
 }

@@ -7,8 +7,8 @@ use std::ffi::c_int;
 use std::mem::size_of;
 use std::ptr;
 
-use super::mr::{LocalSlice, RemoteSlice};
-use crate::error::{PostError, errno_of};
+use crate::error::{OpError, errno_of};
+use crate::mr::{LocalSlice, RemoteSlice};
 use crate::raw;
 
 /// The payload of a write.
@@ -21,35 +21,6 @@ pub enum Payload<'a> {
     /// Bytes of a memory region. The device reads them when it executes the write: they must stay
     /// unchanged until the write is retired.
     Region(LocalSlice),
-}
-
-/// One RDMA WRITE.
-#[derive(Debug, Clone, Copy)]
-pub struct Write<'a> {
-    /// Number that the completion returns, if there is one.
-    pub wr_id: u64,
-    /// Bytes to write.
-    pub payload: Payload<'a>,
-    /// Target address and key.
-    pub remote: RemoteSlice,
-    /// Makes the write a WRITE_WITH_IMM: it consumes a receive of the peer, whose completion
-    /// carries this number.
-    pub imm: Option<u32>,
-    /// Whether a successful write completes here. A failed write always does.
-    pub signaled: bool,
-    /// Whether the write wakes a peer that sleeps until a solicited completion.
-    pub solicited: bool,
-}
-
-/// Why `push` refused a work request. The chain is then unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PushError {
-    /// The chain has no free entry: post it first.
-    #[error("the chain is full: post it first")]
-    Full,
-    /// The payload exceeds the chain's inline capacity.
-    #[error("too many bytes to ride inline in this chain")]
-    InlineTooLong,
 }
 
 /// A work request and the scatter/gather entry of its `sg_list`.
@@ -80,7 +51,6 @@ unsafe impl Send for SendChain {}
 impl SendChain {
     /// A chain of up to `capacity` writes with up to `inline_bytes` inline bytes each.
     /// `inline_bytes` must not exceed the queue pair's `max_inline_data`.
-    #[must_use]
     pub fn new(capacity: usize, inline_bytes: usize) -> Self {
         // SAFETY: null pointers and zeroes are valid for every field.
         let empty: SendEntry = unsafe { std::mem::zeroed() };
@@ -94,26 +64,18 @@ impl SendChain {
     }
 
     /// Number of waiting writes.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.tail - self.head
     }
 
     /// Whether no write waits.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
     /// Number of free entries.
-    #[must_use]
     pub fn room(&self) -> usize {
         self.entries.len() - self.tail
-    }
-
-    /// Removes all waiting writes.
-    pub fn clear(&mut self) {
-        (self.head, self.tail) = (0, 0);
     }
 
     /// Marks the last waiting write solicited. The sender knows the last write of a burst only at
@@ -126,17 +88,29 @@ impl SendChain {
         }
     }
 
-    /// Appends a write.
+    /// Appends an RDMA WRITE of `payload` to `remote`. With `imm` it is a WRITE_WITH_IMM, which
+    /// consumes a receive of the peer, whose completion carries the number. A successful write
+    /// completes here only if `signaled`, a failed one always, each with `wr_id`.
     ///
-    /// # Errors
-    ///
-    /// [`PushError`]; the chain is then unchanged.
-    pub fn push(&mut self, write: &Write<'_>) -> Result<(), PushError> {
-        if self.room() == 0 {
-            return Err(PushError::Full);
+    /// Returns false, and changes nothing, if no entry is free or the inline payload exceeds the
+    /// chain's inline bytes.
+    pub fn push(
+        &mut self,
+        wr_id: u64,
+        payload: Payload<'_>,
+        remote: RemoteSlice,
+        imm: Option<u32>,
+        signaled: bool,
+    ) -> bool {
+        let inline = match payload {
+            Payload::Inline(bytes) => bytes.len(),
+            Payload::Empty | Payload::Region(_) => 0,
+        };
+        if self.room() == 0 || inline > self.inline_bytes {
+            return false;
         }
         let mut flags = 0;
-        let (sge, num_sge) = match write.payload {
+        let (sge, num_sge) = match payload {
             Payload::Empty => (raw::ibv_sge::default(), 0),
             Payload::Region(slice) => {
                 let (addr, length, lkey) = (slice.addr, slice.len, slice.lkey);
@@ -144,29 +118,26 @@ impl SendChain {
             }
             Payload::Inline(bytes) => {
                 flags |= raw::IBV_SEND_INLINE;
-                (self.copy_inline(bytes)?, c_int::from(!bytes.is_empty()))
+                (self.copy_inline(bytes), c_int::from(!bytes.is_empty()))
             }
         };
-        if write.signaled {
+        if signaled {
             flags |= raw::IBV_SEND_SIGNALED;
-        }
-        if write.solicited {
-            flags |= raw::IBV_SEND_SOLICITED;
         }
         let entry = self.entries.as_mut_ptr().wrapping_add(self.tail);
         // SAFETY: `room` is not 0, so entry `tail` exists and is free.
         unsafe {
             (*entry).sge = sge;
             let wr = &raw mut (*entry).wr;
-            (*wr).wr_id = write.wr_id;
+            (*wr).wr_id = wr_id;
             (*wr).sg_list = &raw mut (*entry).sge;
             (*wr).num_sge = num_sge;
             (*wr).send_flags = flags;
             (*wr).wr.rdma = raw::ibv_wr_rdma {
-                remote_addr: write.remote.addr,
-                rkey: write.remote.rkey,
+                remote_addr: remote.addr,
+                rkey: remote.rkey,
             };
-            match write.imm {
+            match imm {
                 Some(imm) => {
                     (*wr).opcode = raw::IBV_WR_RDMA_WRITE_WITH_IMM;
                     (*wr).imm_data = imm.to_be();
@@ -175,14 +146,11 @@ impl SendChain {
             }
         }
         self.tail += 1;
-        Ok(())
+        true
     }
 
-    /// Copies a payload into the inline bytes of the free entry.
-    fn copy_inline(&mut self, bytes: &[u8]) -> Result<raw::ibv_sge, PushError> {
-        if bytes.len() > self.inline_bytes {
-            return Err(PushError::InlineTooLong);
-        }
+    /// Copies a payload of at most `inline_bytes` into the inline bytes of the free entry.
+    fn copy_inline(&mut self, bytes: &[u8]) -> raw::ibv_sge {
         // SAFETY: entry `tail` is free and owns these `inline_bytes` of the buffer. Only work
         // requests that are not yet posted point there.
         let own = unsafe {
@@ -190,22 +158,22 @@ impl SendChain {
             ptr::copy_nonoverlapping(bytes.as_ptr(), own, bytes.len());
             own
         };
-        Ok(raw::ibv_sge {
+        raw::ibv_sge {
             addr: own as u64,
             length: bytes.len() as u32,
             lkey: 0,
-        })
+        }
     }
 
     /// Links the waiting writes and passes the first to `doorbell`, which returns the verb's result
-    /// and the first refused work request. Returns the number of posted writes.
+    /// and the first refused work request.
     pub(crate) fn post(
         &mut self,
         doorbell: impl FnOnce(*mut raw::ibv_send_wr, *mut *mut raw::ibv_send_wr) -> c_int,
-    ) -> Result<usize, PostError> {
+    ) -> Result<(), OpError> {
         let count = self.len();
         if count == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let base = self.entries.as_mut_ptr();
         // SAFETY: `head..tail` lies within the entries.
@@ -219,11 +187,11 @@ impl SendChain {
         let mut bad = ptr::null_mut();
         let result = doorbell(first.cast(), &raw mut bad);
         let taken = outcome("ibv_post_send", result, first, bad, count);
-        match &taken {
-            Ok(_) => self.clear(),
-            Err(error) => self.head += error.posted,
+        match taken {
+            Ok(()) => (self.head, self.tail) = (0, 0),
+            Err((posted, _)) => self.head += posted,
         }
-        taken
+        taken.map_err(|(_, error)| error)
     }
 }
 
@@ -238,7 +206,6 @@ unsafe impl Send for RecvChain {}
 
 impl RecvChain {
     /// A chain that posts up to `capacity` receives at a time.
-    #[must_use]
     pub fn new(capacity: usize) -> Self {
         let receive = raw::ibv_recv_wr {
             wr_id: 0,
@@ -255,12 +222,13 @@ impl RecvChain {
         Self { receives }
     }
 
-    /// Passes `count` receives to `doorbell`, at most all of them. See [`SendChain::post`].
+    /// Passes `count` receives to `doorbell`, at most all of them, as [`SendChain::post`] does.
+    /// Returns the number of posted receives.
     pub(crate) fn post(
         &mut self,
         count: usize,
         doorbell: impl FnOnce(*mut raw::ibv_recv_wr, *mut *mut raw::ibv_recv_wr) -> c_int,
-    ) -> Result<usize, PostError> {
+    ) -> Result<usize, OpError> {
         let count = count.min(self.receives.len());
         if count == 0 {
             return Ok(0);
@@ -273,77 +241,79 @@ impl RecvChain {
         let result = doorbell(first, &raw mut bad);
         // SAFETY: as for the read of `next`.
         unsafe { (*last).next = next };
-        outcome("ibv_post_recv", result, first, bad, count)
+        let taken = outcome("ibv_post_recv", result, first, bad, count);
+        taken.map(|()| count).map_err(|(_, error)| error)
     }
 }
 
-/// Decodes a verb's result for the `count` entries from `first` on. `bad` points to the refused
-/// entry; if it points outside the entries, none counts as posted.
-fn outcome<Entry, Wr>(
+/// Decodes a verb's result for the `count` entries from `first` on: the error, with the number of
+/// posted entries. `bad` points to the refused entry; if it points outside the entries, none counts
+/// as posted.
+fn outcome<T, Wr>(
     verb: &'static str,
     returned: c_int,
-    first: *mut Entry,
+    first: *mut T,
     bad: *mut Wr,
     count: usize,
-) -> Result<usize, PostError> {
+) -> Result<(), (usize, OpError)> {
     if returned == 0 {
-        return Ok(count);
+        return Ok(());
     }
     let errno = errno_of(returned);
     let bytes = (bad as usize).checked_sub(first as usize);
-    let posted = match bytes.map(|bytes| bytes / size_of::<Entry>()) {
+    let posted = match bytes.map(|bytes| bytes / size_of::<T>()) {
         Some(posted) if posted < count => posted,
         _ => 0,
     };
-    Err(PostError {
-        verb,
-        errno,
-        posted,
-        left: count - posted,
-    })
+    Err((posted, OpError { verb, errno }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn write(payload: Payload<'_>) -> Write<'_> {
-        Write {
-            wr_id: 0,
-            payload,
-            remote: RemoteSlice {
-                addr: 0x1000,
-                rkey: 7,
-            },
-            imm: Some(3),
-            signaled: false,
-            solicited: false,
-        }
+    fn push(chain: &mut SendChain, payload: Payload<'_>) -> bool {
+        let (addr, rkey) = (0x1000, 7);
+        chain.push(0, payload, RemoteSlice { addr, rkey }, Some(3), false)
     }
 
     #[test]
     fn a_wild_pointer_counts_as_nothing_posted() {
         let mut chain = SendChain::new(2, 0);
-        chain.push(&write(Payload::Empty)).expect("room");
+        assert!(push(&mut chain, Payload::Empty));
         let error = chain.post(|_, bad| {
             // SAFETY: `bad` is writable through the call.
             unsafe { *bad = ptr::null_mut() };
             libc::EINVAL
         });
-        let error = error.expect_err("refused");
-        assert_eq!((error.posted, error.left, chain.len()), (0, 1, 1));
+        assert!(!error.expect_err("refused").is_full());
+        assert_eq!(chain.len(), 1);
     }
 
     #[test]
-    fn receives_that_are_refused_are_counted_and_the_chain_can_be_posted_again() {
+    fn refused_writes_stay_in_the_chain() {
+        let mut chain = SendChain::new(3, 0);
+        (0..3).for_each(|_| assert!(push(&mut chain, Payload::Empty)));
+        let error = chain.post(|first, bad| {
+            // SAFETY: `first` is the head of three linked writes.
+            unsafe { *bad = (*first).next };
+            libc::ENOMEM
+        });
+        let error = error.expect_err("refused");
+        assert!(error.is_full(), "{error}");
+        assert!(error.to_string().contains("the queue is full"), "{error}");
+        assert_eq!(chain.len(), 2);
+    }
+
+    #[test]
+    fn a_chain_of_receives_can_be_posted_again() {
         let mut chain = RecvChain::new(3);
         let partial = chain.post(3, |first, bad| {
             // SAFETY: `first` is the head of three linked receives.
             unsafe { *bad = (*first).next };
             libc::ENOMEM
         });
-        let error = partial.expect_err("refused");
-        assert_eq!((error.posted, error.left), (1, 2));
+        partial.expect_err("refused");
         let mut linked = 0;
         for count in [1, 2, 9] {
             let posted = chain.post(count, |mut wr, _| {
@@ -362,14 +332,11 @@ mod tests {
     #[test]
     fn inline_bytes_are_the_entrys_own() {
         let mut chain = SendChain::new(2, 8);
-        assert_eq!(
-            chain.push(&write(Payload::Inline(&[0; 9]))),
-            Err(PushError::InlineTooLong)
-        );
+        assert!(!push(&mut chain, Payload::Inline(&[0; 9])), "too long");
         for id in 0..2_u8 {
-            chain.push(&write(Payload::Inline(&[id; 5]))).expect("room");
+            assert!(push(&mut chain, Payload::Inline(&[id; 5])));
         }
-        assert_eq!(chain.push(&write(Payload::Empty)), Err(PushError::Full));
+        assert!(!push(&mut chain, Payload::Empty), "full");
         let mut seen = Vec::new();
         let posted = chain.post(|mut wr, _| {
             while !wr.is_null() {
@@ -386,6 +353,6 @@ mod tests {
             }
             0
         });
-        assert_eq!((posted, seen), (Ok(2), vec![[0; 5], [1; 5]]));
+        assert_eq!((posted, seen), (Ok(()), vec![[0; 5], [1; 5]]));
     }
 }

@@ -7,14 +7,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::context::Context;
 use crate::Error;
+use crate::device::Context;
 use crate::raw;
 
 /// An owner of memory that a NIC may read and write at any time while it is registered.
 ///
 /// # Safety
-///
 /// While the value lives, `addr()..addr() + len()` is mapped at that address and readable; it is
 /// writable unless registered with [`Access::LocalRead`]. While a NIC may write a byte, no Rust
 /// reference to that byte exists: the owner returns raw pointers, and the fabric's protocol defines
@@ -29,7 +28,7 @@ pub unsafe trait Memory: Send + Sync + 'static {
 
 /// A protection domain: its queue pairs access only the memory regions of the same domain.
 pub struct Pd {
-    pub(super) context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     raw: NonNull<raw::ibv_pd>,
 }
 
@@ -40,10 +39,6 @@ unsafe impl Sync for Pd {}
 
 impl Pd {
     /// Allocates a protection domain.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Verb`].
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Self>, Error> {
         // SAFETY: `context` is open.
         let raw = unsafe { (context.api().alloc_pd)(context.as_raw()) };
@@ -56,12 +51,6 @@ impl Pd {
             context: Arc::clone(context),
             raw,
         }))
-    }
-
-    /// The device of this domain.
-    #[must_use]
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
     }
 
     /// The raw domain, valid as long as `self`.
@@ -104,7 +93,7 @@ impl Access {
 
 /// A registered memory region. Keeps the memory's owner alive until deregistration.
 pub struct Mr {
-    pub(super) pd: Arc<Pd>,
+    pub(crate) pd: Arc<Pd>,
     raw: NonNull<raw::ibv_mr>,
     /// Address of the first byte as work requests name it.
     base: u64,
@@ -121,8 +110,7 @@ impl Mr {
     /// Registers all of `memory` and pins its pages until the region is dropped.
     ///
     /// # Errors
-    ///
-    /// [`Error::Limit`] if `memory` is larger than the device allows, or [`Error::Verb`].
+    /// [`Error::Refused`] if `memory` is larger than the device allows, or [`Error::Verb`].
     pub fn register<M: Memory>(
         pd: &Arc<Pd>,
         memory: &Arc<M>,
@@ -162,8 +150,7 @@ impl Mr {
     /// region keeps `owner` and the descriptor alive.
     ///
     /// # Errors
-    ///
-    /// [`Error::Unsupported`] if libibverbs is too old, [`Error::Limit`], or [`Error::Verb`].
+    /// [`Error::Refused`] if libibverbs is too old or the memory too large, or [`Error::Verb`].
     pub fn register_dmabuf(
         pd: &Arc<Pd>,
         dmabuf: OwnedFd,
@@ -174,9 +161,12 @@ impl Mr {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Arc<Self>, Error> {
         let register = pd.context.api().reg_dmabuf_mr;
-        let register = register.ok_or_else(|| Error::Unsupported {
-            what: "registering memory of another device (ibv_reg_dmabuf_mr)",
-            by: "this libibverbs: rdma-core 34 or newer is needed".to_owned(),
+        let register = register.ok_or_else(|| {
+            let needed = "rdma-core 34 or newer is needed";
+            Error::Refused(format!(
+                "registering memory of another device (ibv_reg_dmabuf_mr) is not supported by this \
+                 libibverbs: {needed}"
+            ))
         })?;
         Self::check_size(pd, len)?;
         // SAFETY: the domain is live. The kernel takes its own reference to the dma-buf, so no
@@ -195,55 +185,41 @@ impl Mr {
 
     fn check_size(pd: &Pd, len: usize) -> Result<(), Error> {
         // Software devices report 0 or all ones for "no limit".
-        let limit = match pd.context.limits().max_mr_size {
-            0 => u64::MAX,
-            limit => limit,
-        };
-        pd.context
-            .check_limit("a memory region in bytes", len as u64, limit, "max_mr_size")
+        let limit = pd.context.limits().max_mr_size;
+        if limit == 0 || len as u64 <= limit {
+            return Ok(());
+        }
+        let device = &pd.context.name;
+        Err(Error::Refused(format!(
+            "a memory region in bytes of {len} exceeds {device}'s limit of {limit} (max_mr_size)"
+        )))
     }
 
-    /// The key for this node's work requests.
-    fn lkey(&self) -> u32 {
-        // SAFETY: the region is registered, and its keys are constant.
-        unsafe { (*self.raw.as_ptr()).lkey }
-    }
-
-    /// The key for the peer's work requests.
-    fn rkey(&self) -> u32 {
-        // SAFETY: as in `lkey`.
-        unsafe { (*self.raw.as_ptr()).rkey }
-    }
-
-    /// A range of the region, for a work request.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRegion`] if the range exceeds the region or 4 GiB.
-    pub fn slice(&self, offset: usize, len: usize) -> Result<LocalSlice, Error> {
-        let end = offset.checked_add(len).filter(|&end| end <= self.len);
-        let (Some(_), Ok(length)) = (end, u32::try_from(len)) else {
-            return Err(Error::OutOfRegion {
-                offset,
-                asked: len,
-                length: self.len,
-            });
-        };
-        Ok(LocalSlice {
+    /// A range of the region, for a work request; `None` if it exceeds the region or 4 GiB.
+    pub fn slice(&self, offset: usize, len: usize) -> Option<LocalSlice> {
+        offset.checked_add(len).filter(|&end| end <= self.len)?;
+        Some(LocalSlice {
             addr: self.base + offset as u64,
-            len: length,
-            lkey: self.lkey(),
+            len: u32::try_from(len).ok()?,
+            // SAFETY: the region is registered, and its keys are constant.
+            lkey: unsafe { (*self.raw.as_ptr()).lkey },
         })
     }
 
-    /// Address, length and key, which the peer needs to write into this region.
-    #[must_use]
-    pub fn remote(&self) -> RemoteRegion {
-        RemoteRegion {
+    /// Address and key of the first byte, which the peer needs to write into this region.
+    pub fn remote(&self) -> RemoteSlice {
+        // SAFETY: as in `slice`.
+        let rkey = unsafe { (*self.raw.as_ptr()).rkey };
+        RemoteSlice {
             addr: self.base,
-            len: self.len as u64,
-            rkey: self.rkey(),
+            rkey,
         }
+    }
+
+    /// Length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "there is always memory")]
+    pub fn len(&self) -> usize {
+        self.len
     }
 }
 
@@ -266,17 +242,6 @@ pub struct LocalSlice {
     pub(crate) addr: u64,
     pub(crate) len: u32,
     pub(crate) lkey: u32,
-}
-
-/// A region that the peer has announced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RemoteRegion {
-    /// Address of its first byte on the peer.
-    pub addr: u64,
-    /// Length in bytes.
-    pub len: u64,
-    /// The remote key.
-    pub rkey: u32,
 }
 
 /// Target of an RDMA WRITE in the peer's memory.

@@ -3,8 +3,8 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::info::Info;
 use crate::error::Error;
+use crate::library::Info;
 use crate::raw;
 
 /// An opened NIC. Endpoints and regions of one domain work together.
@@ -22,10 +22,6 @@ unsafe impl Sync for Domain {}
 impl Domain {
     /// Opens the NIC. Pin the thread near the NIC first: the provider allocates memory near the
     /// calling thread.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`].
     pub fn open(info: &Arc<Info>) -> Result<Arc<Self>, Error> {
         let ofi = info.ofi();
         let failed = |call, code: i32| {
@@ -41,7 +37,7 @@ impl Domain {
         // SAFETY: the attributes belong to the info; each call writes the object for the next call,
         // with the provider's table.
         unsafe {
-            let code = (ofi.api().fabric)((*raw).fabric_attr, &raw mut opened.fabric, none);
+            let code = (ofi.api.fabric)((*raw).fabric_attr, &raw mut opened.fabric, none);
             if code != 0 || opened.fabric.is_null() {
                 return Err(failed("fi_fabric", code));
             }
@@ -55,20 +51,19 @@ impl Domain {
     }
 
     /// Returns the info of the domain.
-    #[must_use]
     pub fn info(&self) -> &Arc<Info> {
         &self.info
     }
 
-    pub(super) fn fabric(&self) -> *mut raw::fid_fabric {
+    pub(crate) fn fabric(&self) -> *mut raw::fid_fabric {
         self.fabric
     }
 
-    pub(super) fn raw(&self) -> *mut raw::fid_domain {
+    pub(crate) fn raw(&self) -> *mut raw::fid_domain {
         self.domain
     }
 
-    pub(super) fn failed(&self, call: &'static str, code: i64, doing: String) -> Error {
+    pub(crate) fn failed(&self, call: &'static str, code: i64, doing: String) -> Error {
         let info = &self.info;
         info.ofi().failed(call, code, info.provider(), doing)
     }
@@ -88,9 +83,8 @@ impl Drop for Domain {
 /// Closes an object. Returns false if the provider refuses and may still use the object's memory.
 ///
 /// # Safety
-///
 /// `object` must be null, or an open object without further use.
-pub(super) unsafe fn close(object: *mut raw::fid) -> bool {
+pub(crate) unsafe fn close(object: *mut raw::fid) -> bool {
     if object.is_null() {
         return true;
     }

@@ -1,89 +1,14 @@
-//! Slots in a device's memory: a NIC writes the GPU's memory, and this process never touches it.
+//! A probe of slots in a device's memory: a NIC writes them, and the device reads them back.
 
 use std::{
-    os::fd::OwnedFd,
-    ptr::NonNull,
+    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
-    Endpoint, Event, Grants, Imm, Link, MAX_SLOTS, Post, PostError, Region, RegionError, SourceId,
-    Window,
+    Endpoint, Event, Grants, Imm, Link, MAX_SLOTS, Post, Region, RegionError, SourceId, Window,
 };
-
-/// A range of a device's memory, behind a [`Region`] ([`Region::of_device`]). The device and the
-/// NICs that registered the memory use its addresses; this process must not dereference them.
-/// Dropping the value frees the memory.
-pub trait DeviceMemory: Send + Sync {
-    /// Address of the first byte.
-    fn base(&self) -> NonNull<u8>;
-
-    /// Length in bytes, at least 1.
-    fn bytes(&self) -> usize;
-
-    /// Name of the device for messages, such as `GPU 0`.
-    fn device(&self) -> String;
-
-    /// Copies `bytes` from this process to `offset`, and returns when the copy is complete. The
-    /// caller has checked that the range lies inside.
-    ///
-    /// # Errors
-    /// The device refuses the copy; the error is the device's message.
-    fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String>;
-
-    /// Copies bytes from `offset` as the device sees them. The caller has checked the range.
-    ///
-    /// # Errors
-    /// The device refuses the copy; the error is the device's message.
-    fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String>;
-
-    /// Makes earlier writes by NICs visible to the device. One call per batch suffices.
-    ///
-    /// # Errors
-    /// The fence fails; the error is the device's message.
-    fn fence(&self) -> Result<(), String>;
-
-    /// Exports the memory as a dma-buf to register with a NIC, and the first byte's offset in it.
-    ///
-    /// # Errors
-    /// The device cannot export the memory; the error says why.
-    fn dma_buf(&self) -> Result<(OwnedFd, u64), String>;
-}
-
-/// Error of [`probe`]: writes through a fabric did not reach the memory.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProbeError {
-    /// No connection could be made to the memory.
-    #[error("no connection to it: {0}")]
-    Connection(String),
-    /// The fabric refused a write, or a write broke the connection.
-    #[error("a write to it failed: {0}")]
-    Write(String),
-    /// Some writes did not arrive in time.
-    #[error("of {sent} writes to it {arrived} arrived within {waited_ms} ms")]
-    Lost {
-        /// Writes posted.
-        sent: usize,
-        /// Writes that arrived.
-        arrived: usize,
-        /// Time waited, in milliseconds.
-        waited_ms: u128,
-    },
-    /// The writes arrived, but the device reads different bytes.
-    #[error("{wrong} of {bytes} bytes written to it are not there, the first at {first}")]
-    Different {
-        /// Offset of the first wrong byte.
-        first: usize,
-        /// Wrong bytes.
-        wrong: usize,
-        /// Bytes written.
-        bytes: usize,
-    },
-    /// The device failed to copy or to fence.
-    #[error("{0}")]
-    Device(String),
-}
 
 /// Least bytes of each write of a probe, where the region is that large.
 const PROBED: usize = 64 << 10;
@@ -94,28 +19,28 @@ const PROBED: usize = 64 << 10;
 /// memory's end through the fabric under test. The region's content is lost.
 ///
 /// # Errors
-/// [`ProbeError`] names the step that failed.
+/// The step that failed, as text: the connection, a write, or bytes that the device does not see.
 pub fn probe(
     region: &Arc<Region>,
     patience: Duration,
     pair: impl FnOnce(Endpoint, Endpoint) -> Result<(Link, Link), String>,
-) -> Result<(), ProbeError> {
+) -> Result<(), String> {
+    let text = |e: RegionError| e.to_string();
     // The probe writes the first and the last slot.
     let slots = (region.len() / PROBED).clamp(2, MAX_SLOTS);
     let len = region.len() / slots;
-    let made = |e: RegionError| ProbeError::Device(e.to_string());
     let pattern: Vec<u8> = (0..2 * len)
         .map(|i| (i * 167 + i / 251 + 13) as u8)
         .collect();
     let other: Vec<u8> = pattern.iter().map(|b| !b).collect();
     let places = [0, slots - 1];
-    let source = Arc::new(Region::new(2 * len).map_err(made)?);
+    let source = Arc::new(Region::new(2 * len).map_err(text)?);
     // SAFETY: only this function knows `source`, and the caller leaves the region to this probe, so
     // no other thread reads or writes either memory.
     unsafe {
-        source.store(0, &pattern).map_err(made)?;
+        source.store(0, &pattern).map_err(text)?;
         for (bytes, slot) in other.chunks(len).zip(places) {
-            region.store(slot * len, bytes).map_err(made)?;
+            region.store(slot * len, bytes).map_err(text)?;
         }
     }
     let grants = Arc::new(Grants::new(slots));
@@ -124,7 +49,7 @@ pub fn probe(
         Imm::new(slot, grants.open(slot).unwrap_or_default())
     });
     let writer = Endpoint {
-        window: Window::new(source.clone(), 0, len, Arc::new(Grants::new(1))).map_err(made)?,
+        window: Window::new(source.clone(), 0, len, Arc::new(Grants::new(1))).map_err(text)?,
         sources: vec![source],
         peer_slots: slots,
         peer_stride: len,
@@ -132,14 +57,16 @@ pub fn probe(
         send_depth: 16,
     };
     let memory = Endpoint {
-        window: Window::new(region.clone(), 0, len, grants).map_err(made)?,
+        window: Window::new(region.clone(), 0, len, grants).map_err(text)?,
         sources: writer.sources.clone(),
         peer_slots: 1,
         peer_stride: len,
         peer_stream: crate::wire::Stream::None,
         send_depth: 16,
     };
-    let (mut from, mut to) = pair(writer, memory).map_err(ProbeError::Connection)?;
+    let connected = pair(writer, memory).map_err(|e| format!("no connection to it: {e}"));
+    let (mut from, mut to) = connected?;
+    let failed = |e: &dyn fmt::Display| format!("a write to it failed: {e}");
     for (i, imm) in uses.into_iter().enumerate() {
         let post = Post {
             source: SourceId(0),
@@ -148,19 +75,17 @@ pub fn probe(
             at: 0,
             imm,
         };
-        let refused = |e: PostError| ProbeError::Write(e.to_string());
-        from.tx.post(&post).map_err(refused)?;
+        from.tx.post(&post).map_err(|e| failed(&e))?;
     }
     let begun = Instant::now();
     let (mut arrived, mut broken) = (0, None);
     while arrived < places.len() && broken.is_none() {
         let waited = begun.elapsed();
         if waited > patience {
-            return Err(ProbeError::Lost {
-                sent: places.len(),
-                arrived,
-                waited_ms: waited.as_millis(),
-            });
+            let (sent, ms) = (places.len(), waited.as_millis());
+            return Err(format!(
+                "of {sent} writes to it {arrived} arrived within {ms} ms"
+            ));
         }
         if let Err(e) = from.tx.flush() {
             broken = Some(e);
@@ -177,29 +102,25 @@ pub fn probe(
         }
     }
     if let Some(broken) = broken {
-        return Err(ProbeError::Write(broken.to_string()));
+        return Err(failed(&broken));
     }
     if let Some(device) = region.device() {
-        device.fence().map_err(ProbeError::Device)?;
+        device.fence()?;
     }
     let mut seen = vec![0; 2 * len];
     for (bytes, slot) in seen.chunks_mut(len).zip(places) {
         // SAFETY: both writes have arrived, and this probe posts no others.
-        unsafe { region.load(slot * len, bytes) }.map_err(made)?;
+        unsafe { region.load(slot * len, bytes) }.map_err(text)?;
     }
-    let wrong = || {
-        seen.iter()
-            .zip(&pattern)
-            .enumerate()
-            .filter(|(_, (a, b))| a != b)
-    };
-    match wrong().next() {
+    let pairs = seen.iter().zip(&pattern).enumerate();
+    let mut wrong = pairs.filter(|(_, (a, b))| a != b).map(|(at, _)| at);
+    match wrong.next() {
         None => Ok(()),
-        Some((first, _)) => Err(ProbeError::Different {
-            first,
-            wrong: wrong().count(),
-            bytes: 2 * len,
-        }),
+        Some(first) => Err(format!(
+            "{} of {} bytes written to it are not there, the first at {first}",
+            1 + wrong.count(),
+            2 * len
+        )),
     }
 }
 
@@ -260,14 +181,9 @@ mod tests {
     fn a_probe_finds_writes_that_do_not() {
         let (region, handle) = region(4096);
         handle.blind.store(true, SeqCst);
-        assert_eq!(
-            probe(&region, PATIENCE, over_memory),
-            Err(ProbeError::Different {
-                first: 0,
-                wrong: 2,
-                bytes: 4096
-            })
-        );
+        let error = probe(&region, PATIENCE, over_memory).expect_err("not seen");
+        assert!(error.starts_with("2 of 4096 bytes"), "{error}");
+        assert!(error.ends_with("the first at 0"), "{error}");
         handle.blind.store(false, SeqCst);
         // The writes land in a second region, so this region keeps the pattern's complement.
         let elsewhere = Arc::new(Region::new(4096).expect("memory"));
@@ -276,18 +192,10 @@ mod tests {
             b.window = Window::new(elsewhere, 0, 2048, grants).map_err(|e| e.to_string())?;
             over_memory(a, b)
         };
-        let result = probe(&region, PATIENCE, astray);
-        let all = ProbeError::Different {
-            first: 0,
-            wrong: 4096,
-            bytes: 4096,
-        };
-        assert_eq!(result, Err(all));
-        let unconnected = probe(&region, PATIENCE, |_, _| Err("no way".to_owned()));
-        assert_eq!(
-            unconnected,
-            Err(ProbeError::Connection("no way".to_owned()))
-        );
+        let error = probe(&region, PATIENCE, astray).expect_err("elsewhere");
+        assert!(error.starts_with("4096 of 4096 bytes"), "{error}");
+        let error = probe(&region, PATIENCE, |_, _| Err("no way".to_owned()));
+        assert_eq!(error, Err("no connection to it: no way".to_owned()));
         let kept = std::cell::Cell::new(None);
         let cut = |a: Endpoint, b: Endpoint| {
             let (a, b, faults) = memory::pair(a, b).map_err(|e| e.to_string())?;
@@ -295,9 +203,7 @@ mod tests {
             kept.set(Some(faults));
             Ok((a, b))
         };
-        assert!(matches!(
-            probe(&region, PATIENCE, cut),
-            Err(ProbeError::Write(_))
-        ));
+        let error = probe(&region, PATIENCE, cut).expect_err("cut");
+        assert!(error.starts_with("a write to it failed"), "{error}");
     }
 }

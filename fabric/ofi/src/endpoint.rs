@@ -1,4 +1,5 @@
-//! An endpoint for one peer, with the windows that the peer writes and the sources of writes.
+//! An endpoint for one peer: the windows that the peer writes, the sources of writes, and the queue
+//! of completions.
 
 use std::ffi::{c_char, c_void};
 use std::os::fd::RawFd;
@@ -8,14 +9,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::iovec;
 
-use super::domain::{Domain, close};
-use super::library::text;
-use super::mr::{Memory, Mr, Registered, RemoteRegion, register};
+use crate::domain::{Domain, close};
 use crate::error::{Error, OpError};
+use crate::library::text;
+use crate::mr::{Memory, Mr, Registered, RemoteRegion, register};
 use crate::raw;
 
 /// Maximum length of an address, above that of every known provider.
 const ADDRESS_BYTES: usize = 256;
+
+const READ: usize = 32;
+
+const FULL: &str = "the completion queue is full, and completions are lost";
 
 /// Queue depths of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,15 +31,6 @@ pub struct Depths {
     pub receives: usize,
     /// Number of entries of the completion queue.
     pub completions: usize,
-}
-
-/// Destination of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
-    /// Address in the peer's region, in the region's addressing.
-    pub addr: u64,
-    /// Key of the region.
-    pub key: u64,
 }
 
 /// A one-sided write.
@@ -49,13 +45,53 @@ pub struct Write {
     /// Length in bytes.
     pub len: usize,
     /// Destination.
-    pub target: Target,
+    pub target: RemoteRegion,
     /// Immediate data for the peer's completion; without it, the peer gets no completion.
     pub data: Option<u64>,
 }
 
+/// Result of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// A write is complete, and its source is free.
+    Sent {
+        /// Number of the send.
+        send: usize,
+    },
+    /// A write of the peer has arrived.
+    Arrived {
+        /// Immediate data of the write.
+        data: u64,
+        /// Length if the provider reports it; not guaranteed.
+        len: usize,
+    },
+}
+
+/// An [`Outcome`], with the consumed receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// The result.
+    pub outcome: Outcome,
+    /// The consumed receive, to be posted again.
+    pub receive: Option<usize>,
+}
+
+/// Error of an operation, or of the whole endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {text} ({errno}){detail}")]
+pub struct Failed {
+    /// The failed operation or call.
+    pub what: &'static str,
+    /// libfabric's error number.
+    pub errno: i32,
+    /// libfabric's text for it.
+    pub text: String,
+    /// The provider's text in brackets, or empty.
+    pub detail: String,
+}
+
 /// Objects, closed in this order.
-pub(super) struct Objects {
+struct Objects {
     pub endpoint: *mut raw::fid_ep,
     pub queue: *mut raw::fid_cq,
     addresses: *mut raw::fid_av,
@@ -63,12 +99,12 @@ pub(super) struct Objects {
 
 /// An endpoint for one peer.
 pub struct Endpoint {
-    pub(super) objects: Objects,
-    pub(super) wait_fd: Option<RawFd>,
+    objects: Objects,
+    wait_fd: Option<RawFd>,
     peer: AtomicU64,
     /// Contexts for the provider: one for each send, then one for each receive.
-    pub(super) contexts: Box<[raw::fi_context2]>,
-    pub(super) sends: usize,
+    contexts: Box<[raw::fi_context2]>,
+    sends: usize,
     // Dropped after the endpoint is closed: the memory of its operations.
     windows: Vec<Registered>,
     sources: Vec<Arc<Mr>>,
@@ -86,7 +122,6 @@ impl Endpoint {
     /// supports one.
     ///
     /// # Errors
-    ///
     /// [`Error::Call`] if the provider refuses an object; it names the object.
     pub fn open(
         domain: &Arc<Domain>,
@@ -95,6 +130,10 @@ impl Endpoint {
     ) -> Result<Self, Error> {
         let doing = |what: &str| format!("opening {what} on {}", domain.info().domain());
         let failed = |call, code: i32, what: &str| domain.failed(call, code.into(), doing(what));
+        let check = |call, code: i32, what: &str| match code {
+            0 => Ok(()),
+            code => Err(failed(call, code, what)),
+        };
         if let Some(stranger) = sources.iter().find(|s| !s.is_of(domain)) {
             let what = format!("an endpoint beside {stranger:?}");
             return Err(failed("fi_endpoint", libc::EINVAL, &what));
@@ -121,15 +160,6 @@ impl Endpoint {
             let what = format!("a completion queue of {} entries", depths.completions);
             failed("fi_cq_open", code, &what)
         })?;
-        let mut attr = raw::fi_av_attr {
-            type_: raw::FI_AV_TABLE,
-            rx_ctx_bits: 0,
-            count: 1,
-            ep_per_node: 0,
-            name: ptr::null(),
-            map_addr: ptr::null_mut(),
-            flags: 0,
-        };
         let raw_domain = domain.raw();
         let none = ptr::null_mut();
         let info = domain.info().raw().as_ptr();
@@ -137,6 +167,9 @@ impl Endpoint {
         // the next call.
         unsafe {
             let ops = (*raw_domain).ops;
+            // All zeroes are a valid `fi_av_attr`.
+            let mut attr: raw::fi_av_attr = std::mem::zeroed();
+            attr.count = 1;
             let mut code = -libc::ENOSYS;
             // Some providers support only maps.
             for type_ in [raw::FI_AV_TABLE, raw::FI_AV_MAP] {
@@ -146,33 +179,24 @@ impl Endpoint {
                     code = raw::call!(ops, av_open(raw_domain, &raw mut attr, addresses, none));
                 }
             }
-            if code != 0 {
-                return Err(failed("fi_av_open", code, "an address vector"));
-            }
+            check("fi_av_open", code, "an address vector")?;
             let endpoint = &raw mut this.objects.endpoint;
             let code = raw::call!(ops, endpoint(raw_domain, info, endpoint, none));
-            if code != 0 {
-                return Err(failed("fi_endpoint", code, "an endpoint"));
-            }
+            check("fi_endpoint", code, "an endpoint")?;
             let fid: *mut raw::fid = this.objects.endpoint.cast();
             let ops = (*fid).ops;
             let both = raw::FI_TRANSMIT | raw::FI_RECV;
-            let mut code = raw::call!(ops, bind(fid, this.objects.queue.cast(), both));
-            if code == 0 {
-                code = raw::call!(ops, bind(fid, this.objects.addresses.cast(), 0));
-            }
-            if code != 0 {
-                return Err(failed("fi_ep_bind", code, "an endpoint"));
-            }
+            let code = raw::call!(ops, bind(fid, this.objects.queue.cast(), both));
+            check("fi_ep_bind", code, "an endpoint")?;
+            let code = raw::call!(ops, bind(fid, this.objects.addresses.cast(), 0));
+            check("fi_ep_bind", code, "an endpoint")?;
             let code = raw::call!(ops, control(fid, raw::FI_ENABLE, none));
-            if code != 0 {
-                // `ofi_rxm` makes a queue for that many peers, which may exceed the device's limit.
-                let what = match domain.info().provider().contains("ofi_rxm") {
-                    true => "an endpoint (FI_UNIVERSE_SIZE=16 in the environment asks for less)",
-                    false => "an endpoint",
-                };
-                return Err(failed("fi_enable", code, what));
-            }
+            // `ofi_rxm` makes a queue for that many peers, which may exceed the device's limit.
+            let what = match domain.info().provider().contains("ofi_rxm") {
+                true => "an endpoint (FI_UNIVERSE_SIZE=16 in the environment asks for less)",
+                false => "an endpoint",
+            };
+            check("fi_enable", code, what)?;
         }
         Ok(this)
     }
@@ -217,17 +241,7 @@ impl Endpoint {
         Err(libc::ENOSYS)
     }
 
-    /// Returns the domain.
-    #[must_use]
-    pub fn domain(&self) -> &Arc<Domain> {
-        &self.domain
-    }
-
     /// Returns the endpoint's address, for the peer's [`Endpoint::introduce`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`].
     pub fn address(&self) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0u8; ADDRESS_BYTES];
         let mut len = bytes.len();
@@ -246,7 +260,6 @@ impl Endpoint {
     }
 
     /// Returns an address in the provider's text form.
-    #[must_use]
     pub fn words(&self, address: &[u8]) -> String {
         let address = padded(address);
         let mut words = [0 as c_char; 128];
@@ -269,7 +282,6 @@ impl Endpoint {
     /// the provider does not choose one: use an unguessable number.
     ///
     /// # Errors
-    ///
     /// [`Error::Call`], for example if the key is in use (`FI_ENOKEY`).
     pub fn expose(&mut self, memory: Arc<dyn Memory>, key: u64) -> Result<RemoteRegion, Error> {
         let endpoint = self.objects.endpoint;
@@ -283,7 +295,6 @@ impl Endpoint {
     /// Adds the peer's address. Call it before the first write from or to the peer.
     ///
     /// # Errors
-    ///
     /// [`Error::Call`]: the address is not of this provider, or the vector is full.
     pub fn introduce(&self, address: &[u8]) -> Result<(), Error> {
         let bytes = padded(address);
@@ -310,14 +321,13 @@ impl Endpoint {
         Ok(())
     }
 
-    pub(super) fn context(&self, index: usize) -> *mut c_void {
+    fn context(&self, index: usize) -> *mut c_void {
         (&raw const self.contexts[index]).cast_mut().cast()
     }
 
     /// Posts one write.
     ///
     /// # Errors
-    ///
     /// [`OpError`] if the write is not posted. With [`OpError::is_again`]: poll, then retry.
     pub fn write(&self, write: &Write) -> Result<(), OpError> {
         let refused = |errno| OpError {
@@ -364,6 +374,145 @@ impl Endpoint {
         match code {
             0 => Ok(()),
             code => Err(refused(i32::try_from(-code).unwrap_or(libc::EIO))),
+        }
+    }
+
+    fn index(&self, context: *mut c_void) -> Option<usize> {
+        let base = self.contexts.as_ptr() as usize;
+        let at = (context as usize).checked_sub(base)? / size_of::<raw::fi_context2>();
+        (at < self.contexts.len()).then_some(at)
+    }
+
+    /// Posts receive number `receive`, from 0, for a write with data.
+    pub fn receive(&self, receive: usize) -> Result<(), OpError> {
+        let endpoint = self.objects.endpoint;
+        let refused = |errno| OpError {
+            call: "fi_recv",
+            errno,
+        };
+        if self.sends + receive >= self.contexts.len() {
+            return Err(refused(libc::EINVAL));
+        }
+        let context = self.context(self.sends + receive);
+        let (none, any_peer) = (ptr::null_mut(), raw::FI_ADDR_UNSPEC);
+        // SAFETY: the endpoint is open. A receive of zero bytes uses only its context, which lives
+        // until the endpoint is closed.
+        let code: isize = unsafe {
+            raw::call!(
+                (*endpoint).msg,
+                recv(endpoint, none, 0, none, any_peer, context)
+            )
+        };
+        match code {
+            0 => Ok(()),
+            code => Err(refused(i32::try_from(-code).unwrap_or(libc::EIO))),
+        }
+    }
+
+    /// Drives the provider's progress, and passes completions to `sink`. Returns their number.
+    ///
+    /// # Errors
+    /// [`Failed`]: an operation or the queue failed. Earlier completions were passed to `sink`.
+    pub fn poll(&self, sink: &mut dyn FnMut(Completion)) -> Result<usize, Failed> {
+        let mut entries = [raw::fi_cq_data_entry {
+            op_context: ptr::null_mut(),
+            flags: 0,
+            len: 0,
+            buf: ptr::null_mut(),
+            data: 0,
+        }; READ];
+        let queue = self.objects.queue;
+        // SAFETY: the queue is open; the call writes at most `READ` entries of the queue's format.
+        let code: isize =
+            unsafe { raw::call!((*queue).ops, read(queue, entries.as_mut_ptr().cast(), READ)) };
+        if code == -(libc::EAGAIN as isize) {
+            return Ok(0);
+        }
+        if code < 0 {
+            return Err(self.failure(i32::try_from(-code).unwrap_or(libc::EIO)));
+        }
+        let n = (code as usize).min(READ);
+        for entry in &entries[..n] {
+            let index = self.index(entry.op_context);
+            if entry.flags & raw::FI_REMOTE_WRITE != 0 {
+                sink(Completion {
+                    outcome: Outcome::Arrived {
+                        data: entry.data,
+                        len: entry.len,
+                    },
+                    receive: index.and_then(|i| i.checked_sub(self.sends)),
+                });
+            } else if let Some(send) = index.filter(|i| *i < self.sends) {
+                sink(Completion {
+                    outcome: Outcome::Sent { send },
+                    receive: None,
+                });
+            }
+        }
+        Ok(n)
+    }
+
+    fn failure(&self, errno: i32) -> Failed {
+        let ofi = self.domain.info().ofi();
+        let plain = |what, errno| Failed {
+            what,
+            errno,
+            text: ofi.strerror(errno),
+            detail: String::new(),
+        };
+        match errno {
+            raw::FI_EAVAIL => {}
+            raw::FI_EOVERRUN => return plain(FULL, errno),
+            _ => return plain("fi_cq_read", errno),
+        }
+        let queue = self.objects.queue;
+        // Twice the size: newer libraries write longer entries.
+        let mut entry = std::mem::MaybeUninit::<[raw::fi_cq_err_entry; 2]>::zeroed();
+        let first = entry.as_mut_ptr().cast::<raw::fi_cq_err_entry>();
+        // SAFETY: the queue is open; all zeroes are a valid entry without a buffer for the
+        // provider's data.
+        let entry = unsafe {
+            match raw::call!((*queue).ops, readerr(queue, first, 0)) {
+                1 => first.read(),
+                code => return plain("fi_cq_readerr", i32::try_from(-code).unwrap_or(libc::EIO)),
+            }
+        };
+        let what = match self.index(entry.op_context) {
+            _ if entry.err == raw::FI_EOVERRUN => FULL,
+            Some(i) if i < self.sends => "a write failed",
+            Some(_) => "a receive failed",
+            None => "a write of the peer failed",
+        };
+        let mut words = [0 as c_char; 128];
+        // SAFETY: the queue is open, and the call truncates the text to its buffer.
+        let detail = unsafe {
+            let (code, data, at) = (entry.prov_errno, entry.err_data, words.as_mut_ptr());
+            let say = (*(*queue).ops).strerror;
+            let said = say.map_or(ptr::null(), |say| say(queue, code, data, at, 127));
+            text(said).unwrap_or_default()
+        };
+        let mut failed = plain(what, entry.err);
+        if !detail.is_empty() && detail != failed.text {
+            failed.detail = format!(" [{detail}]");
+        }
+        failed
+    }
+
+    /// Returns a descriptor that is readable when [`Endpoint::poll`] has work, if the provider has
+    /// one. It stays open as long as the endpoint.
+    pub fn wait_fd(&self) -> Option<RawFd> {
+        self.wait_fd
+    }
+
+    /// Whether a wait on the descriptor is safe; false if completions are pending.
+    pub fn may_sleep(&self) -> bool {
+        let mut queue: *mut raw::fid = self.objects.queue.cast();
+        let fabric = self.domain.fabric();
+        // SAFETY: queue and fabric are open.
+        unsafe {
+            (*(*fabric).ops)
+                .trywait
+                .is_some_and(|ask| ask(fabric, &raw mut queue, 1) == 0)
         }
     }
 }

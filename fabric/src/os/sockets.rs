@@ -1,4 +1,4 @@
-//! Congestion control of the sockets of data connections.
+//! Listening sockets, and the congestion control of the sockets of data connections.
 //!
 //! BBR, the default of some systems, is made for the internet. It paces by its estimate of the
 //! path's rate, which it derives from the bytes it was given to send. Within a machine room at most
@@ -9,9 +9,14 @@
 //! The choice must precede the connection, and for accepted sockets it must be made on the
 //! listening socket: a socket that started with BBR may go on pacing.
 
-use std::{fmt, io, str::FromStr};
+use std::{fmt, io, net::SocketAddr, str::FromStr};
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that the system queues until `accept`: enough for a burst while the accepting thread
+/// waits for a core. `net.core.somaxconn` is a second limit.
+const BACKLOG: u32 = 4_096;
 
 /// Longest name that the kernel takes, in bytes (`TCP_CA_NAME_MAX` counts the final zero too).
 const MAX_NAME: usize = 15;
@@ -95,6 +100,21 @@ fn instead_of(own: &[u8], grants: impl Fn(&str) -> bool) -> Option<&'static str>
     own.starts_with(b"bbr")
         .then(|| INSTEAD.into_iter().find(|name| grants(name)))
         .flatten()
+}
+
+/// Listens on `address`. Accepted connections use `congestion`, or the system's default for `None`.
+///
+/// # Errors
+/// A system call fails: the address is in use or not local, or `congestion` is not allowed.
+pub fn listen(address: SocketAddr, congestion: Option<&str>) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    set_congestion(&SockRef::from(&socket), congestion)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 #[cfg(test)]
