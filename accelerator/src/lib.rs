@@ -23,3 +23,4 @@ mod event_count;
 pub mod node;
 pub mod pipeline;
 pub mod pipelines;
+mod queue;

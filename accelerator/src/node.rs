@@ -47,18 +47,12 @@ pub fn engine_params(
     file: Option<&Path>,
     spec: Option<&ModelSpec>,
 ) -> EngineParams {
-    let mut params = EngineParams::new(engine.kind);
-    engine.clone_into(&mut params.engine);
-    model.clone_into(&mut params.model);
-    params.file = file.map(Into::into);
-    if let Some(spec) = spec {
-        params.max_input = spec.max_input_bytes().unwrap_or(params.max_input);
-        params.output_bytes = spec.max_output_bytes().unwrap_or(params.output_bytes);
-        let ragged = spec.inputs.iter().filter(|t| t.ragged);
-        params.ragged = ragged.map(|t| t.name.clone()).collect();
-        params.spec = Some(spec.clone());
+    EngineParams {
+        engine: engine.clone(),
+        model: model.to_owned(),
+        file: file.map(Into::into),
+        spec: spec.cloned(),
     }
-    params
 }
 
 /// Description of an engine for the frontend. `at_once` is 0 here; the pipelines know it.

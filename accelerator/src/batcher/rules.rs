@@ -330,29 +330,17 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_the_largest_size_that_is_filled() {
-        let mut b = batcher(8, 100, None, &[2, 4, 8]);
-        let mut taken = Vec::new();
-        (0..7).for_each(|i| b.push(i, i));
-        for want in [4, 2, 1] {
-            taken.clear();
-            b.take(0, &mut taken);
-            assert_eq!(taken.len(), want);
-        }
-        assert!(b.is_empty());
-    }
-
-    #[test]
-    fn all_that_is_pending_is_padded_where_listed_sizes_fill_less_than_half() {
-        let take = |pending: usize| {
-            let mut b = batcher(64, 100, None, &[1, 32, 64]);
+    fn a_batch_is_the_largest_size_that_is_filled_to_half_at_least() {
+        let take = |sizes: &[usize], pending: usize| {
+            let mut b = batcher(64, 100, None, sizes);
             (0..pending).for_each(|i| b.push(0, i));
             let mut taken = Vec::new();
             b.take(0, &mut taken);
             taken.len()
         };
-        let taken = [1, 2, 3, 31, 32, 63, 64, 200].map(take);
+        let taken = [1, 2, 3, 31, 32, 63, 64, 200].map(|n| take(&[1, 32, 64], n));
         assert_eq!(taken, [1, 1, 3, 31, 32, 32, 64, 64]);
+        assert_eq!([7, 3, 1].map(|n| take(&[2, 4, 8], n)), [4, 2, 1]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{thread, time::Duration};
 use qdl::{model::ModelSpec, serve::Arrival};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Batch, Engine, EngineError, EngineParams, Inline, Worker};
+use super::{ANY_INPUT, Batch, Engine, EngineError, EngineParams, Inline, Worker};
 
 /// Difference of consecutive words of an answer: odd, so no word repeats within an answer.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -101,12 +101,16 @@ impl Digest {
     /// Default and least size of a response, in bytes.
     pub const OUTPUT_BYTES: usize = WORD;
 
-    /// Makes the engine from `model`, `spec`, `max_input`, `delay_us` and `inline` of `params`.
+    /// Makes the engine from `model`, `spec` and `delay_us` of `params`.
     pub fn new(params: &EngineParams) -> Self {
         let fits = |m: &&ModelSpec| m.max_output_bytes() >= Some(Self::OUTPUT_BYTES);
         let model = match params.spec.as_ref().filter(fits) {
             Some(spec) => spec.clone(),
-            None => ModelSpec::opaque(&params.model, params.max_input, Self::OUTPUT_BYTES),
+            None => {
+                let largest = params.spec.as_ref().and_then(ModelSpec::max_input_bytes);
+                let largest = largest.unwrap_or(ANY_INPUT);
+                ModelSpec::opaque(&params.model, largest, Self::OUTPUT_BYTES)
+            }
         };
         let answers = Answers::of(&model);
         let small = answers.largest_sample.max(answers.room) <= INLINE_UP_TO;
@@ -114,7 +118,7 @@ impl Digest {
             model,
             answers,
             delay: params.delay(),
-            inline: params.inline && params.engine.delay_us == 0 && small,
+            inline: params.engine.delay_us == 0 && small,
         }
     }
 

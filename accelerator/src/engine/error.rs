@@ -1,6 +1,11 @@
 //! Errors of engines, each with what to do.
 
-use std::{io, path::PathBuf};
+use std::{
+    any::Any,
+    fmt::Display,
+    io,
+    path::{Path, PathBuf},
+};
 
 /// An engine cannot be made, or failed during a run.
 #[derive(Debug, thiserror::Error)]
@@ -23,22 +28,23 @@ pub enum EngineError {
         reason: String,
     },
 
-    /// ONNX Runtime is not installed.
-    #[error(
-        "ONNX Runtime was not found (looked for {}): run `cargo xtask setup`, or name the library in engine.library or ORT_DYLIB_PATH",
-        list(.searched)
-    )]
-    LibraryMissing {
+    /// A library that the engine opens at run time is not installed.
+    #[error("{what} not found (looked for {}): {advice}", list(.searched))]
+    Missing {
+        /// The library and its verb, such as `ONNX Runtime was`.
+        what: String,
         /// Every path that was tried.
         searched: Vec<PathBuf>,
+        /// What to do.
+        advice: &'static str,
     },
 
-    /// The file is not a usable ONNX Runtime library.
-    #[error("{}: not a usable ONNX Runtime library ({reason}): run `cargo xtask setup` for the one this was built for", .path.display())]
-    LibraryInvalid {
+    /// A library cannot be opened or lacks a function.
+    #[error("{}: {reason}", .path.display())]
+    Library {
         /// The file.
         path: PathBuf,
-        /// The loader's message.
+        /// The loader's message, and what to do.
         reason: String,
     },
 
@@ -52,70 +58,9 @@ pub enum EngineError {
         reason: String,
     },
 
-    /// The model file cannot be read.
-    #[error("model file {}: {source}", .path.display())]
-    ModelMissing {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-
-    /// ONNX Runtime cannot load the model file.
-    #[error("model file {}: not a model that ONNX Runtime can load ({reason})", .path.display())]
-    ModelInvalid {
-        /// The file.
-        path: PathBuf,
-        /// ONNX Runtime's message.
-        reason: String,
-    },
-
-    /// An input or output of the model is not supported.
-    #[error("model file {}: tensor `{tensor}`: {reason}", .path.display())]
-    ModelUnsupported {
-        /// The file.
-        path: PathBuf,
-        /// The tensor's name.
-        tensor: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-
-    /// PyTorch is not installed.
-    #[error(
-        "PyTorch's libraries were not found (looked for {}): `pip install torch`, or name their folder in engine.library or QDL_TORCH",
-        list(.searched)
-    )]
-    TorchMissing {
-        /// Every path that was tried.
-        searched: Vec<PathBuf>,
-    },
-
-    /// TensorRT, or the shim over it, was not found.
-    #[error("{what} was not found (looked for {}): {advice}", list(.searched))]
-    TensorRtMissing {
-        /// Which of the two.
-        what: String,
-        /// Every path that was tried.
-        searched: Vec<PathBuf>,
-        /// What to do.
-        advice: String,
-    },
-
-    /// A library cannot be opened or lacks a function.
-    #[error("{}: cannot be used by engine {engine} ({reason})", .path.display())]
-    Library {
-        /// The engine.
-        engine: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The loader's message.
-        reason: String,
-    },
-
-    /// The compiled model is invalid, or for a different target.
+    /// The model file cannot be read, is invalid, or is for a different target.
     #[error("model file {}: {reason}", .path.display())]
-    Package {
+    Model {
         /// The file.
         path: PathBuf,
         /// What is wrong, and what to do.
@@ -293,6 +238,46 @@ pub enum Fault {
 }
 
 impl EngineError {
+    /// An error of the model file.
+    pub(super) fn model(path: &Path, reason: impl ToString) -> Self {
+        EngineError::Model {
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// An error of one tensor of the model file.
+    pub(super) fn tensor(path: &Path, tensor: &str, reason: impl Display) -> Self {
+        EngineError::model(path, format!("tensor `{tensor}`: {reason}"))
+    }
+
+    /// The ONNX Runtime library cannot run on a GPU.
+    pub(super) fn provider(reason: impl ToString) -> Self {
+        EngineError::Provider {
+            reason: one_line(&reason.to_string()),
+        }
+    }
+
+    /// A library that `engine` cannot use.
+    pub(super) fn library(engine: &str, path: &Path, reason: impl ToString) -> Self {
+        let reason = one_line(&reason.to_string());
+        EngineError::Library {
+            path: path.to_owned(),
+            reason: format!("cannot be used by engine {engine} ({reason})"),
+        }
+    }
+
+    /// The panic of a worker of `engine`.
+    pub(crate) fn panicked(engine: &'static str, worker: usize, panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        EngineError::Panicked {
+            engine,
+            worker,
+            message: text.unwrap_or_else(|| "no message".to_owned()),
+        }
+    }
+
     /// The cause of this error.
     pub fn fault(&self) -> Fault {
         match self {
@@ -310,11 +295,7 @@ fn list(paths: &[PathBuf]) -> String {
     paths.join(", ")
 }
 
-/// The message of a panic.
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|s| (*s).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned())
+/// A message of several lines as one line.
+pub(super) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

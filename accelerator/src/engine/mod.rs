@@ -16,20 +16,26 @@ mod decompress;
 mod digest;
 mod error;
 pub mod http;
+mod inbox;
 pub(crate) mod lengths;
 pub mod llm;
 mod null;
 pub mod onnx;
 mod onnx_data;
 mod outputs;
-mod python;
+mod search;
 mod sizes;
 pub mod streaming;
 pub mod tensorrt;
 pub mod tokens;
 mod unpack;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use fabric::Region;
 use qdl::{config::EngineConfig, model::ModelSpec, rails::Score, serve::Arrival};
@@ -37,9 +43,10 @@ use record::{GpuRecord, PrefixCache};
 
 pub use batch::{Batch, BatchCounts, Run};
 pub use content::{Hashed, Hashing};
+use cuda::Gpu;
 pub use decompress::{Decompressed, Decompressor};
 pub use digest::{Answers as DigestAnswers, Digest};
-pub(crate) use error::panic_message;
+use error::one_line;
 pub use error::{EngineError, Fault};
 pub(crate) use lengths::Lengths;
 pub use null::Null;
@@ -48,6 +55,8 @@ pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
 pub use tokens::Tokens;
 
+/// Largest sample in bytes of an engine that takes any bytes, without a configured model.
+const ANY_INPUT: usize = 150_528;
 /// Largest batch of any engine.
 pub const MAX_BATCH: usize = 65_536;
 
@@ -109,10 +118,17 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// The GPU that runs the batches; `None` for an engine on the CPU.
+    fn gpu(&self) -> Option<&Gpu> {
+        None
+    }
+
     /// Announces a memory region of samples, before the first sample in it
     /// ([`qdl::serve::Service::memory`]).
     fn memory(&self, inputs: &Arc<Region>) {
-        let _ = inputs;
+        if let Some(gpu) = self.gpu() {
+            gpu.register(inputs);
+        }
     }
 
     /// Allocates at least `bytes` of slots in GPU memory; the engine reads samples there in place
@@ -130,13 +146,12 @@ pub trait Engine: Send + Sync {
 
     /// Records of the GPUs since the start; empty for an engine without a GPU.
     fn gpus(&self) -> Vec<GpuRecord> {
-        Vec::new()
+        self.gpu().iter().map(|gpu| gpu.record()).collect()
     }
 
     /// Score of the path from the samples' memory to the GPU; `None` without such a path.
     fn interior(&self, now_ns: u64) -> Option<Score> {
-        let _ = now_ns;
-        None
+        self.gpu()?.interior(now_ns)
     }
 
     /// True if the NIC thread that received a sample answers it.
@@ -186,16 +201,8 @@ pub struct EngineParams {
     pub model: String,
     /// The model file; `None` for engines without one, such as `null` and `digest`.
     pub file: Option<PathBuf>,
-    /// Largest sample in bytes, for `null` and `digest`, which take any bytes.
-    pub max_input: usize,
-    /// Bytes of a response of `null`.
-    pub output_bytes: usize,
-    /// Allows `null` and `digest` to answer on the NIC thread if they simulate no compute time.
-    pub inline: bool,
-    /// Inputs of an ONNX model that may be shorter along their first dimension. Samples arrive
-    /// without padding; the engine pads them with zeros.
-    pub ragged: Vec<String>,
-    /// The configured model, for engines whose model file may not describe it.
+    /// The configured model: the order of tensors, which inputs are ragged, and everything for
+    /// engines without a model file.
     pub spec: Option<ModelSpec>,
 }
 
@@ -209,10 +216,6 @@ impl EngineParams {
             },
             model: "opaque".to_owned(),
             file: None,
-            max_input: 150_528,
-            output_bytes: 8,
-            inline: true,
-            ragged: Vec::new(),
             spec: None,
         }
     }
@@ -242,20 +245,28 @@ impl EngineParams {
         at_least_one("max_batch", self.engine.max_batch)?;
         at_least_one("threads", self.engine.threads)?;
         at_least_one("intra_threads", self.engine.intra_threads)?;
-        at_least_one("max_input", self.max_input)?;
         if self.engine.max_batch > MAX_BATCH {
             return Err(EngineError::Param {
                 field: "max_batch",
                 reason: format!("{} is more than {MAX_BATCH}", self.engine.max_batch),
             });
         }
-        if u32::try_from(self.output_bytes).is_err() {
-            return Err(EngineError::Param {
-                field: "output_bytes",
-                reason: format!("{} do not fit a response", self.output_bytes),
-            });
-        }
         Ok(())
+    }
+
+    /// True if the configuration says that this input may be shorter along its first dimension.
+    /// Samples arrive without padding; the engine pads them with zeros.
+    pub(crate) fn is_ragged(&self, input: &str) -> bool {
+        let inputs = self.spec.iter().flat_map(|spec| &spec.inputs);
+        inputs.filter(|t| t.ragged).any(|t| t.name == input)
+    }
+
+    /// The model file.
+    pub(crate) fn model_file(&self) -> Result<PathBuf, EngineError> {
+        self.file.clone().ok_or_else(|| EngineError::Param {
+            field: "model.file",
+            reason: format!("engine {} needs a model file", self.engine.kind.as_str()),
+        })
     }
 
     /// One line for people: engine, model file, library, and batching.
@@ -282,6 +293,16 @@ impl EngineParams {
     /// `delay_us` as a duration.
     pub(crate) fn delay(&self) -> Duration {
         Duration::from_micros(self.engine.delay_us)
+    }
+}
+
+/// Opens a model file.
+fn open_model(path: &Path) -> Result<File, EngineError> {
+    let file = File::open(path).map_err(|e| EngineError::model(path, e))?;
+    match file.metadata() {
+        Ok(meta) if meta.is_file() => Ok(file),
+        Ok(_) => Err(EngineError::model(path, "is not a file")),
+        Err(e) => Err(EngineError::model(path, e)),
     }
 }
 

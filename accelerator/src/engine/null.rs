@@ -4,7 +4,9 @@ use std::{thread, time::Duration};
 
 use qdl::{model::ModelSpec, serve::Arrival};
 
-use super::{Batch, Engine, EngineError, EngineParams, Inline, Worker, batch::write_response};
+use super::{
+    ANY_INPUT, Batch, Engine, EngineError, EngineParams, Inline, Worker, batch::write_response,
+};
 
 /// The `null` engine.
 #[derive(Clone, Debug)]
@@ -16,13 +18,15 @@ pub struct Null {
 }
 
 impl Null {
-    /// Uses `model`, `max_input`, `output_bytes`, `delay_us` and `inline` of the parameters.
+    /// Uses `model`, `spec` and `delay_us` of the parameters.
     pub fn new(params: &EngineParams) -> Self {
+        let any = || ModelSpec::opaque(&params.model, ANY_INPUT, 8);
+        let model = params.spec.clone().unwrap_or_else(any);
         Null {
-            model: ModelSpec::opaque(&params.model, params.max_input, params.output_bytes),
-            zeros: vec![0; params.output_bytes],
+            zeros: vec![0; model.max_output_bytes().unwrap_or(0)],
+            model,
             delay: params.delay(),
-            inline: params.inline && params.engine.delay_us == 0,
+            inline: params.engine.delay_us == 0,
         }
     }
 }

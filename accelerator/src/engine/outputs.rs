@@ -9,7 +9,7 @@
 
 use qdl::model::ModelSpec;
 
-use super::EngineError;
+use super::{EngineError, unpack::unsuited};
 
 /// Splits the output tensors of a batch.
 #[derive(Debug)]
@@ -21,13 +21,9 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// # Errors
-    /// The name of an output that is too large, and that reason.
-    pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
-        let width = |t: &qdl::model::TensorSpec| {
-            t.bytes()
-                .ok_or_else(|| (t.name.clone(), "is too large".to_owned()))
-        };
+    pub fn new(model: &ModelSpec) -> Result<Self, EngineError> {
+        let width =
+            |t: &qdl::model::TensorSpec| t.bytes().ok_or_else(|| unsuited(&t.name, "is too large"));
         let widths: Vec<usize> = model.outputs().map(width).collect::<Result<_, _>>()?;
         let bytes = model.max_output_bytes().unwrap_or_default();
         Ok(Outputs {
@@ -142,7 +138,7 @@ mod tests {
     fn an_output_that_overflows_is_named() {
         let mut model = model(&[&[2], &[3]]);
         model.other_outputs[0].shape = vec![usize::MAX, 2];
-        let (name, _) = Outputs::new(&model).expect_err("too large");
-        assert_eq!(name, "[3]");
+        let e = Outputs::new(&model).expect_err("too large");
+        assert_eq!(e.to_string(), "engine.model: tensor `[3]` is too large");
     }
 }

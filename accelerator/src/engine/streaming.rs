@@ -22,9 +22,9 @@ use std::{
 
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
-use super::{EngineError, EngineParams, panic_message};
+use super::{EngineError, EngineParams};
 
-pub use sequence::{Outcome, Places, Sequence, TooLong};
+pub use sequence::{OnEnd, Outcome, Sequence, TooLong};
 
 /// Callback for an error that ends the engine during a run; only the first call counts.
 pub type OnFatal = Arc<dyn Fn(EngineError) + Send + Sync>;
@@ -66,13 +66,8 @@ pub fn guarded(
     body: impl FnOnce() -> Result<(), EngineError>,
 ) {
     // A panic leaves only the body's own state undefined, and it is dropped.
-    let ended = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-        Err(EngineError::Panicked {
-            engine,
-            worker,
-            message: panic_message(panic.as_ref()),
-        })
-    });
+    let ended = catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|panic| Err(EngineError::panicked(engine, worker, panic.as_ref())));
     if let Err(error) = ended {
         fatal(error);
     }
@@ -214,16 +209,5 @@ mod tests {
                 "{error}"
             );
         }
-    }
-
-    #[test]
-    fn a_panic_of_a_thread_is_named() {
-        let told = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let to = told.clone();
-        let fatal: OnFatal = Arc::new(move |e| to.lock().expect("no panic").push(e.to_string()));
-        guarded("tokens", 3, &fatal, || panic!("out of {}", "luck"));
-        guarded("tokens", 0, &fatal, || Ok(()));
-        let told = told.lock().expect("no panic").clone();
-        assert_eq!(told, ["worker 3 of engine tokens panicked: out of luck"]);
     }
 }

@@ -64,18 +64,28 @@ pub(super) struct Part {
     pub room: usize,
 }
 
+/// [`EngineError::Param`] for a tensor that this engine cannot take or give.
+pub(super) fn unsuited(tensor: &str, reason: &str) -> EngineError {
+    EngineError::Param {
+        field: "model",
+        reason: format!("tensor `{tensor}` {reason}"),
+    }
+}
+
 /// Unpacks batches of one model.
 #[derive(Debug)]
 pub(super) struct Unpacker {
     lengths: Lengths,
     fields: Vec<Field>,
+    /// Alignment of the first input.
+    align: usize,
 }
 
 impl Unpacker {
     /// # Errors
-    /// The name of the tensor that cannot be unpacked, and the reason.
-    pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
-        let lengths = Lengths::of_inputs(model).map_err(|e| (e.tensor, e.reason.to_owned()))?;
+    /// [`EngineError::Param`] names the tensor that cannot be unpacked, and the reason.
+    pub fn new(model: &ModelSpec) -> Result<Self, EngineError> {
+        let lengths = Lengths::of_inputs(model).map_err(|e| unsuited(&e.tensor, e.reason))?;
         let field = |t: &TensorSpec| {
             let bytes = t.bytes().unwrap_or_default();
             let rows = t.shape.first().filter(|_| t.ragged);
@@ -88,6 +98,7 @@ impl Unpacker {
         Ok(Unpacker {
             fields: model.inputs.iter().map(field).collect(),
             lengths,
+            align: model.inputs.first().map_or(1, |t| t.dtype.bytes()),
         })
     }
 
@@ -132,7 +143,7 @@ impl Unpacker {
     }
 
     /// Grows the buffers to `batch` samples.
-    pub fn grow(&mut self, batch: usize) {
+    fn grow(&mut self, batch: usize) {
         for f in &mut self.fields {
             f.buffer.grow(f.bytes * batch);
         }
@@ -146,12 +157,33 @@ impl Unpacker {
         }
     }
 
-    /// Grows the buffers to `at` samples and fills those after the first `n` with zeros.
-    pub fn pad(&mut self, n: usize, at: usize) {
-        self.grow(at);
-        for f in &mut self.fields {
-            f.buffer.bytes()[f.bytes * n.min(at)..f.bytes * at].fill(0);
+    /// Prepares a batch that runs at `at` samples. Returns its address if it can be read in place;
+    /// otherwise copies it into the buffers, with zeros behind it.
+    pub fn put(&mut self, batch: &mut Batch, at: usize) -> Result<Option<*const u8>, EngineError> {
+        if let Some(address) = self.in_place(batch, at) {
+            return Ok(Some(address));
         }
+        self.grow(at);
+        self.unpack(batch)?;
+        let n = batch.len().min(at);
+        for f in &mut self.fields {
+            f.buffer.bytes()[f.bytes * n..f.bytes * at].fill(0);
+        }
+        Ok(None)
+    }
+
+    /// The address of a batch of one run that fills its `at` samples.
+    fn in_place(&self, batch: &Batch, at: usize) -> Option<*const u8> {
+        let [run] = batch.runs() else {
+            return None;
+        };
+        let size = self.single_fixed()?;
+        let address = batch.run_address(*run);
+        let aligned = (address as usize).is_multiple_of(self.align);
+        // A single sample may have any length, and a batch with padding needs memory after it.
+        let fits =
+            at == batch.len() && batch.sample_bytes() == Some(size) && batch.input_len(0) == size;
+        (fits && aligned).then_some(address)
     }
 
     /// Copies the batch into the buffers: a single fixed tensor with one copy per run, other
@@ -160,7 +192,7 @@ impl Unpacker {
     /// # Errors
     /// [`EngineError::SampleSize`] names a sample of a wrong length; [`EngineError::Run`] for
     /// samples in GPU memory. The batch must not run then.
-    pub fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
+    fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         self.check(batch)?;
         if batch.on_device() {
             return Err(EngineError::Run {
@@ -207,9 +239,6 @@ impl Unpacker {
     }
 
     /// Checks every sample's length.
-    ///
-    /// # Errors
-    /// [`EngineError::SampleSize`] for the first sample of a wrong length.
     pub fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         for i in 0..batch.len() {
             self.rows(batch.input_len(i))?;

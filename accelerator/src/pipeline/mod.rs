@@ -26,7 +26,6 @@
 //! ends its session as after the loss of a peer.
 
 mod counters;
-mod queue;
 mod sequences;
 mod shared;
 mod warming;
@@ -58,7 +57,7 @@ use self::{
 };
 use crate::{
     batcher::Policy,
-    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH, panic_message},
+    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH},
 };
 
 /// Longest wait for the end of threads that have no work left.
@@ -446,13 +445,8 @@ fn work(
         let warm_up = warming::warm_up(worker.as_mut(), max_batch, sizes)?;
         Ok((worker, batch, warm_up))
     }));
-    let made = made.unwrap_or_else(|panic| {
-        Err(EngineError::Panicked {
-            engine: shared.engine.name(),
-            worker: index,
-            message: panic_message(panic.as_ref()),
-        })
-    });
+    let panicked = |panic: Box<_>| shared.panicked(index, panic);
+    let made = made.unwrap_or_else(|panic| Err(panicked(panic)));
     match made {
         Ok((mut worker, batch, warm_up)) => {
             // The send fails only if another worker failed first and the pipeline is being dropped.

@@ -14,7 +14,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc, Condvar, Mutex, PoisonError, Weak,
         atomic::{
             AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -30,13 +30,13 @@ use qdl::{connection::token::SendToken, serve::Arrival};
 
 use super::{
     Counters, Options, StopTimeout, THREAD_END,
-    queue::Queue,
     shared::{ABANDONED, DRAINING, OnFatal, RUNNING},
 };
 use crate::engine::{
-    Engine, EngineError, Lengths, Sequence, lengths, panic_message,
-    streaming::{self, Outcome, Places},
+    Engine, EngineError, Lengths, Sequence, lengths,
+    streaming::{self, OnEnd, Outcome},
 };
+use crate::queue::Queue;
 
 /// The pipeline of an engine that batches by itself.
 pub(super) struct Sequences {
@@ -64,6 +64,7 @@ struct Inner {
     failed: AtomicBool,
     on_fatal: OnFatal,
     answered: CachePadded<Answered>,
+    on_end: OnEnd,
     emptied_lock: Mutex<()>,
     emptied: Condvar,
 }
@@ -84,18 +85,27 @@ impl Sequences {
     ) -> Result<Self, EngineError> {
         let model = engine.model();
         let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of_inputs(model).ok());
-        let inner = Arc::new(Inner {
+        let output_bytes = model.max_output_bytes().unwrap_or(0);
+        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| Inner {
             queue: Queue::new(options.queue),
             drawing: SendToken::new(()),
             most: AtomicUsize::new(0),
             inside: CachePadded::default(),
             in_flight: CachePadded::default(),
-            output_bytes: model.max_output_bytes().unwrap_or(0),
+            output_bytes,
             lengths: lengths.flatten(),
             mode: AtomicU8::new(RUNNING),
             failed: AtomicBool::new(false),
             on_fatal,
             answered: CachePadded::default(),
+            on_end: {
+                let weak = weak.clone();
+                Arc::new(move |outcome| {
+                    if let Some(inner) = weak.upgrade() {
+                        inner.handle_end(outcome);
+                    }
+                })
+            },
             emptied_lock: Mutex::new(()),
             emptied: Condvar::new(),
             engine,
@@ -201,7 +211,7 @@ impl Inner {
         started.unwrap_or_else(|panic| Err(self.panicked(panic.as_ref())))
     }
 
-    fn stop(self: &Arc<Self>, timeout: Duration) {
+    fn stop(&self, timeout: Duration) {
         let stopped = catch_unwind(AssertUnwindSafe(|| {
             if let Some(engine) = self.engine.streaming() {
                 engine.stop(timeout);
@@ -213,16 +223,12 @@ impl Inner {
     }
 
     fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> EngineError {
-        EngineError::Panicked {
-            engine: self.engine.name(),
-            worker: 0,
-            message: panic_message(panic),
-        }
+        EngineError::panicked(self.engine.name(), 0, panic)
     }
 
     /// Reports the first error and ends the pipeline. Drops the queued samples unanswered; the
     /// engine drops its own.
-    fn fail(self: &Arc<Self>, error: EngineError) {
+    fn fail(&self, error: EngineError) {
         self.mode.store(ABANDONED, SeqCst);
         self.draw();
         self.tell();
@@ -232,7 +238,7 @@ impl Inner {
     }
 
     /// Takes samples on a NIC thread.
-    fn arrived(self: &Arc<Self>, arrivals: &mut Vec<Arrival>) {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {
             return;
         }
@@ -247,7 +253,7 @@ impl Inner {
     }
 
     /// Gives queued samples to the engine up to its limit; drops them if the pipeline is abandoned.
-    fn draw(self: &Arc<Self>) {
+    fn draw(&self) {
         self.drawing.drive(|()| {
             loop {
                 let over = self.mode.load(SeqCst) == ABANDONED;
@@ -267,10 +273,9 @@ impl Inner {
         });
     }
 
-    fn submit(self: &Arc<Self>, arrival: Arrival) {
+    fn submit(&self, arrival: Arrival) {
         self.inside.fetch_add(1, SeqCst);
-        let places: Arc<dyn Places> = Arc::<Inner>::clone(self);
-        let sequence = Sequence::placed(arrival, self.output_bytes, places);
+        let sequence = Sequence::new(arrival, self.output_bytes, self.on_end.clone());
         let submitted = catch_unwind(AssertUnwindSafe(|| {
             if let Some(engine) = self.engine.streaming() {
                 engine.submit(sequence);
@@ -321,10 +326,9 @@ impl Inner {
                 .0;
         }
     }
-}
 
-impl Places for Inner {
-    fn ended(self: Arc<Self>, outcome: Outcome) {
+    /// Counts the end of a sequence and draws the next one.
+    fn handle_end(&self, outcome: Outcome) {
         if let Outcome::Answered { tokens, parts } = outcome {
             self.answered.samples.fetch_add(1, Relaxed);
             self.answered.tokens.fetch_add(tokens as u64, Relaxed);

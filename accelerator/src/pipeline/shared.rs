@@ -1,6 +1,7 @@
 //! State that NIC threads and workers share, and the worker's loop.
 
 use std::{
+    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -17,14 +18,12 @@ use qdl::{
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
-use super::{counters::Cell, queue::Queue};
+use super::counters::Cell;
 use crate::{
     batcher::{Batcher, Step},
-    engine::{
-        Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, lengths,
-        panic_message,
-    },
+    engine::{Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, lengths},
     event_count::EventCount,
+    queue::Queue,
 };
 
 /// Longest sleep of an idle worker, in nanoseconds; the worker then checks for work.
@@ -109,9 +108,6 @@ impl Shared {
     }
 
     /// The batch of a worker; the worker's thread calls this.
-    ///
-    /// # Errors
-    /// [`EngineError::Decompress`]: no memory for decompressed samples.
     pub fn batch(&self) -> Result<Batch, EngineError> {
         let model = self.engine.model().clone().carried(self.compression);
         let any = self.engine.takes_any_bytes();
@@ -172,12 +168,14 @@ impl Shared {
         match served {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.fail(error),
-            Err(panic) => self.fail(EngineError::Panicked {
-                engine: self.engine.name(),
-                worker: index,
-                message: panic_message(panic.as_ref()),
-            }),
+            Err(panic) => self.fail(self.panicked(index, panic)),
         }
+    }
+
+    /// The error of a worker that panicked.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn panicked(&self, worker: usize, panic: Box<dyn Any + Send>) -> EngineError {
+        EngineError::panicked(self.engine.name(), worker, panic.as_ref())
     }
 
     fn serve_batches(

@@ -12,9 +12,9 @@ use qdl::model::ModelSpec;
 
 use super::{
     package::Files,
-    torch::{Tensor, Torch, one_line},
+    torch::{Tensor, Torch},
 };
-use crate::engine::EngineError;
+use crate::engine::{EngineError, one_line};
 
 type Handle = *mut c_void;
 type Run = unsafe extern "C" fn(
@@ -48,9 +48,6 @@ unsafe impl Sync for Container {}
 impl Container {
     /// Loads the model and its weights onto the GPU, or onto the CPU without one. The thread must
     /// be bound to the GPU.
-    ///
-    /// # Errors
-    /// The library cannot be loaded, or the model differs from its description.
     pub fn open(
         torch: &'static Torch,
         files: Files,
@@ -58,10 +55,7 @@ impl Container {
         runners: usize,
         model: &ModelSpec,
     ) -> Result<Self, EngineError> {
-        let refuse = |reason: String| EngineError::Package {
-            path: files.package.clone(),
-            reason,
-        };
+        let refuse = |reason: String| EngineError::model(&files.package, reason);
         let unusable = |e: libloading::Error| {
             refuse(format!(
                 "its library cannot be loaded ({}): export it with the PyTorch that runs it",
@@ -143,10 +137,8 @@ impl Container {
             // SAFETY: the handle is alive; the function writes the local `has`.
             let code = unsafe { count(container.handle, &mut has) };
             if code != 0 || has != want {
-                return Err(EngineError::Package {
-                    path: container._files.package.clone(),
-                    reason: format!("has {has} {what}, and {want} are described"),
-                });
+                let reason = format!("has {has} {what}, and {want} are described");
+                return Err(EngineError::model(&container._files.package, reason));
             }
         }
         Ok(container)

@@ -13,7 +13,7 @@ use qdl::model::{ModelSpec, TensorSpec};
 use serde::Deserialize;
 use zip::ZipArchive;
 
-use crate::engine::{EngineError, EngineParams, cuda::Device};
+use crate::engine::{EngineError, EngineParams, cuda::Device, open_model};
 
 /// Folder of compiled models in the archive, below the archive's name.
 const MODELS: &str = "data/aotinductor/";
@@ -68,14 +68,8 @@ impl Drop for Files {
 
 impl Package {
     /// Reads the archive's directory and the model's metadata.
-    ///
-    /// # Errors
-    /// A missing file, or a file that is no package of exactly one model.
     pub fn read(path: &Path) -> Result<Self, EngineError> {
-        let refuse = |reason: String| EngineError::Package {
-            path: path.to_owned(),
-            reason,
-        };
+        let refuse = |reason: String| EngineError::model(path, reason);
         let mut archive = open(path)?;
         let of_a_model = |n: &str| {
             let at = n.find(MODELS)?;
@@ -173,46 +167,40 @@ impl Package {
                     .to_owned(),
             }),
             (None, Some(spec)) => Ok(spec.clone()),
-            (None, None) => Err(EngineError::Package {
-                path: self.path.clone(),
-                reason: "does not say what the model takes and gives: give `inputs` and `output` in the \
-                         configuration, or export it with models/export_aoti.py"
-                    .to_owned(),
-            }),
+            (None, None) => Err(EngineError::model(
+                &self.path,
+                "does not say what the model takes and gives: give `inputs` and `output` in the \
+                 configuration, or export it with models/export_aoti.py",
+            )),
         }
     }
 
     /// Compares the package's compute capability with the GPU's: kernels run only on the same one.
-    ///
-    /// # Errors
-    /// [`EngineError::Package`] names both capabilities.
     pub fn check_capability(&self, ours: Option<&str>, gpu: &Device) -> Result<(), EngineError> {
         let (major, minor) = gpu.capability();
         let theirs = format!("{major}{minor}");
         match ours {
-            Some(ours) if !ours.is_empty() && ours != theirs => Err(EngineError::Package {
-                path: self.path.clone(),
-                reason: format!(
-                    "was compiled for compute capability {ours}, and GPU {} ({}) has {theirs}: export it on such a GPU",
+            Some(ours) if !ours.is_empty() && ours != theirs => {
+                let reason = format!(
+                    "was compiled for compute capability {ours}, and GPU {} ({}) has {theirs}: \
+                     export it on such a GPU",
                     gpu.index(),
                     gpu.name()
-                ),
-            }),
+                );
+                Err(EngineError::model(&self.path, reason))
+            }
             _ => Ok(()),
         }
     }
 
     /// Writes the model's files to a folder that only this user can read.
-    ///
-    /// # Errors
-    /// [`EngineError::Package`] names the file that cannot be written.
     pub fn extract(&self) -> Result<Files, EngineError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("qdl-aoti-{}-{n}", std::process::id()));
-        let failed = |what: &Path, e: io::Error| EngineError::Package {
-            path: self.path.clone(),
-            reason: format!("cannot be unpacked to {}: {e}", what.display()),
+        let failed = |what: &Path, e: io::Error| {
+            let reason = format!("cannot be unpacked to {}: {e}", what.display());
+            EngineError::model(&self.path, reason)
         };
         DirBuilder::new()
             .mode(0o700)
@@ -254,16 +242,9 @@ fn last_part(name: &str) -> &str {
 }
 
 fn open(path: &Path) -> Result<ZipArchive<io::BufReader<File>>, EngineError> {
-    let missing = |source| EngineError::ModelMissing {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(missing)?;
-    if !file.metadata().map_err(missing)?.is_file() {
-        return Err(missing(io::Error::other("is not a file")));
-    }
-    ZipArchive::new(io::BufReader::new(file)).map_err(|e| EngineError::Package {
-        path: path.to_owned(),
-        reason: format!("is no package of PyTorch's ({e}): models/export_aoti.py writes them"),
+    let file = open_model(path)?;
+    ZipArchive::new(io::BufReader::new(file)).map_err(|e| {
+        let reason = format!("is no package of PyTorch's ({e}): models/export_aoti.py writes them");
+        EngineError::model(path, reason)
     })
 }

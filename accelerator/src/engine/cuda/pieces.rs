@@ -1,6 +1,6 @@
 //! Plans the copies of a batch: its runs, or the tensors of its samples, merged. Plain data.
 
-use super::registry::{Place, Ranges};
+use super::registry::{MemoryKind, Ranges};
 use crate::engine::{Batch, unpack::Unpacker};
 
 /// One copy of contiguous bytes.
@@ -13,7 +13,7 @@ pub(super) struct Piece {
     /// Number of bytes.
     pub bytes: usize,
     /// Memory of the source.
-    pub place: Place,
+    pub kind: MemoryKind,
 }
 
 /// Alignment of inputs that compiled kernels rely on, in bytes.
@@ -31,9 +31,9 @@ pub(super) fn in_place(
     let [piece] = pieces else {
         return None;
     };
-    let (place, alike) = ranges.at(piece.from);
+    let (kind, alike) = ranges.at(piece.from);
     let fits = size.checked_mul(at).is_some_and(|bytes| bytes <= alike);
-    let here = place == Place::Gpu(gpu) && piece.from.is_multiple_of(ALIGNED);
+    let here = kind == MemoryKind::Gpu(gpu) && piece.from.is_multiple_of(ALIGNED);
     (here && fits).then_some(piece.from)
 }
 
@@ -43,7 +43,7 @@ const ONE_BY_ONE: usize = 3;
 /// True if one call copies all pieces: there are more than a few, and the driver stages none.
 /// `batched`: the driver has that call.
 pub(super) fn in_one_call(pieces: &[Piece], batched: bool) -> bool {
-    let staged = pieces.iter().any(|p| p.place == Place::Unregistered);
+    let staged = pieces.iter().any(|p| p.kind == MemoryKind::Unregistered);
     batched && !staged && pieces.len() > ONE_BY_ONE
 }
 
@@ -108,14 +108,14 @@ impl Pieces {
                         (from, to, left, room) = (from + more, to + more, left - more, room - more);
                     }
                     _ => {
-                        let (place, alike) = ranges.at(from);
+                        let (kind, alike) = ranges.at(from);
                         // At the end of the address space the range has 0 bytes.
                         room = alike.max(1);
                         self.list.push(Piece {
                             from,
                             to,
                             bytes: 0,
-                            place,
+                            kind,
                         });
                     }
                 }
@@ -157,14 +157,14 @@ mod tests {
                 }
             }
             // Adjacent regions, some of them registered.
-            let places = [Place::Unregistered, Place::Registered, Place::Gpu(1)];
-            let (mut ranges, mut owner) = (Ranges::default(), vec![(0, places[0]); 24]);
+            let kinds = [MemoryKind::Unregistered, MemoryKind::Registered, MemoryKind::Gpu(1)];
+            let (mut ranges, mut owner) = (Ranges::default(), vec![(0, kinds[0]); 24]);
             let mut at = 0;
-            for (i, (slots, place)) in regions.iter().enumerate() {
-                let (end, place) = ((at + slots).min(24), places[*place]);
-                if place != places[0] && at < end {
-                    ranges.add(at * size, (end - at) * size, place);
-                    owner[at..end].fill((i + 1, place));
+            for (i, (slots, kind)) in regions.iter().enumerate() {
+                let (end, kind) = ((at + slots).min(24), kinds[*kind]);
+                if kind != kinds[0] && at < end {
+                    ranges.add(at * size, (end - at) * size, kind);
+                    owner[at..end].fill((i + 1, kind));
                 }
                 at = end;
             }
@@ -181,7 +181,7 @@ mod tests {
             for p in &list {
                 let owners = &owner[p.from / size..(p.from + p.bytes).div_ceil(size)];
                 prop_assert!(owners.iter().all(|o| *o == owners[0]), "{:?} crosses a border", p);
-                prop_assert_eq!(p.place, owners[0].1);
+                prop_assert_eq!(p.kind, owners[0].1);
             }
             for w in list.windows(2) {
                 prop_assert_eq!(w[0].to + w[0].bytes, w[1].to, "no gap in the batch");
@@ -260,31 +260,33 @@ mod tests {
 
     #[test]
     fn many_pieces_go_by_one_call_where_the_driver_need_not_stage_them() {
-        let piece = |place| Piece {
+        let piece = |kind| Piece {
             from: 0,
             to: 0,
             bytes: 8,
-            place,
+            kind,
         };
-        let many = [Place::Registered, Place::Gpu(1)].repeat(2).into_iter();
+        let many = [MemoryKind::Registered, MemoryKind::Gpu(1)]
+            .repeat(2)
+            .into_iter();
         let mut many: Vec<Piece> = many.map(piece).collect();
         assert!(in_one_call(&many, true));
         assert!(!in_one_call(&many[..3], true), "few");
         assert!(!in_one_call(&many, false), "the driver has no such call");
-        many[2].place = Place::Unregistered;
+        many[2].kind = MemoryKind::Unregistered;
         assert!(!in_one_call(&many, true));
     }
 
     #[test]
     fn a_batch_is_read_in_place_where_all_of_it_lies_on_the_gpu() {
         let mut ranges = Ranges::default();
-        ranges.add(6400, 640, Place::Gpu(1));
-        ranges.add(12800, 640, Place::Registered);
+        ranges.add(6400, 640, MemoryKind::Gpu(1));
+        ranges.add(12800, 640, MemoryKind::Registered);
         let piece = |from, bytes| Piece {
             from,
             to: 0,
             bytes,
-            place: ranges.at(from).0,
+            kind: ranges.at(from).0,
         };
         let (four, six) = (piece(6400, 256), piece(6400 + 256, 384));
         assert_eq!(in_place(&[four], &ranges, 1, 64, 4), Some(6400));

@@ -9,7 +9,7 @@ use std::{
 use cudarc::driver::sys::{self, CUdeviceptr};
 use fabric::{DeviceMemory, Region};
 
-use super::{Device, Fence, Registry, stream::Stream};
+use super::{Device, Fence, registry, stream::Stream};
 use crate::engine::EngineError;
 
 /// Mapping granularity of the driver, in bytes. Each connection gets separate granules, so that its
@@ -23,10 +23,9 @@ const PAGE: u64 = 4096;
 ///
 /// # Errors
 /// [`EngineError::Slots`] without a fence, or the driver's error.
-pub(in crate::engine) fn slots(
+pub(super) fn slots(
     engine: &'static str,
     device: &Arc<Device>,
-    registry: &Registry,
     bytes: usize,
 ) -> Result<Arc<Region>, EngineError> {
     if device.direct().fence == Fence::Impossible {
@@ -36,13 +35,13 @@ pub(in crate::engine) fn slots(
         });
     }
     device.bind()?;
-    let region = Arc::new(Region::of_device(Box::new(Memory::new(device, bytes)?)));
-    registry.on_gpu(device, &region);
+    let region = Arc::new(Region::of_device(Box::new(SlotMemory::new(device, bytes)?)));
+    registry::on_gpu(device, &region);
     Ok(region)
 }
 
 /// Slots in the memory of one GPU.
-struct Memory {
+struct SlotMemory {
     device: Arc<Device>,
     address: CUdeviceptr,
     bytes: usize,
@@ -52,11 +51,11 @@ struct Memory {
 
 // SAFETY: any thread that is bound to the GPU may use the driver's handles and addresses; every
 // method binds its thread.
-unsafe impl Send for Memory {}
+unsafe impl Send for SlotMemory {}
 // SAFETY: as above; the driver synchronises.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for SlotMemory {}
 
-impl Memory {
+impl SlotMemory {
     /// Allocates the slots. The thread must be bound to the GPU.
     fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, EngineError> {
         let stream = Stream::new(device)?;
@@ -66,7 +65,7 @@ impl Memory {
         // SAFETY: the function writes the local `address`.
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, rounded) };
         device.check("taking memory for slots", result)?;
-        let memory = Memory {
+        let memory = SlotMemory {
             device: device.clone(),
             address,
             bytes: rounded,
@@ -92,7 +91,7 @@ impl Memory {
     }
 }
 
-impl DeviceMemory for Memory {
+impl DeviceMemory for SlotMemory {
     fn base(&self) -> NonNull<u8> {
         NonNull::new(self.address as *mut u8).unwrap_or(NonNull::dangling())
     }
@@ -147,7 +146,7 @@ impl DeviceMemory for Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for SlotMemory {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
             // SAFETY: allocated by `new`; the region's guards are gone, so no other copy of the

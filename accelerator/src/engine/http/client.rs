@@ -2,7 +2,7 @@
 
 use std::{
     net::{self, SocketAddr, ToSocketAddrs},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -52,13 +52,6 @@ pub(super) struct Answer {
     sender: Sender,
 }
 
-/// Reason for a request without a response.
-enum Failed {
-    /// The server closed the kept connection before any byte of a response.
-    Stale,
-    Trouble(Trouble),
-}
-
 /// Time limit of [`is_listening`] for each address.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -82,9 +75,6 @@ pub(super) fn is_listening(url: &str) -> bool {
 
 impl Client {
     /// A client of the server at `url`, which has no path.
-    ///
-    /// # Errors
-    /// The fault of `url`, in words.
     pub fn new(url: &str, connect: Duration, counters: Arc<Counters>) -> Result<Self, String> {
         Ok(Client {
             authority: authority(url)?,
@@ -95,9 +85,6 @@ impl Client {
     }
 
     /// Requests an answer to `body`; returns once the headers have arrived. It has no timeout.
-    ///
-    /// # Errors
-    /// [`Trouble::Connect`], [`Trouble::Status`].
     pub async fn post(&self, path: &'static str, body: Bytes) -> Result<Answer, Trouble> {
         let (response, sender) = self.ask(Method::POST, path, body).await?;
         let status = response.status().as_u16();
@@ -152,21 +139,22 @@ impl Client {
         body: Bytes,
     ) -> Result<(Response<Incoming>, Sender), Trouble> {
         loop {
-            let kept = self.kept();
-            let (mut sender, reused) = match kept {
+            let (mut sender, reused) = match self.kept() {
                 Some(sender) => (sender, true),
                 None => (self.open().await?, false),
             };
             let request = self.request(&method, path, body.clone())?;
-            match send(&mut sender, request, reused).await {
+            match sender.try_send_request(request).await {
                 Ok(response) => {
                     if reused {
-                        self.counters.kept.fetch_add(1, Relaxed);
+                        self.counters.lock().kept += 1;
                     }
                     return Ok((response, sender));
                 }
-                Err(Failed::Stale) => {}
-                Err(Failed::Trouble(trouble)) => return Err(trouble),
+                // Servers close idle connections after some seconds, so this one may be closed. No
+                // response has begun, so a repeated request cannot duplicate an answer.
+                Err(e) if reused && (e.message().is_some() || closed(e.error())) => {}
+                Err(e) => return Err(Trouble::Connect(chain(e.error()))),
             }
         }
     }
@@ -202,7 +190,7 @@ impl Client {
         let (sender, connection) = timeout(self.connect, opened).await.map_err(late)??;
         // The task ends with its sender and body; the reader of the body gets its error.
         tokio::spawn(async move { drop(connection.await) });
-        self.counters.opened.fetch_add(1, Relaxed);
+        self.counters.lock().opened += 1;
         Ok(sender)
     }
 
@@ -240,20 +228,6 @@ async fn connect(places: impl Iterator<Item = SocketAddr>) -> std::io::Result<Tc
         }
     }
     Err(last)
-}
-
-async fn send(
-    sender: &mut Sender,
-    request: Request<Full<Bytes>>,
-    reused: bool,
-) -> Result<Response<Incoming>, Failed> {
-    match sender.try_send_request(request).await {
-        Ok(response) => Ok(response),
-        // Servers close idle connections after some seconds, so this one may be closed. No response
-        // has begun, so a repeated request cannot duplicate an answer.
-        Err(e) if reused && (e.message().is_some() || closed(e.error())) => Err(Failed::Stale),
-        Err(e) => Err(Failed::Trouble(Trouble::Connect(chain(e.error())))),
-    }
 }
 
 fn closed(e: &hyper::Error) -> bool {

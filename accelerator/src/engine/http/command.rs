@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read, Seek, SeekFrom},
+    io,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -17,11 +17,9 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::judge::Fatal;
+use super::dialect::short;
 use crate::engine::child;
 
-/// Bytes read at the end of a log to find its last line.
-const TAIL: u64 = 4096;
 /// Wait for the end of a process after SIGKILL.
 const KILLED: Duration = Duration::from_secs(5);
 /// Polling interval of a wait for the end of a process.
@@ -58,36 +56,33 @@ pub(super) struct Program {
     /// Id of the process and of its group.
     pid: libc::pid_t,
     exit: Exit,
-    stopping: Arc<AtomicBool>,
+    /// True while the end of the program is an error.
+    is_needed: Arc<AtomicBool>,
     reaped: Arc<Mutex<bool>>,
     log: PathBuf,
 }
 
 impl Program {
-    /// Starts the program in a new process group, its output in `log`; reports its end to `fatal`.
-    /// After any end of this process, the group ends: SIGTERM, and SIGKILL `grace` later.
-    ///
-    /// # Errors
-    /// The fault of the log or the program, in words.
+    /// Starts the program in a new process group, its output in `log`. Calls `on_end` with the exit
+    /// status in words if it ends between [`Program::need`] and [`Program::stop`]. After any end of
+    /// this process, the group ends: SIGTERM, and SIGKILL `grace` later.
     pub fn start(
         command: &[String],
         log: &Path,
-        url: &str,
         grace: Duration,
-        fatal: &Arc<Fatal>,
+        on_end: impl FnOnce(String) + Send + 'static,
     ) -> Result<Self, String> {
         let file = File::create(log).map_err(|e| format!("its log {}: {e}", log.display()))?;
         let (tell, exit) = watch::channel(None);
-        let stopping: Arc<AtomicBool> = Arc::default();
+        let is_needed: Arc<AtomicBool> = Arc::default();
         let reaped: Arc<Mutex<bool>> = Arc::default();
         let (started, wait) = mpsc::channel();
         let watcher = Watcher {
             command: command.to_vec(),
             log: log.to_owned(),
-            url: url.to_owned(),
             grace,
-            fatal: fatal.clone(),
-            stopping: stopping.clone(),
+            on_end: Box::new(on_end),
+            is_needed: is_needed.clone(),
             reaped: reaped.clone(),
             tell,
         };
@@ -101,10 +96,19 @@ impl Program {
         Ok(Program {
             pid,
             exit: Exit(exit),
-            stopping,
+            is_needed,
             reaped,
             log: log.to_owned(),
         })
+    }
+
+    /// From now on the program's end is an error.
+    ///
+    /// # Errors
+    /// The exit status in words, if the program has ended already.
+    pub fn need(&self) -> Result<(), String> {
+        self.is_needed.store(true, SeqCst);
+        self.exit.now().map_or(Ok(()), Err)
     }
 
     /// A handle to the exit status.
@@ -118,11 +122,8 @@ impl Program {
     }
 
     /// Ends the process group: SIGTERM, and SIGKILL `within` later.
-    ///
-    /// # Errors
-    /// The process is still there, in words.
     pub fn stop(&self, within: Duration) -> Result<(), String> {
-        self.stopping.store(true, SeqCst);
+        self.is_needed.store(false, SeqCst);
         if self.is_gone(Duration::ZERO) {
             return Ok(());
         }
@@ -165,10 +166,9 @@ impl Program {
 struct Watcher {
     command: Vec<String>,
     log: PathBuf,
-    url: String,
     grace: Duration,
-    fatal: Arc<Fatal>,
-    stopping: Arc<AtomicBool>,
+    on_end: Box<dyn FnOnce(String) + Send>,
+    is_needed: Arc<AtomicBool>,
     reaped: Arc<Mutex<bool>>,
     tell: watch::Sender<Option<String>>,
 }
@@ -199,15 +199,16 @@ impl Watcher {
             let _ = watchman.kill();
             let _ = watchman.wait();
         }
-        let line = last_line(&self.log).unwrap_or_else(|| "(nothing)".to_owned());
+        let line = child::last_line(&self.log);
+        let line = line.map_or_else(|| "(nothing)".to_owned(), |line| short(&line));
         let words = format!(
             "it ended ({status}); the last line of its log {}: {line}",
             self.log.display()
         );
-        if !self.stopping.load(SeqCst) {
-            self.fatal.tell(&self.url, words.clone());
+        let _ = self.tell.send(Some(words.clone()));
+        if self.is_needed.load(SeqCst) {
+            (self.on_end)(words);
         }
-        let _ = self.tell.send(Some(words));
     }
 }
 
@@ -260,16 +261,4 @@ fn signal(pid: libc::pid_t, signal: libc::c_int) {
     // SAFETY: a plain system call. The group id cannot be reused before the leader is reaped; both
     // callers hold the lock of `reaped` and the leader is not reaped yet.
     unsafe { libc::kill(-pid, signal) };
-}
-
-/// The last line of a file that is not blank.
-pub(super) fn last_line(path: &Path) -> Option<String> {
-    let mut file = File::open(path).ok()?;
-    let len = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(TAIL))).ok()?;
-    let mut tail = Vec::new();
-    file.take(TAIL).read_to_end(&mut tail).ok()?;
-    let tail = String::from_utf8_lossy(&tail);
-    let line = tail.lines().rfind(|line| !line.trim().is_empty())?;
-    Some(super::dialect::short(line))
 }

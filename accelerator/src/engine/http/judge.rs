@@ -1,9 +1,6 @@
 //! Decides whether an error of a sequence refuses the sample or ends the engine.
 
-use std::{
-    sync::{Arc, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::{
     sync::Mutex,
@@ -15,10 +12,7 @@ use super::{
     dialect::trouble::Trouble,
     stream::{Server, Sink},
 };
-use crate::engine::{
-    EngineError, Fault,
-    streaming::{OnFatal, TooLong},
-};
+use crate::engine::{Fault, streaming::TooLong};
 
 /// Time limit for seeing the end of our server process after it stops answering.
 const EXIT_SEEN: Duration = Duration::from_secs(3);
@@ -36,65 +30,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Tokens this long after an error were sent after it; earlier ones may have been in a buffer.
 const SETTLED: Duration = Duration::from_millis(200);
 
-/// Reports the end of the engine, at most once. Not on the hot path.
-#[derive(Default)]
-pub(super) struct Fatal(std::sync::Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    told: bool,
-    on_fatal: Option<OnFatal>,
-    /// The error from before `listen`.
-    early: Option<EngineError>,
-}
-
-impl Fatal {
-    /// Registers the callback; calls it at once if the error has already occurred.
-    pub fn listen(&self, on_fatal: &OnFatal) {
-        let mut state = self.state();
-        let early = state.early.take();
-        state.on_fatal = Some(on_fatal.clone());
-        drop(state);
-        if let Some(early) = early {
-            on_fatal(early);
-        }
-    }
-
-    /// Suppresses later reports: the engine is stopping.
-    pub fn mute(&self) {
-        let mut state = self.state();
-        state.told = true;
-        state.early = None;
-    }
-
-    /// Reports an error of the server, unless an error was reported before.
-    pub fn tell(&self, url: &str, reason: String) {
-        self.end(EngineError::Server {
-            url: url.to_owned(),
-            reason,
-        });
-    }
-
-    /// Reports `error`, unless an error was reported before.
-    pub fn end(&self, error: EngineError) {
-        let mut state = self.state();
-        if std::mem::replace(&mut state.told, true) {
-            return;
-        }
-        match state.on_fatal.clone() {
-            Some(on_fatal) => {
-                drop(state);
-                on_fatal(error);
-            }
-            None => state.early = Some(error),
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Consequence of an error of a sequence.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
@@ -106,10 +41,10 @@ pub(super) enum Verdict {
     End(String),
 }
 
-/// Sink of a trial; discards the tokens.
-struct Nobody;
+/// Sink of a trial.
+struct Discard;
 
-impl Sink for Nobody {
+impl Sink for Discard {
     fn is_wanted(&self) -> bool {
         true
     }
@@ -151,7 +86,7 @@ async fn try_once(server: &Server) -> Result<(), Trouble> {
     let ids = (1..=len).map(|i| i32::try_from(i % ask.vocab).unwrap_or(0));
     let prompt: Vec<i32> = ids.collect();
     let tokens = TRIAL_TOKENS.min(ask.max_tokens);
-    let whole = server.answer(&prompt, tokens, &mut Nobody).await?;
+    let whole = server.answer(&prompt, tokens, &mut Discard).await?;
     server.client.done(whole.answer).await;
     Ok(())
 }
@@ -159,7 +94,7 @@ async fn try_once(server: &Server) -> Result<(), Trouble> {
 /// Judges errors of sequences.
 pub(super) struct Judge {
     /// Exit status of a server that this process started.
-    pub exit: Option<Exit>,
+    exit: Option<Exit>,
     /// Time limit of a trial.
     trial: Duration,
     /// Beginning and result of the last trial.
@@ -167,12 +102,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    pub fn new(exit: Option<Exit>) -> Arc<Self> {
-        Arc::new(Self::within(exit, TRIAL))
-    }
-
-    /// A judge with a different time limit for trials.
-    pub fn within(exit: Option<Exit>, trial: Duration) -> Self {
+    pub fn new(exit: Option<Exit>, trial: Duration) -> Self {
         Judge {
             exit,
             trial,

@@ -28,7 +28,6 @@ mod counters;
 mod dialect;
 mod events;
 mod judge;
-mod limits;
 mod start;
 mod stream;
 mod threads;
@@ -42,10 +41,7 @@ use std::{
 };
 
 pub use counters::Report;
-use qdl::{
-    config::HttpConfig,
-    model::{DType, ModelSpec},
-};
+use qdl::{config::HttpConfig, model::ModelSpec};
 use record::{CacheState, PrefixCache};
 use tokio::runtime::Builder;
 
@@ -54,11 +50,14 @@ use self::{
     command::Program,
     counters::Counters,
     dialect::Ask,
-    judge::{Fatal, Judge},
+    judge::{Judge, TRIAL},
     stream::Server,
     threads::Threads,
 };
-use super::{Engine, EngineError, EngineParams, Sequence, Streaming, child, streaming::OnFatal};
+use super::{
+    Engine, EngineError, EngineParams, Sequence, Streaming, child,
+    streaming::{OnFatal, TokenModel},
+};
 
 /// The engine's name.
 const NAME: &str = "http";
@@ -71,7 +70,6 @@ pub struct Http {
     count: usize,
     ask: Ask,
     counters: Arc<Counters>,
-    fatal: Arc<Fatal>,
     program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
     /// Limit of concurrent requests; set at the start.
@@ -96,18 +94,11 @@ impl Http {
         let Some(config) = params.engine.http.clone() else {
             return Err(wrong("http", "no server is named"));
         };
-        let spec = params.spec.clone().filter(|spec| {
-            let ids = |t: &qdl::model::TensorSpec| t.dtype == DType::I32 && t.shape.len() == 1;
-            spec.inputs.len() == 1
-                && spec.inputs.iter().all(ids)
-                && ids(&spec.output)
-                && spec.output.ragged
-        });
-        let Some(model) = spec else {
-            let reason = "the model must have one input and a ragged output, i32 of one dimension";
-            return Err(wrong("http", reason));
-        };
-        let room = model.output.shape[0];
+        let TokenModel {
+            spec: model,
+            prompt: max_prompt,
+            answer: room,
+        } = TokenModel::of(NAME, params)?;
         let max_tokens = config.max_tokens.unwrap_or(room);
         if max_tokens > room {
             let reason = format!("{max_tokens} is more than the model's output of {room}");
@@ -120,10 +111,7 @@ impl Http {
             );
             return Err(wrong("http.min_tokens", &reason));
         }
-        child::remember_open_files();
-        if let Some(n) = config.in_flight {
-            limits::room_for(n).map_err(|e| wrong("http.in_flight", &e))?;
-        }
+        child::room_for(config.in_flight.unwrap_or(0)).map_err(|e| wrong("http.in_flight", &e))?;
         let counters: Arc<Counters> = Arc::default();
         Client::new(&config.url, config.connect(), counters.clone())
             .map_err(|e| wrong("http.url", &e))?;
@@ -138,12 +126,11 @@ impl Http {
                 ignore_eos: config.ignore_eos,
                 eos: config.eos.clone(),
                 vocab: 0,
-                max_prompt: model.inputs[0].shape[0],
+                max_prompt,
             },
             model,
             config,
             counters,
-            fatal: Arc::default(),
             program: Mutex::default(),
             threads: OnceLock::new(),
             in_flight: OnceLock::new(),
@@ -154,7 +141,7 @@ impl Http {
 
     /// Counts and times of the requests so far.
     pub fn report(&self) -> Report {
-        self.counters.report()
+        *self.counters.lock()
     }
 
     /// Warnings from the server's responses at the start, one sentence each: a prefix cache that is
@@ -178,7 +165,7 @@ impl Http {
         })
     }
 
-    fn try_start(&self) -> Result<(), String> {
+    fn try_start(&self, fatal: &OnFatal) -> Result<(), String> {
         let config = &self.config;
         let program = match &config.command[..] {
             [] => None,
@@ -190,13 +177,9 @@ impl Http {
                         config.url
                     ));
                 }
-                let program = Program::start(
-                    command,
-                    &config.log,
-                    &config.url,
-                    config.stop_within(),
-                    &self.fatal,
-                )?;
+                let (fatal, url) = (fatal.clone(), config.url.clone());
+                let on_end = move |reason| fatal(EngineError::Server { url, reason });
+                let program = Program::start(command, &config.log, config.stop_within(), on_end)?;
                 tracing::info!("server started; its log is {}", config.log.display());
                 Some(program)
             }
@@ -205,10 +188,13 @@ impl Http {
         let mut slot = self.program.lock().unwrap_or_else(PoisonError::into_inner);
         *slot = program;
         let ask = block_on(self.questions(slot.as_ref()))?;
+        if let Some(program) = &*slot {
+            program.need()?;
+        }
         drop(slot);
         let servers = (0..self.count).map(|_| self.server(&ask));
         let servers = servers.collect::<Result<Vec<_>, _>>()?;
-        let threads = Threads::start(servers, &Judge::new(exit), &self.fatal);
+        let threads = Threads::start(servers, Judge::new(exit, TRIAL), fatal);
         let threads = threads.map_err(|e| format!("no thread to ask it from: {e}"))?;
         self.threads
             .set(threads)
@@ -222,7 +208,7 @@ impl Http {
         start::ready(&server.client, config, program).await?;
         let about = start::about(&server.client, server.dialect, &server.ask).await?;
         let (in_flight, why) = start::in_flight(about.at_once, config);
-        limits::room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
+        child::room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
         let _ = self.in_flight.set(in_flight);
         tracing::info!(
             "server {}: at most {in_flight} requests at once: {why}",
@@ -288,17 +274,13 @@ impl Engine for Http {
 
 impl Streaming for Http {
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
-        let started = self.try_start();
-        if let Err(reason) = started {
-            self.fatal.mute();
+        self.try_start(&fatal).map_err(|reason| {
             self.stop_program();
-            return Err(EngineError::Server {
+            EngineError::Server {
                 url: self.config.url.clone(),
                 reason,
-            });
-        }
-        self.fatal.listen(&fatal);
-        Ok(())
+            }
+        })
     }
 
     fn in_flight(&self) -> usize {
@@ -315,11 +297,8 @@ impl Streaming for Http {
 
     /// Ends the threads within `timeout`, then our server process within `engine.http.stop_s`.
     fn stop(&self, timeout: Duration) {
-        self.fatal.mute();
         if let Some(threads) = self.threads.get() {
-            if !threads.stop(timeout) {
-                tracing::warn!("a thread of engine http did not end within {timeout:?}");
-            }
+            threads.stop(timeout);
             tracing::info!("server {}: {}", self.config.url, self.report());
         }
         self.stop_program();
@@ -328,7 +307,6 @@ impl Streaming for Http {
 
 impl Drop for Http {
     fn drop(&mut self) {
-        self.fatal.mute();
         self.stop_program();
     }
 }

@@ -9,12 +9,14 @@ use tokio::time::sleep;
 
 use super::{
     client::Client,
-    command::{Program, last_line},
+    command::Program,
     dialect::{
         About, Ask, Dialect, Question, short,
         trouble::{self, Trouble},
     },
 };
+
+use crate::engine::child;
 
 /// Interval of readiness queries to a starting server.
 const LOOK: Duration = Duration::from_millis(100);
@@ -50,9 +52,13 @@ pub(super) async fn ready(
             return Err(format!("{exit} (before it was ready)"));
         }
         let waited = began.elapsed();
-        let log = program.map(|p| (p.log(), last_line(p.log()).unwrap_or_default()));
+        let log = program.map(|p| (p.log(), child::last_line(p.log()).unwrap_or_default()));
         let log = log.map_or_else(String::new, |(path, line)| {
-            format!("; the last line of its log {}: {line}", path.display())
+            format!(
+                "; the last line of its log {}: {}",
+                path.display(),
+                short(&line)
+            )
         });
         if waited > config.ready() {
             let s = waited.as_secs();

@@ -1,11 +1,6 @@
 //! Requests one streamed answer, reads it to its end and passes its tokens on as they arrive.
 
-use std::{
-    future::Future,
-    pin::pin,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::body::Body;
@@ -81,9 +76,6 @@ pub(super) struct Whole {
 
 impl Server {
     /// Requests an answer of at most `max_tokens` and passes all but its last tokens to `sink`.
-    ///
-    /// # Errors
-    /// [`Trouble`]; the request is closed.
     pub async fn answer(
         &self,
         prompt: &[i32],
@@ -97,14 +89,15 @@ impl Server {
         let last = self
             .read(&mut answer.body, asked, &mut account, sink)
             .await?;
-        let counters = &self.counters;
-        counters.answers.fetch_add(1, Relaxed);
-        counters.tokens.fetch_add(account.came() as u64, Relaxed);
-        counters.cached.fetch_add(account.cached as u64, Relaxed);
+        let mut counts = self.counters.lock();
+        counts.answers += 1;
+        counts.tokens += account.came() as u64;
+        counts.cached += account.cached as u64;
         if let Some(s) = account.queue_s {
-            counters.queued.fetch_add(1, Relaxed);
-            counters.queue_us.fetch_add((s * 1e6) as u64, Relaxed);
+            counts.queued += 1;
+            counts.queue_us += (s * 1e6) as u64;
         }
+        drop(counts);
         Ok(Whole { last, answer })
     }
 
@@ -115,7 +108,7 @@ impl Server {
         loop {
             let asked = self.asked();
             let after = self.config.first_token();
-            self.counters.requests.fetch_add(1, Relaxed);
+            self.counters.lock().requests += 1;
             let request = self.client.post(self.dialect.path, body.clone());
             let late = || self.late(0, after, asked);
             let (status, words) = match wanted(sink, asked.at + after, late, request).await? {
@@ -125,7 +118,7 @@ impl Server {
                 }
                 Err(other) => return Err(other),
             };
-            self.counters.busy.fetch_add(1, Relaxed);
+            self.counters.lock().busy += 1;
             let after = first.at.elapsed();
             if after + pause > self.config.busy() && !self.may_wait(self.config.busy(), first) {
                 return Err(Trouble::Busy {
@@ -144,7 +137,7 @@ impl Server {
     pub(super) fn asked(&self) -> Asked {
         Asked {
             at: Instant::now(),
-            firsts: self.counters.firsts.load(Relaxed),
+            firsts: self.counters.lock().firsts,
         }
     }
 
@@ -193,7 +186,7 @@ impl Server {
                 Brought::Tokens(now) if now.is_empty() => {}
                 Brought::Tokens(now) => sink.push(&now)?,
                 Brought::End(last) => {
-                    self.counters.steps.fetch_add(steps, Relaxed);
+                    self.counters.lock().steps += steps;
                     if steps == 1 && account.came() > 1 && !sink.is_trial() {
                         self.came_whole(account.came());
                     }
@@ -221,13 +214,15 @@ impl Server {
     /// True if any stream received a token in the time `within`, and so few first tokens have come
     /// since `asked` that the request may still be in the server's queue.
     fn may_wait(&self, within: Duration, asked: Asked) -> bool {
-        let firsts = self.counters.firsts.load(Relaxed) - asked.firsts;
+        let firsts = self.counters.lock().firsts - asked.firsts;
         self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
     }
 
     /// Counts an answer of several tokens that arrived in one event, and warns once.
     fn came_whole(&self, tokens: usize) {
-        if self.counters.whole.fetch_add(1, Relaxed) == 0 {
+        let mut counts = self.counters.lock();
+        counts.whole += 1;
+        if counts.whole == 1 {
             tracing::warn!(
                 "server {}: an answer of {tokens} tokens came whole in one event: its time per \
                  output token (TPOT) is 0, and LoadGen's TPOT means nothing",

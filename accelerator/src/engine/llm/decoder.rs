@@ -21,7 +21,7 @@ use super::{
     graph::{Graph, IDS, LONGEST, NEXT, USED},
     schedule::Move,
 };
-use crate::engine::onnx::one_line;
+use crate::engine::one_line;
 
 /// The most likely next token and the second most likely.
 pub(super) type Best = [i64; 2];
@@ -65,9 +65,6 @@ struct Cache {
 
 impl Decoder {
     /// Allocates the slots in `memory`, by default the CPU's.
-    ///
-    /// # Errors
-    /// The runtime's message, in one line.
     pub fn new(
         session: Session,
         graph: Graph,

@@ -35,12 +35,11 @@ pub(super) struct Graph {
 
 impl Graph {
     /// # Errors
-    /// [`EngineError::ModelUnsupported`] names the tensor, or the metadata entry.
+    /// [`EngineError::Model`] names the tensor, or the metadata entry.
     pub fn read<'s>(session: &'s Session, path: &Path) -> Result<Self, EngineError> {
-        let refuse = |tensor: &str, reason: &str| EngineError::ModelUnsupported {
-            path: path.to_owned(),
-            tensor: tensor.to_owned(),
-            reason: format!("{reason}: engine llm runs what models/export_llm.py writes"),
+        let refuse = |tensor: &str, reason: &str| {
+            let reason = format!("{reason}: engine llm runs what models/export_llm.py writes");
+            EngineError::tensor(path, tensor, reason)
         };
         let check = |outlets: &'s [Outlet], name: &str, element, rank| {
             let shape = tensor(outlets, name, element)

@@ -20,53 +20,48 @@ mod schedule;
 mod work;
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        mpsc::{Receiver, RecvTimeoutError, channel},
-    },
+    sync::{Arc, Mutex, PoisonError, mpsc::channel},
+    thread::JoinHandle,
     time::Duration,
 };
 
-use ort::{
-    ep::{self, ExecutionProvider},
-    memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType},
-    session::Session,
-};
+use ort::{ep, session::Session};
 use qdl::{
     config::{LlmConfig, Provider},
+    connection::join_all,
     model::ModelSpec,
 };
 
 use self::{
+    decoder::Decoder,
     graph::Graph,
-    work::{Limits, Shared, Work},
+    work::{DecodeLoop, Limits, failed},
 };
 use super::{
-    Engine, EngineError, EngineParams, Lengths, Sequence, Streaming, lengths,
-    onnx::{self, Settings, one_line},
-    streaming::{OnFatal, TokenModel},
+    Engine, EngineError, EngineParams, Sequence, Streaming,
+    inbox::Inbox,
+    onnx::{self, Settings},
+    open_model,
+    streaming::{OnFatal, TokenModel, guarded},
 };
 
+/// The engine's name.
+const NAME: &str = "llm";
 /// Longest answer in tokens, without a configured limit.
 const DEFAULT_ANSWER: usize = 256;
-/// Time limit for allocating the slots and the first steps.
-const START: Duration = Duration::from_secs(300);
 
 /// The `llm` engine.
 pub struct Llm {
     model: ModelSpec,
-    lengths: Lengths,
-    settings: Settings,
     vocabulary: usize,
     slots: usize,
     context: usize,
     limits: Limits,
     gpu: Option<i32>,
-    shared: Arc<Shared>,
-    /// The session that read the model; the thread takes it.
-    session: Mutex<Option<Session>>,
-    /// Disconnects when the thread ends.
-    running: Mutex<Option<Receiver<()>>>,
+    inbox: Arc<Inbox>,
+    /// The loaded model; the thread takes it.
+    loaded: Mutex<Option<(Session, Graph)>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Llm {
@@ -77,26 +72,23 @@ impl Llm {
     /// A missing or unusable library or model, with its path; a key of `engine.llm` that does not
     /// fit the model.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let path = params.file.clone().ok_or_else(|| EngineError::Param {
-            field: "model.file",
-            reason: "engine llm needs a model file".to_owned(),
-        })?;
-        onnx::check_readable(&path)?;
+        let path = params.model_file()?;
+        open_model(&path)?;
         onnx::load(params.engine.library.as_deref())?;
         let config = params.engine.llm.unwrap_or_default();
         let gpu = gpu(params)?;
         let settings = Settings {
-            path: path.clone(),
+            path,
             intra_threads: params.engine.intra_threads,
         };
         let session = open(&settings, gpu)?;
-        let graph = Graph::read(&session, &path)?;
+        let graph = Graph::read(&session, &settings.path)?;
         let most = config.max_tokens.unwrap_or(DEFAULT_ANSWER);
         let model = match &params.spec {
             Some(spec) => spec.clone(),
             None => default_model(&params.model, &graph, &config, most),
         };
-        let TokenModel { prompt, answer, .. } = TokenModel::of_spec("llm", &model)?;
+        let TokenModel { prompt, answer, .. } = TokenModel::of_spec(NAME, &model)?;
         let limits = Limits {
             min: config.min_tokens,
             max: config.max_tokens.unwrap_or(answer),
@@ -105,30 +97,20 @@ impl Llm {
         let context = config.context.unwrap_or(prompt + limits.max);
         check(prompt, answer, context, &limits, &graph)?;
         Ok(Llm {
-            lengths: Lengths::of_inputs(&model).map_err(|e| EngineError::ModelUnsupported {
-                path,
-                tensor: e.tensor,
-                reason: e.reason.to_owned(),
-            })?,
             model,
-            settings,
             vocabulary: graph.vocabulary,
             slots: config.sequences,
             context,
             limits,
             gpu,
-            shared: Arc::default(),
-            session: Mutex::new(Some(session)),
-            running: Mutex::default(),
+            inbox: Arc::new(Inbox::new(config.sequences)),
+            loaded: Mutex::new(Some((session, graph))),
+            thread: Mutex::default(),
         })
     }
 
     /// The error of a prompt that cannot run, if any.
     fn refusal(&self, sequence: &Sequence) -> Option<EngineError> {
-        let bytes = sequence.input().len();
-        if self.lengths.rows(bytes).is_none() {
-            return Some(lengths::refusal(&self.lengths, bytes));
-        }
         let known = 0..self.vocabulary as i64;
         let wrong = |id: &i32| !known.contains(&i64::from(*id));
         let (position, id) = sequence.prompt().enumerate().find(|(_, id)| wrong(id))?;
@@ -143,7 +125,7 @@ impl Llm {
 
 impl Engine for Llm {
     fn name(&self) -> &'static str {
-        "llm"
+        NAME
     }
 
     fn model(&self) -> &ModelSpec {
@@ -161,42 +143,46 @@ impl Engine for Llm {
 
 impl Streaming for Llm {
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
-        let loaded = lock(&self.session).take();
-        let session = loaded.map_or_else(|| open(&self.settings, self.gpu), Ok)?;
-        let graph = Graph::read(&session, &self.settings.path)?;
-        let work = Work {
-            session,
-            graph,
-            slots: self.slots,
-            context: self.context,
-            limits: self.limits,
-            memory: self.gpu.map(gpu_memory).transpose()?,
-            longest_prompt: self.context - self.limits.max,
-            shared: self.shared.clone(),
-        };
+        let loaded = lock(&self.loaded).take();
+        let (session, graph) =
+            loaded.ok_or_else(|| failed(self.slots, "it was started before".to_owned()))?;
+        let memory = self.gpu.map(onnx::gpu_memory).transpose()?;
+        let (slots, context, limits) = (self.slots, self.context, self.limits);
+        let inbox = self.inbox.clone();
         let (ready, started) = channel();
-        let (ended, running) = channel::<()>();
-        self.shared.open();
-        std::thread::Builder::new()
-            .name("llm".to_owned())
+        let serve = move |inbox: Arc<Inbox>| {
+            let decoder = Decoder::new(session, graph, slots, context, memory);
+            let made = decoder
+                .map_err(|e| failed(slots, e))
+                .and_then(|d| DecodeLoop::new(d, slots, context - limits.max, limits, inbox));
+            match made {
+                Ok(serving) => {
+                    // The send fails only after the start has timed out.
+                    let _ = ready.send(Ok(()));
+                    serving.serve()
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                    Ok(())
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(NAME.to_owned())
             .spawn(move || {
-                // Dropped at the end of the thread, also by panic.
-                let _ended = ended;
-                work.run(&ready, &fatal);
+                guarded(NAME, 0, &fatal, || serve(inbox.clone()));
+                // After an error no thread takes submitted sequences.
+                inbox.close();
             })
             .map_err(|source| EngineError::Thread { worker: 0, source })?;
-        *lock(&self.running) = Some(running);
-        match started.recv_timeout(START) {
-            Ok(done) => done,
-            Err(RecvTimeoutError::Timeout) => Err(EngineError::StartTimeout {
-                seconds: START.as_secs(),
-            }),
-            Err(RecvTimeoutError::Disconnected) => Err(EngineError::Run {
-                engine: "llm",
-                batch: self.slots,
-                reason: "its thread ended before it was ready".to_owned(),
-            }),
-        }
+        *lock(&self.thread) = Some(thread);
+        let ended = |_| {
+            Err(failed(
+                slots,
+                "its thread ended before it was ready".to_owned(),
+            ))
+        };
+        started.recv().unwrap_or_else(ended)
     }
 
     fn in_flight(&self) -> usize {
@@ -206,18 +192,14 @@ impl Streaming for Llm {
     fn submit(&self, sequence: Sequence) {
         match self.refusal(&sequence) {
             Some(why) => sequence.refuse(&why),
-            None => self.shared.submit(sequence),
+            None => self.inbox.submit(sequence),
         }
     }
 
     fn stop(&self, timeout: Duration) {
-        self.shared.close();
-        let running = lock(&self.running).take();
-        // The thread sends nothing: the channel closes at its end.
-        let waited = running.map(|running| running.recv_timeout(timeout));
-        if waited == Some(Err(RecvTimeoutError::Timeout)) {
-            tracing::warn!("engine llm: its step was not done after {timeout:?}");
-        }
+        self.inbox.close();
+        let thread = lock(&self.thread).take();
+        join_all(thread.into_iter().collect(), timeout);
     }
 }
 
@@ -230,12 +212,8 @@ fn gpu(params: &EngineParams) -> Result<Option<i32>, EngineError> {
     if params.engine.provider == Provider::Cpu {
         return Ok(None);
     }
-    let reason = match ep::CUDA::is_available() {
-        Ok(true) => return Ok(Some(i32::try_from(params.engine.gpu).unwrap_or(i32::MAX))),
-        Ok(false) => "it was built without CUDA".to_owned(),
-        Err(e) => one_line(&e.to_string()),
-    };
-    Err(EngineError::Provider { reason })
+    onnx::check_provider()?;
+    Ok(Some(i32::try_from(params.engine.gpu).unwrap_or(i32::MAX)))
 }
 
 fn open(settings: &Settings, gpu: Option<i32>) -> Result<Session, EngineError> {
@@ -246,16 +224,6 @@ fn open(settings: &Settings, gpu: Option<i32>) -> Result<Session, EngineError> {
             settings.open_on(&[provider.error_on_failure()])
         }
     }
-}
-
-/// Memory of the slots on a GPU.
-fn gpu_memory(index: i32) -> Result<MemoryInfo<'static>, EngineError> {
-    let (device, kind) = (AllocatorType::Device, MemoryType::Default);
-    MemoryInfo::new(AllocationDevice::CUDA, index, device, kind).map_err(|e| {
-        EngineError::Provider {
-            reason: one_line(&e.to_string()),
-        }
-    })
 }
 
 /// Inputs and outputs of the model, if the configuration does not give them.

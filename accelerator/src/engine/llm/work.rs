@@ -1,29 +1,18 @@
 //! Runs the engine's thread: takes sequences from the queue, runs steps, passes tokens on.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::SeqCst},
-        mpsc::Sender,
-    },
-    thread::{self, Thread},
-    time::Duration,
-};
+use std::sync::Arc;
 
-use crossbeam_queue::SegQueue;
-use ort::{memory::MemoryInfo, session::Session};
+use fabric::clock;
+use qdl::connection::Spin;
 
 use super::{
-    super::streaming::OnFatal,
     decoder::{Best, Decoder, Fed},
-    graph::Graph,
     schedule::{Schedule, Step},
 };
-use crate::engine::{EngineError, Sequence};
+use crate::engine::{EngineError, Sequence, inbox::Inbox};
 
-/// Longest sleep of an idle thread.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Longest sleep of an idle thread, in nanoseconds.
+const LOOK_AGAIN_NS: u64 = 500_000_000;
 /// Longest prompt of the warm-up.
 const WARM_PROMPT: usize = 128;
 
@@ -52,126 +41,12 @@ impl Limits {
     }
 }
 
-/// The queue of sequences to the engine's thread.
-#[derive(Default)]
-pub(super) struct Shared {
-    queue: SegQueue<Sequence>,
-    closed: AtomicBool,
-    /// The thread to wake.
-    worker: Mutex<Option<Thread>>,
-}
-
-impl Shared {
-    pub fn open(&self) {
-        self.closed.store(false, SeqCst);
-    }
-
-    /// Queues a sequence; drops it once the queue is closed.
-    pub fn submit(&self, sequence: Sequence) {
-        self.queue.push(sequence);
-        match self.closed.load(SeqCst) {
-            // `close` may have cleared the queue before this push.
-            true => self.clear(),
-            false => self.wake(),
-        }
-    }
-
-    pub fn close(&self) {
-        self.closed.store(true, SeqCst);
-        self.wake();
-        self.clear();
-    }
-
-    fn is_closed(&self) -> bool {
-        self.closed.load(SeqCst)
-    }
-
-    fn clear(&self) {
-        while let Some(sequence) = self.queue.pop() {
-            drop(sequence);
-        }
-    }
-
-    /// Wakes the thread. One short lock per sample.
-    fn wake(&self) {
-        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(worker) = &*worker {
-            worker.unpark();
-        }
-    }
-}
-
-/// Parameters of the thread.
-pub(super) struct Work {
-    pub session: Session,
-    pub graph: Graph,
-    pub slots: usize,
-    pub context: usize,
-    pub limits: Limits,
-    pub memory: Option<MemoryInfo<'static>>,
-    pub longest_prompt: usize,
-    pub shared: Arc<Shared>,
-}
-
-impl Work {
-    /// The thread's body: warms up, reports readiness, serves until the queue is closed.
-    pub fn run(self, ready: &Sender<Result<(), EngineError>>, fatal: &OnFatal) {
-        let (slots, shared) = (self.slots, self.shared.clone());
-        *shared.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
-        let serve = AssertUnwindSafe(|| {
-            let prompt = self.longest_prompt.min(WARM_PROMPT);
-            let loaded = Loop::new(self).and_then(|mut l| {
-                l.warm_up(prompt)?;
-                Ok(l)
-            });
-            match loaded {
-                Ok(serving) => {
-                    // The send fails only after the start has timed out.
-                    let _ = ready.send(Ok(()));
-                    serving.serve()
-                }
-                Err(reason) => {
-                    let _ = ready.send(Err(failed(slots, reason)));
-                    Ok(())
-                }
-            }
-        });
-        let why = match catch_unwind(serve) {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(panic) => Some(EngineError::Panicked {
-                engine: "llm",
-                worker: 0,
-                message: words(&*panic),
-            }),
-        };
-        if let Some(why) = why {
-            shared.close();
-            fatal(why);
-        }
-    }
-}
-
-fn failed(batch: usize, reason: String) -> EngineError {
-    EngineError::Run {
-        engine: "llm",
-        batch,
-        reason,
-    }
-}
-
-/// The message of a panic.
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned())
-}
-
-struct Loop {
+/// The engine's thread.
+pub(super) struct DecodeLoop {
     decoder: Decoder,
     schedule: Schedule<Sequence>,
     limits: Limits,
-    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
     /// The prompt of the joining sequence.
     prompt: Vec<i64>,
     /// The newest token of each row of a step, and the positions in use after the step.
@@ -180,19 +55,26 @@ struct Loop {
     best: Vec<Best>,
 }
 
-impl Loop {
-    fn new(work: Work) -> Result<Self, String> {
-        let Work { slots, context, .. } = work;
-        let decoder = Decoder::new(work.session, work.graph, slots, context, work.memory)?;
-        Ok(Loop {
+impl DecodeLoop {
+    /// A loop that has run its first steps; `longest` is the longest prompt.
+    pub fn new(
+        decoder: Decoder,
+        slots: usize,
+        longest: usize,
+        limits: Limits,
+        inbox: Arc<Inbox>,
+    ) -> Result<Self, EngineError> {
+        let mut this = DecodeLoop {
             schedule: Schedule::new(slots, decoder.can_move()),
             decoder,
-            limits: work.limits,
-            shared: work.shared,
-            prompt: Vec::with_capacity(context),
+            limits,
+            inbox,
+            prompt: Vec::with_capacity(longest),
             newest: Vec::with_capacity(slots),
             best: Vec::with_capacity(slots),
-        })
+        };
+        let warm = this.warm_up(longest.min(WARM_PROMPT));
+        warm.map(|()| this).map_err(|e| failed(slots, e))
     }
 
     /// Runs one prompt, one row and all rows, so that the runtime's first-use work is done before
@@ -214,16 +96,21 @@ impl Loop {
         Ok(())
     }
 
-    fn serve(mut self) -> Result<(), EngineError> {
-        while !self.shared.is_closed() {
-            while let Some(sequence) = self.shared.queue.pop() {
+    /// Serves until the inbox is closed.
+    pub fn serve(mut self) -> Result<(), EngineError> {
+        while !self.inbox.is_closed() {
+            let seen = self.inbox.epoch();
+            while let Some(sequence) = self.inbox.pop() {
                 let prompt = sequence.prompt().len();
                 self.schedule.push(sequence, prompt);
             }
             self.schedule.retain(Sequence::is_wanted);
             let decoder = &mut self.decoder;
             match self.schedule.next(|m| decoder.move_slot(m)) {
-                Step::Idle => thread::park_timeout(LOOK_AGAIN),
+                Step::Idle => {
+                    let until = clock::now_ns().saturating_add(LOOK_AGAIN_NS);
+                    self.inbox.wait(seen, until, Spin::new(0));
+                }
                 Step::Join { slot } => self.join(slot).map_err(|e| failed(1, e))?,
                 Step::Decode { first, rows } => {
                     self.decode(first, rows).map_err(|e| failed(rows, e))?;
@@ -290,6 +177,15 @@ impl Loop {
         {
             sequence.refuse(&why);
         }
+    }
+}
+
+/// The engine's error for a batch that failed.
+pub(super) fn failed(batch: usize, reason: String) -> EngineError {
+    EngineError::Run {
+        engine: "llm",
+        batch,
+        reason,
     }
 }
 

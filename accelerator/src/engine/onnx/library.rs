@@ -2,13 +2,14 @@
 
 use std::{
     env,
+    error::Error,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
 use ort::environment::Environment;
 
-use crate::engine::EngineError;
+use crate::engine::{EngineError, search};
 
 /// Folder that `cargo xtask setup` installs it in, relative to the repository.
 const KEPT_IN: &str = ".deps/onnxruntime-1.31.1";
@@ -21,23 +22,17 @@ static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 /// setup` installed, in the working directory or above it, or above this program.
 ///
 /// # Errors
-/// [`EngineError::LibraryMissing`] lists every searched path. A named path that does not exist is
+/// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
-    let from_env = env::var_os("ORT_DYLIB_PATH").filter(|v| !v.is_empty());
-    let named = configured
-        .map(Path::to_owned)
-        .or(from_env.map(PathBuf::from));
-    let candidates = match named {
-        Some(path) => vec![path],
-        None => kept(),
-    };
-    match candidates.iter().find(|p| p.is_file()) {
-        Some(path) => Ok(path.clone()),
-        None => Err(EngineError::LibraryMissing {
-            searched: candidates,
-        }),
-    }
+    let named = search::named(configured, "ORT_DYLIB_PATH");
+    let candidates = named.map_or_else(kept, |path| vec![path]);
+    search::first(
+        candidates,
+        |path| path.is_file(),
+        "ONNX Runtime was",
+        "run `cargo xtask setup`, or name the library in engine.library or ORT_DYLIB_PATH",
+    )
 }
 
 /// `.deps/...` in the nearest folder with it, or with a `Cargo.lock`, from the working directory
@@ -77,16 +72,16 @@ pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, 
     let path = find_library(configured)?;
     // The loader would search a relative path beside the program first.
     let path = std::path::absolute(&path).unwrap_or(path);
-    let invalid = |reason: String| EngineError::LibraryInvalid {
+    let invalid = |e: &dyn Error| EngineError::Library {
         path: path.clone(),
-        reason,
+        reason: format!(
+            "not a usable ONNX Runtime library ({e}): run `cargo xtask setup` for the one this was \
+             built for"
+        ),
     };
-    let made = ort::init_from(&path)
-        .map_err(|e| invalid(e.to_string()))?
-        .with_name("qdl")
-        .with_telemetry(false)
-        .build()
-        .map_err(|e| invalid(e.to_string()))?;
+    let opened = ort::init_from(&path).map_err(|e| invalid(&e))?;
+    let made = opened.with_name("qdl").with_telemetry(false).build();
+    let made = made.map_err(|e| invalid(&e))?;
     *environment = Some(made.clone());
     Ok(made)
 }
@@ -102,7 +97,7 @@ mod tests {
         let text = e.to_string();
         assert!(text.contains("/nowhere/libonnxruntime.so"), "{text}");
         assert!(text.contains("cargo xtask setup"), "{text}");
-        let EngineError::LibraryMissing { searched } = e else {
+        let EngineError::Missing { searched, .. } = e else {
             panic!("wrong error: {e}");
         };
         assert_eq!(searched.len(), 1);

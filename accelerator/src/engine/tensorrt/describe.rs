@@ -13,11 +13,7 @@ pub(super) fn described(
     params: &EngineParams,
     tensors: &[Tensor],
 ) -> Result<(ModelSpec, Vec<usize>, usize), EngineError> {
-    let refuse = |t: &Tensor, reason: String| EngineError::ModelUnsupported {
-        path: plan.to_owned(),
-        tensor: t.name.clone(),
-        reason,
-    };
+    let refuse = |t: &Tensor, reason: String| EngineError::tensor(plan, &t.name, reason);
     let spec = |t: &Tensor| -> Result<TensorSpec, EngineError> {
         let dtype = t
             .dtype
@@ -39,7 +35,7 @@ pub(super) fn described(
             )
         })?;
         Ok(TensorSpec {
-            ragged: !t.output && params.ragged.contains(&t.name),
+            ragged: !t.output && params.is_ragged(&t.name),
             name: t.name.clone(),
             dtype,
             shape,
@@ -58,15 +54,13 @@ pub(super) fn described(
     }
     let outputs: Vec<&Tensor> = tensors.iter().filter(|t| t.output).collect();
     let ([output], false) = (&outputs[..], inputs.is_empty()) else {
-        return Err(EngineError::Package {
-            path: plan.to_owned(),
-            reason: format!(
-                "has {} inputs and {} outputs, and one output is wanted: leave the others out of the \
-                 graph, or use `kind: onnx`, which sends several",
-                inputs.len(),
-                outputs.len()
-            ),
-        });
+        let reason = format!(
+            "has {} inputs and {} outputs, and one output is wanted: leave the others out of the \
+             graph, or use `kind: onnx`, which sends several",
+            inputs.len(),
+            outputs.len()
+        );
+        return Err(EngineError::model(plan, reason));
     };
     let model = ModelSpec {
         name: params.model.clone(),
@@ -120,7 +114,7 @@ mod tests {
             name: name.to_owned(),
             dtype: DType::I8,
             shape: vec![3],
-            ragged: true,
+            ragged: name == "a",
         };
         let params = EngineParams {
             spec: Some(ModelSpec {
@@ -130,7 +124,6 @@ mod tests {
                 other_outputs: Vec::new(),
                 compression: None,
             }),
-            ragged: vec!["a".to_owned()],
             ..EngineParams::new(EngineKind::TensorRt)
         };
         let tensors = [

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::engine::{EngineError, python};
+use crate::engine::{EngineError, search};
 
 /// The shim's file name.
 pub const SHIM: &str = "libqdl_tensorrt.so";
@@ -15,11 +15,11 @@ pub const SHIM: &str = "libqdl_tensorrt.so";
 /// tensorrt` puts it).
 ///
 /// # Errors
-/// [`EngineError::TensorRtMissing`] lists every searched path. A named path that does not exist is
+/// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_shim() -> Result<PathBuf, EngineError> {
-    let candidates = match env::var_os("QDL_TENSORRT_SHIM").filter(|v| !v.is_empty()) {
-        Some(named) => vec![PathBuf::from(named)],
+    let candidates = match search::named(None, "QDL_TENSORRT_SHIM") {
+        Some(named) => vec![named],
         None => {
             let program = env::current_exe().unwrap_or_default();
             let folders: Vec<&Path> = program.ancestors().skip(1).take(3).collect();
@@ -28,9 +28,10 @@ pub fn find_shim() -> Result<PathBuf, EngineError> {
             beside.into_iter().chain(above).collect()
         }
     };
-    first(
+    search::first(
         candidates,
-        "the shim over TensorRT",
+        |path| path.is_file(),
+        "the shim over TensorRT was",
         "build it with `cargo xtask tensorrt --include DIR` (docs/gpu.md), or name it in QDL_TENSORRT_SHIM",
     )
 }
@@ -44,10 +45,7 @@ pub fn find_shim() -> Result<PathBuf, EngineError> {
 /// As [`find_shim`].
 pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, EngineError> {
     let major = headers / 10_000;
-    let from_env = env::var_os("QDL_TENSORRT").filter(|v| !v.is_empty());
-    let named = configured
-        .map(Path::to_owned)
-        .or(from_env.map(PathBuf::from));
+    let named = search::named(configured, "QDL_TENSORRT");
     if let Some(path) = &named
         && path.is_file()
     {
@@ -66,9 +64,10 @@ pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, 
             .collect::<Vec<_>>()
     };
     let candidates = [of("libnvinfer"), of("libnvinfer_lean")].concat();
-    first(
+    search::first(
         candidates,
-        &format!("TensorRT {major}"),
+        |path| path.is_file(),
+        &format!("TensorRT {major} was"),
         "install it, or name its folder in engine.library or QDL_TENSORRT",
     )
 }
@@ -79,20 +78,9 @@ pub fn parser_beside(library: &Path, version: &str) -> PathBuf {
     library.with_file_name(format!("libnvonnxparser.so.{major}"))
 }
 
-fn first(candidates: Vec<PathBuf>, what: &str, advice: &str) -> Result<PathBuf, EngineError> {
-    match candidates.iter().find(|p| p.is_file()) {
-        Some(found) => Ok(found.clone()),
-        None => Err(EngineError::TensorRtMissing {
-            what: what.to_owned(),
-            searched: candidates,
-            advice: advice.to_owned(),
-        }),
-    }
-}
-
 fn installed() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for python in python::folders() {
+    for python in search::python_folders() {
         for package in ["tensorrt_libs", "tensorrt", "tensorrt_lean_libs"] {
             let folder = python.join("site-packages").join(package);
             if folder.is_dir() && !found.contains(&folder) {
@@ -116,7 +104,7 @@ mod tests {
         let text = e.to_string();
         assert!(!text.contains('\n'), "{text}");
         assert!(text.contains("QDL_TENSORRT"), "{text}");
-        let EngineError::TensorRtMissing { searched, .. } = e else {
+        let EngineError::Missing { searched, .. } = e else {
             panic!("wrong error: {text}");
         };
         let names = ["libnvinfer.so.11", "libnvinfer_lean.so.11"];

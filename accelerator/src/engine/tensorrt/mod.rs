@@ -28,13 +28,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use fabric::Region;
 pub use qdl::config::Precision;
-use qdl::{
-    model::{DType, ModelSpec},
-    rails::Score,
-};
-use record::GpuRecord;
+use qdl::model::{DType, ModelSpec};
 
 pub use build::build_if_asked;
 pub use libraries::{SHIM, find_library, find_shim};
@@ -48,12 +43,10 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    cuda::{Device, Meter, Registry},
+    cuda::{Device, Gpu},
+    open_model,
     sizes::Sizes,
 };
-
-/// Limit of scratch memory for kernels while a plan is built, in bytes.
-const WORKSPACE: u64 = 4 << 30;
 
 /// The `tensorrt` engine: a plan that makes workers.
 pub struct TensorRtEngine(Arc<TensorRt>);
@@ -66,8 +59,7 @@ struct TensorRt {
     /// The plan that `open` loaded, for the first worker.
     first: Mutex<Option<Plan>>,
     device: Arc<Device>,
-    registry: Arc<Registry>,
-    meter: Arc<Meter>,
+    gpu: Arc<Gpu>,
     /// Model of the responses.
     model: ModelSpec,
     /// Model of the plan: its output may be narrower.
@@ -79,7 +71,6 @@ struct TensorRt {
     output: usize,
     profiles: Profiles,
     sizes: Sizes,
-    spin_us: u64,
 }
 
 impl TensorRtEngine {
@@ -88,15 +79,8 @@ impl TensorRtEngine {
     /// # Errors
     /// A missing or unusable library, GPU or model, by name.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let path = params.file.clone().ok_or_else(|| EngineError::Param {
-            field: "model.file",
-            reason: "engine tensorrt needs a model file: a plan, or .onnx".to_owned(),
-        })?;
-        if !path.is_file() {
-            let source =
-                fs::metadata(&path).map_or_else(|e| e, |_| std::io::Error::other("is not a file"));
-            return Err(EngineError::ModelMissing { path, source });
-        }
+        let path = params.model_file()?;
+        open_model(&path)?;
         let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch)?;
         let onnx = path
             .extension()
@@ -125,10 +109,7 @@ impl TensorRtEngine {
         } else {
             path
         };
-        let bytes = fs::read(&plan).map_err(|source| EngineError::ModelMissing {
-            path: plan.clone(),
-            source,
-        })?;
+        let bytes = fs::read(&plan).map_err(|e| EngineError::model(&plan, e))?;
         let refuse =
             |what: &'static str, why: Refused| refusal(&plan, &library, &device, what, &why);
         let loaded = Plan::load(&library, &bytes).map_err(|why| refuse("loading the plan", why))?;
@@ -170,9 +151,8 @@ impl TensorRtEngine {
             library,
             bytes,
             first: Mutex::new(Some(loaded)),
+            gpu: Gpu::new(device.clone(), largest, params.engine.spin_us),
             device,
-            registry: Arc::default(),
-            meter: Arc::new(Meter::new(largest)),
             model,
             plan_model,
             widen,
@@ -180,7 +160,6 @@ impl TensorRtEngine {
             output,
             profiles,
             sizes,
-            spin_us: params.engine.spin_us,
         })))
     }
 }
@@ -207,10 +186,10 @@ fn refusal(
     if why.out_of_memory() {
         return device.out_of_memory(what);
     }
-    EngineError::Package {
-        path: path.to_owned(),
-        reason: format!("{what} with TensorRT {}: {why}", library.version()),
-    }
+    EngineError::model(
+        path,
+        format!("{what} with TensorRT {}: {why}", library.version()),
+    )
 }
 
 /// Path of the plan for an ONNX model: from the cache, or built now.
@@ -221,10 +200,7 @@ fn plan_of(
     device: &Device,
     params: &EngineParams,
 ) -> Result<PathBuf, EngineError> {
-    let bytes = fs::read(onnx).map_err(|source| EngineError::ModelMissing {
-        path: onnx.to_owned(),
-        source,
-    })?;
+    let bytes = fs::read(onnx).map_err(|e| EngineError::model(onnx, e))?;
     let precision = params.engine.precision.unwrap_or(Precision::Fp16);
     let only = [params.engine.max_batch];
     let profiles = if params.engine.profiles.is_empty() {
@@ -257,7 +233,6 @@ fn plan_of(
         profiles: profiles.to_vec(),
         optimization_level: params.engine.optimization_level,
         gpu: params.engine.gpu,
-        workspace: WORKSPACE,
     };
     order.carry_out(|| {
         tracing::info!(
@@ -293,15 +268,7 @@ impl Engine for TensorRtEngine {
         Ok(Box::new(worker::OnGpu::new(&self.0, first)?))
     }
 
-    fn memory(&self, inputs: &Arc<Region>) {
-        self.0.registry.register(&self.0.device, inputs);
-    }
-
-    fn gpus(&self) -> Vec<GpuRecord> {
-        vec![self.0.meter.record(&self.0.device)]
-    }
-
-    fn interior(&self, now_ns: u64) -> Option<Score> {
-        self.0.meter.interior(now_ns)
+    fn gpu(&self) -> Option<&Gpu> {
+        Some(&self.0.gpu)
     }
 }

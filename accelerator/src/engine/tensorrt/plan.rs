@@ -38,9 +38,6 @@ unsafe impl Send for Plan {}
 
 impl Plan {
     /// Loads a plan. The thread must be bound to the GPU.
-    ///
-    /// # Errors
-    /// TensorRT's message.
     pub fn load(library: &Arc<Library>, plan: &[u8]) -> Result<Self, Refused> {
         let mut handle = ptr::null_mut();
         // SAFETY: the bytes live through the call; the shim writes only the local `handle`.
@@ -144,9 +141,6 @@ pub(super) struct Context {
 impl Context {
     /// Makes a context. The thread must be bound to the GPU.
     ///
-    /// # Errors
-    /// TensorRT's message.
-    ///
     /// # Safety
     /// `stream` is a stream of the plan's GPU.
     pub unsafe fn new(
@@ -177,9 +171,6 @@ impl Context {
 
     /// Sets the address of a tensor.
     ///
-    /// # Errors
-    /// TensorRT's message.
-    ///
     /// # Safety
     /// `address` is on the plan's GPU and has room for the profile's largest batch while the
     /// context lives.
@@ -193,9 +184,6 @@ impl Context {
     }
 
     /// Enqueues the kernels for `batch` samples on the stream.
-    ///
-    /// # Errors
-    /// TensorRT's message.
     ///
     /// # Safety
     /// Every tensor is bound, the profile takes `batch`, the thread is bound to the GPU, and

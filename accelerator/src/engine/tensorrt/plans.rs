@@ -53,9 +53,6 @@ impl Key<'_> {
 
 /// The folder of plans, created on demand: the environment's `QDL_PLANS`, else `qdl/plans` in the
 /// user's cache folder, else in the temporary folder.
-///
-/// # Errors
-/// [`EngineError::Package`] if the folder cannot be created.
 pub(super) fn folder() -> Result<PathBuf, EngineError> {
     let set = |name| {
         env::var_os(name)
@@ -67,9 +64,9 @@ pub(super) fn folder() -> Result<PathBuf, EngineError> {
         let base = cache().unwrap_or_else(env::temp_dir);
         base.join("qdl/plans")
     });
-    fs::create_dir_all(&folder).map_err(|e| EngineError::Package {
-        path: folder.clone(),
-        reason: format!("plans cannot be kept here: {e}; name another folder in QDL_PLANS"),
+    fs::create_dir_all(&folder).map_err(|e| {
+        let reason = format!("plans cannot be kept here: {e}; name another folder in QDL_PLANS");
+        EngineError::model(&folder, reason)
     })?;
     Ok(folder)
 }

@@ -23,6 +23,9 @@ const MAX_WHY: usize = 1024;
 /// `QDL_TRT_VERSION`, the only code with special advice.
 const CODE_VERSION: i32 = 2;
 
+/// Limit of scratch memory for kernels while a plan is built, in bytes.
+const WORKSPACE: u64 = 4 << 30;
+
 type Log = extern "C" fn(i32, *const c_char);
 
 /// `qdl_trt_tensor`.
@@ -130,11 +133,8 @@ extern "C" fn log(severity: i32, text: *const c_char) {
 }
 
 fn c_path(path: &Path) -> Result<CString, EngineError> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| EngineError::Library {
-        engine: "tensorrt",
-        path: path.to_owned(),
-        reason: "its name has a zero in it".to_owned(),
-    })
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| EngineError::library("tensorrt", path, "its name has a zero in it"))
 }
 
 /// TensorRT's library behind the shim. Neither is ever unloaded.
@@ -152,18 +152,11 @@ unsafe impl Sync for Library {}
 
 impl Library {
     /// Opens the shim and the library that `find` returns for the version of the shim's headers.
-    ///
-    /// # Errors
-    /// A file cannot be opened, or the versions do not match.
     pub fn open(
         shim: &Path,
         find: impl FnOnce(i32) -> Result<PathBuf, EngineError>,
     ) -> Result<Arc<Self>, EngineError> {
-        let unusable = |path: &Path, reason: String| EngineError::Library {
-            engine: "tensorrt",
-            path: path.to_owned(),
-            reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
-        };
+        let unusable = |path: &Path, reason| EngineError::library("tensorrt", path, reason);
         let of_shim = |e: libloading::Error| unusable(shim, e.to_string());
         // SAFETY: the shim has no initialisers except those of the C++ library.
         let loaded = unsafe { Loaded::open(Some(shim), RTLD_NOW | RTLD_LOCAL) }.map_err(of_shim)?;
@@ -223,14 +216,7 @@ impl Library {
 
     /// Builds a plan and writes it to `plan`. The thread must be bound to the GPU. The builder's
     /// memory is not freed: the process must end afterwards.
-    ///
-    /// # Errors
-    /// The message of the parser or builder.
     pub fn build(&self, order: &Order, parser: &Path, plan: &Path) -> Result<(), EngineError> {
-        let failed = |reason: String| EngineError::Package {
-            path: order.onnx.clone(),
-            reason,
-        };
         let (parser, from, to) = (c_path(parser)?, c_path(&order.onnx)?, c_path(plan)?);
         let batches: Vec<i32> = order
             .profiles
@@ -248,14 +234,16 @@ impl Library {
             level: order.optimization_level.map_or(-1, i32::from),
             batches: batches.as_ptr(),
             profiles: batches.len() as i32,
-            workspace: order.workspace,
+            workspace: WORKSPACE,
         };
         // SAFETY: every pointer in `how` points to a local that lives through the call; `profiles`
         // is the length of `batches`.
         let built = told(|why, room| unsafe {
             (self.functions.build)(self.handle, parser.as_ptr(), &how, why, room)
         });
-        built.map_err(|(_, why)| failed(format!("TensorRT {}: {why}", self.version())))
+        built.map_err(|(_, why)| {
+            EngineError::model(&order.onnx, format!("TensorRT {}: {why}", self.version()))
+        })
     }
 }
 
@@ -320,7 +308,6 @@ mod tests {
             profiles: vec![8],
             optimization_level: None,
             gpu: 0,
-            workspace: 1 << 30,
         };
         let built = lean().build(&order, Path::new("/nowhere/p.so"), &order.plan);
         let text = built.expect_err("refused").to_string();

@@ -32,19 +32,9 @@ impl OnGpu {
     /// Makes a worker, on its own thread.
     pub fn new(engine: &Arc<TensorRt>, plan: Option<Plan>) -> Result<Self, EngineError> {
         let e = engine;
-        // The buffers have room for the plan's padding.
-        let largest = e.sizes.largest();
-        let largest = e.run_at(largest).map_or(largest, |(_, at)| at);
-        let stream = StreamWorker::new(
-            &e.device,
-            &e.registry,
-            &e.meter,
-            &e.plan_model,
-            largest,
-            e.spin_us,
-        )?;
+        let stream = StreamWorker::new(&e.gpu, &e.plan_model)?;
         let output_bytes = e.plan_model.max_output_bytes().unwrap_or(0);
-        let output = stream.memory(output_bytes.saturating_mul(largest))?;
+        let output = stream.memory(output_bytes.saturating_mul(stream.max_batch()))?;
         let plan = match plan {
             Some(plan) => plan,
             None => Plan::load(&e.library, &e.bytes)
@@ -125,7 +115,7 @@ impl Worker for OnGpu {
         let (profile, at) = self.place(n)?;
         let output = self.output.address() as *const c_void;
         let widen = self.engine.widen;
-        let staged = self.stream.stage(batch);
+        let staged = self.stream.stage(batch, None);
         let result = staged.and_then(|staged| {
             self.compute(profile, at)?;
             // SAFETY: the output holds `largest` samples, and `at` is at most that; samples after

@@ -31,7 +31,6 @@ const NAME: &str = "tokens";
 /// The `tokens` engine.
 pub struct Tokens {
     model: ModelSpec,
-    most: usize,
     steps: Arc<Steps>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -50,7 +49,6 @@ impl Tokens {
         let pace = Pace::new(&settings, params.engine.spin_us);
         Ok(Tokens {
             model: model.spec,
-            most,
             steps: Arc::new(Steps::new(answers, pace, most)),
             thread: Mutex::default(),
         })
@@ -94,7 +92,7 @@ impl Streaming for Tokens {
     }
 
     fn in_flight(&self) -> usize {
-        self.most
+        self.steps.most
     }
 
     fn submit(&self, sequence: Sequence) {

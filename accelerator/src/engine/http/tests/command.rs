@@ -5,7 +5,7 @@ use std::path::Path;
 use fabric::wire::Stream;
 use qdl::config::Dialect;
 
-use super::rig::{Samples, eventually, params, prompts, start};
+use super::rig::{eventually, params, prompts, samples, start};
 use crate::engine::EngineParams;
 
 /// A server in Python. It answers queries. It answers prompts with the ids 5 and 6 (`good`), or
@@ -61,20 +61,15 @@ fn it_is_started_and_ended_with_all_that_it_started() {
         let started = start(&with_server(folder.path(), habit)).expect("a server");
         let pids = pids(folder.path());
         assert!(pids.iter().all(|pid| runs(*pid)), "{pids:?}");
-        let samples = Samples::new(&prompts(20), Stream::First);
+        let samples = samples(&prompts(20), Stream::First);
         started.run(&samples);
         for i in 0..20 {
-            assert_eq!(
-                samples.fate(i).answer,
-                Some(vec![5, 6]),
-                "{:?}",
-                started.fatal()
-            );
+            assert_eq!(samples.answer(i), Some(vec![5, 6]), "{:?}", started.fatal());
         }
         let fatal = started.fatal.clone();
         drop(started);
         eventually("it is gone", || pids.iter().all(|pid| !runs(*pid)));
-        assert_eq!(*fatal.lock().expect("whole"), [""; 0], "its end was ours");
+        assert_eq!(*fatal.lock().expect("whole"), None, "its end was ours");
         let log = std::fs::read_to_string(folder.path().join("server.log")).expect("a log");
         assert!(log.contains("serving"), "{log}");
     }
@@ -84,21 +79,17 @@ fn it_is_started_and_ended_with_all_that_it_started() {
 fn killed_in_the_middle_it_ends_the_engine() {
     let folder = tempfile::tempdir().expect("a folder");
     let started = start(&with_server(folder.path(), "hangs")).expect("a server");
-    let samples = Samples::new(&prompts(8), Stream::First);
-    for i in 0..8 {
-        samples.submit(i, &*started.http);
-    }
+    let samples = samples(&prompts(8), Stream::First);
+    started.submit(&samples, 8);
     eventually("first tokens", || {
-        (0..8).all(|i| !samples.fate(i).parts.is_empty())
+        (0..8).all(|i| !samples.record(i).parts.is_empty())
     });
     let pids = pids(folder.path());
     // SAFETY: a plain system call, for a process of this test.
     unsafe { libc::kill(pids[0], libc::SIGKILL) };
     eventually("all end", || samples.ended() == 8);
-    eventually("it is told", || !started.fatal().is_empty());
-    let [line] = &started.fatal()[..] else {
-        panic!("{:?}", started.fatal())
-    };
+    eventually("it is reported", || started.fatal().is_some());
+    let line = started.fatal().expect("reported");
     let log = folder.path().join("server.log");
     let words = format!(
         "it ended (signal: 9 (SIGKILL)); the last line of its log {}: token 5 is out",
@@ -108,7 +99,7 @@ fn killed_in_the_middle_it_ends_the_engine() {
         line.starts_with("server http://127.0.0.1:") && line.contains(&words),
         "{line}"
     );
-    assert!((0..8).all(|i| samples.fate(i).answer.is_none() && samples.fate(i).refused.is_none()));
+    assert!(samples.total() == 0 && samples.refused().is_empty());
     eventually("what it started is gone", || {
         pids.iter().all(|pid| !runs(*pid))
     });
