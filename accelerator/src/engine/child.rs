@@ -101,7 +101,6 @@ pub(super) fn room_for(connections: usize) -> Result<(), String> {
     set_open_files(limit).map_err(|e| e.to_string())
 }
 
-/// The last line of a log that is not blank.
 pub(super) fn last_line(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let len = file.metadata().ok()?.len();

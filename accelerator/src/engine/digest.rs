@@ -13,7 +13,6 @@ use super::{ANY_INPUT, Batch, Engine, EngineError, EngineParams, Inline, Worker}
 
 /// Difference of consecutive words of an answer: odd, so no word repeats within an answer.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 /// Words that are compared before a branch.
 const BLOCK: usize = 512;
@@ -186,28 +185,25 @@ mod tests {
     use qdl::model::{DType, TensorSpec};
 
     use super::*;
+    use crate::testkit::{ragged, tensor};
 
-    fn model(input: usize, output: usize, ragged: bool, dtype: DType) -> ModelSpec {
-        let mut model = ModelSpec::opaque("m", input, 8);
-        model.output = TensorSpec {
-            name: "o".to_owned(),
-            dtype,
-            shape: vec![output],
-            ragged,
-        };
-        model
+    fn answers(input: usize, output: TensorSpec) -> Answers {
+        Answers::of(&ModelSpec {
+            output,
+            ..ModelSpec::opaque("m", input, 8)
+        })
     }
 
     #[test]
     fn an_answer_is_as_large_a_part_as_its_sample() {
-        let fixed = Answers::of(&model(100, 40, false, DType::U8));
+        let fixed = answers(100, tensor("o", DType::U8, &[40]));
         assert_eq!((fixed.len(1), fixed.len(100)), (40, 40));
-        let quarter = Answers::of(&model(4000, 1000, true, DType::U8));
+        let quarter = answers(4000, ragged("o", DType::U8, &[1000]));
         assert_eq!((quarter.len(4000), quarter.len(403)), (1000, 100));
         assert_eq!(quarter.len(1), 8, "its digest at least");
-        let ids = Answers::of(&model(4000, 1000, true, DType::I32));
+        let ids = answers(4000, ragged("o", DType::I32, &[1000]));
         assert_eq!((ids.len(4000), ids.len(403)), (4000, 400));
-        let large = Answers::of(&model(1 << 30, 1 << 30, true, DType::U8));
+        let large = answers(1 << 30, ragged("o", DType::U8, &[1 << 30]));
         assert_eq!(large.len(1 << 30), 1 << 30);
     }
 

@@ -81,13 +81,13 @@ pub trait Engine: Send + Sync {
     /// itself: it has no workers.
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
         let _ = index;
-        Err(EngineError::Param {
-            field: "kind",
-            reason: format!(
+        Err(EngineError::param(
+            "kind",
+            format!(
                 "engine `{}` batches by itself and has no workers",
                 self.name()
             ),
-        })
+        ))
     }
 
     /// True if an answer is token ids without padding: its length is the token count for LoadGen.
@@ -234,10 +234,7 @@ impl EngineParams {
     pub fn check(&self) -> Result<(), EngineError> {
         let at_least_one = |field, value: usize| {
             if value == 0 {
-                Err(EngineError::Param {
-                    field,
-                    reason: "must be at least 1".to_owned(),
-                })
+                Err(EngineError::param(field, "must be at least 1"))
             } else {
                 Ok(())
             }
@@ -246,10 +243,10 @@ impl EngineParams {
         at_least_one("threads", self.engine.threads)?;
         at_least_one("intra_threads", self.engine.intra_threads)?;
         if self.engine.max_batch > MAX_BATCH {
-            return Err(EngineError::Param {
-                field: "max_batch",
-                reason: format!("{} is more than {MAX_BATCH}", self.engine.max_batch),
-            });
+            return Err(EngineError::param(
+                "max_batch",
+                format!("{} is more than {MAX_BATCH}", self.engine.max_batch),
+            ));
         }
         Ok(())
     }
@@ -261,11 +258,12 @@ impl EngineParams {
         inputs.filter(|t| t.ragged).any(|t| t.name == input)
     }
 
-    /// The model file.
     pub(crate) fn model_file(&self) -> Result<PathBuf, EngineError> {
-        self.file.clone().ok_or_else(|| EngineError::Param {
-            field: "model.file",
-            reason: format!("engine {} needs a model file", self.engine.kind.as_str()),
+        self.file.clone().ok_or_else(|| {
+            EngineError::param(
+                "model.file",
+                format!("engine {} needs a model file", self.engine.kind.as_str()),
+            )
         })
     }
 
@@ -290,13 +288,11 @@ impl EngineParams {
         line
     }
 
-    /// `delay_us` as a duration.
     pub(crate) fn delay(&self) -> Duration {
         Duration::from_micros(self.engine.delay_us)
     }
 }
 
-/// Opens a model file.
 fn open_model(path: &Path) -> Result<File, EngineError> {
     let file = File::open(path).map_err(|e| EngineError::model(path, e))?;
     match file.metadata() {
@@ -348,10 +344,10 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::Http => Arc::new(http::Http::open(params)?),
         EngineKind::Llm => Arc::new(llm::Llm::open(params)?),
         other => {
-            return Err(EngineError::Param {
-                field: "kind",
-                reason: format!("this build has no engine `{}`", other.as_str()),
-            });
+            return Err(EngineError::param(
+                "kind",
+                format!("this build has no engine `{}`", other.as_str()),
+            ));
         }
     })
 }

@@ -12,7 +12,6 @@ use std::{
 
 /// Longest key or value read from an entry, in bytes.
 const LONGEST: u64 = 4096;
-/// Limit of nested messages, as in protobuf's own readers.
 const DEEPEST: usize = 100;
 
 /// A message of `onnx.proto` that may contain tensors, or the entry that names a tensor's file.
@@ -47,7 +46,6 @@ impl Message {
     }
 }
 
-/// A cursor in a model file.
 struct Fields {
     from: BufReader<File>,
     at: u64,
@@ -104,7 +102,6 @@ impl Fields {
         Ok(text)
     }
 
-    /// Reads a message that ends at `end`, at nesting depth `depth`.
     fn message(&mut self, of: Message, depth: usize, end: u64, ends: &mut Ends) -> io::Result<()> {
         if depth > DEEPEST {
             return Err(io::ErrorKind::InvalidData.into());
@@ -154,7 +151,6 @@ fn ends(path: &Path) -> Ends {
     ends
 }
 
-/// The names of a model's files of weights, sorted.
 pub(super) fn names(path: &Path) -> impl Iterator<Item = String> {
     ends(path).into_keys()
 }

@@ -50,3 +50,47 @@ pub(super) fn python_folders() -> Vec<PathBuf> {
         .map(|e| e.path())
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{aoti, onnx, tensorrt};
+
+    #[test]
+    fn a_named_path_without_the_library_is_not_replaced() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let plan = |path: &Path| tensorrt::find_library(Some(path), 110_400);
+        for (found, searched, advice) in [
+            (
+                onnx::find_library(Some(&folder.join("no.so"))),
+                vec![folder.join("no.so")],
+                "cargo xtask setup",
+            ),
+            (
+                aoti::find_libraries(Some(folder)),
+                vec![folder.to_owned()],
+                "pip install torch",
+            ),
+            // A file names its folder.
+            (
+                aoti::find_libraries(Some(&folder.join("Cargo.toml"))),
+                vec![folder.to_owned()],
+                "QDL_TORCH",
+            ),
+            (
+                plan(folder),
+                ["libnvinfer.so.11", "libnvinfer_lean.so.11"]
+                    .map(|n| folder.join(n))
+                    .to_vec(),
+                "QDL_TENSORRT",
+            ),
+        ] {
+            let error = found.expect_err("not there");
+            let text = error.to_string();
+            assert!(text.contains(advice) && !text.contains('\n'), "{text}");
+            assert!(matches!(error, EngineError::Missing { searched: s, .. } if s == searched));
+        }
+        let file = folder.join("Cargo.toml");
+        assert_eq!(plan(&file).expect("there"), file);
+    }
+}

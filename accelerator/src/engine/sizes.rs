@@ -13,12 +13,7 @@ impl Sizes {
     /// The configured sizes; an empty list means any size up to `max_batch`. The last listed size
     /// must be `max_batch`, so that a size exists for every batch.
     pub fn new(listed: &[usize], max_batch: usize) -> Result<Self, EngineError> {
-        let refuse = |reason: String| {
-            Err(EngineError::Param {
-                field: "batch_sizes",
-                reason,
-            })
-        };
+        let refuse = |reason: String| Err(EngineError::param("batch_sizes", reason));
         if !listed.is_sorted_by(|a, b| a < b) || listed.first() == Some(&0) {
             return refuse(format!("{listed:?} is not ascending from 1 on"));
         }

@@ -46,33 +46,24 @@ impl Memory {
 struct Field {
     /// Bytes of a full sample: the stride of the buffer.
     bytes: usize,
-    /// Bytes of one row, if the tensor is ragged.
     row: Option<usize>,
     buffer: Memory,
 }
 
-/// Position of one tensor in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Index of the input.
     pub input: usize,
     /// Offset of its first byte in the sample.
     pub at: usize,
-    /// Bytes in the sample.
     pub bytes: usize,
-    /// Bytes of the full tensor.
     pub room: usize,
 }
 
 /// [`EngineError::Param`] for a tensor that this engine cannot take or give.
 pub(super) fn unsuited(tensor: &str, reason: &str) -> EngineError {
-    EngineError::Param {
-        field: "model",
-        reason: format!("tensor `{tensor}` {reason}"),
-    }
+    EngineError::param("model", format!("tensor `{tensor}` {reason}"))
 }
 
-/// Unpacks batches of one model.
 #[derive(Debug)]
 pub(super) struct Unpacker {
     lengths: Lengths,
@@ -137,12 +128,10 @@ impl Unpacker {
         self.fields[index].row.is_some()
     }
 
-    /// Bytes of input `index` of a full sample.
     pub fn stride(&self, index: usize) -> usize {
         self.fields[index].bytes
     }
 
-    /// Grows the buffers to `batch` samples.
     fn grow(&mut self, batch: usize) {
         for f in &mut self.fields {
             f.buffer.grow(f.bytes * batch);
@@ -195,11 +184,11 @@ impl Unpacker {
     fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         self.check(batch)?;
         if batch.on_device() {
-            return Err(EngineError::Run {
-                engine: "unpack",
-                batch: batch.len(),
-                reason: "samples in the memory of a GPU cannot be unpacked on the CPU".to_owned(),
-            });
+            return Err(EngineError::run(
+                "unpack",
+                batch.len(),
+                "samples in the memory of a GPU cannot be unpacked on the CPU",
+            ));
         }
         self.grow(batch.len());
         let (mut copies, mut copied) = (0, 0);
@@ -251,7 +240,6 @@ impl Unpacker {
         rows.ok_or_else(|| lengths::refusal(&self.lengths, len))
     }
 
-    /// The buffer of input `index`.
     pub fn buffer(&mut self, index: usize) -> *mut u8 {
         self.fields[index].buffer.bytes().as_mut_ptr()
     }

@@ -146,9 +146,7 @@ pub enum StopTimeout {
 pub struct Pipeline(Work);
 
 enum Work {
-    /// The pipeline makes batches, or the engine answers inline.
     Batches(Batches),
-    /// The engine batches by itself.
     Sequences(Sequences),
 }
 
@@ -429,7 +427,6 @@ impl Batches {
     }
 }
 
-/// The body of a worker thread, from start to end.
 fn work(
     live: &Live,
     index: usize,

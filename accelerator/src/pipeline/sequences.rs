@@ -42,7 +42,6 @@ use crate::queue::Queue;
 pub(super) struct Sequences {
     inner: Arc<Inner>,
     started_ms: u64,
-    /// `stop` has stopped the engine.
     stopped: AtomicBool,
 }
 
@@ -237,7 +236,6 @@ impl Inner {
         }
     }
 
-    /// Takes samples on a NIC thread.
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {
             return;
@@ -286,7 +284,6 @@ impl Inner {
         }
     }
 
-    /// Takes `samples` out of the in-flight count.
     fn left(&self, samples: usize) {
         let before = self.in_flight.fetch_sub(samples, SeqCst);
         // Either this thread sees the mode of a waiting `drain`, or `drain` sees the count.
@@ -295,7 +292,6 @@ impl Inner {
         }
     }
 
-    /// Wakes a thread that waits in `drain`.
     fn tell(&self) {
         drop(self.lock());
         self.emptied.notify_all();

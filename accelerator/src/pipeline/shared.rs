@@ -188,15 +188,14 @@ impl Shared {
         let mut ran = None;
         while self.next(&mut batch, ran) {
             let samples = batch.len();
-            let _taken = Taken {
+            let guard = InFlight {
+                batch: &mut batch,
                 samples,
                 in_flight: &self.in_flight,
             };
-            // Dropped before `_taken`: the samples are gone before the in-flight count falls.
-            let batch = Emptied(&mut batch);
-            let took = match self.run(index, worker, batch.0, &mut finished) {
+            let took = match self.run(index, worker, guard.batch, &mut finished) {
                 Ok(took) => took,
-                Err(error) => self.run_apart(index, worker, batch.0, error, &mut finished)?,
+                Err(error) => self.run_apart(index, worker, guard.batch, error, &mut finished)?,
             };
             ran = Some((samples, took));
         }
@@ -411,23 +410,17 @@ impl Drop for Live {
     }
 }
 
-/// Samples of one batch, in flight until this guard is dropped.
-struct Taken<'a> {
+/// The samples of one batch: on drop, also after an error or panic, the samples are gone before the
+/// in-flight count falls.
+struct InFlight<'a> {
+    batch: &'a mut Batch,
     samples: usize,
     in_flight: &'a AtomicUsize,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
+        self.batch.clear();
         self.in_flight.fetch_sub(self.samples, SeqCst);
-    }
-}
-
-/// Empties the batch on drop, also after an error or panic.
-struct Emptied<'a>(&'a mut Batch);
-
-impl Drop for Emptied<'_> {
-    fn drop(&mut self) {
-        self.0.clear();
     }
 }

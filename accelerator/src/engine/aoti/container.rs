@@ -159,11 +159,7 @@ impl Container {
         batch: usize,
         stream: *mut c_void,
     ) -> Result<Output, EngineError> {
-        let failed = |reason: String| EngineError::Run {
-            engine: "aoti",
-            batch,
-            reason,
-        };
+        let failed = |reason: String| EngineError::run("aoti", batch, reason);
         let (kind, index) = match self.gpu {
             Some(index) => (self.torch.cuda, index as i32),
             None => (self.torch.cpu, 0),

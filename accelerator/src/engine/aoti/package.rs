@@ -20,7 +20,6 @@ const MODELS: &str = "data/aotinductor/";
 /// Size limit of the metadata, in bytes.
 const MOST_METADATA: u64 = 1 << 20;
 
-/// Device that a package was compiled for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Cpu,
@@ -37,11 +36,9 @@ struct Described {
     output: TensorSpec,
 }
 
-/// An archive that holds one compiled model.
 #[derive(Debug)]
 pub(super) struct Package {
     path: PathBuf,
-    /// The model's folder in the archive.
     folder: String,
     library: String,
     target: Target,
@@ -51,10 +48,8 @@ pub(super) struct Package {
 /// The model's files on disk, deleted on drop. The model reads kernels when they first run.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// The package of the files.
     pub package: PathBuf,
     pub folder: PathBuf,
-    /// The shared library.
     pub library: PathBuf,
 }
 
@@ -160,12 +155,11 @@ impl Package {
                 other_outputs: Vec::new(),
                 compression: None,
             }),
-            (None, Some(spec)) if !spec.other_outputs.is_empty() => Err(EngineError::Param {
-                field: "kind",
-                reason: "engine aoti gives one output, and the configuration has `other_outputs`: \
-                         let the exported module return that one alone, or use `kind: onnx`"
-                    .to_owned(),
-            }),
+            (None, Some(spec)) if !spec.other_outputs.is_empty() => Err(EngineError::param(
+                "kind",
+                "engine aoti gives one output, and the configuration has `other_outputs`: \
+                         let the exported module return that one alone, or use `kind: onnx`",
+            )),
             (None, Some(spec)) => Ok(spec.clone()),
             (None, None) => Err(EngineError::model(
                 &self.path,

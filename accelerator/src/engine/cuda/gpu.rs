@@ -25,7 +25,6 @@ pub struct Gpu {
 
 #[derive(Debug)]
 struct Counts {
-    /// Batches by number of samples.
     sizes: Vec<u64>,
     /// All counts but sizes and times.
     sums: GpuRecord,
@@ -36,7 +35,6 @@ struct Counts {
     interior: (Interior, bool),
 }
 
-/// One batch that has run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchRun {
     pub samples: usize,
@@ -63,7 +61,6 @@ impl Gpu {
         })
     }
 
-    /// Index of the GPU, from 0.
     pub(in crate::engine) fn index(&self) -> usize {
         self.device.index()
     }
@@ -82,12 +79,10 @@ impl Gpu {
         slots::slots(engine, &self.device, bytes)
     }
 
-    /// Counts a batch.
     pub(super) fn count(&self, batch: &BatchRun) {
         self.counts().add(batch);
     }
 
-    /// The counts since the start.
     pub(in crate::engine) fn record(&self) -> GpuRecord {
         GpuRecord {
             index: self.device.index(),

@@ -242,11 +242,12 @@ fn fenced(device: &Device) -> Result<bool, EngineError> {
 mod tests {
     use fabric::Region;
     use qdl::{
-        model::{DType, TensorSpec},
+        model::DType,
         serve::{Arrival, Finished, Origin},
     };
 
     use super::*;
+    use crate::testkit::{model, ragged, tensor};
 
     struct NoFrontend;
 
@@ -256,33 +257,18 @@ mod tests {
         fn refuse(&self, _: u64, _: &str) {}
     }
 
-    fn model(rows: usize) -> ModelSpec {
-        let tensor = |name: &str, dtype, shape, ragged| TensorSpec {
-            name: name.to_owned(),
-            dtype,
-            shape,
-            ragged,
-        };
-        ModelSpec {
-            name: "some".to_owned(),
-            inputs: vec![
-                tensor("ids", DType::I64, vec![rows], true),
-                tensor("scale", DType::I32, vec![3], false),
-                tensor("mask", DType::U8, vec![rows], true),
-            ],
-            output: tensor("output", DType::U8, vec![1], false),
-            other_outputs: Vec::new(),
-            compression: None,
-        }
-    }
-
     /// Long and short samples alternate, so zeros must overwrite data of the previous batch.
     #[test]
     #[ignore = "needs a GPU"]
     fn on_a_gpu_ragged_inputs_have_zeros_behind_them_wherever_the_slots_are() {
         const ROWS: usize = 40;
         const SAMPLES: usize = 16;
-        let model = model(ROWS);
+        let inputs = vec![
+            ragged("ids", DType::I64, &[ROWS]),
+            tensor("scale", DType::I32, &[3]),
+            ragged("mask", DType::U8, &[ROWS]),
+        ];
+        let model = model(inputs, tensor("output", DType::U8, &[1]));
         let stride = model.max_input_bytes().expect("a size");
         let device = Device::open(0).expect("a GPU");
         device.bind().expect("bound");

@@ -7,7 +7,6 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use super::{Device, stream::Stream};
 use crate::engine::EngineError;
 
-/// Memory on a GPU; drop frees it.
 #[derive(Debug)]
 pub(in crate::engine) struct DeviceMemory {
     address: CUdeviceptr,

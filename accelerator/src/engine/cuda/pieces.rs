@@ -10,7 +10,6 @@ pub(super) struct Piece {
     pub from: usize,
     /// Destination address on the GPU.
     pub to: usize,
-    /// Number of bytes.
     pub bytes: usize,
     /// Memory of the source.
     pub kind: MemoryKind,
@@ -131,7 +130,10 @@ mod tests {
     use qdl::model::{DType, ModelSpec, TensorSpec};
 
     use super::*;
-    use crate::engine::Run;
+    use crate::{
+        engine::Run,
+        testkit::{model, tensor},
+    };
 
     proptest! {
         /// The pieces copy the same bytes as copies sample by sample, and none could be merged.
@@ -194,28 +196,19 @@ mod tests {
 
     /// Models with inputs of several widths, most of them ragged.
     fn models() -> impl Strategy<Value = ModelSpec> {
-        let tensor = (
+        let shapes = (
             prop::sample::select(vec![DType::U8, DType::I32, DType::I64]),
             1usize..5,
             any::<bool>(),
         );
-        (1usize..40, prop::collection::vec(tensor, 1..4)).prop_map(|(rows, tensors)| {
-            let tensor = |name: &str, dtype, shape, ragged| TensorSpec {
-                name: name.to_owned(),
-                dtype,
-                shape,
-                ragged,
-            };
+        (1usize..40, prop::collection::vec(shapes, 1..4)).prop_map(|(rows, tensors)| {
             let inputs = tensors
                 .into_iter()
-                .map(|(dtype, width, ragged)| tensor("input", dtype, vec![rows, width], ragged));
-            ModelSpec {
-                name: "some".to_owned(),
-                inputs: inputs.collect(),
-                output: tensor("output", DType::U8, vec![1], false),
-                other_outputs: Vec::new(),
-                compression: None,
-            }
+                .map(|(dtype, width, is_ragged)| TensorSpec {
+                    ragged: is_ragged,
+                    ..tensor("input", dtype, &[rows, width])
+                });
+            model(inputs.collect(), tensor("output", DType::U8, &[1]))
         })
     }
 

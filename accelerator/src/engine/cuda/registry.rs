@@ -10,14 +10,12 @@ use fabric::Region;
 
 use super::Device;
 
-/// Kind of memory of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryKind {
     /// Host memory that GPUs cannot read.
     Unregistered,
     /// Host memory that GPUs can read in place.
     Registered,
-    /// Memory of this GPU.
     Gpu(usize),
 }
 

@@ -1,6 +1,7 @@
 //! Allocates slots in GPU memory, which a fabric writes and kernels read in place.
 
 use std::{
+    mem::ManuallyDrop,
     os::fd::{FromRawFd, OwnedFd},
     ptr::NonNull,
     sync::Arc,
@@ -9,7 +10,7 @@ use std::{
 use cudarc::driver::sys::{self, CUdeviceptr};
 use fabric::{DeviceMemory, Region};
 
-use super::{Device, Fence, registry, stream::Stream};
+use super::{Device, Fence, memory, registry, stream::Stream};
 use crate::engine::EngineError;
 
 /// Mapping granularity of the driver, in bytes. Each connection gets separate granules, so that its
@@ -40,10 +41,10 @@ pub(super) fn slots(
     Ok(region)
 }
 
-/// Slots in the memory of one GPU.
 struct SlotMemory {
     device: Arc<Device>,
-    address: CUdeviceptr,
+    /// Freed on a thread that is bound to the GPU.
+    memory: ManuallyDrop<memory::DeviceMemory>,
     bytes: usize,
     /// For copies by the CPU: those of a probe, and of a fabric inside this process.
     stream: Stream,
@@ -56,26 +57,18 @@ unsafe impl Send for SlotMemory {}
 unsafe impl Sync for SlotMemory {}
 
 impl SlotMemory {
-    /// Allocates the slots. The thread must be bound to the GPU.
     fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, EngineError> {
         let stream = Stream::new(device)?;
         let rounded = bytes.max(1).checked_next_multiple_of(GRANULE);
         let rounded = rounded.ok_or_else(|| device.out_of_memory("taking memory for slots"))?;
-        let mut address = 0;
-        // SAFETY: the function writes the local `address`.
-        let result = unsafe { sys::cuMemAlloc_v2(&mut address, rounded) };
-        device.check("taking memory for slots", result)?;
-        let memory = SlotMemory {
+        let memory = memory::DeviceMemory::new(device, &stream, rounded)?;
+        stream.synchronize()?;
+        Ok(SlotMemory {
             device: device.clone(),
-            address,
+            memory: ManuallyDrop::new(memory),
             bytes: rounded,
             stream,
-        };
-        // SAFETY: just allocated with that many bytes.
-        let result = unsafe { sys::cuMemsetD8Async(address, 0, rounded, memory.stream.raw()) };
-        device.check("clearing slots", result)?;
-        memory.stream.synchronize()?;
-        Ok(memory)
+        })
     }
 
     /// Copies on `stream` and waits: a copy from memory that is not pinned may return early.
@@ -93,7 +86,7 @@ impl SlotMemory {
 
 impl DeviceMemory for SlotMemory {
     fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.address as *mut u8).unwrap_or(NonNull::dangling())
+        NonNull::new(self.memory.address() as *mut u8).unwrap_or(NonNull::dangling())
     }
 
     fn bytes(&self) -> usize {
@@ -105,12 +98,12 @@ impl DeviceMemory for SlotMemory {
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String> {
-        let at = self.address + offset as CUdeviceptr;
+        let at = self.memory.address() + offset as CUdeviceptr;
         self.copy(at, bytes.as_ptr() as CUdeviceptr, bytes.len())
     }
 
     fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String> {
-        let at = self.address + offset as CUdeviceptr;
+        let at = self.memory.address() + offset as CUdeviceptr;
         self.copy(bytes.as_mut_ptr() as CUdeviceptr, at, bytes.len())
     }
 
@@ -125,7 +118,7 @@ impl DeviceMemory for SlotMemory {
             return Err("the driver exports no dma-bufs of this GPU".to_owned());
         }
         self.device.bind().map_err(|e| e.to_string())?;
-        let before = self.address % PAGE;
+        let before = self.memory.address() % PAGE;
         let bytes = (before as usize + self.bytes).next_multiple_of(PAGE as usize);
         let mut fd: libc::c_int = -1;
         // SAFETY: `fd` is a local of the type for this kind of handle; the range lies within one
@@ -133,7 +126,7 @@ impl DeviceMemory for SlotMemory {
         let result = unsafe {
             sys::cuMemGetHandleForAddressRange(
                 (&raw mut fd).cast(),
-                self.address - before,
+                self.memory.address() - before,
                 bytes,
                 sys::CUmemRangeHandleType_enum::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
                 0,
@@ -149,9 +142,9 @@ impl DeviceMemory for SlotMemory {
 impl Drop for SlotMemory {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: allocated by `new`; the region's guards are gone, so no other copy of the
-            // address is in use.
-            unsafe { sys::cuMemFree_v2(self.address) };
+            // SAFETY: dropped once; the region's guards are gone, so no other copy of the address
+            // is in use.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }
 }

@@ -71,7 +71,6 @@ impl Drop for Stream {
     }
 }
 
-/// A point on a stream, with its time.
 #[derive(Debug)]
 pub(super) struct Event {
     device: Arc<Device>,
@@ -138,7 +137,6 @@ impl Drop for Event {
     }
 }
 
-/// Recorded work of a stream, ready for launch.
 #[derive(Debug)]
 pub(in crate::engine) struct Graph {
     device: Arc<Device>,
@@ -178,7 +176,6 @@ impl Graph {
         })
     }
 
-    /// Enqueues the recorded work on the stream.
     pub(super) fn launch(&self, stream: &Stream) -> Result<(), EngineError> {
         // SAFETY: both are alive. The caller that recorded the graph keeps the memory it refers to.
         let result = unsafe { sys::cuGraphLaunch(self.raw, stream.raw()) };

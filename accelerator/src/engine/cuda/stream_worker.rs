@@ -82,13 +82,11 @@ impl StreamWorker {
         Graph::record(&self.gpu.device, &self.stream, put)
     }
 
-    /// Enqueues the recorded work on the stream.
     pub fn launch(&mut self, graph: &Graph) -> Result<(), EngineError> {
         self.graph = true;
         graph.launch(&self.stream)
     }
 
-    /// Most samples of a batch.
     pub fn max_batch(&self) -> usize {
         self.gpu.max_batch
     }
@@ -102,11 +100,11 @@ impl StreamWorker {
     /// A sample of a wrong length, a batch that is too large, or the driver's error.
     pub fn stage(&mut self, batch: &mut Batch, at: Option<usize>) -> Result<Staged, EngineError> {
         if batch.len() > self.max_batch() {
-            return Err(EngineError::Run {
-                engine: "cuda",
-                batch: batch.len(),
-                reason: format!("buffers are for {} samples", self.max_batch()),
-            });
+            return Err(EngineError::run(
+                "cuda",
+                batch.len(),
+                format!("buffers are for {} samples", self.max_batch()),
+            ));
         }
         let [before, after, ..] = &self.events;
         let staged = self.inputs.put(batch, at, [before, after])?;

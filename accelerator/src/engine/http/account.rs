@@ -6,20 +6,16 @@
 use super::dialect::{Ask, Finish, Step, Tokens, trouble::Trouble};
 use crate::engine::streaming::TooLong;
 
-/// The account of one answer.
 #[derive(Debug)]
 pub(super) struct Account<'a> {
     ask: &'a Ask,
-    /// Number of ids in the prompt.
     prompt: usize,
-    /// Limit of tokens in the request.
     max_tokens: usize,
     /// Tokens received.
     came: usize,
     last: Option<i32>,
     finish: Option<Finish>,
     completion: Option<usize>,
-    /// The server has reported the correct length of the prompt.
     is_prompt_counted: bool,
     /// Tokens of the step that ends the answer, held back.
     held: Tokens,
@@ -29,7 +25,6 @@ pub(super) struct Account<'a> {
     pub queue_s: Option<f64>,
 }
 
-/// Result of a step.
 #[derive(Debug, PartialEq)]
 pub(super) enum Brought {
     /// Tokens that go on at once; empty if the step has none or they are held.
@@ -130,7 +125,6 @@ impl<'a> Account<'a> {
         Ok(())
     }
 
-    /// Checks the whole answer after the end of its stream.
     fn check(&self) -> Result<(), Trouble> {
         let came = self.came;
         if came == 0 && self.completion != Some(0) {

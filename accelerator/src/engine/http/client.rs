@@ -27,9 +27,7 @@ use super::{
 
 /// Longest text of a `GET` response, in bytes: vLLM's metrics have some hundred KiB.
 const MAX_ANSWER: usize = 8 << 20;
-/// Bytes read of the body of an error.
 const MAX_WORDS: usize = 64 << 10;
-/// Size limit of response headers, in bytes.
 const MAX_HEADERS: usize = 64 << 10;
 /// A connection is kept only if it is ready again this soon after the end of its stream.
 const READY: Duration = Duration::from_secs(1);
@@ -55,7 +53,6 @@ pub(super) struct Answer {
 /// Time limit of [`is_listening`] for each address.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// `host:port` of a `url` without a path.
 fn authority(url: &str) -> Result<String, String> {
     let uri: Uri = url.parse().map_err(|e| format!("no address: {e}"))?;
     let authority = match (uri.scheme_str(), uri.authority()) {
@@ -234,7 +231,6 @@ fn closed(e: &hyper::Error) -> bool {
     e.is_incomplete_message() || e.is_canceled() || e.is_closed() || io(e)
 }
 
-/// True if the cause is a socket error.
 fn io(e: &hyper::Error) -> bool {
     let mut source = std::error::Error::source(e);
     while let Some(e) = source {
@@ -257,7 +253,6 @@ pub(super) fn chain(e: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reads at most `most` bytes; true if that was the whole body.
 async fn beginning(mut body: Incoming, most: usize, into: &mut Vec<u8>) -> bool {
     while let Some(frame) = body.frame().await {
         let data = frame.map(|f| f.into_data().unwrap_or_default());

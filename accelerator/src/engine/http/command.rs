@@ -20,9 +20,7 @@ use tokio::sync::watch;
 use super::dialect::short;
 use crate::engine::child;
 
-/// Wait for the end of a process after SIGKILL.
 const KILLED: Duration = Duration::from_secs(5);
-/// Polling interval of a wait for the end of a process.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Shell script that waits for the end of its input, which this process holds open while it lives.
@@ -53,7 +51,6 @@ impl Exit {
 
 /// A running program. Only [`Program::stop`] ends it; drop does not.
 pub(super) struct Program {
-    /// Id of the process and of its group.
     pid: libc::pid_t,
     exit: Exit,
     /// True while the end of the program is an error.
@@ -116,7 +113,6 @@ impl Program {
         self.exit.clone()
     }
 
-    /// Path of the log, for error messages.
     pub fn log(&self) -> &Path {
         &self.log
     }
@@ -162,7 +158,6 @@ impl Program {
     }
 }
 
-/// State of the thread that waits for the program.
 struct Watcher {
     command: Vec<String>,
     log: PathBuf,
@@ -256,7 +251,6 @@ fn wait_for_end(pid: libc::pid_t) {
     }
 }
 
-/// Signals the process and its group.
 fn signal(pid: libc::pid_t, signal: libc::c_int) {
     // SAFETY: a plain system call. The group id cannot be reused before the leader is reaped; both
     // callers hold the lock of `reaped` and the leader is not reaped yet.

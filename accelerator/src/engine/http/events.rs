@@ -18,7 +18,6 @@ pub(super) struct Events<B> {
     body: B,
     /// Received bytes that are not parsed yet.
     rest: Bytes,
-    /// The incomplete line.
     line: Vec<u8>,
     /// The previous line ended with `\r`: a following `\n` belongs to it.
     is_after_return: bool,
@@ -31,7 +30,6 @@ pub(super) struct Events<B> {
     most: usize,
 }
 
-/// One event with data.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Event<'a> {
     pub data: &'a str,

@@ -19,13 +19,10 @@ const EXIT_SEEN: Duration = Duration::from_secs(3);
 /// Time limit of the trial that decides whether the server works. Together with `next_token_s`, or
 /// with `first_token_s`, it stays below the frontend's default `watchdog_s`.
 pub(super) const TRIAL: Duration = Duration::from_secs(10);
-/// Ids in the prompt of a trial.
 const TRIAL_PROMPT: usize = 16;
-/// Tokens in the answer of a trial.
 const TRIAL_TOKENS: usize = 2;
 /// Attempts of a trial before the server counts as failed.
 const TRIES: usize = 3;
-/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Tokens this long after an error were sent after it; earlier ones may have been in a buffer.
 const SETTLED: Duration = Duration::from_millis(200);
@@ -35,13 +32,10 @@ const SETTLED: Duration = Duration::from_millis(200);
 pub(super) enum Verdict {
     /// The frontend is gone: drop the sequence.
     Drop,
-    /// Refuse the sample with this message.
     Refuse(String),
-    /// End the engine with this message.
     End(String),
 }
 
-/// Sink of a trial.
 struct Discard;
 
 impl Sink for Discard {
@@ -91,11 +85,9 @@ async fn try_once(server: &Server) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Judges errors of sequences.
 pub(super) struct Judge {
     /// Exit status of a server that this process started.
     exit: Option<Exit>,
-    /// Time limit of a trial.
     trial: Duration,
     /// Beginning and result of the last trial.
     last: Mutex<Option<(Instant, bool)>>,

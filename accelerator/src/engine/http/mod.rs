@@ -59,14 +59,12 @@ use super::{
     streaming::{OnFatal, TokenModel},
 };
 
-/// The engine's name.
 const NAME: &str = "http";
 
 /// The `http` engine.
 pub struct Http {
     model: ModelSpec,
     config: HttpConfig,
-    /// Number of client threads.
     count: usize,
     ask: Ask,
     counters: Arc<Counters>,
@@ -74,7 +72,6 @@ pub struct Http {
     threads: OnceLock<Threads>,
     /// Limit of concurrent requests; set at the start.
     in_flight: OnceLock<usize>,
-    /// Warnings of the start.
     warnings: Mutex<Vec<String>>,
     /// State of the server's prefix cache; set at the start.
     cache: Mutex<Option<PrefixCache>>,
@@ -87,10 +84,7 @@ impl Http {
     /// # Errors
     /// [`EngineError::Param`] names the key.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let wrong = |field, reason: &str| EngineError::Param {
-            field,
-            reason: reason.to_owned(),
-        };
+        let wrong = |field, reason: &str| EngineError::param(field, reason.to_owned());
         let Some(config) = params.engine.http.clone() else {
             return Err(wrong("http", "no server is named"));
         };
@@ -201,7 +195,6 @@ impl Http {
             .map_err(|_| "it is started already".to_owned())
     }
 
-    /// Sends all queries before the first sample.
     async fn questions(&self, program: Option<&Program>) -> Result<Ask, String> {
         let config = &self.config;
         let mut server = self.server(&self.ask)?;

@@ -28,7 +28,6 @@ const EVENT_ID: usize = 64;
 const LOOK: Duration = Duration::from_millis(200);
 /// First pause before the next request to a busy server; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Takes the tokens of an answer as they arrive.
@@ -36,7 +35,6 @@ pub(super) trait Sink: Send {
     /// False once the receiver is gone.
     fn is_wanted(&self) -> bool;
 
-    /// Takes the tokens of a step.
     fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong>;
 
     /// True for a trial of the server: its tokens do not count as progress of other streams.
@@ -66,7 +64,6 @@ pub(super) struct Server {
     pub in_flight: usize,
 }
 
-/// A complete answer.
 pub(super) struct Whole {
     /// The last tokens, held until the end of the stream is checked.
     pub last: Tokens,
@@ -133,7 +130,6 @@ impl Server {
         }
     }
 
-    /// Marks the time of a request.
     pub(super) fn asked(&self) -> Asked {
         Asked {
             at: Instant::now(),

@@ -32,7 +32,6 @@ use crate::engine::{
     streaming::{OnFatal, guarded},
 };
 
-/// The client threads.
 pub(super) struct Threads {
     /// Unbounded: the submitter keeps to [`Streaming::in_flight`](crate::engine::Streaming).
     to: Vec<UnboundedSender<Sequence>>,
@@ -116,9 +115,7 @@ async fn serve(
     }
 }
 
-/// What the sequences of one thread share.
 struct ClientThread {
-    /// Index of the thread.
     thread: usize,
     server: Server,
     judge: Arc<Judge>,

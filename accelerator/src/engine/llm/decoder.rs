@@ -26,12 +26,9 @@ use crate::engine::one_line;
 /// The most likely next token and the second most likely.
 pub(super) type Best = [i64; 2];
 
-/// One row of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fed<'t> {
-    /// The row's new tokens.
     pub tokens: &'t [i64],
-    /// Positions in use after the step.
     pub held: usize,
 }
 
@@ -43,7 +40,6 @@ pub(super) struct Decoder {
     caches: Vec<Cache>,
     /// Frees the caches' memory, so it must be dropped after them.
     _allocator: Allocator,
-    /// Where the caches are.
     cache_memory: MemoryInfo<'static>,
     cpu: MemoryInfo<'static>,
     /// Declared after its binding and caches, so dropped after them.
@@ -58,7 +54,6 @@ pub(super) struct Decoder {
 }
 
 struct Cache {
-    /// Owns the memory.
     _tensor: Tensor<f32>,
     address: NonNull<f32>,
 }
@@ -215,7 +210,6 @@ impl Decoder {
     }
 }
 
-/// Converts a status of the runtime to a result.
 fn checked(status: sys::OrtStatusPtr) -> ort::Result<()> {
     // SAFETY: each caller passes a status that a function of the runtime has just returned, and
     // this call consumes it.
@@ -266,7 +260,6 @@ impl Drop for View {
     }
 }
 
-/// The bound inputs and outputs of a session.
 struct Binding(NonNull<sys::OrtIoBinding>);
 
 impl Binding {

@@ -25,11 +25,8 @@ pub(super) struct Graph {
     /// Number of heads of a cache, and elements per head.
     pub heads: usize,
     pub width: usize,
-    /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// Limit of positions.
     pub context: usize,
-    /// The end-of-sequence token.
     pub eos: i32,
 }
 
@@ -102,7 +99,6 @@ impl Graph {
     }
 }
 
-/// Shape of the tensor with this name and element type.
 fn tensor<'o>(outlets: &'o [Outlet], name: &str, element: TensorElementType) -> Option<&'o [i64]> {
     let outlet = outlets.iter().find(|o| o.name() == name)?;
     match outlet.dtype() {

@@ -45,7 +45,6 @@ use super::{
     streaming::{OnFatal, TokenModel, guarded},
 };
 
-/// The engine's name.
 const NAME: &str = "llm";
 /// Longest answer in tokens, without a configured limit.
 const DEFAULT_ANSWER: usize = 256;
@@ -59,7 +58,6 @@ pub struct Llm {
     limits: Limits,
     gpu: Option<i32>,
     inbox: Arc<Inbox>,
-    /// The loaded model; the thread takes it.
     loaded: Mutex<Option<(Session, Graph)>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -109,7 +107,6 @@ impl Llm {
         })
     }
 
-    /// The error of a prompt that cannot run, if any.
     fn refusal(&self, sequence: &Sequence) -> Option<EngineError> {
         let known = 0..self.vocabulary as i64;
         let wrong = |id: &i32| !known.contains(&i64::from(*id));
@@ -232,7 +229,6 @@ fn default_model(name: &str, graph: &Graph, config: &LlmConfig, answer: usize) -
     ModelSpec::of_tokens(name, context.saturating_sub(answer).max(1), answer)
 }
 
-/// Checks the configured limits against the model's.
 fn check(
     prompt: usize,
     answer: usize,
@@ -240,7 +236,7 @@ fn check(
     limits: &Limits,
     graph: &Graph,
 ) -> Result<(), EngineError> {
-    let wrong = |field, reason| Err(EngineError::Param { field, reason });
+    let wrong = |field, reason| Err(EngineError::param(field, reason));
     let most = limits.max;
     if most > answer {
         let reason = format!("{most} tokens do not fit the model's output of {answer}");

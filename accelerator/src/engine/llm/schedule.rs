@@ -16,9 +16,7 @@ use std::collections::VecDeque;
 pub(super) struct Row<T> {
     /// The caller's handle of the sequence.
     pub owner: T,
-    /// Tokens of the prompt.
     pub prompt: usize,
-    /// Tokens generated so far.
     pub made: usize,
     /// The newest token: the next step computes it.
     pub last: i32,
@@ -38,16 +36,13 @@ impl<T> Row<T> {
 /// The next computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// No sequence is present.
     Idle,
     /// The prompt of the sequence that joined in this slot.
     Join {
-        /// Index of the slot.
         slot: usize,
     },
     /// One token of each sequence in these slots.
     Decode {
-        /// The first slot.
         first: usize,
         /// Number of slots; some between may be free.
         rows: usize,
@@ -57,22 +52,17 @@ pub(super) enum Step {
 /// A copy of a sequence's keys and values to another slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Move {
-    /// The current slot.
     pub from: usize,
-    /// The free slot.
     pub to: usize,
-    /// Positions in use.
     pub held: usize,
 }
 
-/// The slots and the waiting sequences.
 #[derive(Debug)]
 pub(super) struct Schedule<T> {
     slots: Box<[Option<Row<T>>]>,
     /// Waiting sequences with the lengths of their prompts.
     waiting: VecDeque<(T, usize)>,
     active: usize,
-    /// Sequences that joined since the last step of all.
     joined: usize,
     moves: bool,
 }
@@ -89,17 +79,14 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Limit of joins between two steps of all.
     fn joins(&self) -> usize {
         1 + self.slots.len() / 8
     }
 
-    /// Queues a sequence with a prompt of `prompt` tokens.
     pub fn push(&mut self, owner: T, prompt: usize) {
         self.waiting.push_back((owner, prompt));
     }
@@ -165,7 +152,6 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// The sequence in a slot.
     pub fn row(&mut self, slot: usize) -> Option<&mut Row<T>> {
         self.slots.get_mut(slot)?.as_mut()
     }

@@ -13,17 +13,12 @@ use crate::engine::{EngineError, Sequence, inbox::Inbox};
 
 /// Longest sleep of an idle thread, in nanoseconds.
 const LOOK_AGAIN_NS: u64 = 500_000_000;
-/// Longest prompt of the warm-up.
 const WARM_PROMPT: usize = 128;
 
-/// Limits of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Least number of tokens in an answer.
     pub min: usize,
-    /// Largest number of tokens in an answer.
     pub max: usize,
-    /// The end-of-sequence token.
     pub eos: i32,
 }
 
@@ -41,17 +36,14 @@ impl Limits {
     }
 }
 
-/// The engine's thread.
 pub(super) struct DecodeLoop {
     decoder: Decoder,
     schedule: Schedule<Sequence>,
     limits: Limits,
     inbox: Arc<Inbox>,
-    /// The prompt of the joining sequence.
     prompt: Vec<i64>,
     /// The newest token of each row of a step, and the positions in use after the step.
     newest: Vec<(i64, usize)>,
-    /// The results of a step.
     best: Vec<Best>,
 }
 
@@ -180,13 +172,8 @@ impl DecodeLoop {
     }
 }
 
-/// The engine's error for a batch that failed.
 pub(super) fn failed(batch: usize, reason: String) -> EngineError {
-    EngineError::Run {
-        engine: "llm",
-        batch,
-        reason,
-    }
+    EngineError::run("llm", batch, reason)
 }
 
 #[cfg(test)]

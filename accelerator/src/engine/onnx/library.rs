@@ -85,21 +85,3 @@ pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, 
     *environment = Some(made.clone());
     Ok(made)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_named_library_that_is_absent_is_not_replaced() {
-        let e = find_library(Some(Path::new("/nowhere/libonnxruntime.so")))
-            .expect_err("nothing is there");
-        let text = e.to_string();
-        assert!(text.contains("/nowhere/libonnxruntime.so"), "{text}");
-        assert!(text.contains("cargo xtask setup"), "{text}");
-        let EngineError::Missing { searched, .. } = e else {
-            panic!("wrong error: {e}");
-        };
-        assert_eq!(searched.len(), 1);
-    }
-}

@@ -37,7 +37,6 @@ pub(in crate::engine) use self::{
 #[derive(Debug)]
 pub struct Onnx {
     model: ModelSpec,
-    /// The model's fixed batch size, if it has one.
     fixed_batch: Option<usize>,
     settings: Settings,
     gpu: Option<Arc<Gpu>>,

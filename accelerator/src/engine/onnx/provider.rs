@@ -84,11 +84,7 @@ impl OnGpu {
         ran: usize,
         each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let failed = |reason: String| EngineError::Run {
-            engine: "onnx",
-            batch: ran,
-            reason,
-        };
+        let failed = |reason: String| EngineError::run("onnx", ran, reason);
         let said = |e: ort::Error| failed(one_line(&e.to_string()));
         let mut inputs: Inputs<'_> = Vec::with_capacity(self.inputs.len());
         for (i, spec) in self.inputs.iter().enumerate() {
@@ -166,11 +162,11 @@ impl Worker for OnGpu {
         // Samples after `n` are old data or zeros; their outputs are discarded.
         let at = self.fixed.unwrap_or(n);
         if n > at {
-            return Err(EngineError::Run {
-                engine: "onnx",
-                batch: n,
-                reason: format!("the model's batch is fixed at {at}"),
-            });
+            return Err(EngineError::run(
+                "onnx",
+                n,
+                format!("the model's batch is fixed at {at}"),
+            ));
         }
         let staged = self.stream.stage(batch, None);
         let result = staged

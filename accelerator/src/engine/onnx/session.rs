@@ -16,7 +16,6 @@ use qdl::model::{DType, ModelSpec, TensorSpec};
 use super::library;
 use crate::engine::{Batch, EngineError, Worker, outputs::Outputs, unpack::Unpacker};
 
-/// Parameters for loading the model.
 #[derive(Debug)]
 pub(in crate::engine) struct Settings {
     pub path: PathBuf,
@@ -105,11 +104,7 @@ impl OnCpu {
         in_place: Option<*const u8>,
         each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let failed = |reason: String| EngineError::Run {
-            engine: "onnx",
-            batch,
-            reason,
-        };
+        let failed = |reason: String| EngineError::run("onnx", batch, reason);
         let mut inputs: Vec<(Cow<'_, str>, SessionInputValue<'_>)> =
             Vec::with_capacity(self.inputs.len());
         for (i, spec) in self.inputs.iter().enumerate() {
@@ -154,11 +149,11 @@ impl Worker for OnCpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let (n, at) = (batch.len(), self.run_at(batch.len()));
         if n > at {
-            return Err(EngineError::Run {
-                engine: "onnx",
-                batch: n,
-                reason: format!("the model's batch is fixed at {at}"),
-            });
+            return Err(EngineError::run(
+                "onnx",
+                n,
+                format!("the model's batch is fixed at {at}"),
+            ));
         }
         let in_place = self.unpacker.put(batch, at)?;
         // SAFETY: `in_place` is the address of a run that holds the whole batch, with samples of

@@ -10,7 +10,6 @@ use qdl::model::{DType, ModelSpec, TensorSpec};
 
 use crate::engine::{EngineError, EngineParams, MAX_BATCH};
 
-/// A model, and its batch size if that is fixed.
 #[derive(Debug)]
 pub(super) struct ReadModel {
     pub model: ModelSpec,

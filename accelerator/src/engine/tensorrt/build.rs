@@ -94,7 +94,6 @@ impl Order {
         )))
     }
 
-    /// Builds the plan; the child calls this.
     fn build(&self) -> Result<(), EngineError> {
         let device = Device::open(self.gpu)?;
         device.bind()?;

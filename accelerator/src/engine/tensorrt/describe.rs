@@ -81,7 +81,10 @@ mod tests {
     use qdl::model::DType;
 
     use super::*;
-    use crate::engine::EngineKind;
+    use crate::{
+        engine::EngineKind,
+        testkit::{model, ragged, tensor as spec},
+    };
 
     fn tensor(index: usize, name: &str, output: bool, dims: &[i64]) -> Tensor {
         Tensor {
@@ -110,20 +113,9 @@ mod tests {
 
     #[test]
     fn inputs_come_in_the_order_of_the_configuration() {
-        let spec = |name: &str| TensorSpec {
-            name: name.to_owned(),
-            dtype: DType::I8,
-            shape: vec![3],
-            ragged: name == "a",
-        };
+        let (a, b) = (ragged("a", DType::I8, &[3]), spec("b", DType::I8, &[3]));
         let params = EngineParams {
-            spec: Some(ModelSpec {
-                name: "m".to_owned(),
-                inputs: vec![spec("b"), spec("a")],
-                output: spec("c"),
-                other_outputs: Vec::new(),
-                compression: None,
-            }),
+            spec: Some(model(vec![b, a], spec("c", DType::I8, &[]))),
             ..EngineParams::new(EngineKind::TensorRt)
         };
         let tensors = [

@@ -92,34 +92,3 @@ fn installed() -> Vec<PathBuf> {
     found.extend([machine.as_str(), "/usr/lib64", "/usr/local/tensorrt/lib"].map(PathBuf::from));
     found
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_named_folder_without_the_library_is_not_replaced() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let e = find_library(Some(folder), 110_400).expect_err("nothing there");
-        let text = e.to_string();
-        assert!(!text.contains('\n'), "{text}");
-        assert!(text.contains("QDL_TENSORRT"), "{text}");
-        let EngineError::Missing { searched, .. } = e else {
-            panic!("wrong error: {text}");
-        };
-        let names = ["libnvinfer.so.11", "libnvinfer_lean.so.11"];
-        assert_eq!(searched, names.map(|n| folder.join(n)));
-    }
-
-    #[test]
-    fn a_named_file_is_taken_whatever_it_is_called() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        assert_eq!(find_library(Some(&file), 80_600).expect("there"), file);
-    }
-
-    #[test]
-    fn the_parser_lies_beside() {
-        let beside = parser_beside(Path::new("/a/libnvinfer.so.8"), "8.6.0");
-        assert_eq!(beside, Path::new("/a/libnvonnxparser.so.8"));
-    }
-}

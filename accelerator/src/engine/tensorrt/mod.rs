@@ -51,7 +51,6 @@ use super::{
 /// The `tensorrt` engine: a plan that makes workers.
 pub struct TensorRtEngine(Arc<TensorRt>);
 
-/// State that the workers share.
 struct TensorRt {
     library: Arc<Library>,
     /// The plan's file; each worker loads its own plan from it.
@@ -60,7 +59,6 @@ struct TensorRt {
     first: Mutex<Option<Plan>>,
     device: Arc<Device>,
     gpu: Arc<Gpu>,
-    /// Model of the responses.
     model: ModelSpec,
     /// Model of the plan: its output may be narrower.
     plan_model: ModelSpec,
@@ -86,17 +84,17 @@ impl TensorRtEngine {
             .extension()
             .is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
         if !onnx && (params.engine.precision.is_some() || !params.engine.profiles.is_empty()) {
-            return Err(EngineError::Param {
-                field: if params.engine.precision.is_some() {
+            return Err(EngineError::param(
+                if params.engine.precision.is_some() {
                     "precision"
                 } else {
                     "profiles"
                 },
-                reason: format!(
+                format!(
                     "{} is a plan, which was built with its own: remove it, or name the .onnx",
                     path.display()
                 ),
-            });
+            ));
         }
         let shim = find_shim()?;
         let library = Library::open(&shim, |headers| {
@@ -129,14 +127,14 @@ impl TensorRtEngine {
             .chain(params.engine.batch_sizes.iter().copied())
             .find(|n| profiles.choose(*n).is_none())
         {
-            return Err(EngineError::Param {
-                field: "max_batch",
-                reason: format!(
+            return Err(EngineError::param(
+                "max_batch",
+                format!(
                     "{} takes batches of up to {}, and {bad} is asked for",
                     plan.display(),
                     profiles.largest()
                 ),
-            });
+            ));
         }
         let mut model = plan_model.clone();
         let asked = params.spec.as_ref().map(|s| s.output.dtype);
@@ -165,7 +163,6 @@ impl TensorRtEngine {
 }
 
 impl TensorRt {
-    /// Profile and batch size for `n` samples.
     fn run_at(&self, n: usize) -> Option<(usize, usize)> {
         self.profiles.choose(self.sizes.run_at(n))
     }

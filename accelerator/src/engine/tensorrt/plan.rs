@@ -26,7 +26,6 @@ pub(super) struct Tensor {
     pub dims: Vec<i64>,
 }
 
-/// A plan, loaded onto a GPU.
 pub(super) struct Plan {
     library: Arc<Library>,
     handle: *mut c_void,

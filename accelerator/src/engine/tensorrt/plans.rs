@@ -10,16 +10,11 @@ use xxhash_rust::xxh3::Xxh3;
 use super::Precision;
 use crate::engine::EngineError;
 
-/// Everything that a plan depends on.
 #[derive(Clone, Debug)]
 pub(super) struct Key<'a> {
-    /// Content of the ONNX file.
     pub model: &'a [u8],
-    /// Version of TensorRT.
     pub version: &'a str,
-    /// Name of the GPU.
     pub gpu: &'a str,
-    /// Compute capability of the GPU.
     pub capability: (i32, i32),
     pub precision: Precision,
     /// Largest batch of each profile.
@@ -93,37 +88,18 @@ mod tests {
             "{first}"
         );
         assert_eq!(first, name(&key.clone()));
-        let others = [
-            Key {
-                model: b"model ",
-                ..key.clone()
-            },
-            Key {
-                version: "8.6.1",
-                ..key.clone()
-            },
-            Key {
-                gpu: "NVIDIA H100",
-                ..key.clone()
-            },
-            Key {
-                capability: (8, 9),
-                ..key.clone()
-            },
-            Key {
-                precision: Precision::Fp16,
-                ..key.clone()
-            },
-            Key {
-                level: Some(3),
-                ..key.clone()
-            },
-            Key {
-                profiles: &[512],
-                ..key.clone()
-            },
+        let changes: [fn(&mut Key<'_>); 7] = [
+            |k| k.model = b"model ",
+            |k| k.version = "8.6.1",
+            |k| k.gpu = "NVIDIA H100",
+            |k| k.capability = (8, 9),
+            |k| k.precision = Precision::Fp16,
+            |k| k.level = Some(3),
+            |k| k.profiles = &[512],
         ];
-        for other in others {
+        for change in changes {
+            let mut other = key.clone();
+            change(&mut other);
             assert_ne!(name(&other), first, "{other:?}");
         }
     }

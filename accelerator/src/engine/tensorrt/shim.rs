@@ -202,7 +202,6 @@ impl Library {
         }))
     }
 
-    /// Path of TensorRT's library.
     pub fn path(&self) -> &Path {
         &self.path
     }

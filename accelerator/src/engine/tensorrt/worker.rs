@@ -22,7 +22,6 @@ pub(super) struct OnGpu {
     engine: Arc<TensorRt>,
     /// Graphs by batch size. They refer to the contexts' memory.
     graphs: HashMap<usize, Option<Graph>>,
-    /// One context for each profile.
     contexts: Vec<Context>,
     output: DeviceMemory,
     stream: StreamWorker,
@@ -67,14 +66,11 @@ impl OnGpu {
     }
 
     fn place(&self, n: usize) -> Result<(usize, usize), EngineError> {
-        self.engine.run_at(n).ok_or_else(|| EngineError::Run {
-            engine: "tensorrt",
-            batch: n,
-            reason: "no profile of the plan takes it".to_owned(),
-        })
+        self.engine
+            .run_at(n)
+            .ok_or_else(|| EngineError::run("tensorrt", n, "no profile of the plan takes it"))
     }
 
-    /// Enqueues the kernels on the stream.
     fn compute(&mut self, profile: usize, at: usize) -> Result<(), EngineError> {
         if let Some(Some(graph)) = self.graphs.get(&at) {
             return self.stream.launch(graph);
@@ -102,11 +98,7 @@ fn enqueue(context: &mut Context, at: usize, stream: *mut c_void) -> Result<(), 
     // SAFETY: `new` bound every tensor for this stream and the thread to the GPU; the profile was
     // chosen for this size.
     let put = unsafe { context.enqueue(at, stream) };
-    put.map_err(|why| EngineError::Run {
-        engine: "tensorrt",
-        batch: at,
-        reason: why.to_string(),
-    })
+    put.map_err(|why| EngineError::run("tensorrt", at, why.to_string()))
 }
 
 impl Worker for OnGpu {

@@ -22,12 +22,7 @@ impl Answers {
     /// [`EngineError::Param`] if the longest answer does not fit the output or is shorter than the
     /// shortest, or if EOS is outside the vocabulary.
     pub fn new(settings: &TokensConfig, room: usize) -> Result<Self, EngineError> {
-        let refuse = |reason: String| {
-            Err(EngineError::Param {
-                field: "tokens",
-                reason,
-            })
-        };
+        let refuse = |reason: String| Err(EngineError::param("tokens", reason));
         let (min, max) = (settings.min_tokens, settings.max_tokens.unwrap_or(room));
         if max > room {
             return refuse(format!(

@@ -25,7 +25,6 @@ pub use answer::{Answers, answer};
 
 use steps::{Pace, Steps};
 
-/// The engine's name.
 const NAME: &str = "tokens";
 
 /// The `tokens` engine.

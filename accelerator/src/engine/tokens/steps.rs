@@ -15,7 +15,6 @@ const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 /// Longest delay by a late wake-up that the next steps make up for, in nanoseconds.
 const CATCH_UP_NS: u64 = 10_000_000;
 
-/// Durations of steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// Nanoseconds for each prompt token of joining sequences.
@@ -46,7 +45,6 @@ impl Pace {
     }
 }
 
-/// A sequence in the batch.
 struct Active {
     sequence: Sequence,
     seed: u64,
@@ -61,7 +59,6 @@ pub(super) struct Steps {
     pace: Pace,
     /// Limit of concurrent sequences.
     pub most: usize,
-    /// Sequences that will join.
     inbox: Inbox,
     /// Notified when the engine closes, also during a step. Joining sequences do not notify it.
     over: EventCount,

@@ -24,7 +24,6 @@ use super::{
     trouble::{self, Trouble},
 };
 
-/// The dialect of llama.cpp.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/completion",
     prompt: "prompt",

@@ -37,7 +37,6 @@ pub(super) struct Ask {
     pub stop: Vec<u32>,
     pub ignore_eos: bool,
     pub eos: Vec<u32>,
-    /// Size of the vocabulary.
     pub vocab: usize,
     /// Ids in the longest prompt.
     pub max_prompt: usize,
@@ -74,19 +73,13 @@ impl Finish {
     }
 }
 
-/// Content of one event.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Step {
-    /// New ids.
     pub tokens: Tokens,
     pub finish: Option<Finish>,
-    /// Number of tokens in the answer, as the server counts.
     pub completion: Option<usize>,
-    /// Number of tokens in the prompt, as the server counts.
     pub prompt: Option<usize>,
-    /// Number of prompt tokens from a prefix cache.
     pub cached: Option<usize>,
-    /// Seconds in the server's queue.
     pub queue_s: Option<f64>,
     /// The answer has no further events.
     pub done: bool,
@@ -101,14 +94,11 @@ impl Step {
     }
 }
 
-/// Information from the server about itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct About {
-    /// Names of the served models.
     pub models: Vec<String>,
     /// Limit of prompt and answer together, in tokens.
     pub context: Option<usize>,
-    /// Size of the vocabulary.
     pub vocab: Option<usize>,
     /// True if the server keeps prefixes of prompts.
     pub prefix_cache: Option<bool>,
@@ -120,7 +110,6 @@ pub(super) struct About {
 
 /// A query that the engine sends at the start.
 pub(super) struct Question {
-    /// The path; later ones are alternatives if the server does not know the first.
     pub paths: &'static [&'static str],
     /// Parses the response into [`About`].
     pub read: fn(&str, &Ask, &mut About) -> Result<(), serde_json::Error>,
@@ -165,7 +154,6 @@ impl Dialect {
     }
 }
 
-/// The configured dialect.
 pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
     match kind {
         config::Dialect::Vllm => &vllm::COMPLETIONS,
@@ -176,7 +164,6 @@ pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
     }
 }
 
-/// Parses JSON.
 fn json<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Trouble> {
     serde_json::from_str(data).map_err(|e| Trouble::Garbled(format!("{e} in {}", short(data))))
 }

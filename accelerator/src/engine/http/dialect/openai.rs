@@ -19,7 +19,6 @@ use super::{
 /// Data of the event that ends a stream.
 pub(super) const DONE: &str = "[DONE]";
 
-/// Query for the models of the server.
 pub(super) const MODELS: Question = Question {
     paths: &["/v1/models"],
     read: models,
@@ -63,7 +62,6 @@ struct PromptDetails {
     cached_tokens: Option<usize>,
 }
 
-/// Parses one event.
 pub(super) fn read(data: &str) -> Result<Step, Trouble> {
     if data == DONE {
         return Ok(Step::done());

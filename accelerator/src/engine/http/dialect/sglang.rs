@@ -26,7 +26,6 @@ use super::{
     trouble::{self, Trouble},
 };
 
-/// The dialect of SGLang.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/generate",
     prompt: "input_ids",

@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 
 use super::{About, Ask, Dialect, Question, openai};
 
-/// The dialect of `/v1/completions`.
 pub(super) const COMPLETIONS: Dialect = Dialect {
     path: "/v1/completions",
     prompt: "prompt",
@@ -42,7 +41,6 @@ pub(super) const COMPLETIONS: Dialect = Dialect {
     without_prefix_cache: "start vLLM with --no-enable-prefix-caching",
 };
 
-/// The dialect of `/inference/v1/generate`.
 pub(super) const GENERATE: Dialect = Dialect {
     path: "/inference/v1/generate",
     prompt: "token_ids",

@@ -29,7 +29,6 @@ pub use samples::{BLANK, Record, Samples};
 pub const ROOM: usize = 64;
 /// Limit of a prompt in ids.
 pub const PROMPT: usize = 32;
-/// Size of the vocabulary.
 pub const VOCAB: usize = 1000;
 
 /// Prompts with slots for the longest answer.
