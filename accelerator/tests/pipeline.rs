@@ -17,7 +17,6 @@ use accelerator::{
 };
 use common::{Puppet, Samples, eventually, failing, no_error, puppet_error, start};
 use qdl::{
-    config::EngineConfig,
     model::ModelSpec,
     serve::{Arrival, Service},
 };
@@ -368,24 +367,4 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
     eventually("the stuck one has ended", || stuck.idle());
     assert!(samples.total() <= before + 21);
     assert_eq!(samples.record(15).answered, 0);
-}
-
-#[test]
-fn parameters_are_checked() {
-    let with = |change: fn(&mut EngineConfig)| {
-        let p = EngineParams::new(EngineKind::Digest).with(change);
-        create(&p).err().map(|e| e.to_string())
-    };
-    assert_eq!(
-        with(|p| p.max_batch = 0).as_deref(),
-        Some("engine.max_batch: must be at least 1")
-    );
-    assert_eq!(
-        with(|p| p.max_batch = 70_000).as_deref(),
-        Some("engine.max_batch: 70000 is more than 65536")
-    );
-    assert_eq!(
-        with(|p| p.threads = 0).as_deref(),
-        Some("engine.threads: must be at least 1")
-    );
 }

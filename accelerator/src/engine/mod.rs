@@ -227,30 +227,6 @@ impl EngineParams {
         self
     }
 
-    /// Checks the limits that hold for all engines.
-    ///
-    /// # Errors
-    /// [`EngineError::Param`] names the field.
-    pub fn check(&self) -> Result<(), EngineError> {
-        let at_least_one = |field, value: usize| {
-            if value == 0 {
-                Err(EngineError::param(field, "must be at least 1"))
-            } else {
-                Ok(())
-            }
-        };
-        at_least_one("max_batch", self.engine.max_batch)?;
-        at_least_one("threads", self.engine.threads)?;
-        at_least_one("intra_threads", self.engine.intra_threads)?;
-        if self.engine.max_batch > MAX_BATCH {
-            return Err(EngineError::param(
-                "max_batch",
-                format!("{} is more than {MAX_BATCH}", self.engine.max_batch),
-            ));
-        }
-        Ok(())
-    }
-
     /// True if the configuration says that this input may be shorter along its first dimension.
     /// Samples arrive without padding; the engine pads them with zeros.
     pub(crate) fn is_ragged(&self, input: &str) -> bool {
@@ -331,9 +307,8 @@ pub fn batching(engine: &EngineConfig) -> Option<String> {
 /// Makes the engine that `params` names. Loads the model once: a bad model fails at the start.
 ///
 /// # Errors
-/// [`EngineError`]: invalid parameters, or a library or model that cannot be loaded.
+/// [`EngineError`]: a library or model that cannot be loaded, or does not fit the configuration.
 pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
-    params.check()?;
     Ok(match params.engine.kind {
         EngineKind::Null => Arc::new(Null::new(params)),
         EngineKind::Digest => Arc::new(Digest::new(params)),

@@ -43,7 +43,6 @@ use std::{
 use fabric::{Region, clock, os::Near};
 use qdl::{
     config::EngineConfig,
-    connection::join_all,
     model::Compression,
     serve::{Arrival, Finished, Service, respond_all},
 };
@@ -51,17 +50,16 @@ use record::{DecompressedUse, EngineUse};
 
 pub use counters::Counters;
 
-use self::{
-    sequences::Sequences,
-    shared::{Live, Shared},
-};
+use self::{sequences::Sequences, shared::Shared};
 use crate::{
     batcher::Policy,
     engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH},
 };
 
-/// Longest wait for the end of threads that have no work left.
-const THREAD_END: Duration = Duration::from_secs(1);
+/// An engine that batches by itself has at least this long for its stop.
+const ENGINE_END: Duration = Duration::from_secs(1);
+/// Polling interval of a stop.
+const LOOK: Duration = Duration::from_micros(200);
 
 /// How a pipeline runs its engine.
 #[derive(Clone, Debug)]
@@ -306,12 +304,12 @@ impl Batches {
         let workers = options.engine.threads.max(1);
         let (ready, readies) = mpsc::channel();
         for index in 0..workers {
-            let live = Live::new(&self.shared);
+            let shared = Arc::clone(&self.shared);
             let options = options.clone();
             let ready = ready.clone();
             let thread = thread::Builder::new()
                 .name(format!("{}-{index}", options.name))
-                .spawn(move || work(&live, index, &options, &ready))
+                .spawn(move || work(&shared, index, &options, &ready))
                 .map_err(|source| EngineError::Thread {
                     worker: index,
                     source,
@@ -338,18 +336,22 @@ impl Batches {
     }
 
     fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
-        let workers = self.shared.stop(timeout);
-        if workers > 0 {
-            return Err(StopTimeout::Workers {
+        self.shared.drain();
+        let deadline = Instant::now() + timeout;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = |t: &JoinHandle<()>| !t.is_finished();
+        while threads.iter().any(running) && Instant::now() < deadline {
+            thread::sleep(LOOK);
+        }
+        self.shared.abandon();
+        threads.retain(running);
+        match threads.len() {
+            0 => Ok(()),
+            workers => Err(StopTimeout::Workers {
                 workers,
                 waited_ms: timeout.as_millis(),
-            });
+            }),
         }
-        let threads =
-            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // The workers are past their last batch: only thread-exit handlers of libraries remain.
-        join_all(threads, THREAD_END);
-        Ok(())
     }
 }
 
@@ -428,12 +430,11 @@ impl Batches {
 }
 
 fn work(
-    live: &Live,
+    shared: &Shared,
     index: usize,
     options: &Options,
     ready: &mpsc::Sender<Result<WarmUp, EngineError>>,
 ) {
-    let shared = &live.0;
     let made = catch_unwind(AssertUnwindSafe(|| {
         let mut worker = shared.engine.worker(index)?;
         let max_batch = options.policy().max_batch;

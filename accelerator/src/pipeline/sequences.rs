@@ -14,7 +14,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, Mutex, PoisonError, Weak,
+        Arc, Weak,
         atomic::{
             AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -29,7 +29,7 @@ use crossbeam_utils::CachePadded;
 use qdl::{connection::token::SendToken, serve::Arrival};
 
 use super::{
-    Counters, Options, StopTimeout, THREAD_END,
+    Counters, ENGINE_END, LOOK, Options, StopTimeout,
     shared::{ABANDONED, DRAINING, OnFatal, RUNNING},
 };
 use crate::engine::{
@@ -64,8 +64,6 @@ struct Inner {
     on_fatal: OnFatal,
     answered: CachePadded<Answered>,
     on_end: OnEnd,
-    emptied_lock: Mutex<()>,
-    emptied: Condvar,
 }
 
 #[derive(Default)]
@@ -105,8 +103,6 @@ impl Sequences {
                     }
                 })
             },
-            emptied_lock: Mutex::new(()),
-            emptied: Condvar::new(),
             engine,
         });
         let begun = Instant::now();
@@ -168,7 +164,7 @@ impl Sequences {
         inner.mode.store(ABANDONED, SeqCst);
         inner.draw();
         if !self.stopped.swap(true, SeqCst) {
-            inner.stop(timeout.saturating_sub(begun.elapsed()).max(THREAD_END));
+            inner.stop(timeout.saturating_sub(begun.elapsed()).max(ENGINE_END));
         }
         match inner.inside.load(SeqCst) {
             0 => Ok(()),
@@ -230,7 +226,6 @@ impl Inner {
     fn fail(&self, error: EngineError) {
         self.mode.store(ABANDONED, SeqCst);
         self.draw();
-        self.tell();
         if !self.failed.swap(true, SeqCst) {
             (self.on_fatal)(error);
         }
@@ -246,7 +241,7 @@ impl Inner {
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
         let refused = lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
-        self.left(refused);
+        self.in_flight.fetch_sub(refused, SeqCst);
         self.draw();
     }
 
@@ -263,7 +258,7 @@ impl Inner {
                 };
                 if over || arrival.origin().is_gone() {
                     drop(arrival);
-                    self.left(1);
+                    self.in_flight.fetch_sub(1, SeqCst);
                 } else {
                     self.submit(arrival);
                 }
@@ -284,42 +279,17 @@ impl Inner {
         }
     }
 
-    fn left(&self, samples: usize) {
-        let before = self.in_flight.fetch_sub(samples, SeqCst);
-        // Either this thread sees the mode of a waiting `drain`, or `drain` sees the count.
-        if before == samples && !self.running() {
-            self.tell();
-        }
-    }
-
-    fn tell(&self) {
-        drop(self.lock());
-        self.emptied.notify_all();
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, ()> {
-        self.emptied_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Refuses new samples and waits until all samples are answered, the engine fails, or
     /// `deadline` passes.
     fn drain(&self, deadline: Instant) {
         let _ = self
             .mode
             .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
-        let mut guard = self.lock();
-        while self.in_flight.load(SeqCst) > 0 && self.mode.load(SeqCst) == DRAINING {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            guard = self
-                .emptied
-                .wait_timeout(guard, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+        while self.in_flight.load(SeqCst) > 0
+            && self.mode.load(SeqCst) == DRAINING
+            && Instant::now() < deadline
+        {
+            thread::sleep(LOOK);
         }
     }
 
@@ -331,7 +301,7 @@ impl Inner {
             self.answered.parts.fetch_add(u64::from(parts), Relaxed);
         }
         self.inside.fetch_sub(1, SeqCst);
-        self.left(1);
+        self.in_flight.fetch_sub(1, SeqCst);
         self.draw();
     }
 }

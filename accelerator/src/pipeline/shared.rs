@@ -4,10 +4,9 @@ use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
 };
 
 use crossbeam_utils::CachePadded;
@@ -59,10 +58,6 @@ pub(super) struct Shared {
     mode: AtomicU8,
     failed: AtomicBool,
     on_fatal: OnFatal,
-    /// Workers that have not ended.
-    live: AtomicUsize,
-    ended_lock: Mutex<()>,
-    ended: Condvar,
 }
 
 impl Shared {
@@ -95,9 +90,6 @@ impl Shared {
             mode: AtomicU8::new(RUNNING),
             failed: AtomicBool::new(false),
             on_fatal,
-            live: AtomicUsize::new(0),
-            ended_lock: Mutex::new(()),
-            ended: Condvar::new(),
             engine,
         }
     }
@@ -143,17 +135,15 @@ impl Shared {
             self.in_flight.fetch_sub(refused, SeqCst);
         }
         self.events.notify();
-        // The last worker may have ended since the check of `mode`; then only this thread can empty
-        // the queue.
-        if self.live.load(SeqCst) == 0 {
-            self.drop_pending(&mut self.lock());
+        // `abandon` may have emptied the queue before these samples were pushed.
+        if self.mode.load(SeqCst) == ABANDONED {
+            self.drop_pending();
         }
     }
 
     /// Reports the first error and ends the pipeline. Samples in flight are dropped unanswered.
     pub fn fail(&self, error: EngineError) {
-        self.mode.store(ABANDONED, SeqCst);
-        self.events.notify_all();
+        self.abandon();
         if !self.failed.swap(true, SeqCst) {
             (self.on_fatal)(error);
         }
@@ -310,37 +300,23 @@ impl Shared {
         }
     }
 
-    /// Lets the workers finish the pending samples within `timeout`, then drops the rest. Returns
-    /// the number of workers that still run a batch.
-    pub fn stop(&self, timeout: Duration) -> usize {
+    /// Lets the workers end once no sample is pending; drops new samples.
+    pub fn drain(&self) {
         let _ = self
             .mode
             .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
         self.events.notify_all();
-        let deadline = Instant::now() + timeout;
-        let mut guard = self
-            .ended_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        while self.live.load(SeqCst) > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            guard = self
-                .ended
-                .wait_timeout(guard, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-        drop(guard);
-        self.mode.store(ABANDONED, SeqCst);
-        self.events.notify_all();
-        self.drop_pending(&mut self.lock());
-        self.live.load(SeqCst)
     }
 
-    fn drop_pending(&self, state: &mut State) {
+    /// Lets the workers end now, and drops the pending samples.
+    pub fn abandon(&self) {
+        self.mode.store(ABANDONED, SeqCst);
+        self.events.notify_all();
+        self.drop_pending();
+    }
+
+    fn drop_pending(&self) {
+        let mut state = self.lock();
         let mut dropped = state.batcher.len();
         state.batcher.clear();
         while self.queue.pop().is_some() {
@@ -380,33 +356,6 @@ fn of_a_sample(
         Fault::Sample => Ok(error),
         Fault::Either if worker.warm_up(batch).is_ok() => Ok(error),
         Fault::Either | Fault::Engine => Err(error),
-    }
-}
-
-/// A worker that has not ended: counts from before the thread starts until it ends, also by panic.
-pub(super) struct Live(pub Arc<Shared>);
-
-impl Live {
-    pub fn new(shared: &Arc<Shared>) -> Self {
-        shared.live.fetch_add(1, SeqCst);
-        Live(Arc::clone(shared))
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        let shared = &self.0;
-        if shared.live.fetch_sub(1, SeqCst) == 1 && !shared.running() {
-            // After the decrement: a NIC thread that pushes later sees 0 and empties the queue.
-            shared.drop_pending(&mut shared.lock());
-        }
-        drop(
-            shared
-                .ended_lock
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
-        shared.ended.notify_all();
     }
 }
 

@@ -53,7 +53,7 @@ impl Aoti {
         let path = params.model_file()?;
         let package = Package::read(&path)?;
         let model = package.model(params)?;
-        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch)?;
+        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch);
         // The GPU first: an error comes before the libraries load, which takes seconds.
         let device = match package.target() {
             Target::Cpu => None,

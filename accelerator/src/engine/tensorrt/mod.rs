@@ -79,7 +79,7 @@ impl TensorRtEngine {
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
         let path = params.model_file()?;
         open_model(&path)?;
-        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch)?;
+        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch);
         let onnx = path
             .extension()
             .is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
