@@ -94,7 +94,7 @@ impl EventCount {
     }
 
     /// Wake-ups of sleepers since the start.
-    pub fn notified(&self) -> u64 {
+    pub fn wake_ups(&self) -> u64 {
         self.notified.load(SeqCst)
     }
 }
@@ -162,6 +162,6 @@ mod tests {
         while clock::now_ns() < until {
             events.wait(events.epoch(), until, Spin::new(1_000_000));
         }
-        assert_eq!(events.notified(), 0);
+        assert_eq!(events.wake_ups(), 0);
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use accelerator::{
-    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, Run, create},
+    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, SampleRun, create},
     pipeline::{Options, Pipeline, StopTimeout},
 };
 use common::{Puppet, Samples, eventually, failing, no_error, puppet_error, start};
@@ -296,9 +296,9 @@ fn a_worker_that_cannot_be_made_keeps_the_pipeline_from_starting() {
 /// arrival.
 #[test]
 fn neighbours_are_handed_over_as_one_run() {
-    type Seen = Arc<Mutex<Vec<(Vec<Run>, Vec<u64>)>>>;
+    type Batches = Arc<Mutex<Vec<(Vec<SampleRun>, Vec<u64>)>>>;
     let held = Arc::new(AtomicBool::new(true));
-    let seen: Seen = Arc::default();
+    let seen: Batches = Arc::default();
     let (gate, log) = (Arc::clone(&held), Arc::clone(&seen));
     let engine = Puppet::new(10, move |batch| {
         let tickets = batch.arrivals().iter().map(Arrival::ticket).collect();
@@ -320,7 +320,7 @@ fn neighbours_are_handed_over_as_one_run() {
     held.store(false, SeqCst);
     eventually("all answered", || samples.total() == 11);
     let seen = seen.lock().expect("no panic inside").clone();
-    let run = |first, count| Run { first, count };
+    let run = |first, count| SampleRun { first, count };
     assert_eq!(
         seen,
         [

@@ -23,7 +23,7 @@ pub struct Policy {
 
 /// What a free worker does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum BatchDecision {
     /// Call [`Batcher::take`] and run the batch.
     Run,
     /// Wait until this time, in nanoseconds on the caller's clock, or until samples arrive or the
@@ -80,9 +80,9 @@ impl<T> Batcher<T> {
     }
 
     /// What a free worker does at `now_ns` while `busy` other workers run batches.
-    pub fn step(&self, now_ns: u64, busy: usize) -> Step {
+    pub fn step(&self, now_ns: u64, busy: usize) -> BatchDecision {
         let Some(&(oldest, _)) = self.pending.front() else {
-            return Step::Wait;
+            return BatchDecision::Wait;
         };
         let mut due = oldest.saturating_add(self.policy.max_delay_ns);
         if let Some(latency) = self.policy.latency_ns {
@@ -95,9 +95,9 @@ impl<T> Batcher<T> {
         }
         let begin = due.max(self.next_ns);
         if busy == 0 || begin <= now_ns {
-            Step::Run
+            BatchDecision::Run
         } else {
-            Step::WaitUntil(begin)
+            BatchDecision::WaitUntil(begin)
         }
     }
 
@@ -179,7 +179,7 @@ mod tests {
                 let free = self.busy_until.iter().position(Option::is_none)?;
                 let busy = self.busy_until.iter().flatten().count();
                 match self.batcher.step(self.now, busy) {
-                    Step::Run => {
+                    BatchDecision::Run => {
                         let mut batch = Vec::new();
                         let pending = self.batcher.len();
                         let before = self.began.replace(self.now).filter(|_| busy > 0);
@@ -191,7 +191,7 @@ mod tests {
                         self.batches.push(batch);
                         self.busy_until[free] = Some(self.now + compute);
                     }
-                    Step::WaitUntil(t) => {
+                    BatchDecision::WaitUntil(t) => {
                         assert!(t > self.now, "a deadline in the past is a batch");
                         // A worker is free, so no sample may wait longer than the policy allows.
                         let oldest = self.batcher.pending.front().expect("something waits").0;
@@ -211,7 +211,7 @@ mod tests {
                         assert!(busy > 0, "an idle engine lets nobody wait");
                         return Some(t);
                     }
-                    Step::Wait => {
+                    BatchDecision::Wait => {
                         assert!(self.batcher.is_empty());
                         return None;
                     }
@@ -290,7 +290,7 @@ mod tests {
                 b.push(*t, (*t, i));
             }
             let oldest = times.iter().min().copied().unwrap_or(0);
-            prop_assert_eq!(b.step(0, 1), Step::WaitUntil(oldest + 5));
+            prop_assert_eq!(b.step(0, 1), BatchDecision::WaitUntil(oldest + 5));
             let mut out = Vec::new();
             b.take(0, &mut out);
             let mut want = out.clone();
@@ -335,20 +335,28 @@ mod tests {
             &[],
         );
         (0..4).for_each(|i| b.push(100, i));
-        assert_eq!(b.step(100, 1), Step::Run);
+        assert_eq!(b.step(100, 1), BatchDecision::Run);
         b.take(100, &mut Vec::new());
-        assert_eq!(b.step(101, 1), Step::WaitUntil(150), "though it is full");
-        assert_eq!(b.step(101, 0), Step::Run, "an idle engine");
-        assert_eq!(b.step(150, 1), Step::Run);
+        assert_eq!(
+            b.step(101, 1),
+            BatchDecision::WaitUntil(150),
+            "though it is full"
+        );
+        assert_eq!(b.step(101, 0), BatchDecision::Run, "an idle engine");
+        assert_eq!(b.step(150, 1), BatchDecision::Run);
         b.take(150, &mut Vec::new());
         b.push(195, 4);
-        assert_eq!(b.step(196, 1), Step::WaitUntil(205), "later than 200");
+        assert_eq!(
+            b.step(196, 1),
+            BatchDecision::WaitUntil(205),
+            "later than 200"
+        );
     }
 
     #[test]
     fn a_time_near_the_end_of_the_clock_does_not_wrap() {
         let mut b = batcher(2, u64::MAX, &[]);
         b.push(7, ());
-        assert_eq!(b.step(8, 1), Step::WaitUntil(u64::MAX));
+        assert_eq!(b.step(8, 1), BatchDecision::WaitUntil(u64::MAX));
     }
 }

@@ -6,7 +6,7 @@ use super::{Decompressed, Decompressor, EngineError};
 
 /// Samples of one batch whose inputs are contiguous in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct SampleRun {
     /// Index of the first sample in the batch.
     pub first: usize,
     /// Number of samples, at least 1.
@@ -31,7 +31,7 @@ pub struct BatchCounts {
 pub struct Batch {
     arrivals: Vec<Arrival>,
     lens: Vec<u32>,
-    runs: Vec<Run>,
+    runs: Vec<SampleRun>,
     sample_bytes: Option<usize>,
     counts: BatchCounts,
     /// For compressed samples: owns the decompressed data.
@@ -102,7 +102,7 @@ impl Batch {
             let joins = right_size && next_address == Some(address);
             match self.runs.last_mut() {
                 Some(run) if joins => run.count += 1,
-                _ => self.runs.push(Run { first: i, count: 1 }),
+                _ => self.runs.push(SampleRun { first: i, count: 1 }),
             }
             // A sample of a different size ends its run: the next sample cannot be contiguous.
             next_address = match sample_bytes {
@@ -128,14 +128,14 @@ impl Batch {
     }
 
     /// The runs, in batch order; together they cover every sample once.
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[SampleRun] {
         &self.runs
     }
 
     /// Address of a run. A run of several samples has `count` times the fixed size of
     /// [`Batch::fill`], without gaps; a run of one has the length of its sample. Readable while the
     /// samples are in the batch; with [`Batch::on_device`] only by the GPU.
-    pub fn run_address(&self, run: Run) -> *const u8 {
+    pub fn run_address(&self, run: SampleRun) -> *const u8 {
         self.address(run.first) as *const u8
     }
 

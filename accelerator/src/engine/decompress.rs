@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::{EngineError, Lengths, lengths};
 
 /// Offset and length of a decompressed sample, in bytes.
-type Place = (usize, usize);
+type Span = (usize, usize);
 
 /// Decompresses batches into memory that it owns.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Decompressor {
     largest: usize,
     /// `None` where the engine takes any bytes.
     lengths: Option<Lengths>,
-    places: Vec<Place>,
+    places: Vec<Span>,
 }
 
 /// Cost of decompression.

@@ -41,7 +41,7 @@ use fabric::Region;
 use qdl::{config::EngineConfig, model::ModelSpec, rails::Score, serve::Arrival};
 use record::{GpuRecord, PrefixCache};
 
-pub use batch::{Batch, BatchCounts, Run};
+pub use batch::{Batch, BatchCounts, SampleRun};
 pub use content::{Hashed, Hashing};
 use cuda::Gpu;
 pub use decompress::{Decompressed, Decompressor};

@@ -52,7 +52,7 @@ struct Fields {
 }
 
 /// Least size of each file of weights in bytes, by name.
-type Ends = BTreeMap<String, u64>;
+type LeastSizes = BTreeMap<String, u64>;
 
 impl Fields {
     fn varint(&mut self) -> io::Result<u64> {
@@ -102,7 +102,13 @@ impl Fields {
         Ok(text)
     }
 
-    fn message(&mut self, of: Message, depth: usize, end: u64, ends: &mut Ends) -> io::Result<()> {
+    fn message(
+        &mut self,
+        of: Message,
+        depth: usize,
+        end: u64,
+        ends: &mut LeastSizes,
+    ) -> io::Result<()> {
         if depth > DEEPEST {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -138,8 +144,8 @@ impl Fields {
 }
 
 /// The files of weights that a model names, with their least sizes; empty for an invalid model.
-fn ends(path: &Path) -> Ends {
-    let mut ends = Ends::new();
+fn ends(path: &Path) -> LeastSizes {
+    let mut ends = LeastSizes::new();
     let mut read = || -> io::Result<()> {
         let file = File::open(path)?;
         let end = file.metadata()?.len();

@@ -20,38 +20,38 @@ use super::{Batch, EngineError, Lengths, lengths};
 /// A cache line; its alignment suits every element type and vector instruction.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
 /// Bytes with an alignment of 64.
 #[derive(Debug, Default)]
-struct Memory(Vec<Line>);
+struct AlignedBytes(Vec<CacheLine>);
 
-impl Memory {
+impl AlignedBytes {
     fn grow(&mut self, bytes: usize) {
-        let lines = bytes.div_ceil(size_of::<Line>());
+        let lines = bytes.div_ceil(size_of::<CacheLine>());
         if lines > self.0.len() {
-            self.0.resize(lines, Line([0; 64]));
+            self.0.resize(lines, CacheLine([0; 64]));
         }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        let len = self.0.len() * size_of::<Line>();
-        // SAFETY: a `Line` is 64 initialised bytes without padding (its size equals its alignment),
+        let len = self.0.len() * size_of::<CacheLine>();
+        // SAFETY: a `CacheLine` is 64 initialised bytes without padding (its size equals its alignment),
         // and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), len) }
     }
 }
 
 #[derive(Debug)]
-struct Field {
+struct InputBuffer {
     /// Bytes of a full sample: the stride of the buffer.
     bytes: usize,
     row: Option<usize>,
-    buffer: Memory,
+    buffer: AlignedBytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct TensorPart {
     pub input: usize,
     /// Offset of its first byte in the sample.
     pub at: usize,
@@ -67,7 +67,7 @@ pub(super) fn unsuited(tensor: &str, reason: &str) -> EngineError {
 #[derive(Debug)]
 pub(super) struct Unpacker {
     lengths: Lengths,
-    fields: Vec<Field>,
+    fields: Vec<InputBuffer>,
     /// Alignment of the first input.
     align: usize,
 }
@@ -80,10 +80,10 @@ impl Unpacker {
         let field = |t: &TensorSpec| {
             let bytes = t.bytes().unwrap_or_default();
             let rows = t.shape.first().filter(|_| t.ragged);
-            Field {
+            InputBuffer {
                 bytes,
                 row: rows.map(|rows| bytes / rows),
-                buffer: Memory::default(),
+                buffer: AlignedBytes::default(),
             }
         };
         Ok(Unpacker {
@@ -98,7 +98,7 @@ impl Unpacker {
     pub fn single_fixed(&self) -> Option<usize> {
         match &self.fields[..] {
             [
-                Field {
+                InputBuffer {
                     bytes, row: None, ..
                 },
             ] => Some(*bytes),
@@ -107,14 +107,14 @@ impl Unpacker {
     }
 
     /// The tensors of a sample of `len` bytes; `None` if the model cannot have that length.
-    pub fn parts(&self, len: usize) -> Option<impl Iterator<Item = Part>> {
+    pub fn parts(&self, len: usize) -> Option<impl Iterator<Item = TensorPart>> {
         let rows = self.lengths.rows(len)?;
         let parts = self.fields.iter().enumerate();
         Some(parts.scan(0, move |next, (input, f)| {
             let bytes = f.row.map_or(f.bytes, |row| row * rows);
             let at = *next;
             *next += bytes;
-            Some(Part {
+            Some(TensorPart {
                 input,
                 at,
                 bytes,

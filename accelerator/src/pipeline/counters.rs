@@ -56,7 +56,7 @@ impl Counters {
 
 /// The counters of one worker: the worker writes, any thread reads.
 #[derive(Debug)]
-pub(super) struct Cell {
+pub(super) struct WorkerCounters {
     batches: AtomicU64,
     samples: AtomicU64,
     copies: AtomicU64,
@@ -66,9 +66,9 @@ pub(super) struct Cell {
     sizes: Box<[AtomicU64]>,
 }
 
-impl Cell {
+impl WorkerCounters {
     pub fn new(max_batch: usize) -> CachePadded<Self> {
-        CachePadded::new(Cell {
+        CachePadded::new(WorkerCounters {
             batches: AtomicU64::new(0),
             samples: AtomicU64::new(0),
             copies: AtomicU64::new(0),
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn no_sample_answered_inline_is_missing_from_the_sizes() {
-        let cell = Cell::new(8);
+        let cell = WorkerCounters::new(8);
         let bursts = [1, 7, 8, 9, 300];
         bursts.iter().for_each(|n| cell.inline(*n));
         let mut sum = Counters::default();

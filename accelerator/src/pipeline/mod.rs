@@ -141,9 +141,9 @@ pub enum StopTimeout {
 }
 
 /// A running engine.
-pub struct Pipeline(Work);
+pub struct Pipeline(PipelineKind);
 
-enum Work {
+enum PipelineKind {
     Batches(Batches),
     Sequences(Sequences),
 }
@@ -180,7 +180,7 @@ impl Pipeline {
         let on_fatal = Box::new(on_fatal);
         if engine.streaming().is_some() {
             let sequences = Sequences::start(engine, options, on_fatal)?;
-            return Ok(Pipeline(Work::Sequences(sequences)));
+            return Ok(Pipeline(PipelineKind::Sequences(sequences)));
         }
         // Workers decompress: on a NIC thread, decompression would delay its connections.
         let inline = engine.runs_inline() && options.compression.is_none();
@@ -201,14 +201,14 @@ impl Pipeline {
         if !inline {
             batches.warm_up = Some(batches.start_workers(&options)?);
         }
-        Ok(Pipeline(Work::Batches(batches)))
+        Ok(Pipeline(PipelineKind::Batches(batches)))
     }
 
     /// The engine.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         match &self.0 {
-            Work::Batches(b) => &b.shared.engine,
-            Work::Sequences(s) => s.engine(),
+            PipelineKind::Batches(b) => &b.shared.engine,
+            PipelineKind::Sequences(s) => s.engine(),
         }
     }
 
@@ -216,8 +216,8 @@ impl Pipeline {
     /// batches by itself.
     pub fn warm_up(&self) -> Option<WarmUp> {
         match &self.0 {
-            Work::Batches(b) => b.warm_up,
-            Work::Sequences(_) => None,
+            PipelineKind::Batches(b) => b.warm_up,
+            PipelineKind::Sequences(_) => None,
         }
     }
 
@@ -225,8 +225,8 @@ impl Pipeline {
     /// itself; `None` for other engines.
     pub fn sequences(&self) -> Option<(u64, usize)> {
         match &self.0 {
-            Work::Batches(_) => None,
-            Work::Sequences(s) => Some(s.started()),
+            PipelineKind::Batches(_) => None,
+            PipelineKind::Sequences(s) => Some(s.started()),
         }
     }
 
@@ -234,8 +234,8 @@ impl Pipeline {
     /// samples never count: they are done when [`Service::arrived`] returns.
     pub fn in_flight(&self) -> usize {
         match &self.0 {
-            Work::Batches(b) => b.shared.in_flight.load(SeqCst),
-            Work::Sequences(s) => s.in_flight(),
+            PipelineKind::Batches(b) => b.shared.in_flight.load(SeqCst),
+            PipelineKind::Sequences(s) => s.in_flight(),
         }
     }
 
@@ -248,7 +248,7 @@ impl Pipeline {
     /// or batches by itself.
     pub fn used(&self) -> EngineUse {
         match &self.0 {
-            Work::Batches(b) if b.shared.inline().is_none() => {
+            PipelineKind::Batches(b) if b.shared.inline().is_none() => {
                 let counters = b.shared.counters();
                 EngineUse {
                     max_batch: b.shared.max_batch() as u64,
@@ -264,24 +264,24 @@ impl Pipeline {
                     },
                 }
             }
-            Work::Batches(_) | Work::Sequences(_) => EngineUse::default(),
+            PipelineKind::Batches(_) | PipelineKind::Sequences(_) => EngineUse::default(),
         }
     }
 
     /// True if the NIC thread that received a sample answers it.
     pub fn runs_inline(&self) -> bool {
-        matches!(&self.0, Work::Batches(b) if b.shared.inline().is_some())
+        matches!(&self.0, PipelineKind::Batches(b) if b.shared.inline().is_some())
     }
 
     fn compressed(&self) -> bool {
-        matches!(&self.0, Work::Batches(b) if b.shared.compression.is_some())
+        matches!(&self.0, PipelineKind::Batches(b) if b.shared.compression.is_some())
     }
 
     /// Counts since the start.
     pub fn counters(&self) -> Counters {
         match &self.0 {
-            Work::Batches(b) => b.shared.counters(),
-            Work::Sequences(s) => s.counters(),
+            PipelineKind::Batches(b) => b.shared.counters(),
+            PipelineKind::Sequences(s) => s.counters(),
         }
     }
 
@@ -293,8 +293,8 @@ impl Pipeline {
     /// [`StopTimeout`] counts the workers or sequences that remain.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         match &self.0 {
-            Work::Batches(b) => b.stop(timeout),
-            Work::Sequences(s) => s.stop(timeout),
+            PipelineKind::Batches(b) => b.stop(timeout),
+            PipelineKind::Sequences(s) => s.stop(timeout),
         }
     }
 }
@@ -365,8 +365,8 @@ impl Drop for Batches {
 impl Service for Pipeline {
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
         let batches = match &self.0 {
-            Work::Sequences(s) => return s.arrived(arrivals),
-            Work::Batches(b) => b,
+            PipelineKind::Sequences(s) => return s.arrived(arrivals),
+            PipelineKind::Batches(b) => b,
         };
         match batches.shared.inline() {
             Some(inline) => batches.answer_inline(inline, arrivals),

@@ -1,4 +1,4 @@
-//! State that NIC threads and workers share, and the worker's loop.
+//! BatcherState that NIC threads and workers share, and the worker's loop.
 
 use std::{
     any::Any,
@@ -17,9 +17,9 @@ use qdl::{
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
-use super::counters::Cell;
+use super::counters::WorkerCounters;
 use crate::{
-    batcher::{Batcher, Step},
+    batcher::{BatchDecision, Batcher},
     engine::{Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, lengths},
     event_count::EventCount,
     queue::Queue,
@@ -35,8 +35,8 @@ pub(super) const ABANDONED: u8 = 2;
 /// The callback for the first error that ends the pipeline.
 pub(super) type OnFatal = Box<dyn Fn(EngineError) + Send + Sync>;
 
-/// State behind a lock that only workers take, once per batch.
-pub(super) struct State {
+/// BatcherState behind a lock that only workers take, once per batch.
+pub(super) struct BatcherState {
     batcher: Batcher<Arrival>,
     busy: usize,
 }
@@ -45,9 +45,9 @@ pub(super) struct Shared {
     pub engine: Arc<dyn Engine>,
     pub queue: Queue<Arrival>,
     pub events: EventCount,
-    pub cells: Vec<CachePadded<Cell>>,
+    pub cells: Vec<CachePadded<WorkerCounters>>,
     pub in_flight: CachePadded<AtomicUsize>,
-    state: Mutex<State>,
+    state: Mutex<BatcherState>,
     max_batch: usize,
     spin: Spin,
     /// Size of every sample in bytes, if all have the same.
@@ -77,10 +77,10 @@ impl Shared {
             queue: Queue::new(options.queue),
             events: EventCount::default(),
             cells: (0..options.engine.threads.max(1))
-                .map(|_| Cell::new(policy.max_batch))
+                .map(|_| WorkerCounters::new(policy.max_batch))
                 .collect(),
             in_flight: CachePadded::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(BatcherState {
                 batcher: Batcher::new(policy, &options.engine.batch_sizes),
                 busy: 0,
             }),
@@ -275,11 +275,11 @@ impl Shared {
             let now = clock::now_ns();
             let step = match self.mode.load(SeqCst) {
                 RUNNING => state.batcher.step(now, state.busy),
-                DRAINING if !state.batcher.is_empty() => Step::Run,
+                DRAINING if !state.batcher.is_empty() => BatchDecision::Run,
                 _ => return false,
             };
             let until = match step {
-                Step::Run => {
+                BatchDecision::Run => {
                     state.busy += 1;
                     batch.fill(self.sample_bytes, |arrivals| {
                         state.batcher.take(now, arrivals);
@@ -292,8 +292,8 @@ impl Shared {
                     }
                     return true;
                 }
-                Step::WaitUntil(t) => t,
-                Step::Wait => now.saturating_add(LONGEST_SLEEP_NS),
+                BatchDecision::WaitUntil(t) => t,
+                BatchDecision::Wait => now.saturating_add(LONGEST_SLEEP_NS),
             };
             drop(state);
             self.events.wait(seen, until, self.spin);
@@ -325,7 +325,7 @@ impl Shared {
         self.in_flight.fetch_sub(dropped, SeqCst);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BatcherState> {
         // A worker that panicked while it held the lock has ended the pipeline; other threads only
         // clean up.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -337,7 +337,7 @@ impl Shared {
         for cell in &self.cells {
             cell.add_to(&mut sum);
         }
-        sum.wakeups = self.events.notified();
+        sum.wakeups = self.events.wake_ups();
         sum
     }
 }

@@ -16,9 +16,9 @@ use super::{
 };
 use crate::engine::{EngineError, one_line};
 
-type Handle = *mut c_void;
-type Run = unsafe extern "C" fn(
-    Handle,
+type ModelHandle = *mut c_void;
+type RunFn = unsafe extern "C" fn(
+    ModelHandle,
     *mut Tensor,
     usize,
     *mut Tensor,
@@ -30,9 +30,9 @@ type Run = unsafe extern "C" fn(
 /// A model and its weights. As many threads may run it at a time as `runners` in `open`.
 pub(super) struct Container {
     torch: &'static Torch,
-    handle: Handle,
-    run: Run,
-    delete: unsafe extern "C" fn(Handle) -> i32,
+    handle: ModelHandle,
+    run: RunFn,
+    delete: unsafe extern "C" fn(ModelHandle) -> i32,
     gpu: Option<usize>,
     model: ModelSpec,
     /// The model reads kernels from these files when they first run.
@@ -79,15 +79,15 @@ impl Container {
             };
         }
         let create = function!(
-            unsafe extern "C" fn(*mut Handle, usize, *const c_char, *const c_char) -> i32,
+            unsafe extern "C" fn(*mut ModelHandle, usize, *const c_char, *const c_char) -> i32,
             "AOTInductorModelContainerCreateWithDevice"
         );
-        type Count = unsafe extern "C" fn(Handle, *mut usize) -> i32;
+        type Count = unsafe extern "C" fn(ModelHandle, *mut usize) -> i32;
         let inputs = function!(Count, "AOTInductorModelContainerGetNumInputs");
         let outputs = function!(Count, "AOTInductorModelContainerGetNumOutputs");
-        let run = function!(Run, "AOTInductorModelContainerRun");
+        let run = function!(RunFn, "AOTInductorModelContainerRun");
         let delete = function!(
-            unsafe extern "C" fn(Handle) -> i32,
+            unsafe extern "C" fn(ModelHandle) -> i32,
             "AOTInductorModelContainerDelete"
         );
         let device = gpu.map_or("cpu".to_owned(), |index| format!("cuda:{index}"));

@@ -24,7 +24,7 @@ use qdl::model::ModelSpec;
 
 use self::{
     container::Container,
-    package::{Package, Target},
+    package::{CompiledFor, Package},
     torch::Torch,
 };
 use super::{
@@ -56,8 +56,8 @@ impl Aoti {
         let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch);
         // The GPU first: an error comes before the libraries load, which takes seconds.
         let device = match package.target() {
-            Target::Cpu => None,
-            Target::Cuda { capability } => {
+            CompiledFor::Cpu => None,
+            CompiledFor::Cuda { capability } => {
                 let device = Device::open(params.engine.gpu)?;
                 package.check_capability(capability.as_deref(), &device)?;
                 Some(device)

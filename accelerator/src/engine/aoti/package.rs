@@ -21,7 +21,7 @@ const MODELS: &str = "data/aotinductor/";
 const MOST_METADATA: u64 = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum CompiledFor {
     Cpu,
     Cuda {
         /// The compute capability as in the package, such as `90`.
@@ -31,7 +31,7 @@ pub(super) enum Target {
 
 /// Value of the metadata key `qdl.model`.
 #[derive(Debug, Deserialize)]
-struct Described {
+struct ModelDescription {
     inputs: Vec<TensorSpec>,
     output: TensorSpec,
 }
@@ -41,8 +41,8 @@ pub(super) struct Package {
     path: PathBuf,
     folder: String,
     library: String,
-    target: Target,
-    described: Option<Described>,
+    target: CompiledFor,
+    described: Option<ModelDescription>,
 }
 
 /// The model's files on disk, deleted on drop. The model reads kernels when they first run.
@@ -110,8 +110,8 @@ impl Package {
         }
         let text = |key: &str| metadata.get(key).and_then(|v| v.as_str());
         let target = match text("AOTI_DEVICE_KEY") {
-            Some("cpu") => Target::Cpu,
-            Some("cuda") => Target::Cuda {
+            Some("cpu") => CompiledFor::Cpu,
+            Some("cuda") => CompiledFor::Cuda {
                 capability: text("AOTI_COMPUTE_CAPABILITY").map(str::to_owned),
             },
             other => {
@@ -138,7 +138,7 @@ impl Package {
         })
     }
 
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &CompiledFor {
         &self.target
     }
 

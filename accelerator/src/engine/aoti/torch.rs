@@ -90,7 +90,7 @@ pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError>
     let candidates = match search::named(configured, "QDL_TORCH") {
         Some(path) if path.is_file() => path.parent().map(Path::to_owned).into_iter().collect(),
         Some(path) => vec![path],
-        None => installed(),
+        None => library_folders(),
     };
     search::first(
         candidates,
@@ -101,7 +101,7 @@ pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError>
 }
 
 /// `site-packages/torch/lib` (and `dist-packages`) of every Python found.
-fn installed() -> Vec<PathBuf> {
+fn library_folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for python in search::python_folders() {
         for packages in ["site-packages", "dist-packages"] {

@@ -8,7 +8,7 @@ use qdl::model::ModelSpec;
 use super::{
     Device, Fence, Gpu,
     memory::DeviceMemory,
-    pieces::{self, Piece, Pieces},
+    pieces::{self, CopyPiece, Pieces},
     registry::{self, MemoryKind},
     stream::{Event, Stream},
 };
@@ -135,7 +135,7 @@ impl Inputs {
             .and_then(|(size, at)| pieces::in_place(list, &ranges, gpu, size, at));
         drop(ranges);
         if list.iter().any(|p| matches!(p.kind, MemoryKind::Gpu(_))) {
-            staged.fenced = fenced(&self.device)?;
+            staged.fenced = fence_batch(&self.device)?;
         }
         if staged.in_place.is_some() {
             return Ok(staged);
@@ -174,7 +174,7 @@ struct Lists {
 /// # Safety
 /// The source is readable and the destination writable until the stream has been waited for. The
 /// thread is bound to the GPU.
-unsafe fn copy_one(device: &Device, stream: &Stream, p: &Piece) -> Result<(), EngineError> {
+unsafe fn copy_one(device: &Device, stream: &Stream, p: &CopyPiece) -> Result<(), EngineError> {
     let to = p.to as CUdeviceptr;
     // SAFETY: guaranteed by the caller. A GPU's memory has the same address on all GPUs.
     let result = unsafe {
@@ -200,7 +200,7 @@ impl Lists {
         &mut self,
         device: &Device,
         stream: &Stream,
-        pieces: &[Piece],
+        pieces: &[CopyPiece],
     ) -> Result<(), EngineError> {
         self.to.clear();
         self.from.clear();
@@ -233,7 +233,7 @@ impl Lists {
 }
 
 /// Fences a batch with samples in GPU memory, once they have arrived. True if a fence is needed.
-fn fenced(device: &Device) -> Result<bool, EngineError> {
+fn fence_batch(device: &Device) -> Result<bool, EngineError> {
     device.fence()?;
     Ok(device.direct().fence == Fence::Flush)
 }

@@ -5,7 +5,7 @@ use crate::engine::{Batch, unpack::Unpacker};
 
 /// One copy of contiguous bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct CopyPiece {
     /// Source address of the first byte.
     pub from: usize,
     /// Destination address on the GPU.
@@ -21,7 +21,7 @@ const ALIGNED: usize = 64;
 /// Address of a batch of `at` samples of `size` bytes, if kernels can read it in place. The batch
 /// must be one piece in the memory of `gpu`, with its padding up to `at` in the same range.
 pub(super) fn in_place(
-    pieces: &[Piece],
+    pieces: &[CopyPiece],
     ranges: &Ranges,
     gpu: usize,
     size: usize,
@@ -41,7 +41,7 @@ const ONE_BY_ONE: usize = 3;
 
 /// True if one call copies all pieces: there are more than a few, and the driver stages none.
 /// `batched`: the driver has that call.
-pub(super) fn in_one_call(pieces: &[Piece], batched: bool) -> bool {
+pub(super) fn in_one_call(pieces: &[CopyPiece], batched: bool) -> bool {
     let staged = pieces.iter().any(|p| p.kind == MemoryKind::Unregistered);
     batched && !staged && pieces.len() > ONE_BY_ONE
 }
@@ -49,13 +49,19 @@ pub(super) fn in_one_call(pieces: &[Piece], batched: bool) -> bool {
 /// The pieces of one batch. The list is reused, so that only growth allocates.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    list: Vec<Piece>,
+    list: Vec<CopyPiece>,
 }
 
 impl Pieces {
     /// The pieces of a batch whose samples all have `size` bytes, the size its runs were formed
     /// with; `to` is the address of the input.
-    pub fn of_runs(&mut self, batch: &Batch, size: usize, to: usize, ranges: &Ranges) -> &[Piece] {
+    pub fn of_runs(
+        &mut self,
+        batch: &Batch,
+        size: usize,
+        to: usize,
+        ranges: &Ranges,
+    ) -> &[CopyPiece] {
         let runs = batch.runs().iter().map(|run| {
             let from = batch.run_address(*run) as usize;
             (from, to + run.first * size, run.count * size)
@@ -71,7 +77,7 @@ impl Pieces {
         samples: impl Iterator<Item = (usize, usize)>,
         to: impl Fn(usize) -> usize,
         ranges: &Ranges,
-    ) -> &[Piece] {
+    ) -> &[CopyPiece] {
         let parts = samples.enumerate().flat_map(|(i, (address, len))| {
             let parts = unpacker.parts(len).into_iter().flatten();
             parts.map(move |p| (i, address, p))
@@ -90,7 +96,7 @@ impl Pieces {
         &mut self,
         ranges: &Ranges,
         stretches: impl Iterator<Item = (usize, usize, usize)>,
-    ) -> &[Piece] {
+    ) -> &[CopyPiece] {
         self.list.clear();
         // Bytes by which the last piece may still grow.
         let mut room = 0;
@@ -110,7 +116,7 @@ impl Pieces {
                         let (kind, alike) = ranges.at(from);
                         // At the end of the address space the range has 0 bytes.
                         room = alike.max(1);
-                        self.list.push(Piece {
+                        self.list.push(CopyPiece {
                             from,
                             to,
                             bytes: 0,
@@ -131,7 +137,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        engine::Run,
+        engine::SampleRun,
         testkit::{model, tensor},
     };
 
@@ -150,12 +156,12 @@ mod tests {
                 want.extend_from_slice(&memory[s * size..][..size]);
             }
             // Runs as a batch forms them, with random cuts: merging must undo the cuts.
-            let mut runs: Vec<(usize, Run)> = Vec::new();
+            let mut runs: Vec<(usize, SampleRun)> = Vec::new();
             for (i, s) in slots.iter().enumerate() {
                 let follows = i > 0 && slots[i - 1] + 1 == *s && !cuts[i];
                 match runs.last_mut() {
                     Some((_, run)) if follows => run.count += 1,
-                    _ => runs.push((s * size, Run { first: i, count: 1 })),
+                    _ => runs.push((s * size, SampleRun { first: i, count: 1 })),
                 }
             }
             // Adjacent regions, some of them registered.
@@ -253,7 +259,7 @@ mod tests {
 
     #[test]
     fn many_pieces_go_by_one_call_where_the_driver_need_not_stage_them() {
-        let piece = |kind| Piece {
+        let piece = |kind| CopyPiece {
             from: 0,
             to: 0,
             bytes: 8,
@@ -262,7 +268,7 @@ mod tests {
         let many = [MemoryKind::Registered, MemoryKind::Gpu(1)]
             .repeat(2)
             .into_iter();
-        let mut many: Vec<Piece> = many.map(piece).collect();
+        let mut many: Vec<CopyPiece> = many.map(piece).collect();
         assert!(in_one_call(&many, true));
         assert!(!in_one_call(&many[..3], true), "few");
         assert!(!in_one_call(&many, false), "the driver has no such call");
@@ -275,7 +281,7 @@ mod tests {
         let mut ranges = Ranges::default();
         ranges.add(6400, 640, MemoryKind::Gpu(1));
         ranges.add(12800, 640, MemoryKind::Registered);
-        let piece = |from, bytes| Piece {
+        let piece = |from, bytes| CopyPiece {
             from,
             to: 0,
             bytes,

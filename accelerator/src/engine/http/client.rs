@@ -136,7 +136,7 @@ impl Client {
         body: Bytes,
     ) -> Result<(Response<Incoming>, Sender), Trouble> {
         loop {
-            let (mut sender, reused) = match self.kept() {
+            let (mut sender, reused) = match self.take_idle() {
                 Some(sender) => (sender, true),
                 None => (self.open().await?, false),
             };
@@ -150,7 +150,7 @@ impl Client {
                 }
                 // Servers close idle connections after some seconds, so this one may be closed. No
                 // response has begun, so a repeated request cannot duplicate an answer.
-                Err(e) if reused && (e.message().is_some() || closed(e.error())) => {}
+                Err(e) if reused && (e.message().is_some() || is_closed(e.error())) => {}
                 Err(e) => return Err(Trouble::Connect(chain(e.error()))),
             }
         }
@@ -191,7 +191,7 @@ impl Client {
         Ok(sender)
     }
 
-    fn kept(&self) -> Option<Sender> {
+    fn take_idle(&self) -> Option<Sender> {
         let mut idle = self.idle();
         while let Some(sender) = idle.pop() {
             if sender.is_ready() {
@@ -227,11 +227,11 @@ async fn connect(places: impl Iterator<Item = SocketAddr>) -> std::io::Result<Tc
     Err(last)
 }
 
-fn closed(e: &hyper::Error) -> bool {
-    e.is_incomplete_message() || e.is_canceled() || e.is_closed() || io(e)
+fn is_closed(e: &hyper::Error) -> bool {
+    e.is_incomplete_message() || e.is_canceled() || e.is_closed() || is_io(e)
 }
 
-fn io(e: &hyper::Error) -> bool {
+fn is_io(e: &hyper::Error) -> bool {
     let mut source = std::error::Error::source(e);
     while let Some(e) = source {
         if e.is::<std::io::Error>() {

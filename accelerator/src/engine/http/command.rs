@@ -17,7 +17,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::dialect::short;
+use super::dialect::shorten;
 use crate::engine::child;
 
 const KILLED: Duration = Duration::from_secs(5);
@@ -195,7 +195,7 @@ impl Watcher {
             let _ = watchman.wait();
         }
         let line = child::last_line(&self.log);
-        let line = line.map_or_else(|| "(nothing)".to_owned(), |line| short(&line));
+        let line = line.map_or_else(|| "(nothing)".to_owned(), |line| shorten(&line));
         let words = format!(
             "it ended ({status}); the last line of its log {}: {line}",
             self.log.display()

@@ -71,7 +71,9 @@ where
                 Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
                 Some(Err(e)) => return Err(cut(chain(&e))),
                 None if self.line.starts_with(b"{") => {
-                    return Err(trouble::said_whole(&String::from_utf8_lossy(&self.line)));
+                    return Err(trouble::parse_error_event(&String::from_utf8_lossy(
+                        &self.line,
+                    )));
                 }
                 None => return Err(cut("it ended before the answer did".to_owned())),
             }

@@ -49,7 +49,7 @@ use self::{
     client::Client,
     command::Program,
     counters::Counters,
-    dialect::Ask,
+    dialect::AnswerParams,
     judge::{Judge, TRIAL},
     stream::Server,
     threads::Threads,
@@ -66,7 +66,7 @@ pub struct Http {
     model: ModelSpec,
     config: HttpConfig,
     count: usize,
-    ask: Ask,
+    ask: AnswerParams,
     counters: Arc<Counters>,
     program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
@@ -111,7 +111,7 @@ impl Http {
             .map_err(|e| wrong("http.url", &e))?;
         Ok(Http {
             count: params.engine.threads,
-            ask: Ask {
+            ask: AnswerParams {
                 model: config.model.clone().unwrap_or_else(|| model.name.clone()),
                 temperature: config.temperature,
                 max_tokens,
@@ -147,7 +147,7 @@ impl Http {
             .clone()
     }
 
-    fn server(&self, ask: &Ask) -> Result<Server, String> {
+    fn server(&self, ask: &AnswerParams) -> Result<Server, String> {
         let config = &self.config;
         Ok(Server {
             client: Client::new(&config.url, config.connect(), self.counters.clone())?,
@@ -181,7 +181,7 @@ impl Http {
         let exit = program.as_ref().map(Program::exit);
         let mut slot = self.program.lock().unwrap_or_else(PoisonError::into_inner);
         *slot = program;
-        let ask = block_on(self.questions(slot.as_ref()))?;
+        let ask = block_on(self.query_server(slot.as_ref()))?;
         if let Some(program) = &*slot {
             program.need()?;
         }
@@ -195,11 +195,11 @@ impl Http {
             .map_err(|_| "it is started already".to_owned())
     }
 
-    async fn questions(&self, program: Option<&Program>) -> Result<Ask, String> {
+    async fn query_server(&self, program: Option<&Program>) -> Result<AnswerParams, String> {
         let config = &self.config;
         let mut server = self.server(&self.ask)?;
         start::ready(&server.client, config, program).await?;
-        let about = start::about(&server.client, server.dialect, &server.ask).await?;
+        let about = start::query_all(&server.client, server.dialect, &server.ask).await?;
         let (in_flight, why) = start::in_flight(about.at_once, config);
         child::room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
         let _ = self.in_flight.set(in_flight);

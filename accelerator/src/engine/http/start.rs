@@ -11,7 +11,7 @@ use super::{
     client::Client,
     command::Program,
     dialect::{
-        About, Ask, Dialect, Question, short,
+        AnswerParams, Dialect, Question, ServerFacts, shorten,
         trouble::{self, Trouble},
     },
 };
@@ -57,7 +57,7 @@ pub(super) async fn ready(
             format!(
                 "; the last line of its log {}: {}",
                 path.display(),
-                short(&line)
+                shorten(&line)
             )
         });
         if waited > config.ready() {
@@ -81,10 +81,14 @@ pub(super) async fn ready(
 ///
 /// # Errors
 /// A required query has no usable response; in words.
-pub(super) async fn about(client: &Client, dialect: &Dialect, ask: &Ask) -> Result<About, String> {
-    let mut about = About::default();
+pub(super) async fn query_all(
+    client: &Client,
+    dialect: &Dialect,
+    ask: &AnswerParams,
+) -> Result<ServerFacts, String> {
+    let mut about = ServerFacts::default();
     for question in dialect.questions {
-        let answered = one(client, question, ask, &mut about).await;
+        let answered = query(client, question, ask, &mut about).await;
         match answered {
             Err(why) if question.needed => return Err(why),
             Err(why) => tracing::debug!("{why}"),
@@ -94,11 +98,11 @@ pub(super) async fn about(client: &Client, dialect: &Dialect, ask: &Ask) -> Resu
     Ok(about)
 }
 
-async fn one(
+async fn query(
     client: &Client,
     question: &Question,
-    ask: &Ask,
-    about: &mut About,
+    ask: &AnswerParams,
+    about: &mut ServerFacts,
 ) -> Result<(), String> {
     let mut last = String::new();
     for path in question.paths {
@@ -142,14 +146,14 @@ pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, 
 /// # Errors
 /// A mismatch that would make the run wrong; in words.
 pub(super) fn judge(
-    about: About,
+    about: ServerFacts,
     config: &HttpConfig,
     dialect: &Dialect,
-    ask: &mut Ask,
+    ask: &mut AnswerParams,
 ) -> Result<(Vec<String>, PrefixCache), String> {
     let mut warnings = about.notes;
     if !about.models.is_empty() && !about.models.contains(&ask.model) {
-        let (has, wants) = (short(&about.models.join("`, `")), &ask.model);
+        let (has, wants) = (shorten(&about.models.join("`, `")), &ask.model);
         return Err(format!(
             "it serves `{has}` and no `{wants}`: see engine.http.model"
         ));

@@ -19,15 +19,15 @@ use ort::{
 
 use super::{
     graph::{Graph, IDS, LONGEST, NEXT, USED},
-    schedule::Move,
+    schedule::SlotMove,
 };
 use crate::engine::one_line;
 
 /// The most likely next token and the second most likely.
-pub(super) type Best = [i64; 2];
+pub(super) type Candidates = [i64; 2];
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fed<'t> {
+pub(super) struct StepRow<'t> {
     pub tokens: &'t [i64],
     pub held: usize,
 }
@@ -50,7 +50,7 @@ pub(super) struct Decoder {
     on_cpu: bool,
     ids: Vec<i64>,
     used: Vec<i32>,
-    next: Vec<Best>,
+    next: Vec<Candidates>,
 }
 
 struct Cache {
@@ -112,7 +112,7 @@ impl Decoder {
     }
 
     /// Copies the keys and values of a sequence to another slot.
-    pub fn move_slot(&mut self, m: Move) {
+    pub fn move_slot(&mut self, m: SlotMove) {
         let Graph { heads, width, .. } = self.graph;
         let head = self.context * width;
         let slot = heads * head;
@@ -140,8 +140,8 @@ impl Decoder {
     pub fn step<'t>(
         &mut self,
         first: usize,
-        rows: impl Iterator<Item = Fed<'t>>,
-    ) -> Result<&[Best], String> {
+        rows: impl Iterator<Item = StepRow<'t>>,
+    ) -> Result<&[Candidates], String> {
         self.ids.clear();
         self.used.clear();
         for row in rows {

@@ -35,12 +35,12 @@ use qdl::{
 use self::{
     decoder::Decoder,
     graph::Graph,
-    work::{DecodeLoop, Limits, failed},
+    work::{AnswerLimits, DecodeLoop, failed},
 };
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
     inbox::Inbox,
-    onnx::{self, Settings},
+    onnx::{self, SessionCfgs},
     open_model,
     streaming::{OnFatal, TokenModel, guarded},
 };
@@ -55,7 +55,7 @@ pub struct Llm {
     vocabulary: usize,
     slots: usize,
     context: usize,
-    limits: Limits,
+    limits: AnswerLimits,
     gpu: Option<i32>,
     inbox: Arc<Inbox>,
     loaded: Mutex<Option<(Session, Graph)>>,
@@ -75,7 +75,7 @@ impl Llm {
         onnx::load(params.engine.library.as_deref())?;
         let config = params.engine.llm.unwrap_or_default();
         let gpu = gpu(params)?;
-        let settings = Settings {
+        let settings = SessionCfgs {
             path,
             intra_threads: params.engine.intra_threads,
         };
@@ -87,7 +87,7 @@ impl Llm {
             None => default_model(&params.model, &graph, &config, most),
         };
         let TokenModel { prompt, answer, .. } = TokenModel::of_spec(NAME, &model)?;
-        let limits = Limits {
+        let limits = AnswerLimits {
             min: config.min_tokens,
             max: config.max_tokens.unwrap_or(answer),
             eos: config.eos.map_or(graph.eos, |eos| eos as i32),
@@ -213,7 +213,7 @@ fn gpu(params: &EngineParams) -> Result<Option<i32>, EngineError> {
     Ok(Some(i32::try_from(params.engine.gpu).unwrap_or(i32::MAX)))
 }
 
-fn open(settings: &Settings, gpu: Option<i32>) -> Result<Session, EngineError> {
+fn open(settings: &SessionCfgs, gpu: Option<i32>) -> Result<Session, EngineError> {
     match gpu {
         None => settings.open(),
         Some(index) => {
@@ -233,7 +233,7 @@ fn check(
     prompt: usize,
     answer: usize,
     context: usize,
-    limits: &Limits,
+    limits: &AnswerLimits,
     graph: &Graph,
 ) -> Result<(), EngineError> {
     let wrong = |field, reason| Err(EngineError::param(field, reason));

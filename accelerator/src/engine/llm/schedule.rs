@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 /// A sequence in its slot.
 #[derive(Debug)]
-pub(super) struct Row<T> {
+pub(super) struct ActiveSequence<T> {
     /// The caller's handle of the sequence.
     pub owner: T,
     pub prompt: usize,
@@ -22,7 +22,7 @@ pub(super) struct Row<T> {
     pub last: i32,
 }
 
-impl<T> Row<T> {
+impl<T> ActiveSequence<T> {
     /// Positions of the slot that hold keys and values.
     pub fn held(&self) -> usize {
         match self.made {
@@ -35,7 +35,7 @@ impl<T> Row<T> {
 
 /// The next computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum DecodeStep {
     Idle,
     /// The prompt of the sequence that joined in this slot.
     Join {
@@ -51,7 +51,7 @@ pub(super) enum Step {
 
 /// A copy of a sequence's keys and values to another slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Move {
+pub(super) struct SlotMove {
     pub from: usize,
     pub to: usize,
     pub held: usize,
@@ -59,7 +59,7 @@ pub(super) struct Move {
 
 #[derive(Debug)]
 pub(super) struct Schedule<T> {
-    slots: Box<[Option<Row<T>>]>,
+    slots: Box<[Option<ActiveSequence<T>>]>,
     /// Waiting sequences with the lengths of their prompts.
     waiting: VecDeque<(T, usize)>,
     active: usize,
@@ -103,13 +103,13 @@ impl<T> Schedule<T> {
     }
 
     /// Returns the next step; calls `moved` for each sequence that changes its slot before it.
-    pub fn next(&mut self, mut moved: impl FnMut(Move)) -> Step {
+    pub fn next(&mut self, mut moved: impl FnMut(SlotMove)) -> DecodeStep {
         let free = self.slots.iter().position(Option::is_none);
         if let Some(slot) = free
             && (self.active == 0 || self.joined < self.joins())
             && let Some((owner, prompt)) = self.waiting.pop_front()
         {
-            self.slots[slot] = Some(Row {
+            self.slots[slot] = Some(ActiveSequence {
                 owner,
                 prompt,
                 made: 0,
@@ -117,7 +117,7 @@ impl<T> Schedule<T> {
             });
             self.active += 1;
             self.joined += 1;
-            return Step::Join { slot };
+            return DecodeStep::Join { slot };
         }
         self.joined = 0;
         if self.moves {
@@ -126,16 +126,16 @@ impl<T> Schedule<T> {
         let first = self.slots.iter().position(Option::is_some);
         let last = self.slots.iter().rposition(Option::is_some);
         match (first, last) {
-            (Some(first), Some(last)) => Step::Decode {
+            (Some(first), Some(last)) => DecodeStep::Decode {
                 first,
                 rows: last - first + 1,
             },
-            _ => Step::Idle,
+            _ => DecodeStep::Idle,
         }
     }
 
     /// Fills each hole with the last sequence.
-    fn close_up(&mut self, moved: &mut impl FnMut(Move)) {
+    fn close_up(&mut self, moved: &mut impl FnMut(SlotMove)) {
         for to in 0..self.active {
             if self.slots[to].is_some() {
                 continue;
@@ -146,13 +146,13 @@ impl<T> Schedule<T> {
             };
             if let Some(row) = self.slots[from].take() {
                 let held = row.held();
-                moved(Move { from, to, held });
+                moved(SlotMove { from, to, held });
                 self.slots[to] = Some(row);
             }
         }
     }
 
-    pub fn row(&mut self, slot: usize) -> Option<&mut Row<T>> {
+    pub fn row(&mut self, slot: usize) -> Option<&mut ActiveSequence<T>> {
         self.slots.get_mut(slot)?.as_mut()
     }
 

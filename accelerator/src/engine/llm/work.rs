@@ -6,8 +6,8 @@ use fabric::clock;
 use qdl::connection::Spin;
 
 use super::{
-    decoder::{Best, Decoder, Fed},
-    schedule::{Schedule, Step},
+    decoder::{Candidates, Decoder, StepRow},
+    schedule::{DecodeStep, Schedule},
 };
 use crate::engine::{EngineError, Sequence, inbox::Inbox};
 
@@ -16,15 +16,15 @@ const LOOK_AGAIN_NS: u64 = 500_000_000;
 const WARM_PROMPT: usize = 128;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct AnswerLimits {
     pub min: usize,
     pub max: usize,
     pub eos: i32,
 }
 
-impl Limits {
+impl AnswerLimits {
     /// The next token after `made` tokens, and whether it ends the answer.
-    fn choose(&self, best: Best, made: usize) -> (i32, bool) {
+    fn choose(&self, best: Candidates, made: usize) -> (i32, bool) {
         let of = |id: i64| i32::try_from(id).unwrap_or(i32::MAX);
         let first = of(best[0]);
         let token = match first == self.eos && made + 1 < self.min {
@@ -39,12 +39,12 @@ impl Limits {
 pub(super) struct DecodeLoop {
     decoder: Decoder,
     schedule: Schedule<Sequence>,
-    limits: Limits,
+    limits: AnswerLimits,
     inbox: Arc<Inbox>,
     prompt: Vec<i64>,
     /// The newest token of each row of a step, and the positions in use after the step.
     newest: Vec<(i64, usize)>,
-    best: Vec<Best>,
+    best: Vec<Candidates>,
 }
 
 impl DecodeLoop {
@@ -53,7 +53,7 @@ impl DecodeLoop {
         decoder: Decoder,
         slots: usize,
         longest: usize,
-        limits: Limits,
+        limits: AnswerLimits,
         inbox: Arc<Inbox>,
     ) -> Result<Self, EngineError> {
         let mut this = DecodeLoop {
@@ -73,13 +73,13 @@ impl DecodeLoop {
     /// the first sample.
     fn warm_up(&mut self, prompt: usize) -> Result<(), String> {
         let tokens = vec![0; prompt];
-        let fed = Fed {
+        let fed = StepRow {
             tokens: &tokens,
             held: prompt,
         };
         self.decoder.step(0, [fed].into_iter())?;
         for rows in [1, self.schedule.slots()] {
-            let one = Fed {
+            let one = StepRow {
                 tokens: &[0],
                 held: 1,
             };
@@ -99,12 +99,12 @@ impl DecodeLoop {
             self.schedule.retain(Sequence::is_wanted);
             let decoder = &mut self.decoder;
             match self.schedule.next(|m| decoder.move_slot(m)) {
-                Step::Idle => {
+                DecodeStep::Idle => {
                     let until = clock::now_ns().saturating_add(LOOK_AGAIN_NS);
                     self.inbox.wait(seen, until, Spin::new(0));
                 }
-                Step::Join { slot } => self.join(slot).map_err(|e| failed(1, e))?,
-                Step::Decode { first, rows } => {
+                DecodeStep::Join { slot } => self.join(slot).map_err(|e| failed(1, e))?,
+                DecodeStep::Decode { first, rows } => {
                     self.decode(first, rows).map_err(|e| failed(rows, e))?;
                 }
             }
@@ -119,7 +119,7 @@ impl DecodeLoop {
         };
         self.prompt.clear();
         self.prompt.extend(row.owner.prompt().map(i64::from));
-        let fed = Fed {
+        let fed = StepRow {
             tokens: &self.prompt,
             held: self.prompt.len(),
         };
@@ -139,7 +139,7 @@ impl DecodeLoop {
             };
             self.newest.push(newest);
         }
-        let fed = self.newest.iter().map(|(token, held)| Fed {
+        let fed = self.newest.iter().map(|(token, held)| StepRow {
             tokens: std::slice::from_ref(token),
             held: *held,
         });
@@ -151,7 +151,7 @@ impl DecodeLoop {
         Ok(())
     }
 
-    fn hand_on(&mut self, slot: usize, best: Best) {
+    fn hand_on(&mut self, slot: usize, best: Candidates) {
         let Some(row) = self.schedule.row(slot) else {
             return;
         };
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_end_is_put_off_kept_and_counted() {
-        let limits = Limits {
+        let limits = AnswerLimits {
             min: 3,
             max: 5,
             eos: 2,
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(limits.choose([2, 7], 2), (2, true));
         assert_eq!(limits.choose([9, 2], 3), (9, false));
         assert_eq!(limits.choose([9, 2], 4), (9, true), "as long as it may be");
-        let one = Limits { min: 1, ..limits };
+        let one = AnswerLimits { min: 1, ..limits };
         assert_eq!(one.choose([2, 7], 0), (2, true));
     }
 }

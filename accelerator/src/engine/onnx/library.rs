@@ -26,7 +26,7 @@ static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 /// an error, without a search elsewhere.
 pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
     let named = search::named(configured, "ORT_DYLIB_PATH");
-    let candidates = named.map_or_else(kept, |path| vec![path]);
+    let candidates = named.map_or_else(installed_paths, |path| vec![path]);
     search::first(
         candidates,
         |path| path.is_file(),
@@ -37,7 +37,7 @@ pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
 
 /// `.deps/...` in the nearest folder with it, or with a `Cargo.lock`, from the working directory
 /// and from the program upwards.
-fn kept() -> Vec<PathBuf> {
+fn installed_paths() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let starts = [env::current_dir().ok(), env::current_exe().ok()];
     for start in starts.into_iter().flatten() {

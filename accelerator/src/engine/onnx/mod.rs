@@ -30,7 +30,7 @@ pub use library::find_library;
 pub(in crate::engine) use self::{
     library::load,
     provider::{check as check_provider, gpu_memory},
-    session::Settings,
+    session::SessionCfgs,
 };
 
 /// The `onnx` engine: a model that was loaded once and can be loaded again.
@@ -38,7 +38,7 @@ pub(in crate::engine) use self::{
 pub struct Onnx {
     model: ModelSpec,
     fixed_batch: Option<usize>,
-    settings: Settings,
+    settings: SessionCfgs,
     gpu: Option<Arc<Gpu>>,
 }
 
@@ -56,7 +56,7 @@ impl Onnx {
         if on_gpu {
             provider::check()?;
         }
-        let settings = Settings {
+        let settings = SessionCfgs {
             path,
             intra_threads: params.engine.intra_threads,
         };

@@ -10,7 +10,7 @@ use ort::{
 };
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
-use super::session::{Settings, check_output, view};
+use super::session::{SessionCfgs, check_output, view};
 use crate::engine::{
     Batch, EngineError, Worker,
     cuda::{Gpu, Staged, StreamWorker},
@@ -50,7 +50,7 @@ impl OnGpu {
     pub fn new(
         model: &ModelSpec,
         fixed: Option<usize>,
-        settings: &Settings,
+        settings: &SessionCfgs,
         gpu: &Arc<Gpu>,
     ) -> Result<Self, EngineError> {
         let stream = StreamWorker::new(gpu, model)?;
@@ -199,7 +199,7 @@ mod tests {
     fn a_batch_is_run_into_memory_of_the_allocators() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/detect.onnx");
         library::load(None).unwrap_or_else(|e| panic!("{e}"));
-        let settings = Settings {
+        let settings = SessionCfgs {
             path: path.clone(),
             intra_threads: 1,
         };

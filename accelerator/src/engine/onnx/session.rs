@@ -17,18 +17,18 @@ use super::library;
 use crate::engine::{Batch, EngineError, Worker, outputs::Outputs, unpack::Unpacker};
 
 #[derive(Debug)]
-pub(in crate::engine) struct Settings {
+pub(in crate::engine) struct SessionCfgs {
     pub path: PathBuf,
     pub intra_threads: usize,
 }
 
-impl Settings {
+impl SessionCfgs {
     /// Loads the model. The library must be open.
     pub fn open(&self) -> Result<Session, EngineError> {
         self.open_on(&[])
     }
 
-    /// As [`Settings::open`], with preferred execution providers.
+    /// As [`SessionCfgs::open`], with preferred execution providers.
     pub fn open_on(&self, providers: &[ExecutionProviderDispatch]) -> Result<Session, EngineError> {
         let environment = library::load(None)?;
         let invalid = |reason: String| {
@@ -70,7 +70,7 @@ impl OnCpu {
     pub fn new(
         model: &ModelSpec,
         fixed: Option<usize>,
-        settings: &Settings,
+        settings: &SessionCfgs,
     ) -> Result<Self, EngineError> {
         let wanted = model.outputs();
         let wanted = wanted.fold(OutputSelector::no_default(), |all, t| all.with(&*t.name));

@@ -8,7 +8,7 @@ use super::plan::Tensor;
 use crate::engine::{EngineError, EngineParams};
 
 /// Model spec of the plan, indices of its inputs, and index of its output.
-pub(super) fn described(
+pub(super) fn describe(
     plan: &Path,
     params: &EngineParams,
     tensors: &[Tensor],
@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn refused(tensors: &[Tensor]) -> String {
-        let e = described(
+        let e = describe(
             Path::new("p.plan"),
             &EngineParams::new(EngineKind::TensorRt),
             tensors,
@@ -123,7 +123,7 @@ mod tests {
             tensor(1, "c", true, &[-1]),
             tensor(2, "b", false, &[-1, 3]),
         ];
-        let (model, inputs, output) = described(Path::new("p"), &params, &tensors).expect("fine");
+        let (model, inputs, output) = describe(Path::new("p"), &params, &tensors).expect("fine");
         assert_eq!((inputs, output), (vec![2, 0], 1));
         assert_eq!(
             (model.inputs[0].ragged, model.inputs[1].ragged),

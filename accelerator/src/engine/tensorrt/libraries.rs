@@ -53,7 +53,7 @@ pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, 
     }
     let folders = match named {
         Some(folder) => vec![folder],
-        None => installed(),
+        None => library_folders(),
     };
     // The full library also builds plans; the lean library only runs them.
     let of = |name: &str| {
@@ -78,7 +78,7 @@ pub fn parser_beside(library: &Path, version: &str) -> PathBuf {
     library.with_file_name(format!("libnvonnxparser.so.{major}"))
 }
 
-fn installed() -> Vec<PathBuf> {
+fn library_folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for python in search::python_folders() {
         for package in ["tensorrt_libs", "tensorrt", "tensorrt_lean_libs"] {

@@ -35,11 +35,11 @@ pub use build::build_if_asked;
 pub use libraries::{SHIM, find_library, find_shim};
 
 use self::{
-    describe::described,
+    describe::describe,
     order::Order,
     plan::Plan,
     profiles::Profiles,
-    shim::{Library, Refused},
+    shim::{Library, TrtError},
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
@@ -109,12 +109,12 @@ impl TensorRtEngine {
         };
         let bytes = fs::read(&plan).map_err(|e| EngineError::model(&plan, e))?;
         let refuse =
-            |what: &'static str, why: Refused| refusal(&plan, &library, &device, what, &why);
+            |what: &'static str, why: TrtError| refusal(&plan, &library, &device, what, &why);
         let loaded = Plan::load(&library, &bytes).map_err(|why| refuse("loading the plan", why))?;
         let tensors = loaded
             .tensors()
             .map_err(|why| refuse("reading the plan", why))?;
-        let (plan_model, inputs, output) = described(&plan, params, &tensors)?;
+        let (plan_model, inputs, output) = describe(&plan, params, &tensors)?;
         let ranges = tensors
             .iter()
             .find(|t| !t.output)
@@ -167,7 +167,7 @@ impl TensorRt {
         self.profiles.choose(self.sizes.run_at(n))
     }
 
-    fn refusal(&self, what: &'static str, why: &Refused) -> EngineError {
+    fn refusal(&self, what: &'static str, why: &TrtError) -> EngineError {
         refusal(self.library.path(), &self.library, &self.device, what, why)
     }
 }
@@ -178,7 +178,7 @@ fn refusal(
     library: &Library,
     device: &Device,
     what: &'static str,
-    why: &Refused,
+    why: &TrtError,
 ) -> EngineError {
     if why.out_of_memory() {
         return device.out_of_memory(what);
@@ -206,7 +206,7 @@ fn plan_of(
         &params.engine.profiles
     };
     let version = library.version();
-    let key = plans::Key {
+    let key = plans::PlanKey {
         model: &bytes,
         version: &version,
         gpu: device.name(),

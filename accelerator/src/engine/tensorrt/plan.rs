@@ -9,7 +9,7 @@ use std::{
 
 use qdl::model::DType;
 
-use super::shim::{Library, MAX_NAME, MAX_RANK, RawTensor, Refused, told};
+use super::shim::{Library, MAX_NAME, MAX_RANK, RawTensor, TrtError, with_message};
 
 /// A tensor of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +37,10 @@ unsafe impl Send for Plan {}
 
 impl Plan {
     /// Loads a plan. The thread must be bound to the GPU.
-    pub fn load(library: &Arc<Library>, plan: &[u8]) -> Result<Self, Refused> {
+    pub fn load(library: &Arc<Library>, plan: &[u8]) -> Result<Self, TrtError> {
         let mut handle = ptr::null_mut();
         // SAFETY: the bytes live through the call; the shim writes only the local `handle`.
-        let loaded = told(|why, room| unsafe {
+        let loaded = with_message(|why, room| unsafe {
             let bytes = plan.as_ptr().cast();
             (library.functions.load)(library.handle, bytes, plan.len(), &mut handle, why, room)
         });
@@ -52,7 +52,7 @@ impl Plan {
     }
 
     /// The plan's tensors; an error if the name or rank of one exceeds the shim's limits.
-    pub fn tensors(&self) -> Result<Vec<Tensor>, Refused> {
+    pub fn tensors(&self) -> Result<Vec<Tensor>, TrtError> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.tensors)(self.handle) };
         let mut all = Vec::new();
@@ -69,7 +69,7 @@ impl Plan {
             let code = unsafe { (self.library.functions.tensor_at)(self.handle, index, &mut raw) };
             let rank = usize::try_from(raw.rank).unwrap_or(MAX_RANK + 1);
             if code != 0 || rank > MAX_RANK {
-                return Err(Refused(format!(
+                return Err(TrtError(format!(
                     "tensor {index} has a name or a rank beyond all bounds"
                 )));
             }
@@ -98,7 +98,7 @@ impl Plan {
     }
 
     /// Smallest and largest batch of each profile, for the first input.
-    pub fn profiles(&self, input: &Tensor) -> Result<Vec<(usize, usize)>, Refused> {
+    pub fn profiles(&self, input: &Tensor) -> Result<Vec<(usize, usize)>, TrtError> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.profiles)(self.handle) };
         let mut all = Vec::new();
@@ -116,7 +116,7 @@ impl Plan {
             };
             match (usize::try_from(least), usize::try_from(most)) {
                 (Ok(least), Ok(most)) if code == 0 => all.push((least, most)),
-                _ => return Err(Refused(format!("profile {profile} has no batch size"))),
+                _ => return Err(TrtError(format!("profile {profile} has no batch size"))),
             }
         }
         Ok(all)
@@ -146,11 +146,11 @@ impl Context {
         plan: &Rc<Plan>,
         profile: usize,
         stream: *mut c_void,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, TrtError> {
         let mut handle = ptr::null_mut();
         // SAFETY: the plan is alive; the caller guarantees the stream; the shim writes only the
         // local `handle`.
-        let made = told(|why, room| unsafe {
+        let made = with_message(|why, room| unsafe {
             (plan.library.functions.context_new)(
                 plan.handle,
                 profile as i32,
@@ -173,9 +173,9 @@ impl Context {
     /// # Safety
     /// `address` is on the plan's GPU and has room for the profile's largest batch while the
     /// context lives.
-    pub unsafe fn bind(&mut self, tensor: usize, address: *mut c_void) -> Result<(), Refused> {
+    pub unsafe fn bind(&mut self, tensor: usize, address: *mut c_void) -> Result<(), TrtError> {
         // SAFETY: the context is alive; the caller guarantees the address.
-        let bound = told(|why, room| unsafe {
+        let bound = with_message(|why, room| unsafe {
             let bind = self.plan.library.functions.bind;
             bind(self.handle, tensor as i32, address, why, room)
         });
@@ -187,18 +187,19 @@ impl Context {
     /// # Safety
     /// Every tensor is bound, the profile takes `batch`, the thread is bound to the GPU, and
     /// `stream` is the context's stream.
-    pub unsafe fn enqueue(&mut self, batch: usize, stream: *mut c_void) -> Result<(), Refused> {
+    pub unsafe fn enqueue(&mut self, batch: usize, stream: *mut c_void) -> Result<(), TrtError> {
         let f = &self.plan.library.functions;
         if self.batch != batch {
             // SAFETY: the context is alive.
-            let set =
-                told(|why, room| unsafe { (f.set_batch)(self.handle, batch as i64, why, room) });
+            let set = with_message(|why, room| unsafe {
+                (f.set_batch)(self.handle, batch as i64, why, room)
+            });
             self.batch = 0;
             set.map_err(|(_, why)| why)?;
             self.batch = batch;
         }
         // SAFETY: the context is alive; the caller guarantees the other conditions.
-        let put = told(|why, room| unsafe { (f.enqueue)(self.handle, stream, why, room) });
+        let put = with_message(|why, room| unsafe { (f.enqueue)(self.handle, stream, why, room) });
         put.map_err(|(_, why)| why)
     }
 }

@@ -11,7 +11,7 @@ use super::Precision;
 use crate::engine::EngineError;
 
 #[derive(Clone, Debug)]
-pub(super) struct Key<'a> {
+pub(super) struct PlanKey<'a> {
     pub model: &'a [u8],
     pub version: &'a str,
     pub gpu: &'a str,
@@ -23,7 +23,7 @@ pub(super) struct Key<'a> {
     pub level: Option<u8>,
 }
 
-impl Key<'_> {
+impl PlanKey<'_> {
     /// The plan's file name: the main parameters, and a hash of all.
     pub fn file_name(&self, onnx: &Path) -> String {
         let stem = onnx.file_stem().unwrap_or_default().to_string_lossy();
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn any_other_use_is_another_plan() {
-        let key = Key {
+        let key = PlanKey {
             model: b"model",
             version: "8.6.0",
             gpu: "NVIDIA H200",
@@ -81,14 +81,14 @@ mod tests {
             profiles: &[64, 512],
             level: None,
         };
-        let name = |k: &Key<'_>| k.file_name(Path::new("/m/resnet50.onnx"));
+        let name = |k: &PlanKey<'_>| k.file_name(Path::new("/m/resnet50.onnx"));
         let first = name(&key);
         assert!(
             first.starts_with("resnet50-int8-trt8.6.0-sm90-b64-512-"),
             "{first}"
         );
         assert_eq!(first, name(&key.clone()));
-        let changes: [fn(&mut Key<'_>); 7] = [
+        let changes: [fn(&mut PlanKey<'_>); 7] = [
             |k| k.model = b"model ",
             |k| k.version = "8.6.1",
             |k| k.gpu = "NVIDIA H100",

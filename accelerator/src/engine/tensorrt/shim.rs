@@ -92,15 +92,15 @@ functions! {
 
 /// TensorRT's message, in one line.
 #[derive(Debug)]
-pub(super) struct Refused(pub String);
+pub(super) struct TrtError(pub String);
 
-impl fmt::Display for Refused {
+impl fmt::Display for TrtError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.trim())
     }
 }
 
-impl Refused {
+impl TrtError {
     /// True if memory was exhausted; TensorRT has no code for it.
     pub fn out_of_memory(&self) -> bool {
         let text = self.0.to_lowercase().replace(['_', '-'], " ");
@@ -109,7 +109,9 @@ impl Refused {
 }
 
 /// Calls `f` with a buffer for a message and converts its code to a result.
-pub(super) fn told(f: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), (i32, Refused)> {
+pub(super) fn with_message(
+    f: impl FnOnce(*mut c_char, usize) -> i32,
+) -> Result<(), (i32, TrtError)> {
     let mut why = [0; MAX_WHY];
     let code = f(why.as_mut_ptr(), why.len());
     if code == 0 {
@@ -118,7 +120,7 @@ pub(super) fn told(f: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), (i32
     why[MAX_WHY - 1] = 0;
     // SAFETY: the last byte is zero.
     let text = unsafe { CStr::from_ptr(why.as_ptr()) };
-    Err((code, Refused(text.to_string_lossy().into_owned())))
+    Err((code, TrtError(text.to_string_lossy().into_owned())))
 }
 
 extern "C" fn log(severity: i32, text: *const c_char) {
@@ -185,7 +187,7 @@ impl Library {
         let mut handle = ptr::null_mut();
         // SAFETY: the name ends in zero, `log` has the type of shim.h, and the shim writes only the
         // local `handle`.
-        let opened = told(|why, room| unsafe {
+        let opened = with_message(|why, room| unsafe {
             (functions.open)(name.as_ptr(), Some(log), &mut handle, why, room)
         });
         if let Err((code, why)) = opened {
@@ -237,7 +239,7 @@ impl Library {
         };
         // SAFETY: every pointer in `how` points to a local that lives through the call; `profiles`
         // is the length of `batches`.
-        let built = told(|why, room| unsafe {
+        let built = with_message(|why, room| unsafe {
             (self.functions.build)(self.handle, parser.as_ptr(), &how, why, room)
         });
         built.map_err(|(_, why)| {
@@ -262,9 +264,9 @@ mod tests {
             "[defaultAllocator.cpp::allocate::31] Error Code 1: Cuda Runtime (out of memory)",
             "Requested amount of GPU memory (4 bytes) could not be allocated: OutOfMemory",
         ] {
-            assert!(Refused(text.to_owned()).out_of_memory(), "{text}");
+            assert!(TrtError(text.to_owned()).out_of_memory(), "{text}");
         }
-        assert!(!Refused("Serialization assertion failed".to_owned()).out_of_memory());
+        assert!(!TrtError("Serialization assertion failed".to_owned()).out_of_memory());
     }
 
     fn lean() -> Arc<Library> {
@@ -318,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_line_that_fills_the_room_ends() {
-        let (code, why) = told(|why, room| {
+        let (code, why) = with_message(|why, room| {
             // SAFETY: the buffer has `room` bytes.
             unsafe { why.cast::<u8>().write_bytes(b'x', room) };
             4

@@ -5,7 +5,7 @@ use std::{collections::HashMap, ffi::c_void, rc::Rc, sync::Arc};
 use super::{
     TensorRt,
     plan::{Context, Plan},
-    shim::Refused,
+    shim::TrtError,
 };
 use crate::engine::{
     Batch, EngineError, Worker,
@@ -42,7 +42,7 @@ impl OnGpu {
         let plan = Rc::new(plan);
         let mut contexts = Vec::new();
         for profile in 0..e.profiles.len() {
-            let refused = |why: Refused| e.refusal("making a context", &why);
+            let refused = |why: TrtError| e.refusal("making a context", &why);
             // SAFETY: `StreamWorker::new` made the stream on this GPU and bound the thread.
             let made = unsafe { Context::new(&plan, profile, stream.handle()) };
             let mut context = made.map_err(refused)?;
@@ -116,7 +116,7 @@ impl Worker for OnGpu {
                 self.stream
                     .finish(staged, (n, at), &[output], |i, response| {
                         if widen {
-                            widened(response, |wide| batch.write(i, wide))
+                            widen_each(response, |wide| batch.write(i, wide))
                         } else {
                             batch.write(i, response)
                         }
@@ -152,7 +152,7 @@ impl Drop for OnGpu {
 }
 
 /// Converts 32-bit integers to 64-bit, the output type of ONNX's argmax.
-fn widened<R>(response: &[u8], write: impl FnOnce(&[u8]) -> R) -> R {
+fn widen_each<R>(response: &[u8], write: impl FnOnce(&[u8]) -> R) -> R {
     let of = |four: &[u8]| {
         let mut bytes = [0; 4];
         bytes.copy_from_slice(four);
@@ -179,7 +179,7 @@ mod tests {
             .iter()
             .flat_map(|n| n.to_le_bytes())
             .collect();
-        assert_eq!(widened(&narrow, <[u8]>::to_vec), wide);
-        assert_eq!(widened(&narrow[..4], <[u8]>::to_vec), wide[..8]);
+        assert_eq!(widen_each(&narrow, <[u8]>::to_vec), wide);
+        assert_eq!(widen_each(&narrow[..4], <[u8]>::to_vec), wide[..8]);
     }
 }

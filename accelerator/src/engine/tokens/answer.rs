@@ -55,7 +55,7 @@ impl Answers {
 
     /// Number of tokens in the answer with this seed.
     pub fn len(&self, seed: u64) -> usize {
-        (self.min + mixed(seed) % self.lengths) as usize
+        (self.min + mix(seed) % self.lengths) as usize
     }
 
     /// The token at position `at` (from 0) of an answer of `len` tokens.
@@ -65,7 +65,7 @@ impl Answers {
         }
         let step = (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         // Scales the upper half: a division would be slow for millions of tokens.
-        let high = mixed(seed.wrapping_add(step)) >> 32;
+        let high = mix(seed.wrapping_add(step)) >> 32;
         let drawn = ((high * u64::from(self.vocab - 1)) >> 32) as i32;
         // Skips EOS: tokens from it on move up by one.
         drawn + i32::from(drawn >= self.eos)
@@ -82,7 +82,7 @@ pub fn answer(prompt: &[i32], answers: &Answers) -> Vec<i32> {
 }
 
 /// The last rounds of Splitmix64: every bit of the input affects every bit of the output.
-fn mixed(mut x: u64) -> u64 {
+fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)

@@ -29,7 +29,7 @@ pub(super) type Tokens = SmallVec<[i32; 8]>;
 
 /// Parameters of a request, the same for every sequence.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct AnswerParams {
     pub model: String,
     pub temperature: f64,
     pub max_tokens: usize,
@@ -42,7 +42,7 @@ pub(super) struct Ask {
     pub max_prompt: usize,
 }
 
-impl Ask {
+impl AnswerParams {
     /// True if `id` ends an answer according to the configuration.
     pub fn ends_with(&self, id: i32) -> bool {
         let is = |end: &u32| i64::from(*end) == i64::from(id);
@@ -67,14 +67,14 @@ impl Finish {
             "length" => Ok(Finish::Length),
             other => Err(Trouble::Aborted {
                 status: None,
-                words: format!("it ended the answer with `{}`", short(other)),
+                words: format!("it ended the answer with `{}`", shorten(other)),
             }),
         }
     }
 }
 
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Step {
+pub(super) struct AnswerEvent {
     pub tokens: Tokens,
     pub finish: Option<Finish>,
     pub completion: Option<usize>,
@@ -85,17 +85,17 @@ pub(super) struct Step {
     pub done: bool,
 }
 
-impl Step {
+impl AnswerEvent {
     fn done() -> Self {
-        Step {
+        AnswerEvent {
             done: true,
-            ..Step::default()
+            ..AnswerEvent::default()
         }
     }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct About {
+pub(super) struct ServerFacts {
     pub models: Vec<String>,
     /// Limit of prompt and answer together, in tokens.
     pub context: Option<usize>,
@@ -111,8 +111,8 @@ pub(super) struct About {
 /// A query that the engine sends at the start.
 pub(super) struct Question {
     pub paths: &'static [&'static str],
-    /// Parses the response into [`About`].
-    pub read: fn(&str, &Ask, &mut About) -> Result<(), serde_json::Error>,
+    /// Parses the response into [`ServerFacts`].
+    pub read: fn(&str, &AnswerParams, &mut ServerFacts) -> Result<(), serde_json::Error>,
     /// True if the start fails without a response.
     pub needed: bool,
 }
@@ -124,9 +124,9 @@ pub(super) struct Dialect {
     /// Key of the prompt's ids in a request.
     pub prompt: &'static str,
     /// The other keys of a request for one streamed answer of at most that many tokens.
-    pub rest: fn(&Ask, usize) -> Value,
+    pub rest: fn(&AnswerParams, usize) -> Value,
     /// Parses the data of one event, given the number of tokens before it.
-    pub read: fn(&str, usize) -> Result<Step, Trouble>,
+    pub read: fn(&str, usize) -> Result<AnswerEvent, Trouble>,
     /// Queries that the engine sends once the server is ready.
     pub questions: &'static [Question],
     /// Advice how to turn the prefix cache off.
@@ -140,7 +140,7 @@ impl Dialect {
     /// A parameter cannot be written as JSON.
     pub fn body(
         &self,
-        ask: &Ask,
+        ask: &AnswerParams,
         prompt: &[i32],
         max_tokens: usize,
     ) -> serde_json::Result<Vec<u8>> {
@@ -165,11 +165,11 @@ pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
 }
 
 fn json<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Trouble> {
-    serde_json::from_str(data).map_err(|e| Trouble::Garbled(format!("{e} in {}", short(data))))
+    serde_json::from_str(data).map_err(|e| Trouble::Garbled(format!("{e} in {}", shorten(data))))
 }
 
 /// The beginning of a text, on one line, for an error message.
-pub(super) fn short(text: &str) -> String {
+pub(super) fn shorten(text: &str) -> String {
     const MOST: usize = 200;
     let mut line = String::new();
     for word in text.split_whitespace() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::short;
+use super::shorten;
 use crate::engine::{Fault, streaming::TooLong};
 
 /// Reason why a sequence has no answer.
@@ -131,7 +131,7 @@ fn deadline(tokens: &usize) -> &'static str {
 }
 
 /// Parses an error object in a stream: `{"message": …, "code": 500}`, or any other value.
-pub(super) fn said(error: &Value) -> Trouble {
+pub(super) fn parse_error(error: &Value) -> Trouble {
     Trouble::Said {
         status: error.get("code").and_then(status),
         words: text(error.get("message").unwrap_or(error)),
@@ -139,15 +139,15 @@ pub(super) fn said(error: &Value) -> Trouble {
 }
 
 /// Parses an event that is one error: the object, alone or under `error`.
-pub(in crate::engine::http) fn said_whole(data: &str) -> Trouble {
+pub(in crate::engine::http) fn parse_error_event(data: &str) -> Trouble {
     match serde_json::from_str::<Value>(data) {
         Ok(value) => {
             let error = value.get("error").or_else(|| value.get("detail"));
-            said(error.unwrap_or(&value))
+            parse_error(error.unwrap_or(&value))
         }
         Err(_) => Trouble::Said {
             status: None,
-            words: short(data),
+            words: shorten(data),
         },
     }
 }
@@ -161,7 +161,7 @@ pub(super) fn status(value: &Value) -> Option<u16> {
 pub(super) fn text(words: &Value) -> String {
     words
         .as_str()
-        .map_or_else(|| short(&words.to_string()), short)
+        .map_or_else(|| shorten(&words.to_string()), shorten)
 }
 
 /// The server's message in the body of an error: `{"error": {"message": …}}`, `{"message": …}`,
@@ -173,5 +173,5 @@ pub(in crate::engine::http) fn words(body: &str) -> String {
         let text = error.get("message").or_else(|| error.get("detail"));
         text.or(Some(error)).and_then(Value::as_str)
     });
-    short(found.unwrap_or(body))
+    shorten(found.unwrap_or(body))
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     rig::{ROOM, VOCAB, prompts, samples, started},
-    server::{Asked, Piece, Reply, Server, events, sglang, singly, tokens_of},
+    server::{Reply, Request, Server, StreamPiece, events, sglang, singly, tokens_of},
 };
 
 #[test]
@@ -131,7 +131,7 @@ fn a_request_is_what_each_server_takes() {
 }
 
 /// An answer with tokens in groups of these sizes, repeated.
-fn in_groups(dialect: Dialect, asked: &Asked, sizes: &[usize]) -> Reply {
+fn in_groups(dialect: Dialect, asked: &Request, sizes: &[usize]) -> Reply {
     let tokens = tokens_of(&asked.prompt(), asked.most());
     let mut groups: Vec<&[i32]> = Vec::new();
     let mut rest = &tokens[..];
@@ -150,7 +150,7 @@ fn in_groups(dialect: Dialect, asked: &Asked, sizes: &[usize]) -> Reply {
         asked.finish(&tokens),
     );
     // All events in one chunk, as a server sends them after a delay.
-    Reply::Stream(vec![Piece::Chunk(events.concat())])
+    Reply::Stream(vec![StreamPiece::Chunk(events.concat())])
 }
 
 #[test]
@@ -186,10 +186,10 @@ fn sglang_server(ahead: bool) -> Server {
                 (true, Some(_)) => sglang(&tokens, end, prompt, finish),
                 (true, None) => sglang(&tokens[..end], end - 1, prompt, None),
             };
-            pieces.push(Piece::Chunk(format!("data: {event}\n\n")));
+            pieces.push(StreamPiece::Chunk(format!("data: {event}\n\n")));
             at = end;
         }
-        pieces.push(Piece::Chunk("data: [DONE]\n\n".to_owned()));
+        pieces.push(StreamPiece::Chunk("data: [DONE]\n\n".to_owned()));
         Reply::Stream(pieces)
     })
 }

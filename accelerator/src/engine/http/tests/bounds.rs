@@ -18,7 +18,7 @@ use tokio::runtime::Builder;
 
 use super::{
     rig::{eventually, run_one},
-    server::{Piece, Reply, Server, events},
+    server::{Reply, Server, StreamPiece, events},
     splits::{Tokens, read, server},
 };
 use crate::engine::http::{account::Account, dialect::trouble::Trouble, stream::Server as Asking};
@@ -44,7 +44,7 @@ fn taken(server: &Asking, first: &str, piece: &str, most: usize) -> (usize, Trou
     let ended = runtime.expect("a runtime").block_on(async {
         let mut account = Account::new(&server.ask, 3, 8);
         let mut tokens = Tokens::default();
-        let read = server.read(body, server.asked(), &mut account, &mut tokens);
+        let read = server.read(body, server.request_time(), &mut account, &mut tokens);
         read.await.expect_err("no answer")
     });
     (taken.load(SeqCst), ended)
@@ -99,12 +99,12 @@ fn only_tokens_move_the_deadline() {
     for ping in pings {
         for (before, key) in [(0, "first_token_s"), (1, "next_token_s")] {
             let server = Server::working(Dialect::Vllm, move |_| {
-                let mut pieces = vec![Piece::Chunk(EVENT.to_owned()); before];
+                let mut pieces = vec![StreamPiece::Chunk(EVENT.to_owned()); before];
                 for _ in 0..6000 {
                     if !ping.is_empty() {
-                        pieces.push(Piece::Chunk(ping.to_owned()));
+                        pieces.push(StreamPiece::Chunk(ping.to_owned()));
                     }
-                    pieces.push(Piece::Wait(Duration::from_millis(10)));
+                    pieces.push(StreamPiece::Wait(Duration::from_millis(10)));
                 }
                 Reply::Stream(pieces)
             });

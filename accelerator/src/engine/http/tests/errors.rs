@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use super::{
     super::{
         Http,
-        dialect::{Ask, trouble::Trouble},
+        dialect::{AnswerParams, trouble::Trouble},
         judge::{Judge, TRIAL, Verdict},
     },
     rig::{
         BLANK, ROOM, Record, Samples, VOCAB, eventually, params, prompts, run_one, samples, started,
     },
-    server::{Asked, Piece, Reply, Server, begun, correct, events, singly, tokens_of},
+    server::{Reply, Request, Server, StreamPiece, begun, correct, events, singly, tokens_of},
 };
 use crate::engine::Streaming;
 
-type Script = fn(&Asked) -> Reply;
+type Script = fn(&Request) -> Reply;
 type Change = fn(&mut HttpConfig);
 
 /// Runs one sample with a server of vLLM.
@@ -75,7 +75,7 @@ fn what_is_the_samples_alone_refuses_it() {
             "cut stream: it ended behind 2 tokens (it ended before the answer did)",
         ),
         (
-            |asked| begun(asked, 2, Piece::Cut),
+            |asked| begun(asked, 2, StreamPiece::Cut),
             none,
             "cut stream: it ended behind 2 tokens",
         ),
@@ -175,7 +175,7 @@ fn a_busy_server_is_asked_again_and_counted() {
 
 #[test]
 fn a_server_that_goes_ends_the_engine() {
-    let mut server = Server::working(Dialect::Vllm, |asked| begun(asked, 1, Piece::Hang));
+    let mut server = Server::working(Dialect::Vllm, |asked| begun(asked, 1, StreamPiece::Hang));
     let started = started(&server, Dialect::Vllm, |_| ());
     let samples = samples(&prompts(16), Stream::First);
     started.submit(&samples, 16);
@@ -191,7 +191,7 @@ fn a_server_that_goes_ends_the_engine() {
 }
 
 /// The events of a server that ends an answer after its first token with an error of kind `how`.
-fn broken_off(dialect: Dialect, asked: &Asked, how: &str) -> Vec<String> {
+fn broken_off(dialect: Dialect, asked: &Request, how: &str) -> Vec<String> {
     let prompt = asked.prompt().len();
     let mut all = singly(dialect, asked, &[5, 6], "stop");
     all.truncate(1);
@@ -380,7 +380,7 @@ fn an_end_of_sequence_that_differs_ends_the_engine() {
 fn a_request_is_closed_once_its_frontend_is_gone() {
     for before in [0, 1] {
         let server = Server::working(Dialect::Vllm, move |asked| {
-            begun(asked, before, Piece::Hang)
+            begun(asked, before, StreamPiece::Hang)
         });
         let started = started(&server, Dialect::Vllm, |_| ());
         let samples = samples(&prompts(8), Stream::All);
@@ -399,7 +399,7 @@ fn a_request_is_closed_once_its_frontend_is_gone() {
 
 #[test]
 fn stopping_drops_what_is_under_way() {
-    let server = Server::working(Dialect::Vllm, |asked| begun(asked, 0, Piece::Hang));
+    let server = Server::working(Dialect::Vllm, |asked| begun(asked, 0, StreamPiece::Hang));
     let started = started(&server, Dialect::Vllm, |_| ());
     let samples = samples(&prompts(9), Stream::All);
     for i in 0..8 {
@@ -420,11 +420,11 @@ fn stopping_drops_what_is_under_way() {
 #[test]
 fn a_slow_stream_is_no_error() {
     let server = Server::working(Dialect::Vllm, |asked| {
-        let wait = Piece::Wait(Duration::from_millis(700));
+        let wait = StreamPiece::Wait(Duration::from_millis(700));
         let all = singly(Dialect::Vllm, asked, &[5, 6], "stop");
         let pieces = all
             .into_iter()
-            .flat_map(|e| [wait.clone(), Piece::Chunk(e)]);
+            .flat_map(|e| [wait.clone(), StreamPiece::Chunk(e)]);
         Reply::Stream(pieces.collect())
     });
     let (record, fatal) = vllm(&server, |http| {
@@ -435,11 +435,11 @@ fn a_slow_stream_is_no_error() {
 
 #[test]
 fn a_trial_that_hangs_decides_against_the_server() {
-    let server = Server::of(Dialect::Vllm, |_| Reply::Stream(vec![Piece::Hang]));
+    let server = Server::of(Dialect::Vllm, |_| Reply::Stream(vec![StreamPiece::Hang]));
     let mut params = params(&server.url, Dialect::Vllm);
     params.engine.http.as_mut().expect("http").first_token_s = 86_400;
     let http = Http::open(&params).expect("a configuration");
-    let ask = Ask {
+    let ask = AnswerParams {
         vocab: VOCAB,
         ..http.ask.clone()
     };

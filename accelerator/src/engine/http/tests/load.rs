@@ -7,7 +7,7 @@ use qdl::config::Dialect;
 
 use super::{
     rig::{ROOM, params, prompts, samples, start, started},
-    server::{Server, State, about, correct, tokens_of},
+    server::{Server, ServerState, about, correct, tokens_of},
 };
 
 #[test]
@@ -39,9 +39,9 @@ fn ten_thousand_short_streams_256_at_once() {
 
 #[test]
 fn connections_that_the_server_closes_are_opened_again() {
-    let state = State {
+    let state = ServerState {
         closes: true,
-        ..State::default()
+        ..ServerState::default()
     };
     let server = Server::with(
         state,

@@ -10,16 +10,17 @@ use tokio::sync::Semaphore;
 use super::{
     rig::{Started, eventually, prompts, samples, started},
     server::{
-        Asked, Piece, Reply, Server, State, about, answer, begun, correct, events, tokens_of,
+        Reply, Request, Server, ServerState, StreamPiece, about, answer, begun, correct, events,
+        tokens_of,
     },
 };
 use crate::engine::{Streaming, http::start::in_flight};
 
 /// A server that works on one sequence at a time, with 20 ms for each event.
 fn one_at_once(dialect: Dialect, says: Option<usize>) -> Server {
-    let state = State {
+    let state = ServerState {
         at_once: Some(Semaphore::new(1)),
-        ..State::default()
+        ..ServerState::default()
     };
     Server::with(
         state,
@@ -34,11 +35,11 @@ fn one_at_once(dialect: Dialect, says: Option<usize>) -> Server {
     )
 }
 
-fn slow(dialect: Dialect, asked: &Asked) -> Reply {
+fn slow(dialect: Dialect, asked: &Request) -> Reply {
     let Reply::Stream(pieces) = answer(dialect, asked, &[5, 6, 7, 2][..asked.most().min(4)]) else {
         unreachable!("a stream");
     };
-    let wait = Piece::Wait(Duration::from_millis(20));
+    let wait = StreamPiece::Wait(Duration::from_millis(20));
     Reply::Stream(pieces.into_iter().flat_map(|p| [wait.clone(), p]).collect())
 }
 
@@ -73,7 +74,7 @@ fn a_trouble_is_not_the_servers_end_while_it_brings_tokens_to_others() {
     let server = Server::of(Dialect::Vllm, |asked| match asked.prompt()[..] {
         [9, ..] => Reply::Whole(500, "no".to_owned()),
         _ if asked.number == 0 => correct(Dialect::Vllm, asked),
-        _ if asked.is_trial() => Reply::Stream(vec![Piece::Hang]),
+        _ if asked.is_trial() => Reply::Stream(vec![StreamPiece::Hang]),
         _ => slow(Dialect::Vllm, asked),
     });
     let started = hasty(&server, Dialect::Vllm, Some(4));
@@ -132,7 +133,7 @@ fn requests_at_once_are_those_that_the_server_works_on_and_eight() {
 fn a_stream_that_the_server_forgot_is_refused_and_the_others_go_on() {
     for before in [0, 1] {
         let server = Server::of(Dialect::Vllm, move |asked| match asked.prompt()[..] {
-            [9, ..] => begun(asked, before, Piece::Hang),
+            [9, ..] => begun(asked, before, StreamPiece::Hang),
             _ if asked.is_trial() => correct(Dialect::Vllm, asked),
             _ => slow(Dialect::Vllm, asked),
         });

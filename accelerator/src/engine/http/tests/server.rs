@@ -23,14 +23,14 @@ use super::rig::VOCAB;
 
 /// A request for an answer.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct Request {
     pub path: String,
     pub body: Value,
     /// Number of requests for an answer before this one.
     pub number: usize,
 }
 
-impl Asked {
+impl Request {
     /// The prompt, under the key of any dialect.
     pub fn prompt(&self) -> Vec<i32> {
         let ids = ["prompt", "token_ids", "input_ids"];
@@ -65,7 +65,7 @@ impl Asked {
 #[derive(Clone, Debug)]
 pub enum Reply {
     Whole(u16, String),
-    Stream(Vec<Piece>),
+    Stream(Vec<StreamPiece>),
     /// Status 200 with headers of this many bytes.
     Headers(usize),
 }
@@ -73,13 +73,13 @@ pub enum Reply {
 impl Reply {
     /// A stream of these events, each in a chunk.
     pub fn of(events: Vec<String>) -> Self {
-        Reply::Stream(events.into_iter().map(Piece::Chunk).collect())
+        Reply::Stream(events.into_iter().map(StreamPiece::Chunk).collect())
     }
 }
 
 /// A part of a stream.
 #[derive(Clone, Debug)]
-pub enum Piece {
+pub enum StreamPiece {
     /// Text of the body, as one chunk.
     Chunk(String),
     Wait(Duration),
@@ -89,25 +89,25 @@ pub enum Piece {
     Cut,
 }
 
-type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
+type Script = dyn Fn(&Request) -> Reply + Send + Sync;
 type About = dyn Fn(&str) -> Option<Reply> + Send + Sync;
 
 /// A scripted server on a thread.
 pub struct Server {
     pub url: String,
-    pub state: Arc<State>,
+    pub state: Arc<ServerState>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 /// Counts and settings of a server.
 #[derive(Default)]
-pub struct State {
+pub struct ServerState {
     pub connections: AtomicUsize,
     pub asked: AtomicUsize,
     /// Connections that the client closed during an answer.
     pub cancelled: AtomicUsize,
-    pub bodies: Mutex<Vec<Asked>>,
+    pub bodies: Mutex<Vec<Request>>,
     /// True closes the connection after every request.
     pub closes: bool,
     /// Limit of concurrent streams, if any; more wait.
@@ -117,9 +117,9 @@ pub struct State {
 impl Server {
     /// Answers prompts by `script` and queries by `about`.
     pub fn with(
-        state: State,
+        state: ServerState,
         about: impl Fn(&str) -> Option<Reply> + Send + Sync + 'static,
-        script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+        script: impl Fn(&Request) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let state = Arc::new(state);
         let (tell, address) = std::sync::mpsc::channel();
@@ -152,8 +152,15 @@ impl Server {
     }
 
     /// Of this dialect, with nothing wrong but what `script` answers.
-    pub fn of(dialect: Dialect, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
-        Self::with(State::default(), move |path| about(dialect, path), script)
+    pub fn of(
+        dialect: Dialect,
+        script: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(
+            ServerState::default(),
+            move |path| about(dialect, path),
+            script,
+        )
     }
 
     /// Answers every prompt as [`tokens_of`] says.
@@ -164,7 +171,7 @@ impl Server {
     /// Answers trials without error, and other prompts by `script`.
     pub fn working(
         dialect: Dialect,
-        script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+        script: impl Fn(&Request) -> Reply + Send + Sync + 'static,
     ) -> Self {
         Self::of(dialect, move |asked| match asked.is_trial() {
             true => correct(dialect, asked),
@@ -192,7 +199,7 @@ impl Drop for Server {
 
 async fn serve(
     stream: TcpStream,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     about: Arc<About>,
     script: Arc<Script>,
 ) -> Option<()> {
@@ -220,7 +227,7 @@ async fn serve(
         let reply = if line.starts_with("GET") {
             about(&path).unwrap_or(Reply::Whole(404, r#"{"detail":"Not Found"}"#.to_owned()))
         } else {
-            let asked = Asked {
+            let asked = Request {
                 path,
                 body: serde_json::from_slice(&body).expect("JSON"),
                 number: state.asked.fetch_add(1, SeqCst),
@@ -260,7 +267,7 @@ async fn serve(
 }
 
 /// Writes a stream, in its turn; `None` if the connection ends with it.
-async fn pour(state: &State, to: &mut OwnedWriteHalf, pieces: &[Piece]) -> Option<()> {
+async fn pour(state: &ServerState, to: &mut OwnedWriteHalf, pieces: &[StreamPiece]) -> Option<()> {
     let _permit = match &state.at_once {
         Some(at_once) => Some(at_once.acquire().await.ok()?),
         None => None,
@@ -270,13 +277,13 @@ async fn pour(state: &State, to: &mut OwnedWriteHalf, pieces: &[Piece]) -> Optio
     to.write_all(head.as_bytes()).await.ok()?;
     for piece in pieces {
         match piece {
-            Piece::Chunk(text) => {
+            StreamPiece::Chunk(text) => {
                 let chunk = format!("{:x}\r\n{text}\r\n", text.len());
                 to.write_all(chunk.as_bytes()).await.ok()?;
             }
-            Piece::Wait(time) => tokio::time::sleep(*time).await,
-            Piece::Hang => std::future::pending().await,
-            Piece::Cut => return None,
+            StreamPiece::Wait(time) => tokio::time::sleep(*time).await,
+            StreamPiece::Hang => std::future::pending().await,
+            StreamPiece::Cut => return None,
         }
     }
     to.write_all(b"0\r\n\r\n").await.ok()
@@ -293,24 +300,24 @@ pub fn tokens_of(prompt: &[i32], most: usize) -> Vec<i32> {
 }
 
 /// The stream of an answer in the dialect, with one token per event.
-pub fn answer(dialect: Dialect, asked: &Asked, tokens: &[i32]) -> Reply {
+pub fn answer(dialect: Dialect, asked: &Request, tokens: &[i32]) -> Reply {
     Reply::of(singly(dialect, asked, tokens, asked.finish(tokens)))
 }
 
 /// The answer of [`tokens_of`].
-pub fn correct(dialect: Dialect, asked: &Asked) -> Reply {
+pub fn correct(dialect: Dialect, asked: &Request) -> Reply {
     answer(dialect, asked, &tokens_of(&asked.prompt(), asked.most()))
 }
 
 /// The first events of an answer of vLLM, then another piece.
-pub fn begun(asked: &Asked, count: usize, then: Piece) -> Reply {
+pub fn begun(asked: &Request, count: usize, then: StreamPiece) -> Reply {
     let all = singly(Dialect::Vllm, asked, &[5, 6, 7], "stop");
-    let some = all.into_iter().take(count).map(Piece::Chunk);
+    let some = all.into_iter().take(count).map(StreamPiece::Chunk);
     Reply::Stream(some.chain([then]).collect())
 }
 
 /// The events of an answer with one token each.
-pub fn singly(dialect: Dialect, asked: &Asked, tokens: &[i32], finish: &str) -> Vec<String> {
+pub fn singly(dialect: Dialect, asked: &Request, tokens: &[i32], finish: &str) -> Vec<String> {
     let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
     events(dialect, asked.prompt().len(), &groups, finish)
 }

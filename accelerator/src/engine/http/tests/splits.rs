@@ -56,7 +56,7 @@ pub fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
         let mut account = Account::new(&server.ask, 3, 64);
         let mut tokens = Tokens::default();
         let last = server
-            .read(body, server.asked(), &mut account, &mut tokens)
+            .read(body, server.request_time(), &mut account, &mut tokens)
             .await?;
         tokens.0.extend_from_slice(&last);
         Ok(tokens.0)

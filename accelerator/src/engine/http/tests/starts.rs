@@ -7,7 +7,7 @@ use record::CacheState;
 
 use super::{
     rig::{VOCAB, params, start},
-    server::{Reply, Server, State, about, correct},
+    server::{Reply, Server, ServerState, about, correct},
 };
 use crate::engine::{Engine, EngineError, EngineKind, EngineParams, http::Http};
 
@@ -15,7 +15,7 @@ use crate::engine::{Engine, EngineError, EngineKind, EngineParams, http::Http};
 fn saying(dialect: Dialect, path: &'static str, status: u16, body: &str) -> Server {
     let body = body.to_owned();
     Server::with(
-        State::default(),
+        ServerState::default(),
         move |asked| match asked == path {
             true => Some(Reply::Whole(status, body.clone())),
             false => about(dialect, asked),
@@ -83,7 +83,7 @@ fn a_server_that_is_not_ready_is_waited_for() {
     // llama.cpp while it loads.
     let loading = r#"{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}"#;
     let server = Server::with(
-        State::default(),
+        ServerState::default(),
         move |path| match path {
             "/health" if asked.fetch_add(1, SeqCst) < 5 => {
                 Some(Reply::Whole(503, loading.to_owned()))

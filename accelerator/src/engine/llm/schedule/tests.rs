@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::*;
 
 /// Content of a position of a slot: owner and index.
-type Cell = Option<(usize, usize)>;
+type CachedPosition = Option<(usize, usize)>;
 
 struct World {
     schedule: Schedule<usize>,
-    memory: Vec<Vec<Cell>>,
+    memory: Vec<Vec<CachedPosition>>,
     /// Prompt and answer of each sequence, in tokens.
     lengths: Vec<(usize, usize)>,
     unwanted: BTreeSet<usize>,
@@ -39,17 +39,17 @@ impl World {
         let memory = &mut self.memory;
         let step = self.schedule.next(|m| {
             assert!(m.from > m.to, "towards the front: {m:?}");
-            let held: Vec<Cell> = memory[m.from][..m.held].to_vec();
+            let held: Vec<CachedPosition> = memory[m.from][..m.held].to_vec();
             memory[m.to][..m.held].copy_from_slice(&held);
             memory[m.from].fill(None);
         });
         match step {
-            Step::Idle => {
+            DecodeStep::Idle => {
                 self.joined = 0;
                 return false;
             }
-            Step::Join { slot } => self.join(slot),
-            Step::Decode { first, rows } => self.decode(first, rows),
+            DecodeStep::Join { slot } => self.join(slot),
+            DecodeStep::Decode { first, rows } => self.decode(first, rows),
         }
         true
     }
