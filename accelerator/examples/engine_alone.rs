@@ -6,8 +6,8 @@
 //! cargo run --release -p accelerator --example engine_alone -- CONFIG [SECONDS [SIZE...]]
 //! ```
 //!
-//! CONFIG is an accelerator's. SIZE is a batch size as `[gpu:]SIZE[/STEP][@US]`, `max_batch` without
-//! any. With `gpu:` the slots are in the GPU's own memory, with `/STEP` a batch takes every STEPth
+//! CONFIG is an accelerator's. SIZE is a batch size as `[gpu:]SIZE[/STEP][@US]`, `max_batch`
+//! without any. With `gpu:` the slots are in the GPU's own memory, with `/STEP` a batch takes every STEPth
 //! slot, with `@US` no batch begins sooner than so many microseconds after the one before it. One
 //! line of JSON for each size: `answers` is a hash of the answers, equal wherever the slots are.
 

@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use qdl::{
 };
 use record::{EngineInfo, ServedReport};
 
+use crate::lock;
 use crate::{
     engine::{Engine, EngineError, EngineParams, Hashed, Hashing},
     pipeline::Options,
@@ -136,9 +137,7 @@ impl Accelerator {
         let (told, stop) = (fatal.clone(), stopper.clone());
         let pipelines = Arc::new(Pipelines::start(engines, &options, move |e| {
             let why = format!("engine: {e}");
-            told.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .get_or_insert_with(|| why.clone());
+            lock(&told).get_or_insert_with(|| why.clone());
             if let Some(stop) = stop.get() {
                 stop.stop(&why);
             }
@@ -226,10 +225,7 @@ impl Accelerator {
         if let Err(e) = self.pipelines.stop(Duration::from_secs(5)) {
             tracing::warn!("{e}");
         }
-        self.fatal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        lock(&self.fatal).take()
     }
 }
 

@@ -11,7 +11,6 @@ use std::{
 
 use accelerator::engine::{
     Engine, EngineKind, EngineParams, Streaming, create,
-    onnx::find_library,
     streaming::{OnFatal, Outcome, TOKEN_BYTES},
 };
 use common::{BLANK, Samples, eventually};
@@ -34,7 +33,6 @@ fn models(name: &str) -> PathBuf {
 }
 
 fn params(file: &str, sides: (usize, usize), llm: LlmConfig) -> EngineParams {
-    find_library(None).unwrap_or_else(|e| panic!("{e}"));
     EngineParams {
         model: "m".to_owned(),
         file: Some(models(file)),

@@ -1,4 +1,5 @@
-//! Engine `onnx` on real models: where samples lie, several outputs, fixed batches. The tests fail without the files that `cargo xtask setup` fetches.
+//! Engine `onnx` on real models: where samples lie, several outputs, fixed batches. The tests fail
+//! without the files that `cargo xtask setup` fetches.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use accelerator::engine::{EngineKind, EngineParams, create, onnx::find_library};
+use accelerator::engine::{EngineKind, EngineParams, create};
 use common::{Samples, eventually, start};
 use qdl::{
     config::Provider,
@@ -33,7 +34,6 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn params(file: PathBuf) -> EngineParams {
-    find_library(None).unwrap_or_else(|e| panic!("{e}"));
     EngineParams {
         model: "m".into(),
         file: Some(file),

@@ -7,20 +7,20 @@
 //!
 //! Several workers overlap copies with compute: while one waits for its stream, another copies.
 
-pub mod aoti;
+mod aoti;
 mod batch;
 mod child;
 mod content;
-pub mod cuda;
+mod cuda;
 mod decompress;
 mod digest;
 mod error;
-pub mod http;
+mod http;
 mod inbox;
 pub(crate) mod lengths;
-pub mod llm;
+mod llm;
 mod null;
-pub mod onnx;
+mod onnx;
 mod onnx_data;
 mod outputs;
 mod search;

@@ -36,8 +36,8 @@ impl AlignedBytes {
 
     fn bytes(&mut self) -> &mut [u8] {
         let len = self.0.len() * size_of::<CacheLine>();
-        // SAFETY: a `CacheLine` is 64 initialised bytes without padding (its size equals its alignment),
-        // and `&mut self` makes the access exclusive.
+        // SAFETY: a `CacheLine` is 64 initialised bytes without padding (its size equals its
+        // alignment), and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), len) }
     }
 }

@@ -35,7 +35,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering::SeqCst, mpsc},
+    sync::{Arc, Mutex, atomic::Ordering::SeqCst, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -51,6 +51,7 @@ use record::{DecompressedUse, EngineUse};
 pub use counters::Counters;
 
 use self::{sequences::Sequences, shared::Shared};
+use crate::lock;
 use crate::{
     batcher::Policy,
     engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH},
@@ -314,10 +315,7 @@ impl Batches {
                     worker: index,
                     source,
                 })?;
-            self.threads
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(thread);
+            lock(&self.threads).push(thread);
         }
         drop(ready);
         let deadline = Instant::now() + options.start_timeout;
@@ -338,7 +336,7 @@ impl Batches {
     fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         self.shared.drain();
         let deadline = Instant::now() + timeout;
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = lock(&self.threads);
         let running = |t: &JoinHandle<()>| !t.is_finished();
         while threads.iter().any(running) && Instant::now() < deadline {
             thread::sleep(LOOK);

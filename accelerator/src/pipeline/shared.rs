@@ -4,7 +4,7 @@ use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst},
     },
 };
@@ -18,6 +18,7 @@ use qdl::{
 };
 
 use super::counters::WorkerCounters;
+use crate::lock;
 use crate::{
     batcher::{BatchDecision, Batcher},
     engine::{Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, lengths},
@@ -260,7 +261,7 @@ impl Shared {
         let mut ran = ran;
         loop {
             let seen = self.events.epoch();
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             if let Some((samples, ns)) = ran.take() {
                 state.busy -= 1;
                 state.batcher.observe(samples, ns);
@@ -316,19 +317,13 @@ impl Shared {
     }
 
     fn drop_pending(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let mut dropped = state.batcher.len();
         state.batcher.clear();
         while self.queue.pop().is_some() {
             dropped += 1;
         }
         self.in_flight.fetch_sub(dropped, SeqCst);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BatcherState> {
-        // A worker that panicked while it held the lock has ended the pipeline; other threads only
-        // clean up.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sum of all workers' counts.

@@ -33,6 +33,7 @@ use super::{
     sizes::Sizes,
 };
 
+#[cfg(test)]
 pub use torch::find_libraries;
 
 /// The `aoti` engine: a compiled model, loaded once.

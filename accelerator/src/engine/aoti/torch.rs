@@ -3,13 +3,14 @@
 use std::{
     ffi::c_void,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use qdl::model::DType;
 
 use crate::engine::{EngineError, search};
+use crate::lock;
 
 pub(super) type Tensor = *mut c_void;
 
@@ -54,7 +55,7 @@ static TORCH: Mutex<Option<&'static Torch>> = Mutex::new(None);
 impl Torch {
     /// Opens the libraries, or returns the open ones.
     pub fn load(configured: Option<&Path>, cuda: bool) -> Result<&'static Torch, EngineError> {
-        let mut torch = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut torch = lock(&TORCH);
         if let Some(t) = *torch
             && (t.with_cuda || !cuda)
         {

@@ -1,7 +1,7 @@
 //! The GPU of an engine: the state that its workers share, and the counts of their batches.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -9,8 +9,13 @@ use fabric::{Region, clock::now_ns};
 use qdl::rails::{Interior, Score};
 use record::{BatchSizes, GpuRecord};
 
-use super::{Device, inputs::Staged, registry, slots};
+use super::{
+    Device,
+    registry::{self, MemoryKind},
+    slots,
+};
 use crate::engine::EngineError;
+use crate::lock;
 
 /// A GPU that runs the batches of one engine.
 #[derive(Debug)]
@@ -33,6 +38,31 @@ struct Counts {
     copy_out: Duration,
     /// The path of inputs to the GPU, and whether any input was copied.
     interior: (Interior, bool),
+}
+
+/// Cost of a batch's inputs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::engine) struct Staged {
+    pub(super) copies: u64,
+    /// Bytes copied from host memory; `gathered` counts those from GPU memory.
+    pub(super) bytes: u64,
+    pub(super) gathered: u64,
+    pub(super) fenced: bool,
+    pub(super) in_place: Option<usize>,
+}
+
+impl Staged {
+    /// Address of the only input in the slots, if the kernels read the batch in place.
+    pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
+        self.in_place.map(|address| address as *mut _)
+    }
+
+    pub(super) fn count(&mut self, kind: MemoryKind, bytes: usize) {
+        match kind {
+            MemoryKind::Gpu(_) => self.gathered += bytes as u64,
+            MemoryKind::Registered | MemoryKind::Unregistered => self.bytes += bytes as u64,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,7 +100,7 @@ impl Gpu {
         registry::register(&self.device, inputs);
     }
 
-    /// Allocates slots in the memory of this GPU, as [`Engine::slots`](crate::engine::Engine::slots).
+    /// Allocates slots in the memory of this GPU.
     pub(in crate::engine) fn slots(
         &self,
         engine: &'static str,
@@ -99,7 +129,7 @@ impl Gpu {
 
     /// Locked once per batch, and for reports.
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 }
 

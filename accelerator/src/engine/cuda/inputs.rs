@@ -7,6 +7,7 @@ use qdl::model::ModelSpec;
 
 use super::{
     Device, Fence, Gpu,
+    gpu::Staged,
     memory::DeviceMemory,
     pieces::{self, CopyPiece, Pieces},
     registry::{self, MemoryKind},
@@ -22,31 +23,6 @@ pub(super) struct Inputs {
     memory: Vec<DeviceMemory>,
     pieces: Pieces,
     lists: Lists,
-}
-
-/// Cost of a batch's inputs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::engine) struct Staged {
-    pub(super) copies: u64,
-    /// Bytes copied from host memory; `gathered` counts those from GPU memory.
-    pub(super) bytes: u64,
-    pub(super) gathered: u64,
-    pub(super) fenced: bool,
-    pub(super) in_place: Option<usize>,
-}
-
-impl Staged {
-    /// Address of the only input in the slots, if the kernels read the batch in place.
-    pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
-        self.in_place.map(|address| address as *mut _)
-    }
-
-    fn count(&mut self, kind: MemoryKind, bytes: usize) {
-        match kind {
-            MemoryKind::Gpu(_) => self.gathered += bytes as u64,
-            MemoryKind::Registered | MemoryKind::Unregistered => self.bytes += bytes as u64,
-        }
-    }
 }
 
 impl Inputs {

@@ -31,10 +31,10 @@ mod slots;
 mod stream;
 mod stream_worker;
 
-pub use device::{Device, Direct, Fence};
+pub use device::{Device, Fence};
 pub use gpu::Gpu;
 
-pub(super) use inputs::Staged;
+pub(super) use gpu::Staged;
 pub(super) use memory::DeviceMemory;
 pub(super) use stream::Graph;
 pub(super) use stream_worker::StreamWorker;

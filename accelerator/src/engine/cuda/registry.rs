@@ -9,6 +9,7 @@ use cudarc::driver::sys::{self, CUresult};
 use fabric::Region;
 
 use super::Device;
+use crate::lock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryKind {
@@ -59,7 +60,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// Registers a region for its lifetime. If the driver refuses (for example a limit on locked
 /// memory), the driver stages copies from it, which is slower but correct.
 pub(super) fn register(device: &Arc<Device>, region: &Arc<Region>) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = lock(&TURN);
     let (base, len) = (region.base(), region.len());
     if region.device().is_some() || ranges().at(base as usize).0 != MemoryKind::Unregistered {
         // Memory of a GPU, or already registered for another GPU's engine.

@@ -15,8 +15,8 @@ use qdl::model::ModelSpec;
 
 use super::{
     Gpu,
-    gpu::BatchRun,
-    inputs::{Inputs, Staged},
+    gpu::{BatchRun, Staged},
+    inputs::Inputs,
     memory::{DeviceMemory, Pinned},
     stream::{Event, Graph, Stream},
 };

@@ -2,7 +2,7 @@
 
 use std::{
     net::{self, SocketAddr, ToSocketAddrs},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -24,6 +24,7 @@ use super::{
     counters::Counters,
     dialect::trouble::{self, Trouble},
 };
+use crate::lock;
 
 /// Longest text of a `GET` response, in bytes: vLLM's metrics have some hundred KiB.
 const MAX_ANSWER: usize = 8 << 20;
@@ -212,7 +213,7 @@ impl Client {
 
     /// Locked for one push or pop on one thread, so without contention.
     fn idle(&self) -> MutexGuard<'_, Vec<Sender>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.idle)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
         mpsc,
     },
@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use super::dialect::shorten;
 use crate::engine::child;
+use crate::lock;
 
 const KILLED: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
@@ -140,7 +141,7 @@ impl Program {
 
     /// Signals the process group, unless the process is reaped and its id may be reused.
     fn signal(&self, number: libc::c_int) {
-        let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let reaped = lock(&self.reaped);
         if !*reaped {
             signal(self.pid, number);
         }
@@ -182,7 +183,7 @@ impl Watcher {
         let _ = started.send(Ok(pid));
         wait_for_end(pid);
         // Not reaped yet, so its id cannot be reused: the signal reaches its group only.
-        let mut reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reaped = lock(&self.reaped);
         signal(pid, libc::SIGKILL);
         let status = match child.wait() {
             Ok(status) => status.to_string(),

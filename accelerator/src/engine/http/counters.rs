@@ -3,12 +3,13 @@
 use std::{
     fmt,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use crate::lock;
 use fabric::clock;
 
 /// The counts of an engine. The client threads lock them a few times per answer.
@@ -22,7 +23,7 @@ pub(super) struct Counters {
 impl Counters {
     /// The counts, for a change.
     pub fn lock(&self) -> MutexGuard<'_, Report> {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.report)
     }
 
     /// Counts one more stream until the guard is dropped.

@@ -36,7 +36,7 @@ mod threads;
 mod tests;
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -58,6 +58,7 @@ use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming, child,
     streaming::{OnFatal, TokenModel},
 };
+use crate::lock;
 
 const NAME: &str = "http";
 
@@ -70,11 +71,18 @@ pub struct Http {
     counters: Arc<Counters>,
     program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
-    /// Limit of concurrent requests; set at the start.
-    in_flight: OnceLock<usize>,
-    warnings: Mutex<Vec<String>>,
-    /// State of the server's prefix cache; set at the start.
-    cache: Mutex<Option<PrefixCache>>,
+    /// Set at the start.
+    known: OnceLock<Known>,
+}
+
+/// What the server's responses at the start say.
+struct Known {
+    /// Limit of concurrent requests.
+    in_flight: usize,
+    /// One sentence each: a prefix cache that is on, an unknown context.
+    #[cfg_attr(not(test), allow(dead_code, reason = "the start has logged them"))]
+    warnings: Vec<String>,
+    cache: PrefixCache,
 }
 
 impl Http {
@@ -127,24 +135,13 @@ impl Http {
             counters,
             program: Mutex::default(),
             threads: OnceLock::new(),
-            in_flight: OnceLock::new(),
-            warnings: Mutex::default(),
-            cache: Mutex::default(),
+            known: OnceLock::new(),
         })
     }
 
     /// Counts and times of the requests so far.
     pub fn report(&self) -> Report {
         *self.counters.lock()
-    }
-
-    /// Warnings from the server's responses at the start, one sentence each: a prefix cache that is
-    /// on, an unknown context.
-    pub fn warnings(&self) -> Vec<String> {
-        self.warnings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
     }
 
     fn server(&self, ask: &AnswerParams) -> Result<Server, String> {
@@ -179,7 +176,7 @@ impl Http {
             }
         };
         let exit = program.as_ref().map(Program::exit);
-        let mut slot = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.program);
         *slot = program;
         let ask = block_on(self.query_server(slot.as_ref()))?;
         if let Some(program) = &*slot {
@@ -202,7 +199,6 @@ impl Http {
         let about = start::query_all(&server.client, server.dialect, &server.ask).await?;
         let (in_flight, why) = start::in_flight(about.at_once, config);
         child::room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
-        let _ = self.in_flight.set(in_flight);
         tracing::info!(
             "server {}: at most {in_flight} requests at once: {why}",
             config.url
@@ -212,15 +208,18 @@ impl Http {
         for warning in &warnings {
             tracing::warn!("server {}: {warning}", config.url);
         }
-        *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
-        *self.cache.lock().unwrap_or_else(PoisonError::into_inner) = Some(cache);
+        let _ = self.known.set(Known {
+            in_flight,
+            warnings,
+            cache,
+        });
         server.ask = ask.clone();
         judge::trial(&server).await.map_err(|e| e.to_string())?;
         Ok(ask)
     }
 
     fn stop_program(&self) {
-        let mut slot = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.program);
         if let Some(program) = slot.take()
             && let Err(e) = program.stop(self.config.stop_within())
         {
@@ -253,8 +252,8 @@ impl Engine for Http {
     }
 
     fn prefix_cache(&self) -> Option<PrefixCache> {
-        let known = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(known.clone().unwrap_or_else(|| PrefixCache {
+        let known = self.known.get().map(|known| known.cache.clone());
+        Some(known.unwrap_or_else(|| PrefixCache {
             state: CacheState::Unknown,
             how: "its server has not been asked yet".to_owned(),
         }))
@@ -277,8 +276,8 @@ impl Streaming for Http {
     }
 
     fn in_flight(&self) -> usize {
-        let first = || start::in_flight(None, &self.config).0;
-        self.in_flight.get().copied().unwrap_or_else(first)
+        let known = self.known.get().map(|known| known.in_flight);
+        known.unwrap_or_else(|| start::in_flight(None, &self.config).0)
     }
 
     fn submit(&self, sequence: Sequence) {

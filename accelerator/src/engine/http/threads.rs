@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
@@ -31,6 +31,7 @@ use crate::engine::{
     EngineError, Sequence,
     streaming::{OnFatal, guarded},
 };
+use crate::lock;
 
 pub(super) struct Threads {
     /// Unbounded: the submitter keeps to [`Streaming::in_flight`](crate::engine::Streaming).
@@ -89,7 +90,7 @@ impl Threads {
     /// Ends the threads and drops their sequences; a thread that does not end `within` goes on.
     pub fn stop(&self, within: Duration) {
         let _ = self.stop.send(true);
-        let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handles = lock(&self.handles);
         join_all(std::mem::take(&mut *handles), within);
     }
 }

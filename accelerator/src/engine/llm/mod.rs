@@ -20,7 +20,7 @@ mod schedule;
 mod work;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, mpsc::channel},
+    sync::{Arc, Mutex, mpsc::channel},
     thread::JoinHandle,
     time::Duration,
 };
@@ -44,6 +44,7 @@ use super::{
     open_model,
     streaming::{OnFatal, TokenModel, guarded},
 };
+use crate::lock;
 
 const NAME: &str = "llm";
 /// Longest answer in tokens, without a configured limit.
@@ -198,10 +199,6 @@ impl Streaming for Llm {
         let thread = lock(&self.thread).take();
         join_all(thread.into_iter().collect(), timeout);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The GPU's index, if one is configured; an error if the library does not support it.

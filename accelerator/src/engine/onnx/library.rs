@@ -4,12 +4,13 @@ use std::{
     env,
     error::Error,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use ort::environment::Environment;
 
 use crate::engine::{EngineError, search};
+use crate::lock;
 
 /// Folder that `cargo xtask setup` installs it in, relative to the repository.
 const KEPT_IN: &str = ".deps/onnxruntime-1.31.1";
@@ -61,7 +62,7 @@ fn installed_paths() -> Vec<PathBuf> {
 /// Opens the library and makes the environment, or returns the existing one: the first library that
 /// a process opens stays.
 pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, EngineError> {
-    let mut environment = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut environment = lock(&ENVIRONMENT);
     if let Some(e) = &*environment {
         // A wrong path is a configuration error, even if the open library makes it unnecessary.
         configured

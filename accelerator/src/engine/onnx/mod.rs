@@ -6,8 +6,8 @@
 //! session, because a session runs one batch at a time.
 //!
 //! The session reads a batch in place if its samples form one run. Other batches are gathered into
-//! an aligned buffer, and the copies are counted. On a GPU (`provider`) batches take the path of all
-//! GPU engines: copies from the slots to the GPU, tensors in its memory, outputs copied back.
+//! an aligned buffer, and the copies are counted. On a GPU (`provider`) batches take the path of
+//! all GPU engines: copies from the slots to the GPU, tensors in its memory, outputs copied back.
 
 mod library;
 mod provider;

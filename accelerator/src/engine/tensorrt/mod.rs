@@ -25,7 +25,7 @@ mod worker;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 pub use qdl::config::Precision;
@@ -47,6 +47,7 @@ use super::{
     open_model,
     sizes::Sizes,
 };
+use crate::lock;
 
 /// The `tensorrt` engine: a plan that makes workers.
 pub struct TensorRtEngine(Arc<TensorRt>);
@@ -256,12 +257,7 @@ impl Engine for TensorRtEngine {
     }
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
-        let first = self
-            .0
-            .first
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let first = lock(&self.0.first).take();
         Ok(Box::new(worker::OnGpu::new(&self.0, first)?))
     }
 

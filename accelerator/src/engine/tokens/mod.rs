@@ -9,7 +9,7 @@ mod answer;
 mod steps;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -23,6 +23,7 @@ use super::{
 
 pub use answer::{Answers, answer};
 
+use crate::lock;
 use steps::{Pace, Steps};
 
 const NAME: &str = "tokens";
@@ -86,7 +87,7 @@ impl Streaming for Tokens {
                 steps.close();
             })
             .map_err(|source| EngineError::Thread { worker: 0, source })?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *lock(&self.thread) = Some(thread);
         Ok(())
     }
 
@@ -100,11 +101,7 @@ impl Streaming for Tokens {
 
     fn stop(&self, timeout: Duration) {
         self.steps.close();
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = lock(&self.thread).take();
         join_all(thread.into_iter().collect(), timeout);
     }
 }

@@ -6,7 +6,7 @@ use qdl::config::{Dialect, HttpConfig};
 use record::CacheState;
 
 use super::{
-    rig::{VOCAB, params, start},
+    rig::{Started, VOCAB, params, start},
     server::{Reply, Server, ServerState, about, correct},
 };
 use crate::engine::{Engine, EngineError, EngineKind, EngineParams, http::Http};
@@ -24,6 +24,10 @@ fn saying(dialect: Dialect, path: &'static str, status: u16, body: &str) -> Serv
     )
 }
 
+fn warnings(started: &Started) -> &[String] {
+    &started.http.known.get().expect("started").warnings
+}
+
 /// Checks the start: a warning with these words (none if empty), or an error.
 fn starts(
     server: &Server,
@@ -34,9 +38,9 @@ fn starts(
     let mut params = params(&server.url, dialect);
     change(params.engine.http.as_mut().expect("http"));
     match (start(&params), expected) {
-        (Ok(started), Ok("")) => assert_eq!(started.http.warnings(), [""; 0]),
+        (Ok(started), Ok("")) => assert_eq!(warnings(&started), &[""; 0]),
         (Ok(started), Ok(words)) => {
-            let warnings = started.http.warnings();
+            let warnings = warnings(&started);
             assert!(warnings.iter().any(|w| w.contains(words)), "{warnings:?}");
         }
         (Err(e), Err(words)) => {
