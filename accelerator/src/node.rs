@@ -134,10 +134,10 @@ impl Accelerator {
         };
         let fatal: Arc<Mutex<Option<String>>> = Arc::default();
         let stopper: Arc<OnceLock<Stop>> = Arc::default();
-        let (told, stop) = (fatal.clone(), stopper.clone());
+        let (first, stop) = (fatal.clone(), stopper.clone());
         let pipelines = Arc::new(Pipelines::start(engines, &options, move |e| {
             let why = format!("engine: {e}");
-            lock(&told).get_or_insert_with(|| why.clone());
+            lock(&first).get_or_insert_with(|| why.clone());
             if let Some(stop) = stop.get() {
                 stop.stop(&why);
             }
@@ -188,9 +188,9 @@ impl Accelerator {
         &self.engine
     }
 
-    /// True if the NIC thread that received a sample answers it.
-    pub fn runs_inline(&self) -> bool {
-        self.pipelines.runs_inline()
+    /// The running engines.
+    pub fn pipelines(&self) -> &Pipelines {
+        &self.pipelines
     }
 
     /// The line that announces the node as ready.
@@ -201,16 +201,6 @@ impl Accelerator {
     /// Hashes of the engine's files and the time they took, as one line; `None` without files.
     pub fn content(&self) -> Option<String> {
         self.hashed.line()
-    }
-
-    /// Microseconds of a sample before and after warming up; `None` without a warm-up.
-    pub fn warm_up(&self) -> Option<(u32, u32)> {
-        self.pipelines.warm_up().map(|w| (w.cold_us, w.warm_us))
-    }
-
-    /// Start time in milliseconds and concurrent sequences of an engine that batches by itself.
-    pub fn sequences(&self) -> Option<(u64, usize)> {
-        self.pipelines.sequences()
     }
 
     /// A handle that stops the node from another thread.

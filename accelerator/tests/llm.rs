@@ -129,7 +129,7 @@ fn prompts(count: usize) -> Vec<Vec<i32>> {
 }
 
 /// Checks that answers do not depend on order, nor on (sequences, threads), for `each` pair.
-fn same_whoever_is_beside(base: &EngineParams, prompts: &[Vec<i32>], each: &[(usize, usize)]) {
+fn assert_same_in_any_company(base: &EngineParams, prompts: &[Vec<i32>], each: &[(usize, usize)]) {
     let at = |sequences, threads| {
         base.clone().with(|e| {
             e.intra_threads = threads;
@@ -151,14 +151,14 @@ fn same_whoever_is_beside(base: &EngineParams, prompts: &[Vec<i32>], each: &[(us
 }
 
 #[test]
-fn tokens_do_not_depend_on_who_else_is_there() {
+fn tokens_do_not_depend_on_other_sequences() {
     let base = tiny(1).with(|e| e.llm.as_mut().expect("llm").min_tokens = 1);
-    same_whoever_is_beside(&base, &prompts(60), &[(3, 1), (8, 1), (16, 2)]);
+    assert_same_in_any_company(&base, &prompts(60), &[(3, 1), (8, 1), (16, 2)]);
 }
 
 /// The demo's model has 8-bit weights, so its arithmetic is the one to test.
 #[test]
-fn tokens_of_the_demo_do_not_depend_on_who_else_is_there() {
+fn tokens_of_the_demo_do_not_depend_on_other_sequences() {
     let bytes = std::fs::read(models("capitals.tokens")).expect("the questions");
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
     let count = word(16) as usize;
@@ -176,7 +176,7 @@ fn tokens_of_the_demo_do_not_depend_on_who_else_is_there() {
         ..LlmConfig::default()
     };
     let base = params("smollm2-q8.onnx", (64, 12), llm);
-    same_whoever_is_beside(&base, &asked[..20], &[(8, 1), (16, 2)]);
+    assert_same_in_any_company(&base, &asked[..20], &[(8, 1), (16, 2)]);
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn parts_are_sent_as_they_are_wanted() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_by_name_and_the_others_go_on() {
+fn a_prompt_that_cannot_run_is_refused_and_the_others_go_on() {
     let engine = Running::of(&tiny(4));
     let all = [
         vec![3, 5, 7],
@@ -298,7 +298,7 @@ fn a_sequence_that_is_not_wanted_leaves_and_the_others_stay() {
 }
 
 #[test]
-fn a_stop_drops_what_is_there() {
+fn a_stop_drops_all_sequences() {
     let engine = Running::of(&tiny(2));
     let all = samples(&prompts(30), Stream::None);
     for i in 0..29 {
@@ -313,7 +313,7 @@ fn a_stop_drops_what_is_there() {
 }
 
 #[test]
-fn what_does_not_fit_the_model_is_named_at_the_start() {
+fn a_key_that_does_not_fit_the_model_is_named() {
     let complaint = |params: &EngineParams| match create(params) {
         Ok(_) => panic!("it was taken"),
         Err(e) => {

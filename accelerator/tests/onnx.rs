@@ -370,7 +370,7 @@ fn without_a_configuration_tensors_come_as_the_file_has_them() {
 }
 
 #[test]
-fn outputs_that_nobody_asks_for_are_left_out() {
+fn outputs_without_a_name_in_the_configuration_are_left_out() {
     let class_alone = ModelSpec {
         other_outputs: Vec::new(),
         ..named()

@@ -178,7 +178,7 @@ fn refuses(bad: &'static [u8]) -> impl Fn(&mut Batch) -> Result<(), EngineError>
 /// A batch has two samples that the engine refuses. Each returns with the engine's reason, and all
 /// other samples are answered.
 #[test]
-fn a_sample_that_the_engine_refuses_costs_nobody_else() {
+fn a_refused_sample_does_not_affect_others() {
     let engine = Puppet::new(4, refuses(&[9; 4]));
     let pipeline = Pipeline::start(Arc::new(engine), &options(8, 1), no_error).expect("starts");
     let others = Samples::random(&[4; 12], 8, Some(digest));

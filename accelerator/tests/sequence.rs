@@ -102,7 +102,7 @@ fn nothing_is_written_past_the_models_output() {
 }
 
 #[test]
-fn its_times_are_from_its_arrival_on() {
+fn queue_and_compute_times_are_measured() {
     let prompts = Samples::prompts(&[vec![1]], 64, Stream::All);
     let arrival = prompts.arrival(0);
     let arrived = arrival.arrived_ns();

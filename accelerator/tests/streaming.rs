@@ -121,7 +121,7 @@ fn every_token_is_right_and_every_count() {
         let c = pipeline.counters();
         assert_eq!(c.samples, (NICS * EACH) as u64);
         assert_eq!([c.tokens, c.parts], sums, "{stream}");
-        assert_eq!((c.batches, c.copies), (0, 0), "nobody made batches for it");
+        assert_eq!((c.batches, c.copies), (0, 0), "it makes its own batches");
         pipeline.stop(PATIENCE).expect("an idle engine ends");
         for o in &origins {
             assert_eq!(Arc::strong_count(o), 1, "nothing holds the memory");
@@ -178,7 +178,7 @@ fn a_pretended_model_takes_its_time() {
 }
 
 #[test]
-fn what_is_no_prompt_is_refused_by_its_length() {
+fn a_prompt_of_a_wrong_length_is_refused() {
     let pipeline = start(&params(8, 8, &settings(2, 8)));
     let spans = [0, 6, 65 * 4, 4, 64 * 4].map(|len| (0, len));
     let origin = Samples::new(&[5; 65 * 4], spans.to_vec(), 64, None);
@@ -197,7 +197,7 @@ fn what_is_no_prompt_is_refused_by_its_length() {
 
 /// A sequence with hours of tokens left, whose connection ends.
 #[test]
-fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
+fn an_unwanted_sequence_frees_its_place_within_a_step() {
     const LONG: usize = 1 << 20;
     let times = TokensConfig {
         step_us: 50,
@@ -229,7 +229,7 @@ fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
     assert_eq!(after.load(SeqCst), 1, "no step more");
     assert_eq!((hung_up.total(), other.total()), (0, 1));
     let dropped = (hung_up.dropped(), other.dropped());
-    assert_eq!(dropped, (2, 0), "each was told of once");
+    assert_eq!(dropped, (2, 0), "each is reported once");
     assert_eq!(Arc::strong_count(&hung_up), 1);
     assert_eq!(hung_up.record(1), Default::default(), "it never joined");
 }
@@ -261,7 +261,7 @@ fn stopping_a_busy_engine_lets_go_of_everything() {
 }
 
 #[test]
-fn stopping_gives_what_is_here_its_time() {
+fn a_stop_waits_for_pending_sequences() {
     let times = TokensConfig {
         step_us: 300,
         ..settings(2, 8)
@@ -472,9 +472,9 @@ fn a_panic_while_a_sequence_is_taken_is_the_engines_end() {
 }
 
 #[test]
-fn what_an_engine_says_later_ends_the_pipeline_once() {
-    let told: Arc<Mutex<Option<OnFatal>>> = Arc::default();
-    let keep = Arc::clone(&told);
+fn a_late_error_of_an_engine_ends_the_pipeline_once() {
+    let callback: Arc<Mutex<Option<OnFatal>>> = Arc::default();
+    let keep = Arc::clone(&callback);
     let mut puppet = Puppet::new(1, |p, s| {
         p.hold(s);
     });
@@ -486,7 +486,7 @@ fn what_an_engine_says_later_ends_the_pipeline_once() {
     let (pipeline, errors) = failing(Arc::new(puppet), &options);
     let origin = Samples::prompts(&random_prompts(20, 8), 32, Stream::None);
     pipeline.arrived(&mut origin.all());
-    let fatal = told.lock().expect("no panic").clone().expect("kept");
+    let fatal = callback.lock().expect("no panic").clone().expect("kept");
     for words in ["the server died", "again"] {
         fatal(EngineError::Run {
             engine: "puppet",

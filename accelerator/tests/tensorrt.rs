@@ -38,7 +38,7 @@ fn refused(name: &str, kind: &str, environment: &[(&str, &Path)]) -> String {
 }
 
 #[test]
-fn what_does_not_start_says_what_is_missing_or_wrong() {
+fn a_failed_start_names_the_cause() {
     let none = Path::new("/nowhere/shim.so");
     let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     for (model, kind, shim, words) in [

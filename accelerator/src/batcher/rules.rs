@@ -208,7 +208,7 @@ mod tests {
                             false => self.now,
                         };
                         assert_eq!(t, due.max(next), "deadlines are exact");
-                        assert!(busy > 0, "an idle engine lets nobody wait");
+                        assert!(busy > 0, "no sample waits for an idle engine");
                         return Some(t);
                     }
                     BatchDecision::Wait => {

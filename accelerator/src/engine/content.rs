@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_file_says_what_its_answers_follow_from() {
+    fn an_engine_without_a_file_names_its_settings_or_server() {
         let of = |kind, change: &dyn Fn(&mut qdl::config::TokensConfig)| {
             let mut params = EngineParams::new(kind);
             let mut tokens = qdl::config::TokensConfig::default();

@@ -233,36 +233,44 @@ fn check(
     limits: &AnswerLimits,
     graph: &Graph,
 ) -> Result<(), EngineError> {
-    let wrong = |field, reason| Err(EngineError::param(field, reason));
-    let most = limits.max;
-    if most > answer {
-        let reason = format!("{most} tokens do not fit the model's output of {answer}");
-        return wrong("llm.max_tokens", reason);
-    }
-    if limits.min > most {
-        let reason = format!("{} tokens at least, and {most} at most", limits.min);
-        return wrong("llm.min_tokens", reason);
-    }
-    if limits.eos as usize >= graph.vocabulary {
-        let reason = format!(
-            "{}, and the model has {} tokens",
-            limits.eos, graph.vocabulary
-        );
-        return wrong("llm.eos", reason);
-    }
-    if context > graph.context {
-        let reason = format!(
-            "{context} positions for prompts of {prompt} tokens and answers of {most}; the model \
-             has {}: make the model's input or output shorter",
-            graph.context
-        );
-        return wrong("llm.context", reason);
-    }
-    if context < prompt + most {
-        let reason = format!(
-            "{context} positions are too few for prompts of {prompt} tokens and answers of {most}"
-        );
-        return wrong("llm.context", reason);
+    let (most, has) = (limits.max, graph.vocabulary);
+    for (is_wrong, field, reason) in [
+        (
+            most > answer,
+            "llm.max_tokens",
+            format!("{most} tokens do not fit the model's output of {answer}"),
+        ),
+        (
+            limits.min > most,
+            "llm.min_tokens",
+            format!("{} tokens at least, and {most} at most", limits.min),
+        ),
+        (
+            limits.eos as usize >= has,
+            "llm.eos",
+            format!("{}, and the model has {has} tokens", limits.eos),
+        ),
+        (
+            context > graph.context,
+            "llm.context",
+            format!(
+                "{context} positions for prompts of {prompt} tokens and answers of {most}; the \
+                 model has {}: make the model's input or output shorter",
+                graph.context
+            ),
+        ),
+        (
+            context < prompt + most,
+            "llm.context",
+            format!(
+                "{context} positions are too few for prompts of {prompt} tokens and answers of \
+                 {most}"
+            ),
+        ),
+    ] {
+        if is_wrong {
+            return Err(EngineError::param(field, reason));
+        }
     }
     Ok(())
 }

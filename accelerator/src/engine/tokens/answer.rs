@@ -124,7 +124,7 @@ mod tests {
 
     /// A change of any one id changes the answer; all lengths and tokens occur.
     #[test]
-    fn it_hangs_on_the_whole_prompt() {
+    fn an_answer_depends_on_the_whole_prompt() {
         let answers = Answers::new(&settings(2, 9, 10, 3), 9).expect("sound");
         let (mut lengths, mut tokens) = (BTreeSet::new(), BTreeSet::new());
         for i in 0..1_000 {
@@ -147,7 +147,7 @@ mod tests {
 
     /// Constants: other versions of this program must give the same answers.
     #[test]
-    fn it_is_the_same_everywhere() {
+    fn answers_are_constant_across_versions() {
         let answers = Answers::new(&settings(4, 8, 32_000, 2), 8).expect("sound");
         let tokens = [&[1, 2, 3][..], &[]].map(|prompt| answer(prompt, &answers));
         let of_three = vec![14057, 7478, 6515, 15455, 21383, 11349, 6985, 2];
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_settings_are_refused() {
         for (settings, room, words) in [
             (settings(2, 9, 10, 3), 8, "max_tokens is 9"),
             (settings(9, 8, 10, 3), 64, "answers of 9 to 8 tokens"),

@@ -11,7 +11,7 @@ use crate::engine::{Fault, streaming::TooLong};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(in crate::engine::http) enum Trouble {
     /// The frontend of the sample is gone.
-    #[error("nobody waits for the answer any more")]
+    #[error("the frontend of the sample is gone")]
     Unwanted,
     #[error("{0}")]
     Prompt(String),

@@ -1,27 +1,16 @@
 //! Data from a server has size limits, and an answer without counts is an error.
 
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use bytes::Bytes;
-use futures_util::stream;
-use http_body_util::StreamBody;
-use hyper::body::Frame;
 use qdl::config::Dialect;
-use tokio::runtime::Builder;
 
 use super::{
     rig::{eventually, run_one},
     server::{Reply, Server, StreamPiece, events},
-    splits::{Tokens, read, server},
+    splits::{read, read_up_to, server},
 };
-use crate::engine::http::{account::Account, dialect::trouble::Trouble, stream::Server as Asking};
+use crate::engine::http::{dialect::trouble::Trouble, stream::Server as Asking};
 
 const EVENT: &str = "data: {\"choices\":[{\"token_ids\":[5],\"finish_reason\":null}]}\n\n";
 const END: &str = "data: {\"choices\":[{\"token_ids\":[2],\"finish_reason\":\"stop\"}]}\n\n";
@@ -29,25 +18,14 @@ const END: &str = "data: {\"choices\":[{\"token_ids\":[2],\"finish_reason\":\"st
 /// Number of the `most` pieces read after `first`, and the error that ends the answer, which is
 /// limited to 8 tokens.
 fn taken(server: &Asking, first: &str, piece: &str, most: usize) -> (usize, Trouble) {
-    let taken = Arc::new(AtomicUsize::new(0));
-    let count = taken.clone();
-    let first = Bytes::copy_from_slice(first.as_bytes());
-    let piece = Bytes::copy_from_slice(piece.as_bytes());
-    let pieces = (0..most).map(move |_| {
-        count.fetch_add(1, SeqCst);
+    let (mut taken, piece) = (0, Bytes::copy_from_slice(piece.as_bytes()));
+    let pieces = (0..most).map(|_| {
+        taken += 1;
         piece.clone()
     });
-    let frames = std::iter::once(first).chain(pieces);
-    let frames = frames.map(|p| Ok::<_, Infallible>(Frame::data(p)));
-    let body = StreamBody::new(stream::iter(frames));
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let ended = runtime.expect("a runtime").block_on(async {
-        let mut account = Account::new(&server.ask, 3, 8);
-        let mut tokens = Tokens::default();
-        let read = server.read(body, server.request_time(), &mut account, &mut tokens);
-        read.await.expect_err("no answer")
-    });
-    (taken.load(SeqCst), ended)
+    let first = Bytes::copy_from_slice(first.as_bytes());
+    let ended = read_up_to(server, 8, std::iter::once(first).chain(pieces));
+    (taken, ended.expect_err("no answer"))
 }
 
 #[test]

@@ -9,7 +9,8 @@ use super::rig::{eventually, params, prompts, samples, start};
 use crate::engine::EngineParams;
 
 /// A server in Python. It answers queries. It answers prompts with the ids 5 and 6 (`good`), or
-/// with only the first one and then silence (`hangs`). SIGTERM ends it, except with `deaf`.
+/// with only the first one and then silence (`hangs`). SIGTERM ends it, except with `deaf`;
+/// `tests/server.rs` starts and stops it with the node.
 const SERVER: &str = include_str!("server.py");
 
 /// A port that is free now. If another process takes it before the server does, the server ends and
@@ -55,28 +56,7 @@ fn runs(pid: i32) -> bool {
 }
 
 #[test]
-fn it_is_started_and_ended_with_all_that_it_started() {
-    for habit in ["good", "deaf"] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let started = start(&with_server(folder.path(), habit)).expect("a server");
-        let pids = pids(folder.path());
-        assert!(pids.iter().all(|pid| runs(*pid)), "{pids:?}");
-        let samples = samples(&prompts(20), Stream::First);
-        started.run(&samples);
-        for i in 0..20 {
-            assert_eq!(samples.answer(i), Some(vec![5, 6]), "{:?}", started.fatal());
-        }
-        let fatal = started.fatal.clone();
-        drop(started);
-        eventually("it is gone", || pids.iter().all(|pid| !runs(*pid)));
-        assert_eq!(*fatal.lock().expect("whole"), None, "its end was ours");
-        let log = std::fs::read_to_string(folder.path().join("server.log")).expect("a log");
-        assert!(log.contains("serving"), "{log}");
-    }
-}
-
-#[test]
-fn killed_in_the_middle_it_ends_the_engine() {
+fn a_killed_server_ends_the_engine() {
     let folder = tempfile::tempdir().expect("a folder");
     let started = start(&with_server(folder.path(), "hangs")).expect("a server");
     let samples = samples(&prompts(8), Stream::First);
@@ -106,7 +86,7 @@ fn killed_in_the_middle_it_ends_the_engine() {
 }
 
 #[test]
-fn one_that_dies_before_it_is_ready_says_why() {
+fn the_exit_of_an_unready_server_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let error = start(&with_server(folder.path(), "dies"))
         .err()
@@ -120,7 +100,7 @@ fn one_that_dies_before_it_is_ready_says_why() {
 }
 
 #[test]
-fn one_that_is_never_ready_is_ended() {
+fn a_server_that_is_never_ready_is_ended() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut params = with_server(folder.path(), "good");
     let http = params.engine.http.as_mut().expect("http");
@@ -148,7 +128,7 @@ fn one_that_is_never_ready_is_ended() {
 }
 
 #[test]
-fn a_program_that_is_not_there() {
+fn a_missing_program_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut params = with_server(folder.path(), "good");
     let http = params.engine.http.as_mut().expect("http");

@@ -47,7 +47,7 @@ fn status(status: u16, text: &str) -> Reply {
 }
 
 #[test]
-fn what_is_the_samples_alone_refuses_it() {
+fn an_error_of_one_sample_refuses_that_sample() {
     let none: Change = |_| ();
     let rows: [(Script, Change, &str); 5] = [
         // vLLM's own words for a prompt that is too long.
@@ -98,7 +98,7 @@ fn what_is_the_samples_alone_refuses_it() {
 }
 
 #[test]
-fn what_is_wrong_with_every_answer_ends_the_engine() {
+fn an_error_of_every_answer_ends_the_engine() {
     let rows: [(Script, &str); 11] = [
         // vLLM after an id beyond its vocabulary: every request is a 500 from then on.
         (
@@ -398,7 +398,7 @@ fn a_request_is_closed_once_its_frontend_is_gone() {
 }
 
 #[test]
-fn stopping_drops_what_is_under_way() {
+fn a_stop_drops_open_requests() {
     let server = Server::working(Dialect::Vllm, |asked| begun(asked, 0, StreamPiece::Hang));
     let started = started(&server, Dialect::Vllm, |_| ());
     let samples = samples(&prompts(9), Stream::All);

@@ -69,7 +69,7 @@ fn a_request_that_waits_in_the_servers_queue_is_not_given_up_while_tokens_come()
 }
 
 #[test]
-fn a_trouble_is_not_the_servers_end_while_it_brings_tokens_to_others() {
+fn an_error_does_not_end_a_server_that_sends_tokens_to_others() {
     // Each trial behind the start's waits in the server's queue, for longer than one may take.
     let server = Server::of(Dialect::Vllm, |asked| match asked.prompt()[..] {
         [9, ..] => Reply::Whole(500, "no".to_owned()),
@@ -153,7 +153,7 @@ fn a_stream_that_the_server_forgot_is_refused_and_the_others_go_on() {
 }
 
 #[test]
-fn answers_that_come_whole_in_one_event_are_counted_and_said() {
+fn answers_in_one_event_are_counted_and_reported() {
     for dialect in Dialect::ALL {
         let server = Server::of(dialect, move |asked| {
             let tokens = tokens_of(&asked.prompt(), asked.most());

@@ -25,7 +25,7 @@ use crate::engine::{
 };
 
 #[derive(Default)]
-pub struct Tokens(Vec<i32>);
+struct Tokens(Vec<i32>);
 
 impl Sink for Tokens {
     fn is_wanted(&self) -> bool {
@@ -47,13 +47,21 @@ pub fn server(dialect: Dialect) -> Server {
 
 /// The result of a stream in these pieces.
 pub fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
-    let frames = pieces
-        .iter()
-        .map(|p| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(p))));
-    let body = StreamBody::new(stream::iter(frames.collect::<Vec<_>>()));
+    let pieces: Vec<_> = pieces.iter().map(|p| Bytes::copy_from_slice(p)).collect();
+    read_up_to(server, 64, pieces.into_iter())
+}
+
+/// The result of an answer that is limited to `most` tokens.
+pub fn read_up_to(
+    server: &Server,
+    most: usize,
+    pieces: impl Iterator<Item = Bytes>,
+) -> Result<Vec<i32>, Trouble> {
+    let frames = pieces.map(|p| Ok::<_, Infallible>(Frame::data(p)));
+    let body = StreamBody::new(stream::iter(frames));
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut account = Account::new(&server.ask, 3, 64);
+        let mut account = Account::new(&server.ask, 3, most);
         let mut tokens = Tokens::default();
         let last = server
             .read(body, server.request_time(), &mut account, &mut tokens)

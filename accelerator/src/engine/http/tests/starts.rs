@@ -70,7 +70,7 @@ fn each(rows: &[Row<'_>]) {
 }
 
 #[test]
-fn there_is_no_server() {
+fn a_missing_server_is_named() {
     let mut server = Server::good(Dialect::Vllm);
     server.stop();
     for words in [
@@ -170,7 +170,7 @@ fn a_prefix_cache_that_is_on() {
 }
 
 #[test]
-fn an_engine_says_what_it_keeps() {
+fn the_state_of_the_prefix_cache_is_reported() {
     let keeps = |status, metrics: &str, word: Option<&str>| {
         let server = saying(Dialect::Vllm, "/metrics", status, metrics);
         let mut params = params(&server.url, Dialect::Vllm);
@@ -266,7 +266,7 @@ fn a_server_of_another_kind() {
 }
 
 #[test]
-fn what_no_server_is_asked_for() {
+fn an_unusable_configuration_is_refused_by_its_key() {
     let opened = |url: &str, change: fn(&mut EngineParams)| {
         let mut params = params(url, Dialect::Vllm);
         change(&mut params);

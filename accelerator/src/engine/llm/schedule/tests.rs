@@ -90,7 +90,7 @@ impl World {
             self.memory[slot][held] = Some((owner, held));
             self.take_token(slot);
         }
-        assert!(any, "a step of nobody");
+        assert!(any, "a step without a sequence");
     }
 
     fn take_token(&mut self, slot: usize) {
@@ -159,7 +159,7 @@ proptest! {
 }
 
 #[test]
-fn who_is_at_work_waits_for_few_who_join() {
+fn running_sequences_wait_for_few_joins() {
     let mut world = World::new(8, true);
     (0..8).for_each(|_| world.push(3, 9));
     let mut steps = Vec::new();
