@@ -27,51 +27,6 @@ fn ended(ends: &Mutex<Vec<Outcome>>) -> Vec<Outcome> {
     ends.lock().expect("no panic").clone()
 }
 
-#[test]
-fn parts_leave_as_the_stream_says() {
-    let cases: [(Stream, &[(u32, u32)]); 3] = [
-        (Stream::None, &[]),
-        (Stream::First, &[(0, 4)]),
-        (Stream::All, &[(0, 4), (4, 12), (12, 16)]),
-    ];
-    for (stream, parts) in cases {
-        let prompts = Samples::prompts(&[vec![7, -8]], 64, stream);
-        let (mut s, ends) = sequence(&prompts, 64);
-        assert_eq!(s.prompt().collect::<Vec<_>>(), [7, -8]);
-        assert_eq!((s.tokens(), s.room()), (0, 16));
-        s.push(&[]).expect("nothing");
-        s.push(&[1]).expect("room");
-        s.push(&[2, 3]).expect("room");
-        s.push(&[]).expect("nothing");
-        s.push(&[-4]).expect("room");
-        assert_eq!((s.tokens(), ended(&ends)), (4, vec![]));
-        s.finish(&[5]).expect("room");
-        let came = prompts.record(0);
-        assert_eq!((&came.parts[..], came.answered), (parts, 1), "{stream}");
-        assert_eq!(came.answer().expect("answered"), [1, 2, 3, -4, 5]);
-        let parts = 1 + parts.len() as u32;
-        assert_eq!(ended(&ends), [Outcome::Answered { tokens: 5, parts }]);
-        assert_eq!(prompts.dropped(), 0);
-    }
-}
-
-#[test]
-fn the_last_part_may_bring_nothing_new_and_an_answer_may_be_empty() {
-    for (pushed, stream, parts) in [
-        (&[9][..], Stream::All, 2),
-        (&[9], Stream::None, 1),
-        (&[], Stream::All, 1),
-    ] {
-        let prompts = Samples::prompts(&[vec![1]], 8, stream);
-        let (mut s, ends) = sequence(&prompts, 8);
-        s.push(pushed).expect("room");
-        s.finish(&[]).expect("nothing");
-        assert_eq!(prompts.answer(0).expect("answered"), pushed);
-        let tokens = pushed.len();
-        assert_eq!(ended(&ends), [Outcome::Answered { tokens, parts }]);
-    }
-}
-
 /// The slot has room for more than a trailer; the model's output ends before it.
 #[test]
 fn nothing_is_written_past_the_models_output() {

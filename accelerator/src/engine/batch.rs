@@ -178,7 +178,13 @@ impl Batch {
     /// # Errors
     /// [`EngineError::OutputRoom`] if the response does not fit.
     pub fn write(&mut self, index: usize, response: &[u8]) -> Result<(), EngineError> {
-        self.lens[index] = write_response(&mut self.arrivals[index], response)?;
+        let output = self.arrivals[index].output();
+        let (need, room) = (response.len(), output.len());
+        let too_long = || EngineError::OutputRoom { need, room };
+        let len = u32::try_from(need).map_err(|_| too_long())?;
+        let output = output.get_mut(..need).ok_or_else(too_long)?;
+        output.copy_from_slice(response);
+        self.lens[index] = len;
         Ok(())
     }
 
@@ -210,22 +216,4 @@ impl Batch {
         self.lens.clear();
         self.runs.clear();
     }
-}
-
-/// Copies a response into an arrival's output and returns its length.
-pub(super) fn write_response(arrival: &mut Arrival, response: &[u8]) -> Result<u32, EngineError> {
-    let output = arrival.output();
-    let room = output.len();
-    let too_long = EngineError::OutputRoom {
-        need: response.len(),
-        room,
-    };
-    let Ok(len) = u32::try_from(response.len()) else {
-        return Err(too_long);
-    };
-    match output.get_mut(..response.len()) {
-        Some(output) => output.copy_from_slice(response),
-        None => return Err(too_long),
-    }
-    Ok(len)
 }

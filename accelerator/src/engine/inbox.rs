@@ -1,11 +1,21 @@
-//! The way of sequences from NIC threads to the thread of an engine that batches by itself.
+//! The thread of an engine that batches by itself, and the way of sequences to it.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
-use qdl::connection::Spin;
+use qdl::connection::{Spin, join_all};
 
-use super::Sequence;
-use crate::{event_count::EventCount, queue::Queue};
+use super::{
+    EngineError, Sequence,
+    streaming::{OnFatal, guarded},
+};
+use crate::{event_count::EventCount, lock, queue::Queue};
 
 /// Sequences that wait for the engine's thread.
 pub(super) struct Inbox {
@@ -13,6 +23,7 @@ pub(super) struct Inbox {
     /// Notified when a sequence arrives or the inbox closes.
     arrived: EventCount,
     closed: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Inbox {
@@ -22,7 +33,33 @@ impl Inbox {
             queue: Queue::new(capacity),
             arrived: EventCount::default(),
             closed: AtomicBool::new(false),
+            thread: Mutex::default(),
         }
+    }
+
+    /// Starts the engine's thread. The inbox is closed at its end, also after a panic.
+    pub fn start(
+        self: &Arc<Self>,
+        engine: &'static str,
+        fatal: OnFatal,
+        body: impl FnOnce() -> Result<(), EngineError> + Send + 'static,
+    ) -> Result<(), EngineError> {
+        let inbox = self.clone();
+        let thread = thread::Builder::new().name(engine.to_owned());
+        let thread = thread.spawn(move || {
+            guarded(engine, 0, &fatal, body);
+            inbox.close();
+        });
+        let thread = thread.map_err(|source| EngineError::Thread { worker: 0, source })?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    /// Closes the inbox and waits for the thread.
+    pub fn stop(&self, timeout: Duration) {
+        self.close();
+        let thread = lock(&self.thread).take();
+        join_all(thread.into_iter().collect(), timeout);
     }
 
     /// Hands a sequence to the thread; drops it once the inbox is closed.

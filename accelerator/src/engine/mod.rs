@@ -19,7 +19,6 @@ mod http;
 mod inbox;
 pub(crate) mod lengths;
 mod llm;
-mod null;
 mod onnx;
 mod onnx_data;
 mod outputs;
@@ -49,7 +48,6 @@ pub use digest::{Answers as DigestAnswers, Digest};
 use error::one_line;
 pub use error::{EngineError, Fault};
 pub(crate) use lengths::Lengths;
-pub use null::Null;
 pub use onnx_data::files as onnx_data_files;
 pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
@@ -310,8 +308,7 @@ pub fn batching(engine: &EngineConfig) -> Option<String> {
 /// [`EngineError`]: a library or model that cannot be loaded, or does not fit the configuration.
 pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
     Ok(match params.engine.kind {
-        EngineKind::Null => Arc::new(Null::new(params)),
-        EngineKind::Digest => Arc::new(Digest::new(params)),
+        EngineKind::Null | EngineKind::Digest => Arc::new(Digest::new(params)),
         EngineKind::Onnx => Arc::new(onnx::Onnx::open(params)?),
         EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),

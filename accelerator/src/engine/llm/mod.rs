@@ -21,14 +21,12 @@ mod work;
 
 use std::{
     sync::{Arc, Mutex, mpsc::channel},
-    thread::JoinHandle,
     time::Duration,
 };
 
 use ort::{ep, session::Session};
 use qdl::{
     config::{LlmConfig, Provider},
-    connection::join_all,
     model::ModelSpec,
 };
 
@@ -42,7 +40,7 @@ use super::{
     inbox::Inbox,
     onnx::{self, SessionCfgs},
     open_model,
-    streaming::{OnFatal, TokenModel, guarded},
+    streaming::{OnFatal, TokenModel},
 };
 use crate::lock;
 
@@ -60,7 +58,6 @@ pub struct Llm {
     gpu: Option<i32>,
     inbox: Arc<Inbox>,
     loaded: Mutex<Option<(Session, Graph)>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Llm {
@@ -104,7 +101,6 @@ impl Llm {
             gpu,
             inbox: Arc::new(Inbox::new(config.sequences)),
             loaded: Mutex::new(Some((session, graph))),
-            thread: Mutex::default(),
         })
     }
 
@@ -148,7 +144,7 @@ impl Streaming for Llm {
         let (slots, context, limits) = (self.slots, self.context, self.limits);
         let inbox = self.inbox.clone();
         let (ready, started) = channel();
-        let serve = move |inbox: Arc<Inbox>| {
+        self.inbox.start(NAME, fatal, move || {
             let decoder = Decoder::new(session, graph, slots, context, memory);
             let made = decoder
                 .map_err(|e| failed(slots, e))
@@ -164,16 +160,7 @@ impl Streaming for Llm {
                     Ok(())
                 }
             }
-        };
-        let thread = std::thread::Builder::new()
-            .name(NAME.to_owned())
-            .spawn(move || {
-                guarded(NAME, 0, &fatal, || serve(inbox.clone()));
-                // After an error no thread takes submitted sequences.
-                inbox.close();
-            })
-            .map_err(|source| EngineError::Thread { worker: 0, source })?;
-        *lock(&self.thread) = Some(thread);
+        })?;
         let ended = |_| {
             Err(failed(
                 slots,
@@ -195,9 +182,7 @@ impl Streaming for Llm {
     }
 
     fn stop(&self, timeout: Duration) {
-        self.inbox.close();
-        let thread = lock(&self.thread).take();
-        join_all(thread.into_iter().collect(), timeout);
+        self.inbox.stop(timeout);
     }
 }
 

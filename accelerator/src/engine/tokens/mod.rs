@@ -8,22 +8,17 @@
 mod answer;
 mod steps;
 
-use std::{
-    sync::{Arc, Mutex},
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use qdl::{connection::join_all, model::ModelSpec};
+use qdl::model::ModelSpec;
 
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
-    streaming::{OnFatal, TokenModel, guarded},
+    streaming::{OnFatal, TokenModel},
 };
 
 pub use answer::{Answers, answer};
 
-use crate::lock;
 use steps::{Pace, Steps};
 
 const NAME: &str = "tokens";
@@ -32,7 +27,6 @@ const NAME: &str = "tokens";
 pub struct Tokens {
     model: ModelSpec,
     steps: Arc<Steps>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Tokens {
@@ -50,7 +44,6 @@ impl Tokens {
         Ok(Tokens {
             model: model.spec,
             steps: Arc::new(Steps::new(answers, pace, most)),
-            thread: Mutex::default(),
         })
     }
 }
@@ -76,19 +69,10 @@ impl Engine for Tokens {
 impl Streaming for Tokens {
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
         let steps = Arc::clone(&self.steps);
-        let thread = thread::Builder::new()
-            .name("tokens".to_owned())
-            .spawn(move || {
-                guarded(NAME, 0, &fatal, || {
-                    steps.run();
-                    Ok(())
-                });
-                // After a panic no thread takes submitted sequences.
-                steps.close();
-            })
-            .map_err(|source| EngineError::Thread { worker: 0, source })?;
-        *lock(&self.thread) = Some(thread);
-        Ok(())
+        self.steps.inbox.start(NAME, fatal, move || {
+            steps.run();
+            Ok(())
+        })
     }
 
     fn in_flight(&self) -> usize {
@@ -96,13 +80,12 @@ impl Streaming for Tokens {
     }
 
     fn submit(&self, sequence: Sequence) {
-        self.steps.submit(sequence);
+        self.steps.inbox.submit(sequence);
     }
 
     fn stop(&self, timeout: Duration) {
         self.steps.close();
-        let thread = lock(&self.thread).take();
-        join_all(thread.into_iter().collect(), timeout);
+        self.steps.inbox.stop(timeout);
     }
 }
 

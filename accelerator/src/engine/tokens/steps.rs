@@ -1,5 +1,7 @@
 //! Runs the batch and its simulated clock.
 
+use std::sync::Arc;
+
 use fabric::clock;
 use qdl::{config::TokensConfig, connection::Spin};
 
@@ -59,7 +61,7 @@ pub(super) struct Steps {
     pace: Pace,
     /// Limit of concurrent sequences.
     pub most: usize,
-    inbox: Inbox,
+    pub inbox: Arc<Inbox>,
     /// Notified when the engine closes, also during a step. Joining sequences do not notify it.
     over: EventCount,
 }
@@ -70,13 +72,9 @@ impl Steps {
             answers,
             pace,
             most,
-            inbox: Inbox::new(most),
+            inbox: Arc::new(Inbox::new(most)),
             over: EventCount::default(),
         }
-    }
-
-    pub fn submit(&self, sequence: Sequence) {
-        self.inbox.submit(sequence);
     }
 
     /// Ends the thread and drops the sequences that have not joined.
