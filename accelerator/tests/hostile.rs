@@ -2,74 +2,57 @@
 //! each one in its own slot, with the reason, and serves all other samples. The tests fail without
 //! the files that `cargo xtask setup` fetches.
 
-use std::{sync::mpsc, thread::JoinHandle, time::Duration};
+use std::thread::JoinHandle;
 
 use accelerator::node::Accelerator;
 use qdl::{
     config::load_accelerator,
     control::ClientEvent,
-    model::{DType, ModelSpec, TensorSpec},
+    model::ModelSpec,
     response::Refusal,
     run::Stop,
     testkit::{assert_has, peer::Peer},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Rows of a table, summed for four indices.
+const CONFIG: &str = concat!(
+    "node: a\ncontrol: {listen: 127.0.0.1:0}\nengine: {kind: onnx, max_delay_us: 2000}\n",
+    "nics: [{listen: 127.0.0.1:0}]\nmodel:\n  name: lookup\n  file: ",
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/data/lookup.onnx\n  inputs: [{name: ids, dtype: i64, shape: [4]}]\n",
+    "  output: {name: total, dtype: i64, shape: [1]}\n",
+);
 
-/// An accelerator that runs an ONNX model of the test data.
+/// A running accelerator.
 struct Node {
+    model: ModelSpec,
     control: String,
     stop: Stop,
-    ended: mpsc::Receiver<Option<String>>,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<Option<String>>,
 }
 
 impl Node {
-    fn start(model: &ModelSpec) -> Node {
+    fn start() -> Node {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.yaml");
-        let text = format!(
-            "node: a\ncontrol: {{listen: 127.0.0.1:0}}\nengine: {{kind: onnx, max_delay_us: 2000}}\n\
-             nics: [{{listen: 127.0.0.1:0}}]\nmodel: {{name: {}, file: {}/tests/data/lookup.onnx, \
-             inputs: [{}], output: {}}}\n",
-            model.name,
-            env!("CARGO_MANIFEST_DIR"),
-            yaml(&model.inputs[0]),
-            yaml(&model.output),
-        );
-        std::fs::write(&path, text).expect("written");
+        std::fs::write(&path, CONFIG).expect("written");
         let config = load_accelerator(&path).unwrap_or_else(|e| panic!("{e}"));
         let node = Accelerator::start(&config, "", false).unwrap_or_else(|e| panic!("{e}"));
-        let ready = node.ready_line().to_owned();
-        let control = ready.split("control ").nth(1).expect("an address");
-        let control = control.split(',').next().expect("an address").to_owned();
-        let stop = node.stopper();
-        let (tell, ended) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let _ = tell.send(node.run(&mut |_| ()));
-        });
+        let control = node.ready_line().split("control ").nth(1);
+        let control = control.and_then(|rest| rest.split(',').next());
         Node {
-            control,
-            stop,
-            ended,
-            thread: Some(thread),
+            model: node.model().clone(),
+            control: control.expect("an address").to_owned(),
+            stop: node.stopper(),
+            thread: std::thread::spawn(move || node.run(&mut |_| ())),
         }
     }
 
     /// Stops the node, and checks that no engine failure ended it.
-    fn stop(mut self) {
+    fn stop(self) {
         self.stop.stop("the test is over");
-        let ended = self.ended.recv_timeout(PATIENCE).expect("it ends");
-        assert_eq!(ended, None, "the engine ended the node");
-        let _ = self.thread.take().expect("once").join();
+        assert_eq!(self.thread.join().expect("no panic"), None);
     }
-}
-
-fn yaml(t: &TensorSpec) -> String {
-    format!(
-        "{{name: {}, dtype: {}, shape: {:?}}}",
-        t.name, t.dtype, t.shape
-    )
 }
 
 /// The next answer: its slot and the model's output.
@@ -99,28 +82,12 @@ fn refusal(frontend: &mut Peer, connection: usize) -> (u16, String) {
     }
 }
 
-fn tensor(name: &str, shape: &[usize]) -> TensorSpec {
-    TensorSpec {
-        name: name.to_owned(),
-        dtype: DType::I64,
-        shape: shape.to_vec(),
-        ragged: false,
-    }
-}
-
 fn words(words: &[i64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
 #[test]
 fn a_sample_that_no_model_can_take_is_refused_alone() {
-    let model = ModelSpec {
-        name: "lookup".to_owned(),
-        inputs: vec![tensor("ids", &[4])],
-        output: tensor("total", &[1]),
-        other_outputs: Vec::new(),
-        compression: None,
-    };
     let good = words(&[1, 2, 3, 4]);
     let wants = "the model takes 32 bytes";
     // No length of the model, and indices outside its table.
@@ -132,8 +99,8 @@ fn a_sample_that_no_model_can_take_is_refused_alone() {
         (words(&[i64::MIN, 2, 1, 3]), outside),
     ];
     let right = words(&[1000]);
-    let node = Node::start(&model);
-    let mut frontend = Peer::join(&node.control, &model, 1 + bad.len() as u16);
+    let node = Node::start();
+    let mut frontend = Peer::join(&node.control, &node.model, 1 + bad.len() as u16);
     for (i, (sample, texts)) in (0u16..).zip(&bad) {
         let connection = 1 + usize::from(i);
         frontend.send(connection, 5, sample);
@@ -149,7 +116,7 @@ fn a_sample_that_no_model_can_take_is_refused_alone() {
         assert_eq!(beside, (i, right.clone()), "after: {cause}");
     }
     frontend.leave();
-    let mut next = Peer::join(&node.control, &model, 1);
+    let mut next = Peer::join(&node.control, &node.model, 1);
     next.send(0, 2, &good);
     assert_eq!(answer(&mut next, 0), (2, right));
     next.leave();

@@ -57,7 +57,6 @@ impl Counters {
 /// The counters of one worker: the worker writes, any thread reads.
 #[derive(Debug)]
 pub(super) struct WorkerCounters {
-    batches: AtomicU64,
     samples: AtomicU64,
     copies: AtomicU64,
     copied_bytes: AtomicU64,
@@ -69,7 +68,6 @@ pub(super) struct WorkerCounters {
 impl WorkerCounters {
     pub fn new(max_batch: usize) -> CachePadded<Self> {
         CachePadded::new(WorkerCounters {
-            batches: AtomicU64::new(0),
             samples: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             copied_bytes: AtomicU64::new(0),
@@ -83,7 +81,6 @@ impl WorkerCounters {
     /// cheap enough.
     pub fn batch(&self, samples: usize, ns: u64, counts: BatchCounts) {
         self.busy_ns.fetch_add(ns, Relaxed);
-        self.batches.fetch_add(1, Relaxed);
         self.samples.fetch_add(samples as u64, Relaxed);
         if counts.copies > 0 {
             self.copies.fetch_add(counts.copies, Relaxed);
@@ -110,8 +107,6 @@ impl WorkerCounters {
     pub fn inline(&self, samples: usize) {
         let most = (self.sizes.len() - 1).max(1);
         let (whole, rest) = (samples / most, samples % most);
-        self.batches
-            .fetch_add((whole + usize::from(rest > 0)) as u64, Relaxed);
         self.samples.fetch_add(samples as u64, Relaxed);
         if whole > 0
             && let Some(size) = self.sizes.get(most)
@@ -127,7 +122,6 @@ impl WorkerCounters {
 
     /// Adds the counts of this worker to `sum`.
     pub fn add_to(&self, sum: &mut Counters) {
-        sum.batches += self.batches.load(Relaxed);
         sum.samples += self.samples.load(Relaxed);
         sum.copies += self.copies.load(Relaxed);
         sum.copied_bytes += self.copied_bytes.load(Relaxed);
@@ -146,6 +140,7 @@ impl WorkerCounters {
         for (sum, n) in sum.batch_sizes.iter_mut().zip(&self.sizes) {
             *sum += n.load(Relaxed);
         }
+        sum.batches = sum.batch_sizes.iter().sum();
     }
 }
 

@@ -1,4 +1,4 @@
-//! BatcherState that NIC threads and workers share, and the worker's loop.
+//! State that NIC threads and workers share, and the worker's loop.
 
 use std::{
     any::Any,
@@ -36,7 +36,7 @@ pub(super) const ABANDONED: u8 = 2;
 /// The callback for the first error that ends the pipeline.
 pub(super) type OnFatal = Box<dyn Fn(EngineError) + Send + Sync>;
 
-/// BatcherState behind a lock that only workers take, once per batch.
+/// State behind a lock that only workers take, once per batch.
 pub(super) struct BatcherState {
     batcher: Batcher<Arrival>,
     busy: usize,
