@@ -11,7 +11,7 @@ use std::{
 
 use accelerator::engine::{
     Engine, EngineKind, EngineParams, Streaming, create,
-    streaming::{OnFatal, Outcome, TOKEN_BYTES},
+    streaming::{OnFatal, SequenceOutcome, TOKEN_BYTES},
 };
 use common::{BLANK, Samples, eventually};
 use fabric::wire::Stream;
@@ -112,7 +112,7 @@ fn answer(samples: &Samples, i: usize) -> Vec<i32> {
     let record = samples.record(i);
     let ids = record.answer().unwrap_or_else(|| panic!("{record:?}"));
     assert!(
-        matches!(record.ended, Some(Outcome::Answered { tokens, .. }) if tokens == ids.len()),
+        matches!(record.ended, Some(SequenceOutcome::Answered { tokens, .. }) if tokens == ids.len()),
         "{record:?}"
     );
     ids
@@ -227,7 +227,7 @@ fn parts_are_sent_as_they_are_wanted() {
     assert_eq!(one, [(0, 4)]);
     let each: Vec<_> = (0..23).map(|i| (4 * i, 4 * i + 4)).collect();
     assert_eq!(many, each);
-    let answered = Outcome::Answered {
+    let answered = SequenceOutcome::Answered {
         tokens: 24,
         parts: 24,
     };
@@ -263,7 +263,7 @@ fn a_prompt_that_cannot_run_is_refused_and_the_others_go_on() {
         (&narrow, 0, "4 tokens and more, and room for 3"),
     ] {
         let record = samples.record(i);
-        assert_eq!(record.ended, Some(Outcome::Unanswered));
+        assert_eq!(record.ended, Some(SequenceOutcome::Unanswered));
         assert_has(&record.refused.expect("refused"), &[words]);
     }
     let behind = &narrow.output(0)[3 * TOKEN_BYTES..];
@@ -309,7 +309,7 @@ fn a_stop_drops_all_sequences() {
     let late = all.sequence(29, 24 * TOKEN_BYTES);
     engine.streaming().submit(late);
     wait(&all);
-    assert_eq!(all.record(29).ended, Some(Outcome::Unanswered));
+    assert_eq!(all.record(29).ended, Some(SequenceOutcome::Unanswered));
 }
 
 #[test]

@@ -6,13 +6,16 @@ use std::sync::{Arc, Mutex};
 
 use accelerator::engine::{
     Sequence,
-    streaming::{Outcome, TooLong},
+    streaming::{SequenceOutcome, TooLong},
 };
 use common::{BLANK, Samples};
 use fabric::wire::Stream;
 
 /// Returns a sequence of the first prompt, and the list that receives its outcome.
-fn sequence(prompts: &Arc<Samples>, output_bytes: usize) -> (Sequence, Arc<Mutex<Vec<Outcome>>>) {
+fn sequence(
+    prompts: &Arc<Samples>,
+    output_bytes: usize,
+) -> (Sequence, Arc<Mutex<Vec<SequenceOutcome>>>) {
     let ends = Arc::new(Mutex::new(Vec::new()));
     let (to, origin) = (Arc::clone(&ends), Arc::downgrade(prompts));
     let on_end = move |outcome| {
@@ -23,7 +26,7 @@ fn sequence(prompts: &Arc<Samples>, output_bytes: usize) -> (Sequence, Arc<Mutex
     (sequence, ends)
 }
 
-fn ended(ends: &Mutex<Vec<Outcome>>) -> Vec<Outcome> {
+fn ended(ends: &Mutex<Vec<SequenceOutcome>>) -> Vec<SequenceOutcome> {
     ends.lock().expect("no panic").clone()
 }
 
@@ -40,7 +43,7 @@ fn nothing_is_written_past_the_models_output() {
     assert_eq!(why, too_long(6));
     assert_eq!(ended(&ends), [], "the engine still has it");
     s.refuse(&why);
-    assert_eq!(ended(&ends), [Outcome::Unanswered]);
+    assert_eq!(ended(&ends), [SequenceOutcome::Unanswered]);
     let words = "an answer of 6 tokens and more, and room for 4";
     assert_eq!(prompts.refused(), [(0, words.to_owned())]);
     assert_eq!((prompts.total(), prompts.dropped()), (0, 0));

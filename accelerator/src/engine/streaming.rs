@@ -24,7 +24,7 @@ use qdl::model::{DType, ModelSpec, TensorSpec};
 
 use super::{EngineError, EngineParams};
 
-pub use sequence::{OnEnd, Outcome, Sequence, TooLong};
+pub use sequence::{OnEnd, Sequence, SequenceOutcome, TooLong};
 
 /// Callback for an error that ends the engine during a run; only the first call counts.
 pub type OnFatal = Arc<dyn Fn(EngineError) + Send + Sync>;

@@ -34,7 +34,7 @@ use super::{
 };
 use crate::engine::{
     Engine, EngineError, Lengths, Sequence, lengths,
-    streaming::{self, OnEnd, Outcome},
+    streaming::{self, OnEnd, SequenceOutcome},
 };
 use crate::queue::Queue;
 
@@ -294,8 +294,8 @@ impl Inner {
     }
 
     /// Counts the end of a sequence and draws the next one.
-    fn handle_end(&self, outcome: Outcome) {
-        if let Outcome::Answered { tokens, parts } = outcome {
+    fn handle_end(&self, outcome: SequenceOutcome) {
+        if let SequenceOutcome::Answered { tokens, parts } = outcome {
             self.answered.samples.fetch_add(1, Relaxed);
             self.answered.tokens.fetch_add(tokens as u64, Relaxed);
             self.answered.parts.fetch_add(u64::from(parts), Relaxed);

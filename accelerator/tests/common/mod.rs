@@ -12,7 +12,8 @@ use std::sync::{
 
 use accelerator::{
     engine::{
-        Batch, Engine, EngineError, EngineParams, Sequence, Worker, create, streaming::Outcome,
+        Batch, Engine, EngineError, EngineParams, Sequence, Worker, create,
+        streaming::SequenceOutcome,
     },
     pipeline::{Options, Pipeline},
 };

@@ -13,7 +13,7 @@ use std::{
 use fabric::{clock, wire::Stream};
 use qdl::serve::{Arrival, Finished, Origin, Part};
 
-use super::{Outcome, Sequence};
+use super::{Sequence, SequenceOutcome};
 
 /// Initial value of each output byte.
 pub const BLANK: u8 = 0xEE;
@@ -26,7 +26,7 @@ type OnPart = Box<dyn Fn(&Samples, &Part) + Send + Sync>;
 
 /// Everything that arrived for one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Record {
+pub struct SampleRecord {
     /// Begin and end of each part.
     pub parts: Vec<(u32, u32)>,
     /// Bytes of all parts, copied when each part came, then those of the response.
@@ -40,10 +40,10 @@ pub struct Record {
     /// Why the sample was refused.
     pub refused: Option<String>,
     /// The end of its sequence.
-    pub ended: Option<Outcome>,
+    pub ended: Option<SequenceOutcome>,
 }
 
-impl Record {
+impl SampleRecord {
     /// The tokens of the answer.
     pub fn answer(&self) -> Option<Vec<i32>> {
         assert!(self.answered <= 1, "answered twice");
@@ -62,7 +62,7 @@ pub struct Samples {
     spans: Vec<(usize, usize)>,
     outputs: Box<[UnsafeCell<u8>]>,
     capacity: usize,
-    records: Vec<Mutex<Record>>,
+    records: Vec<Mutex<SampleRecord>>,
     total: AtomicUsize,
     ended: AtomicUsize,
     dropped: AtomicUsize,
@@ -225,7 +225,7 @@ impl Samples {
         self.ended.load(SeqCst)
     }
 
-    pub fn record(&self, i: usize) -> Record {
+    pub fn record(&self, i: usize) -> SampleRecord {
         self.lock(i).clone()
     }
 
@@ -265,7 +265,7 @@ impl Samples {
         }
     }
 
-    fn lock(&self, i: usize) -> MutexGuard<'_, Record> {
+    fn lock(&self, i: usize) -> MutexGuard<'_, SampleRecord> {
         self.records[i]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -12,16 +12,16 @@ use qdl::model::ModelSpec;
 
 use super::{
     package::Files,
-    torch::{Tensor, Torch},
+    torch::{Torch, TorchTensor},
 };
 use crate::engine::{EngineError, one_line};
 
 type ModelHandle = *mut c_void;
 type RunFn = unsafe extern "C" fn(
     ModelHandle,
-    *mut Tensor,
+    *mut TorchTensor,
     usize,
-    *mut Tensor,
+    *mut TorchTensor,
     usize,
     *mut c_void,
     *mut c_void,
@@ -158,14 +158,14 @@ impl Container {
         inputs: &[*mut c_void],
         batch: usize,
         stream: *mut c_void,
-    ) -> Result<Output, EngineError> {
+    ) -> Result<OwnedTensor, EngineError> {
         let failed = |reason: String| EngineError::run("aoti", batch, reason);
         let (kind, index) = match self.gpu {
             Some(index) => (self.torch.cuda, index as i32),
             None => (self.torch.cpu, 0),
         };
         // On an error, drop deletes the tensors made so far.
-        let mut tensors: Vec<Output> = Vec::with_capacity(inputs.len());
+        let mut tensors: Vec<OwnedTensor> = Vec::with_capacity(inputs.len());
         for (spec, address) in self.model.inputs.iter().zip(inputs) {
             let sizes: Vec<i64> = std::iter::once(batch)
                 .chain(spec.shape.iter().copied())
@@ -194,10 +194,11 @@ impl Container {
             if code != 0 || tensor.is_null() {
                 return Err(failed(format!("no tensor for input `{}`", spec.name)));
             }
-            tensors.push(Output::of(self.torch, tensor));
+            tensors.push(OwnedTensor::of(self.torch, tensor));
         }
         // The model consumes the handles of its inputs, also if the run fails.
-        let mut handles: Vec<Tensor> = tensors.into_iter().map(Output::into_raw).collect();
+        let mut handles: Vec<TorchTensor> =
+            tensors.into_iter().map(OwnedTensor::into_raw).collect();
         let mut output = ptr::null_mut();
         // SAFETY: the handles are new and ownership passes to the call; `open` checked that there
         // is one output; the caller guarantees the stream. Null is no proxy executor: a model that
@@ -216,12 +217,12 @@ impl Container {
         if code != 0 || output.is_null() {
             return Err(failed("PyTorch's own line is above".to_owned()));
         }
-        let output = Output::of(self.torch, output);
+        let output = OwnedTensor::of(self.torch, output);
         self.check(&output, batch).map_err(failed)?;
         Ok(output)
     }
 
-    fn check(&self, output: &Output, batch: usize) -> Result<(), String> {
+    fn check(&self, output: &OwnedTensor, batch: usize) -> Result<(), String> {
         let t = self.torch;
         let (mut dtype, mut dim, mut sizes, mut contiguous) = (-1, 0i64, ptr::null_mut(), false);
         // SAFETY: the tensor is alive; each function writes one local. `sizes` points to `dim`
@@ -261,17 +262,17 @@ impl Drop for Container {
 }
 
 /// A tensor that is deleted on drop.
-pub(super) struct Output {
+pub(super) struct OwnedTensor {
     torch: &'static Torch,
-    tensor: Tensor,
+    tensor: TorchTensor,
 }
 
-impl Output {
-    fn of(torch: &'static Torch, tensor: Tensor) -> Self {
-        Output { torch, tensor }
+impl OwnedTensor {
+    fn of(torch: &'static Torch, tensor: TorchTensor) -> Self {
+        OwnedTensor { torch, tensor }
     }
 
-    fn into_raw(self) -> Tensor {
+    fn into_raw(self) -> TorchTensor {
         ManuallyDrop::new(self).tensor
     }
 
@@ -284,7 +285,7 @@ impl Output {
     }
 }
 
-impl Drop for Output {
+impl Drop for OwnedTensor {
     fn drop(&mut self) {
         // SAFETY: `self` owns the tensor, and drop runs once.
         unsafe { (self.torch.delete)(self.tensor) };

@@ -12,7 +12,7 @@ use qdl::model::DType;
 use crate::engine::{EngineError, search};
 use crate::lock;
 
-pub(super) type Tensor = *mut c_void;
+pub(super) type TorchTensor = *mut c_void;
 
 /// In the order of their dependencies. The last one is empty, but compiled models depend on it.
 const ON_CPU: [&str; 3] = ["libc10.so", "libtorch_cpu.so", "libtorch.so"];
@@ -35,14 +35,14 @@ pub(super) struct Torch {
         i32,
         i32,
         i32,
-        *mut Tensor,
+        *mut TorchTensor,
     ) -> i32,
-    pub delete: unsafe extern "C" fn(Tensor) -> i32,
-    pub data: unsafe extern "C" fn(Tensor, *mut *mut c_void) -> i32,
-    pub dtype: unsafe extern "C" fn(Tensor, *mut i32) -> i32,
-    pub dim: unsafe extern "C" fn(Tensor, *mut i64) -> i32,
-    pub sizes: unsafe extern "C" fn(Tensor, *mut *mut i64) -> i32,
-    pub is_contiguous: unsafe extern "C" fn(Tensor, *mut bool) -> i32,
+    pub delete: unsafe extern "C" fn(TorchTensor) -> i32,
+    pub data: unsafe extern "C" fn(TorchTensor, *mut *mut c_void) -> i32,
+    pub dtype: unsafe extern "C" fn(TorchTensor, *mut i32) -> i32,
+    pub dim: unsafe extern "C" fn(TorchTensor, *mut i64) -> i32,
+    pub sizes: unsafe extern "C" fn(TorchTensor, *mut *mut i64) -> i32,
+    pub is_contiguous: unsafe extern "C" fn(TorchTensor, *mut bool) -> i32,
     pub cpu: i32,
     pub cuda: i32,
     dtypes: [(DType, i32); 7],

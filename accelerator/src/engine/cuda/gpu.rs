@@ -25,11 +25,11 @@ pub struct Gpu {
     pub(super) max_batch: usize,
     /// A worker's wait spins for this long before it sleeps.
     pub(super) spin_ns: u64,
-    counts: Mutex<Counts>,
+    counts: Mutex<GpuCounts>,
 }
 
 #[derive(Debug)]
-struct Counts {
+struct GpuCounts {
     sizes: Vec<u64>,
     /// All counts but sizes and times.
     sums: GpuRecord,
@@ -87,7 +87,7 @@ impl Gpu {
             device,
             max_batch,
             spin_ns: spin_us.saturating_mul(1000),
-            counts: Mutex::new(Counts::new(max_batch)),
+            counts: Mutex::new(GpuCounts::new(max_batch)),
         })
     }
 
@@ -128,14 +128,14 @@ impl Gpu {
     }
 
     /// Locked once per batch, and for reports.
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, GpuCounts> {
         lock(&self.counts)
     }
 }
 
-impl Counts {
+impl GpuCounts {
     fn new(max_batch: usize) -> Self {
-        Counts {
+        GpuCounts {
             sizes: vec![0; max_batch + 1],
             sums: GpuRecord::default(),
             copy_in: Duration::ZERO,
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn batches_add_up() {
-        let mut counts = Counts::new(8);
+        let mut counts = GpuCounts::new(8);
         let batch = BatchRun {
             samples: 5,
             padded: 3,
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn copies_that_take_longer_than_they_did_lower_the_interiors_score() {
         const MS: u64 = 1_000_000;
-        let mut counts = Counts::new(8);
+        let mut counts = GpuCounts::new(8);
         assert_eq!(counts.score(0), None);
         let copied = |us| BatchRun {
             staged: Staged {
@@ -250,7 +250,7 @@ mod tests {
         let congested = counts.score(at + 1_000 * MS).expect("there were copies");
         assert!(congested < Score::from_f32(0.5), "{congested:?}");
         // A batch in place has no copy, so it has no score.
-        let mut other = Counts::new(8);
+        let mut other = GpuCounts::new(8);
         other.add(&BatchRun::default());
         assert_eq!(other.score(at), None);
     }

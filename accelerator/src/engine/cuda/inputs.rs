@@ -11,14 +11,14 @@ use super::{
     memory::DeviceMemory,
     pieces::{self, CopyPiece, Pieces},
     registry::{self, MemoryKind},
-    stream::{Event, Stream},
+    stream::{CudaEvent, CudaStream},
 };
 use crate::engine::{Batch, EngineError, unpack::Unpacker};
 
 /// The inputs of one worker and their stream. Made and used on one thread.
 pub(super) struct Inputs {
     device: Arc<Device>,
-    stream: Stream,
+    stream: CudaStream,
     unpacker: Unpacker,
     memory: Vec<DeviceMemory>,
     pieces: Pieces,
@@ -30,7 +30,7 @@ impl Inputs {
     pub fn new(gpu: &Gpu, model: &ModelSpec) -> Result<Self, EngineError> {
         let device = &gpu.device;
         let unpacker = Unpacker::new(model)?;
-        let stream = Stream::urgent(device)?;
+        let stream = CudaStream::urgent(device)?;
         let mut memory = Vec::new();
         for i in 0..model.inputs.len() {
             let bytes = unpacker.stride(i).checked_mul(gpu.max_batch);
@@ -59,7 +59,7 @@ impl Inputs {
         &mut self,
         batch: &mut Batch,
         at: Option<usize>,
-        [before, after]: [&Event; 2],
+        [before, after]: [&CudaEvent; 2],
     ) -> Result<Staged, EngineError> {
         self.unpacker.check(batch)?;
         before.record(&self.stream)?;
@@ -73,7 +73,7 @@ impl Inputs {
     pub fn put_zeros(
         &mut self,
         samples: usize,
-        [before, after]: [&Event; 2],
+        [before, after]: [&CudaEvent; 2],
     ) -> Result<Staged, EngineError> {
         before.record(&self.stream)?;
         for (i, memory) in self.memory.iter().enumerate() {
@@ -150,7 +150,7 @@ struct Lists {
 /// # Safety
 /// The source is readable and the destination writable until the stream has been waited for. The
 /// thread is bound to the GPU.
-unsafe fn copy_one(device: &Device, stream: &Stream, p: &CopyPiece) -> Result<(), EngineError> {
+unsafe fn copy_one(device: &Device, stream: &CudaStream, p: &CopyPiece) -> Result<(), EngineError> {
     let to = p.to as CUdeviceptr;
     // SAFETY: guaranteed by the caller. A GPU's memory has the same address on all GPUs.
     let result = unsafe {
@@ -175,7 +175,7 @@ impl Lists {
     unsafe fn copy_all(
         &mut self,
         device: &Device,
-        stream: &Stream,
+        stream: &CudaStream,
         pieces: &[CopyPiece],
     ) -> Result<(), EngineError> {
         self.to.clear();
@@ -254,7 +254,7 @@ mod tests {
         let unregistered = Arc::new(Region::new(stride * SAMPLES).expect("memory"));
         let on_gpu = gpu.slots("test", stride * SAMPLES).expect("memory");
         let origin: Arc<dyn Origin> = Arc::new(NoFrontend);
-        let events = [(); 2].map(|()| Event::new(&device).expect("an event"));
+        let events = [(); 2].map(|()| CudaEvent::new(&device).expect("an event"));
         for region in [host, unregistered, on_gpu] {
             let mut inputs = Inputs::new(&gpu, &model).expect("inputs");
             for round in 0..3 {

@@ -36,5 +36,5 @@ pub use gpu::Gpu;
 
 pub(super) use gpu::Staged;
 pub(super) use memory::DeviceMemory;
-pub(super) use stream::Graph;
+pub(super) use stream::KernelGraph;
 pub(super) use stream_worker::StreamWorker;

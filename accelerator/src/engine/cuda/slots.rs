@@ -10,7 +10,7 @@ use std::{
 use cudarc::driver::sys::{self, CUdeviceptr};
 use fabric::{DeviceMemory, Region};
 
-use super::{Device, Fence, memory, registry, stream::Stream};
+use super::{Device, Fence, memory, registry, stream::CudaStream};
 use crate::engine::EngineError;
 
 /// Mapping granularity of the driver, in bytes. Each connection gets separate granules, so that its
@@ -47,7 +47,7 @@ struct SlotMemory {
     memory: ManuallyDrop<memory::DeviceMemory>,
     bytes: usize,
     /// For copies by the CPU: those of a probe, and of a fabric inside this process.
-    stream: Stream,
+    stream: CudaStream,
 }
 
 // SAFETY: any thread that is bound to the GPU may use the driver's handles and addresses; every
@@ -58,7 +58,7 @@ unsafe impl Sync for SlotMemory {}
 
 impl SlotMemory {
     fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, EngineError> {
-        let stream = Stream::new(device)?;
+        let stream = CudaStream::new(device)?;
         let rounded = bytes.max(1).checked_next_multiple_of(GRANULE);
         let rounded = rounded.ok_or_else(|| device.out_of_memory("taking memory for slots"))?;
         let memory = memory::DeviceMemory::new(device, &stream, rounded)?;

@@ -18,7 +18,7 @@ use super::{
     gpu::{BatchRun, Staged},
     inputs::Inputs,
     memory::{DeviceMemory, Pinned},
-    stream::{Event, Graph, Stream},
+    stream::{CudaEvent, CudaStream, KernelGraph},
 };
 use crate::engine::{Batch, EngineError, outputs::Outputs};
 
@@ -26,9 +26,9 @@ use crate::engine::{Batch, EngineError, outputs::Outputs};
 pub(in crate::engine) struct StreamWorker {
     gpu: Arc<Gpu>,
     inputs: Inputs,
-    stream: Stream,
+    stream: CudaStream,
     /// Before the copies, before the kernels, after the kernels, after the copy back.
-    events: [Event; 4],
+    events: [CudaEvent; 4],
     /// All outputs of the largest batch, one after the other.
     landed: Pinned,
     outputs: Outputs,
@@ -47,10 +47,10 @@ impl StreamWorker {
             .max_output_bytes()
             .and_then(|bytes| bytes.checked_mul(gpu.max_batch));
         let bytes = bytes.ok_or_else(|| device.out_of_memory("taking memory for a batch"))?;
-        let event = || Event::new(device);
+        let event = || CudaEvent::new(device);
         Ok(StreamWorker {
             inputs,
-            stream: Stream::new(device)?,
+            stream: CudaStream::new(device)?,
             events: [event()?, event()?, event()?, event()?],
             landed: Pinned::new(device, bytes)?,
             outputs,
@@ -78,11 +78,11 @@ impl StreamWorker {
     pub fn record(
         &self,
         put: impl FnOnce() -> Result<(), EngineError>,
-    ) -> Result<Graph, EngineError> {
-        Graph::record(&self.gpu.device, &self.stream, put)
+    ) -> Result<KernelGraph, EngineError> {
+        KernelGraph::record(&self.gpu.device, &self.stream, put)
     }
 
-    pub fn launch(&mut self, graph: &Graph) -> Result<(), EngineError> {
+    pub fn launch(&mut self, graph: &KernelGraph) -> Result<(), EngineError> {
         self.graph = true;
         graph.launch(&self.stream)
     }

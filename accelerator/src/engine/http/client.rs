@@ -36,7 +36,7 @@ const READY: Duration = Duration::from_secs(1);
 type Sender = SendRequest<Full<Bytes>>;
 
 /// The connections of one thread.
-pub(super) struct Client {
+pub(super) struct HttpClient {
     /// `host:port`.
     authority: String,
     connect: Duration,
@@ -46,7 +46,7 @@ pub(super) struct Client {
 }
 
 /// A stream that has begun, and its connection.
-pub(super) struct Answer {
+pub(super) struct OpenAnswer {
     pub body: Incoming,
     sender: Sender,
 }
@@ -71,10 +71,10 @@ pub(super) fn is_listening(url: &str) -> bool {
     places.is_some_and(|mut places| places.any(listens))
 }
 
-impl Client {
+impl HttpClient {
     /// A client of the server at `url`, which has no path.
     pub fn new(url: &str, connect: Duration, counters: Arc<Counters>) -> Result<Self, String> {
-        Ok(Client {
+        Ok(HttpClient {
             authority: authority(url)?,
             connect,
             idle: Mutex::default(),
@@ -83,12 +83,12 @@ impl Client {
     }
 
     /// Requests an answer to `body`; returns once the headers have arrived. It has no timeout.
-    pub async fn post(&self, path: &'static str, body: Bytes) -> Result<Answer, Trouble> {
+    pub async fn post(&self, path: &'static str, body: Bytes) -> Result<OpenAnswer, Trouble> {
         let (response, sender) = self.ask(Method::POST, path, body).await?;
         let status = response.status().as_u16();
         if status == 200 {
             let body = response.into_body();
-            return Ok(Answer { body, sender });
+            return Ok(OpenAnswer { body, sender });
         }
         let mut words = Vec::new();
         let read = beginning(response.into_body(), MAX_WORDS, &mut words);
@@ -120,7 +120,7 @@ impl Client {
     }
 
     /// Reads the rest of a stream that has ended and keeps its connection.
-    pub async fn done(&self, mut answer: Answer) {
+    pub async fn done(&self, mut answer: OpenAnswer) {
         let rest = async { while answer.body.frame().await.is_some_and(|f| f.is_ok()) {} };
         // A stream that does not end within [`READY`] is closed.
         if timeout(READY, rest).await.is_ok() {

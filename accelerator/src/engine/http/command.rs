@@ -34,9 +34,9 @@ kill -s KILL -- "-$0""#;
 
 /// The exit status of a program, once it has ended.
 #[derive(Clone)]
-pub(super) struct Exit(watch::Receiver<Option<String>>);
+pub(super) struct ExitStatus(watch::Receiver<Option<String>>);
 
-impl Exit {
+impl ExitStatus {
     /// The exit status in words, if the program has ended.
     pub fn now(&self) -> Option<String> {
         self.0.borrow().clone()
@@ -53,7 +53,7 @@ impl Exit {
 /// A running program. Only [`Program::stop`] ends it; drop does not.
 pub(super) struct Program {
     pid: libc::pid_t,
-    exit: Exit,
+    exit: ExitStatus,
     /// True while the end of the program is an error.
     is_needed: Arc<AtomicBool>,
     reaped: Arc<Mutex<bool>>,
@@ -93,7 +93,7 @@ impl Program {
         let pid = pid.map_err(|e| format!("`{what}` of engine.http.command: {e}"))?;
         Ok(Program {
             pid,
-            exit: Exit(exit),
+            exit: ExitStatus(exit),
             is_needed,
             reaped,
             log: log.to_owned(),
@@ -110,7 +110,7 @@ impl Program {
     }
 
     /// A handle to the exit status.
-    pub fn exit(&self) -> Exit {
+    pub fn exit(&self) -> ExitStatus {
         self.exit.clone()
     }
 

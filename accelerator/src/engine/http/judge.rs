@@ -8,9 +8,9 @@ use tokio::{
 };
 
 use super::{
-    command::Exit,
+    command::ExitStatus,
     dialect::trouble::Trouble,
-    stream::{Server, Sink},
+    stream::{LlmServer, Sink},
 };
 use crate::engine::{Fault, streaming::TooLong};
 
@@ -57,7 +57,7 @@ impl Sink for Discard {
 ///
 /// # Errors
 /// [`Trouble`] that any sequence would have.
-pub(super) async fn trial(server: &Server) -> Result<(), Trouble> {
+pub(super) async fn trial(server: &LlmServer) -> Result<(), Trouble> {
     let mut tries = 1;
     loop {
         let ended = try_once(server).await;
@@ -74,7 +74,7 @@ pub(super) async fn trial(server: &Server) -> Result<(), Trouble> {
     }
 }
 
-async fn try_once(server: &Server) -> Result<(), Trouble> {
+async fn try_once(server: &LlmServer) -> Result<(), Trouble> {
     let ask = &server.ask;
     let len = TRIAL_PROMPT.min(ask.max_prompt);
     let ids = (1..=len).map(|i| i32::try_from(i % ask.vocab).unwrap_or(0));
@@ -86,15 +86,15 @@ async fn try_once(server: &Server) -> Result<(), Trouble> {
 }
 
 pub(super) struct Judge {
-    /// Exit status of a server that this process started.
-    exit: Option<Exit>,
+    /// ExitStatus status of a server that this process started.
+    exit: Option<ExitStatus>,
     trial: Duration,
     /// Beginning and result of the last trial.
     last: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Judge {
-    pub fn new(exit: Option<Exit>, trial: Duration) -> Self {
+    pub fn new(exit: Option<ExitStatus>, trial: Duration) -> Self {
         Judge {
             exit,
             trial,
@@ -103,7 +103,7 @@ impl Judge {
     }
 
     /// Judges the error of one sequence.
-    pub async fn verdict(&self, server: &Server, trouble: Trouble) -> Verdict {
+    pub async fn verdict(&self, server: &LlmServer, trouble: Trouble) -> Verdict {
         let words = trouble.to_string();
         match trouble.fault() {
             _ if trouble == Trouble::Unwanted => Verdict::Drop,
@@ -121,7 +121,7 @@ impl Judge {
 
     /// True if the server still answers: a trial succeeds, or any stream receives tokens. One trial
     /// serves all concurrent callers.
-    async fn is_well(&self, server: &Server) -> bool {
+    async fn is_well(&self, server: &LlmServer) -> bool {
         let since = Instant::now();
         let mut last = self.last.lock().await;
         if let Some((began, well)) = *last

@@ -46,12 +46,12 @@ use record::{CacheState, PrefixCache};
 use tokio::runtime::Builder;
 
 use self::{
-    client::Client,
+    client::HttpClient,
     command::Program,
     counters::Counters,
     dialect::AnswerParams,
     judge::{Judge, TRIAL},
-    stream::Server,
+    stream::LlmServer,
     threads::Threads,
 };
 use super::{
@@ -115,7 +115,7 @@ impl Http {
         }
         child::room_for(config.in_flight.unwrap_or(0)).map_err(|e| wrong("http.in_flight", &e))?;
         let counters: Arc<Counters> = Arc::default();
-        Client::new(&config.url, config.connect(), counters.clone())
+        HttpClient::new(&config.url, config.connect(), counters.clone())
             .map_err(|e| wrong("http.url", &e))?;
         Ok(Http {
             count: params.engine.threads,
@@ -144,10 +144,10 @@ impl Http {
         *self.counters.lock()
     }
 
-    fn server(&self, ask: &AnswerParams) -> Result<Server, String> {
+    fn server(&self, ask: &AnswerParams) -> Result<LlmServer, String> {
         let config = &self.config;
-        Ok(Server {
-            client: Client::new(&config.url, config.connect(), self.counters.clone())?,
+        Ok(LlmServer {
+            client: HttpClient::new(&config.url, config.connect(), self.counters.clone())?,
             dialect: dialect::of(config.dialect),
             ask: ask.clone(),
             config: config.clone(),

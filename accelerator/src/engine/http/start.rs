@@ -8,7 +8,7 @@ use record::{CacheState, PrefixCache};
 use tokio::time::sleep;
 
 use super::{
-    client::Client,
+    client::HttpClient,
     command::Program,
     dialect::{
         AnswerParams, Dialect, Question, ServerFacts, shorten,
@@ -28,7 +28,7 @@ const SAY: Duration = Duration::from_secs(10);
 /// # Errors
 /// No server listens, the server ended, or it took too long; in words.
 pub(super) async fn ready(
-    client: &Client,
+    client: &HttpClient,
     config: &HttpConfig,
     program: Option<&Program>,
 ) -> Result<(), String> {
@@ -82,7 +82,7 @@ pub(super) async fn ready(
 /// # Errors
 /// A required query has no usable response; in words.
 pub(super) async fn query_all(
-    client: &Client,
+    client: &HttpClient,
     dialect: &Dialect,
     ask: &AnswerParams,
 ) -> Result<ServerFacts, String> {
@@ -99,7 +99,7 @@ pub(super) async fn query_all(
 }
 
 async fn query(
-    client: &Client,
+    client: &HttpClient,
     question: &Question,
     ask: &AnswerParams,
     about: &mut ServerFacts,

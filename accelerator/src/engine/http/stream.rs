@@ -9,13 +9,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     account::{Account, Progress},
-    client::{Answer, Client},
+    client::{HttpClient, OpenAnswer},
     counters::Counters,
     dialect::{
         AnswerParams, Dialect, Tokens,
         trouble::{self, Trouble},
     },
-    events::Events,
+    events::EventReader,
 };
 use crate::engine::{Sequence, streaming::TooLong};
 
@@ -54,8 +54,8 @@ impl Sink for Sequence {
 }
 
 /// The server as one thread uses it.
-pub(super) struct Server {
-    pub client: Client,
+pub(super) struct LlmServer {
+    pub client: HttpClient,
     pub dialect: &'static Dialect,
     pub ask: AnswerParams,
     pub config: HttpConfig,
@@ -68,10 +68,10 @@ pub(super) struct FinishedAnswer {
     /// The last tokens, held until the end of the stream is checked.
     pub last: Tokens,
     /// The stream; the caller returns it to the client.
-    pub answer: Answer,
+    pub answer: OpenAnswer,
 }
 
-impl Server {
+impl LlmServer {
     /// Requests an answer of at most `max_tokens` and passes all but its last tokens to `sink`.
     pub async fn answer(
         &self,
@@ -103,7 +103,7 @@ impl Server {
         &self,
         body: &Bytes,
         sink: &mut impl Sink,
-    ) -> Result<(Answer, RequestTime), Trouble> {
+    ) -> Result<(OpenAnswer, RequestTime), Trouble> {
         let first = self.request_time();
         let mut pause = FIRST_PAUSE;
         loop {
@@ -155,7 +155,7 @@ impl Server {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let ids = self.ask.max_prompt + self.ask.max_tokens;
-        let mut events = Events::new(body, EVENT + EVENT_ID * ids);
+        let mut events = EventReader::new(body, EVENT + EVENT_ID * ids);
         let (mut after, mut until) = (
             self.config.first_token(),
             asked.at + self.config.first_token(),

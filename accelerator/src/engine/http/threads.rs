@@ -25,7 +25,7 @@ use super::{
     NAME,
     dialect::trouble::Trouble,
     judge::{Judge, Verdict},
-    stream::Server,
+    stream::LlmServer,
 };
 use crate::engine::{
     EngineError, Sequence,
@@ -43,7 +43,7 @@ pub(super) struct Threads {
 
 impl Threads {
     /// Starts one thread for each server.
-    pub fn start(servers: Vec<Server>, judge: Judge, fatal: &OnFatal) -> io::Result<Self> {
+    pub fn start(servers: Vec<LlmServer>, judge: Judge, fatal: &OnFatal) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let judge = Arc::new(judge);
         let (mut to, mut handles) = (Vec::new(), Vec::new());
@@ -118,7 +118,7 @@ async fn serve(
 
 struct ClientThread {
     thread: usize,
-    server: Server,
+    server: LlmServer,
     judge: Arc<Judge>,
     fatal: OnFatal,
 }

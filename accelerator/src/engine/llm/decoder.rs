@@ -18,7 +18,7 @@ use ort::{
 };
 
 use super::{
-    graph::{Graph, IDS, LONGEST, NEXT, USED},
+    graph::{DecoderGraph, IDS, LONGEST, NEXT, USED},
     schedule::SlotMove,
 };
 use crate::engine::one_line;
@@ -44,7 +44,7 @@ pub(super) struct Decoder {
     cpu: MemoryInfo<'static>,
     /// Declared after its binding and caches, so dropped after them.
     session: Session,
-    graph: Graph,
+    graph: DecoderGraph,
     slots: usize,
     context: usize,
     on_cpu: bool,
@@ -62,7 +62,7 @@ impl Decoder {
     /// Allocates the slots in `memory`, by default the CPU's.
     pub fn new(
         session: Session,
-        graph: Graph,
+        graph: DecoderGraph,
         slots: usize,
         context: usize,
         memory: Option<MemoryInfo<'static>>,
@@ -113,7 +113,7 @@ impl Decoder {
 
     /// Copies the keys and values of a sequence to another slot.
     pub fn move_slot(&mut self, m: SlotMove) {
-        let Graph { heads, width, .. } = self.graph;
+        let DecoderGraph { heads, width, .. } = self.graph;
         let head = self.context * width;
         let slot = heads * head;
         assert!(self.on_cpu && m.from < self.slots && m.to < self.slots);
@@ -177,7 +177,7 @@ impl Decoder {
         let (ids, used) = (self.ids.as_mut_ptr(), self.used.as_mut_ptr());
         let next = self.next.as_mut_ptr();
         let longest: *mut i32 = &mut longest;
-        let Graph { heads, width, .. } = self.graph;
+        let DecoderGraph { heads, width, .. } = self.graph;
         let slot = heads * self.context * width;
         let shape = [rows_i, heads as i64, self.context as i64, width as i64];
         // `ids` has `rows * each` elements, `used` has `rows`, and `next` twice as many, all filled
@@ -190,18 +190,18 @@ impl Decoder {
                 Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
                 Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
             );
-            let view = View::new(&self.cpu, ids.cast(), &[rows_i, each], i64s)?;
+            let view = TensorView::new(&self.cpu, ids.cast(), &[rows_i, each], i64s)?;
             self.binding.input(IDS, &view)?;
-            let view = View::new(&self.cpu, used.cast(), &[rows_i], i32s)?;
+            let view = TensorView::new(&self.cpu, used.cast(), &[rows_i], i32s)?;
             self.binding.input(USED, &view)?;
-            let view = View::new(&self.cpu, longest.cast(), &[], i32s)?;
+            let view = TensorView::new(&self.cpu, longest.cast(), &[], i32s)?;
             self.binding.input(LONGEST, &view)?;
-            let view = View::new(&self.cpu, next.cast(), &[rows_i, 2], i64s)?;
+            let view = TensorView::new(&self.cpu, next.cast(), &[rows_i, 2], i64s)?;
             self.binding.output(NEXT, &view)?;
             for (cache, (past, present)) in self.caches.iter().zip(&self.graph.caches) {
                 let address = cache.address.as_ptr().add(first * slot);
                 let f32s = Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-                let view = View::new(&self.cache_memory, address.cast(), &shape, f32s)?;
+                let view = TensorView::new(&self.cache_memory, address.cast(), &shape, f32s)?;
                 self.binding.input(past, &view)?;
                 self.binding.output(present, &view)?;
             }
@@ -217,9 +217,9 @@ fn checked(status: sys::OrtStatusPtr) -> ort::Result<()> {
 }
 
 /// A tensor over borrowed memory.
-struct View(NonNull<sys::OrtValue>);
+struct TensorView(NonNull<sys::OrtValue>);
 
-impl View {
+impl TensorView {
     /// # Safety
     /// `memory` must contain `address` with the number of elements of `shape`, for as long as the
     /// runtime accesses the view or a binding of it.
@@ -249,11 +249,11 @@ impl View {
             )
         })?;
         let made = NonNull::new(made).ok_or_else(|| ort::Error::new("no tensor was made"))?;
-        Ok(View(made))
+        Ok(TensorView(made))
     }
 }
 
-impl Drop for View {
+impl Drop for TensorView {
     fn drop(&mut self) {
         // SAFETY: made by `new` and released once; a binding holds its own reference.
         unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) }
@@ -273,13 +273,13 @@ impl Binding {
             .ok_or_else(|| "no binding was made".to_owned())
     }
 
-    fn input(&mut self, name: &CStr, view: &View) -> ort::Result<()> {
+    fn input(&mut self, name: &CStr, view: &TensorView) -> ort::Result<()> {
         // SAFETY: binding and view live, and the name ends with a zero. A second binding of a name
         // replaces the first.
         checked(unsafe { (ort::api().BindInput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
     }
 
-    fn output(&mut self, name: &CStr, view: &View) -> ort::Result<()> {
+    fn output(&mut self, name: &CStr, view: &TensorView) -> ort::Result<()> {
         // SAFETY: as for `input`.
         checked(unsafe { (ort::api().BindOutput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
     }

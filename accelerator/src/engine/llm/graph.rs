@@ -19,7 +19,7 @@ pub(super) const NEXT: &CStr = c"next";
 
 /// A decoder in the form of `models/export_llm.py`.
 #[derive(Debug)]
-pub(super) struct Graph {
+pub(super) struct DecoderGraph {
     /// Input and output name of each cache: keys and values of each layer.
     pub caches: Vec<(CString, CString)>,
     /// Number of heads of a cache, and elements per head.
@@ -30,7 +30,7 @@ pub(super) struct Graph {
     pub eos: i32,
 }
 
-impl Graph {
+impl DecoderGraph {
     /// # Errors
     /// [`EngineError::Model`] names the tensor, or the metadata entry.
     pub fn read<'s>(session: &'s Session, path: &Path) -> Result<Self, EngineError> {
@@ -88,7 +88,7 @@ impl Graph {
                 .filter(|n| *n >= 0)
                 .ok_or_else(|| refuse(key, "the file's metadata does not have this number"))
         };
-        Ok(Graph {
+        Ok(DecoderGraph {
             caches,
             heads,
             width,

@@ -32,7 +32,7 @@ use qdl::{
 
 use self::{
     decoder::Decoder,
-    graph::Graph,
+    graph::DecoderGraph,
     work::{AnswerLimits, DecodeLoop, failed},
 };
 use super::{
@@ -57,7 +57,7 @@ pub struct Llm {
     limits: AnswerLimits,
     gpu: Option<i32>,
     inbox: Arc<Inbox>,
-    loaded: Mutex<Option<(Session, Graph)>>,
+    loaded: Mutex<Option<(Session, DecoderGraph)>>,
 }
 
 impl Llm {
@@ -78,7 +78,7 @@ impl Llm {
             intra_threads: params.engine.intra_threads,
         };
         let session = open(&settings, gpu)?;
-        let graph = Graph::read(&session, &settings.path)?;
+        let graph = DecoderGraph::read(&session, &settings.path)?;
         let most = config.max_tokens.unwrap_or(DEFAULT_ANSWER);
         let model = match &params.spec {
             Some(spec) => spec.clone(),
@@ -206,7 +206,7 @@ fn open(settings: &SessionCfgs, gpu: Option<i32>) -> Result<Session, EngineError
 }
 
 /// Inputs and outputs of the model, if the configuration does not give them.
-fn default_model(name: &str, graph: &Graph, config: &LlmConfig, answer: usize) -> ModelSpec {
+fn default_model(name: &str, graph: &DecoderGraph, config: &LlmConfig, answer: usize) -> ModelSpec {
     let context = config.context.unwrap_or(graph.context);
     ModelSpec::of_tokens(name, context.saturating_sub(answer).max(1), answer)
 }
@@ -216,7 +216,7 @@ fn check(
     answer: usize,
     context: usize,
     limits: &AnswerLimits,
-    graph: &Graph,
+    graph: &DecoderGraph,
 ) -> Result<(), EngineError> {
     let (most, has) = (limits.max, graph.vocabulary);
     for (is_wrong, field, reason) in [

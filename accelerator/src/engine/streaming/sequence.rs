@@ -20,7 +20,7 @@ pub struct TooLong {
 
 /// Result of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SequenceOutcome {
     /// The sample was answered.
     Answered {
         /// Number of tokens.
@@ -34,7 +34,7 @@ pub enum Outcome {
 
 /// Receives the end of each sequence, once, on the thread that ended it, after its arrival is
 /// released. One callback serves all sequences of an engine.
-pub type OnEnd = Arc<dyn Fn(Outcome) + Send + Sync>;
+pub type OnEnd = Arc<dyn Fn(SequenceOutcome) + Send + Sync>;
 
 /// One sample in progress in an engine that batches by itself.
 ///
@@ -127,7 +127,7 @@ impl Sequence {
             return Err((self, e));
         }
         let (queue_us, compute_us) = self.durations();
-        let outcome = Outcome::Answered {
+        let outcome = SequenceOutcome::Answered {
             tokens: self.tokens(),
             parts: self.sent.parts + 1,
         };
@@ -194,7 +194,7 @@ impl Sequence {
         )
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: SequenceOutcome) {
         if let Some(on_end) = self.on_end.take() {
             on_end(outcome);
         }
@@ -205,7 +205,7 @@ impl Drop for Sequence {
     fn drop(&mut self) {
         // The arrival first: the slot must be released before the place is free.
         self.arrival = None;
-        self.end(Outcome::Unanswered);
+        self.end(SequenceOutcome::Unanswered);
     }
 }
 

@@ -4,17 +4,17 @@ use std::path::Path;
 
 use qdl::model::{ModelSpec, TensorSpec};
 
-use super::plan::Tensor;
+use super::plan::PlanTensor;
 use crate::engine::{EngineError, EngineParams};
 
 /// Model spec of the plan, indices of its inputs, and index of its output.
 pub(super) fn describe(
     plan: &Path,
     params: &EngineParams,
-    tensors: &[Tensor],
+    tensors: &[PlanTensor],
 ) -> Result<(ModelSpec, Vec<usize>, usize), EngineError> {
-    let refuse = |t: &Tensor, reason: String| EngineError::tensor(plan, &t.name, reason);
-    let spec = |t: &Tensor| -> Result<TensorSpec, EngineError> {
+    let refuse = |t: &PlanTensor, reason: String| EngineError::tensor(plan, &t.name, reason);
+    let spec = |t: &PlanTensor| -> Result<TensorSpec, EngineError> {
         let dtype = t
             .dtype
             .ok_or_else(|| refuse(t, "is of a type that is not served".to_owned()))?;
@@ -42,9 +42,9 @@ pub(super) fn describe(
         })
     };
     // In the configuration's order, which is the order of the inputs in a sample.
-    let mut inputs: Vec<&Tensor> = tensors.iter().filter(|t| !t.output).collect();
+    let mut inputs: Vec<&PlanTensor> = tensors.iter().filter(|t| !t.output).collect();
     if let Some(s) = &params.spec {
-        let place = |t: &Tensor| {
+        let place = |t: &PlanTensor| {
             s.inputs
                 .iter()
                 .position(|i| i.name == t.name)
@@ -52,7 +52,7 @@ pub(super) fn describe(
         };
         inputs.sort_by_key(|t| place(t));
     }
-    let outputs: Vec<&Tensor> = tensors.iter().filter(|t| t.output).collect();
+    let outputs: Vec<&PlanTensor> = tensors.iter().filter(|t| t.output).collect();
     let ([output], false) = (&outputs[..], inputs.is_empty()) else {
         let reason = format!(
             "has {} inputs and {} outputs, and one output is wanted: leave the others out of the \
@@ -86,8 +86,8 @@ mod tests {
         testkit::{model, ragged, tensor as spec},
     };
 
-    fn tensor(index: usize, name: &str, output: bool, dims: &[i64]) -> Tensor {
-        Tensor {
+    fn tensor(index: usize, name: &str, output: bool, dims: &[i64]) -> PlanTensor {
+        PlanTensor {
             index,
             name: name.to_owned(),
             output,
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    fn refused(tensors: &[Tensor]) -> String {
+    fn refused(tensors: &[PlanTensor]) -> String {
         let e = describe(
             Path::new("p.plan"),
             &EngineParams::new(EngineKind::TensorRt),
@@ -142,12 +142,12 @@ mod tests {
         assert!(refused(&[open, output.clone()]).contains("open length besides the batch"));
         let scalar = tensor(0, "x", false, &[]);
         assert!(refused(&[scalar, output.clone()]).contains("no batch dimension"));
-        let blocked = Tensor {
+        let blocked = PlanTensor {
             linear: false,
             ..input.clone()
         };
         assert!(refused(&[blocked, output.clone()]).contains("linear"));
-        let odd = Tensor {
+        let odd = PlanTensor {
             dtype: None,
             ..input
         };

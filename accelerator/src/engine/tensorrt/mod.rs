@@ -37,7 +37,7 @@ pub use libraries::{SHIM, find_library, find_shim};
 use self::{
     describe::describe,
     order::Order,
-    plan::Plan,
+    plan::TrtPlan,
     profiles::Profiles,
     shim::{Library, TrtError},
 };
@@ -57,7 +57,7 @@ struct TensorRt {
     /// The plan's file; each worker loads its own plan from it.
     bytes: Vec<u8>,
     /// The plan that `open` loaded, for the first worker.
-    first: Mutex<Option<Plan>>,
+    first: Mutex<Option<TrtPlan>>,
     device: Arc<Device>,
     gpu: Arc<Gpu>,
     model: ModelSpec,
@@ -111,7 +111,8 @@ impl TensorRtEngine {
         let bytes = fs::read(&plan).map_err(|e| EngineError::model(&plan, e))?;
         let refuse =
             |what: &'static str, why: TrtError| refusal(&plan, &library, &device, what, &why);
-        let loaded = Plan::load(&library, &bytes).map_err(|why| refuse("loading the plan", why))?;
+        let loaded =
+            TrtPlan::load(&library, &bytes).map_err(|why| refuse("loading the plan", why))?;
         let tensors = loaded
             .tensors()
             .map_err(|why| refuse("reading the plan", why))?;

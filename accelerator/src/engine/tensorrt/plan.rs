@@ -13,7 +13,7 @@ use super::shim::{Library, MAX_NAME, MAX_RANK, RawTensor, TrtError, with_message
 
 /// A tensor of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tensor {
+pub(super) struct PlanTensor {
     /// Index of the tensor for [`Context::bind`].
     pub index: usize,
     pub name: String,
@@ -26,16 +26,16 @@ pub(super) struct Tensor {
     pub dims: Vec<i64>,
 }
 
-pub(super) struct Plan {
+pub(super) struct TrtPlan {
     library: Arc<Library>,
     handle: *mut c_void,
 }
 
 // SAFETY: TensorRT allows an engine to move between threads; ownership and `&mut` ensure that one
 // thread uses it at a time.
-unsafe impl Send for Plan {}
+unsafe impl Send for TrtPlan {}
 
-impl Plan {
+impl TrtPlan {
     /// Loads a plan. The thread must be bound to the GPU.
     pub fn load(library: &Arc<Library>, plan: &[u8]) -> Result<Self, TrtError> {
         let mut handle = ptr::null_mut();
@@ -45,14 +45,14 @@ impl Plan {
             (library.functions.load)(library.handle, bytes, plan.len(), &mut handle, why, room)
         });
         loaded.map_err(|(_, why)| why)?;
-        Ok(Plan {
+        Ok(TrtPlan {
             library: library.clone(),
             handle,
         })
     }
 
     /// The plan's tensors; an error if the name or rank of one exceeds the shim's limits.
-    pub fn tensors(&self) -> Result<Vec<Tensor>, TrtError> {
+    pub fn tensors(&self) -> Result<Vec<PlanTensor>, TrtError> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.tensors)(self.handle) };
         let mut all = Vec::new();
@@ -76,7 +76,7 @@ impl Plan {
             raw.name[MAX_NAME - 1] = 0;
             // SAFETY: the last byte is zero.
             let name = unsafe { CStr::from_ptr(raw.name.as_ptr()) };
-            all.push(Tensor {
+            all.push(PlanTensor {
                 index: index as usize,
                 name: name.to_string_lossy().into_owned(),
                 output: raw.is_output != 0,
@@ -98,7 +98,7 @@ impl Plan {
     }
 
     /// Smallest and largest batch of each profile, for the first input.
-    pub fn profiles(&self, input: &Tensor) -> Result<Vec<(usize, usize)>, TrtError> {
+    pub fn profiles(&self, input: &PlanTensor) -> Result<Vec<(usize, usize)>, TrtError> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.profiles)(self.handle) };
         let mut all = Vec::new();
@@ -123,7 +123,7 @@ impl Plan {
     }
 }
 
-impl Drop for Plan {
+impl Drop for TrtPlan {
     fn drop(&mut self) {
         // SAFETY: the handle is alive; contexts hold references to the plan, so none is left.
         unsafe { (self.library.functions.unload)(self.handle) };
@@ -133,7 +133,7 @@ impl Drop for Plan {
 /// One profile of a plan, with its state for one stream.
 pub(super) struct Context {
     handle: *mut c_void,
-    plan: Rc<Plan>,
+    plan: Rc<TrtPlan>,
     batch: usize,
 }
 
@@ -143,7 +143,7 @@ impl Context {
     /// # Safety
     /// `stream` is a stream of the plan's GPU.
     pub unsafe fn new(
-        plan: &Rc<Plan>,
+        plan: &Rc<TrtPlan>,
         profile: usize,
         stream: *mut c_void,
     ) -> Result<Self, TrtError> {

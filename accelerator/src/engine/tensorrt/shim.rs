@@ -289,7 +289,7 @@ mod tests {
     #[test]
     #[ignore = "wants a shim and a TensorRT: cargo xtask tensorrt --check"]
     fn lean_bytes_that_are_no_plan() {
-        let why = crate::engine::tensorrt::plan::Plan::load(&lean(), &[7; 300])
+        let why = crate::engine::tensorrt::plan::TrtPlan::load(&lean(), &[7; 300])
             .err()
             .expect("refused");
         let text = why.to_string();

@@ -4,12 +4,12 @@ use std::{collections::HashMap, ffi::c_void, rc::Rc, sync::Arc};
 
 use super::{
     TensorRt,
-    plan::{Context, Plan},
+    plan::{Context, TrtPlan},
     shim::TrtError,
 };
 use crate::engine::{
     Batch, EngineError, Worker,
-    cuda::{DeviceMemory, Graph, StreamWorker},
+    cuda::{DeviceMemory, KernelGraph, StreamWorker},
 };
 
 /// Largest batch whose kernels are recorded without being listed: for larger ones the kernels take
@@ -21,7 +21,7 @@ const RECORD_UP_TO: usize = 128;
 pub(super) struct OnGpu {
     engine: Arc<TensorRt>,
     /// Graphs by batch size. They refer to the contexts' memory.
-    graphs: HashMap<usize, Option<Graph>>,
+    graphs: HashMap<usize, Option<KernelGraph>>,
     contexts: Vec<Context>,
     output: DeviceMemory,
     stream: StreamWorker,
@@ -29,14 +29,14 @@ pub(super) struct OnGpu {
 
 impl OnGpu {
     /// Makes a worker, on its own thread.
-    pub fn new(engine: &Arc<TensorRt>, plan: Option<Plan>) -> Result<Self, EngineError> {
+    pub fn new(engine: &Arc<TensorRt>, plan: Option<TrtPlan>) -> Result<Self, EngineError> {
         let e = engine;
         let stream = StreamWorker::new(&e.gpu, &e.plan_model)?;
         let output_bytes = e.plan_model.max_output_bytes().unwrap_or(0);
         let output = stream.memory(output_bytes.saturating_mul(stream.max_batch()))?;
         let plan = match plan {
             Some(plan) => plan,
-            None => Plan::load(&e.library, &e.bytes)
+            None => TrtPlan::load(&e.library, &e.bytes)
                 .map_err(|why| e.refusal("loading the plan", &why))?,
         };
         let plan = Rc::new(plan);

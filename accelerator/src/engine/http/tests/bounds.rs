@@ -10,14 +10,14 @@ use super::{
     server::{Reply, Server, StreamPiece, events},
     splits::{read, read_up_to, server},
 };
-use crate::engine::http::{dialect::trouble::Trouble, stream::Server as Asking};
+use crate::engine::http::{dialect::trouble::Trouble, stream::LlmServer};
 
 const EVENT: &str = "data: {\"choices\":[{\"token_ids\":[5],\"finish_reason\":null}]}\n\n";
 const END: &str = "data: {\"choices\":[{\"token_ids\":[2],\"finish_reason\":\"stop\"}]}\n\n";
 
 /// Number of the `most` pieces read after `first`, and the error that ends the answer, which is
 /// limited to 8 tokens.
-fn taken(server: &Asking, first: &str, piece: &str, most: usize) -> (usize, Trouble) {
+fn taken(server: &LlmServer, first: &str, piece: &str, most: usize) -> (usize, Trouble) {
     let (mut taken, piece) = (0, Bytes::copy_from_slice(piece.as_bytes()));
     let pieces = (0..most).map(|_| {
         taken += 1;

@@ -13,7 +13,8 @@ use super::{
         judge::{Judge, TRIAL, Verdict},
     },
     rig::{
-        BLANK, ROOM, Record, Samples, VOCAB, eventually, params, prompts, run_one, samples, started,
+        BLANK, ROOM, SampleRecord, Samples, VOCAB, eventually, params, prompts, run_one, samples,
+        started,
     },
     server::{Reply, Request, Server, StreamPiece, begun, correct, events, singly, tokens_of},
 };
@@ -23,19 +24,19 @@ type Script = fn(&Request) -> Reply;
 type Change = fn(&mut HttpConfig);
 
 /// Runs one sample with a server of vLLM.
-fn vllm(server: &Server, change: Change) -> (Record, Option<String>) {
+fn vllm(server: &Server, change: Change) -> (SampleRecord, Option<String>) {
     run_one(server, Dialect::Vllm, change)
 }
 
 /// Checks that the sample was refused with these words and that the engine goes on.
-fn refused((record, fatal): (Record, Option<String>), words: &str) {
+fn refused((record, fatal): (SampleRecord, Option<String>), words: &str) {
     let why = record.refused.unwrap_or_else(|| panic!("{fatal:?}"));
     assert!(why.contains(words) && !why.contains('\n'), "{why}");
     assert_eq!((record.finished, fatal), (None, None));
 }
 
 /// Checks that the engine ended with these words and that the sample has no answer.
-fn ended((record, fatal): (Record, Option<String>), words: &str) {
+fn ended((record, fatal): (SampleRecord, Option<String>), words: &str) {
     let line = fatal.unwrap_or_else(|| panic!("{record:?}"));
     assert!(line.starts_with("server http://127.0.0.1:"), "{line}");
     assert!(line.contains(words) && !line.contains('\n'), "{line}");

@@ -19,11 +19,11 @@ use super::server::Server;
 use crate::engine::{
     Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming,
     http::Http,
-    streaming::{Outcome, TOKEN_BYTES},
+    streaming::{SequenceOutcome, TOKEN_BYTES},
 };
 
 pub use qdl::testkit::eventually;
-pub use samples::{BLANK, Record, Samples};
+pub use samples::{BLANK, SampleRecord, Samples};
 
 /// Limit of an answer in tokens.
 pub const ROOM: usize = 64;
@@ -117,7 +117,7 @@ pub fn run_one(
     server: &Server,
     dialect: Dialect,
     change: impl FnOnce(&mut HttpConfig),
-) -> (Record, Option<String>) {
+) -> (SampleRecord, Option<String>) {
     let started = started(server, dialect, change);
     let samples = samples(&[vec![1, 2, 3]], Stream::First);
     started.run(&samples);

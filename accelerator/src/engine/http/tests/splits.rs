@@ -19,7 +19,7 @@ use crate::engine::{
         Http,
         account::Account,
         dialect::trouble::Trouble,
-        stream::{Server, Sink},
+        stream::{LlmServer, Sink},
     },
     streaming::TooLong,
 };
@@ -38,7 +38,7 @@ impl Sink for Tokens {
     }
 }
 
-pub fn server(dialect: Dialect) -> Server {
+pub fn server(dialect: Dialect) -> LlmServer {
     let http = Http::open(&params("http://127.0.0.1:1", dialect)).expect("an engine");
     let mut ask = http.ask.clone();
     ask.vocab = VOCAB;
@@ -46,14 +46,14 @@ pub fn server(dialect: Dialect) -> Server {
 }
 
 /// The result of a stream in these pieces.
-pub fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
+pub fn read(server: &LlmServer, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
     let pieces: Vec<_> = pieces.iter().map(|p| Bytes::copy_from_slice(p)).collect();
     read_up_to(server, 64, pieces.into_iter())
 }
 
 /// The result of an answer that is limited to `most` tokens.
 pub fn read_up_to(
-    server: &Server,
+    server: &LlmServer,
     most: usize,
     pieces: impl Iterator<Item = Bytes>,
 ) -> Result<Vec<i32>, Trouble> {

@@ -54,7 +54,7 @@ fn starts(
 }
 
 /// A response to one query, and what follows.
-type Row<'r> = (
+type Case<'r> = (
     Dialect,
     &'static str,
     u16,
@@ -62,7 +62,7 @@ type Row<'r> = (
     Result<&'r str, &'r str>,
 );
 
-fn each(rows: &[Row<'_>]) {
+fn each(rows: &[Case<'_>]) {
     for (dialect, path, status, body, expected) in rows {
         let server = saying(*dialect, path, *status, body);
         starts(&server, *dialect, *expected, |_| ());
