@@ -7,9 +7,10 @@
 //! ```
 //!
 //! CONFIG is an accelerator's. SIZE is a batch size as `[gpu:]SIZE[/STEP][@US]`, `max_batch`
-//! without any. With `gpu:` the slots are in the GPU's own memory, with `/STEP` a batch takes every STEPth
-//! slot, with `@US` no batch begins sooner than so many microseconds after the one before it. One
-//! line of JSON for each size: `answers` is a hash of the answers, equal wherever the slots are.
+//! without any. With `gpu:` the slots are in the GPU's own memory, with `/STEP` a batch takes every
+//! STEPth slot, with `@US` no batch begins sooner than so many microseconds after the one before
+//! it. One line of JSON for each size: `answers` is a hash of the answers, equal wherever the slots
+//! are.
 
 use std::{
     process::ExitCode,
@@ -128,7 +129,7 @@ fn measure(
                     bench.run()?;
                     samples.fetch_add(m.size as u64, Relaxed);
                 }
-                Ok(bench.answers()?)
+                bench.answers()
             }));
         }
         ready.wait();

@@ -111,10 +111,10 @@ fn wait(samples: &Samples) {
 fn answer(samples: &Samples, i: usize) -> Vec<i32> {
     let record = samples.record(i);
     let ids = record.answer().unwrap_or_else(|| panic!("{record:?}"));
-    assert!(
-        matches!(record.ended, Some(SequenceOutcome::Answered { tokens, .. }) if tokens == ids.len()),
-        "{record:?}"
-    );
+    let Some(SequenceOutcome::Answered { tokens, .. }) = record.ended else {
+        panic!("{record:?}")
+    };
+    assert_eq!(tokens, ids.len());
     ids
 }
 

@@ -112,6 +112,10 @@ pub enum Fault {
     Engine,
 }
 
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "callers pass the error that they have"
+)]
 impl EngineError {
     pub(crate) fn param(field: &'static str, reason: impl Into<String>) -> Self {
         EngineError::Param {

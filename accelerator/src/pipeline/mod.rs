@@ -441,8 +441,10 @@ fn work(
         let warm_up = warming::warm_up(worker.as_mut(), max_batch, sizes)?;
         Ok((worker, batch, warm_up))
     }));
-    let panicked = |panic: Box<_>| shared.panicked(index, panic);
-    let made = made.unwrap_or_else(|panic| Err(panicked(panic)));
+    let made = made.unwrap_or_else(|panic| {
+        let engine = shared.engine.name();
+        Err(EngineError::panicked(engine, index, panic.as_ref()))
+    });
     match made {
         Ok((mut worker, batch, warm_up)) => {
             // The send fails only if another worker failed first and the pipeline is being dropped.

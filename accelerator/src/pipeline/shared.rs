@@ -1,7 +1,6 @@
 //! State that NIC threads and workers share, and the worker's loop.
 
 use std::{
-    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex,
@@ -159,14 +158,11 @@ impl Shared {
         match served {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.fail(error),
-            Err(panic) => self.fail(self.panicked(index, panic)),
+            Err(panic) => {
+                let panic = panic.as_ref();
+                self.fail(EngineError::panicked(self.engine.name(), index, panic));
+            }
         }
-    }
-
-    /// The error of a worker that panicked.
-    #[allow(clippy::needless_pass_by_value)]
-    pub fn panicked(&self, worker: usize, panic: Box<dyn Any + Send>) -> EngineError {
-        EngineError::panicked(self.engine.name(), worker, panic.as_ref())
     }
 
     fn serve_batches(

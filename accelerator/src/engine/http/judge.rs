@@ -86,7 +86,7 @@ async fn try_once(server: &LlmServer) -> Result<(), Trouble> {
 }
 
 pub(super) struct Judge {
-    /// ExitStatus status of a server that this process started.
+    /// Exit status of a server that this process started.
     exit: Option<ExitStatus>,
     trial: Duration,
     /// Beginning and result of the last trial.

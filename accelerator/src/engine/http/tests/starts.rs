@@ -276,7 +276,8 @@ fn an_unusable_configuration_is_refused_by_its_key() {
             Ok(http) => format!("it opens: {}", http.name()),
         }
     };
-    let rows: [(fn(&mut EngineParams), &str); 6] = [
+    type Change = fn(&mut EngineParams);
+    let rows: [(Change, &str); 6] = [
         (|_| (), "it opens: http"),
         (|p| p.engine.http = None, "http: no server is named"),
         (|p| p.spec = None, "takes and gives token ids"),
