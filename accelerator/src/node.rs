@@ -124,7 +124,7 @@ impl Accelerator {
         let hashed = hashing.end()?;
         // Opaque engines take any bytes, so the configured model counts; a model file is checked
         // against it.
-        let model = match (&spec, engine.runs_inline() || file.is_none()) {
+        let model = match (&spec, engine.inline().is_some() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
                 spec.check_against(&engine.model().clone().carried(spec.compression))?;

@@ -15,7 +15,7 @@ use std::{
 
 use accelerator::{
     engine::{
-        Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, Worker, create,
+        Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, create,
         streaming::OnFatal,
         tokens::{Answers, answer},
     },
@@ -346,9 +346,6 @@ impl Engine for Puppet {
     }
     fn model(&self) -> &ModelSpec {
         &self.model
-    }
-    fn worker(&self, _: usize) -> Result<Box<dyn Worker>, EngineError> {
-        panic!("it has none")
     }
     fn streaming(&self) -> Option<&dyn Streaming> {
         Some(self)

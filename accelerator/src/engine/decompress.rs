@@ -9,13 +9,13 @@ use std::sync::Arc;
 use fabric::{Region, clock};
 use qdl::{
     compression::{self, ALIGN},
-    model::ModelSpec,
+    model::{Lengths, ModelSpec},
     serve::Arrival,
 };
 
 use serde::Serialize;
 
-use super::{EngineError, Lengths, lengths};
+use super::EngineError;
 
 /// Offset and length of a decompressed sample, in bytes.
 type Span = (usize, usize);
@@ -134,7 +134,7 @@ impl Decompressor {
             });
         }
         match &self.lengths {
-            Some(taken) if taken.rows(len).is_none() => Err(lengths::refusal(taken, len)),
+            Some(taken) if taken.rows(len).is_none() => Err(EngineError::sample_size(taken, len)),
             _ => Ok(()),
         }
     }

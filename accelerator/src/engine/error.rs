@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use qdl::model::Lengths;
+
 /// An engine cannot be made, or failed during a run. Each message says what is wrong, on what, and
 /// what to do.
 #[allow(missing_docs, reason = "the messages are the documentation")]
@@ -121,6 +123,15 @@ impl EngineError {
         EngineError::Param {
             field,
             reason: reason.into(),
+        }
+    }
+
+    /// A sample of `got` bytes, which the model cannot have.
+    #[cold]
+    pub(crate) fn sample_size(lengths: &Lengths, got: usize) -> Self {
+        EngineError::SampleSize {
+            want: lengths.to_string(),
+            got,
         }
     }
 

@@ -17,7 +17,6 @@ mod digest;
 mod error;
 mod http;
 mod inbox;
-pub(crate) mod lengths;
 mod llm;
 mod onnx;
 mod onnx_data;
@@ -47,7 +46,6 @@ pub use decompress::{Decompressed, Decompressor};
 pub use digest::{Answers as DigestAnswers, Digest};
 use error::one_line;
 pub use error::{EngineError, Fault};
-pub(crate) use lengths::Lengths;
 pub use onnx_data::files as onnx_data_files;
 pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
@@ -150,11 +148,6 @@ pub trait Engine: Send + Sync {
     /// Score of the path from the samples' memory to the GPU; `None` without such a path.
     fn interior(&self, now_ns: u64) -> Option<Score> {
         self.gpu()?.interior(now_ns)
-    }
-
-    /// True if the NIC thread that received a sample answers it.
-    fn runs_inline(&self) -> bool {
-        self.inline().is_some()
     }
 }
 

@@ -13,9 +13,9 @@
 
 use std::{mem::size_of, ptr};
 
-use qdl::model::{ModelSpec, TensorSpec};
+use qdl::model::{Lengths, ModelSpec, TensorSpec};
 
-use super::{Batch, EngineError, Lengths, lengths};
+use super::{Batch, EngineError};
 
 /// A cache line; its alignment suits every element type and vector instruction.
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +237,7 @@ impl Unpacker {
 
     fn rows(&self, len: usize) -> Result<usize, EngineError> {
         let rows = self.lengths.rows(len);
-        rows.ok_or_else(|| lengths::refusal(&self.lengths, len))
+        rows.ok_or_else(|| EngineError::sample_size(&self.lengths, len))
     }
 
     pub fn buffer(&mut self, index: usize) -> *mut u8 {

@@ -184,7 +184,7 @@ impl Pipeline {
             return Ok(Pipeline(PipelineKind::Sequences(sequences)));
         }
         // Workers decompress: on a NIC thread, decompression would delay its connections.
-        let inline = engine.runs_inline() && options.compression.is_none();
+        let inline = engine.inline().is_some() && options.compression.is_none();
         let mut options = options.clone();
         if let Some(fixed) = engine.fixed_batch() {
             options.engine.max_batch = options.engine.max_batch.min(fixed);

@@ -26,14 +26,14 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use qdl::{connection::token::SendToken, serve::Arrival};
+use qdl::{connection::token::SendToken, model::Lengths, serve::Arrival};
 
 use super::{
     Counters, ENGINE_END, LOOK, Options, StopTimeout,
-    shared::{ABANDONED, DRAINING, OnFatal, RUNNING},
+    shared::{ABANDONED, DRAINING, OnFatal, RUNNING, accept},
 };
 use crate::engine::{
-    Engine, EngineError, Lengths, Sequence, lengths,
+    Engine, EngineError, Sequence,
     streaming::{self, OnEnd, SequenceOutcome},
 };
 use crate::queue::Queue;
@@ -240,7 +240,7 @@ impl Inner {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let refused = lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
+        let refused = accept(&self.queue, self.lengths.as_ref(), arrivals);
         self.in_flight.fetch_sub(refused, SeqCst);
         self.draw();
     }

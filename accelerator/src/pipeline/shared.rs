@@ -12,7 +12,7 @@ use crossbeam_utils::CachePadded;
 use fabric::clock;
 use qdl::{
     connection::Spin,
-    model::Compression,
+    model::{Compression, Lengths},
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
@@ -20,7 +20,7 @@ use super::counters::WorkerCounters;
 use crate::lock;
 use crate::{
     batcher::{BatchDecision, Batcher},
-    engine::{Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, lengths},
+    engine::{Batch, Decompressor, Engine, EngineError, Fault, Inline, Worker},
     event_count::EventCount,
     queue::Queue,
 };
@@ -130,7 +130,7 @@ impl Shared {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let refused = lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
+        let refused = accept(&self.queue, self.lengths.as_ref(), arrivals);
         if refused > 0 {
             self.in_flight.fetch_sub(refused, SeqCst);
         }
@@ -331,6 +331,27 @@ impl Shared {
         sum.wakeups = self.events.wake_ups();
         sum
     }
+}
+
+/// Pushes the arrivals of a valid length (all of them without `lengths`) and refuses the others;
+/// returns the number of refusals.
+pub(super) fn accept(
+    queue: &Queue<Arrival>,
+    lengths: Option<&Lengths>,
+    arrivals: &mut Vec<Arrival>,
+) -> usize {
+    let mut refused = 0;
+    for arrival in arrivals.drain(..) {
+        let got = arrival.input_len();
+        match lengths {
+            Some(lengths) if lengths.rows(got).is_none() => {
+                arrival.refuse(&EngineError::sample_size(lengths, got));
+                refused += 1;
+            }
+            _ => queue.push(arrival),
+        }
+    }
+    refused
 }
 
 /// Returns an error that is a sample's fault. For [`Fault::Either`], a batch of zeros of that size
