@@ -7,7 +7,7 @@
 //! * `package`: the archive, its metadata, and its files on disk while the engine lives.
 //! * `torch`: PyTorch's libraries and the functions that are called.
 //! * `container`: the compiled model.
-//! * `worker`: runs batches, on a GPU (see [`cuda`](super::cuda)) or on the CPU.
+//! * `worker`: runs batches, on a GPU (see `cuda`) or on the CPU.
 //!
 //! One container serves all workers of an engine, so the weights are loaded once. Each worker runs
 //! one batch at a time, on a separate stream.

@@ -67,15 +67,11 @@ impl Counters {
 pub struct Report {
     /// Requests, including those that met a busy server.
     pub requests: u64,
-    /// Complete answers.
     pub answers: u64,
-    /// Tokens in those answers.
     pub tokens: u64,
     /// Events that carried them.
     pub steps: u64,
-    /// Busy responses of the server.
     pub busy: u64,
-    /// Connections opened.
     pub opened: u64,
     /// Requests on a connection that had carried one before.
     pub kept: u64,
@@ -85,11 +81,9 @@ pub struct Report {
     pub cached: u64,
     /// Answers of several tokens in one event: LoadGen's TPOT is meaningless for them.
     pub whole: u64,
-    /// Current streams.
     now: u64,
     /// Most streams at once.
     pub most: u64,
-    /// First tokens.
     pub firsts: u64,
     /// Sum of the microseconds from a request to its first token.
     pub first_us: u64,

@@ -80,8 +80,8 @@ async fn try_once(server: &LlmServer) -> Result<(), Trouble> {
     let ids = (1..=len).map(|i| i32::try_from(i % ask.vocab).unwrap_or(0));
     let prompt: Vec<i32> = ids.collect();
     let tokens = TRIAL_TOKENS.min(ask.max_tokens);
-    let whole = server.answer(&prompt, tokens, &mut Discard).await?;
-    server.client.done(whole.answer).await;
+    let (_, answer) = server.answer(&prompt, tokens, &mut Discard).await?;
+    server.client.done(answer).await;
     Ok(())
 }
 

@@ -64,21 +64,16 @@ pub(super) struct LlmServer {
     pub in_flight: usize,
 }
 
-pub(super) struct FinishedAnswer {
-    /// The last tokens, held until the end of the stream is checked.
-    pub last: Tokens,
-    /// The stream; the caller returns it to the client.
-    pub answer: OpenAnswer,
-}
-
 impl LlmServer {
     /// Requests an answer of at most `max_tokens` and passes all but its last tokens to `sink`.
+    /// Returns the last tokens, held until the end of the stream was checked, and the stream, which
+    /// the caller gives back to the client.
     pub async fn answer(
         &self,
         prompt: &[i32],
         max_tokens: usize,
         sink: &mut impl Sink,
-    ) -> Result<FinishedAnswer, Trouble> {
+    ) -> Result<(Tokens, OpenAnswer), Trouble> {
         let body = self.dialect.body(&self.ask, prompt, max_tokens);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         let (mut answer, asked) = self.begin(&body, sink).await?;
@@ -95,7 +90,7 @@ impl LlmServer {
             counts.queue_us += (s * 1e6) as u64;
         }
         drop(counts);
-        Ok(FinishedAnswer { last, answer })
+        Ok((last, answer))
     }
 
     /// Sends requests until the headers arrive; returns the stream and the time of its request.

@@ -141,12 +141,12 @@ impl ClientThread {
             Ok(prompt) => {
                 let most = server.ask.max_tokens.min(sequence.room());
                 match server.answer(&prompt, most, &mut sequence).await {
-                    Ok(whole) => {
+                    Ok((last, answer)) => {
                         drop(stream);
-                        if let Err((sequence, e)) = sequence.finish(&whole.last) {
+                        if let Err((sequence, e)) = sequence.finish(&last) {
                             sequence.refuse(&e);
                         }
-                        return server.client.done(whole.answer).await;
+                        return server.client.done(answer).await;
                     }
                     Err(trouble) => trouble,
                 }

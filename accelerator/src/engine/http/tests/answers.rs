@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     rig::{ROOM, VOCAB, prompts, samples, started},
-    server::{Reply, Request, Server, StreamPiece, events, sglang, singly, tokens_of},
+    server::{Reply, Request, Server, StreamPiece, events, singly, tokens_of},
 };
 
 #[test]
@@ -166,51 +166,6 @@ fn an_event_may_carry_several_tokens() {
         }
         let report = started.http.report();
         assert!(report.steps < report.tokens, "{report}");
-    }
-}
-
-/// SGLang with two tokens per event: only the new ids, or (`ahead`) all ids, with one more than the
-/// count in intermediate events.
-fn sglang_server(ahead: bool) -> Server {
-    Server::of(Dialect::Sglang, move |asked| {
-        let tokens = tokens_of(&asked.prompt(), asked.most());
-        let finish = asked.finish(&tokens);
-        let prompt = asked.prompt().len();
-        let mut pieces = Vec::new();
-        let mut at = 0;
-        while at < tokens.len() {
-            let end = (at + 2).min(tokens.len());
-            let finish = (end == tokens.len()).then_some(finish);
-            let event = match (ahead, finish) {
-                (false, _) => sglang(&tokens[at..end], end, prompt, finish),
-                (true, Some(_)) => sglang(&tokens, end, prompt, finish),
-                (true, None) => sglang(&tokens[..end], end - 1, prompt, None),
-            };
-            pieces.push(StreamPiece::Chunk(format!("data: {event}\n\n")));
-            at = end;
-        }
-        pieces.push(StreamPiece::Chunk("data: [DONE]\n\n".to_owned()));
-        Reply::Stream(pieces)
-    })
-}
-
-#[test]
-fn sglang_may_send_new_ids_or_all_of_them() {
-    for ahead in [false, true] {
-        let server = sglang_server(ahead);
-        let started = started(&server, Dialect::Sglang, |_| ());
-        let prompts = prompts(64);
-        let all = samples(&prompts, Stream::All);
-        started.run(&all);
-        for (i, prompt) in prompts.iter().enumerate() {
-            let right = Some(tokens_of(prompt, ROOM));
-            assert_eq!(
-                all.answer(i),
-                right,
-                "ahead: {ahead}; {:?}",
-                started.fatal()
-            );
-        }
     }
 }
 

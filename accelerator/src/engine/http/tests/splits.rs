@@ -12,7 +12,7 @@ use tokio::runtime::Builder;
 
 use super::{
     rig::{VOCAB, params},
-    server::events,
+    server::{events, sglang},
 };
 use crate::engine::{
     http::{
@@ -107,6 +107,21 @@ fn a_stream_that_ends_at_any_byte_before_its_end_is_no_answer() {
                 "{dialect:?} at {at}: {cut:?}"
             );
         }
+    }
+}
+
+#[test]
+fn sglang_may_send_new_ids_or_all_of_them() {
+    let event = |ids: &[i32], n, finish| format!("data: {}\n\n", sglang(ids, n, 3, finish));
+    for events in [
+        [event(&[5, 6], 2, None), event(&[7], 3, Some("stop"))],
+        [event(&[5, 6], 2, None), event(&[5, 6, 7], 3, Some("stop"))],
+        // All ids, and one more than the count in between.
+        [event(&[5, 6], 1, None), event(&[5, 6, 7], 3, Some("stop"))],
+    ] {
+        let text = events.concat() + "data: [DONE]\n\n";
+        let answer = read(&server(Dialect::Sglang), &[text.as_bytes()]);
+        assert_eq!(answer, Ok(vec![5, 6, 7]));
     }
 }
 
