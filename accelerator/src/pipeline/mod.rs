@@ -209,7 +209,7 @@ impl Pipeline {
     pub fn engine(&self) -> &Arc<dyn Engine> {
         match &self.0 {
             PipelineKind::Batches(b) => &b.shared.engine,
-            PipelineKind::Sequences(s) => s.engine(),
+            PipelineKind::Sequences(s) => &s.inner.engine,
         }
     }
 
@@ -236,7 +236,7 @@ impl Pipeline {
     pub fn in_flight(&self) -> usize {
         match &self.0 {
             PipelineKind::Batches(b) => b.shared.in_flight.load(SeqCst),
-            PipelineKind::Sequences(s) => s.in_flight(),
+            PipelineKind::Sequences(s) => s.inner.in_flight.load(SeqCst),
         }
     }
 
@@ -252,7 +252,7 @@ impl Pipeline {
             PipelineKind::Batches(b) if b.shared.inline().is_none() => {
                 let counters = b.shared.counters();
                 EngineUse {
-                    max_batch: b.shared.max_batch() as u64,
+                    max_batch: b.shared.max_batch as u64,
                     workers: u32::try_from(b.shared.cells.len()).unwrap_or(u32::MAX),
                     busy_us: counters.busy_ns / 1000,
                     batches: counters.batches,
@@ -363,7 +363,7 @@ impl Drop for Batches {
 impl Service for Pipeline {
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
         let batches = match &self.0 {
-            PipelineKind::Sequences(s) => return s.arrived(arrivals),
+            PipelineKind::Sequences(s) => return s.inner.arrived(arrivals),
             PipelineKind::Batches(b) => b,
         };
         match batches.shared.inline() {

@@ -40,13 +40,13 @@ use crate::queue::Queue;
 
 /// The pipeline of an engine that batches by itself.
 pub(super) struct Sequences {
-    inner: Arc<Inner>,
+    pub inner: Arc<Inner>,
     started_ms: u64,
     stopped: AtomicBool,
 }
 
-struct Inner {
-    engine: Arc<dyn Engine>,
+pub(super) struct Inner {
+    pub engine: Arc<dyn Engine>,
     queue: Queue<Arrival>,
     /// The thread that holds the token moves samples from the queue to the engine.
     drawing: SendToken<()>,
@@ -55,7 +55,7 @@ struct Inner {
     /// Sequences in the engine. Only the drawing thread increments this counter.
     inside: CachePadded<AtomicUsize>,
     /// Sequences in the engine and samples in the queue.
-    in_flight: CachePadded<AtomicUsize>,
+    pub in_flight: CachePadded<AtomicUsize>,
     output_bytes: usize,
     /// `None` where the engine takes any bytes.
     lengths: Option<Lengths>,
@@ -120,7 +120,7 @@ impl Sequences {
             })
             .map_err(|source| EngineError::Thread { worker: 0, source })?;
         let not_ready = |_| EngineError::NotReady {
-            engine: sequences.engine().name(),
+            engine: sequences.inner.engine.name(),
             seconds: options.start_timeout.as_secs(),
         };
         let started = readies.recv_timeout(options.start_timeout);
@@ -129,21 +129,9 @@ impl Sequences {
         Ok(sequences)
     }
 
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        &self.inner.engine
-    }
-
     /// Start time of the engine in milliseconds, and its limit of concurrent sequences.
     pub fn started(&self) -> (u64, usize) {
         (self.started_ms, self.inner.most.load(SeqCst))
-    }
-
-    pub fn in_flight(&self) -> usize {
-        self.inner.in_flight.load(SeqCst)
-    }
-
-    pub fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        self.inner.arrived(arrivals);
     }
 
     pub fn counters(&self) -> Counters {
@@ -231,7 +219,7 @@ impl Inner {
         }
     }
 
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+    pub fn arrived(&self, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {
             return;
         }

@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub cells: Vec<CachePadded<WorkerCounters>>,
     pub in_flight: CachePadded<AtomicUsize>,
     state: Mutex<BatcherState>,
-    max_batch: usize,
+    pub max_batch: usize,
     spin: Spin,
     /// Size of every sample in bytes, if all have the same.
     sample_bytes: Option<usize>,
@@ -108,11 +108,6 @@ impl Shared {
             self.engine.memory(decompressor.region());
         }
         Ok(Batch::with_capacity(self.max_batch).decompressing(decompressor))
-    }
-
-    /// Most samples in a batch.
-    pub fn max_batch(&self) -> usize {
-        self.max_batch
     }
 
     /// True while the pipeline accepts samples.
