@@ -92,7 +92,7 @@ fn every_sample_is_answered_once_with_its_own_digest() {
         assert_eq!(c.batch_sizes.iter().sum::<u64>(), c.batches);
         assert_eq!(c.batch_sizes[0], 0, "no batch is empty");
         assert_eq!(c.copies, 0, "these engines read samples where they lie");
-        if !pipeline.engine().inline().is_some() {
+        if pipeline.engine().inline().is_none() {
             let sum: u64 = c
                 .batch_sizes
                 .iter()
@@ -134,7 +134,7 @@ fn null_answers_with_zeros_of_its_output_size() {
 fn pretended_compute_is_reported_and_never_inline() {
     let params = params(true).with(|e| e.delay_us = 3_000);
     let pipeline = start(&params);
-    assert!(!pipeline.engine().inline().is_some());
+    assert!(pipeline.engine().inline().is_none());
     let samples = Samples::random(&[10; 4], 8, Some(digest));
     pipeline.arrived(&mut samples.arrivals(0..4));
     eventually("all answered", || samples.total() == 4);
