@@ -3,11 +3,14 @@
 //! compared with it.
 //!
 //! ```text
-//! cargo run --release -p accelerator --example engine_alone -- CONFIG [SECONDS [SIZE[@US]...]]
+//! cargo run --release -p accelerator --example engine_alone -- CONFIG [SECONDS [SIZE...]]
 //! ```
 //!
-//! CONFIG is an accelerator's; SIZE are batch sizes, `max_batch` without any. With `@US` no batch
-//! begins sooner than so many microseconds after the one before it. One line of JSON for each size.
+//! CONFIG is an accelerator's. SIZE is a batch size as `[gpu:]SIZE[/STEP][@US]`, `max_batch`
+//! without any. With `gpu:` the slots are in the GPU's own memory, with `/STEP` a batch takes every
+//! STEPth slot, with `@US` no batch begins sooner than so many microseconds after the one before
+//! it. One line of JSON for each size: `answers` is a hash of the answers, equal wherever the slots
+//! are.
 
 use std::{
     process::ExitCode,
@@ -20,24 +23,54 @@ use std::{
 };
 
 use accelerator::{
-    engine::{self, Batch, Engine},
+    engine::{self, Batch, Engine, EngineError, Worker},
     node::engine_params,
 };
+use anyhow::Context;
 use fabric::Region;
 use qdl::{
     model::ModelSpec,
     serve::{Arrival, Finished, Origin},
 };
+use record::GpuRecord;
+use serde_json::json;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Batches' worth of samples that each worker goes through in turn.
 const ROTATE: usize = 3;
 
-struct Nobody;
+struct NoFrontend;
 
-impl Origin for Nobody {
+impl Origin for NoFrontend {
     fn respond(&self, _: &[Finished]) {}
 
     fn refuse(&self, _: u64, _: &str) {}
+}
+
+/// One measurement.
+struct Measurement {
+    size: usize,
+    /// Slots from one sample of a batch to the next.
+    step: usize,
+    on_gpu: bool,
+    apart: Duration,
+}
+
+impl Measurement {
+    fn parse(word: &str, most: usize) -> anyhow::Result<Self> {
+        let (on_gpu, rest) = match word.strip_prefix("gpu:") {
+            Some(rest) => (true, rest),
+            None => (false, word),
+        };
+        let (rest, apart) = rest.split_once('@').unwrap_or((rest, "0"));
+        let (size, step) = rest.split_once('/').unwrap_or((rest, "1"));
+        Ok(Measurement {
+            size: size.parse::<usize>()?.clamp(1, most),
+            step: step.parse::<usize>()?.max(1),
+            on_gpu,
+            apart: Duration::from_secs_f64(apart.parse::<f64>()? / 1e6),
+        })
+    }
 }
 
 fn main() -> ExitCode {
@@ -53,7 +86,7 @@ fn main() -> ExitCode {
 
 fn run(args: &[String]) -> anyhow::Result<()> {
     let [_, config, rest @ ..] = args else {
-        anyhow::bail!("usage: engine_alone CONFIG [SECONDS [SIZE[@US]...]]");
+        anyhow::bail!("usage: engine_alone CONFIG [SECONDS [[gpu:]SIZE[/STEP][@US]...]]");
     };
     let seconds: f64 = rest.first().map_or(Ok(5.0), |s| s.parse())?;
     let config = qdl::config::load_accelerator(std::path::Path::new(config))?;
@@ -61,17 +94,11 @@ fn run(args: &[String]) -> anyhow::Result<()> {
     let file = config.model.file.as_deref();
     let params = engine_params(&config.engine, &config.model.name, file, spec.as_ref());
     let engine = engine::create(&params)?;
-    let mut sizes = Vec::new();
-    for s in rest.get(1..).unwrap_or_default() {
-        let (size, apart) = s.split_once('@').unwrap_or((s, "0"));
-        let size = size.parse::<usize>()?.clamp(1, params.engine.max_batch);
-        sizes.push((size, Duration::from_secs_f64(apart.parse::<f64>()? / 1e6)));
-    }
-    if sizes.is_empty() {
-        sizes.push((params.engine.max_batch, Duration::ZERO));
-    }
-    for (size, apart) in sizes {
-        measure(&engine, params.engine.threads, size, apart, seconds)?;
+    let largest = params.engine.max_batch.to_string();
+    let words = rest.get(1..).filter(|words| !words.is_empty());
+    for word in words.unwrap_or(std::slice::from_ref(&largest)) {
+        let measurement = Measurement::parse(word, params.engine.max_batch)?;
+        measure(&engine, params.engine.threads, &measurement, seconds)?;
     }
     Ok(())
 }
@@ -79,91 +106,141 @@ fn run(args: &[String]) -> anyhow::Result<()> {
 fn measure(
     engine: &Arc<dyn Engine>,
     workers: usize,
-    size: usize,
-    apart: Duration,
+    m: &Measurement,
     seconds: f64,
 ) -> anyhow::Result<()> {
-    let model = engine.model();
-    let sample = model.max_input_bytes().unwrap_or(1);
-    let output = model.max_output_bytes().unwrap_or(1).next_multiple_of(64);
     let (stop, samples) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = Barrier::new(workers + 1);
     let next = Mutex::new(Instant::now());
-    let took = thread::scope(|s| -> anyhow::Result<f64> {
+    let before = engine.gpus();
+    let (rate, answers) = thread::scope(|s| -> anyhow::Result<_> {
         let mut threads = Vec::new();
         for index in 0..workers {
             let (stop, samples, ready, next) = (&stop, &samples, &ready, &next);
-            threads.push(s.spawn(move || -> anyhow::Result<()> {
-                let inputs = Arc::new(Region::new(sample * size * ROTATE)?);
-                inputs.prefault();
-                // SAFETY: nobody else knows the region yet.
-                fill(model, unsafe { inputs.bytes_mut(0, inputs.len())? }, index);
-                engine.memory(&inputs);
-                let outputs = Region::new(output * size)?;
-                let made = engine.worker(index).and_then(|mut worker| {
-                    worker.warm_up(size)?;
-                    worker.warm_up(size)?;
-                    Ok(worker)
-                });
+            threads.push(s.spawn(move || -> anyhow::Result<u64> {
+                let made = Bench::new(engine.as_ref(), m, index);
                 ready.wait();
-                let mut worker = made?;
-                let mut batch = Batch::with_capacity(size);
-                let fixed = model.fixed_size().then_some(sample);
-                let origin: Arc<dyn Origin> = Arc::new(Nobody);
+                let mut bench = made?;
                 let mut turn = 0;
                 while !stop.load(Relaxed) {
                     turn = (turn + 1) % ROTATE;
-                    batch.fill(fixed, |arrivals| {
-                        arrivals.extend((0..size).map(|i| {
-                            let input = inputs.at((turn * size + i) * sample, sample);
-                            let output = outputs.at(i * output, output);
-                            let (Ok(input), Ok(output_at)) = (input, output) else {
-                                unreachable!("both regions were made for this many");
-                            };
-                            // SAFETY: both regions outlive the batch, which is emptied before the
-                            // next is filled; every sample has its own output.
-                            unsafe {
-                                Arrival::new(
-                                    input,
-                                    sample as u32,
-                                    output_at,
-                                    output_len(engine.as_ref()),
-                                    i as u64,
-                                    0,
-                                    origin.clone(),
-                                )
-                            }
-                        }));
-                    });
-                    wait_until(begin(next, apart));
-                    worker.run(&mut batch)?;
-                    batch.clear();
-                    samples.fetch_add(size as u64, Relaxed);
+                    bench.fill(turn);
+                    wait_until(begin(next, m.apart));
+                    bench.run()?;
+                    samples.fetch_add(m.size as u64, Relaxed);
                 }
-                Ok(())
+                bench.answers()
             }));
         }
         ready.wait();
-        let began = Instant::now();
-        let before = samples.load(Relaxed);
+        let (began, first) = (Instant::now(), samples.load(Relaxed));
         thread::sleep(Duration::from_secs_f64(seconds));
-        let done = samples.load(Relaxed) - before;
-        let took = began.elapsed().as_secs_f64();
+        let done = samples.load(Relaxed) - first;
+        let rate = done as f64 / began.elapsed().as_secs_f64();
         stop.store(true, Relaxed);
+        let mut answers = Vec::new();
         for t in threads {
-            t.join()
-                .map_err(|_| anyhow::anyhow!("a worker panicked"))??;
+            let joined = t.join().ok().context("a worker panicked")?;
+            answers.push(joined?);
         }
-        Ok(done as f64 / took)
+        Ok((rate, answers))
     })?;
-    println!(
-        "{{\"engine\": \"{}\", \"model\": \"{}\", \"batch\": {size}, \"workers\": {workers}, \"apart_us\": {}, \"samples_per_s\": {took:.0}, \"gpus\": {}}}",
-        engine.name(),
-        model.name,
-        apart.as_micros(),
-        serde_json::to_string(&engine.gpus())?
-    );
+    let gpus = engine.gpus().into_iter().zip(&before);
+    let gpus: Vec<GpuRecord> = gpus.map(|(now, then)| now.since(then)).collect();
+    let line = json!({
+        "engine": engine.name(), "model": engine.model().name, "batch": m.size, "step": m.step,
+        "slots": if m.on_gpu { "gpu" } else { "host" }, "workers": workers,
+        "apart_us": m.apart.as_micros() as u64, "samples_per_s": rate.round() as u64,
+        "answers": answers, "gpus": gpus,
+    });
+    println!("{line}");
     Ok(())
+}
+
+/// A worker, and the slots of its samples.
+struct Bench {
+    worker: Box<dyn Worker>,
+    batch: Batch,
+    inputs: Arc<Region>,
+    outputs: Region,
+    origin: Arc<dyn Origin>,
+    size: usize,
+    step: usize,
+    /// Bytes of a sample, and from one output to the next.
+    sample: usize,
+    stride: usize,
+    /// The size of every sample, if all have the same.
+    fixed: Option<usize>,
+}
+
+impl Bench {
+    fn new(engine: &dyn Engine, m: &Measurement, index: usize) -> anyhow::Result<Self> {
+        let model = engine.model();
+        let sample = model.max_input_bytes().unwrap_or(1);
+        let stride = model.max_output_bytes().unwrap_or(1).next_multiple_of(64);
+        let mut bytes = vec![0; sample * m.size * m.step * ROTATE];
+        fill(model, &mut bytes, index);
+        let inputs = match m.on_gpu {
+            true => engine.slots(bytes.len())?,
+            false => Arc::new(Region::new(bytes.len())?),
+        };
+        // SAFETY: no other code knows the region yet.
+        unsafe { inputs.store(0, &bytes) }.map_err(anyhow::Error::msg)?;
+        engine.memory(&inputs);
+        let mut worker = engine.worker(index)?;
+        worker.warm_up(m.size)?;
+        worker.warm_up(m.size)?;
+        Ok(Bench {
+            worker,
+            batch: Batch::with_capacity(m.size),
+            inputs,
+            outputs: Region::new(stride * m.size)?,
+            origin: Arc::new(NoFrontend),
+            size: m.size,
+            step: m.step,
+            sample,
+            stride,
+            fixed: model.fixed_size().then_some(sample),
+        })
+    }
+
+    fn fill(&mut self, turn: usize) {
+        let (sample, stride, on_gpu) = (self.sample, self.stride, self.inputs.device().is_some());
+        self.batch.fill(self.fixed, |arrivals| {
+            arrivals.extend((0..self.size).map(|i| {
+                let at = (turn * self.size + i) * self.step * sample;
+                let input = self.inputs.at(at, sample);
+                let output = self.outputs.at(i * stride, stride);
+                let (Ok(input), Ok(output)) = (input, output) else {
+                    unreachable!("both regions were made for this many");
+                };
+                let (len, origin) = (sample as u32, self.origin.clone());
+                // SAFETY: both regions outlive the batch, which is emptied before the next is
+                // filled; every sample has its own output.
+                unsafe { Arrival::new(input, len, output, stride as u32, i as u64, 0, origin) }
+                    .on_device(on_gpu)
+            }));
+        });
+    }
+
+    fn run(&mut self) -> Result<(), EngineError> {
+        self.worker.run(&mut self.batch)?;
+        self.batch.clear();
+        Ok(())
+    }
+
+    /// A hash of the answers to all samples.
+    fn answers(&mut self) -> anyhow::Result<u64> {
+        let mut hashes = Vec::new();
+        for turn in 0..ROTATE {
+            self.fill(turn);
+            self.run()?;
+            // SAFETY: the batch is done.
+            let bytes = unsafe { self.outputs.bytes(0, self.outputs.len()) }?;
+            hashes.extend_from_slice(&xxh3_64(bytes).to_le_bytes());
+        }
+        Ok(xxh3_64(&hashes))
+    }
 }
 
 /// When the next batch begins: now, or so long after the one before it.
@@ -198,9 +275,4 @@ fn fill(model: &ModelSpec, to: &mut [u8], seed: usize) {
             wider => wider[0] = next() as u8 & 1,
         }
     }
-}
-
-fn output_len(engine: &dyn Engine) -> u32 {
-    let bytes = engine.model().max_output_bytes().unwrap_or(1);
-    u32::try_from(bytes).unwrap_or(u32::MAX)
 }

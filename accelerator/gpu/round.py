@@ -26,7 +26,7 @@ STEP, in any order:
 
 Models of engine tensorrt want --tensorrt and --shim.
 
-DIR of --bin holds `frontend`, `accelerator`, and of the examples `engine_alone` and `resident`, built elsewhere; nothing is built here. Frontend and
+DIR of --bin holds `frontend`, `accelerator`, and of the examples `engine_alone`, built elsewhere; nothing is built here. Frontend and
 accelerator are two processes on disjoint cores, connected over TCP on loopback; --local is one process on all of these
 cores. Both read the same frontend configuration; what they were told is in the JSON.
 

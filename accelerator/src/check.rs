@@ -11,7 +11,7 @@ use qdl::{
 };
 use report::text::{Page, memory};
 
-use crate::node::Accelerator;
+use crate::{node::Accelerator, pipeline::WarmUp};
 
 /// The facts of the check, as a page.
 pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
@@ -30,11 +30,12 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         ),
     );
     page.fact("engine", accelerator.engine());
-    if let Some((cold, warm)) = accelerator.warm_up() {
-        let times = format!("a sample of zeros took {cold} us cold and {warm} us warm, alone");
+    if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines().warm_up() {
+        let times =
+            format!("a sample of zeros took {cold_us} us cold and {warm_us} us warm, alone");
         page.fact("engine", times);
     }
-    if let Some((ms, sequences)) = accelerator.sequences() {
+    if let Some((ms, sequences)) = accelerator.pipelines().sequences() {
         page.fact(
             "engine",
             format!("started in {ms} ms, {sequences} sequences at once"),
@@ -84,7 +85,7 @@ pub fn page(config: &AcceleratorConfig, accelerator: &Accelerator) -> Page {
         };
         page.fact("locked", limit);
     }
-    let engine = match accelerator.runs_inline() {
+    let engine = match accelerator.pipelines().runs_inline() {
         true => "none of the engine, which answers on them".to_owned(),
         false => format!("{} of the engine", config.engine.workers()),
     };

@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use crate::lock;
 use crossbeam_utils::CachePadded;
 use fabric::clock;
 use qdl::connection::{Spin, Wait};
@@ -47,7 +48,7 @@ impl EventCount {
             self.notified.fetch_add(1, SeqCst);
             // A thread that clears `called` and then sleeps holds the lock in between, so the
             // notification cannot fall between the two.
-            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(lock(&self.lock));
             self.condvar.notify_one();
         }
     }
@@ -55,7 +56,7 @@ impl EventCount {
     /// Wakes every sleeper.
     pub fn notify_all(&self) {
         self.epoch.fetch_add(1, SeqCst);
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(lock(&self.lock));
         self.condvar.notify_all();
     }
 
@@ -78,7 +79,7 @@ impl EventCount {
         if now >= until_ns {
             return;
         }
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock(&self.lock);
         self.sleepers.fetch_add(1, SeqCst);
         self.called.store(false, SeqCst);
         if self.epoch() == seen {
@@ -94,7 +95,7 @@ impl EventCount {
     }
 
     /// Wake-ups of sleepers since the start.
-    pub fn notified(&self) -> u64 {
+    pub fn wake_ups(&self) -> u64 {
         self.notified.load(SeqCst)
     }
 }
@@ -162,6 +163,6 @@ mod tests {
         while clock::now_ns() < until {
             events.wait(events.epoch(), until, Spin::new(1_000_000));
         }
-        assert_eq!(events.notified(), 0);
+        assert_eq!(events.wake_ups(), 0);
     }
 }

@@ -23,3 +23,13 @@ mod event_count;
 pub mod node;
 pub mod pipeline;
 pub mod pipelines;
+mod queue;
+#[cfg(test)]
+mod testkit;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex whose data stay valid if a thread panics while it holds the lock.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

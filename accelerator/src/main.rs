@@ -9,6 +9,7 @@ use std::{
 use accelerator::{
     cli::{self, Screen},
     node::Accelerator,
+    pipeline::WarmUp,
 };
 use clap::{ArgMatches, Command, CommandFactory, Parser};
 use qdl::run::Stop;
@@ -17,7 +18,6 @@ use submission::{
     describe::Role,
 };
 
-/// Success.
 const OK: u8 = 0;
 /// The setup failed (configuration, model or port): nothing was served.
 const SETUP: u8 = 2;
@@ -61,7 +61,6 @@ struct Arguments {
     screen: Screen,
 }
 
-/// Runs a subcommand and returns its exit code.
 fn run(program: &Command, name: &str, matches: &ArgMatches) -> u8 {
     if let Some(done) = cli::run_common(program, name, matches) {
         return done.map_or_else(failed, |()| OK);
@@ -178,10 +177,10 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
         tracing::info!("{line}");
     }
     tracing::info!("engine {}", accelerator.engine());
-    if let Some((cold, warm)) = accelerator.warm_up() {
-        tracing::info!("engine warmed up: {cold} us for the first sample, {warm} us warm");
+    if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines().warm_up() {
+        tracing::info!("engine warmed up: {cold_us} us for the first sample, {warm_us} us warm");
     }
-    if let Some((ms, sequences)) = accelerator.sequences() {
+    if let Some((ms, sequences)) = accelerator.pipelines().sequences() {
         tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
     }
     println!("{}", accelerator.ready_line());

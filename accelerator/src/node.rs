@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use qdl::{
 };
 use record::{EngineInfo, ServedReport};
 
+use crate::lock;
 use crate::{
     engine::{Engine, EngineError, EngineParams, Hashed, Hashing},
     pipeline::Options,
@@ -47,18 +48,12 @@ pub fn engine_params(
     file: Option<&Path>,
     spec: Option<&ModelSpec>,
 ) -> EngineParams {
-    let mut params = EngineParams::new(engine.kind);
-    engine.clone_into(&mut params.engine);
-    model.clone_into(&mut params.model);
-    params.file = file.map(Into::into);
-    if let Some(spec) = spec {
-        params.max_input = spec.max_input_bytes().unwrap_or(params.max_input);
-        params.output_bytes = spec.max_output_bytes().unwrap_or(params.output_bytes);
-        let ragged = spec.inputs.iter().filter(|t| t.ragged);
-        params.ragged = ragged.map(|t| t.name.clone()).collect();
-        params.spec = Some(spec.clone());
+    EngineParams {
+        engine: engine.clone(),
+        model: model.to_owned(),
+        file: file.map(Into::into),
+        spec: spec.cloned(),
     }
-    params
 }
 
 /// Description of an engine for the frontend. `at_once` is 0 here; the pipelines know it.
@@ -86,7 +81,6 @@ fn describes(node: &str, text: &str) -> Describe {
     })
 }
 
-/// Release of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A node ready to serve.
@@ -130,7 +124,7 @@ impl Accelerator {
         let hashed = hashing.end()?;
         // Opaque engines take any bytes, so the configured model counts; a model file is checked
         // against it.
-        let model = match (&spec, engine.runs_inline() || file.is_none()) {
+        let model = match (&spec, engine.inline().is_some() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
                 spec.check_against(&engine.model().clone().carried(spec.compression))?;
@@ -140,12 +134,10 @@ impl Accelerator {
         };
         let fatal: Arc<Mutex<Option<String>>> = Arc::default();
         let stopper: Arc<OnceLock<Stop>> = Arc::default();
-        let (told, stop) = (fatal.clone(), stopper.clone());
+        let (first, stop) = (fatal.clone(), stopper.clone());
         let pipelines = Arc::new(Pipelines::start(engines, &options, move |e| {
             let why = format!("engine: {e}");
-            told.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .get_or_insert_with(|| why.clone());
+            lock(&first).get_or_insert_with(|| why.clone());
             if let Some(stop) = stop.get() {
                 stop.stop(&why);
             }
@@ -196,9 +188,9 @@ impl Accelerator {
         &self.engine
     }
 
-    /// True if the NIC thread that received a sample answers it.
-    pub fn runs_inline(&self) -> bool {
-        self.pipelines.runs_inline()
+    /// The running engines.
+    pub fn pipelines(&self) -> &Pipelines {
+        &self.pipelines
     }
 
     /// The line that announces the node as ready.
@@ -209,16 +201,6 @@ impl Accelerator {
     /// Hashes of the engine's files and the time they took, as one line; `None` without files.
     pub fn content(&self) -> Option<String> {
         self.hashed.line()
-    }
-
-    /// Microseconds of a sample before and after warming up; `None` without a warm-up.
-    pub fn warm_up(&self) -> Option<(u32, u32)> {
-        self.pipelines.warm_up().map(|w| (w.cold_us, w.warm_us))
-    }
-
-    /// Start time in milliseconds and concurrent sequences of an engine that batches by itself.
-    pub fn sequences(&self) -> Option<(u64, usize)> {
-        self.pipelines.sequences()
     }
 
     /// A handle that stops the node from another thread.
@@ -233,10 +215,7 @@ impl Accelerator {
         if let Err(e) = self.pipelines.stop(Duration::from_secs(5)) {
             tracing::warn!("{e}");
         }
-        self.fatal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        lock(&self.fatal).take()
     }
 }
 

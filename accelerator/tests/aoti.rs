@@ -109,15 +109,6 @@ fn a_package_that_does_not_say_enough_and_pytorch_that_is_not_there() {
     let text = refusal(&params(path).with(|e| e.gpu = 4096));
     let either = ["no NVIDIA driver", "there is no GPU 4096"];
     assert!(either.iter().any(|e| text.contains(e)), "{text}");
-    let (_folder, path) = package("cpu", &model);
-    let text = refusal(&params(path).with(|e| {
-        e.batch_sizes = vec![1, 8];
-        e.max_batch = 16;
-    }));
-    assert!(
-        text.starts_with("engine.batch_sizes: the last is 8"),
-        "{text}"
-    );
 }
 
 /// `models/export_aoti.py --device cpu DIR digits`, then

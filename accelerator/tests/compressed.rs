@@ -9,10 +9,10 @@ use std::{
 };
 
 use accelerator::{
-    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, Worker, create},
+    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, create},
     pipeline::{Options, Pipeline},
 };
-use common::{Samples, eventually, no_error};
+use common::{Puppet, Samples, eventually, no_error};
 use qdl::{
     compression,
     model::{Compression, ModelSpec},
@@ -50,7 +50,6 @@ fn samples(n: usize, len: impl Fn(usize) -> usize) -> Vec<Vec<u8>> {
 fn params(model: &ModelSpec) -> EngineParams {
     EngineParams {
         spec: Some(model.clone()),
-        max_input: model.max_input_bytes().expect("small"),
         ..EngineParams::new(EngineKind::Digest)
     }
     .with(|e| (e.max_batch, e.threads) = (8, 2))
@@ -86,62 +85,41 @@ fn digests_are_of_the_samples_as_they_were() {
     pipeline.stop(Duration::from_secs(60)).expect("it ends");
 }
 
-/// Sizes of an engine's batches: samples and runs.
-type Seen = Arc<Mutex<Vec<(usize, usize)>>>;
-
-struct Looks(ModelSpec, Seen);
-
-impl Engine for Looks {
-    fn name(&self) -> &'static str {
-        "looks"
+/// Answers each sample with its digest.
+fn answer_all(batch: &mut Batch) -> Result<(), EngineError> {
+    for i in 0..batch.len() {
+        let answer = Digest::of(batch.input(i));
+        batch.write(i, &answer)?;
     }
-    fn model(&self) -> &ModelSpec {
-        &self.0
-    }
-    fn worker(&self, _: usize) -> Result<Box<dyn Worker>, EngineError> {
-        Ok(Box::new(Looks(self.0.clone(), self.1.clone())))
-    }
-}
-
-impl Worker for Looks {
-    fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
-        let mut seen = self.1.lock().expect("alive");
-        seen.push((batch.len(), batch.runs().len()));
-        for i in 0..batch.len() {
-            let answer = Digest::of(batch.input(i));
-            batch.write(i, &answer)?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 #[test]
 fn samples_of_one_size_are_one_run_once_they_are_decompressed() {
-    let mut model = ModelSpec::opaque("m", 1001, 8);
-    model.inputs[0].ragged = false;
-    let seen = Seen::default();
-    let engine = Arc::new(Looks(model.clone(), seen.clone()));
-    let model = model.carried(Some(Compression::Lz4));
-    let params = params(&model);
+    let batches: Arc<Mutex<Vec<(usize, usize)>>> = Arc::default();
+    let list = batches.clone();
+    let engine = Arc::new(Puppet::new(1001, move |batch| {
+        let sizes = (batch.len(), batch.runs().len());
+        list.lock().expect("alive").push(sizes);
+        answer_all(batch)
+    }));
+    let params = params(&engine.model().clone().carried(Some(Compression::Lz4)));
     let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
     let samples = carried(&samples(64, |_| 1001), &[], digest);
     pipeline.arrived(&mut samples.arrivals(0..64));
     eventually("all answered", || samples.total() == 64);
     samples.assert_each_answered_once();
-    let seen = seen.lock().expect("alive");
-    assert!(seen.iter().any(|(samples, _)| *samples > 1));
-    assert!(seen.iter().all(|(_, runs)| *runs == 1), "{seen:?}");
+    let batches = batches.lock().expect("alive");
+    assert!(batches.iter().any(|(samples, _)| *samples > 1));
+    assert!(batches.iter().all(|(_, runs)| *runs == 1), "{batches:?}");
 }
 
 /// A decompression bomb, a length that no sample of the model has, and corrupt bytes. The pipeline
 /// refuses each with its own reason and answers the other samples of the batch.
 #[test]
 fn a_spoiled_sample_is_refused_and_the_others_are_answered() {
-    let mut model = ModelSpec::opaque("m", 4096, 8);
-    model.inputs[0].ragged = false;
-    let engine = Arc::new(Looks(model.clone(), Seen::default()));
-    let model = model.carried(Some(Compression::Lz4));
-    let params = params(&model);
+    let engine = Arc::new(Puppet::new(4096, answer_all));
+    let params = params(&engine.model().clone().carried(Some(Compression::Lz4)));
     let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
     let (mut bomb, mut short, mut spoiled) = (Vec::new(), Vec::new(), Vec::new());
     let mut scratch = Vec::new();

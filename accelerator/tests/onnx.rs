@@ -1,4 +1,5 @@
-//! Engine `onnx` on real models. The tests fail without the files that `cargo xtask setup` fetches.
+//! Engine `onnx` on real models: where samples lie, several outputs, fixed batches. The tests fail
+//! without the files that `cargo xtask setup` fetches.
 
 mod common;
 
@@ -8,9 +9,14 @@ use std::{
     time::Duration,
 };
 
-use accelerator::engine::{EngineKind, EngineParams, create, onnx::find_library};
+use accelerator::engine::{EngineKind, EngineParams, create};
 use common::{Samples, eventually, start};
-use qdl::{config::Provider, serve::Service};
+use qdl::{
+    config::Provider,
+    model::{DType, ModelSpec, TensorSpec},
+    serve::Service,
+    testkit::assert_has,
+};
 
 const PIXELS: usize = 64;
 
@@ -28,13 +34,31 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn params(file: PathBuf) -> EngineParams {
-    find_library(None).unwrap_or_else(|e| panic!("{e}"));
     EngineParams {
         model: "m".into(),
         file: Some(file),
         ..EngineParams::new(EngineKind::Onnx)
     }
     .with(|e| e.max_batch = 32)
+}
+
+/// Two ragged inputs around a fixed one.
+fn masked_sum() -> EngineParams {
+    let ragged = |name| TensorSpec {
+        ragged: true,
+        ..tensor(name, DType::I64, &[8])
+    };
+    let bias = tensor("bias", DType::I64, &[1]);
+    EngineParams {
+        spec: Some(ModelSpec {
+            name: "m".to_owned(),
+            inputs: vec![ragged("ids"), bias, ragged("mask")],
+            output: tensor("total", DType::I64, &[1]),
+            other_outputs: Vec::new(),
+            compression: None,
+        }),
+        ..params(fixture("masked_sum.onnx"))
+    }
 }
 
 fn digits() -> (Vec<u8>, Vec<i64>) {
@@ -122,7 +146,7 @@ fn several_workers_agree_with_one() {
             e.intra_threads = intra_threads;
         }));
         let samples = Samples::new(&pixels, places.clone(), 8, None);
-        pipeline.arrived(&mut samples.arrivals(0..samples.len()));
+        pipeline.arrived(&mut samples.all());
         eventually("all answered", || samples.total() == samples.len());
         samples.assert_each_answered_once();
         pipeline
@@ -134,14 +158,11 @@ fn several_workers_agree_with_one() {
     assert_eq!(run(3, 1), run(1, 2));
 }
 
-/// Two ragged inputs around a fixed one: a long sample, then a short one that must see no byte of
+/// A long sample, then a short one that must see no byte of
 /// the long one.
 #[test]
 fn ragged_inputs_are_padded_with_zeros() {
-    let pipeline = start(&EngineParams {
-        ragged: vec!["ids".into(), "mask".into()],
-        ..params(fixture("masked_sum.onnx"))
-    });
+    let pipeline = start(&masked_sum());
     assert!(!pipeline.engine().model().fixed_size());
     let mut bytes = Vec::new();
     let mut places = Vec::new();
@@ -173,34 +194,21 @@ fn ragged_inputs_are_padded_with_zeros() {
 
 #[test]
 fn a_sample_of_a_wrong_size_is_refused_by_name() {
-    let cases: [(&str, &[&str], usize, &str); 4] = [
+    let digits = || params(repository().join("models/digits.onnx"));
+    let ragged = "takes 8 bytes and 1 to 8 times 16 bytes";
+    for (params, size, text) in [
         (
-            "models/digits.onnx",
-            &[],
+            digits(),
             63,
             "of 63 bytes arrived; the model takes 64 bytes",
         ),
-        (
-            "",
-            &["ids", "mask"],
-            8,
-            "takes 8 bytes and 1 to 8 times 16 bytes",
-        ),
-        ("", &["ids", "mask"], 8 + 9 * 16, "a sample of 152 bytes"),
-        ("", &["ids", "mask"], 8 + 17, "a sample of 25 bytes"),
-    ];
-    for (file, ragged, size, text) in cases {
-        let file = match file {
-            "" => fixture("masked_sum.onnx"),
-            file => repository().join(file),
-        };
-        let params = EngineParams {
-            ragged: ragged.iter().map(|s| (*s).to_owned()).collect(),
-            ..params(file)
-        };
+        (masked_sum(), 8, ragged),
+        (masked_sum(), 8 + 9 * 16, "a sample of 152 bytes"),
+        (masked_sum(), 8 + 17, "a sample of 25 bytes"),
+    ] {
         let pipeline = start(&params);
         let samples = Samples::random(&[size], 8, None);
-        pipeline.arrived(&mut vec![samples.arrival(0)]);
+        pipeline.arrived(&mut samples.all());
         let [(0, why)] = &samples.refused()[..] else {
             panic!("not refused on arrival: {:?}", samples.refused());
         };
@@ -213,13 +221,6 @@ fn a_sample_of_a_wrong_size_is_refused_by_name() {
 fn a_model_that_cannot_be_served_says_why() {
     let garbage = tempdir().join("garbage.onnx");
     std::fs::write(&garbage, b"this is no model").expect("a file can be written");
-    let error = |file: PathBuf, ragged: &[&str]| {
-        let params = EngineParams {
-            ragged: ragged.iter().map(|s| (*s).to_owned()).collect(),
-            ..params(file)
-        };
-        create(&params).err().expect("not a model").to_string()
-    };
     let cases = [
         (
             PathBuf::from("nowhere.onnx"),
@@ -245,26 +246,15 @@ fn a_model_that_cannot_be_served_says_why() {
         ),
     ];
     for (file, text) in cases {
-        let e = error(file, &[]);
-        assert!(e.contains(text), "{e}");
+        let e = create(&params(file)).err().expect("not a model");
+        assert_has(&e.to_string(), &[text]);
     }
-    let e = error(fixture("masked_sum.onnx"), &["nobody"]);
-    assert!(e.contains("`nobody`: is called ragged"), "{e}");
     let without = create(&EngineParams {
         file: None,
         ..params(PathBuf::new())
     });
     let e = without.err().expect("no model").to_string();
     assert_eq!(e, "engine.model.file: engine onnx needs a model file");
-}
-
-#[test]
-fn a_library_that_is_absent_names_the_command_that_fetches_it() {
-    let params = params(repository().join("models/digits.onnx"));
-    let e = create(&params.with(|e| e.library = Some("/nowhere/libonnxruntime.so".into())));
-    let e = e.err().expect("no library").to_string();
-    assert!(e.contains("/nowhere/libonnxruntime.so"), "{e}");
-    assert!(e.contains("cargo xtask setup"), "{e}");
 }
 
 fn tempdir() -> PathBuf {
@@ -286,4 +276,222 @@ fn a_library_without_cuda_says_so_and_what_to_do() {
             && text.contains("provider: cpu"),
         "{text}"
     );
+}
+
+fn tensor(name: &str, dtype: DType, shape: &[usize]) -> TensorSpec {
+    TensorSpec {
+        name: name.to_owned(),
+        dtype,
+        shape: shape.to_vec(),
+        ragged: false,
+    }
+}
+
+/// The detector as in a configuration: class as first output, bias before pixels.
+fn named() -> ModelSpec {
+    ModelSpec {
+        name: "m".to_owned(),
+        inputs: vec![
+            tensor("bias", DType::F32, &[]),
+            tensor("pixels", DType::U8, &[4]),
+        ],
+        output: tensor("class", DType::I64, &[]),
+        other_outputs: vec![
+            tensor("scores", DType::F32, &[4]),
+            tensor("boxes", DType::F32, &[2, 4]),
+        ],
+        compression: None,
+    }
+}
+
+/// Returns bias and pixels of sample `i`.
+fn sample(i: usize) -> (f32, [u8; 4]) {
+    let pixels = [0, 1, 2, 3].map(|p| ((i * 37 + p * 11) % 200) as u8);
+    (i as f32 / 2.0, pixels)
+}
+
+/// Returns class, scores and boxes of sample `i`, in the order of [`named`].
+fn answer(i: usize) -> Vec<u8> {
+    let (bias, pixels) = sample(i);
+    let scores = pixels.map(|p| f32::from(p) + bias);
+    let best = pixels.iter().max();
+    let class = pixels.iter().position(|p| Some(p) == best).expect("one");
+    let boxes = scores.iter().copied().chain(scores.iter().map(|s| -s));
+    let floats = scores.iter().copied().chain(boxes);
+    let mut bytes = (class as i64).to_le_bytes().to_vec();
+    bytes.extend(floats.flat_map(f32::to_le_bytes));
+    bytes
+}
+
+fn detections(n: usize) -> Arc<Samples> {
+    let mut bytes = Vec::new();
+    for i in 0..n {
+        let (bias, pixels) = sample(i);
+        bytes.extend(bias.to_le_bytes());
+        bytes.extend(pixels);
+    }
+    Samples::new(&bytes, (0..n).map(|i| (i * 8, 8)).collect(), 64, None)
+}
+
+#[test]
+fn several_outputs_come_packed_in_the_order_of_the_configuration() {
+    let params = EngineParams {
+        spec: Some(named()),
+        ..params(fixture("detect.onnx"))
+    };
+    let pipeline = start(&params);
+    assert_eq!(pipeline.engine().model(), &named());
+    let samples = detections(50);
+    pipeline.arrived(&mut samples.arrivals(0..50));
+    eventually("all answered", || samples.total() == 50);
+    for i in 0..50 {
+        assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
+    }
+    assert!(samples.finished().iter().all(|f| f.len == 56));
+}
+
+#[test]
+fn without_a_configuration_tensors_come_as_the_file_has_them() {
+    let engine = create(&params(fixture("detect.onnx"))).unwrap_or_else(|e| panic!("{e}"));
+    let model = engine.model();
+    let names: Vec<_> = model.inputs.iter().chain(model.outputs()).collect();
+    let names: Vec<_> = names.iter().map(|t| t.to_string()).collect();
+    assert_eq!(
+        names,
+        [
+            "pixels: u8[4]",
+            "bias: f32[]",
+            "boxes: f32[2, 4]",
+            "class: i64[]",
+            "scores: f32[4]"
+        ]
+    );
+    assert_eq!(model.max_output_bytes(), Some(56));
+}
+
+#[test]
+fn outputs_without_a_name_in_the_configuration_are_left_out() {
+    let class_alone = ModelSpec {
+        other_outputs: Vec::new(),
+        ..named()
+    };
+    let pipeline = start(&EngineParams {
+        spec: Some(class_alone.clone()),
+        ..params(fixture("detect.onnx"))
+    });
+    assert_eq!(pipeline.engine().model(), &class_alone);
+    let samples = detections(5);
+    pipeline.arrived(&mut samples.arrivals(0..5));
+    eventually("all answered", || samples.total() == 5);
+    for i in 0..5 {
+        assert_eq!(samples.output(i)[..8], answer(i)[..8], "sample {i}");
+    }
+    assert!(samples.finished().iter().all(|f| f.len == 8));
+    // No configuration can name an output that is no tensor.
+    let engine = create(&params(fixture("bag.onnx"))).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(engine.model().output.name, "y");
+    assert!(engine.model().other_outputs.is_empty());
+    let e = create(&params(fixture("half_beside.onnx")))
+        .err()
+        .expect("halves");
+    assert_has(
+        &e.to_string(),
+        &["tensor `half`", "f16", "leave this one out"],
+    );
+    let mut y_alone = engine.model().clone();
+    let beside = |spec: &ModelSpec| {
+        create(&EngineParams {
+            spec: Some(spec.clone()),
+            ..params(fixture("half_beside.onnx"))
+        })
+    };
+    let engine = beside(&y_alone).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(engine.model(), &y_alone);
+    y_alone.output.name = "z".to_owned();
+    let e = beside(&y_alone).err().expect("no such output").to_string();
+    assert_has(&e, &["`z`: is no output of the model, which has half, y"]);
+}
+
+#[test]
+fn an_output_of_a_single_element_needs_no_dimension() {
+    let pipeline = start(&params(fixture("scalar.onnx")));
+    let model = pipeline.engine().model();
+    assert_eq!(model.output.to_string(), "total: i64[]");
+    let words: Vec<u8> = (0..30i64).flat_map(i64::to_le_bytes).collect();
+    let samples = Samples::new(&words, (0..10).map(|i| (i * 24, 24)).collect(), 8, None);
+    pipeline.arrived(&mut samples.arrivals(0..10));
+    eventually("all answered", || samples.total() == 10);
+    for i in 0..10 {
+        let total = 9 * i as i64 + 3;
+        assert_eq!(samples.output(i), total.to_le_bytes(), "sample {i}");
+    }
+}
+
+/// Ten samples in batches of four; the last batch has two samples and zeros. Then a batch that fits
+/// exactly and is read in place.
+#[test]
+fn a_model_of_a_fixed_batch_runs_in_batches_of_that_size() {
+    let pipeline = start(&params(fixture("fixed_batch.onnx")));
+    assert_eq!(pipeline.engine().fixed_batch(), Some(4));
+    let floats: Vec<u8> = (0..28).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let samples = Samples::new(&floats, (0..14).map(|i| (i * 8, 8)).collect(), 8, None);
+    pipeline.arrived(&mut samples.arrivals(0..10));
+    eventually("ten answered", || samples.total() == 10);
+    pipeline.arrived(&mut samples.arrivals(10..14));
+    eventually("all answered", || samples.total() == 14);
+    for i in 0..14 {
+        assert_eq!(samples.output(i), samples.input(i), "sample {i}");
+    }
+    let counters = pipeline.counters();
+    assert!(
+        counters.batch_sizes.iter().skip(5).all(|n| *n == 0),
+        "no batch is larger than the model's"
+    );
+    samples.assert_each_answered_once();
+}
+
+/// The padding of a batch affects no response, with several inputs and outputs too.
+#[test]
+fn a_fixed_batch_of_several_tensors_is_filled_up() {
+    let params = EngineParams {
+        spec: Some(named()),
+        ..params(fixture("detect_of_4.onnx"))
+    };
+    let pipeline = start(&params);
+    let samples = detections(11);
+    // A batch of one each, after a full one whose bytes must not be seen again.
+    pipeline.arrived(&mut samples.arrivals(0..4));
+    eventually("four answered", || samples.total() == 4);
+    for i in 4..11 {
+        pipeline.arrived(&mut vec![samples.arrival(i)]);
+        eventually("answered", || samples.total() == i + 1);
+    }
+    for i in 0..11 {
+        assert_eq!(samples.output(i)[..56], answer(i), "sample {i}");
+    }
+}
+
+/// Each answer of this model holds the sum of its batch, so the padding must be zeros.
+#[test]
+fn a_batch_is_filled_up_with_zeros() {
+    let pipeline = start(&params(fixture("sum_of_4.onnx")));
+    let floats: Vec<u8> = (1..21).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    // The samples are not adjacent, so the engine copies all of them to the batch's buffer.
+    let samples = Samples::new(&floats, (0..5).map(|i| (i * 16, 8)).collect(), 8, None);
+    pipeline.arrived(&mut samples.arrivals(0..4));
+    eventually("four answered", || samples.total() == 4);
+    pipeline.arrived(&mut vec![samples.arrival(4)]);
+    eventually("all answered", || samples.total() == 5);
+    let twice: Vec<u8> = [34f32, 36.0].iter().flat_map(|f| f.to_le_bytes()).collect();
+    assert_eq!(samples.output(4), twice);
+}
+
+#[test]
+fn a_smaller_max_batch_is_minded_by_a_fixed_batch() {
+    let pipeline = start(&params(fixture("fixed_batch.onnx")).with(|e| e.max_batch = 2));
+    let samples = Samples::random(&[8; 6], 8, None);
+    pipeline.arrived(&mut samples.arrivals(0..6));
+    eventually("all answered", || samples.total() == 6);
+    let sizes = pipeline.counters().batch_sizes;
+    assert!(sizes.iter().skip(3).all(|n| *n == 0), "{sizes:?}");
 }

@@ -6,21 +6,18 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-        mpsc,
     },
     thread,
     time::Duration,
 };
 
 use accelerator::{
-    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, Run, Worker, create},
+    engine::{Batch, Digest, Engine, EngineError, EngineKind, EngineParams, SampleRun, create},
     pipeline::{Options, Pipeline, StopTimeout},
 };
-use common::{Samples, eventually, no_error, start};
-use proptest::prelude::*;
+use common::{Puppet, Samples, eventually, failing, no_error, puppet_error, start};
 use qdl::{
-    config::EngineConfig,
-    model::{DType, ModelSpec, TensorSpec},
+    model::ModelSpec,
     serve::{Arrival, Service},
 };
 
@@ -28,14 +25,12 @@ fn digest(sample: &[u8]) -> Vec<u8> {
     Digest::of(sample).to_vec()
 }
 
+/// An engine that answers inline if it pretends no compute time.
 fn params(inline: bool) -> EngineParams {
-    EngineParams {
-        inline,
-        ..EngineParams::new(EngineKind::Digest)
-    }
-    .with(|e| {
+    EngineParams::new(EngineKind::Digest).with(|e| {
         e.max_batch = 16;
         e.threads = 2;
+        e.delay_us = u64::from(!inline);
     })
 }
 
@@ -97,7 +92,7 @@ fn every_sample_is_answered_once_with_its_own_digest() {
         assert_eq!(c.batch_sizes.iter().sum::<u64>(), c.batches);
         assert_eq!(c.batch_sizes[0], 0, "no batch is empty");
         assert_eq!(c.copies, 0, "these engines read samples where they lie");
-        if !pipeline.engine().runs_inline() {
+        if pipeline.engine().inline().is_none() {
             let sum: u64 = c
                 .batch_sizes
                 .iter()
@@ -116,25 +111,11 @@ fn every_sample_is_answered_once_with_its_own_digest() {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-    #[test]
-    fn digests_of_any_size(sizes in prop::collection::vec(0usize..5_000, 1..40), inline: bool) {
-        let pipeline = start(&params(inline));
-        let samples = Samples::random(&sizes, 16, Some(digest));
-        let mut burst: Vec<Arrival> = (0..samples.len()).map(|i| samples.arrival(i)).collect();
-        pipeline.arrived(&mut burst);
-        eventually("all answered", || samples.total() == samples.len());
-        samples.assert_each_answered_once();
-        prop_assert!(samples.finished().iter().all(|f| f.len == 8));
-    }
-}
-
 #[test]
 fn null_answers_with_zeros_of_its_output_size() {
     for inline in [true, false] {
         let pipeline = start(&EngineParams {
-            output_bytes: 5,
+            spec: Some(ModelSpec::opaque("m", 16, 5)),
             ..params(inline).with(|e| e.kind = EngineKind::Null)
         });
         assert_eq!(pipeline.engine().model().max_output_bytes(), Some(5));
@@ -153,7 +134,7 @@ fn null_answers_with_zeros_of_its_output_size() {
 fn pretended_compute_is_reported_and_never_inline() {
     let params = params(true).with(|e| e.delay_us = 3_000);
     let pipeline = start(&params);
-    assert!(!pipeline.engine().runs_inline());
+    assert!(pipeline.engine().inline().is_none());
     let samples = Samples::random(&[10; 4], 8, Some(digest));
     pipeline.arrived(&mut samples.arrivals(0..4));
     eventually("all answered", || samples.total() == 4);
@@ -163,20 +144,13 @@ fn pretended_compute_is_reported_and_never_inline() {
 #[test]
 fn a_response_that_does_not_fit_ends_the_pipeline() {
     for inline in [true, false] {
-        let (errors, seen) = mpsc::channel();
         let params = params(inline);
         let engine = create(&params).expect("the engine needs nothing");
-        let pipeline = Pipeline::start(engine, &Options::from(&params), move |e| {
-            errors.send(e.to_string()).expect("the test listens");
-        })
-        .expect("workers start");
+        let (pipeline, errors) = failing(engine, &Options::from(&params));
         let samples = Samples::random(&[1, 1], 7, None);
         pipeline.arrived(&mut vec![samples.arrival(0)]);
-        let error = seen
-            .recv_timeout(Duration::from_secs(60))
-            .expect("reported");
         assert_eq!(
-            error,
+            errors.first(),
             "a response of 8 bytes does not fit the 7 bytes of its slot"
         );
         pipeline.arrived(&mut vec![samples.arrival(1)]);
@@ -187,97 +161,11 @@ fn a_response_that_does_not_fit_ends_the_pipeline() {
     }
 }
 
-type Act = dyn Fn(&mut Batch) -> Result<(), EngineError> + Send + Sync;
-
-/// An engine whose behaviour the test sets.
-struct Puppet {
-    model: ModelSpec,
-    act: Arc<Act>,
-    /// True if batches of zeros fail after the first batch failed.
-    broken: bool,
-    failed: Arc<AtomicBool>,
-    make: fn(usize) -> Result<(), EngineError>,
-}
-
-impl Puppet {
-    fn new(
-        bytes: usize,
-        act: impl Fn(&mut Batch) -> Result<(), EngineError> + Send + Sync + 'static,
-    ) -> Self {
-        let tensor = |name: &str, bytes| TensorSpec {
-            name: name.into(),
-            dtype: DType::U8,
-            shape: vec![bytes],
-            ragged: false,
-        };
-        Puppet {
-            model: ModelSpec {
-                name: "puppet".into(),
-                inputs: vec![tensor("in", bytes)],
-                output: tensor("out", 8),
-                other_outputs: Vec::new(),
-                compression: None,
-            },
-            act: Arc::new(act),
-            broken: false,
-            failed: Arc::default(),
-            make: |_| Ok(()),
-        }
-    }
-}
-
-struct Strings {
-    act: Arc<Act>,
-    broken: bool,
-    failed: Arc<AtomicBool>,
-}
-
-impl Worker for Strings {
-    fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
-        assert!(!batch.is_empty(), "no batch is empty");
-        let result = (self.act)(batch);
-        self.failed.fetch_or(result.is_err(), SeqCst);
-        result
-    }
-
-    fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        if self.broken && self.failed.load(SeqCst) {
-            return Err(refused(batch, "zeros"));
-        }
-        Ok(())
-    }
-}
-
-impl Engine for Puppet {
-    fn name(&self) -> &'static str {
-        "puppet"
-    }
-    fn model(&self) -> &ModelSpec {
-        &self.model
-    }
-    fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
-        (self.make)(index)?;
-        Ok(Box::new(Strings {
-            act: Arc::clone(&self.act),
-            broken: self.broken,
-            failed: Arc::clone(&self.failed),
-        }))
-    }
-}
-
-fn refused(batch: usize, reason: &str) -> EngineError {
-    EngineError::Run {
-        engine: "puppet",
-        batch,
-        reason: reason.into(),
-    }
-}
-
 /// Returns a behaviour that refuses each batch with a sample of these bytes.
 fn refuses(bad: &'static [u8]) -> impl Fn(&mut Batch) -> Result<(), EngineError> {
     move |batch| {
         if (0..batch.len()).any(|i| batch.input(i) == bad) {
-            return Err(refused(batch.len(), "no such index"));
+            return Err(puppet_error(batch.len(), "no such index"));
         }
         for i in 0..batch.len() {
             let answer = digest(batch.input(i));
@@ -290,7 +178,7 @@ fn refuses(bad: &'static [u8]) -> impl Fn(&mut Batch) -> Result<(), EngineError>
 /// A batch has two samples that the engine refuses. Each returns with the engine's reason, and all
 /// other samples are answered.
 #[test]
-fn a_sample_that_the_engine_refuses_costs_nobody_else() {
+fn a_refused_sample_does_not_affect_others() {
     let engine = Puppet::new(4, refuses(&[9; 4]));
     let pipeline = Pipeline::start(Arc::new(engine), &options(8, 1), no_error).expect("starts");
     let others = Samples::random(&[4; 12], 8, Some(digest));
@@ -325,16 +213,10 @@ fn a_sample_that_the_engine_refuses_costs_nobody_else() {
 fn an_engine_that_fails_on_zeros_is_broken() {
     let mut engine = Puppet::new(4, refuses(&[9; 4]));
     engine.broken = true;
-    let (errors, seen) = mpsc::channel();
-    let pipeline = Pipeline::start(Arc::new(engine), &options(8, 1), move |e| {
-        errors.send(e.to_string()).expect("the test listens");
-    })
-    .expect("starts");
+    let (pipeline, errors) = failing(Arc::new(engine), &options(8, 1));
     let samples = Samples::new(&[9; 4], vec![(0, 4)], 8, None);
     pipeline.arrived(&mut vec![samples.arrival(0)]);
-    let error = seen
-        .recv_timeout(Duration::from_secs(60))
-        .expect("reported");
+    let error = errors.first();
     assert_eq!(error, "engine puppet failed on a batch of 1: no such index");
     eventually("let go", || Arc::strong_count(&samples) == 1);
     assert_eq!(samples.refused(), []);
@@ -364,25 +246,18 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
             }
             Ok(())
         });
-        let errors = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&errors);
-        let pipeline = Pipeline::start(Arc::new(engine), &options(2, 2), move |e| {
-            seen.lock().expect("no panic inside").push(e.to_string());
-        })
-        .expect("workers start");
+        let (pipeline, errors) = failing(Arc::new(engine), &options(2, 2));
         let samples = Samples::random(&[4; 200], 8, None);
         for i in 0..200 {
             pipeline.arrived(&mut vec![samples.arrival(i)]);
         }
         eventually("all let go and reported", || {
-            pipeline.idle()
-                && Arc::strong_count(&samples) == 1
-                && !errors.lock().expect("no panic inside").is_empty()
+            pipeline.idle() && Arc::strong_count(&samples) == 1 && !errors.all().is_empty()
         });
         pipeline
             .stop(Duration::from_secs(60))
             .expect("the workers have ended");
-        let errors = errors.lock().expect("no panic inside").clone();
+        let errors = errors.all();
         assert_eq!(errors.len(), 1, "{errors:?}");
         let kind = if panics {
             "panicked: asked to"
@@ -391,7 +266,7 @@ fn a_failing_engine_is_reported_once_and_lets_go_of_every_sample() {
         };
         assert!(errors[0].contains(kind), "{errors:?}");
         assert!(samples.total() < 200);
-        assert!((0..200).all(|i| samples.answered(i) <= 1));
+        assert!((0..200).all(|i| samples.record(i).answered <= 1));
     }
 }
 
@@ -421,9 +296,9 @@ fn a_worker_that_cannot_be_made_keeps_the_pipeline_from_starting() {
 /// arrival.
 #[test]
 fn neighbours_are_handed_over_as_one_run() {
-    type Seen = Arc<Mutex<Vec<(Vec<Run>, Vec<u64>)>>>;
+    type Batches = Arc<Mutex<Vec<(Vec<SampleRun>, Vec<u64>)>>>;
     let held = Arc::new(AtomicBool::new(true));
-    let seen: Seen = Arc::default();
+    let seen: Batches = Arc::default();
     let (gate, log) = (Arc::clone(&held), Arc::clone(&seen));
     let engine = Puppet::new(10, move |batch| {
         let tickets = batch.arrivals().iter().map(Arrival::ticket).collect();
@@ -445,7 +320,7 @@ fn neighbours_are_handed_over_as_one_run() {
     held.store(false, SeqCst);
     eventually("all answered", || samples.total() == 11);
     let seen = seen.lock().expect("no panic inside").clone();
-    let run = |first, count| Run { first, count };
+    let run = |first, count| SampleRun { first, count };
     assert_eq!(
         seen,
         [
@@ -486,30 +361,10 @@ fn stopping_runs_what_is_pending_and_has_a_deadline() {
         held.store(false, SeqCst);
         stopping.join().expect("no panic").expect("it ends in time");
     });
-    assert!((20..40).all(|i| samples.answered(i) == 1));
+    assert!((20..40).all(|i| samples.record(i).answered == 1));
     slow.arrived(&mut vec![samples.arrival(15)]);
     assert!(slow.idle(), "what comes after the stop is dropped");
     eventually("the stuck one has ended", || stuck.idle());
     assert!(samples.total() <= before + 21);
-    assert_eq!(samples.answered(15), 0);
-}
-
-#[test]
-fn parameters_are_checked() {
-    let with = |change: fn(&mut EngineConfig)| {
-        let p = EngineParams::new(EngineKind::Digest).with(change);
-        create(&p).err().map(|e| e.to_string())
-    };
-    assert_eq!(
-        with(|p| p.max_batch = 0).as_deref(),
-        Some("engine.max_batch: must be at least 1")
-    );
-    assert_eq!(
-        with(|p| p.max_batch = 70_000).as_deref(),
-        Some("engine.max_batch: 70000 is more than 65536")
-    );
-    assert_eq!(
-        with(|p| p.threads = 0).as_deref(),
-        Some("engine.threads: must be at least 1")
-    );
+    assert_eq!(samples.record(15).answered, 0);
 }

@@ -12,7 +12,7 @@ use accelerator::{
 };
 use common::{Samples, eventually};
 use fabric::Region;
-use qdl::serve::Service;
+use qdl::{model::ModelSpec, serve::Service};
 
 const SAMPLE: usize = 64;
 
@@ -28,7 +28,7 @@ fn start(gpus: &[usize], delay_us: u64) -> Pipelines {
         e.threads = 2;
         e.delay_us = delay_us;
     });
-    params.max_input = SAMPLE;
+    params.spec = Some(ModelSpec::opaque("m", SAMPLE, 8));
     let engines = pipelines::create(&params, gpus).expect("engines");
     Pipelines::start(engines, &Options::from(&params), |e| panic!("{e}")).expect("workers")
 }

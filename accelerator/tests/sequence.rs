@@ -2,86 +2,38 @@
 
 mod common;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering::SeqCst},
-};
+use std::sync::{Arc, Mutex};
 
 use accelerator::engine::{
     Sequence,
-    streaming::{Outcome, TooLong},
+    streaming::{SequenceOutcome, TooLong},
 };
-use common::prompts::{BLANK, Prompts};
+use common::{BLANK, Samples};
 use fabric::wire::Stream;
 
 /// Returns a sequence of the first prompt, and the list that receives its outcome.
-fn sequence(prompts: &Arc<Prompts>, output_bytes: usize) -> (Sequence, Arc<Mutex<Vec<Outcome>>>) {
+fn sequence(
+    prompts: &Arc<Samples>,
+    output_bytes: usize,
+) -> (Sequence, Arc<Mutex<Vec<SequenceOutcome>>>) {
     let ends = Arc::new(Mutex::new(Vec::new()));
     let (to, origin) = (Arc::clone(&ends), Arc::downgrade(prompts));
-    let sequence = Sequence::new(prompts.arrival(0), output_bytes, move |outcome| {
-        assert_eq!(
-            origin.strong_count(),
-            1,
-            "its slot is let go of before its place"
-        );
+    let on_end = move |outcome| {
+        assert_eq!(origin.strong_count(), 1, "its slot is released before");
         to.lock().expect("no panic").push(outcome);
-    });
+    };
+    let sequence = Sequence::new(prompts.arrival(0), output_bytes, Arc::new(on_end));
     (sequence, ends)
 }
 
-fn ended(ends: &Mutex<Vec<Outcome>>) -> Vec<Outcome> {
+fn ended(ends: &Mutex<Vec<SequenceOutcome>>) -> Vec<SequenceOutcome> {
     ends.lock().expect("no panic").clone()
-}
-
-#[test]
-fn parts_leave_as_the_stream_says() {
-    let cases: [(Stream, &[(u32, u32)]); 3] = [
-        (Stream::None, &[]),
-        (Stream::First, &[(0, 4)]),
-        (Stream::All, &[(0, 4), (4, 12), (12, 16)]),
-    ];
-    for (stream, parts) in cases {
-        let prompts = Prompts::new(&[vec![7, -8]], 64, stream);
-        let (mut s, ends) = sequence(&prompts, 64);
-        assert_eq!(s.prompt().collect::<Vec<_>>(), [7, -8]);
-        assert_eq!((s.tokens(), s.room()), (0, 16));
-        s.push(&[]).expect("nothing");
-        s.push(&[1]).expect("room");
-        s.push(&[2, 3]).expect("room");
-        s.push(&[]).expect("nothing");
-        s.push(&[-4]).expect("room");
-        assert_eq!((s.tokens(), ended(&ends)), (4, vec![]));
-        s.finish(&[5]).expect("room");
-        let came = prompts.came(0);
-        assert_eq!((&came.parts[..], came.answered), (parts, 1), "{stream}");
-        assert_eq!(prompts.tokens(0), [1, 2, 3, -4, 5]);
-        let parts = 1 + parts.len() as u32;
-        assert_eq!(ended(&ends), [Outcome::Answered { tokens: 5, parts }]);
-        assert_eq!(prompts.dropped(), 0);
-    }
-}
-
-#[test]
-fn the_last_part_may_bring_nothing_new_and_an_answer_may_be_empty() {
-    for (pushed, stream, parts) in [
-        (&[9][..], Stream::All, 2),
-        (&[9], Stream::None, 1),
-        (&[], Stream::All, 1),
-    ] {
-        let prompts = Prompts::new(&[vec![1]], 8, stream);
-        let (mut s, ends) = sequence(&prompts, 8);
-        s.push(pushed).expect("room");
-        s.finish(&[]).expect("nothing");
-        assert_eq!(prompts.tokens(0), pushed);
-        let tokens = pushed.len();
-        assert_eq!(ended(&ends), [Outcome::Answered { tokens, parts }]);
-    }
 }
 
 /// The slot has room for more than a trailer; the model's output ends before it.
 #[test]
 fn nothing_is_written_past_the_models_output() {
-    let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
+    let prompts = Samples::prompts(&[vec![1]], 64, Stream::All);
     let (mut s, ends) = sequence(&prompts, 16);
     s.push(&[1, 2, 3]).expect("room");
     let too_long = |wanted| TooLong { wanted, room: 4 };
@@ -91,39 +43,25 @@ fn nothing_is_written_past_the_models_output() {
     assert_eq!(why, too_long(6));
     assert_eq!(ended(&ends), [], "the engine still has it");
     s.refuse(&why);
-    assert_eq!(ended(&ends), [Outcome::Unanswered]);
+    assert_eq!(ended(&ends), [SequenceOutcome::Unanswered]);
     let words = "an answer of 6 tokens and more, and room for 4";
     assert_eq!(prompts.refused(), [(0, words.to_owned())]);
     assert_eq!((prompts.total(), prompts.dropped()), (0, 0));
-    assert_eq!(prompts.output(0, 12, 64), [BLANK; 52]);
+    assert_eq!(prompts.output(0)[12..], [BLANK; 52]);
 
-    let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
+    let prompts = Samples::prompts(&[vec![1]], 64, Stream::All);
     let (mut s, _) = sequence(&prompts, 16);
     s.push(&[1, 2, 3]).expect("room");
     s.finish(&[4]).expect("just enough");
-    assert_eq!(prompts.output(0, 16, 64), [BLANK; 48]);
+    assert_eq!(prompts.output(0)[16..], [BLANK; 48]);
     // A slot shorter than the model's output limits the room.
-    let prompts = Prompts::new(&[vec![1]], 8, Stream::All);
+    let prompts = Samples::prompts(&[vec![1]], 8, Stream::All);
     assert_eq!(sequence(&prompts, 64).0.room(), 2);
 }
 
 #[test]
-fn one_that_is_dropped_is_never_answered_and_frees_its_place() {
-    let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
-    let (mut s, ends) = sequence(&prompts, 64);
-    s.push(&[1]).expect("room");
-    assert!(s.is_wanted());
-    prompts.leave();
-    assert!(!s.is_wanted());
-    drop(s);
-    assert_eq!(ended(&ends), [Outcome::Unanswered]);
-    assert_eq!((prompts.total(), prompts.refused()), (0, vec![]));
-    assert_eq!(prompts.dropped(), 1, "its origin counts it");
-}
-
-#[test]
-fn its_times_are_from_its_arrival_on() {
-    let prompts = Prompts::new(&[vec![1]], 64, Stream::All);
+fn queue_and_compute_times_are_measured() {
+    let prompts = Samples::prompts(&[vec![1]], 64, Stream::All);
     let arrival = prompts.arrival(0);
     let arrived = arrival.arrived_ns();
     let wait = |until: u64| {
@@ -132,18 +70,13 @@ fn its_times_are_from_its_arrival_on() {
         }
     };
     wait(arrived + 2_000_000);
-    let calls = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&calls);
-    let mut s = Sequence::new(arrival, 64, move |_| {
-        counted.fetch_add(1, SeqCst);
-    });
+    let mut s = Sequence::new(arrival, 64, Arc::new(|_| ()));
     assert_eq!(s.arrived_ns(), arrived);
     wait(fabric::clock::now_ns() + 1_000_000);
     s.push(&[1]).expect("room");
     s.finish(&[2]).expect("room");
-    let came = prompts.came(0);
+    let came = prompts.record(0);
     let finished = came.finished.expect("answered");
     assert!(finished.queue_us >= 2_000 && finished.compute_us >= 1_000);
     assert!(came.sum_us >= 3_000, "the part's own");
-    assert_eq!(calls.load(SeqCst), 1);
 }

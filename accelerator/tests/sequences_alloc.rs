@@ -26,12 +26,12 @@ static ALLOCATOR: Counting = Counting;
 
 /// An origin that only counts.
 #[derive(Default)]
-struct Counts {
+struct CountingOrigin {
     parts: AtomicUsize,
     answers: AtomicUsize,
 }
 
-impl Origin for Counts {
+impl Origin for CountingOrigin {
     fn part(&self, _: &Part) {
         self.parts.fetch_add(1, SeqCst);
     }
@@ -63,7 +63,7 @@ fn a_token_allocates_nothing() {
     let pipeline = start(&params);
     let input = [7u8; 4 * TOKENS];
     let mut outputs = vec![0u8; 4 * TOKENS * N];
-    let origin = Arc::new(Counts::default());
+    let origin = Arc::new(CountingOrigin::default());
     let mut run = |n: usize| {
         let mut all: Vec<Arrival> = outputs
             .chunks_exact_mut(4 * TOKENS)

@@ -152,14 +152,19 @@ fn a_killed_node_takes_its_server_and_all_that_it_started_along() {
 }
 
 #[test]
-fn a_node_that_is_told_to_stop_ends_its_server_with_sigterm() {
-    for signal in [libc::SIGTERM, libc::SIGINT] {
-        let mut node = Node::start(DIRECT, "good").ready();
+fn a_node_that_gets_a_signal_ends_its_server_with_sigterm_and_then_sigkill() {
+    for (signal, habit) in [
+        (libc::SIGTERM, "good"),
+        (libc::SIGINT, "good"),
+        (libc::SIGTERM, "deaf"),
+    ] {
+        let mut node = Node::start(DIRECT, habit).ready();
         let server = node.server();
         node.signal(signal);
         let (code, said) = node.ended();
         assert_eq!(code, Some(0), "{said}");
-        assert!(!said.contains("did not end within"), "{said}");
+        let killed = said.contains("did not end within");
+        assert_eq!(killed, habit == "deaf", "{said}");
         eventually("they are gone", || {
             !server.iter().any(|pid| is_running(*pid))
         });

@@ -15,13 +15,13 @@ use std::{
 
 use accelerator::{
     engine::{
-        Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, Worker, create,
+        Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, create,
         streaming::OnFatal,
         tokens::{Answers, answer},
     },
     pipeline::{Options, Pipeline},
 };
-use common::{eventually, no_error, prompts::Prompts, start};
+use common::{Samples, eventually, failing, no_error, start};
 use fabric::wire::Stream;
 use proptest::prelude::*;
 use qdl::{config::TokensConfig, model::ModelSpec, serve::Service};
@@ -61,7 +61,7 @@ fn settings(min: usize, max: usize) -> TokensConfig {
 
 /// Checks that every prompt has one answer, its own, in the expected number of parts.
 fn assert_right(
-    origin: &Prompts,
+    origin: &Samples,
     prompts: &[Vec<i32>],
     answers: &Answers,
     stream: Stream,
@@ -69,15 +69,14 @@ fn assert_right(
     let mut sums = [0, 0];
     for (i, prompt) in prompts.iter().enumerate() {
         let right = answer(prompt, answers);
-        assert_eq!(origin.tokens(i), right, "prompt {i}");
-        let came = origin.came(i);
-        assert_eq!(came.answered, 1, "prompt {i}");
+        let record = origin.record(i);
+        assert_eq!(record.answer().as_ref(), Some(&right), "prompt {i}");
         let parts = match stream {
             Stream::None => 1,
             Stream::First => right.len().min(2),
             Stream::All => right.len(),
         };
-        assert_eq!(came.parts.len() + 1, parts, "prompt {i}");
+        assert_eq!(record.parts.len() + 1, parts, "prompt {i}");
         sums[0] += right.len() as u64;
         sums[1] += parts as u64;
     }
@@ -94,7 +93,7 @@ fn every_token_is_right_and_every_count() {
         let pipeline = start(&params);
         let answers = Answers::new(&settings(1, 40), 40).expect("sound");
         let prompts = [1, 2].map(|seed| random_prompts(EACH, seed));
-        let origins = [0, 1].map(|i: usize| Prompts::new(&prompts[i], 176, stream));
+        let origins = [0, 1].map(|i: usize| Samples::prompts(&prompts[i], 176, stream));
         thread::scope(|s| {
             for origin in &origins {
                 s.spawn(|| {
@@ -122,7 +121,7 @@ fn every_token_is_right_and_every_count() {
         let c = pipeline.counters();
         assert_eq!(c.samples, (NICS * EACH) as u64);
         assert_eq!([c.tokens, c.parts], sums, "{stream}");
-        assert_eq!((c.batches, c.copies), (0, 0), "nobody made batches for it");
+        assert_eq!((c.batches, c.copies), (0, 0), "it makes its own batches");
         pipeline.stop(PATIENCE).expect("an idle engine ends");
         for o in &origins {
             assert_eq!(Arc::strong_count(o), 1, "nothing holds the memory");
@@ -153,8 +152,8 @@ proptest! {
         let answers = Answers::new(&settings, 24).expect("sound");
         let pipeline = start(&params(24, most, &settings));
         let prompts = random_prompts(n, seed);
-        let origin = Prompts::new(&prompts, 112, stream);
-        pipeline.arrived(&mut origin.arrivals());
+        let origin = Samples::prompts(&prompts, 112, stream);
+        pipeline.arrived(&mut origin.all());
         eventually("all answered", || pipeline.idle());
         assert_right(&origin, &prompts, &answers, stream);
     }
@@ -170,24 +169,20 @@ fn a_pretended_model_takes_its_time() {
         ..settings(4, 4)
     };
     let pipeline = start(&params(4, 8, &times));
-    let origin = Prompts::new(&[vec![1; 50], vec![2; 50]], 64, Stream::All);
-    pipeline.arrived(&mut origin.arrivals());
+    let origin = Samples::prompts(&[vec![1; 50], vec![2; 50]], 64, Stream::All);
+    pipeline.arrived(&mut origin.all());
     eventually("all answered", || pipeline.idle());
     // At least 50 tokens of prompt and 4 steps.
-    let took = |i| origin.came(i).finished.expect("answered").compute_us;
+    let took = |i| origin.record(i).finished.expect("answered").compute_us;
     assert!(took(0) >= 9_000 && took(1) >= 9_000);
 }
 
 #[test]
-fn what_is_no_prompt_is_refused_by_its_length() {
+fn a_prompt_of_a_wrong_length_is_refused() {
     let pipeline = start(&params(8, 8, &settings(2, 8)));
-    let origin = Prompts::new(&vec![vec![5; 70]; 5], 64, Stream::All);
-    let mut burst: Vec<_> = [0, 6, 65 * 4, 4, 64 * 4]
-        .into_iter()
-        .enumerate()
-        .map(|(i, len)| origin.arrival_of(i, len))
-        .collect();
-    pipeline.arrived(&mut burst);
+    let spans = [0, 6, 65 * 4, 4, 64 * 4].map(|len| (0, len));
+    let origin = Samples::new(&[5; 65 * 4], spans.to_vec(), 64, None);
+    pipeline.arrived(&mut origin.all());
     eventually("done with", || pipeline.idle());
     let refused = origin.refused();
     let (tickets, words): (Vec<_>, Vec<_>) = refused.into_iter().unzip();
@@ -202,7 +197,7 @@ fn what_is_no_prompt_is_refused_by_its_length() {
 
 /// A sequence with hours of tokens left, whose connection ends.
 #[test]
-fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
+fn an_unwanted_sequence_frees_its_place_within_a_step() {
     const LONG: usize = 1 << 20;
     let times = TokensConfig {
         step_us: 50,
@@ -215,8 +210,8 @@ fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
     let short = (0..).find(|i| len(i) < 2_000).expect("one is short");
     let after = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&after);
-    let hung_up = Prompts::acting(
-        Prompts::bytes(&[vec![long], vec![long]]),
+    let hung_up = Samples::acting(
+        &[vec![long], vec![long]],
         4 * LONG,
         Stream::All,
         move |o, part| {
@@ -226,17 +221,17 @@ fn a_sequence_that_nobody_waits_for_frees_its_place_within_a_step() {
             }
         },
     );
-    let other = Prompts::new(&[vec![short]], 4 * LONG, Stream::All);
-    let mut burst = hung_up.arrivals();
+    let other = Samples::prompts(&[vec![short]], 4 * LONG, Stream::All);
+    let mut burst = hung_up.all();
     burst.push(other.arrival(0));
     pipeline.arrived(&mut burst);
     eventually("the other's turn has come", || pipeline.idle());
     assert_eq!(after.load(SeqCst), 1, "no step more");
     assert_eq!((hung_up.total(), other.total()), (0, 1));
     let dropped = (hung_up.dropped(), other.dropped());
-    assert_eq!(dropped, (2, 0), "each was told of once");
+    assert_eq!(dropped, (2, 0), "each is reported once");
     assert_eq!(Arc::strong_count(&hung_up), 1);
-    assert_eq!(hung_up.came(1), Default::default(), "it never joined");
+    assert_eq!(hung_up.record(1), Default::default(), "it never joined");
 }
 
 #[test]
@@ -246,8 +241,8 @@ fn stopping_a_busy_engine_lets_go_of_everything() {
         ..settings(2, 8)
     };
     let pipeline = start(&params(8, 4, &times));
-    let origin = Prompts::new(&random_prompts(100, 3), 64, Stream::All);
-    let mut all = origin.arrivals();
+    let origin = Samples::prompts(&random_prompts(100, 3), 64, Stream::All);
+    let mut all = origin.all();
     let late = all.split_off(90);
     pipeline.arrived(&mut all);
     assert_eq!(pipeline.in_flight(), 90);
@@ -266,15 +261,15 @@ fn stopping_a_busy_engine_lets_go_of_everything() {
 }
 
 #[test]
-fn stopping_gives_what_is_here_its_time() {
+fn a_stop_waits_for_pending_sequences() {
     let times = TokensConfig {
         step_us: 300,
         ..settings(2, 8)
     };
     let pipeline = start(&params(8, 4, &times));
     let prompts = random_prompts(40, 4);
-    let origin = Prompts::new(&prompts, 64, Stream::First);
-    pipeline.arrived(&mut origin.arrivals());
+    let origin = Samples::prompts(&prompts, 64, Stream::First);
+    pipeline.arrived(&mut origin.all());
     pipeline.stop(PATIENCE).expect("it ends when all is done");
     assert_eq!(origin.total(), prompts.len());
 }
@@ -283,36 +278,28 @@ fn stopping_gives_what_is_here_its_time() {
 #[test]
 fn a_panic_in_the_engine_ends_it_by_name() {
     let params = params(8, 4, &settings(8, 8));
-    let errors = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&errors);
     let engine = create(&params).expect("the engine needs nothing");
-    let pipeline = Pipeline::start(engine, &Options::from(&params), move |e| {
-        seen.lock().expect("no panic inside").push(e.to_string());
-    })
-    .expect("starts");
+    let (pipeline, errors) = failing(engine, &Options::from(&params));
     let parts = AtomicUsize::new(0);
-    let origin = Prompts::acting(
-        Prompts::bytes(&random_prompts(300, 5)),
-        64,
-        Stream::All,
-        move |_, _| {
-            assert!(parts.fetch_add(1, SeqCst) < 70, "asked to");
-        },
-    );
-    let mut all = origin.arrivals();
+    let origin = Samples::acting(&random_prompts(300, 5), 64, Stream::All, move |_, _| {
+        assert!(parts.fetch_add(1, SeqCst) < 70, "asked to");
+    });
+    let mut all = origin.all();
     let late = all.split_off(200);
     for arrival in all {
         pipeline.arrived(&mut vec![arrival]);
     }
     eventually("reported and all let go", || {
-        let reported = !errors.lock().expect("no panic inside").is_empty();
+        let reported = !errors.all().is_empty();
         reported && pipeline.idle() && Arc::strong_count(&origin) == 1 + late.len()
     });
     pipeline.arrived(&mut { late });
     assert_eq!(Arc::strong_count(&origin), 1);
     pipeline.stop(PATIENCE).expect("its thread has ended");
-    let errors = errors.lock().expect("no panic inside").clone();
-    assert_eq!(errors, ["worker 0 of engine tokens panicked: asked to"]);
+    assert_eq!(
+        errors.all(),
+        ["worker 0 of engine tokens panicked: asked to"]
+    );
     assert!(origin.total() < 200);
 }
 
@@ -360,9 +347,6 @@ impl Engine for Puppet {
     fn model(&self) -> &ModelSpec {
         &self.model
     }
-    fn worker(&self, _: usize) -> Result<Box<dyn Worker>, EngineError> {
-        panic!("it has none")
-    }
     fn streaming(&self) -> Option<&dyn Streaming> {
         Some(self)
     }
@@ -402,7 +386,7 @@ fn no_more_are_inside_than_the_engine_takes_and_none_is_left_behind() {
         }));
         let pipeline = run(Arc::clone(&puppet));
         let origins =
-            [6, 7].map(|seed| Prompts::new(&random_prompts(4_000, seed), 32, Stream::None));
+            [6, 7].map(|seed| Samples::prompts(&random_prompts(4_000, seed), 32, Stream::None));
         // Between two arrivals, the engine may briefly hold no sequence.
         let bring = AtomicUsize::new(origins.len());
         thread::scope(|s| {
@@ -455,8 +439,8 @@ fn an_engine_that_answers_or_refuses_at_once_goes_no_deeper() {
     }));
     let pipeline = run(Arc::clone(&puppet));
     let prompts: Vec<_> = (0..N as i32).map(|i| vec![i]).collect();
-    let origin = Prompts::new(&prompts, 8, Stream::None);
-    pipeline.arrived(&mut origin.arrivals());
+    let origin = Samples::prompts(&prompts, 8, Stream::None);
+    pipeline.arrived(&mut origin.all());
     assert_eq!(pipeline.in_flight(), N);
     waits.store(false, SeqCst);
     drop(puppet.let_go());
@@ -466,30 +450,28 @@ fn an_engine_that_answers_or_refuses_at_once_goes_no_deeper() {
 
 #[test]
 fn a_panic_while_a_sequence_is_taken_is_the_engines_end() {
-    let (errors, seen) = mpsc::channel();
     let puppet = Puppet::new(2, |p, s| {
         assert!(s.input()[0] != 9, "no nines");
         p.hold(s);
     });
     let options = Options::from(&EngineParams::new(EngineKind::Tokens));
-    let pipeline = Pipeline::start(Arc::new(puppet), &options, move |e| {
-        errors.send(e.to_string()).expect("the test listens");
-    })
-    .expect("starts");
-    let origin = Prompts::new(&[vec![1], vec![9], vec![2]], 32, Stream::None);
-    pipeline.arrived(&mut origin.arrivals());
-    let error = seen.recv_timeout(PATIENCE).expect("reported");
-    assert_eq!(error, "worker 0 of engine puppet panicked: no nines");
+    let (pipeline, errors) = failing(Arc::new(puppet), &options);
+    let origin = Samples::prompts(&[vec![1], vec![9], vec![2]], 32, Stream::None);
+    pipeline.arrived(&mut origin.all());
+    assert_eq!(
+        errors.first(),
+        "worker 0 of engine puppet panicked: no nines"
+    );
     assert_eq!(pipeline.in_flight(), 1, "what the engine holds");
     pipeline.stop(PATIENCE).expect("it lets go");
     assert!(pipeline.idle() && Arc::strong_count(&origin) == 1);
-    assert!(seen.try_recv().is_err(), "told once");
+    assert_eq!(errors.all().len(), 1, "reported once");
 }
 
 #[test]
-fn what_an_engine_says_later_ends_the_pipeline_once() {
-    let told: Arc<Mutex<Option<OnFatal>>> = Arc::default();
-    let keep = Arc::clone(&told);
+fn a_late_error_of_an_engine_ends_the_pipeline_once() {
+    let callback: Arc<Mutex<Option<OnFatal>>> = Arc::default();
+    let keep = Arc::clone(&callback);
     let mut puppet = Puppet::new(1, |p, s| {
         p.hold(s);
     });
@@ -497,15 +479,11 @@ fn what_an_engine_says_later_ends_the_pipeline_once() {
         *keep.lock().expect("no panic") = Some(fatal);
         Ok(())
     });
-    let (errors, seen) = mpsc::channel();
     let options = Options::from(&EngineParams::new(EngineKind::Tokens));
-    let pipeline = Pipeline::start(Arc::new(puppet), &options, move |e| {
-        errors.send(e.to_string()).expect("the test listens");
-    })
-    .expect("starts");
-    let origin = Prompts::new(&random_prompts(20, 8), 32, Stream::None);
-    pipeline.arrived(&mut origin.arrivals());
-    let fatal = told.lock().expect("no panic").clone().expect("kept");
+    let (pipeline, errors) = failing(Arc::new(puppet), &options);
+    let origin = Samples::prompts(&random_prompts(20, 8), 32, Stream::None);
+    pipeline.arrived(&mut origin.all());
+    let fatal = callback.lock().expect("no panic").clone().expect("kept");
     for words in ["the server died", "again"] {
         fatal(EngineError::Run {
             engine: "puppet",
@@ -513,9 +491,8 @@ fn what_an_engine_says_later_ends_the_pipeline_once() {
             reason: words.into(),
         });
     }
-    let all: Vec<_> = seen.try_iter().collect();
     assert_eq!(
-        all,
+        errors.all(),
         ["engine puppet failed on a batch of 1: the server died"]
     );
     assert_eq!(pipeline.in_flight(), 1, "what the engine holds");
@@ -534,8 +511,8 @@ fn an_engine_that_keeps_sequences_is_named() {
     puppet.lets_go = false;
     let puppet = Arc::new(puppet);
     let pipeline = run(Arc::clone(&puppet));
-    let origin = Prompts::new(&random_prompts(5, 9), 32, Stream::None);
-    pipeline.arrived(&mut origin.arrivals());
+    let origin = Samples::prompts(&random_prompts(5, 9), 32, Stream::None);
+    pipeline.arrived(&mut origin.all());
     let error = pipeline
         .stop(Duration::from_millis(20))
         .expect_err("it keeps two");

@@ -1,4 +1,5 @@
-//! Engine `tensorrt`: each error at the start is one clear line with exit code 2. Tests named
+//! Libraries of engines `tensorrt` and `onnx`: each error at the start is one clear line with exit
+//! code 2. Tests named
 //! `lean_` need a shim and a TensorRT that loads without a GPU; `cargo xtask tensorrt --check`
 //! fetches both and runs these tests.
 
@@ -11,8 +12,8 @@ use std::{
 use qdl::testkit::assert_has;
 
 /// A folder with a model file of this name (or one that is elsewhere), and the accelerator's last
-/// error over it; the engine's keys beside `kind`.
-fn refused(name: &str, keys: &str, environment: &[(&str, &Path)]) -> String {
+/// error over it. `kind` is followed by the engine's other keys.
+fn refused(name: &str, kind: &str, environment: &[(&str, &Path)]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let model = folder.path().join(name);
     if !name.starts_with('/') {
@@ -21,7 +22,7 @@ fn refused(name: &str, keys: &str, environment: &[(&str, &Path)]) -> String {
     let config = folder.path().join("a.yaml");
     let text = format!(
         "node: a\ncontrol: {{listen: 127.0.0.1:0}}\nmodel: {{name: m, file: {}}}\n\
-         engine: {{kind: tensorrt{keys}}}\nnics: [{{listen: 127.0.0.1:0}}]\n",
+         engine: {{kind: {kind}}}\nnics: [{{listen: 127.0.0.1:0}}]\n",
         model.display()
     );
     fs::write(&config, text).expect("written");
@@ -37,13 +38,13 @@ fn refused(name: &str, keys: &str, environment: &[(&str, &Path)]) -> String {
 }
 
 #[test]
-fn what_does_not_start_says_what_is_missing_or_wrong() {
+fn a_failed_start_names_the_cause() {
     let none = Path::new("/nowhere/shim.so");
     let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    for (model, keys, shim, words) in [
+    for (model, kind, shim, words) in [
         (
             "m.plan",
-            "",
+            "tensorrt",
             none,
             &[
                 "the shim over TensorRT was not found (looked for /nowhere/shim.so)",
@@ -52,27 +53,40 @@ fn what_does_not_start_says_what_is_missing_or_wrong() {
         ),
         (
             "m.plan",
-            "",
+            "tensorrt",
             &other,
             &["Cargo.toml: cannot be used by engine tensorrt"],
         ),
         (
             "/nowhere/m.onnx",
-            "",
+            "tensorrt",
             none,
             &["/nowhere/m.onnx: No such file"],
         ),
         (
             "m.plan",
-            ", precision: int8",
+            "tensorrt, precision: int8",
             none,
             &["engine.precision: ", "is a plan"],
         ),
-        ("m.onnx", ", precision: int4", none, &["int4", "int8"]),
+        (
+            "m.onnx",
+            "tensorrt, precision: int4",
+            none,
+            &["int4", "int8"],
+        ),
     ] {
-        let text = refused(model, keys, &[("QDL_TENSORRT_SHIM", shim)]);
+        let text = refused(model, kind, &[("QDL_TENSORRT_SHIM", shim)]);
         assert_has(&text, words);
     }
+}
+
+#[test]
+fn a_file_that_is_no_onnx_runtime_says_so() {
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let model = format!("{folder}/tests/data/masked_sum.onnx");
+    let text = refused(&model, &format!("onnx, library: {folder}/Cargo.toml"), &[]);
+    assert_has(&text, &["Cargo.toml", "cargo xtask setup"]);
 }
 
 fn variable(name: &str) -> PathBuf {
@@ -86,7 +100,7 @@ fn variable(name: &str) -> PathBuf {
 #[ignore = "wants a shim: cargo xtask tensorrt --check"]
 fn lean_no_library() {
     let folder = tempfile::tempdir().expect("a folder");
-    let text = refused("m.plan", "", &[("QDL_TENSORRT", folder.path())]);
+    let text = refused("m.plan", "tensorrt", &[("QDL_TENSORRT", folder.path())]);
     assert_has(&text, &["TensorRT 11 was not found", "libnvinfer.so.11"]);
 }
 
@@ -94,7 +108,11 @@ fn lean_no_library() {
 #[ignore = "wants a shim: cargo xtask tensorrt --check"]
 fn lean_a_library_that_is_no_tensorrt() {
     let other = variable("QDL_TENSORRT_SHIM");
-    let text = refused("m.plan", &format!(", library: {}", other.display()), &[]);
+    let text = refused(
+        "m.plan",
+        &format!("tensorrt, library: {}", other.display()),
+        &[],
+    );
     assert!(text.contains("is no TensorRT"), "{text}");
 }
 
@@ -102,7 +120,7 @@ fn lean_a_library_that_is_no_tensorrt() {
 #[ignore = "wants a shim: cargo xtask tensorrt --check"]
 fn lean_a_library_of_another_version() {
     let other = variable("QDL_TENSORRT_OTHER");
-    let text = refused("m.plan", "", &[("QDL_TENSORRT", &other)]);
+    let text = refused("m.plan", "tensorrt", &[("QDL_TENSORRT", &other)]);
     assert_has(
         &text,
         &["is TensorRT 8.6.1, and libqdl_tensorrt.so was compiled for 11.4.0"],
@@ -114,7 +132,7 @@ fn lean_a_library_of_another_version() {
 #[ignore = "wants a shim and a TensorRT: cargo xtask tensorrt --check"]
 fn lean_no_driver_or_no_plan() {
     for name in ["m.plan", "m.onnx"] {
-        let text = refused(name, "", &[]);
+        let text = refused(name, "tensorrt", &[]);
         assert!(
             text.contains("there is no NVIDIA driver") || text.contains("model file"),
             "{text}"

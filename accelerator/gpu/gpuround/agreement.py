@@ -91,9 +91,10 @@ def onnx(model):
 
 
 def resident(model):
-    """The program's own JSON, and how it ended."""
+    """Slots in the host's memory and in the GPU's, neighbours and every other one: copies, and the same answers?"""
     _, a = configs(model, f"resident-{model}", engine(model, 128, 1, max_delay_us=50000))
-    command = ["taskset", "-c", listed(cores()[0] + cores()[1]), str(state.args.bin / "resident"), str(a), "50"]
+    command = ["taskset", "-c", listed(cores()[0] + cores()[1]), str(state.args.bin / "engine_alone"), str(a), "1", "128", "128/2", "gpu:128", "gpu:128/2"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    lines = run.stdout.strip().splitlines()
-    return {"code": run.returncode, **(json.loads(lines[-1]) if lines else {"said": run.stderr[-600:]})}
+    runs = [json.loads(line) for line in run.stdout.splitlines()]
+    answers = [r["answers"] for r in runs]
+    return {"code": run.returncode, "answers_equal": len(runs) == 4 and answers[:2] == answers[2:], "runs": runs or run.stderr[-600:]}

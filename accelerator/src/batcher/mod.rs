@@ -22,4 +22,4 @@
 mod estimates;
 mod rules;
 
-pub use rules::{Batcher, Policy, Step};
+pub use rules::{BatchDecision, Batcher, Policy};

@@ -23,7 +23,7 @@ pub struct Policy {
 
 /// What a free worker does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum BatchDecision {
     /// Call [`Batcher::take`] and run the batch.
     Run,
     /// Wait until this time, in nanoseconds on the caller's clock, or until samples arrive or the
@@ -80,9 +80,9 @@ impl<T> Batcher<T> {
     }
 
     /// What a free worker does at `now_ns` while `busy` other workers run batches.
-    pub fn step(&self, now_ns: u64, busy: usize) -> Step {
+    pub fn step(&self, now_ns: u64, busy: usize) -> BatchDecision {
         let Some(&(oldest, _)) = self.pending.front() else {
-            return Step::Wait;
+            return BatchDecision::Wait;
         };
         let mut due = oldest.saturating_add(self.policy.max_delay_ns);
         if let Some(latency) = self.policy.latency_ns {
@@ -95,9 +95,9 @@ impl<T> Batcher<T> {
         }
         let begin = due.max(self.next_ns);
         if busy == 0 || begin <= now_ns {
-            Step::Run
+            BatchDecision::Run
         } else {
-            Step::WaitUntil(begin)
+            BatchDecision::WaitUntil(begin)
         }
     }
 
@@ -179,7 +179,7 @@ mod tests {
                 let free = self.busy_until.iter().position(Option::is_none)?;
                 let busy = self.busy_until.iter().flatten().count();
                 match self.batcher.step(self.now, busy) {
-                    Step::Run => {
+                    BatchDecision::Run => {
                         let mut batch = Vec::new();
                         let pending = self.batcher.len();
                         let before = self.began.replace(self.now).filter(|_| busy > 0);
@@ -191,7 +191,7 @@ mod tests {
                         self.batches.push(batch);
                         self.busy_until[free] = Some(self.now + compute);
                     }
-                    Step::WaitUntil(t) => {
+                    BatchDecision::WaitUntil(t) => {
                         assert!(t > self.now, "a deadline in the past is a batch");
                         // A worker is free, so no sample may wait longer than the policy allows.
                         let oldest = self.batcher.pending.front().expect("something waits").0;
@@ -208,10 +208,10 @@ mod tests {
                             false => self.now,
                         };
                         assert_eq!(t, due.max(next), "deadlines are exact");
-                        assert!(busy > 0, "an idle engine lets nobody wait");
+                        assert!(busy > 0, "no sample waits for an idle engine");
                         return Some(t);
                     }
-                    Step::Wait => {
+                    BatchDecision::Wait => {
                         assert!(self.batcher.is_empty());
                         return None;
                     }
@@ -285,12 +285,12 @@ mod tests {
 
         #[test]
         fn late_arrivals_are_put_in_order(times in prop::collection::vec(0u64..20, 1..40)) {
-            let mut b = batcher(64, 5, None, &[]);
+            let mut b = batcher(64, 5, &[]);
             for (i, t) in times.iter().enumerate() {
                 b.push(*t, (*t, i));
             }
             let oldest = times.iter().min().copied().unwrap_or(0);
-            prop_assert_eq!(b.step(0, 1), Step::WaitUntil(oldest + 5));
+            prop_assert_eq!(b.step(0, 1), BatchDecision::WaitUntil(oldest + 5));
             let mut out = Vec::new();
             b.take(0, &mut out);
             let mut want = out.clone();
@@ -299,60 +299,28 @@ mod tests {
         }
     }
 
-    fn batcher<T>(
-        max_batch: usize,
-        max_delay_ns: u64,
-        latency_ns: Option<u64>,
-        sizes: &[usize],
-    ) -> Batcher<T> {
+    fn batcher<T>(max_batch: usize, max_delay_ns: u64, sizes: &[usize]) -> Batcher<T> {
         let policy = Policy {
             max_batch,
             max_delay_ns,
-            latency_ns,
+            latency_ns: None,
             begin_apart_ns: 0,
         };
         Batcher::new(policy, sizes)
     }
 
     #[test]
-    fn no_sample_waits_past_the_point_where_it_would_be_late() {
-        let mut b = batcher(8, 1000, Some(500), &[]);
-        b.push(10, 'a');
-        assert_eq!(b.step(10, 1), Step::WaitUntil(510), "nothing has run yet");
-        b.observe(1, 200);
-        assert_eq!(b.step(10, 1), Step::WaitUntil(310));
-        b.push(20, 'b');
-        b.observe(2, 380);
-        assert_eq!(b.step(20, 1), Step::WaitUntil(130), "two take longer");
-        assert_eq!(b.step(130, 1), Step::Run);
-        b.observe(2, 900);
-        assert_eq!(b.step(20, 1), Step::Run, "too late already");
-    }
-
-    #[test]
-    fn a_batch_is_the_largest_size_that_is_filled() {
-        let mut b = batcher(8, 100, None, &[2, 4, 8]);
-        let mut taken = Vec::new();
-        (0..7).for_each(|i| b.push(i, i));
-        for want in [4, 2, 1] {
-            taken.clear();
-            b.take(0, &mut taken);
-            assert_eq!(taken.len(), want);
-        }
-        assert!(b.is_empty());
-    }
-
-    #[test]
-    fn all_that_is_pending_is_padded_where_listed_sizes_fill_less_than_half() {
-        let take = |pending: usize| {
-            let mut b = batcher(64, 100, None, &[1, 32, 64]);
+    fn a_batch_is_the_largest_size_that_is_filled_to_half_at_least() {
+        let take = |sizes: &[usize], pending: usize| {
+            let mut b = batcher(64, 100, sizes);
             (0..pending).for_each(|i| b.push(0, i));
             let mut taken = Vec::new();
             b.take(0, &mut taken);
             taken.len()
         };
-        let taken = [1, 2, 3, 31, 32, 63, 64, 200].map(take);
+        let taken = [1, 2, 3, 31, 32, 63, 64, 200].map(|n| take(&[1, 32, 64], n));
         assert_eq!(taken, [1, 1, 3, 31, 32, 32, 64, 64]);
+        assert_eq!([7, 3, 1].map(|n| take(&[2, 4, 8], n)), [4, 2, 1]);
     }
 
     #[test]
@@ -367,43 +335,28 @@ mod tests {
             &[],
         );
         (0..4).for_each(|i| b.push(100, i));
-        assert_eq!(b.step(100, 1), Step::Run);
+        assert_eq!(b.step(100, 1), BatchDecision::Run);
         b.take(100, &mut Vec::new());
-        assert_eq!(b.step(101, 1), Step::WaitUntil(150), "though it is full");
-        assert_eq!(b.step(101, 0), Step::Run, "an idle engine");
-        assert_eq!(b.step(150, 1), Step::Run);
+        assert_eq!(
+            b.step(101, 1),
+            BatchDecision::WaitUntil(150),
+            "though it is full"
+        );
+        assert_eq!(b.step(101, 0), BatchDecision::Run, "an idle engine");
+        assert_eq!(b.step(150, 1), BatchDecision::Run);
         b.take(150, &mut Vec::new());
         b.push(195, 4);
-        assert_eq!(b.step(196, 1), Step::WaitUntil(205), "later than 200");
-    }
-
-    #[test]
-    fn the_three_rules() {
-        let mut b = batcher(3, 100, None, &[]);
-        assert_eq!(b.step(0, 0), Step::Wait);
-        b.push(10, 'a');
-        assert_eq!(b.step(10, 0), Step::Run, "an idle engine flushes at once");
-        assert_eq!(b.step(10, 1), Step::WaitUntil(110));
-        assert_eq!(b.step(109, 1), Step::WaitUntil(110));
-        assert_eq!(b.step(110, 1), Step::Run, "the oldest is due");
-        b.push(20, 'b');
-        b.push(30, 'c');
-        assert_eq!(b.step(30, 1), Step::Run, "a full batch");
-        b.push(40, 'd');
-        let mut out = Vec::new();
-        b.take(0, &mut out);
-        assert_eq!(out, ['a', 'b', 'c']);
         assert_eq!(
-            b.step(40, 1),
-            Step::WaitUntil(140),
-            "counted from d's own arrival"
+            b.step(196, 1),
+            BatchDecision::WaitUntil(205),
+            "later than 200"
         );
     }
 
     #[test]
     fn a_time_near_the_end_of_the_clock_does_not_wrap() {
-        let mut b = batcher(2, u64::MAX, None, &[]);
+        let mut b = batcher(2, u64::MAX, &[]);
         b.push(7, ());
-        assert_eq!(b.step(8, 1), Step::WaitUntil(u64::MAX));
+        assert_eq!(b.step(8, 1), BatchDecision::WaitUntil(u64::MAX));
     }
 }

@@ -6,7 +6,7 @@ use super::{Decompressed, Decompressor, EngineError};
 
 /// Samples of one batch whose inputs are contiguous in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct SampleRun {
     /// Index of the first sample in the batch.
     pub first: usize,
     /// Number of samples, at least 1.
@@ -31,7 +31,7 @@ pub struct BatchCounts {
 pub struct Batch {
     arrivals: Vec<Arrival>,
     lens: Vec<u32>,
-    runs: Vec<Run>,
+    runs: Vec<SampleRun>,
     sample_bytes: Option<usize>,
     counts: BatchCounts,
     /// For compressed samples: owns the decompressed data.
@@ -102,7 +102,7 @@ impl Batch {
             let joins = right_size && next_address == Some(address);
             match self.runs.last_mut() {
                 Some(run) if joins => run.count += 1,
-                _ => self.runs.push(Run { first: i, count: 1 }),
+                _ => self.runs.push(SampleRun { first: i, count: 1 }),
             }
             // A sample of a different size ends its run: the next sample cannot be contiguous.
             next_address = match sample_bytes {
@@ -128,14 +128,14 @@ impl Batch {
     }
 
     /// The runs, in batch order; together they cover every sample once.
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[SampleRun] {
         &self.runs
     }
 
     /// Address of a run. A run of several samples has `count` times the fixed size of
     /// [`Batch::fill`], without gaps; a run of one has the length of its sample. Readable while the
     /// samples are in the batch; with [`Batch::on_device`] only by the GPU.
-    pub fn run_address(&self, run: Run) -> *const u8 {
+    pub fn run_address(&self, run: SampleRun) -> *const u8 {
         self.address(run.first) as *const u8
     }
 
@@ -178,7 +178,13 @@ impl Batch {
     /// # Errors
     /// [`EngineError::OutputRoom`] if the response does not fit.
     pub fn write(&mut self, index: usize, response: &[u8]) -> Result<(), EngineError> {
-        self.lens[index] = write_response(&mut self.arrivals[index], response)?;
+        let output = self.arrivals[index].output();
+        let (need, room) = (response.len(), output.len());
+        let too_long = || EngineError::OutputRoom { need, room };
+        let len = u32::try_from(need).map_err(|_| too_long())?;
+        let output = output.get_mut(..need).ok_or_else(too_long)?;
+        output.copy_from_slice(response);
+        self.lens[index] = len;
         Ok(())
     }
 
@@ -210,22 +216,4 @@ impl Batch {
         self.lens.clear();
         self.runs.clear();
     }
-}
-
-/// Copies a response into an arrival's output and returns its length.
-pub(super) fn write_response(arrival: &mut Arrival, response: &[u8]) -> Result<u32, EngineError> {
-    let output = arrival.output();
-    let room = output.len();
-    let too_long = EngineError::OutputRoom {
-        need: response.len(),
-        room,
-    };
-    let Ok(len) = u32::try_from(response.len()) else {
-        return Err(too_long);
-    };
-    match output.get_mut(..response.len()) {
-        Some(output) => output.copy_from_slice(response),
-        None => return Err(too_long),
-    }
-    Ok(len)
 }

@@ -1,11 +1,25 @@
-//! Isolates the child processes that this process starts.
+//! Isolates the child processes that this process starts; reads their logs.
 
-use std::{io, os::unix::process::CommandExt, process::Command, sync::OnceLock};
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::Command,
+    sync::OnceLock,
+};
 
-use fabric::os::open_files;
+use fabric::os::{open_files, set_open_files};
 
 /// The initial limit of open files, before this process raised it.
 static OPEN_FILES: OnceLock<libc::rlimit> = OnceLock::new();
+/// Files per connection: an answer is complete a moment before its connection is free, and the next
+/// request opens another one.
+const ENDING: u64 = 2;
+/// Other open files of the process: libraries, logs, network sockets.
+const OTHERS: u64 = 256;
+/// Bytes read at the end of a log to find its last line.
+const TAIL: u64 = 4096;
 /// Signal numbers of Linux.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
 /// Number of descriptors that are marked one by one without `close_range` in the kernel.
@@ -67,16 +81,54 @@ fn close_on_exec() {
     }
 }
 
-/// Stores the limit of open files for the children. Must precede any raise of the limit.
-pub(super) fn remember_open_files() {
-    if let Ok(limit) = open_files() {
-        OPEN_FILES.get_or_init(|| limit);
+/// Raises the limit of open files for `connections` more connections, within the hard limit of the
+/// system. Children get the limit from before.
+pub(super) fn room_for(connections: usize) -> Result<(), String> {
+    let want = connections as u64 * ENDING + OTHERS;
+    let mut limit = open_files().map_err(|e| e.to_string())?;
+    OPEN_FILES.get_or_init(|| limit);
+    if limit.rlim_cur >= want {
+        return Ok(());
     }
+    if limit.rlim_max < want {
+        return Err(format!(
+            "{connections} requests at once need {want} open files, and this process may have {}: \
+             lower it, or raise `ulimit -Hn`",
+            limit.rlim_max
+        ));
+    }
+    limit.rlim_cur = want;
+    set_open_files(limit).map_err(|e| e.to_string())
+}
+
+pub(super) fn last_line(path: &Path) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(TAIL))).ok()?;
+    let mut tail = Vec::new();
+    file.take(TAIL).read_to_end(&mut tail).ok()?;
+    let tail = String::from_utf8_lossy(&tail);
+    let line = tail.lines().rfind(|line| !line.trim().is_empty())?;
+    Some(line.trim().to_owned())
 }
 
 fn checked(result: libc::c_int) -> io::Result<()> {
     match result {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_with_anything_on_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        assert_eq!(last_line(&log), None);
+        std::fs::write(&log, "one\n two \n\n").expect("written");
+        assert_eq!(last_line(&log).as_deref(), Some("two"));
     }
 }

@@ -80,7 +80,7 @@ impl Hashing {
     /// Waits for the hash, after the engine is made.
     ///
     /// # Errors
-    /// [`EngineError::ModelMissing`]: the file, or one that it names, cannot be read.
+    /// [`EngineError::Model`]: the file, or one that it names, cannot be read.
     pub fn end(self) -> Result<Hashed, EngineError> {
         let path = self.path;
         let Some(thread) = self.thread else {
@@ -92,7 +92,7 @@ impl Hashing {
         let done = thread.join();
         let done =
             done.unwrap_or_else(|_| Err(io::Error::other("the thread that hashes it failed")));
-        done.map_err(|source| EngineError::ModelMissing { path, source })
+        done.map_err(|e| EngineError::model(&path, e))
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_file_says_what_its_answers_follow_from() {
+    fn an_engine_without_a_file_names_its_settings_or_server() {
         let of = |kind, change: &dyn Fn(&mut qdl::config::TokensConfig)| {
             let mut params = EngineParams::new(kind);
             let mut tokens = qdl::config::TokensConfig::default();

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use fabric::{Region, clock};
 use qdl::{
     compression::{self, ALIGN},
-    model::ModelSpec,
+    model::{Lengths, ModelSpec},
     serve::Arrival,
 };
 
 use serde::Serialize;
 
-use super::{EngineError, Lengths, lengths};
+use super::EngineError;
 
 /// Offset and length of a decompressed sample, in bytes.
-type Place = (usize, usize);
+type Span = (usize, usize);
 
 /// Decompresses batches into memory that it owns.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Decompressor {
     largest: usize,
     /// `None` where the engine takes any bytes.
     lengths: Option<Lengths>,
-    places: Vec<Place>,
+    places: Vec<Span>,
 }
 
 /// Cost of decompression.
@@ -134,7 +134,7 @@ impl Decompressor {
             });
         }
         match &self.lengths {
-            Some(taken) if taken.rows(len).is_none() => Err(lengths::refusal(taken, len)),
+            Some(taken) if taken.rows(len).is_none() => Err(EngineError::sample_size(taken, len)),
             _ => Ok(()),
         }
     }

@@ -1,5 +1,6 @@
-//! The `digest` engine: answers with a hash of the input, so that a test can prove that every
-//! response belongs to its sample, at any response size.
+//! The `digest` engine answers with a hash of the input, so that a test can prove that every
+//! response belongs to its sample, at any response size. The `null` engine answers with zeros, to
+//! measure the cost of everything else.
 //!
 //! The first 8 bytes of an answer are the sample's XXH3; the following words count on from it. So a
 //! test can check every byte of a large answer, and detects parts that are wrong or misplaced.
@@ -9,11 +10,10 @@ use std::{thread, time::Duration};
 use qdl::{model::ModelSpec, serve::Arrival};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Batch, Engine, EngineError, EngineParams, Inline, Worker};
+use super::{ANY_INPUT, Batch, Engine, EngineError, EngineKind, EngineParams, Inline, Worker};
 
 /// Difference of consecutive words of an answer: odd, so no word repeats within an answer.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 /// Words that are compared before a branch.
 const BLOCK: usize = 512;
@@ -88,33 +88,39 @@ impl Answers {
     }
 }
 
-/// The `digest` engine.
+/// The `digest` or `null` engine.
 #[derive(Clone, Debug)]
 pub struct Digest {
     model: ModelSpec,
     answers: Answers,
+    /// True for `null`: every answer is zeros.
+    zeros: bool,
     delay: Duration,
     inline: bool,
 }
 
 impl Digest {
-    /// Default and least size of a response, in bytes.
+    /// Default and least size of a response of `digest`, in bytes.
     pub const OUTPUT_BYTES: usize = WORD;
 
-    /// Makes the engine from `model`, `spec`, `max_input`, `delay_us` and `inline` of `params`.
+    /// Makes the engine from `kind`, `model`, `spec` and `delay_us` of `params`.
     pub fn new(params: &EngineParams) -> Self {
-        let fits = |m: &&ModelSpec| m.max_output_bytes() >= Some(Self::OUTPUT_BYTES);
-        let model = match params.spec.as_ref().filter(fits) {
-            Some(spec) => spec.clone(),
-            None => ModelSpec::opaque(&params.model, params.max_input, Self::OUTPUT_BYTES),
-        };
+        let zeros = params.engine.kind == EngineKind::Null;
+        let spec = params.spec.as_ref();
+        let fits = |m: &&ModelSpec| zeros || m.max_output_bytes() >= Some(Self::OUTPUT_BYTES);
+        let model = spec.filter(fits).cloned().unwrap_or_else(|| {
+            let largest = spec.and_then(ModelSpec::max_input_bytes);
+            let largest = largest.unwrap_or(ANY_INPUT);
+            ModelSpec::opaque(&params.model, largest, Self::OUTPUT_BYTES)
+        });
         let answers = Answers::of(&model);
         let small = answers.largest_sample.max(answers.room) <= INLINE_UP_TO;
         Digest {
             model,
             answers,
+            zeros,
             delay: params.delay(),
-            inline: params.inline && params.engine.delay_us == 0 && small,
+            inline: params.engine.delay_us == 0 && (small || zeros),
         }
     }
 
@@ -123,20 +129,37 @@ impl Digest {
         xxh3_64(sample).to_le_bytes()
     }
 
+    fn digest(&self, sample: &[u8]) -> u64 {
+        match self.zeros {
+            true => 0,
+            false => xxh3_64(sample),
+        }
+    }
+
     /// Writes the answer of `digest` to a sample of `bytes`, and returns its length.
     fn write(&self, digest: u64, bytes: usize, to: &mut [u8]) -> Result<u32, EngineError> {
-        let (need, room) = (self.answers.len(bytes), to.len());
+        let need = match self.zeros {
+            true => self.answers.room,
+            false => self.answers.len(bytes),
+        };
+        let room = to.len();
         let Some(to) = to.get_mut(..need) else {
             return Err(EngineError::OutputRoom { need, room });
         };
-        Answers::fill(digest, to);
+        match self.zeros {
+            true => to.fill(0),
+            false => Answers::fill(digest, to),
+        }
         u32::try_from(need).map_err(|_| EngineError::OutputRoom { need, room })
     }
 }
 
 impl Engine for Digest {
     fn name(&self) -> &'static str {
-        "digest"
+        match self.zeros {
+            true => "null",
+            false => "digest",
+        }
     }
 
     fn model(&self) -> &ModelSpec {
@@ -162,7 +185,7 @@ impl Worker for Digest {
             thread::sleep(self.delay);
         }
         for i in 0..batch.len() {
-            let (digest, bytes) = (xxh3_64(batch.input(i)), batch.input_len(i));
+            let (digest, bytes) = (self.digest(batch.input(i)), batch.input_len(i));
             let (output, len) = batch.output(i);
             *len = self.write(digest, bytes, output)?;
         }
@@ -172,7 +195,7 @@ impl Worker for Digest {
 
 impl Inline for Digest {
     fn answer(&self, arrival: &mut Arrival) -> Result<u32, EngineError> {
-        let (digest, bytes) = (xxh3_64(arrival.input()), arrival.input_len());
+        let (digest, bytes) = (self.digest(arrival.input()), arrival.input_len());
         self.write(digest, bytes, arrival.output())
     }
 }
@@ -182,28 +205,25 @@ mod tests {
     use qdl::model::{DType, TensorSpec};
 
     use super::*;
+    use crate::testkit::{ragged, tensor};
 
-    fn model(input: usize, output: usize, ragged: bool, dtype: DType) -> ModelSpec {
-        let mut model = ModelSpec::opaque("m", input, 8);
-        model.output = TensorSpec {
-            name: "o".to_owned(),
-            dtype,
-            shape: vec![output],
-            ragged,
-        };
-        model
+    fn answers(input: usize, output: TensorSpec) -> Answers {
+        Answers::of(&ModelSpec {
+            output,
+            ..ModelSpec::opaque("m", input, 8)
+        })
     }
 
     #[test]
     fn an_answer_is_as_large_a_part_as_its_sample() {
-        let fixed = Answers::of(&model(100, 40, false, DType::U8));
+        let fixed = answers(100, tensor("o", DType::U8, &[40]));
         assert_eq!((fixed.len(1), fixed.len(100)), (40, 40));
-        let quarter = Answers::of(&model(4000, 1000, true, DType::U8));
+        let quarter = answers(4000, ragged("o", DType::U8, &[1000]));
         assert_eq!((quarter.len(4000), quarter.len(403)), (1000, 100));
         assert_eq!(quarter.len(1), 8, "its digest at least");
-        let ids = Answers::of(&model(4000, 1000, true, DType::I32));
+        let ids = answers(4000, ragged("o", DType::I32, &[1000]));
         assert_eq!((ids.len(4000), ids.len(403)), (4000, 400));
-        let large = Answers::of(&model(1 << 30, 1 << 30, true, DType::U8));
+        let large = answers(1 << 30, ragged("o", DType::U8, &[1 << 30]));
         assert_eq!(large.len(1 << 30), 1 << 30);
     }
 

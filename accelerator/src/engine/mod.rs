@@ -7,47 +7,52 @@
 //!
 //! Several workers overlap copies with compute: while one waits for its stream, another copies.
 
-pub mod aoti;
+mod aoti;
 mod batch;
 mod child;
 mod content;
-pub mod cuda;
+mod cuda;
 mod decompress;
 mod digest;
 mod error;
-pub mod http;
-pub(crate) mod lengths;
-pub mod llm;
-mod null;
-pub mod onnx;
+mod http;
+mod inbox;
+mod llm;
+mod onnx;
 mod onnx_data;
 mod outputs;
-mod python;
+mod search;
 mod sizes;
 pub mod streaming;
 pub mod tensorrt;
 pub mod tokens;
 mod unpack;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use fabric::Region;
 use qdl::{config::EngineConfig, model::ModelSpec, rails::Score, serve::Arrival};
 use record::{GpuRecord, PrefixCache};
 
-pub use batch::{Batch, BatchCounts, Run};
+pub use batch::{Batch, BatchCounts, SampleRun};
 pub use content::{Hashed, Hashing};
+use cuda::Gpu;
 pub use decompress::{Decompressed, Decompressor};
 pub use digest::{Answers as DigestAnswers, Digest};
-pub(crate) use error::panic_message;
+use error::one_line;
 pub use error::{EngineError, Fault};
-pub(crate) use lengths::Lengths;
-pub use null::Null;
 pub use onnx_data::files as onnx_data_files;
 pub use qdl::config::EngineKind;
 pub use streaming::{Sequence, Streaming};
 pub use tokens::Tokens;
 
+/// Largest sample in bytes of an engine that takes any bytes, without a configured model.
+const ANY_INPUT: usize = 150_528;
 /// Largest batch of any engine.
 pub const MAX_BATCH: usize = 65_536;
 
@@ -72,13 +77,13 @@ pub trait Engine: Send + Sync {
     /// itself: it has no workers.
     fn worker(&self, index: usize) -> Result<Box<dyn Worker>, EngineError> {
         let _ = index;
-        Err(EngineError::Param {
-            field: "kind",
-            reason: format!(
+        Err(EngineError::param(
+            "kind",
+            format!(
                 "engine `{}` batches by itself and has no workers",
                 self.name()
             ),
-        })
+        ))
     }
 
     /// True if an answer is token ids without padding: its length is the token count for LoadGen.
@@ -109,10 +114,17 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// The GPU that runs the batches; `None` for an engine on the CPU.
+    fn gpu(&self) -> Option<&Gpu> {
+        None
+    }
+
     /// Announces a memory region of samples, before the first sample in it
     /// ([`qdl::serve::Service::memory`]).
     fn memory(&self, inputs: &Arc<Region>) {
-        let _ = inputs;
+        if let Some(gpu) = self.gpu() {
+            gpu.register(inputs);
+        }
     }
 
     /// Allocates at least `bytes` of slots in GPU memory; the engine reads samples there in place
@@ -130,18 +142,12 @@ pub trait Engine: Send + Sync {
 
     /// Records of the GPUs since the start; empty for an engine without a GPU.
     fn gpus(&self) -> Vec<GpuRecord> {
-        Vec::new()
+        self.gpu().iter().map(|gpu| gpu.record()).collect()
     }
 
     /// Score of the path from the samples' memory to the GPU; `None` without such a path.
     fn interior(&self, now_ns: u64) -> Option<Score> {
-        let _ = now_ns;
-        None
-    }
-
-    /// True if the NIC thread that received a sample answers it.
-    fn runs_inline(&self) -> bool {
-        self.inline().is_some()
+        self.gpu()?.interior(now_ns)
     }
 }
 
@@ -186,16 +192,8 @@ pub struct EngineParams {
     pub model: String,
     /// The model file; `None` for engines without one, such as `null` and `digest`.
     pub file: Option<PathBuf>,
-    /// Largest sample in bytes, for `null` and `digest`, which take any bytes.
-    pub max_input: usize,
-    /// Bytes of a response of `null`.
-    pub output_bytes: usize,
-    /// Allows `null` and `digest` to answer on the NIC thread if they simulate no compute time.
-    pub inline: bool,
-    /// Inputs of an ONNX model that may be shorter along their first dimension. Samples arrive
-    /// without padding; the engine pads them with zeros.
-    pub ragged: Vec<String>,
-    /// The configured model, for engines whose model file may not describe it.
+    /// The configured model: the order of tensors, which inputs are ragged, and everything for
+    /// engines without a model file.
     pub spec: Option<ModelSpec>,
 }
 
@@ -209,10 +207,6 @@ impl EngineParams {
             },
             model: "opaque".to_owned(),
             file: None,
-            max_input: 150_528,
-            output_bytes: 8,
-            inline: true,
-            ragged: Vec::new(),
             spec: None,
         }
     }
@@ -224,38 +218,20 @@ impl EngineParams {
         self
     }
 
-    /// Checks the limits that hold for all engines.
-    ///
-    /// # Errors
-    /// [`EngineError::Param`] names the field.
-    pub fn check(&self) -> Result<(), EngineError> {
-        let at_least_one = |field, value: usize| {
-            if value == 0 {
-                Err(EngineError::Param {
-                    field,
-                    reason: "must be at least 1".to_owned(),
-                })
-            } else {
-                Ok(())
-            }
-        };
-        at_least_one("max_batch", self.engine.max_batch)?;
-        at_least_one("threads", self.engine.threads)?;
-        at_least_one("intra_threads", self.engine.intra_threads)?;
-        at_least_one("max_input", self.max_input)?;
-        if self.engine.max_batch > MAX_BATCH {
-            return Err(EngineError::Param {
-                field: "max_batch",
-                reason: format!("{} is more than {MAX_BATCH}", self.engine.max_batch),
-            });
-        }
-        if u32::try_from(self.output_bytes).is_err() {
-            return Err(EngineError::Param {
-                field: "output_bytes",
-                reason: format!("{} do not fit a response", self.output_bytes),
-            });
-        }
-        Ok(())
+    /// True if the configuration says that this input may be shorter along its first dimension.
+    /// Samples arrive without padding; the engine pads them with zeros.
+    pub(crate) fn is_ragged(&self, input: &str) -> bool {
+        let inputs = self.spec.iter().flat_map(|spec| &spec.inputs);
+        inputs.filter(|t| t.ragged).any(|t| t.name == input)
+    }
+
+    pub(crate) fn model_file(&self) -> Result<PathBuf, EngineError> {
+        self.file.clone().ok_or_else(|| {
+            EngineError::param(
+                "model.file",
+                format!("engine {} needs a model file", self.engine.kind.as_str()),
+            )
+        })
     }
 
     /// One line for people: engine, model file, library, and batching.
@@ -279,9 +255,17 @@ impl EngineParams {
         line
     }
 
-    /// `delay_us` as a duration.
     pub(crate) fn delay(&self) -> Duration {
         Duration::from_micros(self.engine.delay_us)
+    }
+}
+
+fn open_model(path: &Path) -> Result<File, EngineError> {
+    let file = File::open(path).map_err(|e| EngineError::model(path, e))?;
+    match file.metadata() {
+        Ok(meta) if meta.is_file() => Ok(file),
+        Ok(_) => Err(EngineError::model(path, "is not a file")),
+        Err(e) => Err(EngineError::model(path, e)),
     }
 }
 
@@ -314,12 +298,10 @@ pub fn batching(engine: &EngineConfig) -> Option<String> {
 /// Makes the engine that `params` names. Loads the model once: a bad model fails at the start.
 ///
 /// # Errors
-/// [`EngineError`]: invalid parameters, or a library or model that cannot be loaded.
+/// [`EngineError`]: a library or model that cannot be loaded, or does not fit the configuration.
 pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
-    params.check()?;
     Ok(match params.engine.kind {
-        EngineKind::Null => Arc::new(Null::new(params)),
-        EngineKind::Digest => Arc::new(Digest::new(params)),
+        EngineKind::Null | EngineKind::Digest => Arc::new(Digest::new(params)),
         EngineKind::Onnx => Arc::new(onnx::Onnx::open(params)?),
         EngineKind::Aoti => Arc::new(aoti::Aoti::open(params)?),
         EngineKind::TensorRt => Arc::new(tensorrt::TensorRtEngine::open(params)?),
@@ -327,10 +309,10 @@ pub fn create(params: &EngineParams) -> Result<Arc<dyn Engine>, EngineError> {
         EngineKind::Http => Arc::new(http::Http::open(params)?),
         EngineKind::Llm => Arc::new(llm::Llm::open(params)?),
         other => {
-            return Err(EngineError::Param {
-                field: "kind",
-                reason: format!("this build has no engine `{}`", other.as_str()),
-            });
+            return Err(EngineError::param(
+                "kind",
+                format!("this build has no engine `{}`", other.as_str()),
+            ));
         }
     })
 }

@@ -12,7 +12,6 @@ use std::{
 
 /// Longest key or value read from an entry, in bytes.
 const LONGEST: u64 = 4096;
-/// Limit of nested messages, as in protobuf's own readers.
 const DEEPEST: usize = 100;
 
 /// A message of `onnx.proto` that may contain tensors, or the entry that names a tensor's file.
@@ -47,14 +46,13 @@ impl Message {
     }
 }
 
-/// A cursor in a model file.
 struct Fields {
     from: BufReader<File>,
     at: u64,
 }
 
 /// Least size of each file of weights in bytes, by name.
-type Ends = BTreeMap<String, u64>;
+type LeastSizes = BTreeMap<String, u64>;
 
 impl Fields {
     fn varint(&mut self) -> io::Result<u64> {
@@ -104,8 +102,13 @@ impl Fields {
         Ok(text)
     }
 
-    /// Reads a message that ends at `end`, at nesting depth `depth`.
-    fn message(&mut self, of: Message, depth: usize, end: u64, ends: &mut Ends) -> io::Result<()> {
+    fn message(
+        &mut self,
+        of: Message,
+        depth: usize,
+        end: u64,
+        ends: &mut LeastSizes,
+    ) -> io::Result<()> {
         if depth > DEEPEST {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -141,8 +144,8 @@ impl Fields {
 }
 
 /// The files of weights that a model names, with their least sizes; empty for an invalid model.
-fn ends(path: &Path) -> Ends {
-    let mut ends = Ends::new();
+fn ends(path: &Path) -> LeastSizes {
+    let mut ends = LeastSizes::new();
     let mut read = || -> io::Result<()> {
         let file = File::open(path)?;
         let end = file.metadata()?.len();
@@ -154,7 +157,6 @@ fn ends(path: &Path) -> Ends {
     ends
 }
 
-/// The names of a model's files of weights, sorted.
 pub(super) fn names(path: &Path) -> impl Iterator<Item = String> {
     ends(path).into_keys()
 }

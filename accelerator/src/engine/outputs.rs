@@ -9,25 +9,19 @@
 
 use qdl::model::ModelSpec;
 
-use super::EngineError;
+use super::{EngineError, unpack::unsuited};
 
-/// Splits the output tensors of a batch.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    /// Bytes per sample of each output.
     widths: Vec<usize>,
     /// The response of several outputs, rebuilt for each sample.
     response: Vec<u8>,
 }
 
 impl Outputs {
-    /// # Errors
-    /// The name of an output that is too large, and that reason.
-    pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
-        let width = |t: &qdl::model::TensorSpec| {
-            t.bytes()
-                .ok_or_else(|| (t.name.clone(), "is too large".to_owned()))
-        };
+    pub fn new(model: &ModelSpec) -> Result<Self, EngineError> {
+        let width =
+            |t: &qdl::model::TensorSpec| t.bytes().ok_or_else(|| unsuited(&t.name, "is too large"));
         let widths: Vec<usize> = model.outputs().map(width).collect::<Result<_, _>>()?;
         let bytes = model.max_output_bytes().unwrap_or_default();
         Ok(Outputs {
@@ -36,7 +30,6 @@ impl Outputs {
         })
     }
 
-    /// Bytes per sample of each output.
     pub fn widths(&self) -> &[usize] {
         &self.widths
     }
@@ -53,11 +46,7 @@ impl Outputs {
         tensor: impl Fn(usize, usize) -> &'t [u8],
         mut each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let short = || EngineError::Run {
-            engine: "outputs",
-            batch: samples,
-            reason: "an output is shorter than its batch".to_owned(),
-        };
+        let short = || EngineError::run("outputs", samples, "an output is shorter than its batch");
         for i in 0..samples {
             // A single output is passed on without a copy.
             if let [width] = self.widths[..] {
@@ -79,18 +68,16 @@ impl Outputs {
 
 #[cfg(test)]
 mod tests {
-    use qdl::model::{DType, TensorSpec};
+    use qdl::model::DType;
 
     use super::*;
+    use crate::testkit::tensor;
 
-    fn model(shapes: &[&[usize]]) -> ModelSpec {
-        let tensor = |shape: &&[usize]| TensorSpec {
-            name: format!("{shape:?}"),
-            dtype: DType::U8,
-            shape: shape.to_vec(),
-            ragged: false,
-        };
-        let mut all: Vec<_> = shapes.iter().map(tensor).collect();
+    fn of_shapes(shapes: &[&[usize]]) -> ModelSpec {
+        let all = shapes.iter();
+        let mut all: Vec<_> = all
+            .map(|s| tensor(&format!("{s:?}"), DType::U8, s))
+            .collect();
         ModelSpec {
             output: all.remove(0),
             other_outputs: all,
@@ -99,7 +86,7 @@ mod tests {
     }
 
     fn split(shapes: &[&[usize]], samples: usize, tensors: &[&[u8]]) -> Option<Vec<Vec<u8>>> {
-        let mut outputs = Outputs::new(&model(shapes)).expect("small");
+        let mut outputs = Outputs::new(&of_shapes(shapes)).expect("small");
         let mut all = Vec::new();
         let done = outputs.split(
             samples,
@@ -125,7 +112,7 @@ mod tests {
         );
         assert_eq!(split(&[&[0]], 2, &tensors[2..]).expect("none"), [b"", b""]);
         // One output after the other in one buffer, as copied from a GPU.
-        let mut outputs = Outputs::new(&model(&[&[2], &[1], &[1]])).expect("small");
+        let mut outputs = Outputs::new(&of_shapes(&[&[2], &[1], &[1]])).expect("small");
         let (landed, mut all) = (b"abcd1256", Vec::new());
         let from = |_, before: usize| &landed[before * 2..];
         let done = outputs.split(2, from, |_, response| {
@@ -140,9 +127,9 @@ mod tests {
 
     #[test]
     fn an_output_that_overflows_is_named() {
-        let mut model = model(&[&[2], &[3]]);
+        let mut model = of_shapes(&[&[2], &[3]]);
         model.other_outputs[0].shape = vec![usize::MAX, 2];
-        let (name, _) = Outputs::new(&model).expect_err("too large");
-        assert_eq!(name, "[3]");
+        let e = Outputs::new(&model).expect_err("too large");
+        assert_eq!(e.to_string(), "engine.model: tensor `[3]` is too large");
     }
 }

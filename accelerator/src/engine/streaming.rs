@@ -22,9 +22,9 @@ use std::{
 
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
-use super::{EngineError, EngineParams, panic_message};
+use super::{EngineError, EngineParams};
 
-pub use sequence::{Outcome, Places, Sequence, TooLong};
+pub use sequence::{OnEnd, Sequence, SequenceOutcome, TooLong};
 
 /// Callback for an error that ends the engine during a run; only the first call counts.
 pub type OnFatal = Arc<dyn Fn(EngineError) + Send + Sync>;
@@ -66,13 +66,8 @@ pub fn guarded(
     body: impl FnOnce() -> Result<(), EngineError>,
 ) {
     // A panic leaves only the body's own state undefined, and it is dropped.
-    let ended = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-        Err(EngineError::Panicked {
-            engine,
-            worker,
-            message: panic_message(panic.as_ref()),
-        })
-    });
+    let ended = catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|panic| Err(EngineError::panicked(engine, worker, panic.as_ref())));
     if let Err(error) = ended {
         fatal(error);
     }
@@ -149,56 +144,35 @@ mod tests {
     use qdl::config::EngineKind;
 
     use super::*;
-
-    fn tensor(dtype: DType, shape: &[usize], ragged: bool) -> TensorSpec {
-        TensorSpec {
-            name: "t".into(),
-            dtype,
-            shape: shape.to_vec(),
-            ragged,
-        }
-    }
+    use crate::testkit::{model, ragged, tensor};
 
     #[test]
     fn a_model_that_is_none_of_token_ids_is_refused_by_its_key() {
-        let good = || tensor(DType::I32, &[64], true);
-        let model = |inputs: Vec<TensorSpec>, output: TensorSpec| EngineParams {
-            spec: Some(ModelSpec {
-                name: "m".into(),
-                inputs,
-                output,
-                other_outputs: Vec::new(),
-                compression: None,
-            }),
+        let ids = || ragged("t", DType::I32, &[64]);
+        let sound = model(vec![ids()], ragged("t", DType::I32, &[9]));
+        let sound = TokenModel::of_spec("tokens", &sound).expect("token ids");
+        assert_eq!((sound.prompt, sound.answer), (64, 9));
+        let with = |inputs, output| EngineParams {
+            spec: Some(model(inputs, output)),
             ..EngineParams::new(EngineKind::Tokens)
         };
-        let sound = TokenModel::of(
-            "tokens",
-            &model(vec![good()], tensor(DType::I32, &[9], true)),
-        );
-        let sound = sound.expect("token ids");
-        assert_eq!((sound.prompt, sound.answer), (64, 9));
+        let input = |t: TensorSpec| with(vec![t], ids());
+        let output = |shape: &[usize]| with(vec![ids()], ragged("t", DType::I32, shape));
         let cases = [
             (
-                model(vec![good(), good()], good()),
+                with(vec![ids(), ids()], ids()),
                 "model.inputs: there are 2;",
             ),
             (
-                model(vec![tensor(DType::I64, &[64], true)], good()),
+                input(ragged("t", DType::I64, &[64])),
                 "model.inputs: t: i64[64] ragged;",
             ),
             (
-                model(vec![tensor(DType::I32, &[64], false)], good()),
+                input(tensor("t", DType::I32, &[64])),
                 "model.inputs: t: i32[64];",
             ),
-            (
-                model(vec![good()], tensor(DType::I32, &[8, 8], true)),
-                "model.output: t: i32[8, 8] ragged;",
-            ),
-            (
-                model(vec![good()], tensor(DType::I32, &[0], true)),
-                "model.output: t: i32[0] ragged;",
-            ),
+            (output(&[8, 8]), "model.output: t: i32[8, 8] ragged;"),
+            (output(&[0]), "model.output: t: i32[0] ragged;"),
             (
                 EngineParams::new(EngineKind::Tokens),
                 "model.inputs: there are none;",
@@ -214,16 +188,5 @@ mod tests {
                 "{error}"
             );
         }
-    }
-
-    #[test]
-    fn a_panic_of_a_thread_is_named() {
-        let told = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let to = told.clone();
-        let fatal: OnFatal = Arc::new(move |e| to.lock().expect("no panic").push(e.to_string()));
-        guarded("tokens", 3, &fatal, || panic!("out of {}", "luck"));
-        guarded("tokens", 0, &fatal, || Ok(()));
-        let told = told.lock().expect("no panic").clone();
-        assert_eq!(told, ["worker 3 of engine tokens panicked: out of luck"]);
     }
 }

@@ -13,81 +13,83 @@
 
 use std::{mem::size_of, ptr};
 
-use qdl::model::{ModelSpec, TensorSpec};
+use qdl::model::{Lengths, ModelSpec, TensorSpec};
 
-use super::{Batch, EngineError, Lengths, lengths};
+use super::{Batch, EngineError};
 
 /// A cache line; its alignment suits every element type and vector instruction.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
 /// Bytes with an alignment of 64.
 #[derive(Debug, Default)]
-struct Memory(Vec<Line>);
+struct AlignedBytes(Vec<CacheLine>);
 
-impl Memory {
+impl AlignedBytes {
     fn grow(&mut self, bytes: usize) {
-        let lines = bytes.div_ceil(size_of::<Line>());
+        let lines = bytes.div_ceil(size_of::<CacheLine>());
         if lines > self.0.len() {
-            self.0.resize(lines, Line([0; 64]));
+            self.0.resize(lines, CacheLine([0; 64]));
         }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
-        let len = self.0.len() * size_of::<Line>();
-        // SAFETY: a `Line` is 64 initialised bytes without padding (its size equals its alignment),
-        // and `&mut self` makes the access exclusive.
+        let len = self.0.len() * size_of::<CacheLine>();
+        // SAFETY: a `CacheLine` is 64 initialised bytes without padding (its size equals its
+        // alignment), and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast::<u8>(), len) }
     }
 }
 
 #[derive(Debug)]
-struct Field {
+struct InputBuffer {
     /// Bytes of a full sample: the stride of the buffer.
     bytes: usize,
-    /// Bytes of one row, if the tensor is ragged.
     row: Option<usize>,
-    buffer: Memory,
+    buffer: AlignedBytes,
 }
 
-/// Position of one tensor in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    /// Index of the input.
+pub(super) struct TensorPart {
     pub input: usize,
     /// Offset of its first byte in the sample.
     pub at: usize,
-    /// Bytes in the sample.
     pub bytes: usize,
-    /// Bytes of the full tensor.
     pub room: usize,
 }
 
-/// Unpacks batches of one model.
+/// [`EngineError::Param`] for a tensor that this engine cannot take or give.
+pub(super) fn unsuited(tensor: &str, reason: &str) -> EngineError {
+    EngineError::param("model", format!("tensor `{tensor}` {reason}"))
+}
+
 #[derive(Debug)]
 pub(super) struct Unpacker {
     lengths: Lengths,
-    fields: Vec<Field>,
+    fields: Vec<InputBuffer>,
+    /// Alignment of the first input.
+    align: usize,
 }
 
 impl Unpacker {
     /// # Errors
-    /// The name of the tensor that cannot be unpacked, and the reason.
-    pub fn new(model: &ModelSpec) -> Result<Self, (String, String)> {
-        let lengths = Lengths::of_inputs(model).map_err(|e| (e.tensor, e.reason.to_owned()))?;
+    /// [`EngineError::Param`] names the tensor that cannot be unpacked, and the reason.
+    pub fn new(model: &ModelSpec) -> Result<Self, EngineError> {
+        let lengths = Lengths::of_inputs(model).map_err(|e| unsuited(&e.tensor, e.reason))?;
         let field = |t: &TensorSpec| {
             let bytes = t.bytes().unwrap_or_default();
             let rows = t.shape.first().filter(|_| t.ragged);
-            Field {
+            InputBuffer {
                 bytes,
                 row: rows.map(|rows| bytes / rows),
-                buffer: Memory::default(),
+                buffer: AlignedBytes::default(),
             }
         };
         Ok(Unpacker {
             fields: model.inputs.iter().map(field).collect(),
             lengths,
+            align: model.inputs.first().map_or(1, |t| t.dtype.bytes()),
         })
     }
 
@@ -96,7 +98,7 @@ impl Unpacker {
     pub fn single_fixed(&self) -> Option<usize> {
         match &self.fields[..] {
             [
-                Field {
+                InputBuffer {
                     bytes, row: None, ..
                 },
             ] => Some(*bytes),
@@ -105,14 +107,14 @@ impl Unpacker {
     }
 
     /// The tensors of a sample of `len` bytes; `None` if the model cannot have that length.
-    pub fn parts(&self, len: usize) -> Option<impl Iterator<Item = Part>> {
+    pub fn parts(&self, len: usize) -> Option<impl Iterator<Item = TensorPart>> {
         let rows = self.lengths.rows(len)?;
         let parts = self.fields.iter().enumerate();
         Some(parts.scan(0, move |next, (input, f)| {
             let bytes = f.row.map_or(f.bytes, |row| row * rows);
             let at = *next;
             *next += bytes;
-            Some(Part {
+            Some(TensorPart {
                 input,
                 at,
                 bytes,
@@ -126,13 +128,11 @@ impl Unpacker {
         self.fields[index].row.is_some()
     }
 
-    /// Bytes of input `index` of a full sample.
     pub fn stride(&self, index: usize) -> usize {
         self.fields[index].bytes
     }
 
-    /// Grows the buffers to `batch` samples.
-    pub fn grow(&mut self, batch: usize) {
+    fn grow(&mut self, batch: usize) {
         for f in &mut self.fields {
             f.buffer.grow(f.bytes * batch);
         }
@@ -146,12 +146,33 @@ impl Unpacker {
         }
     }
 
-    /// Grows the buffers to `at` samples and fills those after the first `n` with zeros.
-    pub fn pad(&mut self, n: usize, at: usize) {
-        self.grow(at);
-        for f in &mut self.fields {
-            f.buffer.bytes()[f.bytes * n.min(at)..f.bytes * at].fill(0);
+    /// Prepares a batch that runs at `at` samples. Returns its address if it can be read in place;
+    /// otherwise copies it into the buffers, with zeros behind it.
+    pub fn put(&mut self, batch: &mut Batch, at: usize) -> Result<Option<*const u8>, EngineError> {
+        if let Some(address) = self.in_place(batch, at) {
+            return Ok(Some(address));
         }
+        self.grow(at);
+        self.unpack(batch)?;
+        let n = batch.len().min(at);
+        for f in &mut self.fields {
+            f.buffer.bytes()[f.bytes * n..f.bytes * at].fill(0);
+        }
+        Ok(None)
+    }
+
+    /// The address of a batch of one run that fills its `at` samples.
+    fn in_place(&self, batch: &Batch, at: usize) -> Option<*const u8> {
+        let [run] = batch.runs() else {
+            return None;
+        };
+        let size = self.single_fixed()?;
+        let address = batch.run_address(*run);
+        let aligned = (address as usize).is_multiple_of(self.align);
+        // A single sample may have any length, and a batch with padding needs memory after it.
+        let fits =
+            at == batch.len() && batch.sample_bytes() == Some(size) && batch.input_len(0) == size;
+        (fits && aligned).then_some(address)
     }
 
     /// Copies the batch into the buffers: a single fixed tensor with one copy per run, other
@@ -160,14 +181,14 @@ impl Unpacker {
     /// # Errors
     /// [`EngineError::SampleSize`] names a sample of a wrong length; [`EngineError::Run`] for
     /// samples in GPU memory. The batch must not run then.
-    pub fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
+    fn unpack(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         self.check(batch)?;
         if batch.on_device() {
-            return Err(EngineError::Run {
-                engine: "unpack",
-                batch: batch.len(),
-                reason: "samples in the memory of a GPU cannot be unpacked on the CPU".to_owned(),
-            });
+            return Err(EngineError::run(
+                "unpack",
+                batch.len(),
+                "samples in the memory of a GPU cannot be unpacked on the CPU",
+            ));
         }
         self.grow(batch.len());
         let (mut copies, mut copied) = (0, 0);
@@ -207,9 +228,6 @@ impl Unpacker {
     }
 
     /// Checks every sample's length.
-    ///
-    /// # Errors
-    /// [`EngineError::SampleSize`] for the first sample of a wrong length.
     pub fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         for i in 0..batch.len() {
             self.rows(batch.input_len(i))?;
@@ -219,10 +237,9 @@ impl Unpacker {
 
     fn rows(&self, len: usize) -> Result<usize, EngineError> {
         let rows = self.lengths.rows(len);
-        rows.ok_or_else(|| lengths::refusal(&self.lengths, len))
+        rows.ok_or_else(|| EngineError::sample_size(&self.lengths, len))
     }
 
-    /// The buffer of input `index`.
     pub fn buffer(&mut self, index: usize) -> *mut u8 {
         self.fields[index].buffer.bytes().as_mut_ptr()
     }

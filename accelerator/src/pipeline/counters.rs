@@ -56,8 +56,7 @@ impl Counters {
 
 /// The counters of one worker: the worker writes, any thread reads.
 #[derive(Debug)]
-pub(super) struct Cell {
-    batches: AtomicU64,
+pub(super) struct WorkerCounters {
     samples: AtomicU64,
     copies: AtomicU64,
     copied_bytes: AtomicU64,
@@ -66,10 +65,9 @@ pub(super) struct Cell {
     sizes: Box<[AtomicU64]>,
 }
 
-impl Cell {
+impl WorkerCounters {
     pub fn new(max_batch: usize) -> CachePadded<Self> {
-        CachePadded::new(Cell {
-            batches: AtomicU64::new(0),
+        CachePadded::new(WorkerCounters {
             samples: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             copied_bytes: AtomicU64::new(0),
@@ -83,7 +81,6 @@ impl Cell {
     /// cheap enough.
     pub fn batch(&self, samples: usize, ns: u64, counts: BatchCounts) {
         self.busy_ns.fetch_add(ns, Relaxed);
-        self.batches.fetch_add(1, Relaxed);
         self.samples.fetch_add(samples as u64, Relaxed);
         if counts.copies > 0 {
             self.copies.fetch_add(counts.copies, Relaxed);
@@ -110,8 +107,6 @@ impl Cell {
     pub fn inline(&self, samples: usize) {
         let most = (self.sizes.len() - 1).max(1);
         let (whole, rest) = (samples / most, samples % most);
-        self.batches
-            .fetch_add((whole + usize::from(rest > 0)) as u64, Relaxed);
         self.samples.fetch_add(samples as u64, Relaxed);
         if whole > 0
             && let Some(size) = self.sizes.get(most)
@@ -127,7 +122,6 @@ impl Cell {
 
     /// Adds the counts of this worker to `sum`.
     pub fn add_to(&self, sum: &mut Counters) {
-        sum.batches += self.batches.load(Relaxed);
         sum.samples += self.samples.load(Relaxed);
         sum.copies += self.copies.load(Relaxed);
         sum.copied_bytes += self.copied_bytes.load(Relaxed);
@@ -146,6 +140,7 @@ impl Cell {
         for (sum, n) in sum.batch_sizes.iter_mut().zip(&self.sizes) {
             *sum += n.load(Relaxed);
         }
+        sum.batches = sum.batch_sizes.iter().sum();
     }
 }
 
@@ -155,7 +150,7 @@ mod tests {
 
     #[test]
     fn no_sample_answered_inline_is_missing_from_the_sizes() {
-        let cell = Cell::new(8);
+        let cell = WorkerCounters::new(8);
         let bursts = [1, 7, 8, 9, 300];
         bursts.iter().for_each(|n| cell.inline(*n));
         let mut sum = Counters::default();

@@ -26,7 +26,6 @@
 //! ends its session as after the loss of a peer.
 
 mod counters;
-mod queue;
 mod sequences;
 mod shared;
 mod warming;
@@ -36,7 +35,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering::SeqCst, mpsc},
+    sync::{Arc, Mutex, atomic::Ordering::SeqCst, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -44,7 +43,6 @@ use std::{
 use fabric::{Region, clock, os::Near};
 use qdl::{
     config::EngineConfig,
-    connection::join_all,
     model::Compression,
     serve::{Arrival, Finished, Service, respond_all},
 };
@@ -52,17 +50,17 @@ use record::{DecompressedUse, EngineUse};
 
 pub use counters::Counters;
 
-use self::{
-    sequences::Sequences,
-    shared::{Live, Shared},
-};
+use self::{sequences::Sequences, shared::Shared};
+use crate::lock;
 use crate::{
     batcher::Policy,
-    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH, panic_message},
+    engine::{Engine, EngineError, EngineParams, Inline, MAX_BATCH},
 };
 
-/// Longest wait for the end of threads that have no work left.
-const THREAD_END: Duration = Duration::from_secs(1);
+/// An engine that batches by itself has at least this long for its stop.
+const ENGINE_END: Duration = Duration::from_secs(1);
+/// Polling interval of a stop.
+const LOOK: Duration = Duration::from_micros(200);
 
 /// How a pipeline runs its engine.
 #[derive(Clone, Debug)]
@@ -144,12 +142,10 @@ pub enum StopTimeout {
 }
 
 /// A running engine.
-pub struct Pipeline(Work);
+pub struct Pipeline(PipelineKind);
 
-enum Work {
-    /// The pipeline makes batches, or the engine answers inline.
+enum PipelineKind {
     Batches(Batches),
-    /// The engine batches by itself.
     Sequences(Sequences),
 }
 
@@ -185,10 +181,10 @@ impl Pipeline {
         let on_fatal = Box::new(on_fatal);
         if engine.streaming().is_some() {
             let sequences = Sequences::start(engine, options, on_fatal)?;
-            return Ok(Pipeline(Work::Sequences(sequences)));
+            return Ok(Pipeline(PipelineKind::Sequences(sequences)));
         }
         // Workers decompress: on a NIC thread, decompression would delay its connections.
-        let inline = engine.runs_inline() && options.compression.is_none();
+        let inline = engine.inline().is_some() && options.compression.is_none();
         let mut options = options.clone();
         if let Some(fixed) = engine.fixed_batch() {
             options.engine.max_batch = options.engine.max_batch.min(fixed);
@@ -206,14 +202,14 @@ impl Pipeline {
         if !inline {
             batches.warm_up = Some(batches.start_workers(&options)?);
         }
-        Ok(Pipeline(Work::Batches(batches)))
+        Ok(Pipeline(PipelineKind::Batches(batches)))
     }
 
     /// The engine.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         match &self.0 {
-            Work::Batches(b) => &b.shared.engine,
-            Work::Sequences(s) => s.engine(),
+            PipelineKind::Batches(b) => &b.shared.engine,
+            PipelineKind::Sequences(s) => &s.inner.engine,
         }
     }
 
@@ -221,8 +217,8 @@ impl Pipeline {
     /// batches by itself.
     pub fn warm_up(&self) -> Option<WarmUp> {
         match &self.0 {
-            Work::Batches(b) => b.warm_up,
-            Work::Sequences(_) => None,
+            PipelineKind::Batches(b) => b.warm_up,
+            PipelineKind::Sequences(_) => None,
         }
     }
 
@@ -230,8 +226,8 @@ impl Pipeline {
     /// itself; `None` for other engines.
     pub fn sequences(&self) -> Option<(u64, usize)> {
         match &self.0 {
-            Work::Batches(_) => None,
-            Work::Sequences(s) => Some(s.started()),
+            PipelineKind::Batches(_) => None,
+            PipelineKind::Sequences(s) => Some(s.started()),
         }
     }
 
@@ -239,8 +235,8 @@ impl Pipeline {
     /// samples never count: they are done when [`Service::arrived`] returns.
     pub fn in_flight(&self) -> usize {
         match &self.0 {
-            Work::Batches(b) => b.shared.in_flight.load(SeqCst),
-            Work::Sequences(s) => s.in_flight(),
+            PipelineKind::Batches(b) => b.shared.in_flight.load(SeqCst),
+            PipelineKind::Sequences(s) => s.inner.in_flight.load(SeqCst),
         }
     }
 
@@ -253,10 +249,10 @@ impl Pipeline {
     /// or batches by itself.
     pub fn used(&self) -> EngineUse {
         match &self.0 {
-            Work::Batches(b) if b.shared.inline().is_none() => {
+            PipelineKind::Batches(b) if b.shared.inline().is_none() => {
                 let counters = b.shared.counters();
                 EngineUse {
-                    max_batch: b.shared.max_batch() as u64,
+                    max_batch: b.shared.max_batch as u64,
                     workers: u32::try_from(b.shared.cells.len()).unwrap_or(u32::MAX),
                     busy_us: counters.busy_ns / 1000,
                     batches: counters.batches,
@@ -269,24 +265,24 @@ impl Pipeline {
                     },
                 }
             }
-            Work::Batches(_) | Work::Sequences(_) => EngineUse::default(),
+            PipelineKind::Batches(_) | PipelineKind::Sequences(_) => EngineUse::default(),
         }
     }
 
     /// True if the NIC thread that received a sample answers it.
     pub fn runs_inline(&self) -> bool {
-        matches!(&self.0, Work::Batches(b) if b.shared.inline().is_some())
+        matches!(&self.0, PipelineKind::Batches(b) if b.shared.inline().is_some())
     }
 
     fn compressed(&self) -> bool {
-        matches!(&self.0, Work::Batches(b) if b.shared.compression.is_some())
+        matches!(&self.0, PipelineKind::Batches(b) if b.shared.compression.is_some())
     }
 
     /// Counts since the start.
     pub fn counters(&self) -> Counters {
         match &self.0 {
-            Work::Batches(b) => b.shared.counters(),
-            Work::Sequences(s) => s.counters(),
+            PipelineKind::Batches(b) => b.shared.counters(),
+            PipelineKind::Sequences(s) => s.counters(),
         }
     }
 
@@ -298,8 +294,8 @@ impl Pipeline {
     /// [`StopTimeout`] counts the workers or sequences that remain.
     pub fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
         match &self.0 {
-            Work::Batches(b) => b.stop(timeout),
-            Work::Sequences(s) => s.stop(timeout),
+            PipelineKind::Batches(b) => b.stop(timeout),
+            PipelineKind::Sequences(s) => s.stop(timeout),
         }
     }
 }
@@ -309,20 +305,17 @@ impl Batches {
         let workers = options.engine.threads.max(1);
         let (ready, readies) = mpsc::channel();
         for index in 0..workers {
-            let live = Live::new(&self.shared);
+            let shared = Arc::clone(&self.shared);
             let options = options.clone();
             let ready = ready.clone();
             let thread = thread::Builder::new()
                 .name(format!("{}-{index}", options.name))
-                .spawn(move || work(&live, index, &options, &ready))
+                .spawn(move || work(&shared, index, &options, &ready))
                 .map_err(|source| EngineError::Thread {
                     worker: index,
                     source,
                 })?;
-            self.threads
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(thread);
+            lock(&self.threads).push(thread);
         }
         drop(ready);
         let deadline = Instant::now() + options.start_timeout;
@@ -341,18 +334,22 @@ impl Batches {
     }
 
     fn stop(&self, timeout: Duration) -> Result<(), StopTimeout> {
-        let workers = self.shared.stop(timeout);
-        if workers > 0 {
-            return Err(StopTimeout::Workers {
+        self.shared.drain();
+        let deadline = Instant::now() + timeout;
+        let mut threads = lock(&self.threads);
+        let running = |t: &JoinHandle<()>| !t.is_finished();
+        while threads.iter().any(running) && Instant::now() < deadline {
+            thread::sleep(LOOK);
+        }
+        self.shared.abandon();
+        threads.retain(running);
+        match threads.len() {
+            0 => Ok(()),
+            workers => Err(StopTimeout::Workers {
                 workers,
                 waited_ms: timeout.as_millis(),
-            });
+            }),
         }
-        let threads =
-            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        // The workers are past their last batch: only thread-exit handlers of libraries remain.
-        join_all(threads, THREAD_END);
-        Ok(())
     }
 }
 
@@ -366,8 +363,8 @@ impl Drop for Batches {
 impl Service for Pipeline {
     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
         let batches = match &self.0 {
-            Work::Sequences(s) => return s.arrived(arrivals),
-            Work::Batches(b) => b,
+            PipelineKind::Sequences(s) => return s.inner.arrived(arrivals),
+            PipelineKind::Batches(b) => b,
         };
         match batches.shared.inline() {
             Some(inline) => batches.answer_inline(inline, arrivals),
@@ -430,14 +427,12 @@ impl Batches {
     }
 }
 
-/// The body of a worker thread, from start to end.
 fn work(
-    live: &Live,
+    shared: &Shared,
     index: usize,
     options: &Options,
     ready: &mpsc::Sender<Result<WarmUp, EngineError>>,
 ) {
-    let shared = &live.0;
     let made = catch_unwind(AssertUnwindSafe(|| {
         let mut worker = shared.engine.worker(index)?;
         let max_batch = options.policy().max_batch;
@@ -447,11 +442,8 @@ fn work(
         Ok((worker, batch, warm_up))
     }));
     let made = made.unwrap_or_else(|panic| {
-        Err(EngineError::Panicked {
-            engine: shared.engine.name(),
-            worker: index,
-            message: panic_message(panic.as_ref()),
-        })
+        let engine = shared.engine.name();
+        Err(EngineError::panicked(engine, index, panic.as_ref()))
     });
     match made {
         Ok((mut worker, batch, warm_up)) => {

@@ -14,7 +14,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc, Weak,
         atomic::{
             AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -26,28 +26,27 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use qdl::{connection::token::SendToken, serve::Arrival};
+use qdl::{connection::token::SendToken, model::Lengths, serve::Arrival};
 
 use super::{
-    Counters, Options, StopTimeout, THREAD_END,
-    queue::Queue,
-    shared::{ABANDONED, DRAINING, OnFatal, RUNNING},
+    Counters, ENGINE_END, LOOK, Options, StopTimeout,
+    shared::{ABANDONED, DRAINING, OnFatal, RUNNING, accept},
 };
 use crate::engine::{
-    Engine, EngineError, Lengths, Sequence, lengths, panic_message,
-    streaming::{self, Outcome, Places},
+    Engine, EngineError, Sequence,
+    streaming::{self, OnEnd, SequenceOutcome},
 };
+use crate::queue::Queue;
 
 /// The pipeline of an engine that batches by itself.
 pub(super) struct Sequences {
-    inner: Arc<Inner>,
+    pub inner: Arc<Inner>,
     started_ms: u64,
-    /// `stop` has stopped the engine.
     stopped: AtomicBool,
 }
 
-struct Inner {
-    engine: Arc<dyn Engine>,
+pub(super) struct Inner {
+    pub engine: Arc<dyn Engine>,
     queue: Queue<Arrival>,
     /// The thread that holds the token moves samples from the queue to the engine.
     drawing: SendToken<()>,
@@ -56,7 +55,7 @@ struct Inner {
     /// Sequences in the engine. Only the drawing thread increments this counter.
     inside: CachePadded<AtomicUsize>,
     /// Sequences in the engine and samples in the queue.
-    in_flight: CachePadded<AtomicUsize>,
+    pub in_flight: CachePadded<AtomicUsize>,
     output_bytes: usize,
     /// `None` where the engine takes any bytes.
     lengths: Option<Lengths>,
@@ -64,8 +63,7 @@ struct Inner {
     failed: AtomicBool,
     on_fatal: OnFatal,
     answered: CachePadded<Answered>,
-    emptied_lock: Mutex<()>,
-    emptied: Condvar,
+    on_end: OnEnd,
 }
 
 #[derive(Default)]
@@ -84,20 +82,27 @@ impl Sequences {
     ) -> Result<Self, EngineError> {
         let model = engine.model();
         let lengths = (!engine.takes_any_bytes()).then(|| Lengths::of_inputs(model).ok());
-        let inner = Arc::new(Inner {
+        let output_bytes = model.max_output_bytes().unwrap_or(0);
+        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| Inner {
             queue: Queue::new(options.queue),
             drawing: SendToken::new(()),
             most: AtomicUsize::new(0),
             inside: CachePadded::default(),
             in_flight: CachePadded::default(),
-            output_bytes: model.max_output_bytes().unwrap_or(0),
+            output_bytes,
             lengths: lengths.flatten(),
             mode: AtomicU8::new(RUNNING),
             failed: AtomicBool::new(false),
             on_fatal,
             answered: CachePadded::default(),
-            emptied_lock: Mutex::new(()),
-            emptied: Condvar::new(),
+            on_end: {
+                let weak = weak.clone();
+                Arc::new(move |outcome| {
+                    if let Some(inner) = weak.upgrade() {
+                        inner.handle_end(outcome);
+                    }
+                })
+            },
             engine,
         });
         let begun = Instant::now();
@@ -115,7 +120,7 @@ impl Sequences {
             })
             .map_err(|source| EngineError::Thread { worker: 0, source })?;
         let not_ready = |_| EngineError::NotReady {
-            engine: sequences.engine().name(),
+            engine: sequences.inner.engine.name(),
             seconds: options.start_timeout.as_secs(),
         };
         let started = readies.recv_timeout(options.start_timeout);
@@ -124,21 +129,9 @@ impl Sequences {
         Ok(sequences)
     }
 
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        &self.inner.engine
-    }
-
     /// Start time of the engine in milliseconds, and its limit of concurrent sequences.
     pub fn started(&self) -> (u64, usize) {
         (self.started_ms, self.inner.most.load(SeqCst))
-    }
-
-    pub fn in_flight(&self) -> usize {
-        self.inner.in_flight.load(SeqCst)
-    }
-
-    pub fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        self.inner.arrived(arrivals);
     }
 
     pub fn counters(&self) -> Counters {
@@ -159,7 +152,7 @@ impl Sequences {
         inner.mode.store(ABANDONED, SeqCst);
         inner.draw();
         if !self.stopped.swap(true, SeqCst) {
-            inner.stop(timeout.saturating_sub(begun.elapsed()).max(THREAD_END));
+            inner.stop(timeout.saturating_sub(begun.elapsed()).max(ENGINE_END));
         }
         match inner.inside.load(SeqCst) {
             0 => Ok(()),
@@ -201,7 +194,7 @@ impl Inner {
         started.unwrap_or_else(|panic| Err(self.panicked(panic.as_ref())))
     }
 
-    fn stop(self: &Arc<Self>, timeout: Duration) {
+    fn stop(&self, timeout: Duration) {
         let stopped = catch_unwind(AssertUnwindSafe(|| {
             if let Some(engine) = self.engine.streaming() {
                 engine.stop(timeout);
@@ -213,26 +206,20 @@ impl Inner {
     }
 
     fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> EngineError {
-        EngineError::Panicked {
-            engine: self.engine.name(),
-            worker: 0,
-            message: panic_message(panic),
-        }
+        EngineError::panicked(self.engine.name(), 0, panic)
     }
 
     /// Reports the first error and ends the pipeline. Drops the queued samples unanswered; the
     /// engine drops its own.
-    fn fail(self: &Arc<Self>, error: EngineError) {
+    fn fail(&self, error: EngineError) {
         self.mode.store(ABANDONED, SeqCst);
         self.draw();
-        self.tell();
         if !self.failed.swap(true, SeqCst) {
             (self.on_fatal)(error);
         }
     }
 
-    /// Takes samples on a NIC thread.
-    fn arrived(self: &Arc<Self>, arrivals: &mut Vec<Arrival>) {
+    pub fn arrived(&self, arrivals: &mut Vec<Arrival>) {
         if arrivals.is_empty() {
             return;
         }
@@ -241,13 +228,13 @@ impl Inner {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let refused = lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
-        self.left(refused);
+        let refused = accept(&self.queue, self.lengths.as_ref(), arrivals);
+        self.in_flight.fetch_sub(refused, SeqCst);
         self.draw();
     }
 
     /// Gives queued samples to the engine up to its limit; drops them if the pipeline is abandoned.
-    fn draw(self: &Arc<Self>) {
+    fn draw(&self) {
         let mut claim = self.drawing.claim();
         while let Some(_drawing) = claim.next() {
             loop {
@@ -260,7 +247,7 @@ impl Inner {
                 };
                 if over || arrival.origin().is_gone() {
                     drop(arrival);
-                    self.left(1);
+                    self.in_flight.fetch_sub(1, SeqCst);
                 } else {
                     self.submit(arrival);
                 }
@@ -268,10 +255,9 @@ impl Inner {
         }
     }
 
-    fn submit(self: &Arc<Self>, arrival: Arrival) {
+    fn submit(&self, arrival: Arrival) {
         self.inside.fetch_add(1, SeqCst);
-        let places: Arc<dyn Places> = Arc::<Inner>::clone(self);
-        let sequence = Sequence::placed(arrival, self.output_bytes, places);
+        let sequence = Sequence::new(arrival, self.output_bytes, self.on_end.clone());
         let submitted = catch_unwind(AssertUnwindSafe(|| {
             if let Some(engine) = self.engine.streaming() {
                 engine.submit(sequence);
@@ -282,57 +268,29 @@ impl Inner {
         }
     }
 
-    /// Takes `samples` out of the in-flight count.
-    fn left(&self, samples: usize) {
-        let before = self.in_flight.fetch_sub(samples, SeqCst);
-        // Either this thread sees the mode of a waiting `drain`, or `drain` sees the count.
-        if before == samples && !self.running() {
-            self.tell();
-        }
-    }
-
-    /// Wakes a thread that waits in `drain`.
-    fn tell(&self) {
-        drop(self.lock());
-        self.emptied.notify_all();
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, ()> {
-        self.emptied_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Refuses new samples and waits until all samples are answered, the engine fails, or
     /// `deadline` passes.
     fn drain(&self, deadline: Instant) {
         let _ = self
             .mode
             .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
-        let mut guard = self.lock();
-        while self.in_flight.load(SeqCst) > 0 && self.mode.load(SeqCst) == DRAINING {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            guard = self
-                .emptied
-                .wait_timeout(guard, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+        while self.in_flight.load(SeqCst) > 0
+            && self.mode.load(SeqCst) == DRAINING
+            && Instant::now() < deadline
+        {
+            thread::sleep(LOOK);
         }
     }
-}
 
-impl Places for Inner {
-    fn ended(self: Arc<Self>, outcome: Outcome) {
-        if let Outcome::Answered { tokens, parts } = outcome {
+    /// Counts the end of a sequence and draws the next one.
+    fn handle_end(&self, outcome: SequenceOutcome) {
+        if let SequenceOutcome::Answered { tokens, parts } = outcome {
             self.answered.samples.fetch_add(1, Relaxed);
             self.answered.tokens.fetch_add(tokens as u64, Relaxed);
             self.answered.parts.fetch_add(u64::from(parts), Relaxed);
         }
         self.inside.fetch_sub(1, SeqCst);
-        self.left(1);
+        self.in_flight.fetch_sub(1, SeqCst);
         self.draw();
     }
 }

@@ -3,28 +3,26 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
 };
 
 use crossbeam_utils::CachePadded;
 use fabric::clock;
 use qdl::{
     connection::Spin,
-    model::Compression,
+    model::{Compression, Lengths},
     serve::{Arrival, Finished, Origin, respond_all},
 };
 
-use super::{counters::Cell, queue::Queue};
+use super::counters::WorkerCounters;
+use crate::lock;
 use crate::{
-    batcher::{Batcher, Step},
-    engine::{
-        Batch, Decompressor, Engine, EngineError, Fault, Inline, Lengths, Worker, lengths,
-        panic_message,
-    },
+    batcher::{BatchDecision, Batcher},
+    engine::{Batch, Decompressor, Engine, EngineError, Fault, Inline, Worker},
     event_count::EventCount,
+    queue::Queue,
 };
 
 /// Longest sleep of an idle worker, in nanoseconds; the worker then checks for work.
@@ -38,7 +36,7 @@ pub(super) const ABANDONED: u8 = 2;
 pub(super) type OnFatal = Box<dyn Fn(EngineError) + Send + Sync>;
 
 /// State behind a lock that only workers take, once per batch.
-pub(super) struct State {
+pub(super) struct BatcherState {
     batcher: Batcher<Arrival>,
     busy: usize,
 }
@@ -47,10 +45,10 @@ pub(super) struct Shared {
     pub engine: Arc<dyn Engine>,
     pub queue: Queue<Arrival>,
     pub events: EventCount,
-    pub cells: Vec<CachePadded<Cell>>,
+    pub cells: Vec<CachePadded<WorkerCounters>>,
     pub in_flight: CachePadded<AtomicUsize>,
-    state: Mutex<State>,
-    max_batch: usize,
+    state: Mutex<BatcherState>,
+    pub max_batch: usize,
     spin: Spin,
     /// Size of every sample in bytes, if all have the same.
     sample_bytes: Option<usize>,
@@ -60,10 +58,6 @@ pub(super) struct Shared {
     mode: AtomicU8,
     failed: AtomicBool,
     on_fatal: OnFatal,
-    /// Workers that have not ended.
-    live: AtomicUsize,
-    ended_lock: Mutex<()>,
-    ended: Condvar,
 }
 
 impl Shared {
@@ -83,10 +77,10 @@ impl Shared {
             queue: Queue::new(options.queue),
             events: EventCount::default(),
             cells: (0..options.engine.threads.max(1))
-                .map(|_| Cell::new(policy.max_batch))
+                .map(|_| WorkerCounters::new(policy.max_batch))
                 .collect(),
             in_flight: CachePadded::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(BatcherState {
                 batcher: Batcher::new(policy, &options.engine.batch_sizes),
                 busy: 0,
             }),
@@ -96,9 +90,6 @@ impl Shared {
             mode: AtomicU8::new(RUNNING),
             failed: AtomicBool::new(false),
             on_fatal,
-            live: AtomicUsize::new(0),
-            ended_lock: Mutex::new(()),
-            ended: Condvar::new(),
             engine,
         }
     }
@@ -109,9 +100,6 @@ impl Shared {
     }
 
     /// The batch of a worker; the worker's thread calls this.
-    ///
-    /// # Errors
-    /// [`EngineError::Decompress`]: no memory for decompressed samples.
     pub fn batch(&self) -> Result<Batch, EngineError> {
         let model = self.engine.model().clone().carried(self.compression);
         let any = self.engine.takes_any_bytes();
@@ -120,11 +108,6 @@ impl Shared {
             self.engine.memory(decompressor.region());
         }
         Ok(Batch::with_capacity(self.max_batch).decompressing(decompressor))
-    }
-
-    /// Most samples in a batch.
-    pub fn max_batch(&self) -> usize {
-        self.max_batch
     }
 
     /// True while the pipeline accepts samples.
@@ -142,22 +125,20 @@ impl Shared {
             return;
         }
         self.in_flight.fetch_add(arrivals.len(), SeqCst);
-        let refused = lengths::sort(self.lengths.as_ref(), arrivals, |a| self.queue.push(a));
+        let refused = accept(&self.queue, self.lengths.as_ref(), arrivals);
         if refused > 0 {
             self.in_flight.fetch_sub(refused, SeqCst);
         }
         self.events.notify();
-        // The last worker may have ended since the check of `mode`; then only this thread can empty
-        // the queue.
-        if self.live.load(SeqCst) == 0 {
-            self.drop_pending(&mut self.lock());
+        // `abandon` may have emptied the queue before these samples were pushed.
+        if self.mode.load(SeqCst) == ABANDONED {
+            self.drop_pending();
         }
     }
 
     /// Reports the first error and ends the pipeline. Samples in flight are dropped unanswered.
     pub fn fail(&self, error: EngineError) {
-        self.mode.store(ABANDONED, SeqCst);
-        self.events.notify_all();
+        self.abandon();
         if !self.failed.swap(true, SeqCst) {
             (self.on_fatal)(error);
         }
@@ -172,11 +153,10 @@ impl Shared {
         match served {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.fail(error),
-            Err(panic) => self.fail(EngineError::Panicked {
-                engine: self.engine.name(),
-                worker: index,
-                message: panic_message(panic.as_ref()),
-            }),
+            Err(panic) => {
+                let panic = panic.as_ref();
+                self.fail(EngineError::panicked(self.engine.name(), index, panic));
+            }
         }
     }
 
@@ -190,15 +170,14 @@ impl Shared {
         let mut ran = None;
         while self.next(&mut batch, ran) {
             let samples = batch.len();
-            let _taken = Taken {
+            let guard = InFlight {
+                batch: &mut batch,
                 samples,
                 in_flight: &self.in_flight,
             };
-            // Dropped before `_taken`: the samples are gone before the in-flight count falls.
-            let batch = Emptied(&mut batch);
-            let took = match self.run(index, worker, batch.0, &mut finished) {
+            let took = match self.run(index, worker, guard.batch, &mut finished) {
                 Ok(took) => took,
-                Err(error) => self.run_apart(index, worker, batch.0, error, &mut finished)?,
+                Err(error) => self.run_apart(index, worker, guard.batch, error, &mut finished)?,
             };
             ran = Some((samples, took));
         }
@@ -273,7 +252,7 @@ impl Shared {
         let mut ran = ran;
         loop {
             let seen = self.events.epoch();
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             if let Some((samples, ns)) = ran.take() {
                 state.busy -= 1;
                 state.batcher.observe(samples, ns);
@@ -288,11 +267,11 @@ impl Shared {
             let now = clock::now_ns();
             let step = match self.mode.load(SeqCst) {
                 RUNNING => state.batcher.step(now, state.busy),
-                DRAINING if !state.batcher.is_empty() => Step::Run,
+                DRAINING if !state.batcher.is_empty() => BatchDecision::Run,
                 _ => return false,
             };
             let until = match step {
-                Step::Run => {
+                BatchDecision::Run => {
                     state.busy += 1;
                     batch.fill(self.sample_bytes, |arrivals| {
                         state.batcher.take(now, arrivals);
@@ -305,45 +284,31 @@ impl Shared {
                     }
                     return true;
                 }
-                Step::WaitUntil(t) => t,
-                Step::Wait => now.saturating_add(LONGEST_SLEEP_NS),
+                BatchDecision::WaitUntil(t) => t,
+                BatchDecision::Wait => now.saturating_add(LONGEST_SLEEP_NS),
             };
             drop(state);
             self.events.wait(seen, until, self.spin);
         }
     }
 
-    /// Lets the workers finish the pending samples within `timeout`, then drops the rest. Returns
-    /// the number of workers that still run a batch.
-    pub fn stop(&self, timeout: Duration) -> usize {
+    /// Lets the workers end once no sample is pending; drops new samples.
+    pub fn drain(&self) {
         let _ = self
             .mode
             .compare_exchange(RUNNING, DRAINING, SeqCst, SeqCst);
         self.events.notify_all();
-        let deadline = Instant::now() + timeout;
-        let mut guard = self
-            .ended_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        while self.live.load(SeqCst) > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            guard = self
-                .ended
-                .wait_timeout(guard, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-        drop(guard);
-        self.mode.store(ABANDONED, SeqCst);
-        self.events.notify_all();
-        self.drop_pending(&mut self.lock());
-        self.live.load(SeqCst)
     }
 
-    fn drop_pending(&self, state: &mut State) {
+    /// Lets the workers end now, and drops the pending samples.
+    pub fn abandon(&self) {
+        self.mode.store(ABANDONED, SeqCst);
+        self.events.notify_all();
+        self.drop_pending();
+    }
+
+    fn drop_pending(&self) {
+        let mut state = lock(&self.state);
         let mut dropped = state.batcher.len();
         state.batcher.clear();
         while self.queue.pop().is_some() {
@@ -352,21 +317,36 @@ impl Shared {
         self.in_flight.fetch_sub(dropped, SeqCst);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A worker that panicked while it held the lock has ended the pipeline; other threads only
-        // clean up.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The sum of all workers' counts.
     pub fn counters(&self) -> super::Counters {
         let mut sum = super::Counters::default();
         for cell in &self.cells {
             cell.add_to(&mut sum);
         }
-        sum.wakeups = self.events.notified();
+        sum.wakeups = self.events.wake_ups();
         sum
     }
+}
+
+/// Pushes the arrivals of a valid length (all of them without `lengths`) and refuses the others;
+/// returns the number of refusals.
+pub(super) fn accept(
+    queue: &Queue<Arrival>,
+    lengths: Option<&Lengths>,
+    arrivals: &mut Vec<Arrival>,
+) -> usize {
+    let mut refused = 0;
+    for arrival in arrivals.drain(..) {
+        let got = arrival.input_len();
+        match lengths {
+            Some(lengths) if lengths.rows(got).is_none() => {
+                arrival.refuse(&EngineError::sample_size(lengths, got));
+                refused += 1;
+            }
+            _ => queue.push(arrival),
+        }
+    }
+    refused
 }
 
 /// Returns an error that is a sample's fault. For [`Fault::Either`], a batch of zeros of that size
@@ -386,50 +366,17 @@ fn of_a_sample(
     }
 }
 
-/// A worker that has not ended: counts from before the thread starts until it ends, also by panic.
-pub(super) struct Live(pub Arc<Shared>);
-
-impl Live {
-    pub fn new(shared: &Arc<Shared>) -> Self {
-        shared.live.fetch_add(1, SeqCst);
-        Live(Arc::clone(shared))
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        let shared = &self.0;
-        if shared.live.fetch_sub(1, SeqCst) == 1 && !shared.running() {
-            // After the decrement: a NIC thread that pushes later sees 0 and empties the queue.
-            shared.drop_pending(&mut shared.lock());
-        }
-        drop(
-            shared
-                .ended_lock
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
-        shared.ended.notify_all();
-    }
-}
-
-/// Samples of one batch, in flight until this guard is dropped.
-struct Taken<'a> {
+/// The samples of one batch: on drop, also after an error or panic, the samples are gone before the
+/// in-flight count falls.
+struct InFlight<'a> {
+    batch: &'a mut Batch,
     samples: usize,
     in_flight: &'a AtomicUsize,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
+        self.batch.clear();
         self.in_flight.fetch_sub(self.samples, SeqCst);
-    }
-}
-
-/// Empties the batch on drop, also after an error or panic.
-struct Emptied<'a>(&'a mut Batch);
-
-impl Drop for Emptied<'_> {
-    fn drop(&mut self) {
-        self.0.clear();
     }
 }

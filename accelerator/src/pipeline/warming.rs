@@ -41,9 +41,9 @@ mod tests {
     use super::*;
     use crate::engine::Batch;
 
-    struct Seen(Vec<usize>);
+    struct Recorder(Vec<usize>);
 
-    impl Worker for Seen {
+    impl Worker for Recorder {
         fn run(&mut self, _: &mut Batch) -> Result<(), EngineError> {
             Ok(())
         }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn every_listed_size_is_run_before_the_first_sample() {
-        let mut worker = Seen(Vec::new());
+        let mut worker = Recorder(Vec::new());
         warm_up(&mut worker, 12, &[5, 12]).expect("it fails nowhere");
         assert_eq!(worker.0, [1, 2, 4, 8, 12, 5, 12, 1]);
     }

@@ -20,7 +20,6 @@ xtask: fabric qdl submission loadgen-bridge accelerator frontend";
 
 /// Permitted circles that remain: by folder, the files in them.
 const LEFT: &str = "
-accelerator/src/engine/http: command judge
 bench/src/rails: model queues
 qdl/src/run: accept common health node opening peer report served side
 frontend/src/: backend compliance loadgen outcome run settings

@@ -12,16 +12,16 @@ use qdl::model::ModelSpec;
 
 use super::{
     package::Files,
-    torch::{Tensor, Torch, one_line},
+    torch::{Torch, TorchTensor},
 };
-use crate::engine::EngineError;
+use crate::engine::{EngineError, one_line};
 
-type Handle = *mut c_void;
-type Run = unsafe extern "C" fn(
-    Handle,
-    *mut Tensor,
+type ModelHandle = *mut c_void;
+type RunFn = unsafe extern "C" fn(
+    ModelHandle,
+    *mut TorchTensor,
     usize,
-    *mut Tensor,
+    *mut TorchTensor,
     usize,
     *mut c_void,
     *mut c_void,
@@ -30,9 +30,9 @@ type Run = unsafe extern "C" fn(
 /// A model and its weights. As many threads may run it at a time as `runners` in `open`.
 pub(super) struct Container {
     torch: &'static Torch,
-    handle: Handle,
-    run: Run,
-    delete: unsafe extern "C" fn(Handle) -> i32,
+    handle: ModelHandle,
+    run: RunFn,
+    delete: unsafe extern "C" fn(ModelHandle) -> i32,
     gpu: Option<usize>,
     model: ModelSpec,
     /// The model reads kernels from these files when they first run.
@@ -48,9 +48,6 @@ unsafe impl Sync for Container {}
 impl Container {
     /// Loads the model and its weights onto the GPU, or onto the CPU without one. The thread must
     /// be bound to the GPU.
-    ///
-    /// # Errors
-    /// The library cannot be loaded, or the model differs from its description.
     pub fn open(
         torch: &'static Torch,
         files: Files,
@@ -58,10 +55,7 @@ impl Container {
         runners: usize,
         model: &ModelSpec,
     ) -> Result<Self, EngineError> {
-        let refuse = |reason: String| EngineError::Package {
-            path: files.package.clone(),
-            reason,
-        };
+        let refuse = |reason: String| EngineError::model(&files.package, reason);
         let unusable = |e: libloading::Error| {
             refuse(format!(
                 "its library cannot be loaded ({}): export it with the PyTorch that runs it",
@@ -85,15 +79,15 @@ impl Container {
             };
         }
         let create = function!(
-            unsafe extern "C" fn(*mut Handle, usize, *const c_char, *const c_char) -> i32,
+            unsafe extern "C" fn(*mut ModelHandle, usize, *const c_char, *const c_char) -> i32,
             "AOTInductorModelContainerCreateWithDevice"
         );
-        type Count = unsafe extern "C" fn(Handle, *mut usize) -> i32;
+        type Count = unsafe extern "C" fn(ModelHandle, *mut usize) -> i32;
         let inputs = function!(Count, "AOTInductorModelContainerGetNumInputs");
         let outputs = function!(Count, "AOTInductorModelContainerGetNumOutputs");
-        let run = function!(Run, "AOTInductorModelContainerRun");
+        let run = function!(RunFn, "AOTInductorModelContainerRun");
         let delete = function!(
-            unsafe extern "C" fn(Handle) -> i32,
+            unsafe extern "C" fn(ModelHandle) -> i32,
             "AOTInductorModelContainerDelete"
         );
         let device = gpu.map_or("cpu".to_owned(), |index| format!("cuda:{index}"));
@@ -143,10 +137,8 @@ impl Container {
             // SAFETY: the handle is alive; the function writes the local `has`.
             let code = unsafe { count(container.handle, &mut has) };
             if code != 0 || has != want {
-                return Err(EngineError::Package {
-                    path: container._files.package.clone(),
-                    reason: format!("has {has} {what}, and {want} are described"),
-                });
+                let reason = format!("has {has} {what}, and {want} are described");
+                return Err(EngineError::model(&container._files.package, reason));
             }
         }
         Ok(container)
@@ -166,18 +158,14 @@ impl Container {
         inputs: &[*mut c_void],
         batch: usize,
         stream: *mut c_void,
-    ) -> Result<Output, EngineError> {
-        let failed = |reason: String| EngineError::Run {
-            engine: "aoti",
-            batch,
-            reason,
-        };
+    ) -> Result<OwnedTensor, EngineError> {
+        let failed = |reason: String| EngineError::run("aoti", batch, reason);
         let (kind, index) = match self.gpu {
             Some(index) => (self.torch.cuda, index as i32),
             None => (self.torch.cpu, 0),
         };
         // On an error, drop deletes the tensors made so far.
-        let mut tensors: Vec<Output> = Vec::with_capacity(inputs.len());
+        let mut tensors: Vec<OwnedTensor> = Vec::with_capacity(inputs.len());
         for (spec, address) in self.model.inputs.iter().zip(inputs) {
             let sizes: Vec<i64> = std::iter::once(batch)
                 .chain(spec.shape.iter().copied())
@@ -206,10 +194,11 @@ impl Container {
             if code != 0 || tensor.is_null() {
                 return Err(failed(format!("no tensor for input `{}`", spec.name)));
             }
-            tensors.push(Output::of(self.torch, tensor));
+            tensors.push(OwnedTensor::of(self.torch, tensor));
         }
         // The model consumes the handles of its inputs, also if the run fails.
-        let mut handles: Vec<Tensor> = tensors.into_iter().map(Output::into_raw).collect();
+        let mut handles: Vec<TorchTensor> =
+            tensors.into_iter().map(OwnedTensor::into_raw).collect();
         let mut output = ptr::null_mut();
         // SAFETY: the handles are new and ownership passes to the call; `open` checked that there
         // is one output; the caller guarantees the stream. Null is no proxy executor: a model that
@@ -228,12 +217,12 @@ impl Container {
         if code != 0 || output.is_null() {
             return Err(failed("PyTorch's own line is above".to_owned()));
         }
-        let output = Output::of(self.torch, output);
+        let output = OwnedTensor::of(self.torch, output);
         self.check(&output, batch).map_err(failed)?;
         Ok(output)
     }
 
-    fn check(&self, output: &Output, batch: usize) -> Result<(), String> {
+    fn check(&self, output: &OwnedTensor, batch: usize) -> Result<(), String> {
         let t = self.torch;
         let (mut dtype, mut dim, mut sizes, mut contiguous) = (-1, 0i64, ptr::null_mut(), false);
         // SAFETY: the tensor is alive; each function writes one local. `sizes` points to `dim`
@@ -273,17 +262,17 @@ impl Drop for Container {
 }
 
 /// A tensor that is deleted on drop.
-pub(super) struct Output {
+pub(super) struct OwnedTensor {
     torch: &'static Torch,
-    tensor: Tensor,
+    tensor: TorchTensor,
 }
 
-impl Output {
-    fn of(torch: &'static Torch, tensor: Tensor) -> Self {
-        Output { torch, tensor }
+impl OwnedTensor {
+    fn of(torch: &'static Torch, tensor: TorchTensor) -> Self {
+        OwnedTensor { torch, tensor }
     }
 
-    fn into_raw(self) -> Tensor {
+    fn into_raw(self) -> TorchTensor {
         ManuallyDrop::new(self).tensor
     }
 
@@ -296,7 +285,7 @@ impl Output {
     }
 }
 
-impl Drop for Output {
+impl Drop for OwnedTensor {
     fn drop(&mut self) {
         // SAFETY: `self` owns the tensor, and drop runs once.
         unsafe { (self.torch.delete)(self.tensor) };

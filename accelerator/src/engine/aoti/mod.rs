@@ -7,7 +7,7 @@
 //! * `package`: the archive, its metadata, and its files on disk while the engine lives.
 //! * `torch`: PyTorch's libraries and the functions that are called.
 //! * `container`: the compiled model.
-//! * `worker`: runs batches, on a GPU (see [`cuda`]) or on the CPU.
+//! * `worker`: runs batches, on a GPU (see `cuda`) or on the CPU.
 //!
 //! One container serves all workers of an engine, so the weights are loaded once. Each worker runs
 //! one batch at a time, on a separate stream.
@@ -20,39 +20,29 @@ mod worker;
 use std::sync::Arc;
 
 use fabric::Region;
-use qdl::{model::ModelSpec, rails::Score};
-use record::GpuRecord;
+use qdl::model::ModelSpec;
 
 use self::{
     container::Container,
-    package::{Package, Target},
+    package::{CompiledFor, Package},
     torch::Torch,
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    cuda::{self, Device, Meter, Registry},
+    cuda::{Device, Gpu},
     sizes::Sizes,
 };
 
+#[cfg(test)]
 pub use torch::find_libraries;
 
 /// The `aoti` engine: a compiled model, loaded once.
 pub struct Aoti {
     model: ModelSpec,
     container: Arc<Container>,
-    place: Place,
+    /// `None` for a model that is compiled for the CPU.
+    gpu: Option<Arc<Gpu>>,
     sizes: Sizes,
-    spin_us: u64,
-}
-
-/// Device that runs the model.
-enum Place {
-    Cpu,
-    Gpu {
-        device: Arc<Device>,
-        registry: Arc<Registry>,
-        meter: Arc<Meter>,
-    },
 }
 
 impl Aoti {
@@ -61,17 +51,14 @@ impl Aoti {
     /// # Errors
     /// A missing or unusable package, library or GPU, by name.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let path = params.file.clone().ok_or_else(|| EngineError::Param {
-            field: "model.file",
-            reason: "engine aoti needs a model file".to_owned(),
-        })?;
+        let path = params.model_file()?;
         let package = Package::read(&path)?;
         let model = package.model(params)?;
-        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch)?;
+        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch);
         // The GPU first: an error comes before the libraries load, which takes seconds.
         let device = match package.target() {
-            Target::Cpu => None,
-            Target::Cuda { capability } => {
+            CompiledFor::Cpu => None,
+            CompiledFor::Cuda { capability } => {
                 let device = Device::open(params.engine.gpu)?;
                 package.check_capability(capability.as_deref(), &device)?;
                 Some(device)
@@ -88,20 +75,12 @@ impl Aoti {
             params.engine.threads,
             &model,
         )?;
-        let place = match device {
-            None => Place::Cpu,
-            Some(device) => Place::Gpu {
-                device,
-                registry: Arc::default(),
-                meter: Arc::new(Meter::new(sizes.largest())),
-            },
-        };
+        let gpu = |device| Gpu::new(device, sizes.largest(), params.engine.spin_us);
         Ok(Aoti {
             model,
             container: Arc::new(container),
-            place,
+            gpu: device.map(gpu),
             sizes,
-            spin_us: params.engine.spin_us,
         })
     }
 }
@@ -116,48 +95,23 @@ impl Engine for Aoti {
     }
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
-        match &self.place {
-            Place::Cpu => Ok(Box::new(worker::OnCpu::new(self)?)),
-            Place::Gpu {
-                device,
-                registry,
-                meter,
-            } => Ok(Box::new(worker::OnGpu::new(self, device, registry, meter)?)),
-        }
+        Ok(match &self.gpu {
+            None => Box::new(worker::OnCpu::new(self)?),
+            Some(gpu) => Box::new(worker::OnGpu::new(self, gpu)?),
+        })
     }
 
-    fn memory(&self, inputs: &Arc<Region>) {
-        if let Place::Gpu {
-            device, registry, ..
-        } = &self.place
-        {
-            registry.register(device, inputs);
-        }
+    fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_deref()
     }
 
     fn slots(&self, bytes: usize) -> Result<Arc<Region>, EngineError> {
-        match &self.place {
-            Place::Gpu {
-                device, registry, ..
-            } => cuda::slots(self.name(), device, registry, bytes),
-            Place::Cpu => Err(EngineError::Slots {
+        match &self.gpu {
+            Some(gpu) => gpu.slots(self.name(), bytes),
+            None => Err(EngineError::Slots {
                 engine: self.name(),
                 reason: "its model is compiled for the CPU".to_owned(),
             }),
-        }
-    }
-
-    fn gpus(&self) -> Vec<GpuRecord> {
-        match &self.place {
-            Place::Cpu => Vec::new(),
-            Place::Gpu { device, meter, .. } => vec![meter.record(device)],
-        }
-    }
-
-    fn interior(&self, now_ns: u64) -> Option<Score> {
-        match &self.place {
-            Place::Cpu => None,
-            Place::Gpu { meter, .. } => meter.interior(now_ns),
         }
     }
 }

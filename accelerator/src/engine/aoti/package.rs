@@ -13,16 +13,15 @@ use qdl::model::{ModelSpec, TensorSpec};
 use serde::Deserialize;
 use zip::ZipArchive;
 
-use crate::engine::{EngineError, EngineParams, cuda::Device};
+use crate::engine::{EngineError, EngineParams, cuda::Device, open_model};
 
 /// Folder of compiled models in the archive, below the archive's name.
 const MODELS: &str = "data/aotinductor/";
 /// Size limit of the metadata, in bytes.
 const MOST_METADATA: u64 = 1 << 20;
 
-/// Device that a package was compiled for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum CompiledFor {
     Cpu,
     Cuda {
         /// The compute capability as in the package, such as `90`.
@@ -32,29 +31,25 @@ pub(super) enum Target {
 
 /// Value of the metadata key `qdl.model`.
 #[derive(Debug, Deserialize)]
-struct Described {
+struct ModelDescription {
     inputs: Vec<TensorSpec>,
     output: TensorSpec,
 }
 
-/// An archive that holds one compiled model.
 #[derive(Debug)]
 pub(super) struct Package {
     path: PathBuf,
-    /// The model's folder in the archive.
     folder: String,
     library: String,
-    target: Target,
-    described: Option<Described>,
+    target: CompiledFor,
+    described: Option<ModelDescription>,
 }
 
 /// The model's files on disk, deleted on drop. The model reads kernels when they first run.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// The package of the files.
     pub package: PathBuf,
     pub folder: PathBuf,
-    /// The shared library.
     pub library: PathBuf,
 }
 
@@ -68,14 +63,8 @@ impl Drop for Files {
 
 impl Package {
     /// Reads the archive's directory and the model's metadata.
-    ///
-    /// # Errors
-    /// A missing file, or a file that is no package of exactly one model.
     pub fn read(path: &Path) -> Result<Self, EngineError> {
-        let refuse = |reason: String| EngineError::Package {
-            path: path.to_owned(),
-            reason,
-        };
+        let refuse = |reason: String| EngineError::model(path, reason);
         let mut archive = open(path)?;
         let of_a_model = |n: &str| {
             let at = n.find(MODELS)?;
@@ -121,8 +110,8 @@ impl Package {
         }
         let text = |key: &str| metadata.get(key).and_then(|v| v.as_str());
         let target = match text("AOTI_DEVICE_KEY") {
-            Some("cpu") => Target::Cpu,
-            Some("cuda") => Target::Cuda {
+            Some("cpu") => CompiledFor::Cpu,
+            Some("cuda") => CompiledFor::Cuda {
                 capability: text("AOTI_COMPUTE_CAPABILITY").map(str::to_owned),
             },
             other => {
@@ -149,7 +138,7 @@ impl Package {
         })
     }
 
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &CompiledFor {
         &self.target
     }
 
@@ -166,53 +155,46 @@ impl Package {
                 other_outputs: Vec::new(),
                 compression: None,
             }),
-            (None, Some(spec)) if !spec.other_outputs.is_empty() => Err(EngineError::Param {
-                field: "kind",
-                reason: "engine aoti gives one output, and the configuration has `other_outputs`: \
-                         let the exported module return that one alone, or use `kind: onnx`"
-                    .to_owned(),
-            }),
+            (None, Some(spec)) if !spec.other_outputs.is_empty() => Err(EngineError::param(
+                "kind",
+                "engine aoti gives one output, and the configuration has `other_outputs`: \
+                         let the exported module return that one alone, or use `kind: onnx`",
+            )),
             (None, Some(spec)) => Ok(spec.clone()),
-            (None, None) => Err(EngineError::Package {
-                path: self.path.clone(),
-                reason: "does not say what the model takes and gives: give `inputs` and `output` in the \
-                         configuration, or export it with models/export_aoti.py"
-                    .to_owned(),
-            }),
+            (None, None) => Err(EngineError::model(
+                &self.path,
+                "does not say what the model takes and gives: give `inputs` and `output` in the \
+                 configuration, or export it with models/export_aoti.py",
+            )),
         }
     }
 
     /// Compares the package's compute capability with the GPU's: kernels run only on the same one.
-    ///
-    /// # Errors
-    /// [`EngineError::Package`] names both capabilities.
     pub fn check_capability(&self, ours: Option<&str>, gpu: &Device) -> Result<(), EngineError> {
         let (major, minor) = gpu.capability();
         let theirs = format!("{major}{minor}");
         match ours {
-            Some(ours) if !ours.is_empty() && ours != theirs => Err(EngineError::Package {
-                path: self.path.clone(),
-                reason: format!(
-                    "was compiled for compute capability {ours}, and GPU {} ({}) has {theirs}: export it on such a GPU",
+            Some(ours) if !ours.is_empty() && ours != theirs => {
+                let reason = format!(
+                    "was compiled for compute capability {ours}, and GPU {} ({}) has {theirs}: \
+                     export it on such a GPU",
                     gpu.index(),
                     gpu.name()
-                ),
-            }),
+                );
+                Err(EngineError::model(&self.path, reason))
+            }
             _ => Ok(()),
         }
     }
 
     /// Writes the model's files to a folder that only this user can read.
-    ///
-    /// # Errors
-    /// [`EngineError::Package`] names the file that cannot be written.
     pub fn extract(&self) -> Result<Files, EngineError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("qdl-aoti-{}-{n}", std::process::id()));
-        let failed = |what: &Path, e: io::Error| EngineError::Package {
-            path: self.path.clone(),
-            reason: format!("cannot be unpacked to {}: {e}", what.display()),
+        let failed = |what: &Path, e: io::Error| {
+            let reason = format!("cannot be unpacked to {}: {e}", what.display());
+            EngineError::model(&self.path, reason)
         };
         DirBuilder::new()
             .mode(0o700)
@@ -254,16 +236,9 @@ fn last_part(name: &str) -> &str {
 }
 
 fn open(path: &Path) -> Result<ZipArchive<io::BufReader<File>>, EngineError> {
-    let missing = |source| EngineError::ModelMissing {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(missing)?;
-    if !file.metadata().map_err(missing)?.is_file() {
-        return Err(missing(io::Error::other("is not a file")));
-    }
-    ZipArchive::new(io::BufReader::new(file)).map_err(|e| EngineError::Package {
-        path: path.to_owned(),
-        reason: format!("is no package of PyTorch's ({e}): models/export_aoti.py writes them"),
+    let file = open_model(path)?;
+    ZipArchive::new(io::BufReader::new(file)).map_err(|e| {
+        let reason = format!("is no package of PyTorch's ({e}): models/export_aoti.py writes them");
+        EngineError::model(path, reason)
     })
 }

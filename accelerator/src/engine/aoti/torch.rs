@@ -1,19 +1,18 @@
 //! Opens PyTorch's libraries once per process and loads the functions that are called.
 
 use std::{
-    env,
     ffi::c_void,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use qdl::model::DType;
 
-use crate::engine::{EngineError, python};
+use crate::engine::{EngineError, search};
+use crate::lock;
 
-/// A handle of a PyTorch tensor.
-pub(super) type Tensor = *mut c_void;
+pub(super) type TorchTensor = *mut c_void;
 
 /// In the order of their dependencies. The last one is empty, but compiled models depend on it.
 const ON_CPU: [&str; 3] = ["libc10.so", "libtorch_cpu.so", "libtorch.so"];
@@ -36,14 +35,14 @@ pub(super) struct Torch {
         i32,
         i32,
         i32,
-        *mut Tensor,
+        *mut TorchTensor,
     ) -> i32,
-    pub delete: unsafe extern "C" fn(Tensor) -> i32,
-    pub data: unsafe extern "C" fn(Tensor, *mut *mut c_void) -> i32,
-    pub dtype: unsafe extern "C" fn(Tensor, *mut i32) -> i32,
-    pub dim: unsafe extern "C" fn(Tensor, *mut i64) -> i32,
-    pub sizes: unsafe extern "C" fn(Tensor, *mut *mut i64) -> i32,
-    pub is_contiguous: unsafe extern "C" fn(Tensor, *mut bool) -> i32,
+    pub delete: unsafe extern "C" fn(TorchTensor) -> i32,
+    pub data: unsafe extern "C" fn(TorchTensor, *mut *mut c_void) -> i32,
+    pub dtype: unsafe extern "C" fn(TorchTensor, *mut i32) -> i32,
+    pub dim: unsafe extern "C" fn(TorchTensor, *mut i64) -> i32,
+    pub sizes: unsafe extern "C" fn(TorchTensor, *mut *mut i64) -> i32,
+    pub is_contiguous: unsafe extern "C" fn(TorchTensor, *mut bool) -> i32,
     pub cpu: i32,
     pub cuda: i32,
     dtypes: [(DType, i32); 7],
@@ -55,11 +54,8 @@ static TORCH: Mutex<Option<&'static Torch>> = Mutex::new(None);
 
 impl Torch {
     /// Opens the libraries, or returns the open ones.
-    ///
-    /// # Errors
-    /// The libraries were not found, or lack a function.
     pub fn load(configured: Option<&Path>, cuda: bool) -> Result<&'static Torch, EngineError> {
-        let mut torch = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut torch = lock(&TORCH);
         if let Some(t) = *torch
             && (t.with_cuda || !cuda)
         {
@@ -89,33 +85,26 @@ impl Torch {
 /// Python or any on the `PATH`.
 ///
 /// # Errors
-/// [`EngineError::TorchMissing`] lists every searched path. A named path without the libraries is
+/// [`EngineError::Missing`] lists every searched path. A named path without the libraries is
 /// an error, without a search elsewhere.
 pub fn find_libraries(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
-    let from_env = env::var_os("QDL_TORCH").filter(|v| !v.is_empty());
-    let named = configured
-        .map(Path::to_owned)
-        .or(from_env.map(PathBuf::from));
-    let candidates = match named {
+    let candidates = match search::named(configured, "QDL_TORCH") {
         Some(path) if path.is_file() => path.parent().map(Path::to_owned).into_iter().collect(),
         Some(path) => vec![path],
-        None => installed(),
+        None => library_folders(),
     };
-    match candidates
-        .iter()
-        .find(|p| p.join("libtorch_cpu.so").is_file())
-    {
-        Some(folder) => Ok(folder.clone()),
-        None => Err(EngineError::TorchMissing {
-            searched: candidates,
-        }),
-    }
+    search::first(
+        candidates,
+        |folder| folder.join("libtorch_cpu.so").is_file(),
+        "PyTorch's libraries were",
+        "`pip install torch`, or name their folder in engine.library or QDL_TORCH",
+    )
 }
 
 /// `site-packages/torch/lib` (and `dist-packages`) of every Python found.
-fn installed() -> Vec<PathBuf> {
+fn library_folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for python in python::folders() {
+    for python in search::python_folders() {
         for packages in ["site-packages", "dist-packages"] {
             let folder = python.join(packages).join("torch/lib");
             if !found.contains(&folder) {
@@ -130,11 +119,7 @@ fn installed() -> Vec<PathBuf> {
 }
 
 fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {
-    let unusable = |path: &Path, e: libloading::Error| EngineError::Library {
-        engine: "aoti",
-        path: path.to_owned(),
-        reason: one_line(&e.to_string()),
-    };
+    let unusable = |path: &Path, e: libloading::Error| EngineError::library("aoti", path, e);
     let names: &[&str] = if cuda { &ON_GPU } else { &ON_CPU };
     let mut libraries = Vec::new();
     for name in names {
@@ -190,33 +175,4 @@ fn open(folder: &Path, cuda: bool) -> Result<Torch, EngineError> {
     // The libraries stay loaded.
     libraries.into_iter().for_each(std::mem::forget);
     Ok(torch)
-}
-
-/// Joins the lines of a loader's message: errors have one line.
-pub(super) fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_named_folder_without_pytorch_is_not_replaced() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let e = find_libraries(Some(folder)).expect_err("no PyTorch there");
-        let text = e.to_string();
-        assert!(text.contains("pip install torch"), "{text}");
-        let EngineError::TorchMissing { searched } = e else {
-            panic!("wrong error: {text}");
-        };
-        assert_eq!(searched, [folder]);
-    }
-
-    #[test]
-    fn a_file_names_its_folder() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        let e = find_libraries(Some(&file)).expect_err("no PyTorch there");
-        assert!(e.to_string().contains(env!("CARGO_MANIFEST_DIR")));
-    }
 }

@@ -5,7 +5,8 @@ use std::{ffi::c_void, ptr, sync::Arc};
 use super::{Aoti, container::Container};
 use crate::engine::{
     Batch, EngineError, Worker,
-    cuda::{Device, Meter, Registry, StreamWorker},
+    cuda::{Gpu, StreamWorker},
+    outputs::Outputs,
     sizes::Sizes,
     unpack::Unpacker,
 };
@@ -19,24 +20,12 @@ pub(super) struct OnGpu {
 }
 
 impl OnGpu {
-    pub fn new(
-        engine: &Aoti,
-        device: &Arc<Device>,
-        registry: &Arc<Registry>,
-        meter: &Arc<Meter>,
-    ) -> Result<Self, EngineError> {
-        let (model, spin_us) = (&engine.model, engine.spin_us);
-        let stream = StreamWorker::new(
-            device,
-            registry,
-            meter,
-            model,
-            engine.sizes.largest(),
-            spin_us,
-        )?;
+    pub fn new(engine: &Aoti, gpu: &Arc<Gpu>) -> Result<Self, EngineError> {
+        let stream = StreamWorker::new(gpu, &engine.model)?;
+        let inputs = 0..engine.model.inputs.len();
         Ok(OnGpu {
             container: engine.container.clone(),
-            inputs: (0..model.inputs.len()).map(|i| stream.input(i)).collect(),
+            inputs: inputs.map(|i| stream.input(i)).collect(),
             stream,
             sizes: engine.sizes.clone(),
         })
@@ -47,7 +36,7 @@ impl Worker for OnGpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let n = batch.len();
         let at = self.sizes.run_at(n);
-        let result = self.stream.stage_in_place(batch, at).and_then(|staged| {
+        let result = self.stream.stage(batch, Some(at)).and_then(|staged| {
             self.inputs[0] = staged.in_place().unwrap_or(self.stream.input(0));
             // Padding is old data or zeros. A batch in place has memory for `at` samples, which the
             // batch keeps. `StreamWorker::new` bound this thread.
@@ -86,27 +75,18 @@ pub(super) struct OnCpu {
     container: Arc<Container>,
     unpacker: Unpacker,
     inputs: Vec<*mut c_void>,
-    output_bytes: usize,
-    /// Bytes of an element of the first input, and its alignment.
-    align: usize,
+    outputs: Outputs,
     sizes: Sizes,
 }
 
 impl OnCpu {
     pub fn new(engine: &Aoti) -> Result<Self, EngineError> {
         let model = &engine.model;
-        let refuse = |tensor: &str, reason: &str| EngineError::Param {
-            field: "model",
-            reason: format!("tensor `{tensor}` {reason}"),
-        };
         Ok(OnCpu {
             container: engine.container.clone(),
-            unpacker: Unpacker::new(model).map_err(|(t, why)| refuse(&t, &why))?,
+            unpacker: Unpacker::new(model)?,
             inputs: vec![ptr::null_mut(); model.inputs.len()],
-            output_bytes: model
-                .max_output_bytes()
-                .ok_or_else(|| refuse(&model.output.name, "is too large"))?,
-            align: model.inputs.first().map_or(1, |t| t.dtype.bytes()),
+            outputs: Outputs::new(model)?,
             sizes: engine.sizes.clone(),
         })
     }
@@ -118,7 +98,7 @@ impl OnCpu {
         n: usize,
         at: usize,
         in_place: Option<*const u8>,
-        mut each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
+        each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         for (i, input) in self.inputs.iter_mut().enumerate() {
             *input = match in_place {
@@ -129,18 +109,13 @@ impl OnCpu {
         // SAFETY: each address holds `at` samples: guaranteed by the caller, or the unpacker's
         // buffer, which was grown for them. On the CPU the run ends before the function returns.
         let output = unsafe { self.container.run(&self.inputs, at, ptr::null_mut())? };
-        let data = output.data();
-        if self.output_bytes == 0 || data.is_null() {
-            return (0..n).try_for_each(|i| each(i, &[]));
-        }
-        // SAFETY: the container checked shape, element type and contiguity, so `data` has `at`
-        // outputs, and `output` keeps them while the slice lives.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(data.cast::<u8>(), at * self.output_bytes) };
-        for (i, response) in bytes.chunks_exact(self.output_bytes).take(n).enumerate() {
-            each(i, response)?;
-        }
-        Ok(())
+        let bytes = match at * self.outputs.widths()[0] {
+            0 => &[][..],
+            // SAFETY: the container checked shape, element type and contiguity, so `data` has `at`
+            // outputs, and `output` keeps them while the slice lives.
+            bytes => unsafe { std::slice::from_raw_parts(output.data().cast::<u8>(), bytes) },
+        };
+        self.outputs.split(n, |_, _| bytes, each)
     }
 }
 
@@ -148,20 +123,7 @@ impl Worker for OnCpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let n = batch.len();
         let at = self.sizes.run_at(n);
-        let size = self.unpacker.single_fixed();
-        let in_place = match batch.runs() {
-            [run]
-                if at == n && size == Some(batch.input_len(0)) && batch.sample_bytes() == size =>
-            {
-                Some(batch.run_address(*run))
-                    .filter(|address| (*address as usize).is_multiple_of(self.align))
-            }
-            _ => None,
-        };
-        if in_place.is_none() {
-            self.unpacker.grow(at);
-            self.unpacker.unpack(batch)?;
-        }
+        let in_place = self.unpacker.put(batch, at)?;
         // SAFETY: the run holds the whole batch with samples of the model's size; the batch keeps
         // them until this function returns.
         unsafe { self.infer(n, at, in_place, |i, response| batch.write(i, response)) }

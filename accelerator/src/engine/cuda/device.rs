@@ -22,7 +22,7 @@ pub struct Device {
 }
 
 /// Support of a GPU and its driver for NICs that write to GPU memory (GPUDirect RDMA).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Direct {
     /// True if NICs may write to GPU memory.
     pub supported: bool,
@@ -33,8 +33,7 @@ pub struct Direct {
 }
 
 /// The operation that makes a NIC's writes visible to kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
     /// None: kernels see all completed writes.
     NotNeeded,

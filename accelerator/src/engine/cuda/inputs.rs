@@ -2,81 +2,44 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::sys::{self, CUdeviceptr};
 use qdl::model::ModelSpec;
 
 use super::{
-    Device, Fence, Registry,
-    copies::{self, Lists},
+    Device, Fence, Gpu,
+    gpu::Staged,
     memory::DeviceMemory,
-    pieces::{self, Pieces},
-    registry::Place,
-    stream::{Event, Stream},
+    pieces::{self, CopyPiece, Pieces},
+    registry::{self, MemoryKind},
+    stream::{CudaEvent, CudaStream},
 };
 use crate::engine::{Batch, EngineError, unpack::Unpacker};
 
 /// The inputs of one worker and their stream. Made and used on one thread.
 pub(super) struct Inputs {
     device: Arc<Device>,
-    registry: Arc<Registry>,
-    stream: Stream,
+    stream: CudaStream,
     unpacker: Unpacker,
     memory: Vec<DeviceMemory>,
     pieces: Pieces,
     lists: Lists,
 }
 
-/// Cost of a batch's inputs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::engine) struct Staged {
-    pub(super) copies: u64,
-    /// Bytes copied from host memory; `gathered` counts those from GPU memory.
-    pub(super) bytes: u64,
-    pub(super) gathered: u64,
-    pub(super) fenced: bool,
-    in_place: Option<usize>,
-}
-
-impl Staged {
-    /// Address of the only input in the slots, if the kernels read the batch in place.
-    pub fn in_place(&self) -> Option<*mut std::ffi::c_void> {
-        self.in_place.map(|address| address as *mut _)
-    }
-
-    fn count(&mut self, place: Place, bytes: usize) {
-        match place {
-            Place::Gpu(_) => self.gathered += bytes as u64,
-            Place::Registered | Place::Unregistered => self.bytes += bytes as u64,
-        }
-    }
-}
-
 impl Inputs {
-    /// Allocates buffers for batches of up to `max_batch` samples. The thread is bound to the GPU.
-    ///
-    /// # Errors
-    /// GPU memory is exhausted, or a tensor is not supported.
-    pub fn new(
-        device: &Arc<Device>,
-        registry: &Arc<Registry>,
-        model: &ModelSpec,
-        max_batch: usize,
-    ) -> Result<Self, EngineError> {
-        let unpacker = Unpacker::new(model).map_err(|(tensor, why)| EngineError::Param {
-            field: "model",
-            reason: format!("tensor `{tensor}` {why}"),
-        })?;
-        let stream = Stream::urgent(device)?;
+    /// Allocates buffers for the largest batch of `gpu`. The thread is bound to the GPU.
+    pub fn new(gpu: &Gpu, model: &ModelSpec) -> Result<Self, EngineError> {
+        let device = &gpu.device;
+        let unpacker = Unpacker::new(model)?;
+        let stream = CudaStream::urgent(device)?;
         let mut memory = Vec::new();
         for i in 0..model.inputs.len() {
-            let bytes = unpacker.stride(i).checked_mul(max_batch);
+            let bytes = unpacker.stride(i).checked_mul(gpu.max_batch);
             let bytes = bytes.ok_or_else(|| device.out_of_memory("taking memory for a batch"))?;
             memory.push(DeviceMemory::new(device, &stream, bytes)?);
         }
         stream.synchronize()?;
         Ok(Inputs {
             device: device.clone(),
-            registry: registry.clone(),
             stream,
             unpacker,
             memory,
@@ -92,14 +55,11 @@ impl Inputs {
 
     /// Enqueues the copies of a batch between the two events. The batch must fit. Copies nothing if
     /// `at` is given and the batch, padded to that size, can be read in place on the GPU.
-    ///
-    /// # Errors
-    /// A sample of a wrong length, or the driver's error.
     pub fn put(
         &mut self,
         batch: &mut Batch,
         at: Option<usize>,
-        [before, after]: [&Event; 2],
+        [before, after]: [&CudaEvent; 2],
     ) -> Result<Staged, EngineError> {
         self.unpacker.check(batch)?;
         before.record(&self.stream)?;
@@ -110,13 +70,10 @@ impl Inputs {
     }
 
     /// Enqueues `samples` samples of zeros between the two events.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub fn put_zeros(
         &mut self,
         samples: usize,
-        [before, after]: [&Event; 2],
+        [before, after]: [&CudaEvent; 2],
     ) -> Result<Staged, EngineError> {
         before.record(&self.stream)?;
         for (i, memory) in self.memory.iter().enumerate() {
@@ -140,7 +97,7 @@ impl Inputs {
         let size = unpacker.single_fixed();
         let size = size.filter(|size| batch.sample_bytes() == Some(*size));
         let mut staged = Staged::default();
-        let ranges = self.registry.ranges();
+        let ranges = registry::ranges();
         let list = match size {
             Some(size) => self.pieces.of_runs(batch, size, to(0), &ranges),
             None => {
@@ -153,13 +110,13 @@ impl Inputs {
             .zip(at)
             .and_then(|(size, at)| pieces::in_place(list, &ranges, gpu, size, at));
         drop(ranges);
-        if list.iter().any(|p| matches!(p.place, Place::Gpu(_))) {
-            staged.fenced = fenced(&self.device)?;
+        if list.iter().any(|p| matches!(p.kind, MemoryKind::Gpu(_))) {
+            staged.fenced = fence_batch(&self.device)?;
         }
         if staged.in_place.is_some() {
             return Ok(staged);
         }
-        list.iter().for_each(|p| staged.count(p.place, p.bytes));
+        list.iter().for_each(|p| staged.count(p.kind, p.bytes));
         staged.copies = list.len() as u64;
         let (device, stream) = (&self.device, &self.stream);
         for (i, memory) in memory.iter().enumerate() {
@@ -172,33 +129,101 @@ impl Inputs {
         // buffers, because the batch has at most that many and each tensor fits its sample's room.
         unsafe {
             match pieces::in_one_call(list, device.copies_in_batches()) {
-                true => self.lists.all(device, stream, list)?,
-                false => list
-                    .iter()
-                    .try_for_each(|p| copies::one(device, stream, p))?,
+                true => self.lists.copy_all(device, stream, list)?,
+                false => list.iter().try_for_each(|p| copy_one(device, stream, p))?,
             }
         }
         Ok(staged)
     }
 }
 
+/// Arguments of one `cuMemcpyBatchAsync`, reused for every batch.
+#[derive(Debug, Default)]
+struct Lists {
+    to: Vec<CUdeviceptr>,
+    from: Vec<CUdeviceptr>,
+    bytes: Vec<usize>,
+}
+
+/// Copies one piece.
+///
+/// # Safety
+/// The source is readable and the destination writable until the stream has been waited for. The
+/// thread is bound to the GPU.
+unsafe fn copy_one(device: &Device, stream: &CudaStream, p: &CopyPiece) -> Result<(), EngineError> {
+    let to = p.to as CUdeviceptr;
+    // SAFETY: guaranteed by the caller. A GPU's memory has the same address on all GPUs.
+    let result = unsafe {
+        match p.kind {
+            MemoryKind::Gpu(_) => {
+                sys::cuMemcpyAsync(to, p.from as CUdeviceptr, p.bytes, stream.raw())
+            }
+            MemoryKind::Registered | MemoryKind::Unregistered => {
+                sys::cuMemcpyHtoDAsync_v2(to, p.from as *const _, p.bytes, stream.raw())
+            }
+        }
+    };
+    device.check("copying inputs", result)
+}
+
+impl Lists {
+    /// Copies all pieces with one call. Their memory is registered or a GPU's, and the driver has
+    /// the function.
+    ///
+    /// # Safety
+    /// As for [`copy_one`], for each piece.
+    unsafe fn copy_all(
+        &mut self,
+        device: &Device,
+        stream: &CudaStream,
+        pieces: &[CopyPiece],
+    ) -> Result<(), EngineError> {
+        self.to.clear();
+        self.from.clear();
+        self.bytes.clear();
+        for p in pieces {
+            self.to.push(p.to as CUdeviceptr);
+            self.from.push(p.from as CUdeviceptr);
+            self.bytes.push(p.bytes);
+        }
+        // SAFETY: all fields are integers or enumerations for which zero is valid.
+        let mut how: sys::CUmemcpyAttributes = unsafe { std::mem::zeroed() };
+        how.srcAccessOrder = sys::CUmemcpySrcAccessOrder_enum::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        let mut first = 0;
+        // SAFETY: the lists have equal length; the caller guarantees each piece; the one set of
+        // attributes holds from the first piece on.
+        let result = unsafe {
+            sys::cuMemcpyBatchAsync_v2(
+                self.to.as_mut_ptr(),
+                self.from.as_mut_ptr(),
+                self.bytes.as_mut_ptr(),
+                pieces.len(),
+                &mut how,
+                &mut first,
+                1,
+                stream.raw(),
+            )
+        };
+        device.check("copying inputs", result)
+    }
+}
+
 /// Fences a batch with samples in GPU memory, once they have arrived. True if a fence is needed.
-fn fenced(device: &Device) -> Result<bool, EngineError> {
+fn fence_batch(device: &Device) -> Result<bool, EngineError> {
     device.fence()?;
     Ok(device.direct().fence == Fence::Flush)
 }
 
 #[cfg(test)]
 mod tests {
-    use cudarc::driver::sys;
     use fabric::Region;
     use qdl::{
-        model::{DType, TensorSpec},
+        model::DType,
         serve::{Arrival, Finished, Origin},
     };
 
     use super::*;
-    use crate::engine::cuda::slots;
+    use crate::testkit::{model, ragged, tensor};
 
     struct NoFrontend;
 
@@ -208,45 +233,30 @@ mod tests {
         fn refuse(&self, _: u64, _: &str) {}
     }
 
-    fn model(rows: usize) -> ModelSpec {
-        let tensor = |name: &str, dtype, shape, ragged| TensorSpec {
-            name: name.to_owned(),
-            dtype,
-            shape,
-            ragged,
-        };
-        ModelSpec {
-            name: "some".to_owned(),
-            inputs: vec![
-                tensor("ids", DType::I64, vec![rows], true),
-                tensor("scale", DType::I32, vec![3], false),
-                tensor("mask", DType::U8, vec![rows], true),
-            ],
-            output: tensor("output", DType::U8, vec![1], false),
-            other_outputs: Vec::new(),
-            compression: None,
-        }
-    }
-
     /// Long and short samples alternate, so zeros must overwrite data of the previous batch.
     #[test]
     #[ignore = "needs a GPU"]
     fn on_a_gpu_ragged_inputs_have_zeros_behind_them_wherever_the_slots_are() {
         const ROWS: usize = 40;
         const SAMPLES: usize = 16;
-        let model = model(ROWS);
+        let inputs = vec![
+            ragged("ids", DType::I64, &[ROWS]),
+            tensor("scale", DType::I32, &[3]),
+            ragged("mask", DType::U8, &[ROWS]),
+        ];
+        let model = model(inputs, tensor("output", DType::U8, &[1]));
         let stride = model.max_input_bytes().expect("a size");
         let device = Device::open(0).expect("a GPU");
         device.bind().expect("bound");
-        let registry = Arc::new(Registry::default());
+        let gpu = Gpu::new(device.clone(), SAMPLES, 0);
         let host = Arc::new(Region::new(stride * SAMPLES).expect("memory"));
-        registry.register(&device, &host);
+        gpu.register(&host);
         let unregistered = Arc::new(Region::new(stride * SAMPLES).expect("memory"));
-        let on_gpu = slots("test", &device, &registry, stride * SAMPLES).expect("memory");
+        let on_gpu = gpu.slots("test", stride * SAMPLES).expect("memory");
         let origin: Arc<dyn Origin> = Arc::new(NoFrontend);
-        let events = [(); 2].map(|()| Event::new(&device).expect("an event"));
+        let events = [(); 2].map(|()| CudaEvent::new(&device).expect("an event"));
         for region in [host, unregistered, on_gpu] {
-            let mut inputs = Inputs::new(&device, &registry, &model, SAMPLES).expect("inputs");
+            let mut inputs = Inputs::new(&gpu, &model).expect("inputs");
             for round in 0..3 {
                 let mut want = vec![Vec::new(); model.inputs.len()];
                 let mut batch = Batch::with_capacity(SAMPLES);

@@ -4,10 +4,9 @@ use std::{ptr::NonNull, sync::Arc};
 
 use cudarc::driver::sys::{self, CUdeviceptr};
 
-use super::{Device, stream::Stream};
+use super::{Device, stream::CudaStream};
 use crate::engine::EngineError;
 
-/// Memory on a GPU; drop frees it.
 #[derive(Debug)]
 pub(in crate::engine) struct DeviceMemory {
     address: CUdeviceptr,
@@ -18,7 +17,7 @@ impl DeviceMemory {
     /// Allocates `bytes` zeros (at least one). The thread must be bound to the GPU.
     pub(super) fn new(
         device: &Arc<Device>,
-        stream: &Stream,
+        stream: &CudaStream,
         bytes: usize,
     ) -> Result<Self, EngineError> {
         let bytes = bytes.max(1);
@@ -35,7 +34,7 @@ impl DeviceMemory {
     pub(super) fn clear(
         &self,
         device: &Device,
-        stream: &Stream,
+        stream: &CudaStream,
         bytes: usize,
     ) -> Result<(), EngineError> {
         let bytes = bytes.min(self.bytes);

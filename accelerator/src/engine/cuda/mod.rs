@@ -10,35 +10,31 @@
 //! ```
 //!
 //! * [`Device`]: one GPU, through the installed driver; the build needs no CUDA.
-//! * `stream`: streams and events; `graph`: recorded kernels, launched with one call.
+//! * [`Gpu`]: the GPU of one engine, with the counts and times of its batches.
+//! * `stream`: streams, events, and recorded kernels, launched with one call.
 //! * `memory`: GPU memory and pinned host memory.
-//! * [`Registry`]: slots and QSL memory that the GPU may read in place.
+//! * `registry`: slots and QSL memory that GPUs may read in place.
 //! * `slots`: slots in GPU memory that a NIC writes; kernels read a contiguous batch there without
 //!   a copy.
-//! * `pieces`: the copies of a batch as plain data; `copies`: the driver calls.
+//! * `pieces`: the copies of a batch as plain data.
 //! * `inputs`: the inputs of one worker; `stream_worker`: its stream, kernels and outputs.
-//! * [`Meter`]: counts and times of a GPU.
 //!
 //! A worker waits for its own batch; meanwhile other workers copy theirs on other streams.
 
-mod copies;
 mod device;
-mod graph;
+mod gpu;
 mod inputs;
 mod memory;
-mod meter;
 mod pieces;
 mod registry;
 mod slots;
 mod stream;
 mod stream_worker;
 
-pub use device::{Device, Direct, Fence};
-pub use meter::Meter;
-pub use registry::Registry;
+pub use device::{Device, Fence};
+pub use gpu::Gpu;
 
-pub(super) use graph::Graph;
-pub(super) use inputs::Staged;
+pub(super) use gpu::Staged;
 pub(super) use memory::DeviceMemory;
-pub(super) use slots::slots;
+pub(super) use stream::KernelGraph;
 pub(super) use stream_worker::StreamWorker;

@@ -1,19 +1,18 @@
 //! Plans the copies of a batch: its runs, or the tensors of its samples, merged. Plain data.
 
-use super::registry::{Place, Ranges};
+use super::registry::{MemoryKind, Ranges};
 use crate::engine::{Batch, unpack::Unpacker};
 
 /// One copy of contiguous bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct CopyPiece {
     /// Source address of the first byte.
     pub from: usize,
     /// Destination address on the GPU.
     pub to: usize,
-    /// Number of bytes.
     pub bytes: usize,
     /// Memory of the source.
-    pub place: Place,
+    pub kind: MemoryKind,
 }
 
 /// Alignment of inputs that compiled kernels rely on, in bytes.
@@ -22,7 +21,7 @@ const ALIGNED: usize = 64;
 /// Address of a batch of `at` samples of `size` bytes, if kernels can read it in place. The batch
 /// must be one piece in the memory of `gpu`, with its padding up to `at` in the same range.
 pub(super) fn in_place(
-    pieces: &[Piece],
+    pieces: &[CopyPiece],
     ranges: &Ranges,
     gpu: usize,
     size: usize,
@@ -31,9 +30,9 @@ pub(super) fn in_place(
     let [piece] = pieces else {
         return None;
     };
-    let (place, alike) = ranges.at(piece.from);
+    let (kind, alike) = ranges.at(piece.from);
     let fits = size.checked_mul(at).is_some_and(|bytes| bytes <= alike);
-    let here = place == Place::Gpu(gpu) && piece.from.is_multiple_of(ALIGNED);
+    let here = kind == MemoryKind::Gpu(gpu) && piece.from.is_multiple_of(ALIGNED);
     (here && fits).then_some(piece.from)
 }
 
@@ -42,21 +41,27 @@ const ONE_BY_ONE: usize = 3;
 
 /// True if one call copies all pieces: there are more than a few, and the driver stages none.
 /// `batched`: the driver has that call.
-pub(super) fn in_one_call(pieces: &[Piece], batched: bool) -> bool {
-    let staged = pieces.iter().any(|p| p.place == Place::Unregistered);
+pub(super) fn in_one_call(pieces: &[CopyPiece], batched: bool) -> bool {
+    let staged = pieces.iter().any(|p| p.kind == MemoryKind::Unregistered);
     batched && !staged && pieces.len() > ONE_BY_ONE
 }
 
 /// The pieces of one batch. The list is reused, so that only growth allocates.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    list: Vec<Piece>,
+    list: Vec<CopyPiece>,
 }
 
 impl Pieces {
     /// The pieces of a batch whose samples all have `size` bytes, the size its runs were formed
     /// with; `to` is the address of the input.
-    pub fn of_runs(&mut self, batch: &Batch, size: usize, to: usize, ranges: &Ranges) -> &[Piece] {
+    pub fn of_runs(
+        &mut self,
+        batch: &Batch,
+        size: usize,
+        to: usize,
+        ranges: &Ranges,
+    ) -> &[CopyPiece] {
         let runs = batch.runs().iter().map(|run| {
             let from = batch.run_address(*run) as usize;
             (from, to + run.first * size, run.count * size)
@@ -72,7 +77,7 @@ impl Pieces {
         samples: impl Iterator<Item = (usize, usize)>,
         to: impl Fn(usize) -> usize,
         ranges: &Ranges,
-    ) -> &[Piece] {
+    ) -> &[CopyPiece] {
         let parts = samples.enumerate().flat_map(|(i, (address, len))| {
             let parts = unpacker.parts(len).into_iter().flatten();
             parts.map(move |p| (i, address, p))
@@ -91,7 +96,7 @@ impl Pieces {
         &mut self,
         ranges: &Ranges,
         stretches: impl Iterator<Item = (usize, usize, usize)>,
-    ) -> &[Piece] {
+    ) -> &[CopyPiece] {
         self.list.clear();
         // Bytes by which the last piece may still grow.
         let mut room = 0;
@@ -108,14 +113,14 @@ impl Pieces {
                         (from, to, left, room) = (from + more, to + more, left - more, room - more);
                     }
                     _ => {
-                        let (place, alike) = ranges.at(from);
+                        let (kind, alike) = ranges.at(from);
                         // At the end of the address space the range has 0 bytes.
                         room = alike.max(1);
-                        self.list.push(Piece {
+                        self.list.push(CopyPiece {
                             from,
                             to,
                             bytes: 0,
-                            place,
+                            kind,
                         });
                     }
                 }
@@ -131,7 +136,10 @@ mod tests {
     use qdl::model::{DType, ModelSpec, TensorSpec};
 
     use super::*;
-    use crate::engine::Run;
+    use crate::{
+        engine::SampleRun,
+        testkit::{model, tensor},
+    };
 
     proptest! {
         /// The pieces copy the same bytes as copies sample by sample, and none could be merged.
@@ -148,23 +156,23 @@ mod tests {
                 want.extend_from_slice(&memory[s * size..][..size]);
             }
             // Runs as a batch forms them, with random cuts: merging must undo the cuts.
-            let mut runs: Vec<(usize, Run)> = Vec::new();
+            let mut runs: Vec<(usize, SampleRun)> = Vec::new();
             for (i, s) in slots.iter().enumerate() {
                 let follows = i > 0 && slots[i - 1] + 1 == *s && !cuts[i];
                 match runs.last_mut() {
                     Some((_, run)) if follows => run.count += 1,
-                    _ => runs.push((s * size, Run { first: i, count: 1 })),
+                    _ => runs.push((s * size, SampleRun { first: i, count: 1 })),
                 }
             }
             // Adjacent regions, some of them registered.
-            let places = [Place::Unregistered, Place::Registered, Place::Gpu(1)];
-            let (mut ranges, mut owner) = (Ranges::default(), vec![(0, places[0]); 24]);
+            let kinds = [MemoryKind::Unregistered, MemoryKind::Registered, MemoryKind::Gpu(1)];
+            let (mut ranges, mut owner) = (Ranges::default(), vec![(0, kinds[0]); 24]);
             let mut at = 0;
-            for (i, (slots, place)) in regions.iter().enumerate() {
-                let (end, place) = ((at + slots).min(24), places[*place]);
-                if place != places[0] && at < end {
-                    ranges.add(at * size, (end - at) * size, place);
-                    owner[at..end].fill((i + 1, place));
+            for (i, (slots, kind)) in regions.iter().enumerate() {
+                let (end, kind) = ((at + slots).min(24), kinds[*kind]);
+                if kind != kinds[0] && at < end {
+                    ranges.add(at * size, (end - at) * size, kind);
+                    owner[at..end].fill((i + 1, kind));
                 }
                 at = end;
             }
@@ -181,7 +189,7 @@ mod tests {
             for p in &list {
                 let owners = &owner[p.from / size..(p.from + p.bytes).div_ceil(size)];
                 prop_assert!(owners.iter().all(|o| *o == owners[0]), "{:?} crosses a border", p);
-                prop_assert_eq!(p.place, owners[0].1);
+                prop_assert_eq!(p.kind, owners[0].1);
             }
             for w in list.windows(2) {
                 prop_assert_eq!(w[0].to + w[0].bytes, w[1].to, "no gap in the batch");
@@ -194,28 +202,19 @@ mod tests {
 
     /// Models with inputs of several widths, most of them ragged.
     fn models() -> impl Strategy<Value = ModelSpec> {
-        let tensor = (
+        let shapes = (
             prop::sample::select(vec![DType::U8, DType::I32, DType::I64]),
             1usize..5,
             any::<bool>(),
         );
-        (1usize..40, prop::collection::vec(tensor, 1..4)).prop_map(|(rows, tensors)| {
-            let tensor = |name: &str, dtype, shape, ragged| TensorSpec {
-                name: name.to_owned(),
-                dtype,
-                shape,
-                ragged,
-            };
+        (1usize..40, prop::collection::vec(shapes, 1..4)).prop_map(|(rows, tensors)| {
             let inputs = tensors
                 .into_iter()
-                .map(|(dtype, width, ragged)| tensor("input", dtype, vec![rows, width], ragged));
-            ModelSpec {
-                name: "some".to_owned(),
-                inputs: inputs.collect(),
-                output: tensor("output", DType::U8, vec![1], false),
-                other_outputs: Vec::new(),
-                compression: None,
-            }
+                .map(|(dtype, width, is_ragged)| TensorSpec {
+                    ragged: is_ragged,
+                    ..tensor("input", dtype, &[rows, width])
+                });
+            model(inputs.collect(), tensor("output", DType::U8, &[1]))
         })
     }
 
@@ -260,31 +259,33 @@ mod tests {
 
     #[test]
     fn many_pieces_go_by_one_call_where_the_driver_need_not_stage_them() {
-        let piece = |place| Piece {
+        let piece = |kind| CopyPiece {
             from: 0,
             to: 0,
             bytes: 8,
-            place,
+            kind,
         };
-        let many = [Place::Registered, Place::Gpu(1)].repeat(2).into_iter();
-        let mut many: Vec<Piece> = many.map(piece).collect();
+        let many = [MemoryKind::Registered, MemoryKind::Gpu(1)]
+            .repeat(2)
+            .into_iter();
+        let mut many: Vec<CopyPiece> = many.map(piece).collect();
         assert!(in_one_call(&many, true));
         assert!(!in_one_call(&many[..3], true), "few");
         assert!(!in_one_call(&many, false), "the driver has no such call");
-        many[2].place = Place::Unregistered;
+        many[2].kind = MemoryKind::Unregistered;
         assert!(!in_one_call(&many, true));
     }
 
     #[test]
     fn a_batch_is_read_in_place_where_all_of_it_lies_on_the_gpu() {
         let mut ranges = Ranges::default();
-        ranges.add(6400, 640, Place::Gpu(1));
-        ranges.add(12800, 640, Place::Registered);
-        let piece = |from, bytes| Piece {
+        ranges.add(6400, 640, MemoryKind::Gpu(1));
+        ranges.add(12800, 640, MemoryKind::Registered);
+        let piece = |from, bytes| CopyPiece {
             from,
             to: 0,
             bytes,
-            place: ranges.at(from).0,
+            kind: ranges.at(from).0,
         };
         let (four, six) = (piece(6400, 256), piece(6400 + 256, 384));
         assert_eq!(in_place(&[four], &ranges, 1, 64, 4), Some(6400));

@@ -2,33 +2,32 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard},
+    sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use cudarc::driver::sys::{self, CUresult};
 use fabric::Region;
 
 use super::Device;
+use crate::lock;
 
-/// Kind of memory of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(super) enum MemoryKind {
     /// Host memory that GPUs cannot read.
     Unregistered,
     /// Host memory that GPUs can read in place.
     Registered,
-    /// Memory of this GPU.
     Gpu(usize),
 }
 
 /// Address ranges that GPUs can read. Plain data.
 #[derive(Debug, Default)]
-pub struct Ranges(BTreeMap<usize, (usize, Place)>);
+pub(super) struct Ranges(BTreeMap<usize, (usize, MemoryKind)>);
 
 impl Ranges {
     /// Adds a range; it must not overlap another one.
-    pub fn add(&mut self, base: usize, len: usize, place: Place) {
-        self.0.insert(base, (len, place));
+    pub fn add(&mut self, base: usize, len: usize, kind: MemoryKind) {
+        self.0.insert(base, (len, kind));
     }
 
     /// Removes the range that begins at `base`.
@@ -38,127 +37,93 @@ impl Ranges {
 
     /// Kind of memory at `address`, and the number of bytes to the end of that range, or of the gap
     /// before the next range. A copy must not cross such a border, even between adjacent ranges.
-    pub fn at(&self, address: usize) -> (Place, usize) {
-        if let Some((base, (size, place))) = self.0.range(..=address).next_back() {
+    pub fn at(&self, address: usize) -> (MemoryKind, usize) {
+        if let Some((base, (size, kind))) = self.0.range(..=address).next_back() {
             let end = base.saturating_add(*size);
             if address < end {
-                return (*place, end - address);
+                return (*kind, end - address);
             }
         }
         let next = self.0.range(address..).next();
         let alike = next.map_or(usize::MAX, |(base, _)| *base) - address;
-        (Place::Unregistered, alike)
+        (MemoryKind::Unregistered, alike)
     }
 }
 
-/// The registrations with the driver. One registration serves all GPUs, and the driver refuses a
-/// second one of the same memory. So a process has one list, and every registry is a view of it.
-#[derive(Debug)]
-pub struct Registry {
-    ranges: Arc<RwLock<Ranges>>,
-}
+/// The memory that GPUs of this process can read. One registration serves all GPUs, and the driver
+/// refuses a second one of the same memory.
+static RANGES: RwLock<Ranges> = RwLock::new(Ranges(BTreeMap::new()));
 
 /// Serialises registrations: the kernel pins serially, and this keeps each time predictable.
 static TURN: Mutex<()> = Mutex::new(());
 
-impl Default for Registry {
-    fn default() -> Self {
-        static ALL: OnceLock<Arc<RwLock<Ranges>>> = OnceLock::new();
-        Registry {
-            ranges: ALL.get_or_init(Arc::default).clone(),
-        }
+/// Registers a region for its lifetime. If the driver refuses (for example a limit on locked
+/// memory), the driver stages copies from it, which is slower but correct.
+pub(super) fn register(device: &Arc<Device>, region: &Arc<Region>) {
+    let _turn = lock(&TURN);
+    let (base, len) = (region.base(), region.len());
+    if region.device().is_some() || ranges().at(base as usize).0 != MemoryKind::Unregistered {
+        // Memory of a GPU, or already registered for another GPU's engine.
+        return;
     }
+    if device.bind().is_err() {
+        return;
+    }
+    // SAFETY: the region maps `len` bytes from `base` on, and is unmapped only after
+    // `Registration`, whose drop unregisters it.
+    let result = unsafe {
+        // Valid for copies to any GPU.
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
+        sys::cuMemHostRegister_v2(base.cast(), len, flags)
+    };
+    if result != CUresult::CUDA_SUCCESS {
+        tracing::warn!(
+            "GPU {}: {} MiB of slots cannot be registered ({result:?}); copies from them are \
+             staged by the driver",
+            device.index(),
+            len >> 20
+        );
+        return;
+    }
+    note(region, MemoryKind::Registered, Some(device.clone()));
 }
 
-impl Registry {
-    /// Registers a region for its lifetime. If the driver refuses (for example a limit on locked
-    /// memory), the driver stages copies from it, which is slower but correct.
-    pub fn register(&self, device: &Arc<Device>, region: &Arc<Region>) {
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let (base, len) = (region.base(), region.len());
-        if region.device().is_some() || self.ranges().at(base as usize).0 != Place::Unregistered {
-            // Memory of a GPU, or already registered for another GPU's engine.
-            return;
-        }
-        if device.bind().is_err() {
-            return;
-        }
-        // SAFETY: the region maps `len` bytes from `base` on, and is unmapped only after
-        // `Registration`, whose drop unregisters it.
-        let result = unsafe {
-            sys::cuMemHostRegister_v2(
-                base.cast(),
-                len,
-                // Valid for copies to any GPU.
-                sys::CU_MEMHOSTREGISTER_PORTABLE,
-            )
-        };
-        if result != CUresult::CUDA_SUCCESS {
-            tracing::warn!(
-                "GPU {}: {} MiB of slots cannot be registered ({result:?}); copies from them are staged by the driver",
-                device.index(),
-                len >> 20
-            );
-            return;
-        }
-        self.ranges
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .add(base as usize, len, Place::Registered);
-        region.keep(Box::new(Registration {
-            device: device.clone(),
-            ranges: self.ranges.clone(),
-            base: base as usize,
-        }));
-    }
-
-    /// Records a region in the memory of this GPU, for the lifetime of the region.
-    pub(super) fn on_gpu(&self, device: &Device, region: &Arc<Region>) {
-        let (base, len) = (region.base() as usize, region.len());
-        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
-        ranges.add(base, len, Place::Gpu(device.index()));
-        region.keep(Box::new(Noted {
-            ranges: self.ranges.clone(),
-            base,
-        }));
-    }
-
-    /// The current ranges. Taken once per batch; regions come and go with connections.
-    pub fn ranges(&self) -> RwLockReadGuard<'_, Ranges> {
-        self.ranges.read().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Records a region in the memory of this GPU, for the lifetime of the region.
+pub(super) fn on_gpu(device: &Device, region: &Arc<Region>) {
+    note(region, MemoryKind::Gpu(device.index()), None);
 }
 
-/// Unregisters on drop, before the region is unmapped.
+fn note(region: &Arc<Region>, kind: MemoryKind, registered: Option<Arc<Device>>) {
+    let base = region.base() as usize;
+    ranges_mut().add(base, region.len(), kind);
+    region.keep(Box::new(Registration { registered, base }));
+}
+
+/// The current ranges. Taken once per batch; regions come and go with connections.
+pub(super) fn ranges() -> RwLockReadGuard<'static, Ranges> {
+    RANGES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ranges_mut() -> RwLockWriteGuard<'static, Ranges> {
+    RANGES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes a range on drop, before the memory is unmapped or freed.
 struct Registration {
-    device: Arc<Device>,
-    ranges: Arc<RwLock<Ranges>>,
+    /// The GPU that registered the memory with the driver.
+    registered: Option<Arc<Device>>,
     base: usize,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.ranges
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(self.base);
-        if self.device.bind().is_ok() {
+        ranges_mut().remove(self.base);
+        if let Some(device) = &self.registered
+            && device.bind().is_ok()
+        {
             // SAFETY: `register` registered it once, and it is still mapped.
             unsafe { sys::cuMemHostUnregister(self.base as *mut _) };
         }
-    }
-}
-
-/// Removes the range on drop, before the memory is freed.
-struct Noted {
-    ranges: Arc<RwLock<Ranges>>,
-    base: usize,
-}
-
-impl Drop for Noted {
-    fn drop(&mut self) {
-        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
-        ranges.remove(self.base);
     }
 }
 
@@ -180,8 +145,8 @@ mod tests {
             let mut bases = Vec::new();
             for (i, (len, gap)) in lens.iter().enumerate() {
                 at += gap;
-                let place = [Place::Registered, Place::Gpu(3)][i % 2];
-                ranges.add(at, *len, place);
+                let kind = [MemoryKind::Registered, MemoryKind::Gpu(3)][i % 2];
+                ranges.add(at, *len, kind);
                 owner[at..at + len].fill(i + 1);
                 bases.push((at, *len));
                 at += len;
@@ -190,12 +155,12 @@ mod tests {
             ranges.remove(base);
             owner[base..base + gone].fill(0);
             let (held, alike) = ranges.at(address);
-            let place = match owner[address] {
-                0 => Place::Unregistered,
-                i if i % 2 == 1 => Place::Registered,
-                _ => Place::Gpu(3),
+            let kind = match owner[address] {
+                0 => MemoryKind::Unregistered,
+                i if i % 2 == 1 => MemoryKind::Registered,
+                _ => MemoryKind::Gpu(3),
             };
-            prop_assert_eq!(held, place);
+            prop_assert_eq!(held, kind);
             let same = owner[address..].iter().take_while(|o| **o == owner[address]).count();
             if address + same < owner.len() {
                 prop_assert_eq!(alike, same);
@@ -208,8 +173,8 @@ mod tests {
     #[test]
     fn the_end_of_memory_is_no_overflow() {
         let mut ranges = Ranges::default();
-        ranges.add(usize::MAX - 4, 9, Place::Registered);
-        assert_eq!(ranges.at(usize::MAX - 1), (Place::Registered, 1));
-        assert_eq!(ranges.at(usize::MAX), (Place::Unregistered, 0));
+        ranges.add(usize::MAX - 4, 9, MemoryKind::Registered);
+        assert_eq!(ranges.at(usize::MAX - 1), (MemoryKind::Registered, 1));
+        assert_eq!(ranges.at(usize::MAX), (MemoryKind::Unregistered, 0));
     }
 }

@@ -1,6 +1,7 @@
 //! Allocates slots in GPU memory, which a fabric writes and kernels read in place.
 
 use std::{
+    mem::ManuallyDrop,
     os::fd::{FromRawFd, OwnedFd},
     ptr::NonNull,
     sync::Arc,
@@ -9,7 +10,7 @@ use std::{
 use cudarc::driver::sys::{self, CUdeviceptr};
 use fabric::{DeviceMemory, Region};
 
-use super::{Device, Fence, Registry, stream::Stream};
+use super::{Device, Fence, memory, registry, stream::CudaStream};
 use crate::engine::EngineError;
 
 /// Mapping granularity of the driver, in bytes. Each connection gets separate granules, so that its
@@ -23,10 +24,9 @@ const PAGE: u64 = 4096;
 ///
 /// # Errors
 /// [`EngineError::Slots`] without a fence, or the driver's error.
-pub(in crate::engine) fn slots(
+pub(super) fn slots(
     engine: &'static str,
     device: &Arc<Device>,
-    registry: &Registry,
     bytes: usize,
 ) -> Result<Arc<Region>, EngineError> {
     if device.direct().fence == Fence::Impossible {
@@ -36,47 +36,39 @@ pub(in crate::engine) fn slots(
         });
     }
     device.bind()?;
-    let region = Arc::new(Region::of_device(Box::new(Memory::new(device, bytes)?)));
-    registry.on_gpu(device, &region);
+    let region = Arc::new(Region::of_device(Box::new(SlotMemory::new(device, bytes)?)));
+    registry::on_gpu(device, &region);
     Ok(region)
 }
 
-/// Slots in the memory of one GPU.
-struct Memory {
+struct SlotMemory {
     device: Arc<Device>,
-    address: CUdeviceptr,
+    /// Freed on a thread that is bound to the GPU.
+    memory: ManuallyDrop<memory::DeviceMemory>,
     bytes: usize,
     /// For copies by the CPU: those of a probe, and of a fabric inside this process.
-    stream: Stream,
+    stream: CudaStream,
 }
 
 // SAFETY: any thread that is bound to the GPU may use the driver's handles and addresses; every
 // method binds its thread.
-unsafe impl Send for Memory {}
+unsafe impl Send for SlotMemory {}
 // SAFETY: as above; the driver synchronises.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for SlotMemory {}
 
-impl Memory {
-    /// Allocates the slots. The thread must be bound to the GPU.
+impl SlotMemory {
     fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, EngineError> {
-        let stream = Stream::new(device)?;
+        let stream = CudaStream::new(device)?;
         let rounded = bytes.max(1).checked_next_multiple_of(GRANULE);
         let rounded = rounded.ok_or_else(|| device.out_of_memory("taking memory for slots"))?;
-        let mut address = 0;
-        // SAFETY: the function writes the local `address`.
-        let result = unsafe { sys::cuMemAlloc_v2(&mut address, rounded) };
-        device.check("taking memory for slots", result)?;
-        let memory = Memory {
+        let memory = memory::DeviceMemory::new(device, &stream, rounded)?;
+        stream.synchronize()?;
+        Ok(SlotMemory {
             device: device.clone(),
-            address,
+            memory: ManuallyDrop::new(memory),
             bytes: rounded,
             stream,
-        };
-        // SAFETY: just allocated with that many bytes.
-        let result = unsafe { sys::cuMemsetD8Async(address, 0, rounded, memory.stream.raw()) };
-        device.check("clearing slots", result)?;
-        memory.stream.synchronize()?;
-        Ok(memory)
+        })
     }
 
     /// Copies on `stream` and waits: a copy from memory that is not pinned may return early.
@@ -92,9 +84,9 @@ impl Memory {
     }
 }
 
-impl DeviceMemory for Memory {
+impl DeviceMemory for SlotMemory {
     fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.address as *mut u8).unwrap_or(NonNull::dangling())
+        NonNull::new(self.memory.address() as *mut u8).unwrap_or(NonNull::dangling())
     }
 
     fn bytes(&self) -> usize {
@@ -106,12 +98,12 @@ impl DeviceMemory for Memory {
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), String> {
-        let at = self.address + offset as CUdeviceptr;
+        let at = self.memory.address() + offset as CUdeviceptr;
         self.copy(at, bytes.as_ptr() as CUdeviceptr, bytes.len())
     }
 
     fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), String> {
-        let at = self.address + offset as CUdeviceptr;
+        let at = self.memory.address() + offset as CUdeviceptr;
         self.copy(bytes.as_mut_ptr() as CUdeviceptr, at, bytes.len())
     }
 
@@ -126,7 +118,7 @@ impl DeviceMemory for Memory {
             return Err("the driver exports no dma-bufs of this GPU".to_owned());
         }
         self.device.bind().map_err(|e| e.to_string())?;
-        let before = self.address % PAGE;
+        let before = self.memory.address() % PAGE;
         let bytes = (before as usize + self.bytes).next_multiple_of(PAGE as usize);
         let mut fd: libc::c_int = -1;
         // SAFETY: `fd` is a local of the type for this kind of handle; the range lies within one
@@ -134,7 +126,7 @@ impl DeviceMemory for Memory {
         let result = unsafe {
             sys::cuMemGetHandleForAddressRange(
                 (&raw mut fd).cast(),
-                self.address - before,
+                self.memory.address() - before,
                 bytes,
                 sys::CUmemRangeHandleType_enum::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
                 0,
@@ -147,12 +139,12 @@ impl DeviceMemory for Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for SlotMemory {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: allocated by `new`; the region's guards are gone, so no other copy of the
-            // address is in use.
-            unsafe { sys::cuMemFree_v2(self.address) };
+            // SAFETY: dropped once; the region's guards are gone, so no other copy of the address
+            // is in use.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }
 }

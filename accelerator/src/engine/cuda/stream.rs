@@ -1,8 +1,8 @@
-//! Wraps streams and events.
+//! Wraps streams, events and recorded kernels.
 
 use std::{sync::Arc, time::Duration};
 
-use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUevent, CUgraphExec, CUresult, CUstream};
 use fabric::clock;
 
 use super::Device;
@@ -10,12 +10,12 @@ use crate::engine::EngineError;
 
 /// A stream that does not synchronise with the default stream.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct CudaStream {
     device: Arc<Device>,
     raw: CUstream,
 }
 
-impl Stream {
+impl CudaStream {
     /// A stream of the lowest priority, for model kernels. The thread must be bound to the GPU.
     pub fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
         Self::of(device, |least, _| least)
@@ -39,7 +39,7 @@ impl Stream {
         let result =
             unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, choose(least, greatest)) };
         device.check("making a stream", result)?;
-        Ok(Stream {
+        Ok(CudaStream {
             device: device.clone(),
             raw,
         })
@@ -50,7 +50,7 @@ impl Stream {
     }
 
     /// Makes later work on this stream wait for an event of another stream. The CPU does not wait.
-    pub fn after(&self, event: &Event) -> Result<(), EngineError> {
+    pub fn after(&self, event: &CudaEvent) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         let result = unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) };
         self.device.check("ordering two streams", result)
@@ -64,21 +64,20 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for CudaStream {
     fn drop(&mut self) {
         // SAFETY: `self` owns the only handle. Running work ends first.
         unsafe { sys::cuStreamDestroy_v2(self.raw) };
     }
 }
 
-/// A point on a stream, with its time.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(super) struct CudaEvent {
     device: Arc<Device>,
     raw: CUevent,
 }
 
-impl Event {
+impl CudaEvent {
     /// Makes an event whose wait sleeps. The thread must be bound to the GPU.
     pub fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
         let mut raw = std::ptr::null_mut();
@@ -90,13 +89,13 @@ impl Event {
             )
         };
         device.check("making an event", result)?;
-        Ok(Event {
+        Ok(CudaEvent {
             device: device.clone(),
             raw,
         })
     }
 
-    pub fn record(&self, stream: &Stream) -> Result<(), EngineError> {
+    pub fn record(&self, stream: &CudaStream) -> Result<(), EngineError> {
         // SAFETY: both are alive.
         let result = unsafe { sys::cuEventRecord(self.raw, stream.raw) };
         self.device.check("recording an event", result)
@@ -120,7 +119,7 @@ impl Event {
     }
 
     /// Time from this event to a later one; both must have passed.
-    pub fn until(&self, later: &Event) -> Duration {
+    pub fn until(&self, later: &CudaEvent) -> Duration {
         let mut ms = 0f32;
         // SAFETY: both are alive; the function writes the local `ms`.
         let result = unsafe { sys::cuEventElapsedTime_v2(&mut ms, self.raw, later.raw) };
@@ -131,9 +130,62 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         // SAFETY: `self` owns the only handle.
         unsafe { sys::cuEventDestroy_v2(self.raw) };
+    }
+}
+
+#[derive(Debug)]
+pub(in crate::engine) struct KernelGraph {
+    device: Arc<Device>,
+    raw: CUgraphExec,
+}
+
+impl KernelGraph {
+    /// Records the work that `put` enqueues, without running it. The thread is bound to the GPU.
+    ///
+    /// # Errors
+    /// The error of `put`, or the driver's if recording fails. The stream stays usable.
+    pub(super) fn record(
+        device: &Arc<Device>,
+        stream: &CudaStream,
+        put: impl FnOnce() -> Result<(), EngineError>,
+    ) -> Result<Self, EngineError> {
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is alive, and only this thread uses it.
+        let begun = unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) };
+        device.check("recording kernels", begun)?;
+        let put = put();
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: as above; the function writes the local `graph`.
+        let ended = unsafe { sys::cuStreamEndCapture(stream.raw(), &mut graph) };
+        let ended = device.check("recording kernels", ended);
+        put?;
+        ended?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the graph was just recorded; the function writes the local `raw`.
+        let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0) };
+        // SAFETY: this function owns the graph, and the instance does not need it.
+        unsafe { sys::cuGraphDestroy(graph) };
+        device.check("making a graph", made)?;
+        Ok(KernelGraph {
+            device: device.clone(),
+            raw,
+        })
+    }
+
+    pub(super) fn launch(&self, stream: &CudaStream) -> Result<(), EngineError> {
+        // SAFETY: both are alive. The caller that recorded the graph keeps the memory it refers to.
+        let result = unsafe { sys::cuGraphLaunch(self.raw, stream.raw()) };
+        self.device.check("launching a graph", result)
+    }
+}
+
+impl Drop for KernelGraph {
+    fn drop(&mut self) {
+        // SAFETY: `self` owns the only handle; a running launch ends first.
+        unsafe { sys::cuGraphExecDestroy(self.raw) };
     }
 }

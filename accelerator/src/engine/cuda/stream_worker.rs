@@ -14,67 +14,47 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use qdl::model::ModelSpec;
 
 use super::{
-    Device, Meter, Registry,
-    graph::Graph,
-    inputs::{Inputs, Staged},
+    Gpu,
+    gpu::{BatchRun, Staged},
+    inputs::Inputs,
     memory::{DeviceMemory, Pinned},
-    meter::Done,
-    stream::{Event, Stream},
+    stream::{CudaEvent, CudaStream, KernelGraph},
 };
 use crate::engine::{Batch, EngineError, outputs::Outputs};
 
 /// Streams and buffers of one worker. Made and used on one thread.
 pub(in crate::engine) struct StreamWorker {
-    device: Arc<Device>,
-    meter: Arc<Meter>,
+    gpu: Arc<Gpu>,
     inputs: Inputs,
-    stream: Stream,
+    stream: CudaStream,
     /// Before the copies, before the kernels, after the kernels, after the copy back.
-    events: [Event; 4],
+    events: [CudaEvent; 4],
     /// All outputs of the largest batch, one after the other.
     landed: Pinned,
     outputs: Outputs,
-    max_batch: usize,
-    spin_ns: u64,
     /// True if the kernels of the current batch were launched as a graph.
     graph: bool,
 }
 
 impl StreamWorker {
-    /// Allocates buffers for batches of up to `max_batch` samples. A wait spins for `spin_us`
-    /// microseconds before it sleeps.
-    ///
-    /// # Errors
-    /// Memory is exhausted, or a tensor is not supported.
-    pub fn new(
-        device: &Arc<Device>,
-        registry: &Arc<Registry>,
-        meter: &Arc<Meter>,
-        model: &ModelSpec,
-        max_batch: usize,
-        spin_us: u64,
-    ) -> Result<Self, EngineError> {
+    /// Allocates buffers for the largest batch of `gpu`, and binds this thread to it.
+    pub fn new(gpu: &Arc<Gpu>, model: &ModelSpec) -> Result<Self, EngineError> {
+        let device = &gpu.device;
         device.bind()?;
-        let inputs = Inputs::new(device, registry, model, max_batch)?;
-        let outputs = Outputs::new(model).map_err(|(tensor, why)| EngineError::Param {
-            field: "model",
-            reason: format!("tensor `{tensor}` {why}"),
-        })?;
+        let inputs = Inputs::new(gpu, model)?;
+        let outputs = Outputs::new(model)?;
         let bytes = model
             .max_output_bytes()
-            .and_then(|bytes| bytes.checked_mul(max_batch));
+            .and_then(|bytes| bytes.checked_mul(gpu.max_batch));
         let bytes = bytes.ok_or_else(|| device.out_of_memory("taking memory for a batch"))?;
-        let event = || Event::new(device);
+        let event = || CudaEvent::new(device);
         Ok(StreamWorker {
             inputs,
-            stream: Stream::new(device)?,
+            stream: CudaStream::new(device)?,
             events: [event()?, event()?, event()?, event()?],
             landed: Pinned::new(device, bytes)?,
             outputs,
-            device: device.clone(),
-            meter: meter.clone(),
-            max_batch,
-            spin_ns: spin_us.saturating_mul(1000),
+            gpu: gpu.clone(),
             graph: false,
         })
     }
@@ -90,64 +70,41 @@ impl StreamWorker {
     }
 
     /// Allocates zeroed GPU memory, for outputs at a fixed address.
-    ///
-    /// # Errors
-    /// GPU memory is exhausted.
     pub fn memory(&self, bytes: usize) -> Result<DeviceMemory, EngineError> {
-        DeviceMemory::new(&self.device, &self.stream, bytes)
+        DeviceMemory::new(&self.gpu.device, &self.stream, bytes)
     }
 
     /// Records the work that `put` enqueues on the stream.
-    ///
-    /// # Errors
-    /// The error of `put`, or the driver's.
     pub fn record(
         &self,
         put: impl FnOnce() -> Result<(), EngineError>,
-    ) -> Result<Graph, EngineError> {
-        Graph::record(&self.device, &self.stream, put)
+    ) -> Result<KernelGraph, EngineError> {
+        KernelGraph::record(&self.gpu.device, &self.stream, put)
     }
 
-    /// Enqueues the recorded work on the stream.
-    ///
-    /// # Errors
-    /// The driver's error.
-    pub fn launch(&mut self, graph: &Graph) -> Result<(), EngineError> {
+    pub fn launch(&mut self, graph: &KernelGraph) -> Result<(), EngineError> {
         self.graph = true;
         graph.launch(&self.stream)
     }
 
-    /// Most samples of a batch.
     pub fn max_batch(&self) -> usize {
-        self.max_batch
+        self.gpu.max_batch
     }
 
     /// Enqueues the copies of a batch's inputs and lets the kernel stream wait for them. Returns at
     /// once; the samples must stay in place until [`StreamWorker::finish`] or
-    /// [`StreamWorker::settle`].
+    /// [`StreamWorker::settle`]. If `at` is given and the batch, padded to `at` samples, can be
+    /// read in place on the GPU, copies nothing, and [`Staged::in_place`] has its address.
     ///
     /// # Errors
     /// A sample of a wrong length, a batch that is too large, or the driver's error.
-    pub fn stage(&mut self, batch: &mut Batch) -> Result<Staged, EngineError> {
-        self.stage_with(batch, None)
-    }
-
-    /// As [`StreamWorker::stage`]. If the batch, padded to `at` samples, can be read in place on
-    /// the GPU, copies nothing, and [`Staged::in_place`] has its address.
-    ///
-    /// # Errors
-    /// As [`StreamWorker::stage`].
-    pub fn stage_in_place(&mut self, batch: &mut Batch, at: usize) -> Result<Staged, EngineError> {
-        self.stage_with(batch, Some(at))
-    }
-
-    fn stage_with(&mut self, batch: &mut Batch, at: Option<usize>) -> Result<Staged, EngineError> {
-        if batch.len() > self.max_batch {
-            return Err(EngineError::Run {
-                engine: "cuda",
-                batch: batch.len(),
-                reason: format!("buffers are for {} samples", self.max_batch),
-            });
+    pub fn stage(&mut self, batch: &mut Batch, at: Option<usize>) -> Result<Staged, EngineError> {
+        if batch.len() > self.max_batch() {
+            return Err(EngineError::run(
+                "cuda",
+                batch.len(),
+                format!("buffers are for {} samples", self.max_batch()),
+            ));
         }
         let [before, after, ..] = &self.events;
         let staged = self.inputs.put(batch, at, [before, after])?;
@@ -156,9 +113,6 @@ impl StreamWorker {
     }
 
     /// Stages `samples` samples of zeros for a warm-up, at most the largest batch.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub fn stage_zeros(&mut self, samples: usize) -> Result<Staged, EngineError> {
         let [before, after, ..] = &self.events;
         let staged = self.inputs.put_zeros(samples, [before, after])?;
@@ -184,7 +138,7 @@ impl StreamWorker {
     ) -> Result<(), EngineError> {
         let graph = std::mem::take(&mut self.graph);
         self.events[2].record(&self.stream)?;
-        let samples = samples.min(self.max_batch);
+        let samples = samples.min(self.max_batch());
         let mut bytes = 0;
         for (output, width) in outputs.iter().zip(self.outputs.widths()) {
             let own = samples * width;
@@ -201,22 +155,18 @@ impl StreamWorker {
                     self.stream.raw(),
                 )
             };
-            self.device.check("copying outputs", result)?;
+            self.gpu.device.check("copying outputs", result)?;
             bytes += own;
         }
         self.events[3].record(&self.stream)?;
-        self.events[3].wait(self.spin_ns)?;
+        self.events[3].wait(self.gpu.spin_ns)?;
         let [start, copied, computed, back] = &self.events;
         // A warm-up does not count as a batch.
         if samples > 0 {
-            self.meter.batch(&Done {
+            self.gpu.count(&BatchRun {
                 samples,
                 padded: ran.saturating_sub(samples),
-                copies_in: staged.copies,
-                bytes_in: staged.bytes,
-                gathered: staged.gathered,
-                in_place: staged.in_place().is_some(),
-                fenced: staged.fenced,
+                staged,
                 graph,
                 bytes_out: bytes as u64,
                 copy_in: start.until(copied),
@@ -243,7 +193,7 @@ impl StreamWorker {
 
 impl Drop for StreamWorker {
     fn drop(&mut self) {
-        let _ = self.device.bind();
+        let _ = self.gpu.device.bind();
         self.settle();
     }
 }

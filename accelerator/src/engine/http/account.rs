@@ -3,23 +3,19 @@
 //! Tokens go on at once, except those of the step that ends the answer: the account holds them
 //! until the stream has ended. So no answer is complete before its counts are checked.
 
-use super::dialect::{Ask, Finish, Step, Tokens, trouble::Trouble};
+use super::dialect::{AnswerEvent, AnswerParams, Finish, Tokens, trouble::Trouble};
 use crate::engine::streaming::TooLong;
 
-/// The account of one answer.
 #[derive(Debug)]
 pub(super) struct Account<'a> {
-    ask: &'a Ask,
-    /// Number of ids in the prompt.
+    ask: &'a AnswerParams,
     prompt: usize,
-    /// Limit of tokens in the request.
     max_tokens: usize,
     /// Tokens received.
     came: usize,
     last: Option<i32>,
     finish: Option<Finish>,
     completion: Option<usize>,
-    /// The server has reported the correct length of the prompt.
     is_prompt_counted: bool,
     /// Tokens of the step that ends the answer, held back.
     held: Tokens,
@@ -29,9 +25,8 @@ pub(super) struct Account<'a> {
     pub queue_s: Option<f64>,
 }
 
-/// Result of a step.
 #[derive(Debug, PartialEq)]
-pub(super) enum Brought {
+pub(super) enum Progress {
     /// Tokens that go on at once; empty if the step has none or they are held.
     Tokens(Tokens),
     /// The last tokens; the answer is complete.
@@ -40,7 +35,7 @@ pub(super) enum Brought {
 
 impl<'a> Account<'a> {
     /// An account of an answer of at most `max_tokens` to a prompt of `prompt` ids.
-    pub fn new(ask: &'a Ask, prompt: usize, max_tokens: usize) -> Self {
+    pub fn new(ask: &'a AnswerParams, prompt: usize, max_tokens: usize) -> Self {
         Account {
             ask,
             prompt,
@@ -57,7 +52,7 @@ impl<'a> Account<'a> {
     }
 
     /// Tokens received.
-    pub fn came(&self) -> usize {
+    pub fn received(&self) -> usize {
         self.came
     }
 
@@ -65,7 +60,7 @@ impl<'a> Account<'a> {
     ///
     /// # Errors
     /// [`Trouble`] names the check that failed.
-    pub fn take(&mut self, step: Step) -> Result<Brought, Trouble> {
+    pub fn take(&mut self, step: AnswerEvent) -> Result<Progress, Trouble> {
         self.note(&step)?;
         if self.finish.is_some() && !step.tokens.is_empty() {
             let (n, came) = (step.tokens.len(), self.came);
@@ -81,13 +76,13 @@ impl<'a> Account<'a> {
             self.held.extend(now.drain(..));
         }
         if !step.done {
-            return Ok(Brought::Tokens(now));
+            return Ok(Progress::Tokens(now));
         }
         self.check()?;
-        Ok(Brought::End(std::mem::take(&mut self.held)))
+        Ok(Progress::End(std::mem::take(&mut self.held)))
     }
 
-    fn note(&mut self, step: &Step) -> Result<(), Trouble> {
+    fn note(&mut self, step: &AnswerEvent) -> Result<(), Trouble> {
         self.completion = step.completion.or(self.completion);
         // Limits a wrong count of the server to the length of the prompt.
         self.cached = step.cached.unwrap_or(self.cached).min(self.prompt);
@@ -130,7 +125,6 @@ impl<'a> Account<'a> {
         Ok(())
     }
 
-    /// Checks the whole answer after the end of its stream.
     fn check(&self) -> Result<(), Trouble> {
         let came = self.came;
         if came == 0 && self.completion != Some(0) {

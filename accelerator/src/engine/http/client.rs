@@ -2,7 +2,7 @@
 
 use std::{
     net::{self, SocketAddr, ToSocketAddrs},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -24,12 +24,11 @@ use super::{
     counters::Counters,
     dialect::trouble::{self, Trouble},
 };
+use crate::lock;
 
 /// Longest text of a `GET` response, in bytes: vLLM's metrics have some hundred KiB.
 const MAX_ANSWER: usize = 8 << 20;
-/// Bytes read of the body of an error.
 const MAX_WORDS: usize = 64 << 10;
-/// Size limit of response headers, in bytes.
 const MAX_HEADERS: usize = 64 << 10;
 /// A connection is kept only if it is ready again this soon after the end of its stream.
 const READY: Duration = Duration::from_secs(1);
@@ -37,7 +36,7 @@ const READY: Duration = Duration::from_secs(1);
 type Sender = SendRequest<Full<Bytes>>;
 
 /// The connections of one thread.
-pub(super) struct Client {
+pub(super) struct HttpClient {
     /// `host:port`.
     authority: String,
     connect: Duration,
@@ -47,22 +46,14 @@ pub(super) struct Client {
 }
 
 /// A stream that has begun, and its connection.
-pub(super) struct Answer {
+pub(super) struct OpenAnswer {
     pub body: Incoming,
     sender: Sender,
-}
-
-/// Reason for a request without a response.
-enum Failed {
-    /// The server closed the kept connection before any byte of a response.
-    Stale,
-    Trouble(Trouble),
 }
 
 /// Time limit of [`is_listening`] for each address.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// `host:port` of a `url` without a path.
 fn authority(url: &str) -> Result<String, String> {
     let uri: Uri = url.parse().map_err(|e| format!("no address: {e}"))?;
     let authority = match (uri.scheme_str(), uri.authority()) {
@@ -80,13 +71,10 @@ pub(super) fn is_listening(url: &str) -> bool {
     places.is_some_and(|mut places| places.any(listens))
 }
 
-impl Client {
+impl HttpClient {
     /// A client of the server at `url`, which has no path.
-    ///
-    /// # Errors
-    /// The fault of `url`, in words.
     pub fn new(url: &str, connect: Duration, counters: Arc<Counters>) -> Result<Self, String> {
-        Ok(Client {
+        Ok(HttpClient {
             authority: authority(url)?,
             connect,
             idle: Mutex::default(),
@@ -95,15 +83,12 @@ impl Client {
     }
 
     /// Requests an answer to `body`; returns once the headers have arrived. It has no timeout.
-    ///
-    /// # Errors
-    /// [`Trouble::Connect`], [`Trouble::Status`].
-    pub async fn post(&self, path: &'static str, body: Bytes) -> Result<Answer, Trouble> {
+    pub async fn post(&self, path: &'static str, body: Bytes) -> Result<OpenAnswer, Trouble> {
         let (response, sender) = self.ask(Method::POST, path, body).await?;
         let status = response.status().as_u16();
         if status == 200 {
             let body = response.into_body();
-            return Ok(Answer { body, sender });
+            return Ok(OpenAnswer { body, sender });
         }
         let mut words = Vec::new();
         let read = beginning(response.into_body(), MAX_WORDS, &mut words);
@@ -135,7 +120,7 @@ impl Client {
     }
 
     /// Reads the rest of a stream that has ended and keeps its connection.
-    pub async fn done(&self, mut answer: Answer) {
+    pub async fn done(&self, mut answer: OpenAnswer) {
         let rest = async { while answer.body.frame().await.is_some_and(|f| f.is_ok()) {} };
         // A stream that does not end within [`READY`] is closed.
         if timeout(READY, rest).await.is_ok() {
@@ -152,21 +137,22 @@ impl Client {
         body: Bytes,
     ) -> Result<(Response<Incoming>, Sender), Trouble> {
         loop {
-            let kept = self.kept();
-            let (mut sender, reused) = match kept {
+            let (mut sender, reused) = match self.take_idle() {
                 Some(sender) => (sender, true),
                 None => (self.open().await?, false),
             };
             let request = self.request(&method, path, body.clone())?;
-            match send(&mut sender, request, reused).await {
+            match sender.try_send_request(request).await {
                 Ok(response) => {
                     if reused {
-                        self.counters.kept.fetch_add(1, Relaxed);
+                        self.counters.lock().kept += 1;
                     }
                     return Ok((response, sender));
                 }
-                Err(Failed::Stale) => {}
-                Err(Failed::Trouble(trouble)) => return Err(trouble),
+                // Servers close idle connections after some seconds, so this one may be closed. No
+                // response has begun, so a repeated request cannot duplicate an answer.
+                Err(e) if reused && (e.message().is_some() || is_closed(e.error())) => {}
+                Err(e) => return Err(Trouble::Connect(chain(e.error()))),
             }
         }
     }
@@ -202,11 +188,11 @@ impl Client {
         let (sender, connection) = timeout(self.connect, opened).await.map_err(late)??;
         // The task ends with its sender and body; the reader of the body gets its error.
         tokio::spawn(async move { drop(connection.await) });
-        self.counters.opened.fetch_add(1, Relaxed);
+        self.counters.lock().opened += 1;
         Ok(sender)
     }
 
-    fn kept(&self) -> Option<Sender> {
+    fn take_idle(&self) -> Option<Sender> {
         let mut idle = self.idle();
         while let Some(sender) = idle.pop() {
             if sender.is_ready() {
@@ -227,7 +213,7 @@ impl Client {
 
     /// Locked for one push or pop on one thread, so without contention.
     fn idle(&self) -> MutexGuard<'_, Vec<Sender>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.idle)
     }
 }
 
@@ -242,26 +228,11 @@ async fn connect(places: impl Iterator<Item = SocketAddr>) -> std::io::Result<Tc
     Err(last)
 }
 
-async fn send(
-    sender: &mut Sender,
-    request: Request<Full<Bytes>>,
-    reused: bool,
-) -> Result<Response<Incoming>, Failed> {
-    match sender.try_send_request(request).await {
-        Ok(response) => Ok(response),
-        // Servers close idle connections after some seconds, so this one may be closed. No response
-        // has begun, so a repeated request cannot duplicate an answer.
-        Err(e) if reused && (e.message().is_some() || closed(e.error())) => Err(Failed::Stale),
-        Err(e) => Err(Failed::Trouble(Trouble::Connect(chain(e.error())))),
-    }
+fn is_closed(e: &hyper::Error) -> bool {
+    e.is_incomplete_message() || e.is_canceled() || e.is_closed() || is_io(e)
 }
 
-fn closed(e: &hyper::Error) -> bool {
-    e.is_incomplete_message() || e.is_canceled() || e.is_closed() || io(e)
-}
-
-/// True if the cause is a socket error.
-fn io(e: &hyper::Error) -> bool {
+fn is_io(e: &hyper::Error) -> bool {
     let mut source = std::error::Error::source(e);
     while let Some(e) = source {
         if e.is::<std::io::Error>() {
@@ -283,7 +254,6 @@ pub(super) fn chain(e: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reads at most `most` bytes; true if that was the whole body.
 async fn beginning(mut body: Incoming, most: usize, into: &mut Vec<u8>) -> bool {
     while let Some(frame) = body.frame().await {
         let data = frame.map(|f| f.into_data().unwrap_or_default());

@@ -2,12 +2,12 @@
 
 use std::{
     fs::File,
-    io::{self, Read, Seek, SeekFrom},
+    io,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
         mpsc,
     },
@@ -17,14 +17,11 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::judge::Fatal;
+use super::dialect::shorten;
 use crate::engine::child;
+use crate::lock;
 
-/// Bytes read at the end of a log to find its last line.
-const TAIL: u64 = 4096;
-/// Wait for the end of a process after SIGKILL.
 const KILLED: Duration = Duration::from_secs(5);
-/// Polling interval of a wait for the end of a process.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Shell script that waits for the end of its input, which this process holds open while it lives.
@@ -37,9 +34,9 @@ kill -s KILL -- "-$0""#;
 
 /// The exit status of a program, once it has ended.
 #[derive(Clone)]
-pub(super) struct Exit(watch::Receiver<Option<String>>);
+pub(super) struct ExitStatus(watch::Receiver<Option<String>>);
 
-impl Exit {
+impl ExitStatus {
     /// The exit status in words, if the program has ended.
     pub fn now(&self) -> Option<String> {
         self.0.borrow().clone()
@@ -55,39 +52,35 @@ impl Exit {
 
 /// A running program. Only [`Program::stop`] ends it; drop does not.
 pub(super) struct Program {
-    /// Id of the process and of its group.
     pid: libc::pid_t,
-    exit: Exit,
-    stopping: Arc<AtomicBool>,
+    exit: ExitStatus,
+    /// True while the end of the program is an error.
+    is_needed: Arc<AtomicBool>,
     reaped: Arc<Mutex<bool>>,
     log: PathBuf,
 }
 
 impl Program {
-    /// Starts the program in a new process group, its output in `log`; reports its end to `fatal`.
-    /// After any end of this process, the group ends: SIGTERM, and SIGKILL `grace` later.
-    ///
-    /// # Errors
-    /// The fault of the log or the program, in words.
+    /// Starts the program in a new process group, its output in `log`. Calls `on_end` with the exit
+    /// status in words if it ends between [`Program::need`] and [`Program::stop`]. After any end of
+    /// this process, the group ends: SIGTERM, and SIGKILL `grace` later.
     pub fn start(
         command: &[String],
         log: &Path,
-        url: &str,
         grace: Duration,
-        fatal: &Arc<Fatal>,
+        on_end: impl FnOnce(String) + Send + 'static,
     ) -> Result<Self, String> {
         let file = File::create(log).map_err(|e| format!("its log {}: {e}", log.display()))?;
         let (tell, exit) = watch::channel(None);
-        let stopping: Arc<AtomicBool> = Arc::default();
+        let is_needed: Arc<AtomicBool> = Arc::default();
         let reaped: Arc<Mutex<bool>> = Arc::default();
         let (started, wait) = mpsc::channel();
         let watcher = Watcher {
             command: command.to_vec(),
             log: log.to_owned(),
-            url: url.to_owned(),
             grace,
-            fatal: fatal.clone(),
-            stopping: stopping.clone(),
+            on_end: Box::new(on_end),
+            is_needed: is_needed.clone(),
             reaped: reaped.clone(),
             tell,
         };
@@ -100,29 +93,34 @@ impl Program {
         let pid = pid.map_err(|e| format!("`{what}` of engine.http.command: {e}"))?;
         Ok(Program {
             pid,
-            exit: Exit(exit),
-            stopping,
+            exit: ExitStatus(exit),
+            is_needed,
             reaped,
             log: log.to_owned(),
         })
     }
 
+    /// From now on the program's end is an error.
+    ///
+    /// # Errors
+    /// The exit status in words, if the program has ended already.
+    pub fn need(&self) -> Result<(), String> {
+        self.is_needed.store(true, SeqCst);
+        self.exit.now().map_or(Ok(()), Err)
+    }
+
     /// A handle to the exit status.
-    pub fn exit(&self) -> Exit {
+    pub fn exit(&self) -> ExitStatus {
         self.exit.clone()
     }
 
-    /// Path of the log, for error messages.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
     /// Ends the process group: SIGTERM, and SIGKILL `within` later.
-    ///
-    /// # Errors
-    /// The process is still there, in words.
     pub fn stop(&self, within: Duration) -> Result<(), String> {
-        self.stopping.store(true, SeqCst);
+        self.is_needed.store(false, SeqCst);
         if self.is_gone(Duration::ZERO) {
             return Ok(());
         }
@@ -143,7 +141,7 @@ impl Program {
 
     /// Signals the process group, unless the process is reaped and its id may be reused.
     fn signal(&self, number: libc::c_int) {
-        let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let reaped = lock(&self.reaped);
         if !*reaped {
             signal(self.pid, number);
         }
@@ -161,14 +159,12 @@ impl Program {
     }
 }
 
-/// State of the thread that waits for the program.
 struct Watcher {
     command: Vec<String>,
     log: PathBuf,
-    url: String,
     grace: Duration,
-    fatal: Arc<Fatal>,
-    stopping: Arc<AtomicBool>,
+    on_end: Box<dyn FnOnce(String) + Send>,
+    is_needed: Arc<AtomicBool>,
     reaped: Arc<Mutex<bool>>,
     tell: watch::Sender<Option<String>>,
 }
@@ -187,7 +183,7 @@ impl Watcher {
         let _ = started.send(Ok(pid));
         wait_for_end(pid);
         // Not reaped yet, so its id cannot be reused: the signal reaches its group only.
-        let mut reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reaped = lock(&self.reaped);
         signal(pid, libc::SIGKILL);
         let status = match child.wait() {
             Ok(status) => status.to_string(),
@@ -199,15 +195,16 @@ impl Watcher {
             let _ = watchman.kill();
             let _ = watchman.wait();
         }
-        let line = last_line(&self.log).unwrap_or_else(|| "(nothing)".to_owned());
+        let line = child::last_line(&self.log);
+        let line = line.map_or_else(|| "(nothing)".to_owned(), |line| shorten(&line));
         let words = format!(
             "it ended ({status}); the last line of its log {}: {line}",
             self.log.display()
         );
-        if !self.stopping.load(SeqCst) {
-            self.fatal.tell(&self.url, words.clone());
+        let _ = self.tell.send(Some(words.clone()));
+        if self.is_needed.load(SeqCst) {
+            (self.on_end)(words);
         }
-        let _ = self.tell.send(Some(words));
     }
 }
 
@@ -255,21 +252,8 @@ fn wait_for_end(pid: libc::pid_t) {
     }
 }
 
-/// Signals the process and its group.
 fn signal(pid: libc::pid_t, signal: libc::c_int) {
     // SAFETY: a plain system call. The group id cannot be reused before the leader is reaped; both
     // callers hold the lock of `reaped` and the leader is not reaped yet.
     unsafe { libc::kill(-pid, signal) };
-}
-
-/// The last line of a file that is not blank.
-pub(super) fn last_line(path: &Path) -> Option<String> {
-    let mut file = File::open(path).ok()?;
-    let len = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(TAIL))).ok()?;
-    let mut tail = Vec::new();
-    file.take(TAIL).read_to_end(&mut tail).ok()?;
-    let tail = String::from_utf8_lossy(&tail);
-    let line = tail.lines().rfind(|line| !line.trim().is_empty())?;
-    Some(super::dialect::short(line))
 }

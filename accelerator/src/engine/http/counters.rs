@@ -2,59 +2,42 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
+use crate::lock;
 use fabric::clock;
 
-/// Counters, incremented by the client threads a few times per answer.
+/// The counts of an engine. The client threads lock them a few times per answer.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    pub requests: AtomicU64,
-    pub answers: AtomicU64,
-    pub tokens: AtomicU64,
-    /// Events that carried tokens.
-    pub steps: AtomicU64,
-    /// Busy responses of the server.
-    pub busy: AtomicU64,
-    /// Connections opened.
-    pub opened: AtomicU64,
-    /// Requests on a connection that had carried one before.
-    pub kept: AtomicU64,
-    /// Requests cancelled because the client is gone.
-    pub cancelled: AtomicU64,
-    /// Prompt tokens from a prefix cache.
-    pub cached: AtomicU64,
-    /// Current streams.
-    pub now: AtomicU64,
-    /// Most streams at once.
-    pub most: AtomicU64,
-    /// First tokens; sum and maximum of the microseconds from their requests.
-    pub firsts: AtomicU64,
-    pub first_us: AtomicU64,
-    pub first_most_us: AtomicU64,
+    report: Mutex<Report>,
     /// Arrival of the newest token of any stream, in nanoseconds on [`fabric::clock`].
-    pub newest_ns: AtomicU64,
-    /// Answers of several tokens in one event.
-    pub whole: AtomicU64,
-    /// Answers with a reported queue time, and the sum of those times in microseconds.
-    pub queued: AtomicU64,
-    pub queue_us: AtomicU64,
+    newest_ns: AtomicU64,
 }
 
 impl Counters {
+    /// The counts, for a change.
+    pub fn lock(&self) -> MutexGuard<'_, Report> {
+        lock(&self.report)
+    }
+
     /// Counts one more stream until the guard is dropped.
     pub fn stream(&self) -> impl Drop + '_ {
-        struct One<'a>(&'a Counters);
-        impl Drop for One<'_> {
+        struct Open<'a>(&'a Counters);
+        impl Drop for Open<'_> {
             fn drop(&mut self) {
-                self.0.now.fetch_sub(1, Relaxed);
+                self.0.lock().now -= 1;
             }
         }
-        let now = self.now.fetch_add(1, Relaxed) + 1;
-        self.most.fetch_max(now, Relaxed);
-        One(self)
+        let mut report = self.lock();
+        report.now += 1;
+        report.most = report.most.max(report.now);
+        Open(self)
     }
 
     /// Records the time of tokens on any stream.
@@ -72,31 +55,10 @@ impl Counters {
 
     /// Counts a first token, `us` microseconds after its request.
     pub fn first(&self, us: u64) {
-        self.firsts.fetch_add(1, Relaxed);
-        self.first_us.fetch_add(us, Relaxed);
-        self.first_most_us.fetch_max(us, Relaxed);
-    }
-
-    /// A snapshot of all counters, read one after the other.
-    pub fn report(&self) -> Report {
-        let of = |counter: &AtomicU64| counter.load(Relaxed);
-        let mean = |sum: &AtomicU64, n: &AtomicU64| of(sum).checked_div(of(n));
-        Report {
-            requests: of(&self.requests),
-            answers: of(&self.answers),
-            tokens: of(&self.tokens),
-            steps: of(&self.steps),
-            busy: of(&self.busy),
-            opened: of(&self.opened),
-            kept: of(&self.kept),
-            cancelled: of(&self.cancelled),
-            cached: of(&self.cached),
-            whole: of(&self.whole),
-            most: of(&self.most),
-            first_us: mean(&self.first_us, &self.firsts),
-            first_most_us: of(&self.first_most_us),
-            queue_us: mean(&self.queue_us, &self.queued),
-        }
+        let mut report = self.lock();
+        report.firsts += 1;
+        report.first_us += us;
+        report.first_most_us = report.first_most_us.max(us);
     }
 }
 
@@ -105,15 +67,11 @@ impl Counters {
 pub struct Report {
     /// Requests, including those that met a busy server.
     pub requests: u64,
-    /// Complete answers.
     pub answers: u64,
-    /// Tokens in those answers.
     pub tokens: u64,
     /// Events that carried them.
     pub steps: u64,
-    /// Busy responses of the server.
     pub busy: u64,
-    /// Connections opened.
     pub opened: u64,
     /// Requests on a connection that had carried one before.
     pub kept: u64,
@@ -123,14 +81,18 @@ pub struct Report {
     pub cached: u64,
     /// Answers of several tokens in one event: LoadGen's TPOT is meaningless for them.
     pub whole: u64,
+    now: u64,
     /// Most streams at once.
     pub most: u64,
-    /// Mean microseconds from a request to its first token.
-    pub first_us: Option<u64>,
+    pub firsts: u64,
+    /// Sum of the microseconds from a request to its first token.
+    pub first_us: u64,
     /// The longest such time, in microseconds.
     pub first_most_us: u64,
-    /// Mean microseconds in the server's queue, if the server reports them.
-    pub queue_us: Option<u64>,
+    /// Answers with a reported time in the server's queue.
+    pub queued: u64,
+    /// Sum of those times in microseconds.
+    pub queue_us: u64,
 }
 
 impl fmt::Display for Report {
@@ -140,11 +102,11 @@ impl fmt::Display for Report {
             "{} answers of {} tokens in {} events, at most {} streams at once",
             self.answers, self.tokens, self.steps, self.most
         )?;
-        if let Some(mean) = self.first_us {
+        if let Some(mean) = self.first_us.checked_div(self.firsts) {
             let most = self.first_most_us;
             write!(f, "; first token after {mean} us, at most {most}")?;
         }
-        if let Some(mean) = self.queue_us {
+        if let Some(mean) = self.queue_us.checked_div(self.queued) {
             write!(f, "; {mean} us in the server's queue")?;
         }
         let (opened, kept) = (self.opened, self.kept);

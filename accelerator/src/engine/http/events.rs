@@ -14,11 +14,10 @@ use super::{
 /// Iterates over the events of a body. Of an event it keeps `data` and whether it is an error:
 /// `event: error`, or the field `error` in place of `data` (older versions of llama.cpp).
 #[derive(Debug)]
-pub(super) struct Events<B> {
+pub(super) struct EventReader<B> {
     body: B,
     /// Received bytes that are not parsed yet.
     rest: Bytes,
-    /// The incomplete line.
     line: Vec<u8>,
     /// The previous line ended with `\r`: a following `\n` belongs to it.
     is_after_return: bool,
@@ -31,21 +30,20 @@ pub(super) struct Events<B> {
     most: usize,
 }
 
-/// One event with data.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Event<'a> {
+pub(super) struct ServerSentEvent<'a> {
     pub data: &'a str,
     pub is_error: bool,
 }
 
-impl<B> Events<B>
+impl<B> EventReader<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     /// Reads events of at most `most` bytes.
     pub fn new(body: B, most: usize) -> Self {
-        Events {
+        EventReader {
             body,
             rest: Bytes::new(),
             line: Vec::new(),
@@ -63,7 +61,7 @@ where
     /// # Errors
     /// [`Trouble::Cut`] if the body ends or breaks, after `tokens` tokens; [`Trouble::Said`] if it
     /// is an error instead of a stream; [`Trouble::Garbled`] if an event is too long or not UTF-8.
-    pub async fn next(&mut self, tokens: usize) -> Result<Event<'_>, Trouble> {
+    pub async fn next(&mut self, tokens: usize) -> Result<ServerSentEvent<'_>, Trouble> {
         if mem::take(&mut self.is_given) {
             self.clear();
         }
@@ -73,7 +71,9 @@ where
                 Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
                 Some(Err(e)) => return Err(cut(chain(&e))),
                 None if self.line.starts_with(b"{") => {
-                    return Err(trouble::said_whole(&String::from_utf8_lossy(&self.line)));
+                    return Err(trouble::parse_error_event(&String::from_utf8_lossy(
+                        &self.line,
+                    )));
                 }
                 None => return Err(cut("it ended before the answer did".to_owned())),
             }
@@ -81,7 +81,7 @@ where
         self.is_given = true;
         let data = std::str::from_utf8(&self.data).map_err(|e| Trouble::Garbled(e.to_string()))?;
         let is_error = self.is_error;
-        Ok(Event { data, is_error })
+        Ok(ServerSentEvent { data, is_error })
     }
 
     /// Parses the received lines; true at the end of an event with data.

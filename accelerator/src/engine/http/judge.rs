@@ -1,9 +1,6 @@
 //! Decides whether an error of a sequence refuses the sample or ends the engine.
 
-use std::{
-    sync::{Arc, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::{
     sync::Mutex,
@@ -11,105 +8,37 @@ use tokio::{
 };
 
 use super::{
-    command::Exit,
+    command::ExitStatus,
     dialect::trouble::Trouble,
-    stream::{Server, Sink},
+    stream::{LlmServer, Sink},
 };
-use crate::engine::{
-    EngineError, Fault,
-    streaming::{OnFatal, TooLong},
-};
+use crate::engine::{Fault, streaming::TooLong};
 
 /// Time limit for seeing the end of our server process after it stops answering.
 const EXIT_SEEN: Duration = Duration::from_secs(3);
 /// Time limit of the trial that decides whether the server works. Together with `next_token_s`, or
 /// with `first_token_s`, it stays below the frontend's default `watchdog_s`.
 pub(super) const TRIAL: Duration = Duration::from_secs(10);
-/// Ids in the prompt of a trial.
 const TRIAL_PROMPT: usize = 16;
-/// Tokens in the answer of a trial.
 const TRIAL_TOKENS: usize = 2;
 /// Attempts of a trial before the server counts as failed.
 const TRIES: usize = 3;
-/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Tokens this long after an error were sent after it; earlier ones may have been in a buffer.
 const SETTLED: Duration = Duration::from_millis(200);
-
-/// Reports the end of the engine, at most once. Not on the hot path.
-#[derive(Default)]
-pub(super) struct Fatal(std::sync::Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    told: bool,
-    on_fatal: Option<OnFatal>,
-    /// The error from before `listen`.
-    early: Option<EngineError>,
-}
-
-impl Fatal {
-    /// Registers the callback; calls it at once if the error has already occurred.
-    pub fn listen(&self, on_fatal: &OnFatal) {
-        let mut state = self.state();
-        let early = state.early.take();
-        state.on_fatal = Some(on_fatal.clone());
-        drop(state);
-        if let Some(early) = early {
-            on_fatal(early);
-        }
-    }
-
-    /// Suppresses later reports: the engine is stopping.
-    pub fn mute(&self) {
-        let mut state = self.state();
-        state.told = true;
-        state.early = None;
-    }
-
-    /// Reports an error of the server, unless an error was reported before.
-    pub fn tell(&self, url: &str, reason: String) {
-        self.end(EngineError::Server {
-            url: url.to_owned(),
-            reason,
-        });
-    }
-
-    /// Reports `error`, unless an error was reported before.
-    pub fn end(&self, error: EngineError) {
-        let mut state = self.state();
-        if std::mem::replace(&mut state.told, true) {
-            return;
-        }
-        match state.on_fatal.clone() {
-            Some(on_fatal) => {
-                drop(state);
-                on_fatal(error);
-            }
-            None => state.early = Some(error),
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Consequence of an error of a sequence.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     /// The frontend is gone: drop the sequence.
     Drop,
-    /// Refuse the sample with this message.
     Refuse(String),
-    /// End the engine with this message.
     End(String),
 }
 
-/// Sink of a trial; discards the tokens.
-struct Nobody;
+struct Discard;
 
-impl Sink for Nobody {
+impl Sink for Discard {
     fn is_wanted(&self) -> bool {
         true
     }
@@ -128,7 +57,7 @@ impl Sink for Nobody {
 ///
 /// # Errors
 /// [`Trouble`] that any sequence would have.
-pub(super) async fn trial(server: &Server) -> Result<(), Trouble> {
+pub(super) async fn trial(server: &LlmServer) -> Result<(), Trouble> {
     let mut tries = 1;
     loop {
         let ended = try_once(server).await;
@@ -145,34 +74,27 @@ pub(super) async fn trial(server: &Server) -> Result<(), Trouble> {
     }
 }
 
-async fn try_once(server: &Server) -> Result<(), Trouble> {
+async fn try_once(server: &LlmServer) -> Result<(), Trouble> {
     let ask = &server.ask;
     let len = TRIAL_PROMPT.min(ask.max_prompt);
     let ids = (1..=len).map(|i| i32::try_from(i % ask.vocab).unwrap_or(0));
     let prompt: Vec<i32> = ids.collect();
     let tokens = TRIAL_TOKENS.min(ask.max_tokens);
-    let whole = server.answer(&prompt, tokens, &mut Nobody).await?;
-    server.client.done(whole.answer).await;
+    let (_, answer) = server.answer(&prompt, tokens, &mut Discard).await?;
+    server.client.done(answer).await;
     Ok(())
 }
 
-/// Judges errors of sequences.
 pub(super) struct Judge {
     /// Exit status of a server that this process started.
-    pub exit: Option<Exit>,
-    /// Time limit of a trial.
+    exit: Option<ExitStatus>,
     trial: Duration,
     /// Beginning and result of the last trial.
     last: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Judge {
-    pub fn new(exit: Option<Exit>) -> Arc<Self> {
-        Arc::new(Self::within(exit, TRIAL))
-    }
-
-    /// A judge with a different time limit for trials.
-    pub fn within(exit: Option<Exit>, trial: Duration) -> Self {
+    pub fn new(exit: Option<ExitStatus>, trial: Duration) -> Self {
         Judge {
             exit,
             trial,
@@ -181,7 +103,7 @@ impl Judge {
     }
 
     /// Judges the error of one sequence.
-    pub async fn verdict(&self, server: &Server, trouble: Trouble) -> Verdict {
+    pub async fn verdict(&self, server: &LlmServer, trouble: Trouble) -> Verdict {
         let words = trouble.to_string();
         match trouble.fault() {
             _ if trouble == Trouble::Unwanted => Verdict::Drop,
@@ -199,7 +121,7 @@ impl Judge {
 
     /// True if the server still answers: a trial succeeds, or any stream receives tokens. One trial
     /// serves all concurrent callers.
-    async fn is_well(&self, server: &Server) -> bool {
+    async fn is_well(&self, server: &LlmServer) -> bool {
         let since = Instant::now();
         let mut last = self.last.lock().await;
         if let Some((began, well)) = *last

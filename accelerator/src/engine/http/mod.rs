@@ -28,7 +28,6 @@ mod counters;
 mod dialect;
 mod events;
 mod judge;
-mod limits;
 mod start;
 mod stream;
 mod threads;
@@ -37,49 +36,53 @@ mod threads;
 mod tests;
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 pub use counters::Report;
-use qdl::{
-    config::HttpConfig,
-    model::{DType, ModelSpec},
-};
+use qdl::{config::HttpConfig, model::ModelSpec};
 use record::{CacheState, PrefixCache};
 use tokio::runtime::Builder;
 
 use self::{
-    client::Client,
+    client::HttpClient,
     command::Program,
     counters::Counters,
-    dialect::Ask,
-    judge::{Fatal, Judge},
-    stream::Server,
+    dialect::AnswerParams,
+    judge::{Judge, TRIAL},
+    stream::LlmServer,
     threads::Threads,
 };
-use super::{Engine, EngineError, EngineParams, Sequence, Streaming, child, streaming::OnFatal};
+use super::{
+    Engine, EngineError, EngineParams, Sequence, Streaming, child,
+    streaming::{OnFatal, TokenModel},
+};
+use crate::lock;
 
-/// The engine's name.
 const NAME: &str = "http";
 
 /// The `http` engine.
 pub struct Http {
     model: ModelSpec,
     config: HttpConfig,
-    /// Number of client threads.
     count: usize,
-    ask: Ask,
+    ask: AnswerParams,
     counters: Arc<Counters>,
-    fatal: Arc<Fatal>,
     program: Mutex<Option<Program>>,
     threads: OnceLock<Threads>,
-    /// Limit of concurrent requests; set at the start.
-    in_flight: OnceLock<usize>,
-    /// Warnings of the start.
-    warnings: Mutex<Vec<String>>,
-    /// State of the server's prefix cache; set at the start.
-    cache: Mutex<Option<PrefixCache>>,
+    /// Set at the start.
+    known: OnceLock<Known>,
+}
+
+/// What the server's responses at the start say.
+struct Known {
+    /// Limit of concurrent requests.
+    in_flight: usize,
+    /// One sentence each: a prefix cache that is on, an unknown context.
+    #[cfg_attr(not(test), allow(dead_code, reason = "the start has logged them"))]
+    warnings: Vec<String>,
+    cache: PrefixCache,
 }
 
 impl Http {
@@ -89,25 +92,15 @@ impl Http {
     /// # Errors
     /// [`EngineError::Param`] names the key.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let wrong = |field, reason: &str| EngineError::Param {
-            field,
-            reason: reason.to_owned(),
-        };
+        let wrong = |field, reason: &str| EngineError::param(field, reason.to_owned());
         let Some(config) = params.engine.http.clone() else {
             return Err(wrong("http", "no server is named"));
         };
-        let spec = params.spec.clone().filter(|spec| {
-            let ids = |t: &qdl::model::TensorSpec| t.dtype == DType::I32 && t.shape.len() == 1;
-            spec.inputs.len() == 1
-                && spec.inputs.iter().all(ids)
-                && ids(&spec.output)
-                && spec.output.ragged
-        });
-        let Some(model) = spec else {
-            let reason = "the model must have one input and a ragged output, i32 of one dimension";
-            return Err(wrong("http", reason));
-        };
-        let room = model.output.shape[0];
+        let TokenModel {
+            spec: model,
+            prompt: max_prompt,
+            answer: room,
+        } = TokenModel::of(NAME, params)?;
         let max_tokens = config.max_tokens.unwrap_or(room);
         if max_tokens > room {
             let reason = format!("{max_tokens} is more than the model's output of {room}");
@@ -120,16 +113,13 @@ impl Http {
             );
             return Err(wrong("http.min_tokens", &reason));
         }
-        child::remember_open_files();
-        if let Some(n) = config.in_flight {
-            limits::room_for(n).map_err(|e| wrong("http.in_flight", &e))?;
-        }
+        child::room_for(config.in_flight.unwrap_or(0)).map_err(|e| wrong("http.in_flight", &e))?;
         let counters: Arc<Counters> = Arc::default();
-        Client::new(&config.url, config.connect(), counters.clone())
+        HttpClient::new(&config.url, config.connect(), counters.clone())
             .map_err(|e| wrong("http.url", &e))?;
         Ok(Http {
             count: params.engine.threads,
-            ask: Ask {
+            ask: AnswerParams {
                 model: config.model.clone().unwrap_or_else(|| model.name.clone()),
                 temperature: config.temperature,
                 max_tokens,
@@ -138,38 +128,26 @@ impl Http {
                 ignore_eos: config.ignore_eos,
                 eos: config.eos.clone(),
                 vocab: 0,
-                max_prompt: model.inputs[0].shape[0],
+                max_prompt,
             },
             model,
             config,
             counters,
-            fatal: Arc::default(),
             program: Mutex::default(),
             threads: OnceLock::new(),
-            in_flight: OnceLock::new(),
-            warnings: Mutex::default(),
-            cache: Mutex::default(),
+            known: OnceLock::new(),
         })
     }
 
     /// Counts and times of the requests so far.
     pub fn report(&self) -> Report {
-        self.counters.report()
+        *self.counters.lock()
     }
 
-    /// Warnings from the server's responses at the start, one sentence each: a prefix cache that is
-    /// on, an unknown context.
-    pub fn warnings(&self) -> Vec<String> {
-        self.warnings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    fn server(&self, ask: &Ask) -> Result<Server, String> {
+    fn server(&self, ask: &AnswerParams) -> Result<LlmServer, String> {
         let config = &self.config;
-        Ok(Server {
-            client: Client::new(&config.url, config.connect(), self.counters.clone())?,
+        Ok(LlmServer {
+            client: HttpClient::new(&config.url, config.connect(), self.counters.clone())?,
             dialect: dialect::of(config.dialect),
             ask: ask.clone(),
             config: config.clone(),
@@ -178,7 +156,7 @@ impl Http {
         })
     }
 
-    fn try_start(&self) -> Result<(), String> {
+    fn try_start(&self, fatal: &OnFatal) -> Result<(), String> {
         let config = &self.config;
         let program = match &config.command[..] {
             [] => None,
@@ -190,40 +168,37 @@ impl Http {
                         config.url
                     ));
                 }
-                let program = Program::start(
-                    command,
-                    &config.log,
-                    &config.url,
-                    config.stop_within(),
-                    &self.fatal,
-                )?;
+                let (fatal, url) = (fatal.clone(), config.url.clone());
+                let on_end = move |reason| fatal(EngineError::Server { url, reason });
+                let program = Program::start(command, &config.log, config.stop_within(), on_end)?;
                 tracing::info!("server started; its log is {}", config.log.display());
                 Some(program)
             }
         };
         let exit = program.as_ref().map(Program::exit);
-        let mut slot = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.program);
         *slot = program;
-        let ask = block_on(self.questions(slot.as_ref()))?;
+        let ask = block_on(self.query_server(slot.as_ref()))?;
+        if let Some(program) = &*slot {
+            program.need()?;
+        }
         drop(slot);
         let servers = (0..self.count).map(|_| self.server(&ask));
         let servers = servers.collect::<Result<Vec<_>, _>>()?;
-        let threads = Threads::start(servers, &Judge::new(exit), &self.fatal);
+        let threads = Threads::start(servers, Judge::new(exit, TRIAL), fatal);
         let threads = threads.map_err(|e| format!("no thread to ask it from: {e}"))?;
         self.threads
             .set(threads)
             .map_err(|_| "it is started already".to_owned())
     }
 
-    /// Sends all queries before the first sample.
-    async fn questions(&self, program: Option<&Program>) -> Result<Ask, String> {
+    async fn query_server(&self, program: Option<&Program>) -> Result<AnswerParams, String> {
         let config = &self.config;
         let mut server = self.server(&self.ask)?;
         start::ready(&server.client, config, program).await?;
-        let about = start::about(&server.client, server.dialect, &server.ask).await?;
+        let about = start::query_all(&server.client, server.dialect, &server.ask).await?;
         let (in_flight, why) = start::in_flight(about.at_once, config);
-        limits::room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
-        let _ = self.in_flight.set(in_flight);
+        child::room_for(in_flight).map_err(|e| format!("engine.http.in_flight: {e}"))?;
         tracing::info!(
             "server {}: at most {in_flight} requests at once: {why}",
             config.url
@@ -233,15 +208,18 @@ impl Http {
         for warning in &warnings {
             tracing::warn!("server {}: {warning}", config.url);
         }
-        *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = warnings;
-        *self.cache.lock().unwrap_or_else(PoisonError::into_inner) = Some(cache);
+        let _ = self.known.set(Known {
+            in_flight,
+            warnings,
+            cache,
+        });
         server.ask = ask.clone();
         judge::trial(&server).await.map_err(|e| e.to_string())?;
         Ok(ask)
     }
 
     fn stop_program(&self) {
-        let mut slot = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.program);
         if let Some(program) = slot.take()
             && let Err(e) = program.stop(self.config.stop_within())
         {
@@ -274,8 +252,8 @@ impl Engine for Http {
     }
 
     fn prefix_cache(&self) -> Option<PrefixCache> {
-        let known = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(known.clone().unwrap_or_else(|| PrefixCache {
+        let known = self.known.get().map(|known| known.cache.clone());
+        Some(known.unwrap_or_else(|| PrefixCache {
             state: CacheState::Unknown,
             how: "its server has not been asked yet".to_owned(),
         }))
@@ -288,22 +266,18 @@ impl Engine for Http {
 
 impl Streaming for Http {
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
-        let started = self.try_start();
-        if let Err(reason) = started {
-            self.fatal.mute();
+        self.try_start(&fatal).map_err(|reason| {
             self.stop_program();
-            return Err(EngineError::Server {
+            EngineError::Server {
                 url: self.config.url.clone(),
                 reason,
-            });
-        }
-        self.fatal.listen(&fatal);
-        Ok(())
+            }
+        })
     }
 
     fn in_flight(&self) -> usize {
-        let first = || start::in_flight(None, &self.config).0;
-        self.in_flight.get().copied().unwrap_or_else(first)
+        let known = self.known.get().map(|known| known.in_flight);
+        known.unwrap_or_else(|| start::in_flight(None, &self.config).0)
     }
 
     fn submit(&self, sequence: Sequence) {
@@ -315,11 +289,8 @@ impl Streaming for Http {
 
     /// Ends the threads within `timeout`, then our server process within `engine.http.stop_s`.
     fn stop(&self, timeout: Duration) {
-        self.fatal.mute();
         if let Some(threads) = self.threads.get() {
-            if !threads.stop(timeout) {
-                tracing::warn!("a thread of engine http did not end within {timeout:?}");
-            }
+            threads.stop(timeout);
             tracing::info!("server {}: {}", self.config.url, self.report());
         }
         self.stop_program();
@@ -328,7 +299,6 @@ impl Streaming for Http {
 
 impl Drop for Http {
     fn drop(&mut self) {
-        self.fatal.mute();
         self.stop_program();
     }
 }

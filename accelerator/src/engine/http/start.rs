@@ -8,13 +8,15 @@ use record::{CacheState, PrefixCache};
 use tokio::time::sleep;
 
 use super::{
-    client::Client,
-    command::{Program, last_line},
+    client::HttpClient,
+    command::Program,
     dialect::{
-        About, Ask, Dialect, Question, short,
+        AnswerParams, Dialect, Question, ServerFacts, shorten,
         trouble::{self, Trouble},
     },
 };
+
+use crate::engine::child;
 
 /// Interval of readiness queries to a starting server.
 const LOOK: Duration = Duration::from_millis(100);
@@ -26,7 +28,7 @@ const SAY: Duration = Duration::from_secs(10);
 /// # Errors
 /// No server listens, the server ended, or it took too long; in words.
 pub(super) async fn ready(
-    client: &Client,
+    client: &HttpClient,
     config: &HttpConfig,
     program: Option<&Program>,
 ) -> Result<(), String> {
@@ -50,9 +52,13 @@ pub(super) async fn ready(
             return Err(format!("{exit} (before it was ready)"));
         }
         let waited = began.elapsed();
-        let log = program.map(|p| (p.log(), last_line(p.log()).unwrap_or_default()));
+        let log = program.map(|p| (p.log(), child::last_line(p.log()).unwrap_or_default()));
         let log = log.map_or_else(String::new, |(path, line)| {
-            format!("; the last line of its log {}: {line}", path.display())
+            format!(
+                "; the last line of its log {}: {}",
+                path.display(),
+                shorten(&line)
+            )
         });
         if waited > config.ready() {
             let s = waited.as_secs();
@@ -75,10 +81,14 @@ pub(super) async fn ready(
 ///
 /// # Errors
 /// A required query has no usable response; in words.
-pub(super) async fn about(client: &Client, dialect: &Dialect, ask: &Ask) -> Result<About, String> {
-    let mut about = About::default();
+pub(super) async fn query_all(
+    client: &HttpClient,
+    dialect: &Dialect,
+    ask: &AnswerParams,
+) -> Result<ServerFacts, String> {
+    let mut about = ServerFacts::default();
     for question in dialect.questions {
-        let answered = one(client, question, ask, &mut about).await;
+        let answered = query(client, question, ask, &mut about).await;
         match answered {
             Err(why) if question.needed => return Err(why),
             Err(why) => tracing::debug!("{why}"),
@@ -88,11 +98,11 @@ pub(super) async fn about(client: &Client, dialect: &Dialect, ask: &Ask) -> Resu
     Ok(about)
 }
 
-async fn one(
-    client: &Client,
+async fn query(
+    client: &HttpClient,
     question: &Question,
-    ask: &Ask,
-    about: &mut About,
+    ask: &AnswerParams,
+    about: &mut ServerFacts,
 ) -> Result<(), String> {
     let mut last = String::new();
     for path in question.paths {
@@ -136,14 +146,14 @@ pub(super) fn in_flight(at_once: Option<usize>, config: &HttpConfig) -> (usize, 
 /// # Errors
 /// A mismatch that would make the run wrong; in words.
 pub(super) fn judge(
-    about: About,
+    about: ServerFacts,
     config: &HttpConfig,
     dialect: &Dialect,
-    ask: &mut Ask,
+    ask: &mut AnswerParams,
 ) -> Result<(Vec<String>, PrefixCache), String> {
     let mut warnings = about.notes;
     if !about.models.is_empty() && !about.models.contains(&ask.model) {
-        let (has, wants) = (short(&about.models.join("`, `")), &ask.model);
+        let (has, wants) = (shorten(&about.models.join("`, `")), &ask.model);
         return Err(format!(
             "it serves `{has}` and no `{wants}`: see engine.http.model"
         ));

@@ -1,11 +1,6 @@
 //! Requests one streamed answer, reads it to its end and passes its tokens on as they arrive.
 
-use std::{
-    future::Future,
-    pin::pin,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::body::Body;
@@ -13,14 +8,14 @@ use qdl::config::HttpConfig;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    account::{Account, Brought},
-    client::{Answer, Client},
+    account::{Account, Progress},
+    client::{HttpClient, OpenAnswer},
     counters::Counters,
     dialect::{
-        Ask, Dialect, Tokens,
+        AnswerParams, Dialect, Tokens,
         trouble::{self, Trouble},
     },
-    events::Events,
+    events::EventReader,
 };
 use crate::engine::{Sequence, streaming::TooLong};
 
@@ -33,7 +28,6 @@ const EVENT_ID: usize = 64;
 const LOOK: Duration = Duration::from_millis(200);
 /// First pause before the next request to a busy server; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Takes the tokens of an answer as they arrive.
@@ -41,7 +35,6 @@ pub(super) trait Sink: Send {
     /// False once the receiver is gone.
     fn is_wanted(&self) -> bool;
 
-    /// Takes the tokens of a step.
     fn push(&mut self, tokens: &[i32]) -> Result<(), TooLong>;
 
     /// True for a trial of the server: its tokens do not count as progress of other streams.
@@ -61,35 +54,26 @@ impl Sink for Sequence {
 }
 
 /// The server as one thread uses it.
-pub(super) struct Server {
-    pub client: Client,
+pub(super) struct LlmServer {
+    pub client: HttpClient,
     pub dialect: &'static Dialect,
-    pub ask: Ask,
+    pub ask: AnswerParams,
     pub config: HttpConfig,
     pub counters: Arc<Counters>,
     /// Limit of concurrent requests.
     pub in_flight: usize,
 }
 
-/// A complete answer.
-pub(super) struct Whole {
-    /// The last tokens, held until the end of the stream is checked.
-    pub last: Tokens,
-    /// The stream; the caller returns it to the client.
-    pub answer: Answer,
-}
-
-impl Server {
+impl LlmServer {
     /// Requests an answer of at most `max_tokens` and passes all but its last tokens to `sink`.
-    ///
-    /// # Errors
-    /// [`Trouble`]; the request is closed.
+    /// Returns the last tokens, held until the end of the stream was checked, and the stream, which
+    /// the caller gives back to the client.
     pub async fn answer(
         &self,
         prompt: &[i32],
         max_tokens: usize,
         sink: &mut impl Sink,
-    ) -> Result<Whole, Trouble> {
+    ) -> Result<(Tokens, OpenAnswer), Trouble> {
         let body = self.dialect.body(&self.ask, prompt, max_tokens);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         let (mut answer, asked) = self.begin(&body, sink).await?;
@@ -97,35 +81,41 @@ impl Server {
         let last = self
             .read(&mut answer.body, asked, &mut account, sink)
             .await?;
-        let counters = &self.counters;
-        counters.answers.fetch_add(1, Relaxed);
-        counters.tokens.fetch_add(account.came() as u64, Relaxed);
-        counters.cached.fetch_add(account.cached as u64, Relaxed);
+        let mut counts = self.counters.lock();
+        counts.answers += 1;
+        counts.tokens += account.received() as u64;
+        counts.cached += account.cached as u64;
         if let Some(s) = account.queue_s {
-            counters.queued.fetch_add(1, Relaxed);
-            counters.queue_us.fetch_add((s * 1e6) as u64, Relaxed);
+            counts.queued += 1;
+            counts.queue_us += (s * 1e6) as u64;
         }
-        Ok(Whole { last, answer })
+        drop(counts);
+        Ok((last, answer))
     }
 
     /// Sends requests until the headers arrive; returns the stream and the time of its request.
-    async fn begin(&self, body: &Bytes, sink: &mut impl Sink) -> Result<(Answer, Asked), Trouble> {
-        let first = self.asked();
+    async fn begin(
+        &self,
+        body: &Bytes,
+        sink: &mut impl Sink,
+    ) -> Result<(OpenAnswer, RequestTime), Trouble> {
+        let first = self.request_time();
         let mut pause = FIRST_PAUSE;
         loop {
-            let asked = self.asked();
+            let asked = self.request_time();
             let after = self.config.first_token();
-            self.counters.requests.fetch_add(1, Relaxed);
+            self.counters.lock().requests += 1;
             let request = self.client.post(self.dialect.path, body.clone());
-            let late = || self.late(0, after, asked);
-            let (status, words) = match wanted(sink, asked.at + after, late, request).await? {
-                Ok(answer) => return Ok((answer, asked)),
-                Err(Trouble::Status { status, words, .. }) if matches!(status, 429 | 503) => {
-                    (status, words)
-                }
-                Err(other) => return Err(other),
-            };
-            self.counters.busy.fetch_add(1, Relaxed);
+            let late = || self.extend_deadline(0, after, asked);
+            let (status, words) =
+                match wait_while_wanted(sink, asked.at + after, late, request).await? {
+                    Ok(answer) => return Ok((answer, asked)),
+                    Err(Trouble::Status { status, words, .. }) if matches!(status, 429 | 503) => {
+                        (status, words)
+                    }
+                    Err(other) => return Err(other),
+                };
+            self.counters.lock().busy += 1;
             let after = first.at.elapsed();
             if after + pause > self.config.busy() && !self.may_wait(self.config.busy(), first) {
                 return Err(Trouble::Busy {
@@ -135,16 +125,15 @@ impl Server {
                 });
             }
             let until = Instant::now() + pause;
-            wanted(sink, until, || Ok(until), sleep(pause)).await?;
+            wait_while_wanted(sink, until, || Ok(until), sleep(pause)).await?;
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
     }
 
-    /// Marks the time of a request.
-    pub(super) fn asked(&self) -> Asked {
-        Asked {
+    pub(super) fn request_time(&self) -> RequestTime {
+        RequestTime {
             at: Instant::now(),
-            firsts: self.counters.firsts.load(Relaxed),
+            firsts: self.counters.lock().firsts,
         }
     }
 
@@ -152,7 +141,7 @@ impl Server {
     pub(super) async fn read<B>(
         &self,
         body: B,
-        asked: Asked,
+        asked: RequestTime,
         account: &mut Account<'_>,
         sink: &mut impl Sink,
     ) -> Result<Tokens, Trouble>
@@ -161,22 +150,22 @@ impl Server {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let ids = self.ask.max_prompt + self.ask.max_tokens;
-        let mut events = Events::new(body, EVENT + EVENT_ID * ids);
+        let mut events = EventReader::new(body, EVENT + EVENT_ID * ids);
         let (mut after, mut until) = (
             self.config.first_token(),
             asked.at + self.config.first_token(),
         );
         let mut steps = 0;
         loop {
-            let tokens = account.came();
-            let late = || self.late(tokens, after, asked);
-            let event = wanted(sink, until, late, events.next(tokens)).await??;
+            let tokens = account.received();
+            let late = || self.extend_deadline(tokens, after, asked);
+            let event = wait_while_wanted(sink, until, late, events.next(tokens)).await??;
             if event.is_error {
-                return Err(trouble::said_whole(event.data));
+                return Err(trouble::parse_error_event(event.data));
             }
             let brought = account.take((self.dialect.read)(event.data, tokens)?)?;
             // Only tokens extend the deadline: other events may go on without end.
-            if account.came() > tokens {
+            if account.received() > tokens {
                 steps += 1;
                 after = self.config.next_token();
                 until = Instant::now() + after;
@@ -186,16 +175,16 @@ impl Server {
             } else if Instant::now() >= until {
                 until = late()?;
             }
-            if tokens == 0 && account.came() > 0 {
+            if tokens == 0 && account.received() > 0 {
                 self.counters.first(asked.at.elapsed().as_micros() as u64);
             }
             match brought {
-                Brought::Tokens(now) if now.is_empty() => {}
-                Brought::Tokens(now) => sink.push(&now)?,
-                Brought::End(last) => {
-                    self.counters.steps.fetch_add(steps, Relaxed);
-                    if steps == 1 && account.came() > 1 && !sink.is_trial() {
-                        self.came_whole(account.came());
+                Progress::Tokens(now) if now.is_empty() => {}
+                Progress::Tokens(now) => sink.push(&now)?,
+                Progress::End(last) => {
+                    self.counters.lock().steps += steps;
+                    if steps == 1 && account.received() > 1 && !sink.is_trial() {
+                        self.count_whole(account.received());
                     }
                     return Ok(last);
                 }
@@ -210,7 +199,12 @@ impl Server {
     ///
     /// # Errors
     /// [`Trouble::Silent`] if the stream may not wait longer.
-    fn late(&self, tokens: usize, after: Duration, asked: Asked) -> Result<Instant, Trouble> {
+    fn extend_deadline(
+        &self,
+        tokens: usize,
+        after: Duration,
+        asked: RequestTime,
+    ) -> Result<Instant, Trouble> {
         if tokens == 0 && self.may_wait(after, asked) {
             let left = after.saturating_sub(self.counters.silence());
             return Ok(Instant::now() + left);
@@ -220,14 +214,16 @@ impl Server {
 
     /// True if any stream received a token in the time `within`, and so few first tokens have come
     /// since `asked` that the request may still be in the server's queue.
-    fn may_wait(&self, within: Duration, asked: Asked) -> bool {
-        let firsts = self.counters.firsts.load(Relaxed) - asked.firsts;
+    fn may_wait(&self, within: Duration, asked: RequestTime) -> bool {
+        let firsts = self.counters.lock().firsts - asked.firsts;
         self.counters.silence() < within && firsts <= 2 * self.in_flight as u64
     }
 
     /// Counts an answer of several tokens that arrived in one event, and warns once.
-    fn came_whole(&self, tokens: usize) {
-        if self.counters.whole.fetch_add(1, Relaxed) == 0 {
+    fn count_whole(&self, tokens: usize) {
+        let mut counts = self.counters.lock();
+        counts.whole += 1;
+        if counts.whole == 1 {
             tracing::warn!(
                 "server {}: an answer of {tokens} tokens came whole in one event: its time per \
                  output token (TPOT) is 0, and LoadGen's TPOT means nothing",
@@ -239,14 +235,14 @@ impl Server {
 
 /// The time of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestTime {
     pub at: Instant,
     /// First tokens of all streams before that time.
     firsts: u64,
 }
 
 /// Waits for `what` while the sink is wanted. At `until`, `late` gives a new deadline or an error.
-async fn wanted<F: Future>(
+async fn wait_while_wanted<F: Future>(
     sink: &mut impl Sink,
     mut until: Instant,
     late: impl Fn() -> Result<Instant, Trouble>,

@@ -3,13 +3,14 @@
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc,
     },
-    thread,
-    time::{Duration, Instant},
+    thread::{self, JoinHandle},
+    time::Duration,
 };
+
+use qdl::connection::join_all;
 
 use tokio::{
     runtime::Builder,
@@ -23,61 +24,56 @@ use tokio::{
 use super::{
     NAME,
     dialect::trouble::Trouble,
-    judge::{Fatal, Judge, Verdict},
-    stream::Server,
+    judge::{Judge, Verdict},
+    stream::LlmServer,
 };
 use crate::engine::{
-    EngineError, Sequence, panic_message,
-    streaming::{OnFatal, TOKEN_BYTES, guarded},
+    EngineError, Sequence,
+    streaming::{OnFatal, guarded},
 };
+use crate::lock;
 
-/// The client threads.
 pub(super) struct Threads {
     /// Unbounded: the submitter keeps to [`Streaming::in_flight`](crate::engine::Streaming).
     to: Vec<UnboundedSender<Sequence>>,
     next: AtomicUsize,
     stop: watch::Sender<bool>,
-    ended: std::sync::Mutex<mpsc::Receiver<()>>,
+    handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Threads {
     /// Starts one thread for each server.
-    ///
-    /// # Errors
-    /// The system cannot start a thread or runtime.
-    pub fn start(servers: Vec<Server>, judge: &Arc<Judge>, fatal: &Arc<Fatal>) -> io::Result<Self> {
+    pub fn start(servers: Vec<LlmServer>, judge: Judge, fatal: &OnFatal) -> io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
-        let (end, ended) = mpsc::channel();
-        let mut to = Vec::new();
+        let judge = Arc::new(judge);
+        let (mut to, mut handles) = (Vec::new(), Vec::new());
         for (i, server) in servers.into_iter().enumerate() {
             let (sender, from) = unbounded_channel();
             let runtime = Builder::new_current_thread().enable_all().build()?;
-            let work = Work {
+            let client = ClientThread {
                 thread: i,
                 server,
                 judge: judge.clone(),
                 fatal: fatal.clone(),
             };
-            let (stopped, end) = (stopped.clone(), end.clone());
-            let told = fatal.clone();
-            let told: OnFatal = Arc::new(move |error| told.end(error));
+            let (stopped, fatal) = (stopped.clone(), fatal.clone());
             let thread = thread::Builder::new().name(format!("http-{i}"));
-            thread.spawn(move || {
-                guarded(NAME, i, &told, || {
-                    runtime.block_on(serve(Arc::new(work), from, stopped));
+            let handle = thread.spawn(move || {
+                guarded(NAME, i, &fatal, || {
+                    runtime.block_on(serve(Arc::new(client), from, stopped));
                     // This drops the remaining sequences and their connections.
                     drop(runtime);
                     Ok(())
                 });
-                let _ = end.send(());
             })?;
             to.push(sender);
+            handles.push(handle);
         }
         Ok(Threads {
             to,
             next: AtomicUsize::new(0),
             stop,
-            ended: std::sync::Mutex::new(ended),
+            handles: Mutex::new(handles),
         })
     }
 
@@ -91,26 +87,16 @@ impl Threads {
         let _ = self.to[i].send(sequence);
     }
 
-    /// Ends the threads and drops their sequences; false if a thread does not end `within`.
-    pub fn stop(&self, within: Duration) -> bool {
-        let until = Instant::now() + within;
+    /// Ends the threads and drops their sequences; a thread that does not end `within` goes on.
+    pub fn stop(&self, within: Duration) {
         let _ = self.stop.send(true);
-        let Ok(ended) = self.ended.lock() else {
-            return false;
-        };
-        self.to.iter().all(|_| {
-            let left = until.saturating_duration_since(Instant::now());
-            // A closed channel means that all threads have ended.
-            !matches!(
-                ended.recv_timeout(left),
-                Err(mpsc::RecvTimeoutError::Timeout)
-            )
-        })
+        let mut handles = lock(&self.handles);
+        join_all(std::mem::take(&mut *handles), within);
     }
 }
 
 async fn serve(
-    work: Arc<Work>,
+    client: Arc<ClientThread>,
     mut from: UnboundedReceiver<Sequence>,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -120,36 +106,30 @@ async fn serve(
             biased;
             _ = stopped.wait_for(|stop| *stop) => return,
             Some(ended) = running.join_next() => {
-                work.ended(ended);
+                client.handle_end(ended);
                 continue;
             }
             sequence = from.recv() => sequence,
         };
         let Some(sequence) = sequence else { return };
-        running.spawn(work.clone().run(sequence));
+        running.spawn(client.clone().run(sequence));
     }
 }
 
-/// State that the sequences of one thread share.
-struct Work {
-    /// Index of the thread.
+struct ClientThread {
     thread: usize,
-    server: Server,
+    server: LlmServer,
     judge: Arc<Judge>,
-    fatal: Arc<Fatal>,
+    fatal: OnFatal,
 }
 
-impl Work {
+impl ClientThread {
     /// Handles the end of a sequence's task: a panic ends the node.
-    fn ended(&self, ended: Result<(), JoinError>) {
+    fn handle_end(&self, ended: Result<(), JoinError>) {
         if let Err(error) = ended
             && let Ok(panic) = error.try_into_panic()
         {
-            self.fatal.end(EngineError::Panicked {
-                engine: NAME,
-                worker: self.thread,
-                message: panic_message(panic.as_ref()),
-            });
+            (self.fatal)(EngineError::panicked(NAME, self.thread, panic.as_ref()));
         }
     }
 
@@ -161,12 +141,12 @@ impl Work {
             Ok(prompt) => {
                 let most = server.ask.max_tokens.min(sequence.room());
                 match server.answer(&prompt, most, &mut sequence).await {
-                    Ok(whole) => {
+                    Ok((last, answer)) => {
                         drop(stream);
-                        if let Err((sequence, e)) = sequence.finish(&whole.last) {
+                        if let Err((sequence, e)) = sequence.finish(&last) {
                             sequence.refuse(&e);
                         }
-                        return server.client.done(whole.answer).await;
+                        return server.client.done(answer).await;
                     }
                     Err(trouble) => trouble,
                 }
@@ -176,32 +156,26 @@ impl Work {
         drop(stream);
         match self.judge.verdict(server, trouble).await {
             Verdict::Drop => {
-                server.counters.cancelled.fetch_add(1, Relaxed);
+                server.counters.lock().cancelled += 1;
             }
             Verdict::Refuse(words) => sequence.refuse(&words),
-            Verdict::End(words) => self.fatal.tell(&server.config.url, words),
+            Verdict::End(reason) => (self.fatal)(EngineError::Server {
+                url: server.config.url.clone(),
+                reason,
+            }),
         }
     }
 
     /// The ids of the prompt, all within the vocabulary.
     fn prompt(&self, sequence: &Sequence) -> Result<Vec<i32>, Trouble> {
         let ask = &self.server.ask;
-        let bytes = sequence.input().len();
-        let wrong = |words: String| Err(Trouble::Prompt(words));
-        if bytes == 0 || !bytes.is_multiple_of(TOKEN_BYTES) || bytes / TOKEN_BYTES > ask.max_prompt
-        {
-            return wrong(format!(
-                "a prompt of {bytes} bytes; model `{}` takes 1 to {} ids of {TOKEN_BYTES} bytes",
-                ask.model, ask.max_prompt
-            ));
-        }
         let prompt: Vec<i32> = sequence.prompt().collect();
         let known = |id: &i32| usize::try_from(*id).is_ok_and(|id| id < ask.vocab);
         match prompt.iter().position(|id| !known(id)) {
-            Some(at) => wrong(format!(
+            Some(at) => Err(Trouble::Prompt(format!(
                 "token {at} of the prompt is {}, beyond the vocabulary of {}",
                 prompt[at], ask.vocab
-            )),
+            ))),
             None => Ok(prompt),
         }
     }

@@ -18,20 +18,17 @@ use ort::{
 };
 
 use super::{
-    graph::{Graph, IDS, LONGEST, NEXT, USED},
-    schedule::Move,
+    graph::{DecoderGraph, IDS, LONGEST, NEXT, USED},
+    schedule::SlotMove,
 };
-use crate::engine::onnx::one_line;
+use crate::engine::one_line;
 
 /// The most likely next token and the second most likely.
-pub(super) type Best = [i64; 2];
+pub(super) type Candidates = [i64; 2];
 
-/// One row of a step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fed<'t> {
-    /// The row's new tokens.
+pub(super) struct StepRow<'t> {
     pub tokens: &'t [i64],
-    /// Positions in use after the step.
     pub held: usize,
 }
 
@@ -43,34 +40,29 @@ pub(super) struct Decoder {
     caches: Vec<Cache>,
     /// Frees the caches' memory, so it must be dropped after them.
     _allocator: Allocator,
-    /// Where the caches are.
     cache_memory: MemoryInfo<'static>,
     cpu: MemoryInfo<'static>,
     /// Declared after its binding and caches, so dropped after them.
     session: Session,
-    graph: Graph,
+    graph: DecoderGraph,
     slots: usize,
     context: usize,
     on_cpu: bool,
     ids: Vec<i64>,
     used: Vec<i32>,
-    next: Vec<Best>,
+    next: Vec<Candidates>,
 }
 
 struct Cache {
-    /// Owns the memory.
     _tensor: Tensor<f32>,
     address: NonNull<f32>,
 }
 
 impl Decoder {
     /// Allocates the slots in `memory`, by default the CPU's.
-    ///
-    /// # Errors
-    /// The runtime's message, in one line.
     pub fn new(
         session: Session,
-        graph: Graph,
+        graph: DecoderGraph,
         slots: usize,
         context: usize,
         memory: Option<MemoryInfo<'static>>,
@@ -120,8 +112,8 @@ impl Decoder {
     }
 
     /// Copies the keys and values of a sequence to another slot.
-    pub fn move_slot(&mut self, m: Move) {
-        let Graph { heads, width, .. } = self.graph;
+    pub fn move_slot(&mut self, m: SlotMove) {
+        let DecoderGraph { heads, width, .. } = self.graph;
         let head = self.context * width;
         let slot = heads * head;
         assert!(self.on_cpu && m.from < self.slots && m.to < self.slots);
@@ -148,8 +140,8 @@ impl Decoder {
     pub fn step<'t>(
         &mut self,
         first: usize,
-        rows: impl Iterator<Item = Fed<'t>>,
-    ) -> Result<&[Best], String> {
+        rows: impl Iterator<Item = StepRow<'t>>,
+    ) -> Result<&[Candidates], String> {
         self.ids.clear();
         self.used.clear();
         for row in rows {
@@ -185,7 +177,7 @@ impl Decoder {
         let (ids, used) = (self.ids.as_mut_ptr(), self.used.as_mut_ptr());
         let next = self.next.as_mut_ptr();
         let longest: *mut i32 = &mut longest;
-        let Graph { heads, width, .. } = self.graph;
+        let DecoderGraph { heads, width, .. } = self.graph;
         let slot = heads * self.context * width;
         let shape = [rows_i, heads as i64, self.context as i64, width as i64];
         // `ids` has `rows * each` elements, `used` has `rows`, and `next` twice as many, all filled
@@ -198,18 +190,18 @@ impl Decoder {
                 Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
                 Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
             );
-            let view = View::new(&self.cpu, ids.cast(), &[rows_i, each], i64s)?;
+            let view = TensorView::new(&self.cpu, ids.cast(), &[rows_i, each], i64s)?;
             self.binding.input(IDS, &view)?;
-            let view = View::new(&self.cpu, used.cast(), &[rows_i], i32s)?;
+            let view = TensorView::new(&self.cpu, used.cast(), &[rows_i], i32s)?;
             self.binding.input(USED, &view)?;
-            let view = View::new(&self.cpu, longest.cast(), &[], i32s)?;
+            let view = TensorView::new(&self.cpu, longest.cast(), &[], i32s)?;
             self.binding.input(LONGEST, &view)?;
-            let view = View::new(&self.cpu, next.cast(), &[rows_i, 2], i64s)?;
+            let view = TensorView::new(&self.cpu, next.cast(), &[rows_i, 2], i64s)?;
             self.binding.output(NEXT, &view)?;
             for (cache, (past, present)) in self.caches.iter().zip(&self.graph.caches) {
                 let address = cache.address.as_ptr().add(first * slot);
                 let f32s = Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-                let view = View::new(&self.cache_memory, address.cast(), &shape, f32s)?;
+                let view = TensorView::new(&self.cache_memory, address.cast(), &shape, f32s)?;
                 self.binding.input(past, &view)?;
                 self.binding.output(present, &view)?;
             }
@@ -218,7 +210,6 @@ impl Decoder {
     }
 }
 
-/// Converts a status of the runtime to a result.
 fn checked(status: sys::OrtStatusPtr) -> ort::Result<()> {
     // SAFETY: each caller passes a status that a function of the runtime has just returned, and
     // this call consumes it.
@@ -226,9 +217,9 @@ fn checked(status: sys::OrtStatusPtr) -> ort::Result<()> {
 }
 
 /// A tensor over borrowed memory.
-struct View(NonNull<sys::OrtValue>);
+struct TensorView(NonNull<sys::OrtValue>);
 
-impl View {
+impl TensorView {
     /// # Safety
     /// `memory` must contain `address` with the number of elements of `shape`, for as long as the
     /// runtime accesses the view or a binding of it.
@@ -258,18 +249,17 @@ impl View {
             )
         })?;
         let made = NonNull::new(made).ok_or_else(|| ort::Error::new("no tensor was made"))?;
-        Ok(View(made))
+        Ok(TensorView(made))
     }
 }
 
-impl Drop for View {
+impl Drop for TensorView {
     fn drop(&mut self) {
         // SAFETY: made by `new` and released once; a binding holds its own reference.
         unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) }
     }
 }
 
-/// The bound inputs and outputs of a session.
 struct Binding(NonNull<sys::OrtIoBinding>);
 
 impl Binding {
@@ -283,13 +273,13 @@ impl Binding {
             .ok_or_else(|| "no binding was made".to_owned())
     }
 
-    fn input(&mut self, name: &CStr, view: &View) -> ort::Result<()> {
+    fn input(&mut self, name: &CStr, view: &TensorView) -> ort::Result<()> {
         // SAFETY: binding and view live, and the name ends with a zero. A second binding of a name
         // replaces the first.
         checked(unsafe { (ort::api().BindInput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
     }
 
-    fn output(&mut self, name: &CStr, view: &View) -> ort::Result<()> {
+    fn output(&mut self, name: &CStr, view: &TensorView) -> ort::Result<()> {
         // SAFETY: as for `input`.
         checked(unsafe { (ort::api().BindOutput)(self.0.as_ptr(), name.as_ptr(), view.0.as_ptr()) })
     }

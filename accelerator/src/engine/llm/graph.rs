@@ -19,28 +19,24 @@ pub(super) const NEXT: &CStr = c"next";
 
 /// A decoder in the form of `models/export_llm.py`.
 #[derive(Debug)]
-pub(super) struct Graph {
+pub(super) struct DecoderGraph {
     /// Input and output name of each cache: keys and values of each layer.
     pub caches: Vec<(CString, CString)>,
     /// Number of heads of a cache, and elements per head.
     pub heads: usize,
     pub width: usize,
-    /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// Limit of positions.
     pub context: usize,
-    /// The end-of-sequence token.
     pub eos: i32,
 }
 
-impl Graph {
+impl DecoderGraph {
     /// # Errors
-    /// [`EngineError::ModelUnsupported`] names the tensor, or the metadata entry.
+    /// [`EngineError::Model`] names the tensor, or the metadata entry.
     pub fn read<'s>(session: &'s Session, path: &Path) -> Result<Self, EngineError> {
-        let refuse = |tensor: &str, reason: &str| EngineError::ModelUnsupported {
-            path: path.to_owned(),
-            tensor: tensor.to_owned(),
-            reason: format!("{reason}: engine llm runs what models/export_llm.py writes"),
+        let refuse = |tensor: &str, reason: &str| {
+            let reason = format!("{reason}: engine llm runs what models/export_llm.py writes");
+            EngineError::tensor(path, tensor, reason)
         };
         let check = |outlets: &'s [Outlet], name: &str, element, rank| {
             let shape = tensor(outlets, name, element)
@@ -92,7 +88,7 @@ impl Graph {
                 .filter(|n| *n >= 0)
                 .ok_or_else(|| refuse(key, "the file's metadata does not have this number"))
         };
-        Ok(Graph {
+        Ok(DecoderGraph {
             caches,
             heads,
             width,
@@ -103,7 +99,6 @@ impl Graph {
     }
 }
 
-/// Shape of the tensor with this name and element type.
 fn tensor<'o>(outlets: &'o [Outlet], name: &str, element: TensorElementType) -> Option<&'o [i64]> {
     let outlet = outlets.iter().find(|o| o.name() == name)?;
     match outlet.dtype() {

@@ -20,53 +20,44 @@ mod schedule;
 mod work;
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        mpsc::{Receiver, RecvTimeoutError, channel},
-    },
+    sync::{Arc, Mutex, mpsc::channel},
     time::Duration,
 };
 
-use ort::{
-    ep::{self, ExecutionProvider},
-    memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType},
-    session::Session,
-};
+use ort::{ep, session::Session};
 use qdl::{
     config::{LlmConfig, Provider},
     model::ModelSpec,
 };
 
 use self::{
-    graph::Graph,
-    work::{Limits, Shared, Work},
+    decoder::Decoder,
+    graph::DecoderGraph,
+    work::{AnswerLimits, DecodeLoop, failed},
 };
 use super::{
-    Engine, EngineError, EngineParams, Lengths, Sequence, Streaming, lengths,
-    onnx::{self, Settings, one_line},
+    Engine, EngineError, EngineParams, Sequence, Streaming,
+    inbox::Inbox,
+    onnx::{self, SessionCfgs},
+    open_model,
     streaming::{OnFatal, TokenModel},
 };
+use crate::lock;
 
+const NAME: &str = "llm";
 /// Longest answer in tokens, without a configured limit.
 const DEFAULT_ANSWER: usize = 256;
-/// Time limit for allocating the slots and the first steps.
-const START: Duration = Duration::from_secs(300);
 
 /// The `llm` engine.
 pub struct Llm {
     model: ModelSpec,
-    lengths: Lengths,
-    settings: Settings,
     vocabulary: usize,
     slots: usize,
     context: usize,
-    limits: Limits,
+    limits: AnswerLimits,
     gpu: Option<i32>,
-    shared: Arc<Shared>,
-    /// The session that read the model; the thread takes it.
-    session: Mutex<Option<Session>>,
-    /// Disconnects when the thread ends.
-    running: Mutex<Option<Receiver<()>>>,
+    inbox: Arc<Inbox>,
+    loaded: Mutex<Option<(Session, DecoderGraph)>>,
 }
 
 impl Llm {
@@ -77,27 +68,24 @@ impl Llm {
     /// A missing or unusable library or model, with its path; a key of `engine.llm` that does not
     /// fit the model.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let path = params.file.clone().ok_or_else(|| EngineError::Param {
-            field: "model.file",
-            reason: "engine llm needs a model file".to_owned(),
-        })?;
-        onnx::check_readable(&path)?;
+        let path = params.model_file()?;
+        open_model(&path)?;
         onnx::load(params.engine.library.as_deref())?;
         let config = params.engine.llm.unwrap_or_default();
         let gpu = gpu(params)?;
-        let settings = Settings {
-            path: path.clone(),
+        let settings = SessionCfgs {
+            path,
             intra_threads: params.engine.intra_threads,
         };
         let session = open(&settings, gpu)?;
-        let graph = Graph::read(&session, &path)?;
+        let graph = DecoderGraph::read(&session, &settings.path)?;
         let most = config.max_tokens.unwrap_or(DEFAULT_ANSWER);
         let model = match &params.spec {
             Some(spec) => spec.clone(),
             None => default_model(&params.model, &graph, &config, most),
         };
-        let TokenModel { prompt, answer, .. } = TokenModel::of_spec("llm", &model)?;
-        let limits = Limits {
+        let TokenModel { prompt, answer, .. } = TokenModel::of_spec(NAME, &model)?;
+        let limits = AnswerLimits {
             min: config.min_tokens,
             max: config.max_tokens.unwrap_or(answer),
             eos: config.eos.map_or(graph.eos, |eos| eos as i32),
@@ -105,30 +93,18 @@ impl Llm {
         let context = config.context.unwrap_or(prompt + limits.max);
         check(prompt, answer, context, &limits, &graph)?;
         Ok(Llm {
-            lengths: Lengths::of_inputs(&model).map_err(|e| EngineError::ModelUnsupported {
-                path,
-                tensor: e.tensor,
-                reason: e.reason.to_owned(),
-            })?,
             model,
-            settings,
             vocabulary: graph.vocabulary,
             slots: config.sequences,
             context,
             limits,
             gpu,
-            shared: Arc::default(),
-            session: Mutex::new(Some(session)),
-            running: Mutex::default(),
+            inbox: Arc::new(Inbox::new(config.sequences)),
+            loaded: Mutex::new(Some((session, graph))),
         })
     }
 
-    /// The error of a prompt that cannot run, if any.
     fn refusal(&self, sequence: &Sequence) -> Option<EngineError> {
-        let bytes = sequence.input().len();
-        if self.lengths.rows(bytes).is_none() {
-            return Some(lengths::refusal(&self.lengths, bytes));
-        }
         let known = 0..self.vocabulary as i64;
         let wrong = |id: &i32| !known.contains(&i64::from(*id));
         let (position, id) = sequence.prompt().enumerate().find(|(_, id)| wrong(id))?;
@@ -143,7 +119,7 @@ impl Llm {
 
 impl Engine for Llm {
     fn name(&self) -> &'static str {
-        "llm"
+        NAME
     }
 
     fn model(&self) -> &ModelSpec {
@@ -161,42 +137,37 @@ impl Engine for Llm {
 
 impl Streaming for Llm {
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
-        let loaded = lock(&self.session).take();
-        let session = loaded.map_or_else(|| open(&self.settings, self.gpu), Ok)?;
-        let graph = Graph::read(&session, &self.settings.path)?;
-        let work = Work {
-            session,
-            graph,
-            slots: self.slots,
-            context: self.context,
-            limits: self.limits,
-            memory: self.gpu.map(gpu_memory).transpose()?,
-            longest_prompt: self.context - self.limits.max,
-            shared: self.shared.clone(),
-        };
+        let loaded = lock(&self.loaded).take();
+        let (session, graph) =
+            loaded.ok_or_else(|| failed(self.slots, "it was started before".to_owned()))?;
+        let memory = self.gpu.map(onnx::gpu_memory).transpose()?;
+        let (slots, context, limits) = (self.slots, self.context, self.limits);
+        let inbox = self.inbox.clone();
         let (ready, started) = channel();
-        let (ended, running) = channel::<()>();
-        self.shared.open();
-        std::thread::Builder::new()
-            .name("llm".to_owned())
-            .spawn(move || {
-                // Dropped at the end of the thread, also by panic.
-                let _ended = ended;
-                work.run(&ready, &fatal);
-            })
-            .map_err(|source| EngineError::Thread { worker: 0, source })?;
-        *lock(&self.running) = Some(running);
-        match started.recv_timeout(START) {
-            Ok(done) => done,
-            Err(RecvTimeoutError::Timeout) => Err(EngineError::StartTimeout {
-                seconds: START.as_secs(),
-            }),
-            Err(RecvTimeoutError::Disconnected) => Err(EngineError::Run {
-                engine: "llm",
-                batch: self.slots,
-                reason: "its thread ended before it was ready".to_owned(),
-            }),
-        }
+        self.inbox.start(NAME, fatal, move || {
+            let decoder = Decoder::new(session, graph, slots, context, memory);
+            let made = decoder
+                .map_err(|e| failed(slots, e))
+                .and_then(|d| DecodeLoop::new(d, slots, context - limits.max, limits, inbox));
+            match made {
+                Ok(serving) => {
+                    // The send fails only after the start has timed out.
+                    let _ = ready.send(Ok(()));
+                    serving.serve()
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                    Ok(())
+                }
+            }
+        })?;
+        let ended = |_| {
+            Err(failed(
+                slots,
+                "its thread ended before it was ready".to_owned(),
+            ))
+        };
+        started.recv().unwrap_or_else(ended)
     }
 
     fn in_flight(&self) -> usize {
@@ -206,23 +177,13 @@ impl Streaming for Llm {
     fn submit(&self, sequence: Sequence) {
         match self.refusal(&sequence) {
             Some(why) => sequence.refuse(&why),
-            None => self.shared.submit(sequence),
+            None => self.inbox.submit(sequence),
         }
     }
 
     fn stop(&self, timeout: Duration) {
-        self.shared.close();
-        let running = lock(&self.running).take();
-        // The thread sends nothing: the channel closes at its end.
-        let waited = running.map(|running| running.recv_timeout(timeout));
-        if waited == Some(Err(RecvTimeoutError::Timeout)) {
-            tracing::warn!("engine llm: its step was not done after {timeout:?}");
-        }
+        self.inbox.stop(timeout);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The GPU's index, if one is configured; an error if the library does not support it.
@@ -230,15 +191,11 @@ fn gpu(params: &EngineParams) -> Result<Option<i32>, EngineError> {
     if params.engine.provider == Provider::Cpu {
         return Ok(None);
     }
-    let reason = match ep::CUDA::is_available() {
-        Ok(true) => return Ok(Some(i32::try_from(params.engine.gpu).unwrap_or(i32::MAX))),
-        Ok(false) => "it was built without CUDA".to_owned(),
-        Err(e) => one_line(&e.to_string()),
-    };
-    Err(EngineError::Provider { reason })
+    onnx::check_provider()?;
+    Ok(Some(i32::try_from(params.engine.gpu).unwrap_or(i32::MAX)))
 }
 
-fn open(settings: &Settings, gpu: Option<i32>) -> Result<Session, EngineError> {
+fn open(settings: &SessionCfgs, gpu: Option<i32>) -> Result<Session, EngineError> {
     match gpu {
         None => settings.open(),
         Some(index) => {
@@ -248,60 +205,57 @@ fn open(settings: &Settings, gpu: Option<i32>) -> Result<Session, EngineError> {
     }
 }
 
-/// Memory of the slots on a GPU.
-fn gpu_memory(index: i32) -> Result<MemoryInfo<'static>, EngineError> {
-    let (device, kind) = (AllocatorType::Device, MemoryType::Default);
-    MemoryInfo::new(AllocationDevice::CUDA, index, device, kind).map_err(|e| {
-        EngineError::Provider {
-            reason: one_line(&e.to_string()),
-        }
-    })
-}
-
 /// Inputs and outputs of the model, if the configuration does not give them.
-fn default_model(name: &str, graph: &Graph, config: &LlmConfig, answer: usize) -> ModelSpec {
+fn default_model(name: &str, graph: &DecoderGraph, config: &LlmConfig, answer: usize) -> ModelSpec {
     let context = config.context.unwrap_or(graph.context);
     ModelSpec::of_tokens(name, context.saturating_sub(answer).max(1), answer)
 }
 
-/// Checks the configured limits against the model's.
 fn check(
     prompt: usize,
     answer: usize,
     context: usize,
-    limits: &Limits,
-    graph: &Graph,
+    limits: &AnswerLimits,
+    graph: &DecoderGraph,
 ) -> Result<(), EngineError> {
-    let wrong = |field, reason| Err(EngineError::Param { field, reason });
-    let most = limits.max;
-    if most > answer {
-        let reason = format!("{most} tokens do not fit the model's output of {answer}");
-        return wrong("llm.max_tokens", reason);
-    }
-    if limits.min > most {
-        let reason = format!("{} tokens at least, and {most} at most", limits.min);
-        return wrong("llm.min_tokens", reason);
-    }
-    if limits.eos as usize >= graph.vocabulary {
-        let reason = format!(
-            "{}, and the model has {} tokens",
-            limits.eos, graph.vocabulary
-        );
-        return wrong("llm.eos", reason);
-    }
-    if context > graph.context {
-        let reason = format!(
-            "{context} positions for prompts of {prompt} tokens and answers of {most}; the model \
-             has {}: make the model's input or output shorter",
-            graph.context
-        );
-        return wrong("llm.context", reason);
-    }
-    if context < prompt + most {
-        let reason = format!(
-            "{context} positions are too few for prompts of {prompt} tokens and answers of {most}"
-        );
-        return wrong("llm.context", reason);
+    let (most, has) = (limits.max, graph.vocabulary);
+    for (is_wrong, field, reason) in [
+        (
+            most > answer,
+            "llm.max_tokens",
+            format!("{most} tokens do not fit the model's output of {answer}"),
+        ),
+        (
+            limits.min > most,
+            "llm.min_tokens",
+            format!("{} tokens at least, and {most} at most", limits.min),
+        ),
+        (
+            limits.eos as usize >= has,
+            "llm.eos",
+            format!("{}, and the model has {has} tokens", limits.eos),
+        ),
+        (
+            context > graph.context,
+            "llm.context",
+            format!(
+                "{context} positions for prompts of {prompt} tokens and answers of {most}; the \
+                 model has {}: make the model's input or output shorter",
+                graph.context
+            ),
+        ),
+        (
+            context < prompt + most,
+            "llm.context",
+            format!(
+                "{context} positions are too few for prompts of {prompt} tokens and answers of \
+                 {most}"
+            ),
+        ),
+    ] {
+        if is_wrong {
+            return Err(EngineError::param(field, reason));
+        }
     }
     Ok(())
 }

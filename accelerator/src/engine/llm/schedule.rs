@@ -13,18 +13,16 @@ use std::collections::VecDeque;
 
 /// A sequence in its slot.
 #[derive(Debug)]
-pub(super) struct Row<T> {
+pub(super) struct ActiveSequence<T> {
     /// The caller's handle of the sequence.
     pub owner: T,
-    /// Tokens of the prompt.
     pub prompt: usize,
-    /// Tokens generated so far.
     pub made: usize,
     /// The newest token: the next step computes it.
     pub last: i32,
 }
 
-impl<T> Row<T> {
+impl<T> ActiveSequence<T> {
     /// Positions of the slot that hold keys and values.
     pub fn held(&self) -> usize {
         match self.made {
@@ -37,17 +35,14 @@ impl<T> Row<T> {
 
 /// The next computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// No sequence is present.
+pub(super) enum DecodeStep {
     Idle,
     /// The prompt of the sequence that joined in this slot.
     Join {
-        /// Index of the slot.
         slot: usize,
     },
     /// One token of each sequence in these slots.
     Decode {
-        /// The first slot.
         first: usize,
         /// Number of slots; some between may be free.
         rows: usize,
@@ -56,23 +51,18 @@ pub(super) enum Step {
 
 /// A copy of a sequence's keys and values to another slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Move {
-    /// The current slot.
+pub(super) struct SlotMove {
     pub from: usize,
-    /// The free slot.
     pub to: usize,
-    /// Positions in use.
     pub held: usize,
 }
 
-/// The slots and the waiting sequences.
 #[derive(Debug)]
 pub(super) struct Schedule<T> {
-    slots: Box<[Option<Row<T>>]>,
+    slots: Box<[Option<ActiveSequence<T>>]>,
     /// Waiting sequences with the lengths of their prompts.
     waiting: VecDeque<(T, usize)>,
     active: usize,
-    /// Sequences that joined since the last step of all.
     joined: usize,
     moves: bool,
 }
@@ -89,17 +79,14 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Limit of joins between two steps of all.
     fn joins(&self) -> usize {
         1 + self.slots.len() / 8
     }
 
-    /// Queues a sequence with a prompt of `prompt` tokens.
     pub fn push(&mut self, owner: T, prompt: usize) {
         self.waiting.push_back((owner, prompt));
     }
@@ -116,13 +103,13 @@ impl<T> Schedule<T> {
     }
 
     /// Returns the next step; calls `moved` for each sequence that changes its slot before it.
-    pub fn next(&mut self, mut moved: impl FnMut(Move)) -> Step {
+    pub fn next(&mut self, mut moved: impl FnMut(SlotMove)) -> DecodeStep {
         let free = self.slots.iter().position(Option::is_none);
         if let Some(slot) = free
             && (self.active == 0 || self.joined < self.joins())
             && let Some((owner, prompt)) = self.waiting.pop_front()
         {
-            self.slots[slot] = Some(Row {
+            self.slots[slot] = Some(ActiveSequence {
                 owner,
                 prompt,
                 made: 0,
@@ -130,7 +117,7 @@ impl<T> Schedule<T> {
             });
             self.active += 1;
             self.joined += 1;
-            return Step::Join { slot };
+            return DecodeStep::Join { slot };
         }
         self.joined = 0;
         if self.moves {
@@ -139,16 +126,16 @@ impl<T> Schedule<T> {
         let first = self.slots.iter().position(Option::is_some);
         let last = self.slots.iter().rposition(Option::is_some);
         match (first, last) {
-            (Some(first), Some(last)) => Step::Decode {
+            (Some(first), Some(last)) => DecodeStep::Decode {
                 first,
                 rows: last - first + 1,
             },
-            _ => Step::Idle,
+            _ => DecodeStep::Idle,
         }
     }
 
     /// Fills each hole with the last sequence.
-    fn close_up(&mut self, moved: &mut impl FnMut(Move)) {
+    fn close_up(&mut self, moved: &mut impl FnMut(SlotMove)) {
         for to in 0..self.active {
             if self.slots[to].is_some() {
                 continue;
@@ -159,14 +146,13 @@ impl<T> Schedule<T> {
             };
             if let Some(row) = self.slots[from].take() {
                 let held = row.held();
-                moved(Move { from, to, held });
+                moved(SlotMove { from, to, held });
                 self.slots[to] = Some(row);
             }
         }
     }
 
-    /// The sequence in a slot.
-    pub fn row(&mut self, slot: usize) -> Option<&mut Row<T>> {
+    pub fn row(&mut self, slot: usize) -> Option<&mut ActiveSequence<T>> {
         self.slots.get_mut(slot)?.as_mut()
     }
 

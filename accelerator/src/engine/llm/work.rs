@@ -1,46 +1,30 @@
 //! Runs the engine's thread: takes sequences from the queue, runs steps, passes tokens on.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::SeqCst},
-        mpsc::Sender,
-    },
-    thread::{self, Thread},
-    time::Duration,
-};
+use std::sync::Arc;
 
-use crossbeam_queue::SegQueue;
-use ort::{memory::MemoryInfo, session::Session};
+use fabric::clock;
+use qdl::connection::Spin;
 
 use super::{
-    super::streaming::OnFatal,
-    decoder::{Best, Decoder, Fed},
-    graph::Graph,
-    schedule::{Schedule, Step},
+    decoder::{Candidates, Decoder, StepRow},
+    schedule::{DecodeStep, Schedule},
 };
-use crate::engine::{EngineError, Sequence};
+use crate::engine::{EngineError, Sequence, inbox::Inbox};
 
-/// Longest sleep of an idle thread.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// Longest prompt of the warm-up.
+/// Longest sleep of an idle thread, in nanoseconds.
+const LOOK_AGAIN_NS: u64 = 500_000_000;
 const WARM_PROMPT: usize = 128;
 
-/// Limits of an answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Least number of tokens in an answer.
+pub(super) struct AnswerLimits {
     pub min: usize,
-    /// Largest number of tokens in an answer.
     pub max: usize,
-    /// The end-of-sequence token.
     pub eos: i32,
 }
 
-impl Limits {
+impl AnswerLimits {
     /// The next token after `made` tokens, and whether it ends the answer.
-    fn choose(&self, best: Best, made: usize) -> (i32, bool) {
+    fn choose(&self, best: Candidates, made: usize) -> (i32, bool) {
         let of = |id: i64| i32::try_from(id).unwrap_or(i32::MAX);
         let first = of(best[0]);
         let token = match first == self.eos && made + 1 < self.min {
@@ -52,160 +36,50 @@ impl Limits {
     }
 }
 
-/// The queue of sequences to the engine's thread.
-#[derive(Default)]
-pub(super) struct Shared {
-    queue: SegQueue<Sequence>,
-    closed: AtomicBool,
-    /// The thread to wake.
-    worker: Mutex<Option<Thread>>,
-}
-
-impl Shared {
-    pub fn open(&self) {
-        self.closed.store(false, SeqCst);
-    }
-
-    /// Queues a sequence; drops it once the queue is closed.
-    pub fn submit(&self, sequence: Sequence) {
-        self.queue.push(sequence);
-        match self.closed.load(SeqCst) {
-            // `close` may have cleared the queue before this push.
-            true => self.clear(),
-            false => self.wake(),
-        }
-    }
-
-    pub fn close(&self) {
-        self.closed.store(true, SeqCst);
-        self.wake();
-        self.clear();
-    }
-
-    fn is_closed(&self) -> bool {
-        self.closed.load(SeqCst)
-    }
-
-    fn clear(&self) {
-        while let Some(sequence) = self.queue.pop() {
-            drop(sequence);
-        }
-    }
-
-    /// Wakes the thread. One short lock per sample.
-    fn wake(&self) {
-        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(worker) = &*worker {
-            worker.unpark();
-        }
-    }
-}
-
-/// Parameters of the thread.
-pub(super) struct Work {
-    pub session: Session,
-    pub graph: Graph,
-    pub slots: usize,
-    pub context: usize,
-    pub limits: Limits,
-    pub memory: Option<MemoryInfo<'static>>,
-    pub longest_prompt: usize,
-    pub shared: Arc<Shared>,
-}
-
-impl Work {
-    /// The thread's body: warms up, reports readiness, serves until the queue is closed.
-    pub fn run(self, ready: &Sender<Result<(), EngineError>>, fatal: &OnFatal) {
-        let (slots, shared) = (self.slots, self.shared.clone());
-        *shared.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
-        let serve = AssertUnwindSafe(|| {
-            let prompt = self.longest_prompt.min(WARM_PROMPT);
-            let loaded = Loop::new(self).and_then(|mut l| {
-                l.warm_up(prompt)?;
-                Ok(l)
-            });
-            match loaded {
-                Ok(serving) => {
-                    // The send fails only after the start has timed out.
-                    let _ = ready.send(Ok(()));
-                    serving.serve()
-                }
-                Err(reason) => {
-                    let _ = ready.send(Err(failed(slots, reason)));
-                    Ok(())
-                }
-            }
-        });
-        let why = match catch_unwind(serve) {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(panic) => Some(EngineError::Panicked {
-                engine: "llm",
-                worker: 0,
-                message: words(&*panic),
-            }),
-        };
-        if let Some(why) = why {
-            shared.close();
-            fatal(why);
-        }
-    }
-}
-
-fn failed(batch: usize, reason: String) -> EngineError {
-    EngineError::Run {
-        engine: "llm",
-        batch,
-        reason,
-    }
-}
-
-/// The message of a panic.
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned())
-}
-
-struct Loop {
+pub(super) struct DecodeLoop {
     decoder: Decoder,
     schedule: Schedule<Sequence>,
-    limits: Limits,
-    shared: Arc<Shared>,
-    /// The prompt of the joining sequence.
+    limits: AnswerLimits,
+    inbox: Arc<Inbox>,
     prompt: Vec<i64>,
     /// The newest token of each row of a step, and the positions in use after the step.
     newest: Vec<(i64, usize)>,
-    /// The results of a step.
-    best: Vec<Best>,
+    best: Vec<Candidates>,
 }
 
-impl Loop {
-    fn new(work: Work) -> Result<Self, String> {
-        let Work { slots, context, .. } = work;
-        let decoder = Decoder::new(work.session, work.graph, slots, context, work.memory)?;
-        Ok(Loop {
+impl DecodeLoop {
+    /// A loop that has run its first steps; `longest` is the longest prompt.
+    pub fn new(
+        decoder: Decoder,
+        slots: usize,
+        longest: usize,
+        limits: AnswerLimits,
+        inbox: Arc<Inbox>,
+    ) -> Result<Self, EngineError> {
+        let mut this = DecodeLoop {
             schedule: Schedule::new(slots, decoder.can_move()),
             decoder,
-            limits: work.limits,
-            shared: work.shared,
-            prompt: Vec::with_capacity(context),
+            limits,
+            inbox,
+            prompt: Vec::with_capacity(longest),
             newest: Vec::with_capacity(slots),
             best: Vec::with_capacity(slots),
-        })
+        };
+        let warm = this.warm_up(longest.min(WARM_PROMPT));
+        warm.map(|()| this).map_err(|e| failed(slots, e))
     }
 
     /// Runs one prompt, one row and all rows, so that the runtime's first-use work is done before
     /// the first sample.
     fn warm_up(&mut self, prompt: usize) -> Result<(), String> {
         let tokens = vec![0; prompt];
-        let fed = Fed {
+        let fed = StepRow {
             tokens: &tokens,
             held: prompt,
         };
         self.decoder.step(0, [fed].into_iter())?;
         for rows in [1, self.schedule.slots()] {
-            let one = Fed {
+            let one = StepRow {
                 tokens: &[0],
                 held: 1,
             };
@@ -214,18 +88,23 @@ impl Loop {
         Ok(())
     }
 
-    fn serve(mut self) -> Result<(), EngineError> {
-        while !self.shared.is_closed() {
-            while let Some(sequence) = self.shared.queue.pop() {
+    /// Serves until the inbox is closed.
+    pub fn serve(mut self) -> Result<(), EngineError> {
+        while !self.inbox.is_closed() {
+            let seen = self.inbox.epoch();
+            while let Some(sequence) = self.inbox.pop() {
                 let prompt = sequence.prompt().len();
                 self.schedule.push(sequence, prompt);
             }
             self.schedule.retain(Sequence::is_wanted);
             let decoder = &mut self.decoder;
             match self.schedule.next(|m| decoder.move_slot(m)) {
-                Step::Idle => thread::park_timeout(LOOK_AGAIN),
-                Step::Join { slot } => self.join(slot).map_err(|e| failed(1, e))?,
-                Step::Decode { first, rows } => {
+                DecodeStep::Idle => {
+                    let until = clock::now_ns().saturating_add(LOOK_AGAIN_NS);
+                    self.inbox.wait(seen, until, Spin::new(0));
+                }
+                DecodeStep::Join { slot } => self.join(slot).map_err(|e| failed(1, e))?,
+                DecodeStep::Decode { first, rows } => {
                     self.decode(first, rows).map_err(|e| failed(rows, e))?;
                 }
             }
@@ -240,7 +119,7 @@ impl Loop {
         };
         self.prompt.clear();
         self.prompt.extend(row.owner.prompt().map(i64::from));
-        let fed = Fed {
+        let fed = StepRow {
             tokens: &self.prompt,
             held: self.prompt.len(),
         };
@@ -260,7 +139,7 @@ impl Loop {
             };
             self.newest.push(newest);
         }
-        let fed = self.newest.iter().map(|(token, held)| Fed {
+        let fed = self.newest.iter().map(|(token, held)| StepRow {
             tokens: std::slice::from_ref(token),
             held: *held,
         });
@@ -272,7 +151,7 @@ impl Loop {
         Ok(())
     }
 
-    fn hand_on(&mut self, slot: usize, best: Best) {
+    fn hand_on(&mut self, slot: usize, best: Candidates) {
         let Some(row) = self.schedule.row(slot) else {
             return;
         };
@@ -293,13 +172,17 @@ impl Loop {
     }
 }
 
+pub(super) fn failed(batch: usize, reason: String) -> EngineError {
+    EngineError::run("llm", batch, reason)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_end_is_put_off_kept_and_counted() {
-        let limits = Limits {
+        let limits = AnswerLimits {
             min: 3,
             max: 5,
             eos: 2,
@@ -309,7 +192,7 @@ mod tests {
         assert_eq!(limits.choose([2, 7], 2), (2, true));
         assert_eq!(limits.choose([9, 2], 3), (9, false));
         assert_eq!(limits.choose([9, 2], 4), (9, true), "as long as it may be");
-        let one = Limits { min: 1, ..limits };
+        let one = AnswerLimits { min: 1, ..limits };
         assert_eq!(one.choose([2, 7], 0), (2, true));
     }
 }

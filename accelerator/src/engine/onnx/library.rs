@@ -2,13 +2,15 @@
 
 use std::{
     env,
+    error::Error,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use ort::environment::Environment;
 
-use crate::engine::EngineError;
+use crate::engine::{EngineError, search};
+use crate::lock;
 
 /// Folder that `cargo xtask setup` installs it in, relative to the repository.
 const KEPT_IN: &str = ".deps/onnxruntime-1.31.1";
@@ -21,28 +23,22 @@ static ENVIRONMENT: Mutex<Option<Environment>> = Mutex::new(None);
 /// setup` installed, in the working directory or above it, or above this program.
 ///
 /// # Errors
-/// [`EngineError::LibraryMissing`] lists every searched path. A named path that does not exist is
+/// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, EngineError> {
-    let from_env = env::var_os("ORT_DYLIB_PATH").filter(|v| !v.is_empty());
-    let named = configured
-        .map(Path::to_owned)
-        .or(from_env.map(PathBuf::from));
-    let candidates = match named {
-        Some(path) => vec![path],
-        None => kept(),
-    };
-    match candidates.iter().find(|p| p.is_file()) {
-        Some(path) => Ok(path.clone()),
-        None => Err(EngineError::LibraryMissing {
-            searched: candidates,
-        }),
-    }
+    let named = search::named(configured, "ORT_DYLIB_PATH");
+    let candidates = named.map_or_else(installed_paths, |path| vec![path]);
+    search::first(
+        candidates,
+        |path| path.is_file(),
+        "ONNX Runtime was",
+        "run `cargo xtask setup`, or name the library in engine.library or ORT_DYLIB_PATH",
+    )
 }
 
 /// `.deps/...` in the nearest folder with it, or with a `Cargo.lock`, from the working directory
 /// and from the program upwards.
-fn kept() -> Vec<PathBuf> {
+fn installed_paths() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let starts = [env::current_dir().ok(), env::current_exe().ok()];
     for start in starts.into_iter().flatten() {
@@ -66,7 +62,7 @@ fn kept() -> Vec<PathBuf> {
 /// Opens the library and makes the environment, or returns the existing one: the first library that
 /// a process opens stays.
 pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, EngineError> {
-    let mut environment = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut environment = lock(&ENVIRONMENT);
     if let Some(e) = &*environment {
         // A wrong path is a configuration error, even if the open library makes it unnecessary.
         configured
@@ -77,34 +73,16 @@ pub(in crate::engine) fn load(configured: Option<&Path>) -> Result<Environment, 
     let path = find_library(configured)?;
     // The loader would search a relative path beside the program first.
     let path = std::path::absolute(&path).unwrap_or(path);
-    let invalid = |reason: String| EngineError::LibraryInvalid {
+    let invalid = |e: &dyn Error| EngineError::Library {
         path: path.clone(),
-        reason,
+        reason: format!(
+            "not a usable ONNX Runtime library ({e}): run `cargo xtask setup` for the one this was \
+             built for"
+        ),
     };
-    let made = ort::init_from(&path)
-        .map_err(|e| invalid(e.to_string()))?
-        .with_name("qdl")
-        .with_telemetry(false)
-        .build()
-        .map_err(|e| invalid(e.to_string()))?;
+    let opened = ort::init_from(&path).map_err(|e| invalid(&e))?;
+    let made = opened.with_name("qdl").with_telemetry(false).build();
+    let made = made.map_err(|e| invalid(&e))?;
     *environment = Some(made.clone());
     Ok(made)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_named_library_that_is_absent_is_not_replaced() {
-        let e = find_library(Some(Path::new("/nowhere/libonnxruntime.so")))
-            .expect_err("nothing is there");
-        let text = e.to_string();
-        assert!(text.contains("/nowhere/libonnxruntime.so"), "{text}");
-        assert!(text.contains("cargo xtask setup"), "{text}");
-        let EngineError::LibraryMissing { searched } = e else {
-            panic!("wrong error: {e}");
-        };
-        assert_eq!(searched.len(), 1);
-    }
 }

@@ -6,38 +6,40 @@
 //! session, because a session runs one batch at a time.
 //!
 //! The session reads a batch in place if its samples form one run. Other batches are gathered into
-//! an aligned buffer, and the copies are counted. On a GPU (`cuda`) batches take the path of all
-//! GPU engines: copies from the slots to the GPU, tensors in its memory, outputs copied back.
+//! an aligned buffer, and the copies are counted. On a GPU (`provider`) batches take the path of
+//! all GPU engines: copies from the slots to the GPU, tensors in its memory, outputs copied back.
 
-mod cuda;
 mod library;
+mod provider;
 mod session;
 mod spec;
 
-use std::{fs, path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
-use fabric::Region;
-use qdl::{config::Provider, model::ModelSpec, rails::Score};
-use record::GpuRecord;
+use qdl::{config::Provider, model::ModelSpec};
 
-use self::session::Worker as OnnxWorker;
-use super::{Engine, EngineError, EngineParams, Worker, onnx_data};
+use self::session::OnCpu;
+use super::{
+    Engine, EngineError, EngineParams, Worker,
+    cuda::{Device, Gpu},
+    onnx_data, open_model,
+};
 
 pub use library::find_library;
 
 pub(in crate::engine) use self::{
     library::load,
-    session::{Settings, one_line},
+    provider::{check as check_provider, gpu_memory},
+    session::SessionCfgs,
 };
 
 /// The `onnx` engine: a model that was loaded once and can be loaded again.
 #[derive(Debug)]
 pub struct Onnx {
     model: ModelSpec,
-    /// The model's fixed batch size, if it has one.
     fixed_batch: Option<usize>,
-    settings: Settings,
-    gpu: Option<cuda::Gpu>,
+    settings: SessionCfgs,
+    gpu: Option<Arc<Gpu>>,
 }
 
 impl Onnx {
@@ -46,35 +48,33 @@ impl Onnx {
     /// # Errors
     /// A missing or unusable library or model, with its path.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let path = params.file.clone().ok_or_else(|| EngineError::Param {
-            field: "model.file",
-            reason: "engine onnx needs a model file".to_owned(),
-        })?;
-        check_readable(&path)?;
+        let path = params.model_file()?;
+        // The system's error is clearer than ONNX Runtime's.
+        open_model(&path)?;
         load(params.engine.library.as_deref())?;
         let on_gpu = params.engine.provider == Provider::Cuda;
         if on_gpu {
-            cuda::check_provider()?;
+            provider::check()?;
         }
-        let settings = Settings {
+        let settings = SessionCfgs {
             path,
             intra_threads: params.engine.intra_threads,
         };
         let session = settings
             .open()
             .map_err(|error| match onnx_data::wrong(&settings.path) {
-                Some(reason) => EngineError::ModelInvalid {
-                    path: settings.path.clone(),
-                    reason,
-                },
+                Some(reason) => EngineError::model(
+                    &settings.path,
+                    format!("not a model that ONNX Runtime can load ({reason})"),
+                ),
                 None => error,
             })?;
-        let (named, ragged) = (params.spec.as_ref(), &params.ragged);
-        let spec::Read { model, fixed_batch } =
-            spec::read(&session, &params.model, named, ragged, &settings.path)?;
+        let spec::ReadModel { model, fixed_batch } = spec::read(&session, params, &settings.path)?;
         let most = fixed_batch.unwrap_or(params.engine.max_batch);
+        let device = on_gpu.then(|| Device::open(params.engine.gpu));
+        let gpu = |device| Gpu::new(device, most, params.engine.spin_us);
         Ok(Onnx {
-            gpu: on_gpu.then(|| cuda::Gpu::open(params, most)).transpose()?,
+            gpu: device.transpose()?.map(gpu),
             model,
             fixed_batch,
             settings,
@@ -94,8 +94,8 @@ impl Engine for Onnx {
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
         let (model, fixed, settings) = (&self.model, self.fixed_batch, &self.settings);
         Ok(match &self.gpu {
-            None => Box::new(OnnxWorker::new(model, fixed, settings)?),
-            Some(gpu) => Box::new(cuda::OnGpu::new(model, fixed, settings, gpu)?),
+            None => Box::new(OnCpu::new(model, fixed, settings)?),
+            Some(gpu) => Box::new(provider::OnGpu::new(model, fixed, settings, gpu)?),
         })
     }
 
@@ -103,33 +103,7 @@ impl Engine for Onnx {
         self.fixed_batch
     }
 
-    fn memory(&self, inputs: &Arc<Region>) {
-        if let Some(gpu) = &self.gpu {
-            gpu.register(inputs);
-        }
-    }
-
-    fn gpus(&self) -> Vec<GpuRecord> {
-        self.gpu.iter().map(cuda::Gpu::record).collect()
-    }
-
-    fn interior(&self, now_ns: u64) -> Option<Score> {
-        self.gpu.as_ref()?.interior(now_ns)
-    }
-}
-
-/// Checks that the model file can be read; the system's error is clearer than ONNX Runtime's.
-pub(in crate::engine) fn check_readable(path: &PathBuf) -> Result<(), EngineError> {
-    let missing = |source| EngineError::ModelMissing {
-        path: path.clone(),
-        source,
-    };
-    let meta = fs::File::open(path)
-        .and_then(|f| f.metadata())
-        .map_err(missing)?;
-    if meta.is_file() {
-        Ok(())
-    } else {
-        Err(missing(std::io::Error::other("is not a file")))
+    fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_deref()
     }
 }

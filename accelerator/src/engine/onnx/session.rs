@@ -14,27 +14,26 @@ use ort::{
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
 use super::library;
-use crate::engine::{Batch, EngineError, outputs::Outputs, unpack::Unpacker};
+use crate::engine::{Batch, EngineError, Worker, outputs::Outputs, unpack::Unpacker};
 
-/// Parameters for loading the model.
 #[derive(Debug)]
-pub(in crate::engine) struct Settings {
+pub(in crate::engine) struct SessionCfgs {
     pub path: PathBuf,
     pub intra_threads: usize,
 }
 
-impl Settings {
+impl SessionCfgs {
     /// Loads the model. The library must be open.
     pub fn open(&self) -> Result<Session, EngineError> {
         self.open_on(&[])
     }
 
-    /// As [`Settings::open`], with preferred execution providers.
+    /// As [`SessionCfgs::open`], with preferred execution providers.
     pub fn open_on(&self, providers: &[ExecutionProviderDispatch]) -> Result<Session, EngineError> {
         let environment = library::load(None)?;
-        let invalid = |reason: String| EngineError::ModelInvalid {
-            path: self.path.clone(),
-            reason,
+        let invalid = |reason: String| {
+            let reason = format!("not a model that ONNX Runtime can load ({reason})");
+            EngineError::model(&self.path, reason)
         };
         Session::builder(&environment)
             .map_err(|e| invalid(e.to_string()))?
@@ -46,16 +45,14 @@ impl Settings {
             .with_intra_op_spinning(false)
             .map_err(|e| invalid(e.to_string()))?
             .with_execution_providers(providers)
-            .map_err(|e| EngineError::Provider {
-                reason: one_line(&e.to_string()),
-            })?
+            .map_err(EngineError::provider)?
             .commit_from_file(&self.path)
             .map_err(|e| invalid(e.to_string()))
     }
 }
 
 /// A worker on the CPU: a session and its buffers.
-pub(super) struct Worker {
+pub(super) struct OnCpu {
     session: Session,
     memory: MemoryInfo<'static>,
     unpacker: Unpacker,
@@ -68,48 +65,26 @@ pub(super) struct Worker {
     asked: RunOptions<HasSelectedOutputs>,
 }
 
-impl Worker {
+impl OnCpu {
     /// Makes a worker, on its own thread. `fixed`: the model's fixed batch size.
     pub fn new(
         model: &ModelSpec,
         fixed: Option<usize>,
-        settings: &Settings,
+        settings: &SessionCfgs,
     ) -> Result<Self, EngineError> {
-        let refuse = |tensor: String, reason: String| EngineError::ModelUnsupported {
-            path: settings.path.clone(),
-            tensor,
-            reason,
-        };
-        let unpacker = Unpacker::new(model).map_err(|(tensor, reason)| refuse(tensor, reason))?;
-        let outputs = Outputs::new(model).map_err(|(tensor, reason)| refuse(tensor, reason))?;
         let wanted = model.outputs();
         let wanted = wanted.fold(OutputSelector::no_default(), |all, t| all.with(&*t.name));
-        let asked = RunOptions::new().map_err(|e| refuse(model.name.clone(), e.to_string()))?;
-        Ok(Worker {
+        let asked = RunOptions::new().map_err(|e| EngineError::model(&settings.path, e))?;
+        Ok(OnCpu {
             asked: asked.with_outputs(wanted),
             session: settings.open()?,
             memory: MemoryInfo::default(),
-            unpacker,
+            unpacker: Unpacker::new(model)?,
             inputs: model.inputs.clone(),
             specs: model.outputs().cloned().collect(),
-            outputs,
+            outputs: Outputs::new(model)?,
             fixed,
         })
-    }
-
-    /// The batch's address, if it is one run that the session can read in place.
-    fn in_place(&self, batch: &Batch) -> Option<*const u8> {
-        let [run] = batch.runs() else {
-            return None;
-        };
-        let size = self.unpacker.single_fixed()?;
-        let address = batch.run_address(*run);
-        let aligned = (address as usize).is_multiple_of(self.inputs[0].dtype.bytes());
-        // A single sample may have any length, and a batch with padding needs memory after it.
-        let fits = self.run_at(batch.len()) == batch.len()
-            && batch.sample_bytes() == Some(size)
-            && batch.input_len(0) == size;
-        (fits && aligned).then_some(address)
     }
 
     /// Size at which a batch of `n` samples runs.
@@ -129,11 +104,7 @@ impl Worker {
         in_place: Option<*const u8>,
         each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let failed = |reason: String| EngineError::Run {
-            engine: "onnx",
-            batch,
-            reason,
-        };
+        let failed = |reason: String| EngineError::run("onnx", batch, reason);
         let mut inputs: Vec<(Cow<'_, str>, SessionInputValue<'_>)> =
             Vec::with_capacity(self.inputs.len());
         for (i, spec) in self.inputs.iter().enumerate() {
@@ -174,21 +145,17 @@ impl Worker {
     }
 }
 
-impl crate::engine::Worker for Worker {
+impl Worker for OnCpu {
     fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
         let (n, at) = (batch.len(), self.run_at(batch.len()));
         if n > at {
-            return Err(EngineError::Run {
-                engine: "onnx",
-                batch: n,
-                reason: format!("the model's batch is fixed at {at}"),
-            });
+            return Err(EngineError::run(
+                "onnx",
+                n,
+                format!("the model's batch is fixed at {at}"),
+            ));
         }
-        let in_place = self.in_place(batch);
-        if in_place.is_none() {
-            self.unpacker.unpack(batch)?;
-            self.unpacker.pad(n, at);
-        }
+        let in_place = self.unpacker.put(batch, at)?;
         // SAFETY: `in_place` is the address of a run that holds the whole batch, with samples of
         // the model's size; the batch keeps them readable until this function returns.
         unsafe { self.infer(n, at, in_place, |i, response| batch.write(i, response)) }
@@ -225,11 +192,6 @@ pub(super) fn check_output(
         spec.name,
         output.data_type()
     ))
-}
-
-/// The runtime's message on one line.
-pub(in crate::engine) fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Wraps memory as a tensor of `batch` samples, without a copy.

@@ -8,11 +8,10 @@ use ort::{
 };
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
-use crate::engine::{EngineError, MAX_BATCH};
+use crate::engine::{EngineError, EngineParams, MAX_BATCH};
 
-/// A model, and its batch size if that is fixed.
 #[derive(Debug)]
-pub(super) struct Read {
+pub(super) struct ReadModel {
     pub model: ModelSpec,
     pub fixed_batch: Option<usize>,
 }
@@ -23,16 +22,11 @@ pub(super) struct Read {
 /// left out. Without a configuration, outputs that are not tensors are left out.
 pub(super) fn read(
     session: &Session,
-    name: &str,
-    named: Option<&ModelSpec>,
-    ragged: &[String],
+    params: &EngineParams,
     path: &Path,
-) -> Result<Read, EngineError> {
-    let refuse = |tensor: &str, reason: String| EngineError::ModelUnsupported {
-        path: path.to_owned(),
-        tensor: tensor.to_owned(),
-        reason,
-    };
+) -> Result<ReadModel, EngineError> {
+    let named = params.spec.as_ref();
+    let refuse = |tensor: &str, reason: String| EngineError::tensor(path, tensor, reason);
     let all = |outlets: &mut dyn Iterator<Item = &Outlet>, way_out: &str| {
         let one = |o: &Outlet| tensor(o, way_out).map_err(|reason| refuse(o.name(), reason));
         outlets.map(one).collect::<Result<Vec<_>, _>>()
@@ -57,16 +51,7 @@ pub(super) fn read(
         batch(&inputs, &outputs).map_err(|(tensor, reason)| refuse(&tensor, reason))?;
     let mut inputs: Vec<TensorSpec> = inputs.into_iter().map(|(t, _)| t).collect();
     for t in &mut inputs {
-        t.ragged = ragged.contains(&t.name);
-    }
-    if let Some(unknown) = ragged
-        .iter()
-        .find(|r| !inputs.iter().any(|t| t.name == **r))
-    {
-        return Err(refuse(
-            unknown,
-            "is called ragged, but the model has no such input".into(),
-        ));
+        t.ragged = params.is_ragged(&t.name);
     }
     let mut outputs: Vec<TensorSpec> = outputs.into_iter().map(|(t, _)| t).collect();
     if let Some(named) = named {
@@ -74,17 +59,20 @@ pub(super) fn read(
         outputs.sort_by_key(|t| place(t, named.outputs()));
     }
     let mut outputs = outputs.into_iter();
-    let output = outputs
-        .next()
-        .ok_or_else(|| refuse(name, "the model has no output that is a tensor".into()))?;
+    let output = outputs.next().ok_or_else(|| {
+        refuse(
+            &params.model,
+            "the model has no output that is a tensor".into(),
+        )
+    })?;
     let model = ModelSpec {
-        name: name.to_owned(),
+        name: params.model.clone(),
         inputs,
         output,
         other_outputs: outputs.collect(),
         compression: None,
     };
-    Ok(Read { model, fixed_batch })
+    Ok(ReadModel { model, fixed_batch })
 }
 
 /// Index of the tensor's name in `among`; the maximum if it is not there.

@@ -20,7 +20,7 @@ pub struct TooLong {
 
 /// Result of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SequenceOutcome {
     /// The sample was answered.
     Answered {
         /// Number of tokens.
@@ -32,17 +32,9 @@ pub enum Outcome {
     Unanswered,
 }
 
-/// Receives the end of every sequence that holds a place in its engine.
-pub trait Places: Send + Sync {
-    /// Called once for each sequence, on the thread that ended it, after its arrival is released.
-    fn ended(self: Arc<Self>, outcome: Outcome);
-}
-
-/// The receiver of the sequence's end.
-enum Hook {
-    Once(Box<dyn FnOnce(Outcome) + Send>),
-    Places(Arc<dyn Places>),
-}
+/// Receives the end of each sequence, once, on the thread that ended it, after its arrival is
+/// released. One callback serves all sequences of an engine.
+pub type OnEnd = Arc<dyn Fn(SequenceOutcome) + Send + Sync>;
 
 /// One sample in progress in an engine that batches by itself.
 ///
@@ -59,26 +51,12 @@ pub struct Sequence {
     /// Limit of the output in bytes: the smaller of model output and slot.
     room: usize,
     /// Reports the end, which frees the place.
-    ended: Option<Hook>,
+    on_end: Option<OnEnd>,
 }
 
 impl Sequence {
-    /// A sequence from an arrival. `output_bytes` is the model's largest output. `ended` is called
-    /// once, on the thread that ends the sequence.
-    pub fn new(
-        arrival: Arrival,
-        output_bytes: usize,
-        ended: impl FnOnce(Outcome) + Send + 'static,
-    ) -> Self {
-        Self::hooked(arrival, output_bytes, Hook::Once(Box::new(ended)))
-    }
-
-    /// As [`Sequence::new`], without an allocation: `places` receives the end.
-    pub fn placed(arrival: Arrival, output_bytes: usize, places: Arc<dyn Places>) -> Self {
-        Self::hooked(arrival, output_bytes, Hook::Places(places))
-    }
-
-    fn hooked(arrival: Arrival, output_bytes: usize, hook: Hook) -> Self {
+    /// A sequence from an arrival. `output_bytes` is the model's largest output.
+    pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
             room: output_bytes.min(arrival.output_len()),
@@ -86,7 +64,7 @@ impl Sequence {
             written: 0,
             sent: Sent::default(),
             started_ns: clock::now_ns(),
-            ended: Some(hook),
+            on_end: Some(on_end),
         }
     }
 
@@ -149,7 +127,7 @@ impl Sequence {
             return Err((self, e));
         }
         let (queue_us, compute_us) = self.durations();
-        let outcome = Outcome::Answered {
+        let outcome = SequenceOutcome::Answered {
             tokens: self.tokens(),
             parts: self.sent.parts + 1,
         };
@@ -216,11 +194,9 @@ impl Sequence {
         )
     }
 
-    fn end(&mut self, outcome: Outcome) {
-        match self.ended.take() {
-            Some(Hook::Once(hook)) => hook(outcome),
-            Some(Hook::Places(places)) => places.ended(outcome),
-            None => {}
+    fn end(&mut self, outcome: SequenceOutcome) {
+        if let Some(on_end) = self.on_end.take() {
+            on_end(outcome);
         }
     }
 }
@@ -229,7 +205,7 @@ impl Drop for Sequence {
     fn drop(&mut self) {
         // The arrival first: the slot must be released before the place is free.
         self.arrival = None;
-        self.end(Outcome::Unanswered);
+        self.end(SequenceOutcome::Unanswered);
     }
 }
 

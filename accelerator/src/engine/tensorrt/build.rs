@@ -4,8 +4,8 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::{self, Read},
-    path::{Path, PathBuf},
+    io,
+    path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -36,12 +36,9 @@ impl Order {
     /// Runs the child and waits for the plan. Calls `slow` if the build takes longer than 15 s.
     ///
     /// # Errors
-    /// [`EngineError::Package`] with the last line of the child's log.
+    /// [`EngineError::Model`] with the last line of the child's log.
     pub fn carry_out(&self, slow: impl FnOnce()) -> Result<(), EngineError> {
-        let refuse = |reason: String| EngineError::Package {
-            path: self.onnx.clone(),
-            reason,
-        };
+        let refuse = |reason: String| EngineError::model(&self.onnx, reason);
         let log = self.log();
         let no_child = |e: io::Error| refuse(format!("no plan can be built: {e}"));
         let lines = File::create(&log)
@@ -84,7 +81,7 @@ impl Order {
             let _ = fs::remove_file(&log);
             return Ok(());
         }
-        let last = last_line(&log);
+        let last = child::last_line(&log).unwrap_or_else(|| "it said nothing".to_owned());
         let said = last.strip_prefix("error: ").unwrap_or(&last);
         let how = if status.code() == Some(2) {
             String::new()
@@ -97,7 +94,6 @@ impl Order {
         )))
     }
 
-    /// Builds the plan; the child calls this.
     fn build(&self) -> Result<(), EngineError> {
         let device = Device::open(self.gpu)?;
         device.bind()?;
@@ -106,28 +102,14 @@ impl Order {
         let partial = self.partial();
         let built = library.build(self, &parser, &partial);
         let written = built.and_then(|()| {
-            fs::rename(&partial, &self.plan).map_err(|e| EngineError::Package {
-                path: self.plan.clone(),
-                reason: format!("cannot be written: {e}"),
-            })
+            fs::rename(&partial, &self.plan)
+                .map_err(|e| EngineError::model(&self.plan, format!("cannot be written: {e}")))
         });
         if written.is_err() {
             let _ = fs::remove_file(&partial);
         }
         written
     }
-}
-
-/// The last line that is not blank.
-fn last_line(log: &Path) -> String {
-    let mut text = Vec::new();
-    let read = File::open(log).and_then(|f| f.take(1 << 24).read_to_end(&mut text));
-    if read.is_err() {
-        return "it said nothing".to_owned();
-    }
-    let text = String::from_utf8_lossy(&text);
-    let last = text.lines().map(str::trim).rfind(|l| !l.is_empty());
-    last.unwrap_or("it said nothing").to_owned()
 }
 
 /// Builds the plan and never returns if this process is the child. Both programs call this first.
@@ -169,15 +151,6 @@ mod tests {
     use super::{super::Precision, *};
 
     #[test]
-    fn the_last_line_with_anything_on_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let log = folder.path().join("log");
-        assert_eq!(last_line(&log), "it said nothing");
-        fs::write(&log, "one\n two \n\n").expect("written");
-        assert_eq!(last_line(&log), "two");
-    }
-
-    #[test]
     fn an_order_survives_the_command_line() {
         let order = Order {
             shim: "/a b/shim.so".into(),
@@ -188,7 +161,6 @@ mod tests {
             profiles: vec![1, 512],
             optimization_level: Some(2),
             gpu: 3,
-            workspace: 1 << 33,
         };
         let text = serde_json::to_string(&order).expect("JSON");
         assert_eq!(serde_json::from_str::<Order>(&text).expect("JSON"), order);

@@ -4,21 +4,17 @@ use std::path::Path;
 
 use qdl::model::{ModelSpec, TensorSpec};
 
-use super::plan::Tensor;
+use super::plan::PlanTensor;
 use crate::engine::{EngineError, EngineParams};
 
 /// Model spec of the plan, indices of its inputs, and index of its output.
-pub(super) fn described(
+pub(super) fn describe(
     plan: &Path,
     params: &EngineParams,
-    tensors: &[Tensor],
+    tensors: &[PlanTensor],
 ) -> Result<(ModelSpec, Vec<usize>, usize), EngineError> {
-    let refuse = |t: &Tensor, reason: String| EngineError::ModelUnsupported {
-        path: plan.to_owned(),
-        tensor: t.name.clone(),
-        reason,
-    };
-    let spec = |t: &Tensor| -> Result<TensorSpec, EngineError> {
+    let refuse = |t: &PlanTensor, reason: String| EngineError::tensor(plan, &t.name, reason);
+    let spec = |t: &PlanTensor| -> Result<TensorSpec, EngineError> {
         let dtype = t
             .dtype
             .ok_or_else(|| refuse(t, "is of a type that is not served".to_owned()))?;
@@ -39,16 +35,16 @@ pub(super) fn described(
             )
         })?;
         Ok(TensorSpec {
-            ragged: !t.output && params.ragged.contains(&t.name),
+            ragged: !t.output && params.is_ragged(&t.name),
             name: t.name.clone(),
             dtype,
             shape,
         })
     };
     // In the configuration's order, which is the order of the inputs in a sample.
-    let mut inputs: Vec<&Tensor> = tensors.iter().filter(|t| !t.output).collect();
+    let mut inputs: Vec<&PlanTensor> = tensors.iter().filter(|t| !t.output).collect();
     if let Some(s) = &params.spec {
-        let place = |t: &Tensor| {
+        let place = |t: &PlanTensor| {
             s.inputs
                 .iter()
                 .position(|i| i.name == t.name)
@@ -56,17 +52,15 @@ pub(super) fn described(
         };
         inputs.sort_by_key(|t| place(t));
     }
-    let outputs: Vec<&Tensor> = tensors.iter().filter(|t| t.output).collect();
+    let outputs: Vec<&PlanTensor> = tensors.iter().filter(|t| t.output).collect();
     let ([output], false) = (&outputs[..], inputs.is_empty()) else {
-        return Err(EngineError::Package {
-            path: plan.to_owned(),
-            reason: format!(
-                "has {} inputs and {} outputs, and one output is wanted: leave the others out of the \
-                 graph, or use `kind: onnx`, which sends several",
-                inputs.len(),
-                outputs.len()
-            ),
-        });
+        let reason = format!(
+            "has {} inputs and {} outputs, and one output is wanted: leave the others out of the \
+             graph, or use `kind: onnx`, which sends several",
+            inputs.len(),
+            outputs.len()
+        );
+        return Err(EngineError::model(plan, reason));
     };
     let model = ModelSpec {
         name: params.model.clone(),
@@ -87,10 +81,13 @@ mod tests {
     use qdl::model::DType;
 
     use super::*;
-    use crate::engine::EngineKind;
+    use crate::{
+        engine::EngineKind,
+        testkit::{model, ragged, tensor as spec},
+    };
 
-    fn tensor(index: usize, name: &str, output: bool, dims: &[i64]) -> Tensor {
-        Tensor {
+    fn tensor(index: usize, name: &str, output: bool, dims: &[i64]) -> PlanTensor {
+        PlanTensor {
             index,
             name: name.to_owned(),
             output,
@@ -100,8 +97,8 @@ mod tests {
         }
     }
 
-    fn refused(tensors: &[Tensor]) -> String {
-        let e = described(
+    fn refused(tensors: &[PlanTensor]) -> String {
+        let e = describe(
             Path::new("p.plan"),
             &EngineParams::new(EngineKind::TensorRt),
             tensors,
@@ -116,21 +113,9 @@ mod tests {
 
     #[test]
     fn inputs_come_in_the_order_of_the_configuration() {
-        let spec = |name: &str| TensorSpec {
-            name: name.to_owned(),
-            dtype: DType::I8,
-            shape: vec![3],
-            ragged: true,
-        };
+        let (a, b) = (ragged("a", DType::I8, &[3]), spec("b", DType::I8, &[3]));
         let params = EngineParams {
-            spec: Some(ModelSpec {
-                name: "m".to_owned(),
-                inputs: vec![spec("b"), spec("a")],
-                output: spec("c"),
-                other_outputs: Vec::new(),
-                compression: None,
-            }),
-            ragged: vec!["a".to_owned()],
+            spec: Some(model(vec![b, a], spec("c", DType::I8, &[]))),
             ..EngineParams::new(EngineKind::TensorRt)
         };
         let tensors = [
@@ -138,7 +123,7 @@ mod tests {
             tensor(1, "c", true, &[-1]),
             tensor(2, "b", false, &[-1, 3]),
         ];
-        let (model, inputs, output) = described(Path::new("p"), &params, &tensors).expect("fine");
+        let (model, inputs, output) = describe(Path::new("p"), &params, &tensors).expect("fine");
         assert_eq!((inputs, output), (vec![2, 0], 1));
         assert_eq!(
             (model.inputs[0].ragged, model.inputs[1].ragged),
@@ -157,12 +142,12 @@ mod tests {
         assert!(refused(&[open, output.clone()]).contains("open length besides the batch"));
         let scalar = tensor(0, "x", false, &[]);
         assert!(refused(&[scalar, output.clone()]).contains("no batch dimension"));
-        let blocked = Tensor {
+        let blocked = PlanTensor {
             linear: false,
             ..input.clone()
         };
         assert!(refused(&[blocked, output.clone()]).contains("linear"));
-        let odd = Tensor {
+        let odd = PlanTensor {
             dtype: None,
             ..input
         };

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::engine::{EngineError, python};
+use crate::engine::{EngineError, search};
 
 /// The shim's file name.
 pub const SHIM: &str = "libqdl_tensorrt.so";
@@ -15,11 +15,11 @@ pub const SHIM: &str = "libqdl_tensorrt.so";
 /// tensorrt` puts it).
 ///
 /// # Errors
-/// [`EngineError::TensorRtMissing`] lists every searched path. A named path that does not exist is
+/// [`EngineError::Missing`] lists every searched path. A named path that does not exist is
 /// an error, without a search elsewhere.
 pub fn find_shim() -> Result<PathBuf, EngineError> {
-    let candidates = match env::var_os("QDL_TENSORRT_SHIM").filter(|v| !v.is_empty()) {
-        Some(named) => vec![PathBuf::from(named)],
+    let candidates = match search::named(None, "QDL_TENSORRT_SHIM") {
+        Some(named) => vec![named],
         None => {
             let program = env::current_exe().unwrap_or_default();
             let folders: Vec<&Path> = program.ancestors().skip(1).take(3).collect();
@@ -28,9 +28,10 @@ pub fn find_shim() -> Result<PathBuf, EngineError> {
             beside.into_iter().chain(above).collect()
         }
     };
-    first(
+    search::first(
         candidates,
-        "the shim over TensorRT",
+        |path| path.is_file(),
+        "the shim over TensorRT was",
         "build it with `cargo xtask tensorrt --include DIR` (docs/gpu.md), or name it in QDL_TENSORRT_SHIM",
     )
 }
@@ -44,10 +45,7 @@ pub fn find_shim() -> Result<PathBuf, EngineError> {
 /// As [`find_shim`].
 pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, EngineError> {
     let major = headers / 10_000;
-    let from_env = env::var_os("QDL_TENSORRT").filter(|v| !v.is_empty());
-    let named = configured
-        .map(Path::to_owned)
-        .or(from_env.map(PathBuf::from));
+    let named = search::named(configured, "QDL_TENSORRT");
     if let Some(path) = &named
         && path.is_file()
     {
@@ -55,7 +53,7 @@ pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, 
     }
     let folders = match named {
         Some(folder) => vec![folder],
-        None => installed(),
+        None => library_folders(),
     };
     // The full library also builds plans; the lean library only runs them.
     let of = |name: &str| {
@@ -66,9 +64,10 @@ pub fn find_library(configured: Option<&Path>, headers: i32) -> Result<PathBuf, 
             .collect::<Vec<_>>()
     };
     let candidates = [of("libnvinfer"), of("libnvinfer_lean")].concat();
-    first(
+    search::first(
         candidates,
-        &format!("TensorRT {major}"),
+        |path| path.is_file(),
+        &format!("TensorRT {major} was"),
         "install it, or name its folder in engine.library or QDL_TENSORRT",
     )
 }
@@ -79,20 +78,9 @@ pub fn parser_beside(library: &Path, version: &str) -> PathBuf {
     library.with_file_name(format!("libnvonnxparser.so.{major}"))
 }
 
-fn first(candidates: Vec<PathBuf>, what: &str, advice: &str) -> Result<PathBuf, EngineError> {
-    match candidates.iter().find(|p| p.is_file()) {
-        Some(found) => Ok(found.clone()),
-        None => Err(EngineError::TensorRtMissing {
-            what: what.to_owned(),
-            searched: candidates,
-            advice: advice.to_owned(),
-        }),
-    }
-}
-
-fn installed() -> Vec<PathBuf> {
+fn library_folders() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for python in python::folders() {
+    for python in search::python_folders() {
         for package in ["tensorrt_libs", "tensorrt", "tensorrt_lean_libs"] {
             let folder = python.join("site-packages").join(package);
             if folder.is_dir() && !found.contains(&folder) {
@@ -103,35 +91,4 @@ fn installed() -> Vec<PathBuf> {
     let machine = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
     found.extend([machine.as_str(), "/usr/lib64", "/usr/local/tensorrt/lib"].map(PathBuf::from));
     found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_named_folder_without_the_library_is_not_replaced() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let e = find_library(Some(folder), 110_400).expect_err("nothing there");
-        let text = e.to_string();
-        assert!(!text.contains('\n'), "{text}");
-        assert!(text.contains("QDL_TENSORRT"), "{text}");
-        let EngineError::TensorRtMissing { searched, .. } = e else {
-            panic!("wrong error: {text}");
-        };
-        let names = ["libnvinfer.so.11", "libnvinfer_lean.so.11"];
-        assert_eq!(searched, names.map(|n| folder.join(n)));
-    }
-
-    #[test]
-    fn a_named_file_is_taken_whatever_it_is_called() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        assert_eq!(find_library(Some(&file), 80_600).expect("there"), file);
-    }
-
-    #[test]
-    fn the_parser_lies_beside() {
-        let beside = parser_beside(Path::new("/a/libnvinfer.so.8"), "8.6.0");
-        assert_eq!(beside, Path::new("/a/libnvonnxparser.so.8"));
-    }
 }

@@ -9,7 +9,7 @@
 //! * `plans`: the cache of built plans; `order`: the parameters of a build; `build`: the build in a
 //!   child process.
 //! * `describe`: inputs and outputs of a plan; `profiles`: the profile of a batch.
-//! * `worker`: runs batches (see [`cuda`](super::cuda)) and records the kernels of small batches as
+//! * `worker`: runs batches (see `cuda`) and records the kernels of small batches as
 //!   CUDA graphs.
 
 mod build;
@@ -25,50 +25,41 @@ mod worker;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
-use fabric::Region;
 pub use qdl::config::Precision;
-use qdl::{
-    model::{DType, ModelSpec},
-    rails::Score,
-};
-use record::GpuRecord;
+use qdl::model::{DType, ModelSpec};
 
 pub use build::build_if_asked;
 pub use libraries::{SHIM, find_library, find_shim};
 
 use self::{
-    describe::described,
+    describe::describe,
     order::Order,
-    plan::Plan,
+    plan::TrtPlan,
     profiles::Profiles,
-    shim::{Library, Refused},
+    shim::{Library, TrtError},
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    cuda::{Device, Meter, Registry},
+    cuda::{Device, Gpu},
+    open_model,
     sizes::Sizes,
 };
-
-/// Limit of scratch memory for kernels while a plan is built, in bytes.
-const WORKSPACE: u64 = 4 << 30;
+use crate::lock;
 
 /// The `tensorrt` engine: a plan that makes workers.
 pub struct TensorRtEngine(Arc<TensorRt>);
 
-/// State that the workers share.
 struct TensorRt {
     library: Arc<Library>,
     /// The plan's file; each worker loads its own plan from it.
     bytes: Vec<u8>,
     /// The plan that `open` loaded, for the first worker.
-    first: Mutex<Option<Plan>>,
+    first: Mutex<Option<TrtPlan>>,
     device: Arc<Device>,
-    registry: Arc<Registry>,
-    meter: Arc<Meter>,
-    /// Model of the responses.
+    gpu: Arc<Gpu>,
     model: ModelSpec,
     /// Model of the plan: its output may be narrower.
     plan_model: ModelSpec,
@@ -79,7 +70,6 @@ struct TensorRt {
     output: usize,
     profiles: Profiles,
     sizes: Sizes,
-    spin_us: u64,
 }
 
 impl TensorRtEngine {
@@ -88,31 +78,24 @@ impl TensorRtEngine {
     /// # Errors
     /// A missing or unusable library, GPU or model, by name.
     pub fn open(params: &EngineParams) -> Result<Self, EngineError> {
-        let path = params.file.clone().ok_or_else(|| EngineError::Param {
-            field: "model.file",
-            reason: "engine tensorrt needs a model file: a plan, or .onnx".to_owned(),
-        })?;
-        if !path.is_file() {
-            let source =
-                fs::metadata(&path).map_or_else(|e| e, |_| std::io::Error::other("is not a file"));
-            return Err(EngineError::ModelMissing { path, source });
-        }
-        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch)?;
+        let path = params.model_file()?;
+        open_model(&path)?;
+        let sizes = Sizes::new(&params.engine.batch_sizes, params.engine.max_batch);
         let onnx = path
             .extension()
             .is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
         if !onnx && (params.engine.precision.is_some() || !params.engine.profiles.is_empty()) {
-            return Err(EngineError::Param {
-                field: if params.engine.precision.is_some() {
+            return Err(EngineError::param(
+                if params.engine.precision.is_some() {
                     "precision"
                 } else {
                     "profiles"
                 },
-                reason: format!(
+                format!(
                     "{} is a plan, which was built with its own: remove it, or name the .onnx",
                     path.display()
                 ),
-            });
+            ));
         }
         let shim = find_shim()?;
         let library = Library::open(&shim, |headers| {
@@ -125,17 +108,15 @@ impl TensorRtEngine {
         } else {
             path
         };
-        let bytes = fs::read(&plan).map_err(|source| EngineError::ModelMissing {
-            path: plan.clone(),
-            source,
-        })?;
+        let bytes = fs::read(&plan).map_err(|e| EngineError::model(&plan, e))?;
         let refuse =
-            |what: &'static str, why: Refused| refusal(&plan, &library, &device, what, &why);
-        let loaded = Plan::load(&library, &bytes).map_err(|why| refuse("loading the plan", why))?;
+            |what: &'static str, why: TrtError| refusal(&plan, &library, &device, what, &why);
+        let loaded =
+            TrtPlan::load(&library, &bytes).map_err(|why| refuse("loading the plan", why))?;
         let tensors = loaded
             .tensors()
             .map_err(|why| refuse("reading the plan", why))?;
-        let (plan_model, inputs, output) = described(&plan, params, &tensors)?;
+        let (plan_model, inputs, output) = describe(&plan, params, &tensors)?;
         let ranges = tensors
             .iter()
             .find(|t| !t.output)
@@ -148,14 +129,14 @@ impl TensorRtEngine {
             .chain(params.engine.batch_sizes.iter().copied())
             .find(|n| profiles.choose(*n).is_none())
         {
-            return Err(EngineError::Param {
-                field: "max_batch",
-                reason: format!(
+            return Err(EngineError::param(
+                "max_batch",
+                format!(
                     "{} takes batches of up to {}, and {bad} is asked for",
                     plan.display(),
                     profiles.largest()
                 ),
-            });
+            ));
         }
         let mut model = plan_model.clone();
         let asked = params.spec.as_ref().map(|s| s.output.dtype);
@@ -170,9 +151,8 @@ impl TensorRtEngine {
             library,
             bytes,
             first: Mutex::new(Some(loaded)),
+            gpu: Gpu::new(device.clone(), largest, params.engine.spin_us),
             device,
-            registry: Arc::default(),
-            meter: Arc::new(Meter::new(largest)),
             model,
             plan_model,
             widen,
@@ -180,18 +160,16 @@ impl TensorRtEngine {
             output,
             profiles,
             sizes,
-            spin_us: params.engine.spin_us,
         })))
     }
 }
 
 impl TensorRt {
-    /// Profile and batch size for `n` samples.
     fn run_at(&self, n: usize) -> Option<(usize, usize)> {
         self.profiles.choose(self.sizes.run_at(n))
     }
 
-    fn refusal(&self, what: &'static str, why: &Refused) -> EngineError {
+    fn refusal(&self, what: &'static str, why: &TrtError) -> EngineError {
         refusal(self.library.path(), &self.library, &self.device, what, why)
     }
 }
@@ -202,15 +180,15 @@ fn refusal(
     library: &Library,
     device: &Device,
     what: &'static str,
-    why: &Refused,
+    why: &TrtError,
 ) -> EngineError {
     if why.out_of_memory() {
         return device.out_of_memory(what);
     }
-    EngineError::Package {
-        path: path.to_owned(),
-        reason: format!("{what} with TensorRT {}: {why}", library.version()),
-    }
+    EngineError::model(
+        path,
+        format!("{what} with TensorRT {}: {why}", library.version()),
+    )
 }
 
 /// Path of the plan for an ONNX model: from the cache, or built now.
@@ -221,10 +199,7 @@ fn plan_of(
     device: &Device,
     params: &EngineParams,
 ) -> Result<PathBuf, EngineError> {
-    let bytes = fs::read(onnx).map_err(|source| EngineError::ModelMissing {
-        path: onnx.to_owned(),
-        source,
-    })?;
+    let bytes = fs::read(onnx).map_err(|e| EngineError::model(onnx, e))?;
     let precision = params.engine.precision.unwrap_or(Precision::Fp16);
     let only = [params.engine.max_batch];
     let profiles = if params.engine.profiles.is_empty() {
@@ -233,7 +208,7 @@ fn plan_of(
         &params.engine.profiles
     };
     let version = library.version();
-    let key = plans::Key {
+    let key = plans::PlanKey {
         model: &bytes,
         version: &version,
         gpu: device.name(),
@@ -257,7 +232,6 @@ fn plan_of(
         profiles: profiles.to_vec(),
         optimization_level: params.engine.optimization_level,
         gpu: params.engine.gpu,
-        workspace: WORKSPACE,
     };
     order.carry_out(|| {
         tracing::info!(
@@ -284,24 +258,11 @@ impl Engine for TensorRtEngine {
     }
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
-        let first = self
-            .0
-            .first
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let first = lock(&self.0.first).take();
         Ok(Box::new(worker::OnGpu::new(&self.0, first)?))
     }
 
-    fn memory(&self, inputs: &Arc<Region>) {
-        self.0.registry.register(&self.0.device, inputs);
-    }
-
-    fn gpus(&self) -> Vec<GpuRecord> {
-        vec![self.0.meter.record(&self.0.device)]
-    }
-
-    fn interior(&self, now_ns: u64) -> Option<Score> {
-        self.0.meter.interior(now_ns)
+    fn gpu(&self) -> Option<&Gpu> {
+        Some(&self.0.gpu)
     }
 }

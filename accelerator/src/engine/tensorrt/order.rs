@@ -20,6 +20,4 @@ pub(super) struct Order {
     /// TensorRT's builder optimization level, 0 to 5.
     pub optimization_level: Option<u8>,
     pub gpu: usize,
-    /// Limit of scratch memory for kernels, in bytes.
-    pub workspace: u64,
 }

@@ -9,11 +9,11 @@ use std::{
 
 use qdl::model::DType;
 
-use super::shim::{Library, MAX_NAME, MAX_RANK, RawTensor, Refused, told};
+use super::shim::{Library, MAX_NAME, MAX_RANK, RawTensor, TrtError, with_message};
 
 /// A tensor of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tensor {
+pub(super) struct PlanTensor {
     /// Index of the tensor for [`Context::bind`].
     pub index: usize,
     pub name: String,
@@ -26,37 +26,33 @@ pub(super) struct Tensor {
     pub dims: Vec<i64>,
 }
 
-/// A plan, loaded onto a GPU.
-pub(super) struct Plan {
+pub(super) struct TrtPlan {
     library: Arc<Library>,
     handle: *mut c_void,
 }
 
 // SAFETY: TensorRT allows an engine to move between threads; ownership and `&mut` ensure that one
 // thread uses it at a time.
-unsafe impl Send for Plan {}
+unsafe impl Send for TrtPlan {}
 
-impl Plan {
+impl TrtPlan {
     /// Loads a plan. The thread must be bound to the GPU.
-    ///
-    /// # Errors
-    /// TensorRT's message.
-    pub fn load(library: &Arc<Library>, plan: &[u8]) -> Result<Self, Refused> {
+    pub fn load(library: &Arc<Library>, plan: &[u8]) -> Result<Self, TrtError> {
         let mut handle = ptr::null_mut();
         // SAFETY: the bytes live through the call; the shim writes only the local `handle`.
-        let loaded = told(|why, room| unsafe {
+        let loaded = with_message(|why, room| unsafe {
             let bytes = plan.as_ptr().cast();
             (library.functions.load)(library.handle, bytes, plan.len(), &mut handle, why, room)
         });
         loaded.map_err(|(_, why)| why)?;
-        Ok(Plan {
+        Ok(TrtPlan {
             library: library.clone(),
             handle,
         })
     }
 
     /// The plan's tensors; an error if the name or rank of one exceeds the shim's limits.
-    pub fn tensors(&self) -> Result<Vec<Tensor>, Refused> {
+    pub fn tensors(&self) -> Result<Vec<PlanTensor>, TrtError> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.tensors)(self.handle) };
         let mut all = Vec::new();
@@ -73,14 +69,14 @@ impl Plan {
             let code = unsafe { (self.library.functions.tensor_at)(self.handle, index, &mut raw) };
             let rank = usize::try_from(raw.rank).unwrap_or(MAX_RANK + 1);
             if code != 0 || rank > MAX_RANK {
-                return Err(Refused(format!(
+                return Err(TrtError(format!(
                     "tensor {index} has a name or a rank beyond all bounds"
                 )));
             }
             raw.name[MAX_NAME - 1] = 0;
             // SAFETY: the last byte is zero.
             let name = unsafe { CStr::from_ptr(raw.name.as_ptr()) };
-            all.push(Tensor {
+            all.push(PlanTensor {
                 index: index as usize,
                 name: name.to_string_lossy().into_owned(),
                 output: raw.is_output != 0,
@@ -102,7 +98,7 @@ impl Plan {
     }
 
     /// Smallest and largest batch of each profile, for the first input.
-    pub fn profiles(&self, input: &Tensor) -> Result<Vec<(usize, usize)>, Refused> {
+    pub fn profiles(&self, input: &PlanTensor) -> Result<Vec<(usize, usize)>, TrtError> {
         // SAFETY: the handle is alive.
         let count = unsafe { (self.library.functions.profiles)(self.handle) };
         let mut all = Vec::new();
@@ -120,14 +116,14 @@ impl Plan {
             };
             match (usize::try_from(least), usize::try_from(most)) {
                 (Ok(least), Ok(most)) if code == 0 => all.push((least, most)),
-                _ => return Err(Refused(format!("profile {profile} has no batch size"))),
+                _ => return Err(TrtError(format!("profile {profile} has no batch size"))),
             }
         }
         Ok(all)
     }
 }
 
-impl Drop for Plan {
+impl Drop for TrtPlan {
     fn drop(&mut self) {
         // SAFETY: the handle is alive; contexts hold references to the plan, so none is left.
         unsafe { (self.library.functions.unload)(self.handle) };
@@ -137,27 +133,24 @@ impl Drop for Plan {
 /// One profile of a plan, with its state for one stream.
 pub(super) struct Context {
     handle: *mut c_void,
-    plan: Rc<Plan>,
+    plan: Rc<TrtPlan>,
     batch: usize,
 }
 
 impl Context {
     /// Makes a context. The thread must be bound to the GPU.
     ///
-    /// # Errors
-    /// TensorRT's message.
-    ///
     /// # Safety
     /// `stream` is a stream of the plan's GPU.
     pub unsafe fn new(
-        plan: &Rc<Plan>,
+        plan: &Rc<TrtPlan>,
         profile: usize,
         stream: *mut c_void,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, TrtError> {
         let mut handle = ptr::null_mut();
         // SAFETY: the plan is alive; the caller guarantees the stream; the shim writes only the
         // local `handle`.
-        let made = told(|why, room| unsafe {
+        let made = with_message(|why, room| unsafe {
             (plan.library.functions.context_new)(
                 plan.handle,
                 profile as i32,
@@ -177,15 +170,12 @@ impl Context {
 
     /// Sets the address of a tensor.
     ///
-    /// # Errors
-    /// TensorRT's message.
-    ///
     /// # Safety
     /// `address` is on the plan's GPU and has room for the profile's largest batch while the
     /// context lives.
-    pub unsafe fn bind(&mut self, tensor: usize, address: *mut c_void) -> Result<(), Refused> {
+    pub unsafe fn bind(&mut self, tensor: usize, address: *mut c_void) -> Result<(), TrtError> {
         // SAFETY: the context is alive; the caller guarantees the address.
-        let bound = told(|why, room| unsafe {
+        let bound = with_message(|why, room| unsafe {
             let bind = self.plan.library.functions.bind;
             bind(self.handle, tensor as i32, address, why, room)
         });
@@ -194,24 +184,22 @@ impl Context {
 
     /// Enqueues the kernels for `batch` samples on the stream.
     ///
-    /// # Errors
-    /// TensorRT's message.
-    ///
     /// # Safety
     /// Every tensor is bound, the profile takes `batch`, the thread is bound to the GPU, and
     /// `stream` is the context's stream.
-    pub unsafe fn enqueue(&mut self, batch: usize, stream: *mut c_void) -> Result<(), Refused> {
+    pub unsafe fn enqueue(&mut self, batch: usize, stream: *mut c_void) -> Result<(), TrtError> {
         let f = &self.plan.library.functions;
         if self.batch != batch {
             // SAFETY: the context is alive.
-            let set =
-                told(|why, room| unsafe { (f.set_batch)(self.handle, batch as i64, why, room) });
+            let set = with_message(|why, room| unsafe {
+                (f.set_batch)(self.handle, batch as i64, why, room)
+            });
             self.batch = 0;
             set.map_err(|(_, why)| why)?;
             self.batch = batch;
         }
         // SAFETY: the context is alive; the caller guarantees the other conditions.
-        let put = told(|why, room| unsafe { (f.enqueue)(self.handle, stream, why, room) });
+        let put = with_message(|why, room| unsafe { (f.enqueue)(self.handle, stream, why, room) });
         put.map_err(|(_, why)| why)
     }
 }

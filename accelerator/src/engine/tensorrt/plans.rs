@@ -10,16 +10,11 @@ use xxhash_rust::xxh3::Xxh3;
 use super::Precision;
 use crate::engine::EngineError;
 
-/// Everything that a plan depends on.
 #[derive(Clone, Debug)]
-pub(super) struct Key<'a> {
-    /// Content of the ONNX file.
+pub(super) struct PlanKey<'a> {
     pub model: &'a [u8],
-    /// Version of TensorRT.
     pub version: &'a str,
-    /// Name of the GPU.
     pub gpu: &'a str,
-    /// Compute capability of the GPU.
     pub capability: (i32, i32),
     pub precision: Precision,
     /// Largest batch of each profile.
@@ -28,7 +23,7 @@ pub(super) struct Key<'a> {
     pub level: Option<u8>,
 }
 
-impl Key<'_> {
+impl PlanKey<'_> {
     /// The plan's file name: the main parameters, and a hash of all.
     pub fn file_name(&self, onnx: &Path) -> String {
         let stem = onnx.file_stem().unwrap_or_default().to_string_lossy();
@@ -53,9 +48,6 @@ impl Key<'_> {
 
 /// The folder of plans, created on demand: the environment's `QDL_PLANS`, else `qdl/plans` in the
 /// user's cache folder, else in the temporary folder.
-///
-/// # Errors
-/// [`EngineError::Package`] if the folder cannot be created.
 pub(super) fn folder() -> Result<PathBuf, EngineError> {
     let set = |name| {
         env::var_os(name)
@@ -67,9 +59,9 @@ pub(super) fn folder() -> Result<PathBuf, EngineError> {
         let base = cache().unwrap_or_else(env::temp_dir);
         base.join("qdl/plans")
     });
-    fs::create_dir_all(&folder).map_err(|e| EngineError::Package {
-        path: folder.clone(),
-        reason: format!("plans cannot be kept here: {e}; name another folder in QDL_PLANS"),
+    fs::create_dir_all(&folder).map_err(|e| {
+        let reason = format!("plans cannot be kept here: {e}; name another folder in QDL_PLANS");
+        EngineError::model(&folder, reason)
     })?;
     Ok(folder)
 }
@@ -80,7 +72,7 @@ mod tests {
 
     #[test]
     fn any_other_use_is_another_plan() {
-        let key = Key {
+        let key = PlanKey {
             model: b"model",
             version: "8.6.0",
             gpu: "NVIDIA H200",
@@ -89,44 +81,25 @@ mod tests {
             profiles: &[64, 512],
             level: None,
         };
-        let name = |k: &Key<'_>| k.file_name(Path::new("/m/resnet50.onnx"));
+        let name = |k: &PlanKey<'_>| k.file_name(Path::new("/m/resnet50.onnx"));
         let first = name(&key);
         assert!(
             first.starts_with("resnet50-int8-trt8.6.0-sm90-b64-512-"),
             "{first}"
         );
         assert_eq!(first, name(&key.clone()));
-        let others = [
-            Key {
-                model: b"model ",
-                ..key.clone()
-            },
-            Key {
-                version: "8.6.1",
-                ..key.clone()
-            },
-            Key {
-                gpu: "NVIDIA H100",
-                ..key.clone()
-            },
-            Key {
-                capability: (8, 9),
-                ..key.clone()
-            },
-            Key {
-                precision: Precision::Fp16,
-                ..key.clone()
-            },
-            Key {
-                level: Some(3),
-                ..key.clone()
-            },
-            Key {
-                profiles: &[512],
-                ..key.clone()
-            },
+        let changes: [fn(&mut PlanKey<'_>); 7] = [
+            |k| k.model = b"model ",
+            |k| k.version = "8.6.1",
+            |k| k.gpu = "NVIDIA H100",
+            |k| k.capability = (8, 9),
+            |k| k.precision = Precision::Fp16,
+            |k| k.level = Some(3),
+            |k| k.profiles = &[512],
         ];
-        for other in others {
+        for change in changes {
+            let mut other = key.clone();
+            change(&mut other);
             assert_ne!(name(&other), first, "{other:?}");
         }
     }

@@ -23,6 +23,9 @@ const MAX_WHY: usize = 1024;
 /// `QDL_TRT_VERSION`, the only code with special advice.
 const CODE_VERSION: i32 = 2;
 
+/// Limit of scratch memory for kernels while a plan is built, in bytes.
+const WORKSPACE: u64 = 4 << 30;
+
 type Log = extern "C" fn(i32, *const c_char);
 
 /// `qdl_trt_tensor`.
@@ -89,15 +92,15 @@ functions! {
 
 /// TensorRT's message, in one line.
 #[derive(Debug)]
-pub(super) struct Refused(pub String);
+pub(super) struct TrtError(pub String);
 
-impl fmt::Display for Refused {
+impl fmt::Display for TrtError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.trim())
     }
 }
 
-impl Refused {
+impl TrtError {
     /// True if memory was exhausted; TensorRT has no code for it.
     pub fn out_of_memory(&self) -> bool {
         let text = self.0.to_lowercase().replace(['_', '-'], " ");
@@ -106,7 +109,9 @@ impl Refused {
 }
 
 /// Calls `f` with a buffer for a message and converts its code to a result.
-pub(super) fn told(f: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), (i32, Refused)> {
+pub(super) fn with_message(
+    f: impl FnOnce(*mut c_char, usize) -> i32,
+) -> Result<(), (i32, TrtError)> {
     let mut why = [0; MAX_WHY];
     let code = f(why.as_mut_ptr(), why.len());
     if code == 0 {
@@ -115,7 +120,7 @@ pub(super) fn told(f: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), (i32
     why[MAX_WHY - 1] = 0;
     // SAFETY: the last byte is zero.
     let text = unsafe { CStr::from_ptr(why.as_ptr()) };
-    Err((code, Refused(text.to_string_lossy().into_owned())))
+    Err((code, TrtError(text.to_string_lossy().into_owned())))
 }
 
 extern "C" fn log(severity: i32, text: *const c_char) {
@@ -130,11 +135,8 @@ extern "C" fn log(severity: i32, text: *const c_char) {
 }
 
 fn c_path(path: &Path) -> Result<CString, EngineError> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| EngineError::Library {
-        engine: "tensorrt",
-        path: path.to_owned(),
-        reason: "its name has a zero in it".to_owned(),
-    })
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| EngineError::library("tensorrt", path, "its name has a zero in it"))
 }
 
 /// TensorRT's library behind the shim. Neither is ever unloaded.
@@ -152,18 +154,11 @@ unsafe impl Sync for Library {}
 
 impl Library {
     /// Opens the shim and the library that `find` returns for the version of the shim's headers.
-    ///
-    /// # Errors
-    /// A file cannot be opened, or the versions do not match.
     pub fn open(
         shim: &Path,
         find: impl FnOnce(i32) -> Result<PathBuf, EngineError>,
     ) -> Result<Arc<Self>, EngineError> {
-        let unusable = |path: &Path, reason: String| EngineError::Library {
-            engine: "tensorrt",
-            path: path.to_owned(),
-            reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
-        };
+        let unusable = |path: &Path, reason| EngineError::library("tensorrt", path, reason);
         let of_shim = |e: libloading::Error| unusable(shim, e.to_string());
         // SAFETY: the shim has no initialisers except those of the C++ library.
         let loaded = unsafe { Loaded::open(Some(shim), RTLD_NOW | RTLD_LOCAL) }.map_err(of_shim)?;
@@ -192,7 +187,7 @@ impl Library {
         let mut handle = ptr::null_mut();
         // SAFETY: the name ends in zero, `log` has the type of shim.h, and the shim writes only the
         // local `handle`.
-        let opened = told(|why, room| unsafe {
+        let opened = with_message(|why, room| unsafe {
             (functions.open)(name.as_ptr(), Some(log), &mut handle, why, room)
         });
         if let Err((code, why)) = opened {
@@ -209,7 +204,6 @@ impl Library {
         }))
     }
 
-    /// Path of TensorRT's library.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -223,14 +217,7 @@ impl Library {
 
     /// Builds a plan and writes it to `plan`. The thread must be bound to the GPU. The builder's
     /// memory is not freed: the process must end afterwards.
-    ///
-    /// # Errors
-    /// The message of the parser or builder.
     pub fn build(&self, order: &Order, parser: &Path, plan: &Path) -> Result<(), EngineError> {
-        let failed = |reason: String| EngineError::Package {
-            path: order.onnx.clone(),
-            reason,
-        };
         let (parser, from, to) = (c_path(parser)?, c_path(&order.onnx)?, c_path(plan)?);
         let batches: Vec<i32> = order
             .profiles
@@ -248,14 +235,16 @@ impl Library {
             level: order.optimization_level.map_or(-1, i32::from),
             batches: batches.as_ptr(),
             profiles: batches.len() as i32,
-            workspace: order.workspace,
+            workspace: WORKSPACE,
         };
         // SAFETY: every pointer in `how` points to a local that lives through the call; `profiles`
         // is the length of `batches`.
-        let built = told(|why, room| unsafe {
+        let built = with_message(|why, room| unsafe {
             (self.functions.build)(self.handle, parser.as_ptr(), &how, why, room)
         });
-        built.map_err(|(_, why)| failed(format!("TensorRT {}: {why}", self.version())))
+        built.map_err(|(_, why)| {
+            EngineError::model(&order.onnx, format!("TensorRT {}: {why}", self.version()))
+        })
     }
 }
 
@@ -275,9 +264,9 @@ mod tests {
             "[defaultAllocator.cpp::allocate::31] Error Code 1: Cuda Runtime (out of memory)",
             "Requested amount of GPU memory (4 bytes) could not be allocated: OutOfMemory",
         ] {
-            assert!(Refused(text.to_owned()).out_of_memory(), "{text}");
+            assert!(TrtError(text.to_owned()).out_of_memory(), "{text}");
         }
-        assert!(!Refused("Serialization assertion failed".to_owned()).out_of_memory());
+        assert!(!TrtError("Serialization assertion failed".to_owned()).out_of_memory());
     }
 
     fn lean() -> Arc<Library> {
@@ -300,7 +289,7 @@ mod tests {
     #[test]
     #[ignore = "wants a shim and a TensorRT: cargo xtask tensorrt --check"]
     fn lean_bytes_that_are_no_plan() {
-        let why = crate::engine::tensorrt::plan::Plan::load(&lean(), &[7; 300])
+        let why = crate::engine::tensorrt::plan::TrtPlan::load(&lean(), &[7; 300])
             .err()
             .expect("refused");
         let text = why.to_string();
@@ -320,7 +309,6 @@ mod tests {
             profiles: vec![8],
             optimization_level: None,
             gpu: 0,
-            workspace: 1 << 30,
         };
         let built = lean().build(&order, Path::new("/nowhere/p.so"), &order.plan);
         let text = built.expect_err("refused").to_string();
@@ -332,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_line_that_fills_the_room_ends() {
-        let (code, why) = told(|why, room| {
+        let (code, why) = with_message(|why, room| {
             // SAFETY: the buffer has `room` bytes.
             unsafe { why.cast::<u8>().write_bytes(b'x', room) };
             4

@@ -4,12 +4,12 @@ use std::{collections::HashMap, ffi::c_void, rc::Rc, sync::Arc};
 
 use super::{
     TensorRt,
-    plan::{Context, Plan},
-    shim::Refused,
+    plan::{Context, TrtPlan},
+    shim::TrtError,
 };
 use crate::engine::{
     Batch, EngineError, Worker,
-    cuda::{DeviceMemory, Graph, StreamWorker},
+    cuda::{DeviceMemory, KernelGraph, StreamWorker},
 };
 
 /// Largest batch whose kernels are recorded without being listed: for larger ones the kernels take
@@ -21,8 +21,7 @@ const RECORD_UP_TO: usize = 128;
 pub(super) struct OnGpu {
     engine: Arc<TensorRt>,
     /// Graphs by batch size. They refer to the contexts' memory.
-    graphs: HashMap<usize, Option<Graph>>,
-    /// One context for each profile.
+    graphs: HashMap<usize, Option<KernelGraph>>,
     contexts: Vec<Context>,
     output: DeviceMemory,
     stream: StreamWorker,
@@ -30,30 +29,20 @@ pub(super) struct OnGpu {
 
 impl OnGpu {
     /// Makes a worker, on its own thread.
-    pub fn new(engine: &Arc<TensorRt>, plan: Option<Plan>) -> Result<Self, EngineError> {
+    pub fn new(engine: &Arc<TensorRt>, plan: Option<TrtPlan>) -> Result<Self, EngineError> {
         let e = engine;
-        // The buffers have room for the plan's padding.
-        let largest = e.sizes.largest();
-        let largest = e.run_at(largest).map_or(largest, |(_, at)| at);
-        let stream = StreamWorker::new(
-            &e.device,
-            &e.registry,
-            &e.meter,
-            &e.plan_model,
-            largest,
-            e.spin_us,
-        )?;
+        let stream = StreamWorker::new(&e.gpu, &e.plan_model)?;
         let output_bytes = e.plan_model.max_output_bytes().unwrap_or(0);
-        let output = stream.memory(output_bytes.saturating_mul(largest))?;
+        let output = stream.memory(output_bytes.saturating_mul(stream.max_batch()))?;
         let plan = match plan {
             Some(plan) => plan,
-            None => Plan::load(&e.library, &e.bytes)
+            None => TrtPlan::load(&e.library, &e.bytes)
                 .map_err(|why| e.refusal("loading the plan", &why))?,
         };
         let plan = Rc::new(plan);
         let mut contexts = Vec::new();
         for profile in 0..e.profiles.len() {
-            let refused = |why: Refused| e.refusal("making a context", &why);
+            let refused = |why: TrtError| e.refusal("making a context", &why);
             // SAFETY: `StreamWorker::new` made the stream on this GPU and bound the thread.
             let made = unsafe { Context::new(&plan, profile, stream.handle()) };
             let mut context = made.map_err(refused)?;
@@ -77,14 +66,11 @@ impl OnGpu {
     }
 
     fn place(&self, n: usize) -> Result<(usize, usize), EngineError> {
-        self.engine.run_at(n).ok_or_else(|| EngineError::Run {
-            engine: "tensorrt",
-            batch: n,
-            reason: "no profile of the plan takes it".to_owned(),
-        })
+        self.engine
+            .run_at(n)
+            .ok_or_else(|| EngineError::run("tensorrt", n, "no profile of the plan takes it"))
     }
 
-    /// Enqueues the kernels on the stream.
     fn compute(&mut self, profile: usize, at: usize) -> Result<(), EngineError> {
         if let Some(Some(graph)) = self.graphs.get(&at) {
             return self.stream.launch(graph);
@@ -112,11 +98,7 @@ fn enqueue(context: &mut Context, at: usize, stream: *mut c_void) -> Result<(), 
     // SAFETY: `new` bound every tensor for this stream and the thread to the GPU; the profile was
     // chosen for this size.
     let put = unsafe { context.enqueue(at, stream) };
-    put.map_err(|why| EngineError::Run {
-        engine: "tensorrt",
-        batch: at,
-        reason: why.to_string(),
-    })
+    put.map_err(|why| EngineError::run("tensorrt", at, why.to_string()))
 }
 
 impl Worker for OnGpu {
@@ -125,7 +107,7 @@ impl Worker for OnGpu {
         let (profile, at) = self.place(n)?;
         let output = self.output.address() as *const c_void;
         let widen = self.engine.widen;
-        let staged = self.stream.stage(batch);
+        let staged = self.stream.stage(batch, None);
         let result = staged.and_then(|staged| {
             self.compute(profile, at)?;
             // SAFETY: the output holds `largest` samples, and `at` is at most that; samples after
@@ -134,7 +116,7 @@ impl Worker for OnGpu {
                 self.stream
                     .finish(staged, (n, at), &[output], |i, response| {
                         if widen {
-                            widened(response, |wide| batch.write(i, wide))
+                            widen_each(response, |wide| batch.write(i, wide))
                         } else {
                             batch.write(i, response)
                         }
@@ -170,7 +152,7 @@ impl Drop for OnGpu {
 }
 
 /// Converts 32-bit integers to 64-bit, the output type of ONNX's argmax.
-fn widened<R>(response: &[u8], write: impl FnOnce(&[u8]) -> R) -> R {
+fn widen_each<R>(response: &[u8], write: impl FnOnce(&[u8]) -> R) -> R {
     let of = |four: &[u8]| {
         let mut bytes = [0; 4];
         bytes.copy_from_slice(four);
@@ -197,7 +179,7 @@ mod tests {
             .iter()
             .flat_map(|n| n.to_le_bytes())
             .collect();
-        assert_eq!(widened(&narrow, <[u8]>::to_vec), wide);
-        assert_eq!(widened(&narrow[..4], <[u8]>::to_vec), wide[..8]);
+        assert_eq!(widen_each(&narrow, <[u8]>::to_vec), wide);
+        assert_eq!(widen_each(&narrow[..4], <[u8]>::to_vec), wide[..8]);
     }
 }

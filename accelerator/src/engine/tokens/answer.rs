@@ -22,12 +22,7 @@ impl Answers {
     /// [`EngineError::Param`] if the longest answer does not fit the output or is shorter than the
     /// shortest, or if EOS is outside the vocabulary.
     pub fn new(settings: &TokensConfig, room: usize) -> Result<Self, EngineError> {
-        let refuse = |reason: String| {
-            Err(EngineError::Param {
-                field: "tokens",
-                reason,
-            })
-        };
+        let refuse = |reason: String| Err(EngineError::param("tokens", reason));
         let (min, max) = (settings.min_tokens, settings.max_tokens.unwrap_or(room));
         if max > room {
             return refuse(format!(
@@ -60,7 +55,7 @@ impl Answers {
 
     /// Number of tokens in the answer with this seed.
     pub fn len(&self, seed: u64) -> usize {
-        (self.min + mixed(seed) % self.lengths) as usize
+        (self.min + mix(seed) % self.lengths) as usize
     }
 
     /// The token at position `at` (from 0) of an answer of `len` tokens.
@@ -70,7 +65,7 @@ impl Answers {
         }
         let step = (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         // Scales the upper half: a division would be slow for millions of tokens.
-        let high = mixed(seed.wrapping_add(step)) >> 32;
+        let high = mix(seed.wrapping_add(step)) >> 32;
         let drawn = ((high * u64::from(self.vocab - 1)) >> 32) as i32;
         // Skips EOS: tokens from it on move up by one.
         drawn + i32::from(drawn >= self.eos)
@@ -87,7 +82,7 @@ pub fn answer(prompt: &[i32], answers: &Answers) -> Vec<i32> {
 }
 
 /// The last rounds of Splitmix64: every bit of the input affects every bit of the output.
-fn mixed(mut x: u64) -> u64 {
+fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
@@ -129,7 +124,7 @@ mod tests {
 
     /// A change of any one id changes the answer; all lengths and tokens occur.
     #[test]
-    fn it_hangs_on_the_whole_prompt() {
+    fn an_answer_depends_on_the_whole_prompt() {
         let answers = Answers::new(&settings(2, 9, 10, 3), 9).expect("sound");
         let (mut lengths, mut tokens) = (BTreeSet::new(), BTreeSet::new());
         for i in 0..1_000 {
@@ -152,7 +147,7 @@ mod tests {
 
     /// Constants: other versions of this program must give the same answers.
     #[test]
-    fn it_is_the_same_everywhere() {
+    fn answers_are_constant_across_versions() {
         let answers = Answers::new(&settings(4, 8, 32_000, 2), 8).expect("sound");
         let tokens = [&[1, 2, 3][..], &[]].map(|prompt| answer(prompt, &answers));
         let of_three = vec![14057, 7478, 6515, 15455, 21383, 11349, 6985, 2];
@@ -160,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_settings_are_refused() {
         for (settings, room, words) in [
             (settings(2, 9, 10, 3), 8, "max_tokens is 9"),
             (settings(9, 8, 10, 3), 64, "answers of 9 to 8 tokens"),

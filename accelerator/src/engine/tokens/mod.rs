@@ -8,32 +8,25 @@
 mod answer;
 mod steps;
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use qdl::{connection::join_all, model::ModelSpec};
+use qdl::model::ModelSpec;
 
 use super::{
     Engine, EngineError, EngineParams, Sequence, Streaming,
-    streaming::{OnFatal, TokenModel, guarded},
+    streaming::{OnFatal, TokenModel},
 };
 
 pub use answer::{Answers, answer};
 
 use steps::{Pace, Steps};
 
-/// The engine's name.
 const NAME: &str = "tokens";
 
 /// The `tokens` engine.
 pub struct Tokens {
     model: ModelSpec,
-    most: usize,
     steps: Arc<Steps>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Tokens {
@@ -50,9 +43,7 @@ impl Tokens {
         let pace = Pace::new(&settings, params.engine.spin_us);
         Ok(Tokens {
             model: model.spec,
-            most,
             steps: Arc::new(Steps::new(answers, pace, most)),
-            thread: Mutex::default(),
         })
     }
 }
@@ -78,37 +69,23 @@ impl Engine for Tokens {
 impl Streaming for Tokens {
     fn start(&self, fatal: OnFatal) -> Result<(), EngineError> {
         let steps = Arc::clone(&self.steps);
-        let thread = thread::Builder::new()
-            .name("tokens".to_owned())
-            .spawn(move || {
-                guarded(NAME, 0, &fatal, || {
-                    steps.run();
-                    Ok(())
-                });
-                // After a panic no thread takes submitted sequences.
-                steps.close();
-            })
-            .map_err(|source| EngineError::Thread { worker: 0, source })?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-        Ok(())
+        self.steps.inbox.start(NAME, fatal, move || {
+            steps.run();
+            Ok(())
+        })
     }
 
     fn in_flight(&self) -> usize {
-        self.most
+        self.steps.most
     }
 
     fn submit(&self, sequence: Sequence) {
-        self.steps.submit(sequence);
+        self.steps.inbox.submit(sequence);
     }
 
     fn stop(&self, timeout: Duration) {
         self.steps.close();
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        join_all(thread.into_iter().collect(), timeout);
+        self.steps.inbox.stop(timeout);
     }
 }
 

@@ -1,14 +1,13 @@
 //! Runs the batch and its simulated clock.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::Arc;
 
-use crossbeam_queue::ArrayQueue;
 use fabric::clock;
 use qdl::{config::TokensConfig, connection::Spin};
 
 use super::Answers;
 use crate::{
-    engine::{Sequence, streaming::TOKEN_BYTES},
+    engine::{Sequence, inbox::Inbox, streaming::TOKEN_BYTES},
     event_count::EventCount,
 };
 
@@ -18,7 +17,6 @@ const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 /// Longest delay by a late wake-up that the next steps make up for, in nanoseconds.
 const CATCH_UP_NS: u64 = 10_000_000;
 
-/// Durations of steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// Nanoseconds for each prompt token of joining sequences.
@@ -49,7 +47,6 @@ impl Pace {
     }
 }
 
-/// A sequence in the batch.
 struct Active {
     sequence: Sequence,
     seed: u64,
@@ -62,13 +59,11 @@ struct Active {
 pub(super) struct Steps {
     answers: Answers,
     pace: Pace,
-    /// Sequences that will join. Its capacity is the limit of concurrent sequences.
-    joining: ArrayQueue<Sequence>,
-    /// Notified when a sequence joins or the engine closes.
-    joined: EventCount,
+    /// Limit of concurrent sequences.
+    pub most: usize,
+    pub inbox: Arc<Inbox>,
     /// Notified when the engine closes, also during a step. Joining sequences do not notify it.
     over: EventCount,
-    closed: AtomicBool,
 }
 
 impl Steps {
@@ -76,51 +71,30 @@ impl Steps {
         Steps {
             answers,
             pace,
-            joining: ArrayQueue::new(most.max(1)),
-            joined: EventCount::default(),
+            most,
+            inbox: Arc::new(Inbox::new(most)),
             over: EventCount::default(),
-            closed: AtomicBool::new(false),
-        }
-    }
-
-    pub fn submit(&self, sequence: Sequence) {
-        if let Err(sequence) = self.joining.push(sequence) {
-            sequence.refuse(&"engine `tokens` was given more sequences than it takes at once");
-            return;
-        }
-        self.joined.notify();
-        // After the close only this thread empties the queue.
-        if self.closed.load(SeqCst) {
-            self.drop_joining();
         }
     }
 
     /// Ends the thread and drops the sequences that have not joined.
     pub fn close(&self) {
-        self.closed.store(true, SeqCst);
+        self.inbox.close();
         self.over.notify_all();
-        self.joined.notify_all();
-        self.drop_joining();
-    }
-
-    fn drop_joining(&self) {
-        while let Some(sequence) = self.joining.pop() {
-            drop(sequence);
-        }
     }
 
     /// The body of the engine's thread, until `close`.
     pub fn run(&self) {
-        let mut batch: Vec<Active> = Vec::with_capacity(self.joining.capacity());
+        let mut batch: Vec<Active> = Vec::with_capacity(self.most);
         // End of the previous step, if the batch was not empty since.
         let mut last_end = None;
-        while !self.closed.load(SeqCst) {
-            let seen = self.joined.epoch();
+        while !self.inbox.is_closed() {
+            let seen = self.inbox.epoch();
             let prefill = self.join(&mut batch);
             if batch.is_empty() {
                 last_end = None;
                 let until = clock::now_ns().saturating_add(LONGEST_SLEEP_NS);
-                self.joined.wait(seen, until, self.pace.spin);
+                self.inbox.wait(seen, until, self.pace.spin);
                 continue;
             }
             let took = self.pace.step(batch.len(), prefill);
@@ -142,7 +116,7 @@ impl Steps {
     /// Moves new sequences into the batch; returns their prompt tokens.
     fn join(&self, batch: &mut Vec<Active>) -> u64 {
         let mut prefill = 0;
-        while let Some(sequence) = self.joining.pop() {
+        while let Some(sequence) = self.inbox.pop() {
             let seed = Answers::seed(sequence.input());
             prefill += (sequence.input().len() / TOKEN_BYTES) as u64;
             batch.push(Active {
@@ -159,7 +133,7 @@ impl Steps {
     fn wait_until(&self, end_ns: u64) -> bool {
         loop {
             let seen = self.over.epoch();
-            if self.closed.load(SeqCst) {
+            if self.inbox.is_closed() {
                 return false;
             }
             let now = clock::now_ns();

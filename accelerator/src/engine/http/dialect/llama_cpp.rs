@@ -20,11 +20,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    About, Ask, Dialect, Finish, Question, Step, Tokens, openai,
+    AnswerEvent, AnswerParams, Dialect, Finish, Question, ServerFacts, Tokens, openai,
     trouble::{self, Trouble},
 };
 
-/// The dialect of llama.cpp.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/completion",
     prompt: "prompt",
@@ -69,10 +68,10 @@ struct Timings {
     cache_n: Option<usize>,
 }
 
-fn read(data: &str, _so_far: usize) -> Result<Step, Trouble> {
+fn read(data: &str, _so_far: usize) -> Result<AnswerEvent, Trouble> {
     let chunk: Chunk = super::json(data)?;
     if let Some(error) = &chunk.error {
-        return Err(trouble::said(error));
+        return Err(trouble::parse_error(error));
     }
     let finish = match chunk.stop_type.as_deref() {
         _ if !chunk.stop => None,
@@ -80,7 +79,7 @@ fn read(data: &str, _so_far: usize) -> Result<Step, Trouble> {
         Some("limit") => Some(Finish::Length),
         other => Some(Finish::of(other.unwrap_or("none"))?),
     };
-    Ok(Step {
+    Ok(AnswerEvent {
         tokens: chunk.tokens,
         finish,
         completion: chunk.tokens_predicted.filter(|_| chunk.stop),
@@ -102,7 +101,11 @@ struct Slot {
     n_ctx: Option<usize>,
 }
 
-fn props(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
+fn props(
+    body: &str,
+    _ask: &AnswerParams,
+    about: &mut ServerFacts,
+) -> Result<(), serde_json::Error> {
     let props: Props = serde_json::from_str(body)?;
     about.context = props.default_generation_settings.and_then(|s| s.n_ctx);
     about.prefix_cache = Some(false);

@@ -29,7 +29,7 @@ pub(super) type Tokens = SmallVec<[i32; 8]>;
 
 /// Parameters of a request, the same for every sequence.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct AnswerParams {
     pub model: String,
     pub temperature: f64,
     pub max_tokens: usize,
@@ -37,13 +37,12 @@ pub(super) struct Ask {
     pub stop: Vec<u32>,
     pub ignore_eos: bool,
     pub eos: Vec<u32>,
-    /// Size of the vocabulary.
     pub vocab: usize,
     /// Ids in the longest prompt.
     pub max_prompt: usize,
 }
 
-impl Ask {
+impl AnswerParams {
     /// True if `id` ends an answer according to the configuration.
     pub fn ends_with(&self, id: i32) -> bool {
         let is = |end: &u32| i64::from(*end) == i64::from(id);
@@ -68,47 +67,38 @@ impl Finish {
             "length" => Ok(Finish::Length),
             other => Err(Trouble::Aborted {
                 status: None,
-                words: format!("it ended the answer with `{}`", short(other)),
+                words: format!("it ended the answer with `{}`", shorten(other)),
             }),
         }
     }
 }
 
-/// Content of one event.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Step {
-    /// New ids.
+pub(super) struct AnswerEvent {
     pub tokens: Tokens,
     pub finish: Option<Finish>,
-    /// Number of tokens in the answer, as the server counts.
     pub completion: Option<usize>,
-    /// Number of tokens in the prompt, as the server counts.
     pub prompt: Option<usize>,
-    /// Number of prompt tokens from a prefix cache.
     pub cached: Option<usize>,
-    /// Seconds in the server's queue.
     pub queue_s: Option<f64>,
     /// The answer has no further events.
     pub done: bool,
 }
 
-impl Step {
+impl AnswerEvent {
     fn done() -> Self {
-        Step {
+        AnswerEvent {
             done: true,
-            ..Step::default()
+            ..AnswerEvent::default()
         }
     }
 }
 
-/// Information from the server about itself.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct About {
-    /// Names of the served models.
+pub(super) struct ServerFacts {
     pub models: Vec<String>,
     /// Limit of prompt and answer together, in tokens.
     pub context: Option<usize>,
-    /// Size of the vocabulary.
     pub vocab: Option<usize>,
     /// True if the server keeps prefixes of prompts.
     pub prefix_cache: Option<bool>,
@@ -120,10 +110,9 @@ pub(super) struct About {
 
 /// A query that the engine sends at the start.
 pub(super) struct Question {
-    /// The path; later ones are alternatives if the server does not know the first.
     pub paths: &'static [&'static str],
-    /// Parses the response into [`About`].
-    pub read: fn(&str, &Ask, &mut About) -> Result<(), serde_json::Error>,
+    /// Parses the response into [`ServerFacts`].
+    pub read: fn(&str, &AnswerParams, &mut ServerFacts) -> Result<(), serde_json::Error>,
     /// True if the start fails without a response.
     pub needed: bool,
 }
@@ -135,9 +124,9 @@ pub(super) struct Dialect {
     /// Key of the prompt's ids in a request.
     pub prompt: &'static str,
     /// The other keys of a request for one streamed answer of at most that many tokens.
-    pub rest: fn(&Ask, usize) -> Value,
+    pub rest: fn(&AnswerParams, usize) -> Value,
     /// Parses the data of one event, given the number of tokens before it.
-    pub read: fn(&str, usize) -> Result<Step, Trouble>,
+    pub read: fn(&str, usize) -> Result<AnswerEvent, Trouble>,
     /// Queries that the engine sends once the server is ready.
     pub questions: &'static [Question],
     /// Advice how to turn the prefix cache off.
@@ -151,7 +140,7 @@ impl Dialect {
     /// A parameter cannot be written as JSON.
     pub fn body(
         &self,
-        ask: &Ask,
+        ask: &AnswerParams,
         prompt: &[i32],
         max_tokens: usize,
     ) -> serde_json::Result<Vec<u8>> {
@@ -165,7 +154,6 @@ impl Dialect {
     }
 }
 
-/// The configured dialect.
 pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
     match kind {
         config::Dialect::Vllm => &vllm::COMPLETIONS,
@@ -176,13 +164,12 @@ pub(super) fn of(kind: config::Dialect) -> &'static Dialect {
     }
 }
 
-/// Parses JSON.
 fn json<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Trouble> {
-    serde_json::from_str(data).map_err(|e| Trouble::Garbled(format!("{e} in {}", short(data))))
+    serde_json::from_str(data).map_err(|e| Trouble::Garbled(format!("{e} in {}", shorten(data))))
 }
 
 /// The beginning of a text, on one line, for an error message.
-pub(super) fn short(text: &str) -> String {
+pub(super) fn shorten(text: &str) -> String {
     const MOST: usize = 200;
     let mut line = String::new();
     for word in text.split_whitespace() {

@@ -12,14 +12,13 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::{
-    About, Ask, Finish, Question, Step, Tokens, json, short,
+    AnswerEvent, AnswerParams, Finish, Question, ServerFacts, Tokens, json, shorten,
     trouble::{self, Trouble},
 };
 
 /// Data of the event that ends a stream.
 pub(super) const DONE: &str = "[DONE]";
 
-/// Query for the models of the server.
 pub(super) const MODELS: Question = Question {
     paths: &["/v1/models"],
     read: models,
@@ -63,19 +62,18 @@ struct PromptDetails {
     cached_tokens: Option<usize>,
 }
 
-/// Parses one event.
-pub(super) fn read(data: &str) -> Result<Step, Trouble> {
+pub(super) fn read(data: &str) -> Result<AnswerEvent, Trouble> {
     if data == DONE {
-        return Ok(Step::done());
+        return Ok(AnswerEvent::done());
     }
     let chunk: Chunk = json(data)?;
     if let Some(error) = &chunk.error {
-        return Err(trouble::said(error));
+        return Err(trouble::parse_error(error));
     }
     if chunk.object == Some(Object::Error) {
-        return Err(trouble::said(&json::<Value>(data)?));
+        return Err(trouble::parse_error(&json::<Value>(data)?));
     }
-    let mut step = Step::default();
+    let mut step = AnswerEvent::default();
     if let Some(usage) = chunk.usage {
         step.prompt = usage.prompt_tokens;
         step.completion = usage.completion_tokens;
@@ -93,7 +91,7 @@ pub(super) fn read(data: &str) -> Result<Step, Trouble> {
     if choices.next().is_some() {
         return Err(Trouble::Garbled(format!(
             "several answers to one prompt in {}",
-            short(data)
+            shorten(data)
         )));
     }
     Ok(step)
@@ -119,7 +117,11 @@ struct Meta {
 }
 
 /// Parses `/v1/models`, which all of these servers have.
-fn models(body: &str, ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
+fn models(
+    body: &str,
+    ask: &AnswerParams,
+    about: &mut ServerFacts,
+) -> Result<(), serde_json::Error> {
     let models: Models = serde_json::from_str(body)?;
     let ours = models.data.iter().find(|m| m.id == ask.model);
     if let Some(model) = ours.or(models.data.first()) {

@@ -22,11 +22,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    About, Ask, Dialect, Finish, Question, Step, Tokens, openai, short,
+    AnswerEvent, AnswerParams, Dialect, Finish, Question, ServerFacts, Tokens, openai, shorten,
     trouble::{self, Trouble},
 };
 
-/// The dialect of SGLang.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/generate",
     prompt: "input_ids",
@@ -92,16 +91,19 @@ impl Reason {
     }
 }
 
-fn read(data: &str, so_far: usize) -> Result<Step, Trouble> {
+fn read(data: &str, so_far: usize) -> Result<AnswerEvent, Trouble> {
     if data == openai::DONE {
-        return Ok(Step::done());
+        return Ok(AnswerEvent::done());
     }
     let chunk: Chunk = super::json(data)?;
     if let Some(error) = &chunk.error {
-        return Err(trouble::said(error));
+        return Err(trouble::parse_error(error));
     }
     let Some(meta) = chunk.meta_info else {
-        return Err(Trouble::Garbled(format!("no meta_info in {}", short(data))));
+        return Err(Trouble::Garbled(format!(
+            "no meta_info in {}",
+            shorten(data)
+        )));
     };
     let finish = meta.finish_reason.as_ref().map(Reason::finish);
     let finish = finish.transpose()?;
@@ -126,7 +128,7 @@ fn read(data: &str, so_far: usize) -> Result<Step, Trouble> {
         }
         _ => {}
     }
-    Ok(Step {
+    Ok(AnswerEvent {
         tokens,
         finish,
         // In an intermediate event the list may be longer than this count.
@@ -147,7 +149,11 @@ struct ServerInfo {
     stream_output: Option<bool>,
 }
 
-fn server_info(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
+fn server_info(
+    body: &str,
+    _ask: &AnswerParams,
+    about: &mut ServerFacts,
+) -> Result<(), serde_json::Error> {
     let info: ServerInfo = serde_json::from_str(body)?;
     about.prefix_cache = info.disable_radix_cache.map(|off| !off);
     about.context = about.context.or(info.context_length);

@@ -13,7 +13,6 @@ use serde_json::json;
 
 use super::{Dialect, openai};
 
-/// The dialect of TensorRT-LLM.
 pub(super) const DIALECT: Dialect = Dialect {
     path: "/v1/completions",
     prompt: "prompt",

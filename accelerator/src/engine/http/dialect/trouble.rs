@@ -4,139 +4,70 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::short;
+use super::shorten;
 use crate::engine::{Fault, streaming::TooLong};
 
 /// Reason why a sequence has no answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(in crate::engine::http) enum Trouble {
     /// The frontend of the sample is gone.
-    #[error("nobody waits for the answer any more")]
+    #[error("the frontend of the sample is gone")]
     Unwanted,
-
-    /// The engine sends no such prompt to a server.
     #[error("{0}")]
     Prompt(String),
-
     /// No connection, or one that broke before a response.
     #[error("no connection: {0}")]
     Connect(String),
-
     /// The server stayed busy for the whole retry time.
     #[error(
         "HTTP {status}: {words} (for {} s); raise engine.http.busy_s or lower \
          engine.http.in_flight", .after.as_secs()
     )]
     Busy {
-        /// The last status.
         status: u16,
-        /// The last message.
         words: String,
-        /// Time of all attempts.
         after: Duration,
     },
-
-    /// A status other than 200.
     #[error("HTTP {status}: {words} (from {path}){}", advice(.status))]
     Status {
-        /// The status.
         status: u16,
-        /// The path of the request.
         path: &'static str,
-        /// The server's message.
         words: String,
     },
-
     /// An error event in a stream that began well.
     #[error("error event{}: {words}", code(.status))]
-    Said {
-        /// The status in the event, if any.
-        status: Option<u16>,
-        /// The server's message.
-        words: String,
-    },
-
+    Said { status: Option<u16>, words: String },
     /// The server gave the answer up and gave that as the reason of its end.
     #[error("aborted{}: {words}", code(.status))]
-    Aborted {
-        /// The status in the event, if any.
-        status: Option<u16>,
-        /// The server's message.
-        words: String,
-    },
-
-    /// The stream ended before the answer did.
+    Aborted { status: Option<u16>, words: String },
     #[error("cut stream: it ended behind {tokens} tokens ({why})")]
-    Cut {
-        /// Tokens received.
-        tokens: usize,
-        /// The socket's error.
-        why: String,
-    },
-
-    /// No token arrived within the deadline.
+    Cut { tokens: usize, why: String },
     #[error(
         "no token for {} s behind {tokens}: see engine.http.{}",
         .after.as_secs(), deadline(.tokens)
     )]
-    Silent {
-        /// Tokens received.
-        tokens: usize,
-        /// Time without a token.
-        after: Duration,
-    },
-
-    /// The data is no event of this dialect.
+    Silent { tokens: usize, after: Duration },
     #[error("it does not speak this dialect: {0}; see engine.http.dialect")]
     Garbled(String),
-
-    /// The stream carries text without ids.
     #[error(
         "its stream carries no token ids: it is too old, or not asked as engine.http.dialect says"
     )]
     NoIds,
-
-    /// The server's count of tokens differs from the number received.
     #[error(
         "it counts {said} tokens in an answer of which {came} came: tokens are lost on the way"
     )]
-    Lost {
-        /// The server's count.
-        said: usize,
-        /// Tokens received.
-        came: usize,
-    },
-
-    /// The server reports no count to compare with.
+    Lost { said: usize, came: usize },
     #[error(
         "it does not count the tokens of the {0}, so none can be found lost: it is too old, or not \
          asked as engine.http.dialect says"
     )]
     Uncounted(&'static str),
-
-    /// The server changed the prompt.
     #[error("it counts {said} tokens in a prompt of {sent}: it adds some, or cuts it")]
-    PromptCount {
-        /// The server's count.
-        said: usize,
-        /// Tokens sent.
-        sent: usize,
-    },
-
-    /// Answers end differently from the configuration.
+    PromptCount { said: usize, sent: usize },
     #[error("its answers do not end as configured: {0}")]
     End(String),
-
-    /// The id is outside the vocabulary.
     #[error("it answers with token {id}, beyond the vocabulary of {vocab}: see engine.http.vocab")]
-    Vocabulary {
-        /// The id.
-        id: i32,
-        /// Size of the vocabulary.
-        vocab: usize,
-    },
-
-    /// The answer is longer than requested.
+    Vocabulary { id: i32, vocab: usize },
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
@@ -168,7 +99,6 @@ impl Trouble {
     }
 }
 
-/// Whose fault a status is.
 fn by_status(status: u16) -> Fault {
     match status {
         // This request: its content or length.
@@ -201,7 +131,7 @@ fn deadline(tokens: &usize) -> &'static str {
 }
 
 /// Parses an error object in a stream: `{"message": …, "code": 500}`, or any other value.
-pub(super) fn said(error: &Value) -> Trouble {
+pub(super) fn parse_error(error: &Value) -> Trouble {
     Trouble::Said {
         status: error.get("code").and_then(status),
         words: text(error.get("message").unwrap_or(error)),
@@ -209,20 +139,19 @@ pub(super) fn said(error: &Value) -> Trouble {
 }
 
 /// Parses an event that is one error: the object, alone or under `error`.
-pub(in crate::engine::http) fn said_whole(data: &str) -> Trouble {
+pub(in crate::engine::http) fn parse_error_event(data: &str) -> Trouble {
     match serde_json::from_str::<Value>(data) {
         Ok(value) => {
             let error = value.get("error").or_else(|| value.get("detail"));
-            said(error.unwrap_or(&value))
+            parse_error(error.unwrap_or(&value))
         }
         Err(_) => Trouble::Said {
             status: None,
-            words: short(data),
+            words: shorten(data),
         },
     }
 }
 
-/// `value` as an HTTP status, if it is an error status.
 pub(super) fn status(value: &Value) -> Option<u16> {
     let status = u16::try_from(value.as_u64()?).ok()?;
     (400..600).contains(&status).then_some(status)
@@ -232,7 +161,7 @@ pub(super) fn status(value: &Value) -> Option<u16> {
 pub(super) fn text(words: &Value) -> String {
     words
         .as_str()
-        .map_or_else(|| short(&words.to_string()), short)
+        .map_or_else(|| shorten(&words.to_string()), shorten)
 }
 
 /// The server's message in the body of an error: `{"error": {"message": …}}`, `{"message": …}`,
@@ -244,5 +173,5 @@ pub(in crate::engine::http) fn words(body: &str) -> String {
         let text = error.get("message").or_else(|| error.get("detail"));
         text.or(Some(error)).and_then(Value::as_str)
     });
-    short(found.unwrap_or(body))
+    shorten(found.unwrap_or(body))
 }

@@ -16,9 +16,8 @@
 
 use serde_json::{Value, json};
 
-use super::{About, Ask, Dialect, Question, openai};
+use super::{AnswerParams, Dialect, Question, ServerFacts, openai};
 
-/// The dialect of `/v1/completions`.
 pub(super) const COMPLETIONS: Dialect = Dialect {
     path: "/v1/completions",
     prompt: "prompt",
@@ -42,7 +41,6 @@ pub(super) const COMPLETIONS: Dialect = Dialect {
     without_prefix_cache: "start vLLM with --no-enable-prefix-caching",
 };
 
-/// The dialect of `/inference/v1/generate`.
 pub(super) const GENERATE: Dialect = Dialect {
     path: "/inference/v1/generate",
     prompt: "token_ids",
@@ -59,7 +57,7 @@ pub(super) const GENERATE: Dialect = Dialect {
     ..COMPLETIONS
 };
 
-fn sampling(ask: &Ask, max_tokens: usize) -> Value {
+fn sampling(ask: &AnswerParams, max_tokens: usize) -> Value {
     json!({
         "max_tokens": max_tokens,
         "min_tokens": ask.min_tokens.min(max_tokens),
@@ -70,7 +68,11 @@ fn sampling(ask: &Ask, max_tokens: usize) -> Value {
 }
 
 /// Reads the prefix cache's label: `True`, `False`, or in old versions `None` for a default.
-fn metrics(body: &str, _ask: &Ask, about: &mut About) -> Result<(), serde_json::Error> {
+fn metrics(
+    body: &str,
+    _ask: &AnswerParams,
+    about: &mut ServerFacts,
+) -> Result<(), serde_json::Error> {
     let info = body
         .lines()
         .find(|line| line.starts_with("vllm:cache_config_info{"));

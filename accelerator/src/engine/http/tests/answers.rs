@@ -5,24 +5,24 @@ use qdl::config::Dialect;
 use serde_json::{Value, json};
 
 use super::{
-    rig::{ROOM, Samples, VOCAB, params, prompts, start},
-    server::{Asked, Piece, Reply, Server, events, sglang, tokens_of},
+    rig::{ROOM, VOCAB, prompts, samples, started},
+    server::{Reply, Request, Server, StreamPiece, events, singly, tokens_of},
 };
 
 #[test]
 fn answers_are_the_servers_tokens_whatever_is_streamed() {
     for dialect in Dialect::ALL {
         let server = Server::good(dialect);
-        let started = start(&params(&server.url, dialect)).expect("a server");
+        let started = started(&server, dialect, |_| ());
         for stream in [Stream::None, Stream::First, Stream::All] {
             let prompts = prompts(33);
-            let samples = Samples::new(&prompts, stream);
-            started.run(&samples);
+            let all = samples(&prompts, stream);
+            started.run(&all);
             for (i, prompt) in prompts.iter().enumerate() {
-                let fate = samples.fate(i);
+                let record = all.record(i);
                 let right = tokens_of(prompt, ROOM);
-                let what = format!("{dialect:?}, {stream}, sample {i}: {:?}", fate.refused);
-                assert_eq!(fate.answer.as_ref(), Some(&right), "{what}");
+                let what = format!("{dialect:?}, {stream}, sample {i}: {:?}", record.refused);
+                assert_eq!(record.answer().as_ref(), Some(&right), "{what}");
                 // Each event except the last is a part, or only the first one.
                 let parts = match stream {
                     Stream::None => 0,
@@ -37,36 +37,35 @@ fn answers_are_the_servers_tokens_whatever_is_streamed() {
                     parts + late
                 };
                 assert!(
-                    (parts..=most).contains(&fate.parts.len()),
+                    (parts..=most).contains(&record.parts.len()),
                     "{what}: {:?}",
-                    fate.parts
+                    record.parts
                 );
-                let sent = fate.finished.expect("it finished").sent;
-                assert_eq!(sent.parts as usize, fate.parts.len(), "{what}");
-                assert_eq!(sent.bytes, fate.parts.last().map_or(0, |p| p.1), "{what}");
+                let sent = record.finished.expect("it finished").sent;
+                assert_eq!(sent.parts as usize, record.parts.len(), "{what}");
+                assert_eq!(sent.bytes, record.parts.last().map_or(0, |p| p.1), "{what}");
             }
         }
-        assert_eq!(started.fatal(), [""; 0]);
+        assert_eq!(started.fatal(), None);
         let report = started.http.report();
         // Includes the trial of the start.
         assert_eq!((report.answers, report.busy, report.cached), (100, 0, 0));
-        assert!(report.most >= 1 && report.first_us.is_some(), "{report}");
+        assert!(report.most >= 1 && report.firsts > 0, "{report}");
     }
 }
 
 /// The body of the second request; the first is the trial.
 fn body_of(dialect: Dialect) -> Value {
     let server = Server::good(dialect);
-    let mut params = params(&server.url, dialect);
-    let http = params.engine.http.as_mut().expect("http");
-    http.max_tokens = Some(40);
-    http.temperature = 0.5;
-    if dialect != Dialect::LlamaCpp {
-        http.min_tokens = 1;
-        http.stop = vec![5];
-    }
-    let started = start(&params).expect("a server");
-    started.run(&Samples::new(&[vec![7, 8]], Stream::None));
+    let started = started(&server, dialect, |http| {
+        http.max_tokens = Some(40);
+        http.temperature = 0.5;
+        if dialect != Dialect::LlamaCpp {
+            http.min_tokens = 1;
+            http.stop = vec![5];
+        }
+    });
+    started.run(&samples(&[vec![7, 8]], Stream::None));
     let bodies = server.state.bodies.lock().expect("whole");
     let path = match dialect {
         Dialect::Vllm | Dialect::TensorRtLlm => "/v1/completions",
@@ -132,13 +131,8 @@ fn a_request_is_what_each_server_takes() {
 }
 
 /// An answer with tokens in groups of these sizes, repeated.
-fn in_groups(dialect: Dialect, asked: &Asked, sizes: &[usize]) -> Reply {
+fn in_groups(dialect: Dialect, asked: &Request, sizes: &[usize]) -> Reply {
     let tokens = tokens_of(&asked.prompt(), asked.most());
-    let finish = if tokens.len() == asked.most() {
-        "length"
-    } else {
-        "stop"
-    };
     let mut groups: Vec<&[i32]> = Vec::new();
     let mut rest = &tokens[..];
     for size in sizes.iter().cycle() {
@@ -149,73 +143,29 @@ fn in_groups(dialect: Dialect, asked: &Asked, sizes: &[usize]) -> Reply {
         groups.push(group);
         rest = after;
     }
-    let events = events(dialect, asked.prompt().len(), &groups, finish);
+    let events = events(
+        dialect,
+        asked.prompt().len(),
+        &groups,
+        asked.finish(&tokens),
+    );
     // All events in one chunk, as a server sends them after a delay.
-    Reply::Stream(vec![Piece::Chunk(events.concat())])
+    Reply::Stream(vec![StreamPiece::Chunk(events.concat())])
 }
 
 #[test]
 fn an_event_may_carry_several_tokens() {
     for dialect in Dialect::ALL {
         let server = Server::of(dialect, move |asked| in_groups(dialect, asked, &[1, 3, 12]));
-        let started = start(&params(&server.url, dialect)).expect("a server");
+        let started = started(&server, dialect, |_| ());
         let prompts = prompts(40);
-        let samples = Samples::new(&prompts, Stream::All);
-        started.run(&samples);
+        let all = samples(&prompts, Stream::All);
+        started.run(&all);
         for (i, prompt) in prompts.iter().enumerate() {
-            assert_eq!(
-                samples.fate(i).answer,
-                Some(tokens_of(prompt, ROOM)),
-                "{dialect:?}"
-            );
+            assert_eq!(all.answer(i), Some(tokens_of(prompt, ROOM)), "{dialect:?}");
         }
         let report = started.http.report();
         assert!(report.steps < report.tokens, "{report}");
-    }
-}
-
-/// SGLang with two tokens per event: only the new ids, or (`ahead`) all ids, with one more than the
-/// count in intermediate events.
-fn sglang_server(ahead: bool) -> Server {
-    Server::of(Dialect::Sglang, move |asked| {
-        let tokens = tokens_of(&asked.prompt(), asked.most());
-        let finish = if tokens.len() == asked.most() {
-            "length"
-        } else {
-            "stop"
-        };
-        let prompt = asked.prompt().len();
-        let mut pieces = Vec::new();
-        let mut at = 0;
-        while at < tokens.len() {
-            let end = (at + 2).min(tokens.len());
-            let finish = (end == tokens.len()).then_some(finish);
-            let event = match (ahead, finish) {
-                (false, _) => sglang(&tokens[at..end], end, prompt, finish),
-                (true, Some(_)) => sglang(&tokens, end, prompt, finish),
-                (true, None) => sglang(&tokens[..end], end - 1, prompt, None),
-            };
-            pieces.push(Piece::Chunk(format!("data: {event}\n\n")));
-            at = end;
-        }
-        pieces.push(Piece::Chunk("data: [DONE]\n\n".to_owned()));
-        Reply::Stream(pieces)
-    })
-}
-
-#[test]
-fn sglang_may_send_new_ids_or_all_of_them() {
-    for ahead in [false, true] {
-        let server = sglang_server(ahead);
-        let started = start(&params(&server.url, Dialect::Sglang)).expect("a server");
-        let prompts = prompts(64);
-        let samples = Samples::new(&prompts, Stream::All);
-        started.run(&samples);
-        for (i, prompt) in prompts.iter().enumerate() {
-            let fate = samples.fate(i);
-            let right = Some(tokens_of(prompt, ROOM));
-            assert_eq!(fate.answer, right, "ahead: {ahead}; {:?}", started.fatal());
-        }
     }
 }
 
@@ -226,18 +176,16 @@ fn the_end_of_sequence_is_kept_and_counted() {
         let mut tokens = tokens_of(&asked.prompt(), asked.most() - 1);
         tokens.retain(|id| *id != end);
         tokens.push(end);
-        let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
-        let events = events(Dialect::Vllm, asked.prompt().len(), &groups, "stop");
-        Reply::Stream(events.into_iter().map(Piece::Chunk).collect())
+        Reply::of(singly(Dialect::Vllm, asked, &tokens, "stop"))
     });
-    let mut params = params(&server.url, Dialect::Vllm);
-    params.engine.http.as_mut().expect("http").eos = vec![2, end as u32];
-    let started = start(&params).expect("a server");
-    let samples = Samples::new(&prompts(20), Stream::First);
-    started.run(&samples);
+    let started = started(&server, Dialect::Vllm, |http| {
+        http.eos = vec![2, end as u32];
+    });
+    let all = samples(&prompts(20), Stream::First);
+    started.run(&all);
     for i in 0..20 {
-        let answer = samples.fate(i).answer.expect("an answer");
+        let answer = all.answer(i).expect("an answer");
         assert_eq!(answer.last(), Some(&end));
     }
-    assert_eq!(started.fatal(), [""; 0]);
+    assert_eq!(started.fatal(), None);
 }

@@ -1,56 +1,31 @@
 //! Data from a server has size limits, and an answer without counts is an error.
 
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use bytes::Bytes;
-use fabric::wire::Stream;
-use futures_util::stream;
-use http_body_util::StreamBody;
-use hyper::body::Frame;
 use qdl::config::Dialect;
-use serde_json::json;
-use tokio::runtime::Builder;
 
 use super::{
-    rig::{Fate, Samples, eventually, params, start},
-    server::{Piece, Reply, Server, answer, events, tokens_of},
-    splits::{Kept, read, server},
+    rig::{eventually, run_one},
+    server::{Reply, Server, StreamPiece, events},
+    splits::{read, read_up_to, server},
 };
-use crate::engine::http::{account::Account, dialect::trouble::Trouble, stream::Server as Asking};
+use crate::engine::http::{dialect::trouble::Trouble, stream::LlmServer};
 
 const EVENT: &str = "data: {\"choices\":[{\"token_ids\":[5],\"finish_reason\":null}]}\n\n";
 const END: &str = "data: {\"choices\":[{\"token_ids\":[2],\"finish_reason\":\"stop\"}]}\n\n";
-const DONE: &str = "data: [DONE]\n\n";
 
 /// Number of the `most` pieces read after `first`, and the error that ends the answer, which is
 /// limited to 8 tokens.
-fn taken(server: &Asking, first: &str, piece: &str, most: usize) -> (usize, Trouble) {
-    let taken = Arc::new(AtomicUsize::new(0));
-    let count = taken.clone();
-    let first = Bytes::copy_from_slice(first.as_bytes());
-    let piece = Bytes::copy_from_slice(piece.as_bytes());
-    let pieces = (0..most).map(move |_| {
-        count.fetch_add(1, SeqCst);
+fn taken(server: &LlmServer, first: &str, piece: &str, most: usize) -> (usize, Trouble) {
+    let (mut taken, piece) = (0, Bytes::copy_from_slice(piece.as_bytes()));
+    let pieces = (0..most).map(|_| {
+        taken += 1;
         piece.clone()
     });
-    let frames = std::iter::once(first).chain(pieces);
-    let frames = frames.map(|p| Ok::<_, Infallible>(Frame::data(p)));
-    let body = StreamBody::new(stream::iter(frames));
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let ended = runtime.expect("a runtime").block_on(async {
-        let mut account = Account::new(&server.ask, 3, 8);
-        let mut kept = Kept::default();
-        let read = server.read(body, server.asked(), &mut account, &mut kept);
-        read.await.expect_err("no answer")
-    });
-    (taken.load(SeqCst), ended)
+    let first = Bytes::copy_from_slice(first.as_bytes());
+    let ended = read_up_to(server, 8, std::iter::once(first).chain(pieces));
+    (taken, ended.expect_err("no answer"))
 }
 
 #[test]
@@ -92,51 +67,49 @@ fn a_line_an_event_and_a_comment_without_an_end_are_given_up() {
 }
 
 #[test]
-fn events_without_tokens_do_not_move_the_deadline() {
-    let pings = [": ping\n\n", "data: {\"choices\":[]}\n\n", "event: ping\n"];
+fn only_tokens_move_the_deadline() {
+    let pings = [
+        "",
+        ": ping\n\n",
+        "data: {\"choices\":[]}\n\n",
+        "event: ping\n",
+    ];
     for ping in pings {
-        for before in [0, 1] {
-            let server = Server::of(Dialect::Vllm, move |asked| {
-                if asked.is_trial() {
-                    return answer(Dialect::Vllm, asked, &tokens_of(&[1], 2));
-                }
-                let mut pieces = vec![Piece::Chunk(EVENT.to_owned()); before];
+        for (before, key) in [(0, "first_token_s"), (1, "next_token_s")] {
+            let server = Server::working(Dialect::Vllm, move |_| {
+                let mut pieces = vec![StreamPiece::Chunk(EVENT.to_owned()); before];
                 for _ in 0..6000 {
-                    pieces.push(Piece::Chunk(ping.to_owned()));
-                    pieces.push(Piece::Wait(Duration::from_millis(10)));
+                    if !ping.is_empty() {
+                        pieces.push(StreamPiece::Chunk(ping.to_owned()));
+                    }
+                    pieces.push(StreamPiece::Wait(Duration::from_millis(10)));
                 }
                 Reply::Stream(pieces)
             });
-            let (fate, fatal) = one(&server, Dialect::Vllm, 1);
-            let why = fate.refused.unwrap_or_else(|| panic!("{fatal:?}"));
-            assert!(
-                why.starts_with(&format!("no token for 1 s behind {before}")),
-                "{why}"
-            );
+            let why = refused(&server, 1);
+            let words = format!("no token for 1 s behind {before}: see engine.http.{key}");
+            assert!(why.starts_with(&words), "{why}");
+            eventually("the request is closed", || {
+                server.state.cancelled.load(SeqCst) == 1
+            });
         }
     }
 }
 
-/// Runs one sample with deadlines of `seconds`.
-fn one(server: &Server, dialect: Dialect, seconds: u64) -> (Fate, Vec<String>) {
-    let mut params = params(&server.url, dialect);
-    let http = params.engine.http.as_mut().expect("http");
-    (http.first_token_s, http.next_token_s) = (seconds, seconds);
-    let started = start(&params).expect("a server");
-    let samples = Samples::new(&[vec![1, 2, 3]], Stream::First);
-    samples.submit(0, &*started.http);
-    eventually("it ends", || samples.ended() == 1);
-    (samples.fate(0), started.fatal())
+/// Runs one sample with deadlines of `seconds`; returns why it was refused.
+fn refused(server: &Server, seconds: u64) -> String {
+    let (record, fatal) = run_one(server, Dialect::Vllm, |http| {
+        (http.first_token_s, http.next_token_s) = (seconds, seconds);
+    });
+    record.refused.unwrap_or_else(|| panic!("{fatal:?}"))
 }
 
 #[test]
 fn an_error_of_any_length_keeps_its_first_words() {
-    let server = Server::of(Dialect::Vllm, |asked| match asked.is_trial() {
-        true => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
-        false => Reply::Whole(400, format!("too long, {}", "and on ".repeat(1 << 20))),
+    let server = Server::working(Dialect::Vllm, |_| {
+        Reply::Whole(400, format!("too long, {}", "and on ".repeat(1 << 20)))
     });
-    let (fate, fatal) = one(&server, Dialect::Vllm, 20);
-    let why = fate.refused.unwrap_or_else(|| panic!("{fatal:?}"));
+    let why = refused(&server, 20);
     assert!(
         why.starts_with("HTTP 400: too long, and on and on"),
         "{why}"
@@ -146,38 +119,9 @@ fn an_error_of_any_length_keeps_its_first_words() {
 
 #[test]
 fn headers_without_an_end_are_given_up() {
-    let server = Server::of(Dialect::Vllm, |asked| match asked.is_trial() {
-        true => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
-        false => Reply::Headers(1 << 24),
-    });
-    let (fate, fatal) = one(&server, Dialect::Vllm, 20);
-    let why = fate.refused.unwrap_or_else(|| panic!("{fatal:?}"));
+    let server = Server::working(Dialect::Vllm, |_| Reply::Headers(1 << 24));
+    let why = refused(&server, 20);
     assert!(why.contains("message head is too large"), "{why}");
-}
-
-#[test]
-fn an_answer_that_the_server_does_not_count_is_not_taken() {
-    let usage =
-        |usage: serde_json::Value| format!("data: {}\n\n", json!({"choices": [], "usage": usage}));
-    for (counts, words) in [
-        (String::new(), "answer"),
-        (usage(json!(null)), "answer"),
-        (usage(json!({"prompt_tokens": 3})), "answer"),
-        (usage(json!({"completion_tokens": 2})), "prompt"),
-    ] {
-        for dialect in [Dialect::Vllm, Dialect::VllmGenerate, Dialect::TensorRtLlm] {
-            let all = [EVENT, END, &counts, DONE].map(str::as_bytes);
-            let ended = read(&server(dialect), &all);
-            assert_eq!(
-                ended,
-                Err(Trouble::Uncounted(words)),
-                "{dialect:?} {counts}"
-            );
-        }
-    }
-    let whole = usage(json!({"prompt_tokens": 3, "completion_tokens": 2}));
-    let all = [EVENT, END, &whole, DONE].map(str::as_bytes);
-    assert_eq!(read(&server(Dialect::Vllm), &all), Ok(vec![5, 2]));
 }
 
 #[test]

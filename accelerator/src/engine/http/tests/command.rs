@@ -5,11 +5,12 @@ use std::path::Path;
 use fabric::wire::Stream;
 use qdl::config::Dialect;
 
-use super::rig::{Samples, eventually, params, prompts, start};
+use super::rig::{eventually, params, prompts, samples, start};
 use crate::engine::EngineParams;
 
 /// A server in Python. It answers queries. It answers prompts with the ids 5 and 6 (`good`), or
-/// with only the first one and then silence (`hangs`). SIGTERM ends it, except with `deaf`.
+/// with only the first one and then silence (`hangs`). SIGTERM ends it, except with `deaf`;
+/// `tests/server.rs` starts and stops it with the node.
 const SERVER: &str = include_str!("server.py");
 
 /// A port that is free now. If another process takes it before the server does, the server ends and
@@ -55,50 +56,20 @@ fn runs(pid: i32) -> bool {
 }
 
 #[test]
-fn it_is_started_and_ended_with_all_that_it_started() {
-    for habit in ["good", "deaf"] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let started = start(&with_server(folder.path(), habit)).expect("a server");
-        let pids = pids(folder.path());
-        assert!(pids.iter().all(|pid| runs(*pid)), "{pids:?}");
-        let samples = Samples::new(&prompts(20), Stream::First);
-        started.run(&samples);
-        for i in 0..20 {
-            assert_eq!(
-                samples.fate(i).answer,
-                Some(vec![5, 6]),
-                "{:?}",
-                started.fatal()
-            );
-        }
-        let fatal = started.fatal.clone();
-        drop(started);
-        eventually("it is gone", || pids.iter().all(|pid| !runs(*pid)));
-        assert_eq!(*fatal.lock().expect("whole"), [""; 0], "its end was ours");
-        let log = std::fs::read_to_string(folder.path().join("server.log")).expect("a log");
-        assert!(log.contains("serving"), "{log}");
-    }
-}
-
-#[test]
-fn killed_in_the_middle_it_ends_the_engine() {
+fn a_killed_server_ends_the_engine() {
     let folder = tempfile::tempdir().expect("a folder");
     let started = start(&with_server(folder.path(), "hangs")).expect("a server");
-    let samples = Samples::new(&prompts(8), Stream::First);
-    for i in 0..8 {
-        samples.submit(i, &*started.http);
-    }
+    let samples = samples(&prompts(8), Stream::First);
+    started.submit(&samples, 8);
     eventually("first tokens", || {
-        (0..8).all(|i| !samples.fate(i).parts.is_empty())
+        (0..8).all(|i| !samples.record(i).parts.is_empty())
     });
     let pids = pids(folder.path());
     // SAFETY: a plain system call, for a process of this test.
     unsafe { libc::kill(pids[0], libc::SIGKILL) };
     eventually("all end", || samples.ended() == 8);
-    eventually("it is told", || !started.fatal().is_empty());
-    let [line] = &started.fatal()[..] else {
-        panic!("{:?}", started.fatal())
-    };
+    eventually("it is reported", || started.fatal().is_some());
+    let line = started.fatal().expect("reported");
     let log = folder.path().join("server.log");
     let words = format!(
         "it ended (signal: 9 (SIGKILL)); the last line of its log {}: token 5 is out",
@@ -108,14 +79,14 @@ fn killed_in_the_middle_it_ends_the_engine() {
         line.starts_with("server http://127.0.0.1:") && line.contains(&words),
         "{line}"
     );
-    assert!((0..8).all(|i| samples.fate(i).answer.is_none() && samples.fate(i).refused.is_none()));
+    assert!(samples.total() == 0 && samples.refused().is_empty());
     eventually("what it started is gone", || {
         pids.iter().all(|pid| !runs(*pid))
     });
 }
 
 #[test]
-fn one_that_dies_before_it_is_ready_says_why() {
+fn the_exit_of_an_unready_server_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let error = start(&with_server(folder.path(), "dies"))
         .err()
@@ -129,7 +100,7 @@ fn one_that_dies_before_it_is_ready_says_why() {
 }
 
 #[test]
-fn one_that_is_never_ready_is_ended() {
+fn a_server_that_is_never_ready_is_ended() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut params = with_server(folder.path(), "good");
     let http = params.engine.http.as_mut().expect("http");
@@ -157,7 +128,7 @@ fn one_that_is_never_ready_is_ended() {
 }
 
 #[test]
-fn a_program_that_is_not_there() {
+fn a_missing_program_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut params = with_server(folder.path(), "good");
     let http = params.engine.http.as_mut().expect("http");

@@ -6,8 +6,8 @@ use fabric::wire::Stream;
 use qdl::config::Dialect;
 
 use super::{
-    rig::{ROOM, Samples, params, prompts, start},
-    server::{Server, State, about, answer, tokens_of},
+    rig::{ROOM, params, prompts, samples, start, started},
+    server::{Server, ServerState, about, correct, tokens_of},
 };
 
 #[test]
@@ -18,13 +18,13 @@ fn ten_thousand_short_streams_256_at_once() {
     params.engine.http.as_mut().expect("http").in_flight = Some(256);
     let started = start(&params).expect("a server");
     let prompts = prompts(10_000);
-    let samples = Samples::new(&prompts, Stream::First);
+    let samples = samples(&prompts, Stream::First);
     started.run(&samples);
     let mut tokens = 0;
     for (i, prompt) in prompts.iter().enumerate() {
         let right = tokens_of(prompt, ROOM);
         tokens += right.len() as u64;
-        assert_eq!(samples.fate(i).answer, Some(right), "{:?}", started.fatal());
+        assert_eq!(samples.answer(i), Some(right), "{:?}", started.fatal());
     }
     let report = started.http.report();
     let opened = server.state.connections.load(SeqCst) as u64;
@@ -39,33 +39,21 @@ fn ten_thousand_short_streams_256_at_once() {
 
 #[test]
 fn connections_that_the_server_closes_are_opened_again() {
-    let state = State {
+    let state = ServerState {
         closes: true,
-        ..State::default()
+        ..ServerState::default()
     };
     let server = Server::with(
         state,
         |path| about(Dialect::Sglang, path),
-        |asked| {
-            let tokens = tokens_of(&asked.prompt(), asked.most());
-            answer(Dialect::Sglang, asked, &tokens)
-        },
+        |asked| correct(Dialect::Sglang, asked),
     );
-    let mut params = params(&server.url, Dialect::Sglang);
-    params.engine.http.as_mut().expect("http").in_flight = Some(4);
-    let started = start(&params).expect("a server");
+    let started = started(&server, Dialect::Sglang, |http| http.in_flight = Some(4));
     let prompts = prompts(500);
-    let samples = Samples::new(&prompts, Stream::None);
+    let samples = samples(&prompts, Stream::None);
     started.run(&samples);
     for (i, prompt) in prompts.iter().enumerate() {
-        let fate = samples.fate(i);
         let right = Some(tokens_of(prompt, ROOM));
-        assert_eq!(
-            fate.answer,
-            right,
-            "{:?} {:?}",
-            fate.refused,
-            started.fatal()
-        );
+        assert_eq!(samples.answer(i), right, "{:?}", samples.record(i));
     }
 }

@@ -8,16 +8,19 @@ use qdl::config::{Dialect, HttpConfig, MAX_IN_FLIGHT};
 use tokio::sync::Semaphore;
 
 use super::{
-    rig::{Samples, Started, eventually, params, prompts, start},
-    server::{Asked, Piece, Reply, Server, State, about, answer, events, tokens_of},
+    rig::{Started, eventually, prompts, samples, started},
+    server::{
+        Reply, Request, Server, ServerState, StreamPiece, about, answer, begun, correct, events,
+        tokens_of,
+    },
 };
 use crate::engine::{Streaming, http::start::in_flight};
 
 /// A server that works on one sequence at a time, with 20 ms for each event.
 fn one_at_once(dialect: Dialect, says: Option<usize>) -> Server {
-    let state = State {
+    let state = ServerState {
         at_once: Some(Semaphore::new(1)),
-        ..State::default()
+        ..ServerState::default()
     };
     Server::with(
         state,
@@ -32,37 +35,31 @@ fn one_at_once(dialect: Dialect, says: Option<usize>) -> Server {
     )
 }
 
-fn slow(dialect: Dialect, asked: &Asked) -> Reply {
+fn slow(dialect: Dialect, asked: &Request) -> Reply {
     let Reply::Stream(pieces) = answer(dialect, asked, &[5, 6, 7, 2][..asked.most().min(4)]) else {
         unreachable!("a stream");
     };
-    let wait = Piece::Wait(Duration::from_millis(20));
+    let wait = StreamPiece::Wait(Duration::from_millis(20));
     Reply::Stream(pieces.into_iter().flat_map(|p| [wait.clone(), p]).collect())
 }
 
-fn started(server: &Server, dialect: Dialect, in_flight: Option<usize>) -> Started {
-    let mut params = params(&server.url, dialect);
-    let http = params.engine.http.as_mut().expect("http");
-    (http.first_token_s, http.next_token_s, http.in_flight) = (1, 1, in_flight);
-    start(&params).expect("a server")
+/// An engine with deadlines of a second.
+fn hasty(server: &Server, dialect: Dialect, in_flight: Option<usize>) -> Started {
+    started(server, dialect, |http| {
+        (http.first_token_s, http.next_token_s, http.in_flight) = (1, 1, in_flight);
+    })
 }
 
 #[test]
 fn a_request_that_waits_in_the_servers_queue_is_not_given_up_while_tokens_come() {
     let server = one_at_once(Dialect::Vllm, None);
-    let started = started(&server, Dialect::Vllm, Some(40));
+    let started = hasty(&server, Dialect::Vllm, Some(40));
     // The last one waits for about 4 s, with a first-token deadline of 1 s.
-    let samples = Samples::new(&prompts(40), Stream::First);
-    (0..40).for_each(|i| samples.submit(i, &*started.http));
+    let samples = samples(&prompts(40), Stream::First);
+    started.submit(&samples, 40);
     eventually("all end", || samples.ended() == 40);
     for i in 0..40 {
-        let fate = samples.fate(i);
-        assert!(
-            fate.answer.is_some(),
-            "{i}: {:?} {:?}",
-            fate.refused,
-            started.fatal()
-        );
+        assert!(samples.answer(i).is_some(), "{i}: {:?}", samples.record(i));
     }
     let report = started.http.report();
     assert!(
@@ -72,26 +69,26 @@ fn a_request_that_waits_in_the_servers_queue_is_not_given_up_while_tokens_come()
 }
 
 #[test]
-fn a_trouble_is_not_the_servers_end_while_it_brings_tokens_to_others() {
+fn an_error_does_not_end_a_server_that_sends_tokens_to_others() {
     // Each trial behind the start's waits in the server's queue, for longer than one may take.
     let server = Server::of(Dialect::Vllm, |asked| match asked.prompt()[..] {
         [9, ..] => Reply::Whole(500, "no".to_owned()),
-        _ if asked.number == 0 => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
-        _ if asked.is_trial() => Reply::Stream(vec![Piece::Hang]),
+        _ if asked.number == 0 => correct(Dialect::Vllm, asked),
+        _ if asked.is_trial() => Reply::Stream(vec![StreamPiece::Hang]),
         _ => slow(Dialect::Vllm, asked),
     });
-    let started = started(&server, Dialect::Vllm, Some(4));
+    let started = hasty(&server, Dialect::Vllm, Some(4));
     let mut prompts = vec![vec![1]; 60];
     prompts[7] = vec![9];
-    let samples = Samples::new(&prompts, Stream::First);
+    let samples = samples(&prompts, Stream::First);
     started.run(&samples);
-    let why = samples.fate(7).refused.unwrap_or_default();
+    let why = samples.record(7).refused.unwrap_or_default();
     assert_eq!(
         why,
         "HTTP 500: no (from /v1/completions); the server goes on"
     );
-    assert!((0..60).all(|i| i == 7 || samples.fate(i).answer.is_some()));
-    assert_eq!(started.fatal(), [""; 0]);
+    assert!((0..60).all(|i| i == 7 || samples.answer(i).is_some()));
+    assert_eq!(started.fatal(), None);
 }
 
 #[test]
@@ -100,109 +97,76 @@ fn a_busy_server_is_asked_again_for_as_long_as_it_brings_tokens_to_others() {
     let server = Server::of(Dialect::Vllm, |asked| match asked.prompt()[..] {
         [9, ..] if asked.number < 25 => Reply::Whole(429, "later".to_owned()),
         [9, ..] => slow(Dialect::Vllm, asked),
-        _ if asked.is_trial() => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+        _ if asked.is_trial() => correct(Dialect::Vllm, asked),
         _ => slow(Dialect::Vllm, asked),
     });
-    let mut params = params(&server.url, Dialect::Vllm);
-    let http = params.engine.http.as_mut().expect("http");
-    (http.busy_s, http.in_flight) = (1, Some(20));
-    let started = start(&params).expect("a server");
-    let samples = Samples::new(&[vec![9]], Stream::First);
-    let others = Samples::new(&vec![vec![1]; 30], Stream::First);
-    samples.submit(0, &*started.http);
-    for i in 0..30 {
-        others.submit(i, &*started.http);
-        eventually("one of the others ends", || others.ended() == i + 1);
-    }
-    eventually("it ends", || samples.ended() == 1);
-    let fate = samples.fate(0);
-    assert!(
-        fate.answer.is_some(),
-        "{:?} {:?}",
-        fate.refused,
-        started.fatal()
-    );
+    let started = started(&server, Dialect::Vllm, |http| {
+        (http.busy_s, http.in_flight) = (1, Some(20));
+    });
+    let busy = samples(&[vec![9]], Stream::First);
+    started.submit(&busy, 1);
+    started.submit(&samples(&vec![vec![1]; 30], Stream::First), 1);
+    eventually("it ends", || busy.ended() == 1);
+    assert!(busy.answer(0).is_some(), "{:?}", busy.record(0));
 }
 
 #[test]
 fn requests_at_once_are_those_that_the_server_works_on_and_eight() {
-    for (dialect, says, config, most) in [
-        (Dialect::Sglang, Some(3), None, 11),
-        (Dialect::Sglang, None, None, 512),
-        (Dialect::Sglang, Some(3), Some(5), 5),
-        (Dialect::LlamaCpp, None, None, 12),
-        (Dialect::Vllm, None, None, 512),
-        (Dialect::Vllm, None, Some(7), 7),
+    let server = one_at_once(Dialect::Sglang, Some(3));
+    assert_eq!(hasty(&server, Dialect::Sglang, None).http.in_flight(), 11);
+    for (said, configured, most) in [
+        (Some(3), None, 11),
+        (Some(0), None, 8),
+        (Some(3), Some(5), 5),
+        (None, Some(7), 7),
+        (None, None, 512),
+        (Some(usize::MAX), None, MAX_IN_FLIGHT),
+        (Some(MAX_IN_FLIGHT), None, MAX_IN_FLIGHT),
     ] {
-        let server = one_at_once(dialect, says);
-        let started = started(&server, dialect, config);
-        assert_eq!(
-            started.http.in_flight(),
-            most,
-            "{dialect:?} {says:?} {config:?}"
-        );
+        let mut config = HttpConfig::new("http://127.0.0.1:1", Dialect::Sglang);
+        config.in_flight = configured;
+        assert_eq!(in_flight(said, &config).0, most, "{said:?} {configured:?}");
     }
-}
-
-#[test]
-fn a_number_that_no_server_works_on_asks_for_no_more_than_the_configuration_may() {
-    let config = HttpConfig::new("http://127.0.0.1:1", Dialect::Sglang);
-    for said in [usize::MAX, 1 << 40, MAX_IN_FLIGHT] {
-        assert_eq!(in_flight(Some(said), &config).0, MAX_IN_FLIGHT);
-    }
-    assert_eq!(in_flight(Some(0), &config).0, 8);
 }
 
 #[test]
 fn a_stream_that_the_server_forgot_is_refused_and_the_others_go_on() {
     for before in [0, 1] {
         let server = Server::of(Dialect::Vllm, move |asked| match asked.prompt()[..] {
-            [9, ..] => {
-                let all = events(Dialect::Vllm, 1, &[&[5], &[6]], "stop");
-                let some = all.into_iter().take(before).map(Piece::Chunk);
-                Reply::Stream(some.chain([Piece::Hang]).collect())
-            }
-            _ if asked.is_trial() => answer(Dialect::Vllm, asked, &tokens_of(&[1], 2)),
+            [9, ..] => begun(asked, before, StreamPiece::Hang),
+            _ if asked.is_trial() => correct(Dialect::Vllm, asked),
             _ => slow(Dialect::Vllm, asked),
         });
-        let started = started(&server, Dialect::Vllm, Some(4));
+        let started = hasty(&server, Dialect::Vllm, Some(4));
         let mut prompts = vec![vec![9]];
         prompts.resize(100, vec![1]);
-        let samples = Samples::new(&prompts, Stream::First);
+        let samples = samples(&prompts, Stream::First);
         started.run(&samples);
-        let why = samples
-            .fate(0)
-            .refused
-            .unwrap_or_else(|| panic!("{:?}", started.fatal()));
+        let why = samples.record(0).refused.expect("refused");
         assert!(
             why.starts_with(&format!("no token for 1 s behind {before}")),
             "{why}"
         );
-        assert!((1..100).all(|i| samples.fate(i).answer.is_some()));
-        assert_eq!(started.fatal(), [""; 0]);
+        assert!((1..100).all(|i| samples.answer(i).is_some()));
+        assert_eq!(started.fatal(), None);
     }
 }
 
 #[test]
-fn answers_that_come_whole_in_one_event_are_counted_and_said() {
+fn answers_in_one_event_are_counted_and_reported() {
     for dialect in Dialect::ALL {
         let server = Server::of(dialect, move |asked| {
             let tokens = tokens_of(&asked.prompt(), asked.most());
-            let finish = if tokens.len() == asked.most() {
-                "length"
-            } else {
-                "stop"
-            };
-            let all = events(dialect, asked.prompt().len(), &[&tokens], finish);
-            Reply::Stream(all.into_iter().map(Piece::Chunk).collect())
+            let (prompt, finish) = (asked.prompt().len(), asked.finish(&tokens));
+            Reply::of(events(dialect, prompt, &[&tokens], finish))
         });
-        let started = start(&params(&server.url, dialect)).expect("a server");
+        let started = started(&server, dialect, |_| ());
         let prompts = prompts(33);
         let several = prompts
             .iter()
             .filter(|p| tokens_of(p, 64).len() > 1)
             .count() as u64;
-        started.run(&Samples::new(&prompts, Stream::First));
+        started.run(&samples(&prompts, Stream::First));
         let report = started.http.report();
         assert_eq!(report.whole, several, "{dialect:?}");
         assert!(

@@ -23,14 +23,14 @@ use super::rig::VOCAB;
 
 /// A request for an answer.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct Request {
     pub path: String,
     pub body: Value,
     /// Number of requests for an answer before this one.
     pub number: usize,
 }
 
-impl Asked {
+impl Request {
     /// The prompt, under the key of any dialect.
     pub fn prompt(&self) -> Vec<i32> {
         let ids = ["prompt", "token_ids", "input_ids"];
@@ -47,6 +47,14 @@ impl Asked {
         most.expect("a limit") as usize
     }
 
+    /// The reason for the end of an answer of these tokens.
+    pub fn finish(&self, tokens: &[i32]) -> &'static str {
+        match tokens.len() == self.most() {
+            true => "length",
+            false => "stop",
+        }
+    }
+
     /// True for a trial, which is limited to 2 tokens.
     pub fn is_trial(&self) -> bool {
         self.most() == 2
@@ -57,14 +65,21 @@ impl Asked {
 #[derive(Clone, Debug)]
 pub enum Reply {
     Whole(u16, String),
-    Stream(Vec<Piece>),
+    Stream(Vec<StreamPiece>),
     /// Status 200 with headers of this many bytes.
     Headers(usize),
 }
 
+impl Reply {
+    /// A stream of these events, each in a chunk.
+    pub fn of(events: Vec<String>) -> Self {
+        Reply::Stream(events.into_iter().map(StreamPiece::Chunk).collect())
+    }
+}
+
 /// A part of a stream.
 #[derive(Clone, Debug)]
-pub enum Piece {
+pub enum StreamPiece {
     /// Text of the body, as one chunk.
     Chunk(String),
     Wait(Duration),
@@ -74,25 +89,25 @@ pub enum Piece {
     Cut,
 }
 
-type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
+type Script = dyn Fn(&Request) -> Reply + Send + Sync;
 type About = dyn Fn(&str) -> Option<Reply> + Send + Sync;
 
 /// A scripted server on a thread.
 pub struct Server {
     pub url: String,
-    pub state: Arc<State>,
+    pub state: Arc<ServerState>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 /// Counts and settings of a server.
 #[derive(Default)]
-pub struct State {
+pub struct ServerState {
     pub connections: AtomicUsize,
     pub asked: AtomicUsize,
     /// Connections that the client closed during an answer.
     pub cancelled: AtomicUsize,
-    pub bodies: Mutex<Vec<Asked>>,
+    pub bodies: Mutex<Vec<Request>>,
     /// True closes the connection after every request.
     pub closes: bool,
     /// Limit of concurrent streams, if any; more wait.
@@ -101,22 +116,15 @@ pub struct State {
 
 impl Server {
     /// Answers prompts by `script` and queries by `about`.
-    pub fn start(
-        about: impl Fn(&str) -> Option<Reply> + Send + Sync + 'static,
-        script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
-    ) -> Self {
-        Self::with(State::default(), about, script)
-    }
-
     pub fn with(
-        state: State,
+        state: ServerState,
         about: impl Fn(&str) -> Option<Reply> + Send + Sync + 'static,
-        script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+        script: impl Fn(&Request) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let state = Arc::new(state);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, address) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
-        let seen = state.clone();
+        let shared = state.clone();
         let thread = std::thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async move {
@@ -126,15 +134,15 @@ impl Server {
                 let script: Arc<Script> = Arc::new(script);
                 let accept = async {
                     while let Ok((stream, _)) = listener.accept().await {
-                        seen.connections.fetch_add(1, SeqCst);
+                        shared.connections.fetch_add(1, SeqCst);
                         let (about, script) = (about.clone(), script.clone());
-                        tokio::spawn(serve(stream, seen.clone(), about, script));
+                        tokio::spawn(serve(stream, shared.clone(), about, script));
                     }
                 };
                 tokio::select! { () = accept => (), _ = stopped => () }
             });
         });
-        let address: SocketAddr = told.recv().expect("a server");
+        let address: SocketAddr = address.recv().expect("a server");
         Server {
             url: format!("http://{address}"),
             state,
@@ -144,14 +152,30 @@ impl Server {
     }
 
     /// Of this dialect, with nothing wrong but what `script` answers.
-    pub fn of(dialect: Dialect, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
-        Self::start(move |path| about(dialect, path), script)
+    pub fn of(
+        dialect: Dialect,
+        script: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(
+            ServerState::default(),
+            move |path| about(dialect, path),
+            script,
+        )
     }
 
     /// Answers every prompt as [`tokens_of`] says.
     pub fn good(dialect: Dialect) -> Self {
-        Self::of(dialect, move |asked| {
-            answer(dialect, asked, &tokens_of(&asked.prompt(), asked.most()))
+        Self::of(dialect, move |asked| correct(dialect, asked))
+    }
+
+    /// Answers trials without error, and other prompts by `script`.
+    pub fn working(
+        dialect: Dialect,
+        script: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(dialect, move |asked| match asked.is_trial() {
+            true => correct(dialect, asked),
+            false => script(asked),
         })
     }
 
@@ -175,7 +199,7 @@ impl Drop for Server {
 
 async fn serve(
     stream: TcpStream,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     about: Arc<About>,
     script: Arc<Script>,
 ) -> Option<()> {
@@ -203,7 +227,7 @@ async fn serve(
         let reply = if line.starts_with("GET") {
             about(&path).unwrap_or(Reply::Whole(404, r#"{"detail":"Not Found"}"#.to_owned()))
         } else {
-            let asked = Asked {
+            let asked = Request {
                 path,
                 body: serde_json::from_slice(&body).expect("JSON"),
                 number: state.asked.fetch_add(1, SeqCst),
@@ -213,14 +237,12 @@ async fn serve(
         };
         match reply {
             Reply::Whole(status, text) => {
-                let head = format!(
+                let reply = format!(
                     "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n\
-                     content-length: {}\r\n\r\n",
+                     content-length: {}\r\n\r\n{text}",
                     text.len()
                 );
-                to.write_all(format!("{head}{text}").as_bytes())
-                    .await
-                    .ok()?;
+                to.write_all(reply.as_bytes()).await.ok()?;
             }
             Reply::Headers(bytes) => {
                 to.write_all(b"HTTP/1.1 200 OK\r\nx: ").await.ok()?;
@@ -229,7 +251,7 @@ async fn serve(
             Reply::Stream(pieces) => {
                 let mut one = [0];
                 tokio::select! {
-                    whole = queue_and_pour(&state, &mut to, &pieces) => whole?,
+                    whole = pour(&state, &mut to, &pieces) => whole?,
                     // A client sends nothing during an answer: a read returns only after a close.
                     _ = from.read(&mut one) => {
                         state.cancelled.fetch_add(1, SeqCst);
@@ -244,28 +266,24 @@ async fn serve(
     }
 }
 
-async fn queue_and_pour(state: &State, to: &mut OwnedWriteHalf, pieces: &[Piece]) -> Option<()> {
+/// Writes a stream, in its turn; `None` if the connection ends with it.
+async fn pour(state: &ServerState, to: &mut OwnedWriteHalf, pieces: &[StreamPiece]) -> Option<()> {
     let _permit = match &state.at_once {
         Some(at_once) => Some(at_once.acquire().await.ok()?),
         None => None,
     };
-    pour(to, pieces).await
-}
-
-/// Writes a stream; `None` if the connection ends with it.
-async fn pour(to: &mut OwnedWriteHalf, pieces: &[Piece]) -> Option<()> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
                 transfer-encoding: chunked\r\n\r\n";
     to.write_all(head.as_bytes()).await.ok()?;
     for piece in pieces {
         match piece {
-            Piece::Chunk(text) => {
+            StreamPiece::Chunk(text) => {
                 let chunk = format!("{:x}\r\n{text}\r\n", text.len());
                 to.write_all(chunk.as_bytes()).await.ok()?;
             }
-            Piece::Wait(time) => tokio::time::sleep(*time).await,
-            Piece::Hang => std::future::pending().await,
-            Piece::Cut => return None,
+            StreamPiece::Wait(time) => tokio::time::sleep(*time).await,
+            StreamPiece::Hang => std::future::pending().await,
+            StreamPiece::Cut => return None,
         }
     }
     to.write_all(b"0\r\n\r\n").await.ok()
@@ -282,19 +300,26 @@ pub fn tokens_of(prompt: &[i32], most: usize) -> Vec<i32> {
 }
 
 /// The stream of an answer in the dialect, with one token per event.
-pub fn answer(dialect: Dialect, asked: &Asked, tokens: &[i32]) -> Reply {
-    let finish = if tokens.len() == asked.most() {
-        "length"
-    } else {
-        "stop"
-    };
+pub fn answer(dialect: Dialect, asked: &Request, tokens: &[i32]) -> Reply {
+    Reply::of(singly(dialect, asked, tokens, asked.finish(tokens)))
+}
+
+/// The answer of [`tokens_of`].
+pub fn correct(dialect: Dialect, asked: &Request) -> Reply {
+    answer(dialect, asked, &tokens_of(&asked.prompt(), asked.most()))
+}
+
+/// The first events of an answer of vLLM, then another piece.
+pub fn begun(asked: &Request, count: usize, then: StreamPiece) -> Reply {
+    let all = singly(Dialect::Vllm, asked, &[5, 6, 7], "stop");
+    let some = all.into_iter().take(count).map(StreamPiece::Chunk);
+    Reply::Stream(some.chain([then]).collect())
+}
+
+/// The events of an answer with one token each.
+pub fn singly(dialect: Dialect, asked: &Request, tokens: &[i32], finish: &str) -> Vec<String> {
     let groups: Vec<_> = tokens.iter().map(std::slice::from_ref).collect();
-    Reply::Stream(
-        events(dialect, asked.prompt().len(), &groups, finish)
-            .into_iter()
-            .map(Piece::Chunk)
-            .collect(),
-    )
+    events(dialect, asked.prompt().len(), &groups, finish)
 }
 
 /// The events of an answer with one event per group of tokens.

@@ -12,22 +12,22 @@ use tokio::runtime::Builder;
 
 use super::{
     rig::{VOCAB, params},
-    server::events,
+    server::{events, sglang},
 };
 use crate::engine::{
     http::{
         Http,
         account::Account,
         dialect::trouble::Trouble,
-        stream::{Server, Sink},
+        stream::{LlmServer, Sink},
     },
     streaming::TooLong,
 };
 
 #[derive(Default)]
-pub struct Kept(Vec<i32>);
+struct Tokens(Vec<i32>);
 
-impl Sink for Kept {
+impl Sink for Tokens {
     fn is_wanted(&self) -> bool {
         true
     }
@@ -38,7 +38,7 @@ impl Sink for Kept {
     }
 }
 
-pub fn server(dialect: Dialect) -> Server {
+pub fn server(dialect: Dialect) -> LlmServer {
     let http = Http::open(&params("http://127.0.0.1:1", dialect)).expect("an engine");
     let mut ask = http.ask.clone();
     ask.vocab = VOCAB;
@@ -46,20 +46,28 @@ pub fn server(dialect: Dialect) -> Server {
 }
 
 /// The result of a stream in these pieces.
-pub fn read(server: &Server, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
-    let frames = pieces
-        .iter()
-        .map(|p| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(p))));
-    let body = StreamBody::new(stream::iter(frames.collect::<Vec<_>>()));
+pub fn read(server: &LlmServer, pieces: &[&[u8]]) -> Result<Vec<i32>, Trouble> {
+    let pieces: Vec<_> = pieces.iter().map(|p| Bytes::copy_from_slice(p)).collect();
+    read_up_to(server, 64, pieces.into_iter())
+}
+
+/// The result of an answer that is limited to `most` tokens.
+pub fn read_up_to(
+    server: &LlmServer,
+    most: usize,
+    pieces: impl Iterator<Item = Bytes>,
+) -> Result<Vec<i32>, Trouble> {
+    let frames = pieces.map(|p| Ok::<_, Infallible>(Frame::data(p)));
+    let body = StreamBody::new(stream::iter(frames));
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut account = Account::new(&server.ask, 3, 64);
-        let mut kept = Kept::default();
+        let mut account = Account::new(&server.ask, 3, most);
+        let mut tokens = Tokens::default();
         let last = server
-            .read(body, server.asked(), &mut account, &mut kept)
+            .read(body, server.request_time(), &mut account, &mut tokens)
             .await?;
-        kept.0.extend_from_slice(&last);
-        Ok(kept.0)
+        tokens.0.extend_from_slice(&last);
+        Ok(tokens.0)
     })
 }
 
@@ -71,22 +79,6 @@ fn bytes(dialect: Dialect) -> Vec<u8> {
     text += &all[1].replace('\n', "\r\n");
     text += &all[2..].concat();
     text.into_bytes()
-}
-
-#[test]
-fn every_position_of_one_cut() {
-    for dialect in Dialect::ALL {
-        let server = server(dialect);
-        let all = bytes(dialect);
-        for at in 0..=all.len() {
-            let (a, b) = all.split_at(at);
-            assert_eq!(
-                read(&server, &[a, b]),
-                Ok(vec![504, 7, 8, 2]),
-                "{dialect:?} at {at}"
-            );
-        }
-    }
 }
 
 #[test]
@@ -115,6 +107,21 @@ fn a_stream_that_ends_at_any_byte_before_its_end_is_no_answer() {
                 "{dialect:?} at {at}: {cut:?}"
             );
         }
+    }
+}
+
+#[test]
+fn sglang_may_send_new_ids_or_all_of_them() {
+    let event = |ids: &[i32], n, finish| format!("data: {}\n\n", sglang(ids, n, 3, finish));
+    for events in [
+        [event(&[5, 6], 2, None), event(&[7], 3, Some("stop"))],
+        [event(&[5, 6], 2, None), event(&[5, 6, 7], 3, Some("stop"))],
+        // All ids, and one more than the count in between.
+        [event(&[5, 6], 1, None), event(&[5, 6, 7], 3, Some("stop"))],
+    ] {
+        let text = events.concat() + "data: [DONE]\n\n";
+        let answer = read(&server(Dialect::Sglang), &[text.as_bytes()]);
+        assert_eq!(answer, Ok(vec![5, 6, 7]));
     }
 }
 

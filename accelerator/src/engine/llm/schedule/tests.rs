@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::*;
 
 /// Content of a position of a slot: owner and index.
-type Cell = Option<(usize, usize)>;
+type CachedPosition = Option<(usize, usize)>;
 
 struct World {
     schedule: Schedule<usize>,
-    memory: Vec<Vec<Cell>>,
+    memory: Vec<Vec<CachedPosition>>,
     /// Prompt and answer of each sequence, in tokens.
     lengths: Vec<(usize, usize)>,
     unwanted: BTreeSet<usize>,
@@ -39,17 +39,17 @@ impl World {
         let memory = &mut self.memory;
         let step = self.schedule.next(|m| {
             assert!(m.from > m.to, "towards the front: {m:?}");
-            let held: Vec<Cell> = memory[m.from][..m.held].to_vec();
+            let held: Vec<CachedPosition> = memory[m.from][..m.held].to_vec();
             memory[m.to][..m.held].copy_from_slice(&held);
             memory[m.from].fill(None);
         });
         match step {
-            Step::Idle => {
+            DecodeStep::Idle => {
                 self.joined = 0;
                 return false;
             }
-            Step::Join { slot } => self.join(slot),
-            Step::Decode { first, rows } => self.decode(first, rows),
+            DecodeStep::Join { slot } => self.join(slot),
+            DecodeStep::Decode { first, rows } => self.decode(first, rows),
         }
         true
     }
@@ -90,7 +90,7 @@ impl World {
             self.memory[slot][held] = Some((owner, held));
             self.take_token(slot);
         }
-        assert!(any, "a step of nobody");
+        assert!(any, "a step without a sequence");
     }
 
     fn take_token(&mut self, slot: usize) {
@@ -159,7 +159,7 @@ proptest! {
 }
 
 #[test]
-fn who_is_at_work_waits_for_few_who_join() {
+fn running_sequences_wait_for_few_joins() {
     let mut world = World::new(8, true);
     (0..8).for_each(|_| world.push(3, 9));
     let mut steps = Vec::new();

@@ -5,7 +5,7 @@ use crossbeam_queue::{ArrayQueue, SegQueue};
 /// A preallocated ring, and an overflow queue that allocates. The overflow is for a frontend that
 /// sends more at once than the slots (LoadGen's Offline query in one process).
 #[derive(Debug)]
-pub(super) struct Queue<T> {
+pub(crate) struct Queue<T> {
     ring: ArrayQueue<T>,
     overflow: SegQueue<T>,
 }

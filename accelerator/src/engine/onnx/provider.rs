@@ -2,75 +2,34 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use fabric::Region;
 use ort::{
     ep::{self, ExecutionProvider, cuda::ConvAlgorithmSearch},
     memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType},
     session::{OutputSelector, RunOptions, Session, SessionInputValue},
     value::{DynTensor, DynTensorRef, Shape, TensorElementType},
 };
-use qdl::{
-    model::{DType, ModelSpec, TensorSpec},
-    rails::Score,
-};
-use record::GpuRecord;
+use qdl::model::{DType, ModelSpec, TensorSpec};
 
-use super::session::{Settings, check_output, one_line, view};
+use super::session::{SessionCfgs, check_output, view};
 use crate::engine::{
-    Batch, EngineError, EngineParams, Worker,
-    cuda::{Device, Meter, Registry, Staged, StreamWorker},
+    Batch, EngineError, Worker,
+    cuda::{Gpu, Staged, StreamWorker},
+    one_line,
 };
-
-/// The GPU of an engine, and the state that its workers share.
-#[derive(Debug)]
-pub(super) struct Gpu {
-    device: Arc<Device>,
-    registry: Arc<Registry>,
-    meter: Arc<Meter>,
-    /// Capacity of the buffers, in samples.
-    largest: usize,
-    spin_us: u64,
-}
 
 /// Checks that the opened library has the CUDA provider.
-///
-/// # Errors
-/// [`EngineError::Provider`] if it has not.
-pub(super) fn check_provider() -> Result<(), EngineError> {
-    let provider = |reason| EngineError::Provider { reason };
+pub(in crate::engine) fn check() -> Result<(), EngineError> {
     match ep::CUDA::is_available() {
         Ok(true) => Ok(()),
-        Ok(false) => Err(provider("it was built without CUDA".to_owned())),
-        Err(e) => Err(provider(one_line(&e.to_string()))),
+        Ok(false) => Err(EngineError::provider("it was built without CUDA")),
+        Err(e) => Err(EngineError::provider(e)),
     }
 }
 
-impl Gpu {
-    /// Opens the GPU for batches that run at up to `largest` samples.
-    ///
-    /// # Errors
-    /// The GPU cannot be opened.
-    pub fn open(params: &EngineParams, largest: usize) -> Result<Self, EngineError> {
-        Ok(Gpu {
-            device: Device::open(params.engine.gpu)?,
-            registry: Arc::default(),
-            meter: Arc::new(Meter::new(largest)),
-            largest,
-            spin_us: params.engine.spin_us,
-        })
-    }
-
-    pub fn register(&self, inputs: &Arc<Region>) {
-        self.registry.register(&self.device, inputs);
-    }
-
-    pub fn record(&self) -> GpuRecord {
-        self.meter.record(&self.device)
-    }
-
-    pub fn interior(&self, now_ns: u64) -> Option<Score> {
-        self.meter.interior(now_ns)
-    }
+/// The memory of a GPU, for the runtime.
+pub(in crate::engine) fn gpu_memory(index: i32) -> Result<MemoryInfo<'static>, EngineError> {
+    let (device, kind) = (AllocatorType::Device, MemoryType::Default);
+    MemoryInfo::new(AllocationDevice::CUDA, index, device, kind).map_err(EngineError::provider)
 }
 
 /// A worker on a GPU. The session is declared before its stream, so dropped first.
@@ -91,12 +50,11 @@ impl OnGpu {
     pub fn new(
         model: &ModelSpec,
         fixed: Option<usize>,
-        settings: &Settings,
-        gpu: &Gpu,
+        settings: &SessionCfgs,
+        gpu: &Arc<Gpu>,
     ) -> Result<Self, EngineError> {
-        let (device, registry, meter) = (&gpu.device, &gpu.registry, &gpu.meter);
-        let stream = StreamWorker::new(device, registry, meter, model, gpu.largest, gpu.spin_us)?;
-        let index = i32::try_from(device.index()).unwrap_or(i32::MAX);
+        let stream = StreamWorker::new(gpu, model)?;
+        let index = i32::try_from(gpu.index()).unwrap_or(i32::MAX);
         let provider = ep::CUDA::default()
             .with_device_id(index)
             // Other searches try every algorithm of a convolution for each new batch size.
@@ -104,18 +62,10 @@ impl OnGpu {
         // SAFETY: the stream belongs to the stream worker, which is dropped after the session.
         let provider = unsafe { provider.with_compute_stream(stream.handle().cast()) };
         let session = settings.open_on(&[provider.build().error_on_failure()])?;
-        let refused = |e: ort::Error| EngineError::Provider {
-            reason: one_line(&e.to_string()),
-        };
-        let memory = MemoryInfo::new(
-            AllocationDevice::CUDA,
-            index,
-            AllocatorType::Device,
-            MemoryType::Default,
-        )
-        .map_err(refused)?;
+        let memory = gpu_memory(index)?;
+        let allocator = Allocator::new(&session, memory.clone());
         Ok(OnGpu {
-            allocator: Allocator::new(&session, memory.clone()).map_err(refused)?,
+            allocator: allocator.map_err(EngineError::provider)?,
             session,
             stream,
             memory,
@@ -134,11 +84,7 @@ impl OnGpu {
         ran: usize,
         each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let failed = |reason: String| EngineError::Run {
-            engine: "onnx",
-            batch: ran,
-            reason,
-        };
+        let failed = |reason: String| EngineError::run("onnx", ran, reason);
         let said = |e: ort::Error| failed(one_line(&e.to_string()));
         let mut inputs: Inputs<'_> = Vec::with_capacity(self.inputs.len());
         for (i, spec) in self.inputs.iter().enumerate() {
@@ -216,13 +162,13 @@ impl Worker for OnGpu {
         // Samples after `n` are old data or zeros; their outputs are discarded.
         let at = self.fixed.unwrap_or(n);
         if n > at {
-            return Err(EngineError::Run {
-                engine: "onnx",
-                batch: n,
-                reason: format!("the model's batch is fixed at {at}"),
-            });
+            return Err(EngineError::run(
+                "onnx",
+                n,
+                format!("the model's batch is fixed at {at}"),
+            ));
         }
-        let staged = self.stream.stage(batch);
+        let staged = self.stream.stage(batch, None);
         let result = staged
             .and_then(|staged| self.infer(staged, n, at, |i, response| batch.write(i, response)));
         if result.is_err() {
@@ -243,95 +189,64 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::engine::onnx::{library, spec};
+    use crate::engine::{
+        EngineKind, EngineParams,
+        onnx::{library, spec},
+    };
 
-    /// Runs on the CPU's memory: the output is where the allocator put it, and correct.
+    /// Runs on the CPU's memory. Each output is where the allocator put it, in the requested order.
     #[test]
     fn a_batch_is_run_into_memory_of_the_allocators() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/digits.onnx");
-        library::load(None).unwrap_or_else(|e| panic!("{e}"));
-        let settings = Settings {
-            path: path.clone(),
-            intra_threads: 1,
-        };
-        let mut session = settings.open().unwrap_or_else(|e| panic!("{e}"));
-        let read = spec::read(&session, "digits", None, &[], &path);
-        let model = read.unwrap_or_else(|e| panic!("{e}")).model;
-        let memory = MemoryInfo::default();
-        let allocator = Allocator::new(&session, memory.clone()).expect("the CPU's");
-        let mut pixels: Vec<u8> = (0..5 * 64).map(|i| (i * 7 % 17) as u8).collect();
-        let mut classes = Vec::new();
-        // Both batches one after the other, then the larger one again.
-        for batch in [5usize, 3, 5] {
-            let address = pixels.as_mut_ptr();
-            // SAFETY: the pixels hold five samples and outlive the run.
-            let input = unsafe { view(&memory, &model.inputs[0], batch, address) }.expect("a view");
-            let inputs: Inputs<'_> = vec![(Cow::Borrowed(&*model.inputs[0].name), input)];
-            let got = run_into(
-                &mut session,
-                inputs,
-                &allocator,
-                std::slice::from_ref(&model.output),
-                batch,
-                // SAFETY: the output holds `batch` numbers while the closure runs.
-                |data| unsafe { std::slice::from_raw_parts(data[0].cast::<i64>(), batch).to_vec() },
-            );
-            classes.push(got.unwrap_or_else(|e| panic!("{e}")));
-        }
-        assert_eq!(classes[0], classes[2]);
-        assert_eq!(classes[0][..3], classes[1]);
-        assert!(classes[0].iter().all(|c| (0..10).contains(c)));
-        let wrong = TensorSpec {
-            shape: vec![2],
-            ..model.output.clone()
-        };
-        // SAFETY: as above.
-        let input = unsafe { view(&memory, &model.inputs[0], 1, pixels.as_mut_ptr()) };
-        let inputs: Inputs<'_> = vec![(
-            Cow::Borrowed(&*model.inputs[0].name),
-            input.expect("a view"),
-        )];
-        run_into(&mut session, inputs, &allocator, &[wrong], 1, |_| ())
-            .expect_err("an output of another shape is refused");
-    }
-
-    /// Each output has separate memory, in the requested order.
-    #[test]
-    fn several_outputs_are_each_where_the_allocator_put_them() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/detect.onnx");
         library::load(None).unwrap_or_else(|e| panic!("{e}"));
-        let settings = Settings {
+        let settings = SessionCfgs {
             path: path.clone(),
             intra_threads: 1,
         };
         let mut session = settings.open().unwrap_or_else(|e| panic!("{e}"));
-        let read = spec::read(&session, "detect", None, &[], &path);
+        let read = spec::read(&session, &EngineParams::new(EngineKind::Onnx), &path);
         let model = read.unwrap_or_else(|e| panic!("{e}")).model;
         let memory = MemoryInfo::default();
         let allocator = Allocator::new(&session, memory.clone()).expect("the CPU's");
         let (mut pixels, mut bias) = ([9u8, 1, 2, 3, 4, 5, 90, 7], [0.5f32, -1.0]);
         let addresses = [pixels.as_mut_ptr(), bias.as_mut_ptr().cast()];
-        let inputs = model.inputs.iter().zip(addresses).map(|(spec, address)| {
-            // SAFETY: pixels and biases hold two samples and outlive the run.
-            let view = unsafe { view(&memory, spec, 2, address) }.expect("a view");
-            (Cow::Borrowed(&*spec.name), view)
-        });
-        let inputs: Inputs<'_> = inputs.collect();
+        let inputs = |batch| -> Inputs<'_> {
+            let inputs = model.inputs.iter().zip(addresses).map(|(spec, address)| {
+                // SAFETY: pixels and biases hold two samples and outlive the run.
+                let view = unsafe { view(&memory, spec, batch, address) }.expect("a view");
+                (Cow::Borrowed(&*spec.name), view)
+            });
+            inputs.collect()
+        };
         let mut outputs: Vec<TensorSpec> = model.outputs().cloned().collect();
         // Scores, class, boxes: not in the order of the file.
         outputs.reverse();
-        let got = run_into(&mut session, inputs, &allocator, &outputs, 2, |data| {
-            // SAFETY: while the closure runs, the scores are 2 times 4 numbers, the classes 2.
-            let (scores, classes) = unsafe {
-                (
-                    std::slice::from_raw_parts(data[0].cast::<f32>(), 8),
-                    std::slice::from_raw_parts(data[1].cast::<i64>(), 2),
-                )
-            };
-            (scores.to_vec(), classes.to_vec())
-        });
-        let (scores, classes) = got.unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(scores, [9.5, 1.5, 2.5, 3.5, 3.0, 4.0, 89.0, 6.0]);
-        assert_eq!(classes, [0, 2]);
+        // The larger batch, the smaller one, and the larger one again.
+        for batch in [2usize, 1, 2] {
+            let got = run_into(
+                &mut session,
+                inputs(batch),
+                &allocator,
+                &outputs,
+                batch,
+                |data| {
+                    // SAFETY: while the closure runs, each sample has 4 scores and a class.
+                    let (scores, classes) = unsafe {
+                        (
+                            std::slice::from_raw_parts(data[0].cast::<f32>(), 4 * batch),
+                            std::slice::from_raw_parts(data[1].cast::<i64>(), batch),
+                        )
+                    };
+                    (scores.to_vec(), classes.to_vec())
+                },
+            );
+            let (scores, classes) = got.unwrap_or_else(|e| panic!("{e}"));
+            let right = [9.5, 1.5, 2.5, 3.5, 3.0, 4.0, 89.0, 6.0];
+            assert_eq!(scores, right[..4 * batch]);
+            assert_eq!(classes, [0, 2][..batch]);
+        }
+        outputs[0].shape = vec![2];
+        run_into(&mut session, inputs(1), &allocator, &outputs, 1, |_| ())
+            .expect_err("an output of another shape is refused");
     }
 }

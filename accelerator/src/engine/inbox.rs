@@ -1,0 +1,105 @@
+//! The thread of an engine that batches by itself, and the way of sequences to it.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use qdl::connection::{Spin, join_all};
+
+use super::{
+    EngineError, Sequence,
+    streaming::{OnFatal, guarded},
+};
+use crate::{event_count::EventCount, lock, queue::Queue};
+
+/// Sequences that wait for the engine's thread.
+pub(super) struct Inbox {
+    queue: Queue<Sequence>,
+    /// Notified when a sequence arrives or the inbox closes.
+    arrived: EventCount,
+    closed: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Inbox {
+    /// An inbox that holds `capacity` sequences without an allocation.
+    pub fn new(capacity: usize) -> Self {
+        Inbox {
+            queue: Queue::new(capacity),
+            arrived: EventCount::default(),
+            closed: AtomicBool::new(false),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Starts the engine's thread. The inbox is closed at its end, also after a panic.
+    pub fn start(
+        self: &Arc<Self>,
+        engine: &'static str,
+        fatal: OnFatal,
+        body: impl FnOnce() -> Result<(), EngineError> + Send + 'static,
+    ) -> Result<(), EngineError> {
+        let inbox = self.clone();
+        let thread = thread::Builder::new().name(engine.to_owned());
+        let thread = thread.spawn(move || {
+            guarded(engine, 0, &fatal, body);
+            inbox.close();
+        });
+        let thread = thread.map_err(|source| EngineError::Thread { worker: 0, source })?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    /// Closes the inbox and waits for the thread.
+    pub fn stop(&self, timeout: Duration) {
+        self.close();
+        let thread = lock(&self.thread).take();
+        join_all(thread.into_iter().collect(), timeout);
+    }
+
+    /// Hands a sequence to the thread; drops it once the inbox is closed.
+    pub fn submit(&self, sequence: Sequence) {
+        self.queue.push(sequence);
+        self.arrived.notify();
+        // `close` may have emptied the queue before this push.
+        if self.is_closed() {
+            self.clear();
+        }
+    }
+
+    pub fn pop(&self) -> Option<Sequence> {
+        self.queue.pop()
+    }
+
+    /// Ends the thread's wait and drops the waiting sequences.
+    pub fn close(&self) {
+        self.closed.store(true, SeqCst);
+        self.arrived.notify_all();
+        self.clear();
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(SeqCst)
+    }
+
+    /// The epoch for [`Inbox::wait`]; the thread reads it before it empties the inbox.
+    pub fn epoch(&self) -> u64 {
+        self.arrived.epoch()
+    }
+
+    /// Waits until a sequence has arrived since `seen`, or until `until_ns`.
+    pub fn wait(&self, seen: u64, until_ns: u64, spin: Spin) {
+        self.arrived.wait(seen, until_ns, spin);
+    }
+
+    fn clear(&self) {
+        while let Some(sequence) = self.queue.pop() {
+            drop(sequence);
+        }
+    }
+}

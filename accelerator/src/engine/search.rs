@@ -1,0 +1,96 @@
+//! Finds the libraries that engines open at run time.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use super::EngineError;
+
+/// The configured path, or else the value of the environment's `variable`.
+pub(super) fn named(configured: Option<&Path>, variable: &str) -> Option<PathBuf> {
+    let from_env = env::var_os(variable).filter(|v| !v.is_empty());
+    let configured = configured.map(Path::to_owned);
+    configured.or(from_env.map(PathBuf::from))
+}
+
+/// The first of the candidates that is `usable`.
+pub(super) fn first(
+    candidates: Vec<PathBuf>,
+    usable: impl Fn(&PathBuf) -> bool,
+    what: &str,
+    advice: &'static str,
+) -> Result<PathBuf, EngineError> {
+    match candidates.iter().find(|path| usable(path)) {
+        Some(found) => Ok(found.clone()),
+        None => Err(EngineError::Missing {
+            what: what.to_owned(),
+            searched: candidates,
+            advice,
+        }),
+    }
+}
+
+/// The `lib/python3*` of the active virtual environment, then of every `python3` on the `PATH`:
+/// PyTorch and TensorRT may be installed there.
+pub(super) fn python_folders() -> Vec<PathBuf> {
+    let mut prefixes: Vec<PathBuf> = env::var_os("VIRTUAL_ENV")
+        .map(PathBuf::from)
+        .into_iter()
+        .collect();
+    let path = env::var_os("PATH").unwrap_or_default();
+    let bins = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
+    prefixes.extend(bins.filter_map(|bin| bin.parent().map(Path::to_owned)));
+    let libraries = prefixes
+        .iter()
+        .filter_map(|p| p.join("lib").read_dir().ok());
+    libraries
+        .flat_map(|entries| entries.flatten())
+        .filter(|e| e.file_name().to_string_lossy().starts_with("python3"))
+        .map(|e| e.path())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{aoti, onnx, tensorrt};
+
+    #[test]
+    fn a_named_path_without_the_library_is_not_replaced() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let plan = |path: &Path| tensorrt::find_library(Some(path), 110_400);
+        for (found, searched, advice) in [
+            (
+                onnx::find_library(Some(&folder.join("no.so"))),
+                vec![folder.join("no.so")],
+                "cargo xtask setup",
+            ),
+            (
+                aoti::find_libraries(Some(folder)),
+                vec![folder.to_owned()],
+                "pip install torch",
+            ),
+            // A file names its folder.
+            (
+                aoti::find_libraries(Some(&folder.join("Cargo.toml"))),
+                vec![folder.to_owned()],
+                "QDL_TORCH",
+            ),
+            (
+                plan(folder),
+                ["libnvinfer.so.11", "libnvinfer_lean.so.11"]
+                    .map(|n| folder.join(n))
+                    .to_vec(),
+                "QDL_TENSORRT",
+            ),
+        ] {
+            let error = found.expect_err("not there");
+            let text = error.to_string();
+            assert!(text.contains(advice) && !text.contains('\n'), "{text}");
+            assert!(matches!(error, EngineError::Missing { searched: s, .. } if s == searched));
+        }
+        let file = folder.join("Cargo.toml");
+        assert_eq!(plan(&file).expect("there"), file);
+    }
+}
