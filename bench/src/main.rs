@@ -5,7 +5,6 @@
 //! * `sockets`: plain sockets alone, over several rails.
 
 mod fabric;
-mod json;
 mod loopback;
 mod machine;
 mod rails;

@@ -16,10 +16,7 @@ use fabric::{
     tcp::{TcpCfgs, link},
 };
 
-use super::{
-    meter::{Deadline, Meter},
-    shape::{SAMPLES, Shape},
-};
+use super::meter::{Deadline, Meter, SAMPLES, Shape};
 
 /// Maximum events from a connection in one poll. A small number lets the peer work on some answers
 /// while this side handles others.

@@ -16,10 +16,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use fabric::clock::now_ns;
 
-use super::{
-    meter::{Deadline, Meter},
-    shape::Shape,
-};
+use super::meter::{Deadline, Meter, Shape};
 
 /// Requests up to this size, in bytes, are copied into one buffer; longer ones are sent from their
 /// memory.

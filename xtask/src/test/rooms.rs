@@ -21,7 +21,6 @@ xtask: fabric qdl submission loadgen-bridge accelerator frontend";
 /// Permitted circles that remain: by folder, the files in them.
 const LEFT: &str = "
 accelerator/src/engine/http: command judge
-bench/src/rails: model queues
 fabric/ofi/src/safe: info library
 qdl/src/dispatch: completing nic
 fabric/src/: device_memory region
