@@ -57,7 +57,7 @@ fn build_own(root: &Path) -> Result<()> {
 /// Builds `qdl-bench` and runs one of its commands.
 fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     build_own(root)?;
-    let json = pair::results(root)?.join(format!("{name}.json"));
+    let json = pair::results(root, name)?;
     let mut bench = Command::new(process::target(root).join("release/qdl-bench"));
     bench.current_dir(root).args([name, "--json"]);
     bench.arg(&json).args(args);

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::table::write_json;
 use crate::demo::programs::Accelerator;
 use crate::process;
 
@@ -29,14 +30,14 @@ pub struct Pair {
 }
 
 /// The result of a run.
-pub struct Ran {
+pub struct RunResult {
     /// LoadGen's verdict.
     pub valid: bool,
     /// The content of `summary.json`.
     pub summary: Value,
 }
 
-impl Ran {
+impl RunResult {
     /// Samples per second.
     pub fn per_s(&self) -> f64 {
         self.summary["per_s"].as_f64().unwrap_or(0.0)
@@ -79,40 +80,31 @@ impl Pair {
         })
     }
 
-    fn errors(&self) -> PathBuf {
-        self.out.with_extension("stderr")
-    }
-
-    fn command(&self, arguments: &[&str]) -> Result<Command> {
+    /// Runs the frontend once. A run that LoadGen finds invalid is no error.
+    ///
+    /// # Errors
+    /// The run has no result.
+    pub fn run(&self, arguments: &[&str]) -> Result<RunResult> {
         // Remove an earlier run's summary, which could pass for this run's.
         let _ = fs::remove_dir_all(&self.out);
+        let errors = self.out.with_extension("stderr");
         let mut command = Command::new(&self.program);
         command
             .arg("--config")
             .arg(&self.config)
             .args(arguments)
-            .arg("--quiet")
-            .args(["--force", "--output"])
+            .args(["--quiet", "--force", "--output"])
             .arg(&self.out)
             .current_dir(&self.root)
             .stdout(Stdio::null())
-            .stderr(fs::File::create(self.errors())?);
-        Ok(command)
-    }
-
-    /// Runs the frontend once. A run that LoadGen finds invalid is no error.
-    ///
-    /// # Errors
-    /// The run has no result.
-    pub fn run(&self, arguments: &[&str]) -> Result<Ran> {
-        let mut command = self.command(arguments)?;
+            .stderr(fs::File::create(&errors)?);
         let status = process::run("frontend", &mut command, RUN)?;
         if !matches!(status.code(), Some(0 | 1)) {
-            let said = fs::read_to_string(self.errors()).unwrap_or_default();
+            let said = fs::read_to_string(errors).unwrap_or_default();
             let command = process::shown(&command);
             bail!("{command}: {status}\n{}", said.trim_end());
         }
-        Ok(Ran {
+        Ok(RunResult {
             valid: status.code() == Some(0),
             summary: read(&self.out.join("summary.json"))?,
         })
@@ -154,14 +146,14 @@ pub fn read(path: &Path) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// The folder of the results. Creates it if it is missing.
+/// The file of a measurement's results. Creates its folder if it is missing.
 ///
 /// # Errors
 /// The folder cannot be created.
-pub fn results(root: &Path) -> Result<PathBuf> {
+pub fn results(root: &Path, name: &str) -> Result<PathBuf> {
     let folder = root.join("target/bench");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    Ok(folder)
+    Ok(folder.join(format!("{name}.json")))
 }
 
 /// Writes the results of a measurement.
@@ -169,9 +161,7 @@ pub fn results(root: &Path) -> Result<PathBuf> {
 /// # Errors
 /// The file cannot be written.
 pub fn write(root: &Path, name: &str, rows: &(impl Serialize + ?Sized)) -> Result<()> {
-    let path = results(root)?.join(format!("{name}.json"));
-    let text = serde_json::to_string_pretty(rows)? + "\n";
-    fs::write(&path, text).with_context(|| path.display().to_string())?;
+    write_json(&results(root, name)?, rows)?;
     println!("rows: target/bench/{name}.json");
     Ok(())
 }

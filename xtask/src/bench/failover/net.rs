@@ -80,12 +80,12 @@ impl Rails {
         }
     }
 
-    /// Cuts a rail silently, or heals it: packets to the accelerator's end are lost, and neither
+    /// Heals a rail, or cuts it silently: packets to the accelerator's end are lost, and neither
     /// end gets an error.
-    pub fn silent(&self, k: usize, silent: bool) -> Result<()> {
+    pub fn set_path(&self, k: usize, works: bool) -> Result<()> {
         let cable = format!("cable{k}");
         let address = format!("{}/24", self.net.address(Side::Accelerator, k));
-        let verb = if silent { "del" } else { "add" };
+        let verb = if works { "add" } else { "del" };
         let words = ["ip", "addr", verb, &address, "dev", &cable];
         self.inside(Side::Accelerator, &words)?;
         Ok(())
