@@ -22,8 +22,7 @@ use crate::{
         plain::{Client, Server, Wait},
     },
     loopback::pairs,
-    machine,
-    table::write_json,
+    machine, write_json,
 };
 
 /// Measures plain sockets alone, over several rails with one thread per end.

@@ -1,9 +1,7 @@
-//! Prints rows of JSON as a table while a measurement runs, and writes them to a file.
+//! Prints rows of JSON as a table while a measurement runs.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::fmt::Write as _;
 
-use anyhow::{Context, Result};
-use serde::Serialize;
 use serde_json::Value;
 
 /// Heading, width, key of the row's value (`a/b` for `b` in `a`), and digits of a fraction.
@@ -52,13 +50,4 @@ fn cell(value: &Value, digits: usize) -> String {
         Value::Null => "-".to_owned(),
         other => other.to_string(),
     }
-}
-
-/// Writes results as JSON.
-///
-/// # Errors
-/// The system cannot write the file.
-pub fn write_json(path: &Path, results: &(impl Serialize + ?Sized)) -> Result<()> {
-    let text = serde_json::to_string_pretty(results)? + "\n";
-    fs::write(path, text).with_context(|| path.display().to_string())
 }

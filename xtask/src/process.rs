@@ -10,6 +10,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// Period of polling a running child.
@@ -195,6 +197,18 @@ fn collect(receiver: &Receiver<Vec<u8>>) -> String {
         bytes.extend(part);
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Reads a JSON file.
+pub fn read_json(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// Writes a JSON file.
+pub fn write_json(path: &Path, value: &(impl Serialize + ?Sized)) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A command line for messages.

@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use fabric::os::Congestion;
 use serde_json::json;
 
-use crate::table::{Table, write_json};
+use crate::{table::Table, write_json};
 use meter::Shape;
 
 /// Compares the TCP fabric with plain sockets that do the same exchange.

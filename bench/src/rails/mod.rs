@@ -14,7 +14,7 @@ use qdl::rails::{Policy, RailsError, Score};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::table::{Table, write_json};
+use crate::{table::Table, write_json};
 use model::{Outcome, Scenario};
 
 /// Compares policies that choose rails, in a model of a large system.

@@ -23,10 +23,13 @@ use serde_json::{Value, json};
 use tune::highest::{Highest, Rule};
 
 use super::{
-    pair::{Pair, RunResult, median, null_run, null_sut, read, write},
+    pair::{Pair, RunResult, median, null_run, null_sut, write},
     table::Table,
 };
-use crate::{demo::programs, process};
+use crate::{
+    demo::programs,
+    process::{self, read_json},
+};
 
 /// Minimum gain for which the sweep keeps a key.
 const GAIN: f64 = 1.02;
@@ -469,7 +472,7 @@ fn beside(
                 .arg("--json")
                 .arg(&json);
             process::run_quietly("qdl-bench sockets", &mut command, BESIDE)?;
-            best = best.max(read(&json)?["per_s"].as_f64().unwrap_or(0.0));
+            best = best.max(read_json(&json)?["per_s"].as_f64().unwrap_or(0.0));
         }
     }
     Ok(best)

@@ -11,9 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::table::write_json;
 use crate::demo::programs::Accelerator;
-use crate::process;
+use crate::process::{self, read_json, write_json};
 
 /// Limit for one run.
 const RUN: Duration = Duration::from_secs(600);
@@ -106,7 +105,7 @@ impl Pair {
         }
         Ok(RunResult {
             valid: status.code() == Some(0),
-            summary: read(&self.out.join("summary.json"))?,
+            summary: read_json(&self.out.join("summary.json"))?,
         })
     }
 }
@@ -135,15 +134,6 @@ pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool,
     let rate = figure.and_then(|f| f.parse().ok());
     let rate = rate.with_context(|| format!("null_sut: no figure in {text:?}"))?;
     Ok((status.code() == Some(0), rate))
-}
-
-/// Reads a JSON file.
-///
-/// # Errors
-/// The file cannot be read, or is not JSON.
-pub fn read(path: &Path) -> Result<Value> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
 /// The file of a measurement's results. Creates its folder if it is missing.

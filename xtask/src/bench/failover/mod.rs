@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::pair::{read, write};
+use super::pair::write;
 use super::table::Table;
 use crate::demo::programs::{self, Accelerator};
 use crate::namespaces::Side;
-use crate::process::Running;
+use crate::process::{Running, read_json};
 use net::Rails;
 use trace::Trace;
 
@@ -191,7 +191,7 @@ impl Setup<'_> {
         let bytes = self.watch(plan, &mut running, &folder.join("frontend.log"))?;
         serving.check(&log)?;
         drop(serving);
-        let summary = read(&out.join("summary.json")).with_context(|| {
+        let summary = read_json(&out.join("summary.json")).with_context(|| {
             let log = folder.join("frontend.log");
             std::fs::read_to_string(log).unwrap_or_default()
         })?;

@@ -15,6 +15,7 @@ use self::detail::{Percentiles, Run};
 use super::accuracy::{self, Answers};
 use super::other_accuracy;
 use super::programs::Demo;
+use crate::process::write_json;
 use crate::setup;
 
 const ACCELERATOR_CONFIG: &str = "configs/llm/accelerator.yaml";
@@ -96,9 +97,7 @@ pub fn run(root: &Path) -> Result<i32> {
         accuracy_local: score_local.share(),
         runs: vec![offline, server],
     };
-    let path = root.join("target/demo/llm.json");
-    std::fs::write(&path, serde_json::to_string_pretty(&summary)? + "\n")
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    write_json(&root.join("target/demo/llm.json"), &summary)?;
     let faults = faults(&summary, accuracy::difference(&over, &beside));
     close(&summary, &score, &faults, began.elapsed().as_secs_f64());
     Ok(i32::from(!faults.is_empty()))
