@@ -192,7 +192,7 @@ impl Settings {
         }
         for (key, value) in &config.settings {
             let path = format!("settings.{key}");
-            let set = settings.set("loadgen.settings", &at(&path), key, &value.to_string());
+            let set = settings.set("loadgen.settings", &at(&path), key, value);
             set.map_err(|error| {
                 let said = error.to_string();
                 let what = said.trim_start_matches("loadgen.settings: ").to_owned();

@@ -99,7 +99,6 @@ unsafe extern "C" {
         log: *const RawLogSettings,
         samples: usize,
         response_bytes: usize,
-        other_thread: bool,
         error: *mut c_char,
         error_size: usize,
     ) -> i32;

@@ -113,17 +113,7 @@ enum Task {
     /// `describe`, the form, and `submit`. The nodes are two network namespaces, or loopback where
     /// the system permits none. Writes a submission tree to target/submission, and prints a table
     /// of the rules that a rehearsal cannot keep. Exit code 0: no other rule is broken.
-    Submission {
-        /// Checkout of mlcommons/inference; with it, its verifier and its checker run too.
-        #[arg(long, value_name = "DIR")]
-        checker: Option<PathBuf>,
-        /// Python with numpy and PyYAML, for the scripts of the checkout.
-        #[arg(long, value_name = "FILE")]
-        python: Option<PathBuf>,
-        /// Folder of the programs `frontend`, `accelerator` and `qdl`; without it, they are built.
-        #[arg(long, value_name = "DIR")]
-        programs: Option<PathBuf>,
-    },
+    Submission(submission::Args),
     /// Run the checks that read only sources: circular imports of files, forbidden dependencies
     /// between crates, names on a sample's path, and lines over 100 columns.
     Rooms,
@@ -179,18 +169,7 @@ fn main() -> ExitCode {
             filters,
         } => test::run(&root, quick, sanitize, &filters),
         Task::Rooms => test::sources(&root),
-        Task::Submission {
-            checker,
-            python,
-            programs,
-        } => {
-            let asked = submission::Asked {
-                checker,
-                python,
-                programs,
-            };
-            submission::rehearse(&root, &asked)
-        }
+        Task::Submission(args) => submission::rehearse(&root, &args),
         Task::Demo { llm: true } => demo::llm::run(&root),
         Task::Demo { llm: false } => demo::run(&root),
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),

@@ -321,14 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn output_is_collected_from_both_pipes() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo one; echo two >&2"]);
-        let output = run_quietly("talker", &mut command, Duration::from_secs(60)).unwrap();
-        assert!(output.contains("one") && output.contains("two"), "{output}");
-    }
-
-    #[test]
     fn a_checkout_whose_path_has_a_blank_is_built_elsewhere() {
         let caches = || ["relative", "/home/a b/.cache", "/home/a/.cache"].map(PathBuf::from);
         let of = |root: &str| elsewhere(Path::new(root), caches().into_iter());

@@ -84,7 +84,7 @@ pub use nic::{
     MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicConfig, NicFabric, OfiKeys, TcpKeys,
 };
 pub use tokens::TokensConfig;
-pub use values::{Auto, Scalar};
+pub use values::Auto;
 pub use warm_up::WarmUpConfig;
 pub use words::nearest;
 pub use written::Written;

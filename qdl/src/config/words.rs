@@ -122,26 +122,12 @@ fn one_of(lead: &str, found: &str, allowed: &[&str]) -> String {
 
 /// Returns the most similar word, if at most a third of the letters differ.
 pub fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
+    // The length of a key is not limited, and the comparison is quadratic.
+    let found: String = found.chars().take(64).collect();
     let limit = found.chars().count().max(3) / 3;
-    let near = allowed.iter().map(|word| (distance(found, word), *word));
+    let near = allowed
+        .iter()
+        .map(|word| (strsim::levenshtein(&found, word), *word));
     let (wrong, word) = near.min()?;
     (wrong <= limit).then_some(word)
-}
-
-/// Returns the number of letters to insert, remove or replace to turn one word into the other.
-fn distance(a: &str, b: &str) -> usize {
-    const LONGEST: usize = 64;
-    let a: Vec<char> = a.chars().take(LONGEST).collect();
-    let b: Vec<char> = b.chars().take(LONGEST).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

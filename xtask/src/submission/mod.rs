@@ -25,13 +25,17 @@ const RUN: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(120);
 
 /// Arguments of the command line.
-pub struct Asked {
-    /// A checkout of mlcommons/inference.
-    pub checker: Option<PathBuf>,
-    /// The Python for the checkout's scripts.
-    pub python: Option<PathBuf>,
-    /// Folder of the built programs and `qdl`.
-    pub programs: Option<PathBuf>,
+#[derive(clap::Args)]
+pub struct Args {
+    /// Checkout of mlcommons/inference; with it, its verifier and its checker run too.
+    #[arg(long, value_name = "DIR")]
+    checker: Option<PathBuf>,
+    /// Python with numpy and PyYAML, for the scripts of the checkout.
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+    /// Folder of the programs `frontend`, `accelerator` and `qdl`; without it, they are built.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
 }
 
 struct Rehearsal<'a> {
@@ -43,9 +47,9 @@ struct Rehearsal<'a> {
 }
 
 /// Runs the rehearsal. Returns exit code 0 if the tree breaks only the rules of [`TABLE`].
-pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
+pub fn rehearse(root: &Path, args: &Args) -> Result<i32> {
     let began = Instant::now();
-    let programs = match &asked.programs {
+    let programs = match &args.programs {
         Some(folder) => folder
             .canonicalize()
             .with_context(|| folder.display().to_string())?,
@@ -64,7 +68,7 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
         programs: programs.clone(),
         machines: machines.ok(),
     };
-    let audit = rehearsal.files(asked)?;
+    let audit = rehearsal.files(args)?;
     let config = rehearsal.folder.join("acc-a.yaml");
     let log = rehearsal.folder.join("accelerator.log");
     let accelerator = programs.join("accelerator");
@@ -77,7 +81,7 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
     rehearsal.quietly(&nodes)?;
     drop(accelerator);
     rehearsal.form()?;
-    let code = rehearsal.submit(asked)?;
+    let code = rehearsal.submit(args)?;
     println!(
         "{} after {} s; all of it lies in {}",
         match code {
@@ -92,7 +96,7 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
 
 impl Rehearsal<'_> {
     /// Writes the rehearsal's configurations; returns the path of the audit.config to use.
-    fn files(&self, asked: &Asked) -> Result<PathBuf> {
+    fn files(&self, args: &Args) -> Result<PathBuf> {
         let table = fs::read_to_string(self.root.join(TABLE)).context(TABLE)?;
         let address = |side| match &self.machines {
             Some(machines) => machines.address(side, 0),
@@ -108,7 +112,7 @@ impl Rehearsal<'_> {
             self.write(&format!("{name}.yaml"), &yaml)?;
         }
         self.write("user.conf", &files::user_conf(&table)?)?;
-        match &asked.checker {
+        match &args.checker {
             Some(checker) => {
                 let path = checker.join("compliance/TEST06/audit.config");
                 path.canonicalize()
@@ -170,17 +174,17 @@ impl Rehearsal<'_> {
         Ok(())
     }
 
-    fn submit(&self, asked: &Asked) -> Result<i32> {
+    fn submit(&self, args: &Args) -> Result<i32> {
         let mut command = self.command("qdl");
         command.args(["submit", "--runs", "runs", "--output", "tree"]);
         command.args(["--form", "form.yaml", "--src"]);
         command.arg(self.root.join("qdl/src"));
         command.arg("--rehearsal").arg(self.root.join(TABLE));
         // `qdl submit` runs in the rehearsal's folder, and starts Python in the checkout's folder.
-        if let Some(checker) = &asked.checker {
+        if let Some(checker) = &args.checker {
             command.arg("--checker").arg(std::path::absolute(checker)?);
         }
-        if let Some(python) = &asked.python {
+        if let Some(python) = &args.python {
             // The system searches PATH for a bare name. In a path, keep links: a virtual
             // environment's Python is a link, and finds its packages by it.
             let python = match python.components().count() {
