@@ -9,7 +9,7 @@ use std::{
 use clap::{
     Arg, ArgAction, ArgMatches, Args, ColorChoice, Command, CommandFactory, FromArgMatches,
 };
-use qdl::topology::{self, Form, Node, TopologyError};
+use qdl::topology::{self, Fabric, Form, Node, TopologyError};
 use tracing::Level;
 
 /// Options of the screen: what the program shows, and how.
@@ -160,7 +160,8 @@ pub fn topology(args: &TopologyArgs, own: Node) -> Result<(), TopologyError> {
         None => own,
     };
     let form = match (args.yaml, args.json) {
-        (true, _) => Form::Yaml { tcp: args.tcp },
+        (true, _) if args.tcp => Form::Yaml(Fabric::Tcp),
+        (true, _) => Form::Yaml(Fabric::Auto),
         (false, true) => Form::Json,
         (false, false) => Form::Matrix,
     };

@@ -18,9 +18,12 @@ use std::{
 };
 
 use fastrand::Rng;
-use qdl::rails::{
-    Arbiter, ConnectionRail, HealthCfgs, Load, PeerCfgs, Policy, RailArbiter, RailArbiterCfgs,
-    RailId, RailsError, Score,
+use qdl::{
+    config::HealthConfig,
+    rails::{
+        Arbiter, ConnectionRail, Load, PeerCfgs, Policy, RailArbiter, RailArbiterCfgs, RailId,
+        RailsError, Score,
+    },
 };
 use serde::Serialize;
 
@@ -239,7 +242,7 @@ impl Model {
                 };
                 let peer = PeerCfgs {
                     policy,
-                    health: HealthCfgs::default(),
+                    health: HealthConfig::default(),
                     rails,
                     targets: (0..gpus(rails)).map(own).collect(),
                 };
@@ -251,7 +254,7 @@ impl Model {
                     arbiter.connection_up(0, connection, &mut |_| {});
                 }
                 for peer in 0..NODES {
-                    arbiter.told(peer, Score::from_f32(INTERIOR), []);
+                    arbiter.set_peers_scores(peer, Score::from_f32(INTERIOR), []);
                 }
                 Chooser::Rails(arbiter)
             }
@@ -310,7 +313,7 @@ impl Model {
         self.in_flight[pair] -= 1;
         if let Chooser::Rails(a) = &self.chooser {
             let network = (f.at_ns - f.posted_ns).saturating_sub(ENGINE_NS);
-            a.completed(f.connection, LEN, network);
+            a.complete(f.connection, LEN, network);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use garde::Validate;
 use serde::Deserialize;
 
-use super::rules::{Findings, MAX_MS, Side, within, within_some};
+use super::rules::{ConfigSide, Findings, MAX_MS, within, within_some};
 
 /// Maximum of the watchdog in seconds: one day.
 const MAX_S: u64 = 86_400;
@@ -95,7 +95,7 @@ impl Deadlines {
     }
 
     /// Checks the relations between a node's deadlines.
-    pub(super) fn check(&self, side: Side, out: &mut Findings<'_>) {
+    pub(super) fn check(&self, side: ConfigSide, out: &mut Findings<'_>) {
         let mut less = |short: (&str, u64), long: (&str, u64)| {
             if short.1 >= long.1 {
                 out.add(
@@ -113,7 +113,7 @@ impl Deadlines {
             ("heartbeat_interval_ms", self.heartbeat_interval_ms),
             timeout,
         );
-        if side == Side::Accelerator {
+        if side == ConfigSide::Accelerator {
             let document = out.document;
             for key in document.keys("deadlines") {
                 if !FRONTEND_KEYS.contains(&key) {

@@ -17,8 +17,8 @@ use super::{
     health::HealthConfig,
     loadgen::LoadgenConfig,
     nic::{MAX_THREADS, NicConfig},
-    root::Root,
-    rules::{Findings, Side, auto_within, check_model, name, resolve, within_some},
+    root::ConfigFile,
+    rules::{ConfigSide, Findings, auto_within, check_model, name, resolve, within_some},
     values::Auto,
     warm_up::WarmUpConfig,
 };
@@ -221,8 +221,8 @@ impl FrontendConfig {
     }
 }
 
-impl Root for FrontendConfig {
-    const SIDE: Side = Side::Frontend;
+impl ConfigFile for FrontendConfig {
+    const SIDE: ConfigSide = ConfigSide::Frontend;
 
     fn resolve(&mut self, base: &Path) {
         self.dataset.resolve(base);

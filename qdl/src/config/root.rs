@@ -7,13 +7,13 @@ use serde::de::DeserializeOwned;
 
 use super::{
     nic::NicConfig,
-    rules::{Findings, Side},
+    rules::{ConfigSide, Findings},
 };
 
 /// The type of a whole configuration file.
-pub(super) trait Root: DeserializeOwned + Validate<Context = ()> {
+pub(super) trait ConfigFile: DeserializeOwned + Validate<Context = ()> {
     /// Kind of node that the file configures.
-    const SIDE: Side;
+    const SIDE: ConfigSide;
 
     /// Resolves the paths relative to the folder `base`.
     fn resolve(&mut self, base: &Path);

@@ -7,24 +7,25 @@ use std::{
 };
 
 use super::{
-    document::{Document, Place},
+    document::{Document, TextPosition},
+    error::{ConfigError, Problem},
     values::{Auto, HELP},
 };
 use crate::model::TensorSpec;
 
 /// Kind of node that a file configures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum ConfigSide {
     Frontend,
     Accelerator,
 }
 
-impl Side {
+impl ConfigSide {
     /// Returns the node's name in messages.
-    pub(super) fn whose(self) -> &'static str {
+    pub(super) fn node_name(self) -> &'static str {
         match self {
-            Side::Frontend => "a frontend",
-            Side::Accelerator => "an accelerator",
+            ConfigSide::Frontend => "a frontend",
+            ConfigSide::Accelerator => "an accelerator",
         }
     }
 }
@@ -40,34 +41,37 @@ pub(super) fn resolve(base: &Path, path: &mut PathBuf) {
 pub(super) struct Findings<'a> {
     /// The document of the file.
     pub(super) document: &'a Document,
-    list: Vec<Finding>,
-}
-
-/// One problem.
-pub(super) struct Finding {
-    pub(super) place: Option<Place>,
-    /// Description of the error.
-    pub(super) what: String,
-    /// The remedy.
-    pub(super) help: Option<String>,
+    text: &'a str,
+    origin: &'a str,
+    problems: Vec<Problem>,
 }
 
 impl<'a> Findings<'a> {
-    pub(super) fn new(document: &'a Document) -> Self {
+    pub(super) fn new(document: &'a Document, text: &'a str, origin: &'a str) -> Self {
         Findings {
             document,
-            list: Vec::new(),
+            text,
+            origin,
+            problems: Vec::new(),
         }
     }
 
-    /// Returns all problems and leaves the list empty.
-    pub(super) fn take(&mut self) -> Vec<Finding> {
-        std::mem::take(&mut self.list)
+    /// Returns `value` if there are no problems, otherwise the problems in the order of the text.
+    pub(super) fn finish<T>(mut self, value: Option<T>) -> Result<T, ConfigError> {
+        self.problems.sort_by_key(|p| (p.line, p.column));
+        self.problems.dedup();
+        match value {
+            Some(value) if self.problems.is_empty() => Ok(value),
+            _ => Err(ConfigError::Invalid {
+                problems: self.problems,
+            }),
+        }
     }
 
     /// Adds a problem at a place.
-    pub(super) fn at(&mut self, place: Option<Place>, what: String, help: Option<String>) {
-        self.list.push(Finding { place, what, help });
+    pub(super) fn at(&mut self, place: Option<TextPosition>, what: String, help: Option<String>) {
+        let problem = Problem::new(self.origin, self.text, place, what, help);
+        self.problems.push(problem);
     }
 
     /// Adds a problem of the key at `path`, as in `nics[0].slots`.

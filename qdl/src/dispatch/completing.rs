@@ -99,7 +99,7 @@ impl FrontendNic {
                 let f = &s.in_flight;
                 let residence = u64::from(s.residence_us()) * 1000;
                 let network = now.saturating_sub(f.posted_ns).saturating_sub(residence);
-                h.arbiter.completed(s.connection, f.sample.len, network);
+                h.arbiter.complete(s.connection, f.sample.len, network);
             }
         }
         for of_one in self.came.seen.chunk_by(|a, b| a.connection == b.connection) {

@@ -88,7 +88,7 @@ impl Shared {
         let is_idle = connection.is_idle();
         if connection.assigned.push(*sample).is_err() {
             // Other threads have filled the ring since the pick.
-            h.arbiter.taken_back(index, sample.len);
+            h.arbiter.take_back(index, sample.len);
             return None;
         }
         // Either this thread sees the connection down, or its NIC thread sees the sample.
@@ -103,7 +103,7 @@ impl Shared {
     pub(super) fn take_assigned_back(&self, connection: &Connection) {
         while let Some(sample) = connection.assigned.pop() {
             if let Some(h) = self.health.get() {
-                h.arbiter.taken_back(connection.index, sample.len);
+                h.arbiter.take_back(connection.index, sample.len);
             }
             self.push_all(iter::once(sample));
         }

@@ -509,7 +509,7 @@ impl Shared {
             *worn = Some(sample);
         }
         if let Some(h) = self.health.get() {
-            h.arbiter.taken_back(connection.index, sample.len);
+            h.arbiter.take_back(connection.index, sample.len);
         }
         self.push_all(iter::once(sample));
         // After an abort, the sample is not sent again.

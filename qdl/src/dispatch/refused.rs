@@ -45,7 +45,7 @@ impl Shared {
         connection.refused.fetch_add(1, Ordering::Relaxed);
         self.refused[before].fetch_add(1, Ordering::Relaxed);
         if let Some(h) = self.health.get() {
-            h.arbiter.taken_back(connection.index, sample.len);
+            h.arbiter.take_back(connection.index, sample.len);
         }
         let peer = connection.cfgs.peer;
         if sample.tries.are_over() {

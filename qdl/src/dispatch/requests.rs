@@ -204,7 +204,7 @@ impl Shared {
             return self.warm_up.not_posted(connection.index);
         }
         if let Some(h) = self.health.get() {
-            h.arbiter.taken_back(connection.index, sample.len);
+            h.arbiter.take_back(connection.index, sample.len);
         }
         self.push_all(std::iter::once(sample));
     }

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use record::{RailChange, RailRecord};
 
 use super::common::Common;
+use crate::config::HealthConfig;
 use crate::rails::{
     Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy, RailState,
     RailsError,
@@ -41,7 +42,7 @@ impl RailMap {
         connections: &[(usize, usize, ConnectionEnd)],
         peers: usize,
         policy: RailPolicy,
-        health: crate::rails::HealthCfgs,
+        health: HealthConfig,
     ) -> Result<(Self, RailArbiter), RailsError> {
         let mut rails: Vec<Vec<RailEnds>> = vec![Vec::new(); peers];
         let mut gpus: Vec<Vec<Option<u32>>> = vec![Vec::new(); peers];

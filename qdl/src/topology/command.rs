@@ -24,11 +24,8 @@ pub enum Form {
     Matrix,
     /// The topology as JSON.
     Json,
-    /// A configuration that runs on this machine.
-    Yaml {
-        /// Use sockets even with RDMA devices.
-        tcp: bool,
-    },
+    /// A configuration that runs on this machine, over this fabric.
+    Yaml(Fabric),
 }
 
 /// Returns the output of the command for this machine, or for the machine below `root`.
@@ -46,8 +43,7 @@ pub fn command(node: Node, form: Form, root: Option<&PathBuf>) -> Result<String,
             let text = serde_json::to_string_pretty(&topology).unwrap_or_default();
             return Ok(text + "\n");
         }
-        Form::Yaml { tcp: true } => Fabric::Tcp,
-        Form::Yaml { tcp: false } => Fabric::Auto,
+        Form::Yaml(fabric) => fabric,
     };
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = match (host.trim(), root) {
@@ -89,9 +85,9 @@ mod tests {
         let run = |node, form| command(node, form, Some(&at)).expect("shown");
         let matrix = run(Node::Frontend, Form::Matrix);
         assert!(matrix.contains("wlp0s20f3") && matrix.contains("192.168.178.23"));
-        let yaml = run(Node::Accelerator, Form::Yaml { tcp: false });
+        let yaml = run(Node::Accelerator, Form::Yaml(Fabric::Auto));
         assert!(yaml.contains("listen: \"192.168.178.23:7410\""), "{yaml}");
-        let yaml = run(Node::Frontend, Form::Yaml { tcp: true });
+        let yaml = run(Node::Frontend, Form::Yaml(Fabric::Tcp));
         assert!(yaml.contains("- address: 192.168.178.23"), "{yaml}");
         let json = run(Node::Frontend, Form::Json);
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");

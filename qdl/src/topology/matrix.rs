@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Nic, NicKind, Place, Topology};
+use super::{Nic, NicKind, PciPlace, Topology};
 
 impl Topology {
     /// Returns a table of the distance class between all GPUs and NICs, with cores, NUMA nodes, and
@@ -10,7 +10,7 @@ impl Topology {
     pub fn matrix(&self) -> String {
         let gpus = self.gpus.iter().enumerate();
         let nics = self.nics.iter().enumerate();
-        let all: Vec<(String, &Place)> = gpus
+        let all: Vec<(String, &PciPlace)> = gpus
             .map(|(i, g)| (format!("GPU{i}"), &g.place))
             .chain(nics.map(|(i, n)| (format!("NIC{i}"), &n.place)))
             .collect();

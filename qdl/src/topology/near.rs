@@ -1,10 +1,10 @@
-//! Cores and memory near a NIC.
+//! Cores, memory and GPUs near a NIC.
 //!
 //! On a machine with one NUMA node nothing is bound.
 
 use std::net::IpAddr;
 
-use super::{CpuList, Topology};
+use super::{CpuList, Nearness, Nic, Topology};
 use crate::config::{NicConfig, NicFabric};
 use fabric::os::{Near, affinity};
 
@@ -87,5 +87,20 @@ impl Topology {
         // is placed.
         let cpus: Vec<usize> = cpus.copied().filter(|c| allowed.contains(*c)).collect();
         Near { cpus, nodes }
+    }
+
+    /// Returns the GPUs nearest to an RDMA device by the PCIe tree, all at the same distance; none
+    /// for a device that is not on the PCIe bus.
+    pub fn nearest_gpus(&self, device: &str) -> Vec<(usize, Nearness)> {
+        let mut nics = self.nics.iter();
+        let nic = nics.find(|n| n.is_rdma() && n.name == device && n.place.address().is_some());
+        let near = |nic: &Nic| {
+            let gpus = self.gpus.iter().map(|gpu| nic.place.nearness(&gpu.place));
+            let all: Vec<_> = gpus.enumerate().collect();
+            let best = all.iter().map(|(_, nearness)| *nearness).min();
+            let is_best = |(_, nearness): &(usize, Nearness)| Some(*nearness) == best;
+            all.into_iter().filter(is_best).collect()
+        };
+        nic.map_or_else(Vec::new, near)
     }
 }

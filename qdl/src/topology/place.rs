@@ -73,7 +73,7 @@ impl fmt::Debug for PciAddress {
 
 /// Position of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Place {
+pub struct PciPlace {
     /// Host bridge, such as `pci0000:40`; empty for a device not on PCI.
     pub host_bridge: String,
     /// Addresses from the root port down to the device.
@@ -118,10 +118,10 @@ impl Nearness {
 /// Maximum number of functions below a common switch: its downstream port and the device.
 const ONE_SWITCH: usize = 2;
 
-impl Place {
+impl PciPlace {
     /// Parses a path below `/sys/devices`; leaves NUMA node and cores unset.
-    pub fn of(path: &Path) -> Place {
-        let mut place = Place::default();
+    pub fn of(path: &Path) -> PciPlace {
+        let mut place = PciPlace::default();
         for part in path.iter().filter_map(|p| p.to_str()) {
             if let Some(address) = PciAddress::parse(part) {
                 place.path.push(address);
@@ -141,7 +141,7 @@ impl Place {
     }
 
     /// Returns the distance class to another device.
-    pub fn nearness(&self, other: &Place) -> Nearness {
+    pub fn nearness(&self, other: &PciPlace) -> Nearness {
         let (Some(a), Some(b)) = (self.address(), other.address()) else {
             return self.by_numa(other);
         };
@@ -167,7 +167,7 @@ impl Place {
         }
     }
 
-    fn by_numa(&self, other: &Place) -> Nearness {
+    fn by_numa(&self, other: &PciPlace) -> Nearness {
         match (self.numa, other.numa) {
             (Some(a), Some(b)) if a != b => Nearness::Sys,
             _ => Nearness::Node,
@@ -181,10 +181,10 @@ mod tests {
 
     use super::*;
 
-    fn place(path: &str, numa: u32) -> Place {
-        Place {
+    fn place(path: &str, numa: u32) -> PciPlace {
+        PciPlace {
             numa: Some(numa),
-            ..Place::of(Path::new(path))
+            ..PciPlace::of(Path::new(path))
         }
     }
 
@@ -243,7 +243,7 @@ mod tests {
         #[test]
         fn reading_never_panics(text in "[0-9a-f:./pci]{0,24}") {
             let _ = PciAddress::parse(&text);
-            let _ = Place::of(Path::new(&text));
+            let _ = PciPlace::of(Path::new(&text));
         }
     }
 }

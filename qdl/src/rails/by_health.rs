@@ -2,26 +2,26 @@
 //! several threads.
 //!
 //! A connection uses one rail to one peer and ends at one of the peer's targets. The arbiter takes
-//! the target with the fewest samples outstanding, in turn among equals. The peer's [`PeerRails`]
+//! the target with the fewest samples outstanding, in turn among equals. The peer's `PeerRails`
 //! choose the rail; of its connections, the one with the fewest samples in flight takes the sample.
 //!
-//! A decision holds the peer's lock for the few hundred nanoseconds of [`PeerRails::pick`].
-//! Completions take no lock: [`Meters`] count them. Beside decisions only the tick takes the lock,
+//! A decision holds the peer's lock for the few hundred nanoseconds of `PeerRails::pick`.
+//! Completions take no lock: [`Meter`] counts them. Beside decisions only the tick takes the lock,
 //! once in milliseconds.
 
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
 };
 
 use crossbeam_utils::CachePadded;
 
-use crate::rails::{
-    Change, Evidence, Load, Meters, PeerCfgs, PeerRails, RailId, RailReport, RailsError, Score,
-    Want,
+use super::{
+    Change, Evidence, Load, Meter, PeerCfgs, RailId, RailReport, RailsError, Score,
+    peer::{Meters, PeerRails, Want},
 };
 
 /// Peer, rail, target and NIC of a connection.
@@ -48,7 +48,7 @@ pub struct RailArbiterCfgs {
 
 /// State guarded by the peer's lock.
 #[derive(Debug)]
-struct Locked {
+struct LockedPeer {
     rails: PeerRails,
     /// Number of connections up, for each rail.
     up: Box<[u32]>,
@@ -56,8 +56,8 @@ struct Locked {
 
 #[derive(Debug)]
 struct Peer {
-    locked: Mutex<Locked>,
-    meters: Arc<Meters>,
+    locked: Mutex<LockedPeer>,
+    meters: Meters,
     /// Index of each rail's local NIC.
     nics: Box<[usize]>,
 }
@@ -128,7 +128,7 @@ impl RailArbiter {
                 let nic = |r: usize| *nics.get(&(p, RailId(r as u8))).unwrap_or(&usize::MAX);
                 Ok(Peer {
                     meters: rails.meters().clone(),
-                    locked: Mutex::new(Locked {
+                    locked: Mutex::new(LockedPeer {
                         rails,
                         up: vec![0; c.rails].into(),
                     }),
@@ -145,8 +145,8 @@ impl RailArbiter {
         })
     }
 
-    /// Chooses the connection for a sample of `len` bytes and counts the bytes. [`Self::completed`]
-    /// or [`Self::taken_back`] must follow each choice. `None` if no connection can take the
+    /// Chooses the connection for a sample of `len` bytes and counts the bytes. [`Self::complete`]
+    /// or [`Self::take_back`] must follow each choice. `None` if no connection can take the
     /// sample.
     pub fn pick(&self, now: u64, len: u32, load: impl Fn(usize) -> Load) -> Option<usize> {
         let n = self.targets.len();
@@ -185,7 +185,7 @@ impl RailArbiter {
             .filter(|(_, l)| l.takes());
         let Some((connection, _)) = taking.min_by_key(|(_, l)| l.in_flight) else {
             // Another thread took the last slot between both checks.
-            self.peers[target.peer].meters.taken_back(rail, len);
+            self.peers[target.peer].meters[rail.index()].retire(len);
             return None;
         };
         target.outstanding.fetch_add(1, Ordering::Relaxed);
@@ -194,28 +194,26 @@ impl RailArbiter {
 
     /// Records the answer to a sample on `connection`; `network_ns` is its round trip minus its
     /// residence.
-    pub fn completed(&self, connection: usize, len: u32, network_ns: u64) {
+    pub fn complete(&self, connection: usize, len: u32, network_ns: u64) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
-            self.peers[l.peer].meters.completed(l.rail, len, network_ns);
+            self.meter(l).complete(len, network_ns);
         }
     }
 
     /// Records the network time of a single sample in flight over `connection` that [`Self::pick`]
     /// did not choose: the warm-up sets the rail's baselines.
-    pub fn unloaded(&self, connection: usize, len: u32, network_ns: u64) {
-        if let Some((l, _)) = self.at(connection)
-            && let Some(meter) = self.peers[l.peer].meters.get(l.rail)
-        {
-            meter.gauge.observe(len, network_ns);
+    pub fn observe_unloaded(&self, connection: usize, len: u32, network_ns: u64) {
+        if let Some((l, _)) = self.at(connection) {
+            self.meter(l).gauge.observe(len, network_ns);
         }
     }
 
     /// Takes back a sample assigned to `connection`, because it was not posted or goes to another.
-    pub fn taken_back(&self, connection: usize, len: u32) {
+    pub fn take_back(&self, connection: usize, len: u32) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
-            self.peers[l.peer].meters.taken_back(l.rail, len);
+            self.meter(l).retire(len);
         }
     }
 
@@ -230,6 +228,10 @@ impl RailArbiter {
     fn at(&self, connection: usize) -> Option<(&ConnectionRail, &Target)> {
         let l = self.connections.get(connection)?;
         Some((l, &self.targets[self.target_of[connection]]))
+    }
+
+    fn meter(&self, l: &ConnectionRail) -> &Meter {
+        &self.peers[l.peer].meters[l.rail.index()]
     }
 
     /// Records that a connection is up.
@@ -299,7 +301,7 @@ impl RailArbiter {
     }
 
     /// Records a peer's heartbeat: its interior's health and its scores of the rails.
-    pub fn told(
+    pub fn set_peers_scores(
         &self,
         peer: usize,
         interior: Score,
@@ -309,7 +311,7 @@ impl RailArbiter {
             let mut p = lock(p);
             p.rails.set_far(interior);
             for (rail, score) in rails {
-                p.rails.set_told(rail, score);
+                p.rails.set_peers_score(rail, score);
             }
         }
     }
@@ -322,7 +324,7 @@ impl RailArbiter {
     }
 }
 
-fn lock(peer: &Peer) -> MutexGuard<'_, Locked> {
+fn lock(peer: &Peer) -> MutexGuard<'_, LockedPeer> {
     // After a panic elsewhere the scores are at worst out of date.
     peer.locked.lock().unwrap_or_else(PoisonError::into_inner)
 }
