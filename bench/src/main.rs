@@ -42,10 +42,6 @@ fn main() -> Result<()> {
     }
 }
 
-/// Writes results as JSON.
-///
-/// # Errors
-/// The system cannot write the file.
 fn write_json(path: &Path, results: &(impl Serialize + ?Sized)) -> Result<()> {
     let text = serde_json::to_string_pretty(results)? + "\n";
     fs::write(path, text).with_context(|| path.display().to_string())

@@ -18,7 +18,6 @@ impl<'a> Table<'a> {
         table
     }
 
-    /// Prints a row, an object with the columns' keys.
     pub fn row(&self, row: &Value) {
         let value = |key: &str| row.pointer(&format!("/{key}")).unwrap_or(&Value::Null);
         self.line(|(.., key, digits)| cell(value(key), *digits));

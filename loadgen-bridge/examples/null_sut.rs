@@ -58,9 +58,7 @@ fn scenario(text: &str) -> Result<Scenario, String> {
     found.ok_or_else(|| "singlestream, multistream, server or offline".to_owned())
 }
 
-/// Number of samples in the QSL.
 const SAMPLES: usize = 1024;
-/// Size of each response, in bytes.
 const RESPONSE_BYTES: usize = 8;
 /// Server: limit on the 99th percentile of latency, in nanoseconds.
 const LATENCY_NS: u64 = 10_000_000;

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process;
 
-/// Limit for building the targets with their dependencies.
 const BUILD: Duration = Duration::from_secs(3600);
 /// Time that a run may take beyond its limit: for the start and the last input.
 const LATE: Duration = Duration::from_secs(120);
@@ -28,13 +27,9 @@ const FLAGS: &[&str] = &[
     "--cfg=fuzzing",
 ];
 
-/// Names of the fuzz targets.
 const TARGETS: &[&str] = &["control_frames", "data_frames", "yaml"];
 
 /// Runs one target, or each, for `seconds`. Inputs that crash a target go to `fuzz/artifacts`.
-///
-/// # Errors
-/// A target does not build, or it crashed.
 pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
     let chosen: Vec<&str> = match only {
         Some(name) => {

@@ -12,7 +12,6 @@ use crate::process::run_quietly;
 /// Limit for a call of `ip` on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// One of the two namespaces.
 #[derive(Clone, Copy)]
 pub enum Side {
     Frontend,
@@ -25,9 +24,6 @@ pub struct Namespaces([String; 2]);
 impl Namespaces {
     /// Creates both namespaces. `name` is part of their names. In both, interface `cableK` is an
     /// end of cable `K`.
-    ///
-    /// # Errors
-    /// The machine refuses namespaces: a sandbox often does so even to root.
     pub fn new(name: &str, cables: usize) -> Result<Self> {
         let names = ["f", "a"].map(|side| format!("qdl{name}{}{side}", std::process::id()));
         let made = Namespaces(names);
@@ -58,7 +54,6 @@ impl Namespaces {
         call("ip", &["netns", "exec", far, "true"]).map(|_| ())
     }
 
-    /// Name of a side's namespace.
     pub fn name(&self, side: Side) -> &str {
         &self.0[side as usize]
     }

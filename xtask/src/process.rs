@@ -70,7 +70,6 @@ impl Running {
         self.child.stderr.take()
     }
 
-    /// The exit status, if the child has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child
             .try_wait()
@@ -199,19 +198,16 @@ fn collect(receiver: &Receiver<Vec<u8>>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Reads a JSON file.
 pub fn read_json(path: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// Writes a JSON file.
 pub fn write_json(path: &Path, value: &(impl Serialize + ?Sized)) -> Result<()> {
     let text = serde_json::to_string_pretty(value)? + "\n";
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A command line for messages.
 pub fn shown(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
@@ -222,7 +218,6 @@ pub fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Whether PATH has a program of this name.
 pub fn on_path(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
@@ -245,7 +240,6 @@ pub fn cargo(root: &Path) -> Command {
     command
 }
 
-/// The folder that cargo builds into.
 pub fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }

@@ -17,7 +17,6 @@ use super::{
 };
 use crate::{loopback::pairs, machine};
 
-/// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     /// Plain sockets, spinning.
@@ -26,7 +25,6 @@ pub enum Contender {
     Sleep,
     /// The bare fabric contract.
     Fabric,
-    /// The whole library.
     Qdl,
 }
 

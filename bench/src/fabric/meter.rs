@@ -5,16 +5,12 @@ use fabric::clock::now_ns;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// An exchange: requests of one size, responses of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Bytes of a request.
     pub request: usize,
-    /// Bytes of a response.
     pub response: usize,
     /// Requests in flight, over all connections.
     pub in_flight: usize,
-    /// Connections.
     pub connections: usize,
 }
 
@@ -22,7 +18,6 @@ pub struct Shape {
 pub const SAMPLES: usize = 128;
 
 impl Shape {
-    /// Slots of each connection.
     pub fn slots(&self) -> usize {
         self.in_flight.div_ceil(self.connections)
     }
@@ -47,7 +42,6 @@ impl Shape {
 /// Number and round trips of a round's requests.
 #[derive(Debug)]
 pub struct Meter {
-    /// Number of answered requests.
     pub answered: u64,
     round_trips: Histogram<u64>,
     mask: u64,
@@ -83,10 +77,8 @@ impl Meter {
     }
 }
 
-/// One contender's result of a round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Round {
-    /// Requests per second.
     pub per_s: f64,
     /// Median of the round trips, in us.
     pub p50_us: f64,
@@ -106,7 +98,6 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// `ms` milliseconds from now.
     pub fn after_ms(ms: u64) -> Self {
         Deadline {
             at_ns: now_ns() + ms * 1_000_000,

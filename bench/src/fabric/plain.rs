@@ -26,12 +26,10 @@ const COPY_UP_TO: usize = 1024;
 const SEND_BUFFER: usize = 1 << 20;
 /// `SO_RCVBUF` in bytes: the system's automatic sizes begin below one large payload.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// Maximum bytes of one read.
 const READ_UP_TO: usize = 256 << 10;
 /// Time that a sleeping side waits before it checks its stop flag.
 const PATIENCE_MS: i32 = 10;
 
-/// How a side waits for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Polls again at once.
@@ -40,7 +38,6 @@ pub enum Wait {
     Sleep,
 }
 
-/// A ring of memory for incoming messages.
 struct Ring {
     bytes: Box<[u8]>,
     at: usize,
@@ -98,7 +95,6 @@ impl Ring {
 struct Connection {
     stream: TcpStream,
     ring: Ring,
-    /// Size of an incoming message, in bytes.
     stride: usize,
     out: Vec<u8>,
     iov: Vec<libc::iovec>,
@@ -253,7 +249,6 @@ fn idle(wait: Wait, connections: &[Connection]) -> bool {
     }
 }
 
-/// The side that sends requests.
 pub struct Client {
     shape: Shape,
     wait: Wait,
@@ -356,7 +351,6 @@ impl Client {
     }
 }
 
-/// The side that sends responses.
 pub struct Server {
     wait: Wait,
     response: usize,
@@ -367,7 +361,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server over connected streams.
     pub fn new(shape: Shape, wait: Wait, streams: Vec<TcpStream>) -> Result<Self> {
         let connections: Vec<_> = streams
             .into_iter()
@@ -386,7 +379,6 @@ impl Server {
         })
     }
 
-    /// Answers until `stop` is set.
     pub fn serve(&mut self, stop: &AtomicBool) -> Result<()> {
         let mut block = false;
         while !stop.load(Ordering::Relaxed) {

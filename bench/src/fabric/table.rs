@@ -8,7 +8,6 @@ use super::{
 };
 use crate::table::Column;
 
-/// Columns of the table, with keys of [`row`].
 pub const COLUMNS: &[Column] = &[
     ("req", 6, "request", 0),
     ("resp", 4, "response", 0),

@@ -31,7 +31,6 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Results of one policy over one number of rails.
 #[derive(Debug, Serialize)]
 struct PolicyResult {
     rails: usize,
@@ -42,7 +41,6 @@ struct PolicyResult {
     without: Outcome,
 }
 
-/// Policies with their names.
 fn policies() -> [(&'static str, Policy); 5] {
     let spray = Policy::HealthSpray {
         delta: Score::from_ratio(1, 4),

@@ -35,7 +35,6 @@ const CONGESTED_RATE: f64 = 0.1;
 const NIC_NS: u64 = 120_422;
 /// Time of the engine and of the response in ns.
 const ENGINE_NS: u64 = 210_000;
-/// Size of a sample in bytes.
 const LEN: u32 = 150_528;
 /// Arrival rate as a share of the capacity of all NICs.
 const LOAD: f64 = 0.6;
@@ -44,10 +43,8 @@ const SLOTS: usize = 64;
 /// Health score of a node's interior: the cost of crossing it while it is idle.
 const INTERIOR: f32 = 0.9;
 
-/// Parameters of one run of the model.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// K, the number of rails.
     rails: usize,
     /// Number of congested rails: rails `0, 1, ..` have a congested link.
     congested: usize,
@@ -58,7 +55,6 @@ pub struct Scenario {
     /// Duration of arrivals in ns. Latencies count from its second half.
     duration_ns: u64,
     policy: Policy,
-    /// Seed of arrivals.
     seed: u64,
 }
 
@@ -102,7 +98,6 @@ pub struct Outcome {
     pub congested_share: f64,
 }
 
-/// The next queue of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Out,
@@ -119,7 +114,6 @@ struct SampleInFlight {
     /// Time at which the sample leaves its last queue, in ns.
     at_ns: u64,
     number: u64,
-    /// The queue that it enters next.
     stage: Stage,
     node: usize,
     rail: usize,
@@ -284,7 +278,6 @@ impl Model {
         }
     }
 
-    /// Posts a sample over a connection.
     fn post(
         &mut self,
         connection: usize,
@@ -319,9 +312,6 @@ impl Model {
 }
 
 /// Runs the model until every sample is answered.
-///
-/// # Errors
-/// [`RailsError`] if the scenario has no rails or too many.
 pub fn run(s: &Scenario) -> Result<Outcome, RailsError> {
     let mut random = Rng::with_seed(s.seed);
     let mut queues = Queues::new(s);

@@ -289,7 +289,6 @@ impl Detail {
     }
 }
 
-/// The purpose of the next series of queries.
 enum Next {
     Accuracy,
     Performance,
@@ -310,7 +309,6 @@ struct Series {
 mod tests {
     use super::*;
 
-    /// Makes a log of these keys and values, and reads it.
     fn read(lines: &[(&str, &str)]) -> Detail {
         let line = |(key, value): &(&str, &str)| {
             format!(
@@ -409,7 +407,6 @@ mod tests {
         }
     }
 
-    /// The tried rates and their verdicts.
     fn steps(detail: &Detail) -> Vec<(f64, Option<bool>)> {
         let step = |p: &Phase| match p.kind {
             PhaseKind::Step { qps, met } => (qps, met),

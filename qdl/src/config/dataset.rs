@@ -219,7 +219,6 @@ impl DatasetConfig {
             .filter_map(|(key, file)| Some((key, file?)))
     }
 
-    /// Resolves the paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         let labels = self.labels.as_mut().map(|l| &mut l.file);
         let files = [self.samples.as_mut(), self.lengths.as_mut(), labels];

@@ -47,7 +47,6 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// Parses `text`.
     pub(super) fn new(text: &str) -> Self {
         Document {
             root: serde_saphyr::from_str_with_options(text, options()).ok(),

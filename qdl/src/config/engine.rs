@@ -301,7 +301,6 @@ impl EngineConfig {
         }
     }
 
-    /// Resolves the paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         if let Some(library) = &mut self.library {
             resolve(base, library);
@@ -349,7 +348,6 @@ impl EngineConfig {
         Some((why, format!("remove `{key}`, or set `kind: {other}`")))
     }
 
-    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         use EngineKind::{Http, Llm, TensorRt, Tokens};
         let kind = self.kind;

@@ -5,7 +5,6 @@ use serde::Deserialize;
 
 use super::rules::{Findings, within, within_some};
 
-/// Maximum number of concurrent sequences.
 const MAX_SEQUENCES: usize = 1024;
 /// Maximum number of positions of a sequence.
 const MAX_CONTEXT: usize = 1 << 20;
@@ -47,7 +46,6 @@ impl Default for LlmConfig {
 }
 
 impl LlmConfig {
-    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         if let Some(most) = self.max_tokens.filter(|most| *most < self.min_tokens) {
             out.add(

@@ -20,7 +20,6 @@ use super::{
     words::{describe, is_about_value},
 };
 
-/// Maximum length of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads and checks a frontend's file, and checks that the files it names exist.

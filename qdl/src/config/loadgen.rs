@@ -50,7 +50,6 @@ impl LoadgenConfig {
         self.output_dir.as_deref().unwrap_or(Path::new("results"))
     }
 
-    /// Resolves the paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         let paths = [
             &mut self.user_conf,

@@ -20,7 +20,6 @@ const FRONTEND_KEYS: &[&str] = &[
     "gpus",
 ];
 
-/// Returns the fabric of entry `i` of `nics`: `tcp`, `ib` or `ofi`.
 pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
     let has = |key: &str| document.has(&format!("nics[{i}].{key}"));
     match (has("ofi"), has("device") || has("match")) {
@@ -80,7 +79,6 @@ fn useless(key: &str, side: ConfigSide, fabric: &str) -> Option<&'static str> {
     }
 }
 
-/// Checks the entries of `nics`.
 pub(super) fn check_nics(nics: &[NicConfig], side: ConfigSide, out: &mut Findings<'_>) {
     if nics.is_empty() {
         let example = match side {
@@ -96,7 +94,6 @@ pub(super) fn check_nics(nics: &[NicConfig], side: ConfigSide, out: &mut Finding
 }
 
 impl NicConfig {
-    /// Checks the entry at `path`.
     fn check(&self, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
         self.check_group(path, out);
         let (ranges, most_inline) = match &self.fabric {

@@ -21,7 +21,6 @@ pub(super) enum ConfigSide {
 }
 
 impl ConfigSide {
-    /// Returns the node's name in messages.
     pub(super) fn node_name(self) -> &'static str {
         match self {
             ConfigSide::Frontend => "a frontend",
@@ -68,7 +67,6 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Adds a problem at a place.
     pub(super) fn at(&mut self, place: Option<TextPosition>, what: String, help: Option<String>) {
         let problem = Problem::new(self.origin, self.text, place, what, help);
         self.problems.push(problem);
@@ -192,12 +190,10 @@ pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
 
 /// Maximum time in milliseconds: one hour.
 pub(super) const MAX_MS: u64 = 3_600_000;
-/// Maximum index of a GPU.
 pub(super) const MAX_GPU: usize = 1023;
 /// Maximum sample or response, in bytes: 1 GiB.
 pub(super) const MAX_SAMPLE_BYTES: usize = 1 << 30;
 
-/// Checks the tensors of the model at `path`.
 pub(super) fn check_model(
     path: &str,
     model: &str,

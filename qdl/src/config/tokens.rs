@@ -5,7 +5,6 @@ use serde::Deserialize;
 
 use super::rules::{Findings, within, within_some};
 
-/// Maximum number of concurrent sequences.
 const MAX_SEQUENCES: usize = 65_536;
 /// Maximum simulated time, in microseconds: one minute.
 const MAX_US: u64 = 60_000_000;
@@ -63,7 +62,6 @@ impl Default for TokensConfig {
 }
 
 impl TokensConfig {
-    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         if self.max_tokens.is_some_and(|most| most < self.min_tokens) {
             out.add(

@@ -66,14 +66,12 @@ pub(super) fn system_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     word_or_number(deserializer, "system")
 }
 
-/// Decodes an IP address.
 pub(super) fn ip_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<IpAddr>, D::Error> {
     parsed(deserializer, "an IP address", "address: 127.0.0.1").map(Some)
 }
 
-/// Decodes an IP address with a port.
 pub(super) fn socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<SocketAddr, D::Error> {

@@ -62,7 +62,6 @@ struct Peer {
     nics: Box<[usize]>,
 }
 
-/// One target of any peer.
 #[derive(Debug)]
 struct Target {
     peer: usize,

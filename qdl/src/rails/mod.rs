@@ -50,7 +50,6 @@ use crate::config::HealthConfig;
 use fault::Evidence;
 use scores::Meter;
 
-/// Nanoseconds of a millisecond.
 const MS: u64 = 1_000_000;
 
 /// Number of a rail to a peer, from 0.

@@ -143,7 +143,6 @@ impl RailGroup {
         None
     }
 
-    /// Returns the best rail in service.
     fn best(&self, scored: &ScoredRails) -> Option<(RailId, Score)> {
         let each = self
             .rails

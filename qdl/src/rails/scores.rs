@@ -110,7 +110,6 @@ impl Gauge {
         (ns > 0).then_some(ns)
     }
 
-    /// Returns the class of the last sample.
     pub(super) fn last_class(&self) -> usize {
         self.class.load(Ordering::Relaxed) as usize
     }
@@ -126,7 +125,6 @@ impl Gauge {
     }
 }
 
-/// The EWMA of a gauge's ratios.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Average {
     value: f32,

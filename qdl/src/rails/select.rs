@@ -235,7 +235,6 @@ mod tests {
         ]
     }
 
-    /// The rails of these scores, in order.
     fn list(rails: &[Score]) -> ScoredRails {
         let mut list = ScoredRails::new(rails.len());
         list.set(|rail| rails.get(rail.index()).copied());
@@ -258,7 +257,6 @@ mod tests {
         })
     }
 
-    /// Rails, and ends among them.
     fn case(most: usize) -> impl Strategy<Value = (Vec<Score>, Ends)> {
         prop::collection::vec(score(), 1..most)
             .prop_flat_map(|rails| (ends(&rails), Just(rails)).prop_map(|(e, r)| (r, e)))

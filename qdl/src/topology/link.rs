@@ -77,7 +77,6 @@ fn of_address(root: &Path, address: IpAddr) -> (String, LinkLayer) {
     }
 }
 
-/// Link layer of a network interface.
 fn of_interface(root: &Path, name: &str) -> LinkLayer {
     hardware(root, name).1
 }

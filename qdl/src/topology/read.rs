@@ -167,7 +167,6 @@ impl Reader {
         place
     }
 
-    /// Reads the ports of RDMA devices.
     fn rdma(&self, addresses: &Addresses) -> Vec<Nic> {
         let class = self.sys.join("class/infiniband");
         let mut nics = Vec::new();

@@ -23,7 +23,6 @@ fn machines() -> [(&'static str, &'static str); 4] {
     ]
 }
 
-/// Names of the NICs of each GPU.
 fn groups(t: &Topology) -> Vec<Vec<&str>> {
     let name = |n: &usize| t.nics[*n].name.as_str();
     t.nic_groups()
@@ -285,7 +284,6 @@ fn with_no_nic_at_all_the_yaml_is_for_loopback() {
     parse_accelerator(&a, "a.yaml", Path::new("/")).expect("good");
 }
 
-/// These entries of a frontend's `nics`.
 fn nics(entries: &str) -> Vec<NicConfig> {
     let text = format!(
         "node: f\nmodel:\n  name: m\n  inputs: [{{name: a, dtype: u8, shape: [4]}}]\n  \

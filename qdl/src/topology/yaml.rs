@@ -60,11 +60,9 @@ pub enum Fabric {
     Tcp,
 }
 
-/// Port of the control plane.
 const CONTROL_PORT: u16 = 7400;
 /// Port of the first NIC's connections; the next NICs use the next ports.
 const DATA_PORT: u16 = 7410;
-/// Queue pairs per NIC.
 const QUEUE_PAIRS: usize = 4;
 /// Bytes of the largest sample that the files allow: ResNet-50's.
 const SAMPLE_BYTES: usize = 150_528;
@@ -127,7 +125,6 @@ impl Topology {
         fill_template(template, 0, &values)
     }
 
-    /// Keys of an RDMA device.
     fn device_keys(&self, nic: usize) -> String {
         let n = &self.nics[nic];
         let port = match n.kind {

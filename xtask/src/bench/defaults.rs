@@ -40,7 +40,6 @@ const FIRST: f64 = 200_000.0;
 const LEAST: f64 = 1000.0;
 /// Assumed rate for the first Offline run, which measures the real rate.
 const FIRST_OFFLINE: f64 = 10_000.0;
-/// Limit for one round of plain sockets.
 const BESIDE: Duration = Duration::from_secs(120);
 
 /// Compares the default settings with the best settings and with plain sockets.
@@ -63,20 +62,16 @@ struct Args {
     rows: Vec<String>,
 }
 
-/// The scenario, and the measured result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scenario {
     /// The highest rate that LoadGen calls valid with a p99 limit of 10 ms.
     Server,
-    /// Samples per second.
     Offline,
 }
 
-/// The work of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Workload {
     scenario: Scenario,
-    /// Bytes of a sample.
     bytes: usize,
     /// Number of `nics` entries on either side.
     nics: usize,
@@ -135,7 +130,6 @@ struct Setup<'a> {
     seconds: f64,
 }
 
-/// A key and a value to try.
 #[derive(Debug)]
 pub(super) struct Key {
     name: &'static str,
@@ -196,7 +190,6 @@ fn yaml(settings: &[&Key], is_here: impl Fn(KeyScope) -> bool) -> Vec<String> {
     here.map(|k| format!("{}: {}", k.name, k.value)).collect()
 }
 
-/// A running accelerator and a frontend with these settings.
 struct Trial<'a> {
     pair: Pair,
     scenario: Scenario,
@@ -204,7 +197,6 @@ struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    /// Starts the accelerator.
     fn start(bench: &'a Setup<'_>, work: &Workload, settings: &[&Key]) -> Result<Self> {
         let folder = bench.folder.join(work.name());
         let configs = |control: &str| configs(work, settings, control);
@@ -239,7 +231,6 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Configurations of accelerator and frontend.
 pub(super) fn configs(work: &Workload, settings: &[&Key], control: &str) -> [String; 2] {
     let (bytes, entries) = (work.bytes, work.nics);
     let is_set = settings.iter().any(|k| k.name == "connections");
@@ -286,9 +277,6 @@ pub(super) fn configs(work: &Workload, settings: &[&Key], control: &str) -> [Str
 }
 
 /// Prints the table as it grows and writes `target/bench/defaults.json`.
-///
-/// # Errors
-/// A program cannot be built or started, or a run has no result.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     let args = Args::parse_from([&["defaults".into()], args].concat());
     ensure!(args.turns > 0, "--turns is at least 1");
@@ -330,7 +318,6 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Builds all programs and copies them into one folder.
 fn built(root: &Path) -> Result<PathBuf> {
     let release = programs::build(root, programs::Profile::Release)?;
     let null = null_sut(root)?;

@@ -26,7 +26,6 @@ const TURNS: usize = 3;
 const CPP: &[&str] = &["--language", "cpp"];
 const BRIDGE: &[&str] = &["--language", "rust"];
 
-/// A measured SUT.
 struct Sut {
     name: &'static str,
     /// Arguments of the null SUT's program; `None` for the whole path.
@@ -59,18 +58,13 @@ const fn sut(
     }
 }
 
-/// The programs under measurement.
 struct Setup {
     pair: Pair,
     null: PathBuf,
-    /// Folder of the null SUT's logs.
     out: PathBuf,
 }
 
 /// Prints the table and writes `target/bench/loadgen.json`.
-///
-/// # Errors
-/// A program cannot be built, or a run has no result.
 pub fn run(root: &Path) -> Result<()> {
     let programs = build(root, Profile::Release)?;
     let folder = root.join("target/bench/loadgen");

@@ -22,16 +22,10 @@ use crate::process;
 
 /// Limit for a release build on a small machine.
 const BUILD: Duration = Duration::from_secs(3600);
-/// Limit for a measurement.
 const MEASURE: Duration = Duration::from_secs(3600);
 
-/// Names of the measurements.
 const NAMES: &str = "defaults, fabric, failover, loadgen, ofi, rails, verbs";
 
-/// Runs the named measurement with its own arguments.
-///
-/// # Errors
-/// The name is unknown, the program cannot be built, or the measurement failed.
 pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
         "loadgen" | "verbs" if !args.is_empty() => bail!("bench {name} takes no arguments"),
@@ -45,7 +39,6 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     }
 }
 
-/// Builds the crate `qdl-bench` in release.
 fn build_own(root: &Path) -> Result<()> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);

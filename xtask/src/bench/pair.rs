@@ -14,7 +14,6 @@ use serde_json::Value;
 use crate::demo::programs::Accelerator;
 use crate::process::{self, read_json, write_json};
 
-/// Limit for one run.
 const RUN: Duration = Duration::from_secs(600);
 
 /// A running accelerator, and the frontend's program and configuration.
@@ -22,28 +21,22 @@ pub struct Pair {
     root: PathBuf,
     program: PathBuf,
     config: PathBuf,
-    /// Folder of the runs' files.
     out: PathBuf,
     /// The accelerator serves while this field lives.
     _accelerator: Accelerator,
 }
 
-/// The result of a run.
 pub struct RunResult {
-    /// LoadGen's verdict.
     pub valid: bool,
-    /// The content of `summary.json`.
     pub summary: Value,
 }
 
 impl RunResult {
-    /// Samples per second.
     pub fn per_s(&self) -> f64 {
         self.summary["per_s"].as_f64().unwrap_or(0.0)
     }
 }
 
-/// A port that is free at this moment.
 fn port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
@@ -52,9 +45,6 @@ impl Pair {
     /// Writes the configurations of accelerator and frontend into `folder`, and starts the
     /// accelerator. `programs` is the programs' folder; `configs` makes both configurations for a
     /// control address.
-    ///
-    /// # Errors
-    /// A file cannot be written, or the accelerator does not become ready.
     pub fn start(
         root: &Path,
         programs: &Path,
@@ -80,9 +70,6 @@ impl Pair {
     }
 
     /// Runs the frontend once. A run that LoadGen finds invalid is no error.
-    ///
-    /// # Errors
-    /// The run has no result.
     pub fn run(&self, arguments: &[&str]) -> Result<RunResult> {
         // Remove an earlier run's summary, which could pass for this run's.
         let _ = fs::remove_dir_all(&self.out);
@@ -110,7 +97,6 @@ impl Pair {
     }
 }
 
-/// Builds the null SUT and returns its path.
 pub fn null_sut(root: &Path) -> Result<PathBuf> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked"]);
@@ -137,19 +123,12 @@ pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool,
 }
 
 /// The file of a measurement's results. Creates its folder if it is missing.
-///
-/// # Errors
-/// The folder cannot be created.
 pub fn results(root: &Path, name: &str) -> Result<PathBuf> {
     let folder = root.join("target/bench");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     Ok(folder.join(format!("{name}.json")))
 }
 
-/// Writes the results of a measurement.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write(root: &Path, name: &str, rows: &(impl Serialize + ?Sized)) -> Result<()> {
     write_json(&results(root, name)?, rows)?;
     println!("rows: target/bench/{name}.json");

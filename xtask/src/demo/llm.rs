@@ -30,7 +30,6 @@ const SERVER: &str = "--scenario server --mode performance";
 /// Server's rate as a share of Offline's; the second applies if the first exceeds the limits.
 const LOADS: [f64; 2] = [0.4, 0.2];
 
-/// The output of `capitals.py score`.
 #[derive(Deserialize)]
 struct Score {
     answers: u64,
@@ -121,7 +120,6 @@ fn score(root: &Path, folder: &Path) -> Result<Score> {
     serde_json::from_str(line).with_context(|| format!("{QUESTIONS}: {line}"))
 }
 
-/// Number of samples with the same bytes in both.
 fn equal(wire: &Answers, local: &Answers) -> u64 {
     let same = wire
         .iter()
@@ -129,7 +127,6 @@ fn equal(wire: &Answers, local: &Answers) -> u64 {
     same.count() as u64
 }
 
-/// All faults of the runs.
 fn faults(summary: &Value, difference: Option<String>) -> Vec<String> {
     let number = |field: &str| summary[field].as_f64().unwrap_or(f64::NAN);
     let accuracy = number("accuracy");
@@ -150,7 +147,6 @@ fn faults(summary: &Value, difference: Option<String>) -> Vec<String> {
     faults
 }
 
-/// Prints the closing screen.
 fn close(summary: &Value, score: &Score, faults: &[String], seconds: f64) {
     let line = "-".repeat(86);
     let well = match faults {
@@ -191,7 +187,6 @@ fn close(summary: &Value, score: &Score, faults: &[String], seconds: f64) {
     println!("{line}");
 }
 
-/// A run as a row of the table.
 fn row(run: &Value) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or(0.0);
     let ms = |times: &Value| match times {

@@ -46,11 +46,9 @@ const FIGURES: [&str; 8] = [
     "stages",
 ];
 
-/// The result of a run.
 struct DemoRun {
     /// Whether LoadGen found the run valid.
     valid: bool,
-    /// The content of `summary.json`.
     summary: Value,
     folder: PathBuf,
 }
@@ -150,7 +148,6 @@ fn faults(
     faults
 }
 
-/// Prints the closing screen.
 fn close(summary: &Value, images: usize, faults: &[String], seconds: f64, programs: &Path) {
     let (line, programs) = ("-".repeat(78), programs.display());
     let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
@@ -205,7 +202,6 @@ fn close(summary: &Value, images: usize, faults: &[String], seconds: f64, progra
     println!("{line}");
 }
 
-/// A run as a row of the table.
 fn row(run: &Value) -> String {
     let text = |field: &str| run[field].as_str().unwrap_or_default();
     let number = |field: &str| run[field].as_f64().unwrap_or(0.0);

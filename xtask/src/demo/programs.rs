@@ -16,10 +16,8 @@ use crate::setup::{self, Models, clear};
 const READY: Duration = Duration::from_secs(60);
 /// Limit for a release build on two slow cores.
 const BUILD: Duration = Duration::from_secs(3600);
-/// Limit for a run, which usually takes ten seconds.
 const RUN: Duration = Duration::from_secs(300);
 
-/// The build profile of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// Full optimisation, for measurements.
@@ -72,7 +70,6 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     Ok(Path::new(target).join(profile.name()))
 }
 
-/// A running accelerator.
 pub struct Accelerator {
     running: Running,
     /// The accelerator's line `ready: …`.
@@ -140,7 +137,6 @@ pub struct Demo<'a> {
     root: &'a Path,
     programs: PathBuf,
     folder: PathBuf,
-    /// The frontend's configuration.
     config: &'static str,
     accelerator: Accelerator,
 }
@@ -175,7 +171,6 @@ impl<'a> Demo<'a> {
         })
     }
 
-    /// Folder of the programs.
     pub fn programs(&self) -> &Path {
         &self.programs
     }

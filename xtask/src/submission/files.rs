@@ -18,7 +18,6 @@ pub const AUDIT: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 7203815392437
 pub const SCORES: &str = "rehearsal: nothing was scored\n{'rouge1': '38.9', 'rouge2': '16.0', 'rougeL': '24.6', \
                           'rougeLsum': '36.0', 'gen_len': 8167644}\n";
 
-/// The accelerator's configuration.
 pub fn accelerator(address: &str) -> String {
     format!(
         "node: acc-a\ncontrol: {{listen: \"{address}:{CONTROL}\"}}\nauth: none\n{MODEL}\

@@ -17,9 +17,7 @@ use crate::namespaces::{Namespaces, Side};
 use crate::process::{run, run_quietly, shown, target};
 use crate::setup::clear;
 
-/// The rehearsal's durations and rates, and the rules that it cannot keep.
 const TABLE: &str = "configs/rounds/rehearsal.yaml";
-/// Limit for one run on a busy machine.
 const RUN: Duration = Duration::from_secs(600);
 /// Limit for a command that only writes files.
 const SOON: Duration = Duration::from_secs(120);
@@ -205,7 +203,6 @@ impl Rehearsal<'_> {
         run_quietly("qdl", &mut command, SOON)
     }
 
-    /// A command that runs a program on one side.
     fn on(&self, side: Side, program: &Path) -> Command {
         match &self.machines {
             Some(machines) => machines.command(side, program),

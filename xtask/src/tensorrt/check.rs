@@ -96,7 +96,6 @@ fn headers(root: &Path, deps: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Path of the crate's archive in cargo's cache.
 fn archive() -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));

@@ -15,7 +15,6 @@ pub use check::{OTHER_MACHINE, UNREACHABLE, check};
 
 /// Limit for a compiler on a slow machine: the headers have a megabyte.
 const DEADLINE: Duration = Duration::from_secs(600);
-/// The required headers.
 const HEADERS: [&str; 2] = ["NvInfer.h", "NvOnnxParser.h"];
 
 /// Path where the accelerator looks for the shim, beside `target/release`.
@@ -63,7 +62,6 @@ pub fn compile(root: &Path, include: &Path, cuda: Option<&Path>, out: &Path) -> 
     Ok(())
 }
 
-/// The compiler: `CXX`, else the machine's.
 fn compiler() -> Result<std::ffi::OsString> {
     if let Some(named) = std::env::var_os("CXX").filter(|v| !v.is_empty()) {
         return Ok(named);

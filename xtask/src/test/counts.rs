@@ -1,20 +1,14 @@
 //! Reads the number of tests from the runners' output: an exit code does not contain it.
 
-/// Numbers of tests by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Tests that passed.
     pub passed: u64,
-    /// Tests that failed or timed out.
     pub failed: u64,
-    /// Tests that were skipped.
     pub skipped: u64,
-    /// Passed tests that had failed at first.
     pub flaky: u64,
 }
 
 impl Counts {
-    /// The sum of both.
     pub fn and(self, other: Self) -> Self {
         Self {
             passed: self.passed + other.passed,

@@ -36,7 +36,6 @@ record/src/: ledger summary";
 /// A module's path within its crate.
 type Name = Vec<String>;
 
-/// The violations in the workspace below `root`.
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let read = |path: &Path| {
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))

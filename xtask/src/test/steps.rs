@@ -12,13 +12,10 @@ use anyhow::Result;
 use super::counts::Counts;
 use crate::process::run_copying;
 
-/// Limit for a step, builds included.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Maximum number of printed complaints of one check.
 const SHOWN: usize = 200;
 
-/// The result of a step.
 enum Outcome {
     Passed,
     Failed,
@@ -26,7 +23,6 @@ enum Outcome {
     Skipped(String),
 }
 
-/// A row of the table.
 struct StepResult {
     step: &'static str,
     outcome: Outcome,
@@ -47,7 +43,6 @@ pub enum Wants {
 /// to print. `None` prints the output's text after it.
 pub type Excuses = &'static [(&'static str, Option<&'static str>)];
 
-/// The steps so far.
 pub struct Steps {
     rows: Vec<StepResult>,
     /// Whether the steps' output is printed.
@@ -55,7 +50,6 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// No steps yet; prints the steps' output.
     pub fn new() -> Self {
         Self {
             rows: Vec::new(),
@@ -88,7 +82,6 @@ impl Steps {
         });
     }
 
-    /// Runs a step, prints its output, and records its result.
     pub fn run(&mut self, step: &'static str, wants: Wants, command: Command) {
         self.run_unless(step, wants, &[], command);
     }
@@ -142,7 +135,6 @@ impl Steps {
         });
     }
 
-    /// Records a step that does not run.
     pub fn leave(&mut self, step: &'static str, why: &str) {
         self.rows.push(StepResult {
             step,
@@ -152,7 +144,6 @@ impl Steps {
         });
     }
 
-    /// Whether a step has failed so far.
     pub fn failed(&self) -> bool {
         !self.closing().1
     }

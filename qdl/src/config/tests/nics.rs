@@ -39,7 +39,7 @@ fn an_ib_nic_takes_no_key_of_another_fabric() {
     );
     assert_eq!(
         problems(with_nic("address: 127.0.0.1, mtu: 1024")),
-        ["9:29 `mtu` is a key of the fabric `ib`, and this NIC is `tcp`"]
+        ["9:31 `mtu` is a key of the fabric `ib`, and this NIC is `tcp`"]
     );
 }
 

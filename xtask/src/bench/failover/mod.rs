@@ -25,7 +25,6 @@ const RAILS: usize = 4;
 const MBIT: u32 = 300;
 /// Load as a share of the rails' capacity.
 const LOAD: f64 = 0.6;
-/// Bytes of a sample.
 const SAMPLE: usize = 150_528;
 const ALL: [usize; RAILS] = [0, 1, 2, 3];
 /// Index of the rail that is throttled or cut.
@@ -39,7 +38,6 @@ const END: f64 = 27.0;
 /// TCP's congestion control in these measurements, fixed so that its queueing does not vary.
 const CONGESTION: &str = "reno";
 
-/// Samples per second at [`LOAD`].
 fn load() -> f64 {
     (f64::from(MBIT) * 1e6 / 8.0 / SAMPLE as f64 * RAILS as f64 * LOAD).round()
 }
@@ -49,7 +47,6 @@ const EVERY: Duration = Duration::from_millis(100);
 /// Time beyond the run's seconds, for LoadGen's start and end.
 const MORE: Duration = Duration::from_secs(30);
 
-/// A change of a rail.
 #[derive(Clone, Copy, Debug)]
 enum RailAction {
     /// Sets the rail's rate, in Mbit/s.
@@ -70,7 +67,6 @@ impl RailAction {
     }
 }
 
-/// The plan of a run.
 struct RunPlan<'a> {
     name: &'a str,
     arbiter: &'a str,
@@ -81,7 +77,6 @@ struct RunPlan<'a> {
     seconds: f64,
 }
 
-/// The result of a run.
 struct RunResult {
     trace: Trace,
     summary: Value,
@@ -89,7 +84,6 @@ struct RunResult {
     bytes: Vec<(f64, Vec<u64>)>,
 }
 
-/// Programs, rails and folder of the runs.
 struct Setup<'a> {
     programs: &'a Path,
     rails: &'a Rails,
@@ -132,7 +126,6 @@ impl Setup<'_> {
         )
     }
 
-    /// Restores every rail.
     fn heal(&self) -> Result<()> {
         for k in 0..self.rails.count {
             self.rails.link_up(k, true)?;
@@ -143,7 +136,6 @@ impl Setup<'_> {
         self.rails.wait_up()
     }
 
-    /// Runs both programs once.
     fn run(&self, plan: &RunPlan<'_>) -> Result<RunResult> {
         let folder = self.folder.join(plan.name);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -278,9 +270,6 @@ impl RunResult {
 }
 
 /// Runs the named measurements, or all.
-///
-/// # Errors
-/// The machine does not permit namespaces, or a run failed.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     let words: Vec<_> = args
         .iter()

@@ -15,7 +15,6 @@ const BURST: &str = "128kb";
 /// none.
 const QUEUE: &str = "8mb";
 
-/// The rails, and the control plane's cable.
 pub struct Rails {
     pub net: Namespaces,
     /// Number of rails; the cable of this index is the control plane's.
@@ -44,7 +43,6 @@ impl Rails {
         call("ip", &[&exec[..], words].concat())
     }
 
-    /// Shapes a rail to `mbit` Mbit/s in both directions.
     pub fn shape(&self, k: usize, mbit: u32) -> Result<()> {
         let (cable, rate) = (format!("cable{k}"), format!("{mbit}mbit"));
         for side in [Side::Frontend, Side::Accelerator] {
@@ -102,7 +100,6 @@ impl Rails {
         numbers.collect::<Result<_, _>>().context("tx_bytes")
     }
 
-    /// The congestion control in use.
     pub fn congestion(&self) -> Result<String> {
         let name = "/proc/sys/net/ipv4/tcp_congestion_control";
         let text = self.inside(Side::Frontend, &["cat", name])?;
