@@ -58,7 +58,7 @@ fn params(model: &ModelSpec) -> EngineParams {
 
 #[test]
 fn digests_are_of_the_samples_as_they_were() {
-    let model = ModelSpec::opaque("m", 5000, 8).carried(Some(Compression::Lz4));
+    let model = ModelSpec::opaque("m", 5000, 8).with_compression(Some(Compression::Lz4));
     let params = params(&model);
     let engine = create(&params).expect("the engine needs nothing");
     assert!(
@@ -121,7 +121,7 @@ fn samples_of_one_size_are_one_run_once_they_are_decompressed() {
     model.inputs[0].ragged = false;
     let seen = Seen::default();
     let engine = Arc::new(Looks(model.clone(), seen.clone()));
-    let model = model.carried(Some(Compression::Lz4));
+    let model = model.with_compression(Some(Compression::Lz4));
     let params = params(&model);
     let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
     let samples = carried(&samples(64, |_| 1001), &[], digest);
@@ -140,7 +140,7 @@ fn a_spoiled_sample_is_refused_and_the_others_are_answered() {
     let mut model = ModelSpec::opaque("m", 4096, 8);
     model.inputs[0].ragged = false;
     let engine = Arc::new(Looks(model.clone(), Seen::default()));
-    let model = model.carried(Some(Compression::Lz4));
+    let model = model.with_compression(Some(Compression::Lz4));
     let params = params(&model);
     let pipeline = Pipeline::start(engine, &Options::from(&params), no_error).expect("starts");
     let (mut bomb, mut short, mut spoiled) = (Vec::new(), Vec::new(), Vec::new());

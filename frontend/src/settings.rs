@@ -19,7 +19,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
+use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, ignored_lines};
 use qdl::config::{self, LoadgenConfig, Problem, Written};
 use record::DEFAULT;
 use serde::{Serialize, de::DeserializeOwned};
@@ -225,7 +225,7 @@ impl Settings {
         let Some(path) = &self.audit else {
             return Ok(());
         };
-        for note in passed_over(path) {
+        for note in ignored_lines(path) {
             self.provenance.say(note);
         }
         let (scenario, fields) = (self.runs.scenario, fields(&self.runs));

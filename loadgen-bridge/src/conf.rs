@@ -198,7 +198,7 @@ impl TestSettings {
 
 /// One text for each line of an `audit.config` that LoadGen ignores: lines for single models, and
 /// keys of the verification scripts. Empty if the file cannot be read.
-pub fn passed_over(path: &Path) -> Vec<String> {
+pub fn ignored_lines(path: &Path) -> Vec<String> {
     let Ok(conf) = ConfText::read(path) else {
         return Vec::new();
     };
@@ -488,7 +488,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.config");
         fs::write(&path, text).unwrap();
-        let notes = passed_over(&path);
+        let notes = ignored_lines(&path);
         assert_eq!(notes.len(), 3, "{notes:?}");
         assert!(notes[0].contains("audit.config:7: stable-diffusion-xl.Offline.min_query_count"));
         assert!(notes[2].contains("verifies the test"));

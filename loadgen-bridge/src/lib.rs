@@ -40,7 +40,7 @@ mod summary;
 
 #[cfg(feature = "bench")]
 pub use bench::null_sut_cpp;
-pub use conf::{known_models, passed_over};
+pub use conf::{ignored_lines, known_models};
 pub use conf_text::has_byte_order_mark;
 pub use conf_values::{ConfValue, conf_values};
 pub use error::LoadgenError;

@@ -13,7 +13,7 @@ use crate::process::run_quietly;
 const SOON: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
-pub enum Side {
+pub enum HostSide {
     Frontend,
     Accelerator,
 }
@@ -45,7 +45,11 @@ impl Namespaces {
             let link = ["-n", near, "link", "add", cable, "type", "veth"];
             let peer = ["peer", "name", cable, "netns", far];
             call("ip", &[&link[..], &peer].concat())?;
-            for (name, side) in self.0.iter().zip([Side::Frontend, Side::Accelerator]) {
+            for (name, side) in self
+                .0
+                .iter()
+                .zip([HostSide::Frontend, HostSide::Accelerator])
+            {
                 let address = format!("{}/24", self.address(side, k));
                 call("ip", &["-n", name, "addr", "add", &address, "dev", cable])?;
                 call("ip", &["-n", name, "link", "set", cable, "up"])?;
@@ -54,17 +58,17 @@ impl Namespaces {
         call("ip", &["netns", "exec", far, "true"]).map(|_| ())
     }
 
-    pub fn name(&self, side: Side) -> &str {
+    pub fn name(&self, side: HostSide) -> &str {
         &self.0[side as usize]
     }
 
     /// IPv4 address of a side's end of a cable.
-    pub fn address(&self, side: Side, cable: usize) -> String {
+    pub fn address(&self, side: HostSide, cable: usize) -> String {
         format!("10.98.{cable}.{}", side as usize + 1)
     }
 
     /// A command that runs a program inside a namespace.
-    pub fn command(&self, side: Side, program: &Path) -> Command {
+    pub fn command(&self, side: HostSide, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.name(side)]);
         command.arg(program);

@@ -70,7 +70,7 @@ impl Running {
         self.child.stderr.take()
     }
 
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    pub fn try_status(&mut self) -> Result<Option<ExitStatus>> {
         self.child
             .try_wait()
             .with_context(|| format!("{}: waitpid", self.name))
@@ -90,7 +90,7 @@ impl Running {
 
     fn wait_until(&mut self, until: Instant) -> Result<Option<ExitStatus>> {
         loop {
-            if let Some(status) = self.ended()? {
+            if let Some(status) = self.try_status()? {
                 return Ok(Some(status));
             }
             if Instant::now() >= until {
@@ -102,7 +102,7 @@ impl Running {
 
     /// Ends the child and reaps it. Does nothing if the child has ended.
     pub fn end(&mut self) {
-        if matches!(self.ended(), Ok(Some(_))) {
+        if matches!(self.try_status(), Ok(Some(_))) {
             return;
         }
         if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
@@ -138,7 +138,7 @@ pub fn run_quietly(name: &str, command: &mut Command, deadline: Duration) -> Res
     }
     let lines: Vec<&str> = output.lines().collect();
     let tail = lines[lines.len().saturating_sub(40)..].join("\n");
-    bail!("{name}: {status}\n  {}\n{tail}", shown(command))
+    bail!("{name}: {status}\n  {}\n{tail}", command_line(command))
 }
 
 /// Runs `command` and returns its standard output followed by its standard error. With `show`,
@@ -153,10 +153,10 @@ pub fn run_copying(
     let mut running = Running::start(name, command)?;
     let output = running
         .stdout()
-        .map(|pipe| copied(pipe, show.then(std::io::stdout)));
+        .map(|pipe| copy_pipe(pipe, show.then(std::io::stdout)));
     let errors = running
         .stderr()
-        .map(|pipe| copied(pipe, show.then(std::io::stderr)));
+        .map(|pipe| copy_pipe(pipe, show.then(std::io::stderr)));
     let status = running.wait(deadline)?;
     // Standard output first, then standard error, so that lines do not mix.
     let text: String = [output, errors]
@@ -168,7 +168,7 @@ pub fn run_copying(
 }
 
 /// Copies a pipe to a terminal and to a channel until the pipe closes, on a new thread.
-fn copied(
+fn copy_pipe(
     mut from: impl Read + Send + 'static,
     mut to: Option<impl Write + Send + 'static>,
 ) -> Receiver<Vec<u8>> {
@@ -208,7 +208,7 @@ pub fn write_json(path: &Path, value: &(impl Serialize + ?Sized)) -> Result<()> 
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-pub fn shown(command: &Command) -> String {
+pub fn command_line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
         command

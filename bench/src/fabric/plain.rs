@@ -80,7 +80,7 @@ impl Ring {
     }
 
     /// Counts `n` received bytes, and returns how many messages they complete.
-    fn came(&mut self, n: usize, stride: usize) -> usize {
+    fn complete(&mut self, n: usize, stride: usize) -> usize {
         self.at += n;
         if self.at >= self.bytes.len() {
             self.at -= self.bytes.len();
@@ -206,7 +206,7 @@ impl Connection {
         let n = unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut msg, flags) };
         match n {
             0 => bail!("a plain connection was closed"),
-            n if n > 0 => Ok(self.ring.came(n as usize, self.stride)),
+            n if n > 0 => Ok(self.ring.complete(n as usize, self.stride)),
             _ => {
                 let e = io::Error::last_os_error();
                 match e.kind() {

@@ -123,8 +123,9 @@ impl AcceleratorModel {
             });
         }
         let output = self.output_bytes.unwrap_or(OUTPUT_BYTES);
-        self.max_input_bytes
-            .map(|input| ModelSpec::opaque(&self.name, input, output).carried(self.compression))
+        self.max_input_bytes.map(|input| {
+            ModelSpec::opaque(&self.name, input, output).with_compression(self.compression)
+        })
     }
 }
 

@@ -79,7 +79,7 @@ impl Document {
     }
 
     /// Returns every scalar's path and line, in the order of the text.
-    pub(super) fn written(&self) -> Vec<(String, usize)> {
+    pub(super) fn value_lines(&self) -> Vec<(String, usize)> {
         fn walk(tree: &Spanned<Tree>, path: &str, out: &mut Vec<(String, usize)>) {
             match &tree.value {
                 Tree::Map(entries) => entries.iter().for_each(|(key, value)| {

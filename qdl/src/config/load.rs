@@ -81,7 +81,7 @@ pub fn parse_accelerator(
 /// Returns the keys of a file that have their own value, with their lines, and the file's text.
 pub(super) fn written_keys(path: &Path) -> Result<(Vec<(String, usize)>, String), ConfigError> {
     let source = Source::read(path)?;
-    Ok((source.document.written(), source.text))
+    Ok((source.document.value_lines(), source.text))
 }
 
 /// Returns the tab that makes a text invalid YAML: before a key, with valid text above that line.

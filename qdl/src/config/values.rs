@@ -69,13 +69,13 @@ pub(super) fn system_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
 pub(super) fn ip_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<IpAddr>, D::Error> {
-    parsed(deserializer, "an IP address", "address: 127.0.0.1").map(Some)
+    parse_text(deserializer, "an IP address", "address: 127.0.0.1").map(Some)
 }
 
 pub(super) fn socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<SocketAddr, D::Error> {
-    parsed(
+    parse_text(
         deserializer,
         "an IP address with a port",
         "listen: 127.0.0.1:7400",
@@ -89,7 +89,7 @@ pub(super) fn some_socket_address<'de, D: Deserializer<'de>>(
     socket_address(deserializer).map(Some)
 }
 
-fn parsed<'de, T: FromStr, D: Deserializer<'de>>(
+fn parse_text<'de, T: FromStr, D: Deserializer<'de>>(
     deserializer: D,
     what: &str,
     example: &str,

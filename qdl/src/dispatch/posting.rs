@@ -233,7 +233,7 @@ impl Shared {
             let load = connection.load();
             match last(connection).load(Ordering::Relaxed) == i {
                 true => load,
-                false => load.handicapped(advantage),
+                false => load.with_more(advantage),
             }
         })?;
         let last = last(&self.connections[chosen]);

@@ -198,7 +198,7 @@ impl ModelSpec {
 
     /// Sets the compression of samples on the network, which a model file does not contain.
     #[must_use]
-    pub fn carried(mut self, compression: Option<Compression>) -> Self {
+    pub fn with_compression(mut self, compression: Option<Compression>) -> Self {
         self.compression = compression;
         self
     }
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn compression_is_a_part_of_the_model() {
         let a = ModelSpec::opaque("m", 64, 8);
-        let b = a.clone().carried(Some(Compression::Lz4));
+        let b = a.clone().with_compression(Some(Compression::Lz4));
         let text = b.check_against(&a).expect_err("they differ").to_string();
         assert!(
             text.contains("compression: this node has lz4, the peer has none"),

@@ -27,7 +27,7 @@ impl Load {
     }
 
     /// Returns this load with `more` samples in flight and unchanged room.
-    pub fn handicapped(self, more: usize) -> Self {
+    pub fn with_more(self, more: usize) -> Self {
         Load {
             in_flight: self.in_flight + more,
             slots: self.slots + more,

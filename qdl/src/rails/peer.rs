@@ -9,7 +9,7 @@ use super::{
     Change, Fault, HealthConfig, MAX_RAILS, MS, Meter, RailId, RailPolicy, RailState, Score,
     scores::{Average, RateWindow},
     select::{Ends, ScoredRails, SprayTurn},
-    state::Standing,
+    state::RailStanding,
 };
 
 /// The meters of all rails to one peer, by rail.
@@ -92,7 +92,7 @@ pub struct RailReport {
 
 #[derive(Debug)]
 struct Rail {
-    standing: Standing,
+    standing: RailStanding,
     average: Average,
     window: RateWindow,
     /// The peer's score of the rail.
@@ -197,7 +197,7 @@ impl PeerRails {
             health: cfgs.health,
             rails: (0..n)
                 .map(|_| Rail {
-                    standing: Standing::new(&cfgs.health),
+                    standing: RailStanding::new(&cfgs.health),
                     average: Average::new(0),
                     window: RateWindow::default(),
                     peers_score: Score::ONE,

@@ -82,7 +82,7 @@ impl PathScore {
 
 /// A rail and the score of the path over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Path {
+pub(super) struct RailPath {
     pub rail: RailId,
     score: PathScore,
 }
@@ -100,17 +100,17 @@ pub(super) struct Ends {
 
 impl Ends {
     /// Returns the path over a rail of this score.
-    pub fn over(&self, rail: RailId, score: Score) -> Path {
+    pub fn over(&self, rail: RailId, score: Score) -> RailPath {
         let own = self.target.is_some_and(|(t, _)| t == rail);
         let interior = if own { Score::ONE } else { self.far };
-        Path {
+        RailPath {
             rail,
             score: PathScore::of(score, interior),
         }
     }
 
     /// Returns the own path; with equal scores, over the target's own rail.
-    pub fn own(&self) -> Path {
+    pub fn own(&self) -> RailPath {
         let source = self.over(self.source.0, self.source.1);
         match self.target.map(|(rail, score)| self.over(rail, score)) {
             Some(target) if source.score <= target.score => target,
@@ -140,7 +140,7 @@ impl Default for SprayTurn {
 }
 
 /// Returns the path with the highest score; the own path unless another is better.
-fn best(ends: &Ends, rails: &ScoredRails) -> Path {
+fn best(ends: &Ends, rails: &ScoredRails) -> RailPath {
     let own = ends.own();
     match rails
         .best(|_| true)
@@ -152,7 +152,7 @@ fn best(ends: &Ends, rails: &ScoredRails) -> Path {
 }
 
 /// Returns the path over the rail with the lowest score above m; the own path without one.
-fn best_fit(ends: &Ends, rails: &ScoredRails) -> Path {
+fn best_fit(ends: &Ends, rails: &ScoredRails) -> RailPath {
     let fit = rails.lowest_above(ends.threshold());
     fit.map_or_else(|| ends.own(), |(rail, score)| ends.over(rail, score))
 }
@@ -164,7 +164,7 @@ fn spray(
     delta: Score,
     above_only: bool,
     turn: &mut SprayTurn,
-) -> Path {
+) -> RailPath {
     let m = ends.threshold();
     let delta = u64::from(delta.steps());
     let low = if above_only {
@@ -184,7 +184,7 @@ fn spray(
 impl RailPolicy {
     /// Chooses a path by this policy. `rails` holds the rails in service, including those of
     /// `ends`.
-    pub(super) fn choose(self, ends: &Ends, rails: &ScoredRails, turn: &mut SprayTurn) -> Path {
+    pub(super) fn choose(self, ends: &Ends, rails: &ScoredRails, turn: &mut SprayTurn) -> RailPath {
         match self {
             RailPolicy::Best => best(ends, rails),
             RailPolicy::HealthBestFit => best_fit(ends, rails),
@@ -263,13 +263,13 @@ mod tests {
     }
 
     /// Every path by definition: over the target's own rail, and over every rail across.
-    fn enumerate(ends: &Ends, rails: &[Score]) -> Vec<Path> {
+    fn enumerate(ends: &Ends, rails: &[Score]) -> Vec<RailPath> {
         let own = ends.target.map(|(rail, h)| (rail, h, Score::ONE));
         let across = rails.iter().enumerate();
         let across = across.map(|(x, h)| (RailId(x as u8), *h, ends.far));
         own.into_iter()
             .chain(across)
-            .map(|(rail, h, interior)| Path {
+            .map(|(rail, h, interior)| RailPath {
                 rail,
                 score: PathScore::of(h, interior),
             })

@@ -48,16 +48,16 @@ pub struct Change {
 
 /// State of one rail, and the conditions for its next transition.
 #[derive(Clone, Debug)]
-pub(super) struct Standing {
+pub(super) struct RailStanding {
     pub state: RailState,
     low_since: Option<u64>,
     congested: Failback,
     failed: Failback,
 }
 
-impl Standing {
+impl RailStanding {
     pub fn new(health: &HealthConfig) -> Self {
-        Standing {
+        RailStanding {
             state: RailState::Down(None),
             low_since: None,
             congested: Failback::new(health.congested_hold_ms, health.congested_hold_max_ms),

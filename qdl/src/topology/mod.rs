@@ -39,7 +39,7 @@ use serde::Serialize;
 
 use addresses::parse_addresses;
 pub use addresses::{Addresses, interface_addresses};
-pub use command::{Form, Node, command};
+pub use command::{NodeProgram, TopologyForm, command};
 pub use fabric::os::{BadCpuList, CpuList};
 pub use groups::NicGroup;
 pub use link::{LinkWatch, hardware, links};

@@ -287,7 +287,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     }
     let programs = match &args.programs {
         Some(folder) => std::path::absolute(folder)?,
-        None => built(root)?,
+        None => build_programs(root)?,
     };
     let bench = Setup {
         root,
@@ -318,7 +318,7 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-fn built(root: &Path) -> Result<PathBuf> {
+fn build_programs(root: &Path) -> Result<PathBuf> {
     let release = programs::build(root, programs::Profile::Release)?;
     let null = null_sut(root)?;
     super::build_own(root)?;

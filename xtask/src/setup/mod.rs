@@ -142,7 +142,7 @@ pub fn sha256(files: &[PathBuf]) -> Result<String> {
 }
 
 /// Whether the stamp's text equals `wanted`.
-pub fn stamped(stamp: &Path, wanted: &str) -> bool {
+pub fn is_stamped(stamp: &Path, wanted: &str) -> bool {
     std::fs::read_to_string(stamp).is_ok_and(|found| found == wanted)
 }
 
@@ -172,10 +172,10 @@ mod tests {
     fn a_stamp_of_other_inputs_does_not_count() {
         let folder = tempfile::tempdir().unwrap();
         let stamp = folder.path().join("stamp");
-        assert!(!stamped(&stamp, "one"));
+        assert!(!is_stamped(&stamp, "one"));
         write_stamp(&stamp, "one").unwrap();
-        assert!(stamped(&stamp, "one"));
-        assert!(!stamped(&stamp, "two"));
+        assert!(is_stamped(&stamp, "one"));
+        assert!(!is_stamped(&stamp, "two"));
     }
 
     #[test]

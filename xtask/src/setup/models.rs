@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{deps, python, sha256, stamped, write_stamp};
+use super::{deps, is_stamped, python, sha256, write_stamp};
 use crate::process::run_quietly;
 
 /// Limit for a script: most take seconds, ResNet-50's takes a minute on a slow machine.
@@ -52,7 +52,7 @@ pub(super) fn write(
     let mut hashed: Vec<_> = inputs.iter().map(|input| root.join(input)).collect();
     hashed.push(python::requirements(root));
     let wanted = format!("from {}\n", sha256(&hashed)?);
-    if stamped(&stamp, &wanted) && outputs.iter().all(|output| folder.join(output).is_file()) {
+    if is_stamped(&stamp, &wanted) && outputs.iter().all(|output| folder.join(output).is_file()) {
         return Ok(None);
     }
     std::fs::create_dir_all(&folder)

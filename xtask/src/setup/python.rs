@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{deps, sha256, stamped, write_stamp};
+use super::{deps, is_stamped, sha256, write_stamp};
 use crate::process::run_quietly;
 
 /// Limit for pip to fetch 150 MB over a slow line.
@@ -58,7 +58,7 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     let environment = deps(root).join("venv");
     let stamp = environment.join("complete");
     let wanted = format!("requirements {}\n", sha256(&[requirements(root)])?);
-    if stamped(&stamp, &wanted) && works(root) {
+    if is_stamped(&stamp, &wanted) && works(root) {
         return Ok(None);
     }
     let version = version()?;

@@ -57,7 +57,7 @@ fn boot(boots: &Path, machine: Machine, out: &Path) -> Result<i32> {
         shown: 0,
     };
     loop {
-        let ended = emulator.ended()?;
+        let ended = emulator.try_status()?;
         log.show()?;
         if ended.is_some() {
             break;

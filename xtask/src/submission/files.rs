@@ -60,7 +60,7 @@ pub fn value(table: &str, key: &str) -> Result<String> {
 }
 
 /// Fills in the form, with a marked answer in each required field.
-pub fn filled(blank: &str) -> String {
+pub fn fill(blank: &str) -> String {
     let (head, _) = blank.split_once("models:\n").unwrap_or((blank, ""));
     let mut text = String::new();
     for line in head.lines() {
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn whatever_a_form_asks_for_is_filled_in_and_marked() {
         let blank = "# a form\nsubmitter: \"\"   # who\nhost_memory_ecc: \"\"\nfields:\n  # air\n  cooling: \"\"\n\nmodels:\n  m:\n";
-        let text = filled(blank);
+        let text = fill(blank);
         assert!(text.contains("submitter: rehearsal\n"), "{text}");
         assert!(text.contains("host_memory_ecc: \"\"\n"), "{text}");
         assert!(

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::demo::programs::{self, Accelerator};
-use crate::namespaces::{Namespaces, Side};
-use crate::process::{run, run_quietly, shown, target};
+use crate::namespaces::{HostSide, Namespaces};
+use crate::process::{command_line, run, run_quietly, target};
 use crate::setup::clear;
 
 const TABLE: &str = "configs/rounds/rehearsal.yaml";
@@ -70,9 +70,9 @@ pub fn rehearse(root: &Path, args: &Args) -> Result<i32> {
     let config = rehearsal.folder.join("acc-a.yaml");
     let log = rehearsal.folder.join("accelerator.log");
     let accelerator = programs.join("accelerator");
-    let mut command = rehearsal.on(Side::Accelerator, &accelerator);
+    let mut command = rehearsal.on(HostSide::Accelerator, &accelerator);
     command.arg("--config").arg(config);
-    println!("$ {}", shown(&command));
+    println!("$ {}", command_line(&command));
     let mut accelerator = Accelerator::start_in(&mut command, &log)?;
     rehearsal.runs(&audit, &mut accelerator, &log)?;
     let nodes = ["describe", "--config", "offline.yaml", "--output", "nodes"];
@@ -100,7 +100,7 @@ impl Rehearsal<'_> {
             Some(machines) => machines.address(side, 0),
             None => "127.0.0.1".to_owned(),
         };
-        let [front, acc] = [Side::Frontend, Side::Accelerator].map(address);
+        let [front, acc] = [HostSide::Frontend, HostSide::Accelerator].map(address);
         self.write("acc-a.yaml", &files::accelerator(&acc))?;
         for (name, model) in [
             ("offline", "llama3_1-8b"),
@@ -153,7 +153,7 @@ impl Rehearsal<'_> {
                 let mut command = self.command("frontend");
                 command.args(["--quiet", "--config", &config, "--scenario", scenario]);
                 command.args(flags).args(["--force", "--output", &out]);
-                println!("$ {}", shown(&command));
+                println!("$ {}", command_line(&command));
                 let status = run("frontend", &mut command, RUN)?;
                 // A run of seconds may be INVALID, which a rehearsal expects.
                 if !matches!(status.code(), Some(0 | 1)) {
@@ -168,7 +168,7 @@ impl Rehearsal<'_> {
 
     fn form(&self) -> Result<()> {
         let blank = self.quietly(&["describe", "--ask"])?;
-        self.write("form.yaml", &files::filled(&blank))?;
+        self.write("form.yaml", &files::fill(&blank))?;
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl Rehearsal<'_> {
             };
             command.arg("--python").arg(python);
         }
-        println!("$ {}\n", shown(&command));
+        println!("$ {}\n", command_line(&command));
         let status = run("qdl submit", &mut command, RUN)?;
         status.code().context("qdl submit was ended")
     }
@@ -199,11 +199,11 @@ impl Rehearsal<'_> {
     fn quietly(&self, words: &[&str]) -> Result<String> {
         let mut command = self.command("qdl");
         command.args(words);
-        println!("$ {}", shown(&command));
+        println!("$ {}", command_line(&command));
         run_quietly("qdl", &mut command, SOON)
     }
 
-    fn on(&self, side: Side, program: &Path) -> Command {
+    fn on(&self, side: HostSide, program: &Path) -> Command {
         match &self.machines {
             Some(machines) => machines.command(side, program),
             None => Command::new(program),
@@ -212,7 +212,7 @@ impl Rehearsal<'_> {
 
     fn command(&self, program: &str) -> Command {
         let program = self.programs.join(program);
-        let mut command = self.on(Side::Frontend, &program);
+        let mut command = self.on(HostSide::Frontend, &program);
         command.current_dir(&self.folder);
         command
     }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::pair::write;
 use super::table::Table;
 use crate::demo::programs::{self, Accelerator};
-use crate::namespaces::Side;
+use crate::namespaces::HostSide;
 use crate::process::{Running, read_json};
 use net::Rails;
 use trace::Trace;
@@ -97,7 +97,7 @@ const DEADLINES: &str =
 impl Setup<'_> {
     fn frontend_yaml(&self, plan: &RunPlan<'_>) -> String {
         let nic = |k: &usize| {
-            let address = self.rails.net.address(Side::Frontend, *k);
+            let address = self.rails.net.address(HostSide::Frontend, *k);
             format!("  - {{address: {address}, connections: 2, slots: 4}}\n")
         };
         let nics: String = plan.nics.iter().map(nic).collect();
@@ -109,20 +109,24 @@ impl Setup<'_> {
              verify: digest\narbiter: {}\n{DEADLINES}\
              accelerators: [{{control: \"{}:7400\"}}]\nnics:\n{nics}",
             plan.arbiter,
-            self.rails.net.address(Side::Accelerator, self.rails.count)
+            self.rails
+                .net
+                .address(HostSide::Accelerator, self.rails.count)
         )
     }
 
     fn accelerator_yaml(&self, plan: &RunPlan<'_>) -> String {
         let nic = |k: &usize| {
-            let address = self.rails.net.address(Side::Accelerator, *k);
+            let address = self.rails.net.address(HostSide::Accelerator, *k);
             format!("  - {{listen: \"{address}:7410\"}}\n")
         };
         let nics: String = plan.nics.iter().map(nic).collect();
         format!(
             "node: acc\nauth: none\ncontrol: {{listen: \"{}:7400\"}}\n\
              model: {{name: digest, max_input_bytes: {SAMPLE}}}\nengine: {{kind: digest}}\nnics:\n{nics}",
-            self.rails.net.address(Side::Accelerator, self.rails.count)
+            self.rails
+                .net
+                .address(HostSide::Accelerator, self.rails.count)
         )
     }
 
@@ -149,14 +153,14 @@ impl Setup<'_> {
         let mut command = self
             .rails
             .net
-            .command(Side::Accelerator, &self.programs.join("accelerator"));
+            .command(HostSide::Accelerator, &self.programs.join("accelerator"));
         command.arg("--config").arg(accelerator);
         let mut serving = Accelerator::start_in(&mut command, &log)?;
         let out = folder.join("out");
         let mut command = self
             .rails
             .net
-            .command(Side::Frontend, &self.programs.join("frontend"));
+            .command(HostSide::Frontend, &self.programs.join("frontend"));
         let (seconds, rate) = (plan.seconds.to_string(), load().to_string());
         command
             .arg("--config")
@@ -206,7 +210,7 @@ impl Setup<'_> {
         let (mut since, mut bytes, mut acts) = (None, Vec::new(), plan.acts.iter());
         let mut next = acts.next();
         let limit = Duration::from_secs_f64(plan.seconds) + MORE;
-        while running.ended()?.is_none() {
+        while running.try_status()?.is_none() {
             ensure!(began.elapsed() < limit, "the frontend does not end");
             let now = self.rails.bytes()?;
             if since.is_none() && warm() {
