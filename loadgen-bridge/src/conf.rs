@@ -496,63 +496,41 @@ mod tests {
 
     #[test]
     fn each_mistake_names_the_file_the_line_and_the_reason() {
-        let cases = [
-            (
-                "resnet5O.Server.target_qps = 3",
-                "unknown model \"resnet5O\"",
-            ),
-            (
-                "digits.server.target_qps = 3",
-                "unknown scenario \"server\": did you mean Server?",
-            ),
-            (
-                "digits.Interactive.target_qps = 3",
-                "name with -interactive",
-            ),
-            ("digits.Server.target_qsp = 3", "did you mean target_qps?"),
-            (
-                "digits.Server.performance_sample_count = 3",
-                "did you mean performance_sample_count_override?",
-            ),
-            (
-                "e2e-rag-dp.Server.target_qps = 3",
-                "did you mean e2e-rag-db?",
-            ),
-            ("digits.Server.target_qps = 1,000", "write 1000"),
-            ("digits.Server.min_duration = 1e3", "write 1000"),
-            ("digits.Server.target_qps\u{a0}=\u{a0}3", "U+00A0"),
-            ("digits.Server.target_qps = 3\u{2003}", "U+2003"),
-            ("\u{3000}digits.Server.target_qps = 3", "U+3000"),
-            ("digits.Server.target_qps = 3\u{85}", "U+0085"),
-            ("# mine\rdigits.Server.target_qps = 3", "line break U+000D"),
-            ("# mine\u{2028}digits.Server.target_qps = 3", "U+2028"),
-            ("digits.Server.target\u{200b}_qps = 3", "U+200B"),
-            (
-                "digits.Server.target_qps = \u{fffd}3",
-                "a byte that is not UTF-8",
-            ),
-            ("digits.Server.target_qps = 3\u{0}", "save it as UTF-8"),
-            ("digits.Server.qsl_rng_seed = 3", "mlperf.conf alone"),
-            ("digits.Server.min_query_count = 1e6", "whole number"),
-            ("digits.Server.min_query_count = -1", "whole number"),
-            ("digits.Server.min_query_count = 010", "octal"),
-            ("digits.Server.target_latency = 0.5", "whole number"),
-            ("digits.Server.target_qps = many", "not a number"),
-            ("digits.Server.target_qps = inf", "not a number"),
-            ("digits.Server.mode = 4", "find-peak"),
-            ("digits.Server.target_qps=3", "spaces around"),
-            ("digits.Server.target_qps = 3 # fast", "its own line"),
-            ("target_qps = 3", "model.scenario.key"),
-            ("#fast digits", "a space behind"),
-        ];
-        for (line, part) in cases {
-            let error = check(&format!("# first\n{line}\n"), "digits", ConfKind::User)
-                .unwrap_err()
-                .to_string();
-            assert!(
-                error.contains("user.conf:2: ") && error.contains(part),
-                "{line}: {error}"
-            );
+        let cases = "resnet5O.Server.target_qps = 3 => unknown model \"resnet5O\"
+            digits.server.target_qps = 3 => unknown scenario \"server\": did you mean Server?
+            digits.Interactive.target_qps = 3 => name with -interactive
+            digits.Server.target_qsp = 3 => did you mean target_qps?
+            digits.Server.performance_sample_count = 3 => performance_sample_count_override?
+            e2e-rag-dp.Server.target_qps = 3 => did you mean e2e-rag-db?
+            digits.Server.target_qps = 1,000 => write 1000
+            digits.Server.min_duration = 1e3 => write 1000
+            digits.Server.target_qps\u{a0}=\u{a0}3 => U+00A0
+            digits.Server.target_qps = 3\u{2003} => U+2003
+            \u{3000}digits.Server.target_qps = 3 => U+3000
+            digits.Server.target_qps = 3\u{85} => U+0085
+            # mine\rdigits.Server.target_qps = 3 => line break U+000D
+            # mine\u{2028}digits.Server.target_qps = 3 => U+2028
+            digits.Server.target\u{200b}_qps = 3 => U+200B
+            digits.Server.target_qps = \u{fffd}3 => a byte that is not UTF-8
+            digits.Server.target_qps = 3\u{0} => save it as UTF-8
+            digits.Server.qsl_rng_seed = 3 => mlperf.conf alone
+            digits.Server.min_query_count = 1e6 => whole number
+            digits.Server.min_query_count = -1 => whole number
+            digits.Server.min_query_count = 010 => octal
+            digits.Server.target_latency = 0.5 => whole number
+            digits.Server.target_qps = many => not a number
+            digits.Server.target_qps = inf => not a number
+            digits.Server.mode = 4 => find-peak
+            digits.Server.target_qps=3 => spaces around
+            digits.Server.target_qps = 3 # fast => its own line
+            target_qps = 3 => model.scenario.key
+            #fast digits => a space behind";
+        for case in cases.split('\n') {
+            let (line, part) = case.trim_start_matches(' ').split_once(" => ").unwrap();
+            let error = check(&format!("# first\n{line}\n"), "digits", ConfKind::User);
+            let error = error.unwrap_err().to_string();
+            let is_named = error.contains("user.conf:2: ") && error.contains(part);
+            assert!(is_named, "{line}: {error}");
         }
         let error = check("digits.*.mode = 2\n", "*", ConfKind::Audit)
             .unwrap_err()

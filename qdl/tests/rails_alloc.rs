@@ -6,10 +6,7 @@ use std::hint::black_box;
 use fabric::testkit::counting::{Counting, of_thread as asked};
 use qdl::{
     config::HealthConfig,
-    rails::{
-        ConnectionRail, Load, MAX_RAILS, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId,
-        RailPolicy, Score,
-    },
+    rails::{ConnectionRail, Load, MAX_RAILS, PeerCfgs, RailArbiter, RailId, RailPolicy, Score},
 };
 
 #[global_allocator]
@@ -30,11 +27,8 @@ fn arbiter(policy: RailPolicy, rails: usize) -> RailArbiter {
         target: i % 8,
         nic: i / 8 % rails,
     };
-    let cfgs = RailArbiterCfgs {
-        peers: vec![peer; 2],
-        connections: (0..16 * rails).map(connection).collect(),
-    };
-    RailArbiter::new(&cfgs).expect("good")
+    let connections = (0..16 * rails).map(connection).collect();
+    RailArbiter::new(&[peer.clone(), peer], connections).expect("good")
 }
 
 #[test]

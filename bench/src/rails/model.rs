@@ -21,8 +21,7 @@ use fastrand::Rng;
 use qdl::{
     config::HealthConfig,
     rails::{
-        Arbiter, ConnectionRail, Load, PeerCfgs, Policy, RailArbiter, RailArbiterCfgs, RailId,
-        RailsError, Score,
+        Arbiter, ConnectionRail, Load, PeerCfgs, Policy, RailArbiter, RailId, RailsError, Score,
     },
 };
 use serde::Serialize;
@@ -240,10 +239,7 @@ impl Model {
                     rails,
                     targets: (0..gpus(rails)).map(own).collect(),
                 };
-                let arbiter = RailArbiter::new(&RailArbiterCfgs {
-                    peers: vec![peer; NODES],
-                    connections: connections.clone(),
-                })?;
+                let arbiter = RailArbiter::new(&vec![peer; NODES], connections.clone())?;
                 for connection in 0..connections.len() {
                     arbiter.connection_up(0, connection, &mut |_| {});
                 }

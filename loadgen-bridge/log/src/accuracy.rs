@@ -217,28 +217,18 @@ mod tests {
 
     #[test]
     fn broken_logs_give_one_error_with_its_line() {
-        let cases = [
-            (String::new(), "accuracy.json:1: it is empty"),
-            ("{}".to_owned(), "accuracy.json:1: it does not begin"),
-            (format!("[\n{FIRST}"), "accuracy.json:3: it ends before"),
-            (
-                format!("[\n{FIRST}\n{FIRST}\n]\n"),
-                "accuracy.json:3: there is no comma",
-            ),
-            (
-                "[\n{ \"seq_id\" : 0, \"qsl_i".to_owned(),
-                "accuracy.json:2: EOF",
-            ),
-            (
-                "[\n{ \"seq_id\" : 0, \"qsl_idx\" : 7, \"data\" : \"0\" }\n]".to_owned(),
-                "accuracy.json:2: data: Odd",
-            ),
-            (
-                "[\n{ \"seq_id\" : 0, \"qsl_idx\" : -1, \"data\" : \"\" }\n]".to_owned(),
-                "accuracy.json:2: invalid value",
-            ),
-        ];
-        for (text, part) in cases {
+        for (text, part) in [
+            ("", "accuracy.json:1: it is empty"),
+            ("{}", "accuracy.json:1: it does not begin"),
+            ("[\nFIRST", "accuracy.json:3: it ends before"),
+            ("[\nFIRST\nFIRST\n]\n", "accuracy.json:3: there is no comma"),
+            ("[\n{ \"seq_id\" : 0, \"qsl_i", "accuracy.json:2: EOF"),
+            ("[\nODD\n]", "accuracy.json:2: data: Odd"),
+            ("[\nNEGATIVE\n]", "accuracy.json:2: invalid value"),
+        ] {
+            let text = text.replace("FIRST", FIRST);
+            let text = text.replace("ODD", &FIRST.replace("00FF1a", "0"));
+            let text = text.replace("NEGATIVE", &FIRST.replace("7", "-1"));
             let records = read(&text);
             let Some(Err(error)) = records.last() else {
                 panic!("{text}: {records:?}")

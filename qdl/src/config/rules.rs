@@ -1,6 +1,7 @@
 //! Rules that several types share: ranges as garde rules, and the list of problems.
 
 use std::{
+    collections::BTreeSet,
     fmt::Display,
     ops::RangeInclusive,
     path::{Path, PathBuf},
@@ -176,7 +177,7 @@ const MAX_CPUS: usize = 1024;
 /// Rule: a list of distinct core numbers.
 pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
     let Some(list) = value else { return Ok(()) };
-    let distinct: std::collections::BTreeSet<_> = list.iter().collect();
+    let distinct: BTreeSet<_> = list.iter().collect();
     if !list.is_empty() && distinct.len() == list.len() && list.iter().all(|c| *c < MAX_CPUS) {
         Ok(())
     } else {
@@ -209,21 +210,9 @@ pub(super) fn check_model(
             "list at least one, as in `- {name: image, dtype: u8, shape: [3, 224, 224]}`",
         );
     }
-    let mut total = 0usize;
-    for (i, tensor) in inputs.iter().enumerate() {
-        let bytes = check_tensor(&format!("{path}.inputs[{i}]"), tensor, out);
-        total = total.saturating_add(bytes.unwrap_or(0));
-        if inputs[..i]
-            .iter()
-            .any(|earlier| earlier.name == tensor.name)
-        {
-            out.add(
-                format!("{path}.inputs[{i}].name"),
-                format!("two inputs have the name `{}`", tensor.name),
-                "name each input once, as the model's graph does",
-            );
-        }
-    }
+    let inputs = inputs.iter().enumerate();
+    let inputs = inputs.map(|(i, tensor)| (format!("{path}.inputs[{i}]"), tensor));
+    let total = check_tensors("input", inputs.collect(), out);
     if total > MAX_SAMPLE_BYTES {
         out.add(
             format!("{path}.inputs"),
@@ -231,34 +220,20 @@ pub(super) fn check_model(
             format!("it must have at most {MAX_SAMPLE_BYTES}"),
         );
     }
-    check_outputs(path, output, others, out);
-}
-
-/// Checks the output of a model and the outputs that follow it in a response.
-fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &mut Findings<'_>) {
-    let mut total = check_tensor(&format!("{path}.output"), output, out).unwrap_or(0);
-    let mut names = vec![&output.name];
+    let mut outputs = vec![(format!("{path}.output"), output)];
     for (i, tensor) in others.iter().enumerate() {
         let place = format!("{path}.other_outputs[{i}]");
-        let bytes = check_tensor(&place, tensor, out);
-        total = total.saturating_add(bytes.unwrap_or(0));
-        if names.contains(&&tensor.name) {
-            out.add(
-                format!("{place}.name"),
-                format!("two outputs have the name `{}`", tensor.name),
-                "name each output once, as the model's graph does",
-            );
-        }
-        names.push(&tensor.name);
         if tensor.ragged || output.ragged {
             out.add(
-                place,
+                &place,
                 "of several outputs none can be ragged: a response's length would not say where \
                  one ends",
                 "remove `ragged`, or `other_outputs`",
             );
         }
+        outputs.push((place, tensor));
     }
+    let total = check_tensors("output", outputs, out);
     if total > MAX_SAMPLE_BYTES {
         out.add(
             format!("{path}.output"),
@@ -266,6 +241,23 @@ fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &m
             format!("it must have at most {MAX_SAMPLE_BYTES}"),
         );
     }
+}
+
+/// Checks the tensors and that their names differ. Returns their bytes.
+fn check_tensors(kind: &str, all: Vec<(String, &TensorSpec)>, out: &mut Findings<'_>) -> usize {
+    let mut total = 0usize;
+    let mut names = BTreeSet::new();
+    for (path, tensor) in all {
+        total = total.saturating_add(check_tensor(&path, tensor, out).unwrap_or(0));
+        if !names.insert(&tensor.name) {
+            out.add(
+                format!("{path}.name"),
+                format!("two {kind}s have the name `{}`", tensor.name),
+                format!("name each {kind} once, as the model's graph does"),
+            );
+        }
+    }
+    total
 }
 
 /// Checks a tensor and returns its bytes, if the tensor is valid.

@@ -21,7 +21,7 @@ use crossbeam_utils::CachePadded;
 
 use super::{
     Change, Evidence, Load, Meter, PeerCfgs, RailId, RailReport, RailsError, Score,
-    peer::{Meters, PeerRails, Want},
+    peer::{Meters, PeerRails},
 };
 
 /// Peer, rail, target and NIC of a connection.
@@ -35,15 +35,6 @@ pub struct ConnectionRail {
     pub target: usize,
     /// Index of the local NIC, equal for all connections of a rail.
     pub nic: usize,
-}
-
-/// Configuration of an arbiter by health.
-#[derive(Clone, Debug)]
-pub struct RailArbiterCfgs {
-    /// The peers.
-    pub peers: Vec<PeerCfgs>,
-    /// The connections by index.
-    pub connections: Vec<ConnectionRail>,
 }
 
 /// State guarded by the peer's lock.
@@ -87,10 +78,10 @@ impl RailArbiter {
     ///
     /// # Errors
     /// [`RailsError`] if the connections do not match the peers.
-    pub fn new(cfgs: &RailArbiterCfgs) -> Result<Self, RailsError> {
+    pub fn new(peers: &[PeerCfgs], connections: Vec<ConnectionRail>) -> Result<Self, RailsError> {
         let mut targets = Vec::new();
         let mut first_target = Vec::new();
-        for (p, peer) in cfgs.peers.iter().enumerate() {
+        for (p, peer) in peers.iter().enumerate() {
             first_target.push(targets.len());
             targets.extend((0..peer.targets.len()).map(|t| Target {
                 peer: p,
@@ -99,11 +90,11 @@ impl RailArbiter {
                 connections: vec![Vec::new(); peer.rails].into(),
             }));
         }
-        let mut target_of = Vec::with_capacity(cfgs.connections.len());
+        let mut target_of = Vec::with_capacity(connections.len());
         let mut nics = BTreeMap::new();
-        for (connection, l) in cfgs.connections.iter().enumerate() {
+        for (connection, l) in connections.iter().enumerate() {
             let error = |what| Err(RailsError::Connection { connection, what });
-            match cfgs.peers.get(l.peer) {
+            match peers.get(l.peer) {
                 None => return error("leads to no peer"),
                 Some(p) if l.rail.index() >= p.rails => return error("lies on no rail"),
                 Some(p) if l.target >= p.targets.len() => return error("leads to no target"),
@@ -117,8 +108,7 @@ impl RailArbiter {
             targets[target].connections[l.rail.index()].push(connection);
             target_of.push(target);
         }
-        let peers = cfgs
-            .peers
+        let peers = peers
             .iter()
             .enumerate()
             .map(|(p, c)| {
@@ -138,15 +128,14 @@ impl RailArbiter {
         Ok(RailArbiter {
             peers,
             targets: targets.into(),
-            connections: cfgs.connections.clone().into(),
+            connections: connections.into(),
             target_of: target_of.into(),
             turn: AtomicU32::new(0),
         })
     }
 
     /// Chooses the connection for a sample of `len` bytes and counts the bytes. [`Self::complete`]
-    /// or [`Self::take_back`] must follow each choice. `None` if no connection can take the
-    /// sample.
+    /// or [`Self::take_back`] must follow each choice. `None` if no connection can take the sample.
     pub fn pick(&self, now: u64, len: u32, load: impl Fn(usize) -> Load) -> Option<usize> {
         let n = self.targets.len();
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % n.max(1);
@@ -166,10 +155,6 @@ impl RailArbiter {
         len: u32,
         load: impl Fn(usize) -> Load,
     ) -> Option<usize> {
-        let want = Want {
-            target: target.target,
-            len,
-        };
         let has_room = |rail: RailId| {
             target.connections[rail.index()]
                 .iter()
@@ -177,7 +162,7 @@ impl RailArbiter {
         };
         let rail = lock(&self.peers[target.peer])
             .rails
-            .pick(now, want, has_room)?;
+            .pick(now, target.target, len, has_room)?;
         let taking = target.connections[rail.index()]
             .iter()
             .map(|l| (*l, load(*l)))

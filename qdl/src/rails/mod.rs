@@ -39,7 +39,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use crate::wire::{MAX_RAILS, NotAScore, Policy, RailPolicy, Score};
-pub use by_health::{ConnectionRail, RailArbiter, RailArbiterCfgs};
+pub use by_health::{ConnectionRail, RailArbiter};
 pub use fault::Fault;
 pub use outstanding::{Arbiter, Load};
 pub use peer::{PeerCfgs, RailReport, RailsError};

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{
     Change, Fault, HealthConfig, MAX_RAILS, MS, Meter, RailId, RailPolicy, RailState, Score,
     scores::{Average, RateWindow},
-    select::{Ends, ScoredRails, SprayTurn},
+    select::{Ends, ScoredRails},
     state::RailStanding,
 };
 
@@ -56,15 +56,6 @@ pub enum RailsError {
         /// The error.
         what: &'static str,
     },
-}
-
-/// A sample that needs a rail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want {
-    /// Index of the sample's target in `targets`.
-    pub target: usize,
-    /// Length of the sample in bytes.
-    pub len: u32,
 }
 
 /// Report of a rail.
@@ -164,7 +155,8 @@ pub struct PeerRails {
     all: RailGroup,
     targets: Box<[RailGroup]>,
     far: Score,
-    turn: SprayTurn,
+    /// The last rail that `spray` chose.
+    sprayed: RailId,
     decisions: u32,
     probe_at: usize,
     class_of: usize,
@@ -213,7 +205,8 @@ impl PeerRails {
             all: RailGroup::new(&all),
             targets: cfgs.targets.iter().map(|t| RailGroup::new(t)).collect(),
             far: Score::ONE,
-            turn: SprayTurn::default(),
+            // Begins with rail 0.
+            sprayed: RailId(255),
             decisions: 0,
             probe_at: 0,
             class_of: 0,
@@ -311,12 +304,18 @@ impl PeerRails {
         })
     }
 
-    /// Chooses the rail for a sample and counts its bytes as assigned: the caller must report them
+    /// Chooses the rail for a sample of `len` bytes to a target and counts its bytes as assigned: the caller must report them
     /// as completed or taken back. `takes` returns whether a
     /// rail has room now. `None` if no rail that is up has room.
     ///
     /// Allocates nothing; visits every rail.
-    pub fn pick(&mut self, now: u64, want: Want, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
+    pub fn pick(
+        &mut self,
+        now: u64,
+        target: usize,
+        len: u32,
+        takes: impl Fn(RailId) -> bool,
+    ) -> Option<RailId> {
         self.score_all();
         self.decisions = self.decisions.wrapping_add(1);
         if self
@@ -325,18 +324,18 @@ impl PeerRails {
             && let Some(rail) = self.due(now, &takes)
         {
             self.rails[rail.index()].probes += 1;
-            self.assign(now, rail, want.len);
+            self.assign(now, rail, len);
             return Some(rail);
         }
-        let path = match self.ends(want.target) {
-            Some(ends) => Some(self.policy.choose(&ends, &self.scored, &mut self.turn)),
+        let path = match self.ends(target) {
+            Some(ends) => Some(self.policy.choose(&ends, &self.scored, &mut self.sprayed)),
             None => None,
         };
         let rail = match path {
             Some(p) if takes(p.rail) => p.rail,
             _ => self.any(&takes)?,
         };
-        self.assign(now, rail, want.len);
+        self.assign(now, rail, len);
         Some(rail)
     }
 

@@ -70,21 +70,16 @@ impl ScoredRails {
     }
 }
 
-/// Score of a path: a product of two [`Score`]s, exact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PathScore(u64);
-
-impl PathScore {
-    fn of(rail: Score, interior: Score) -> PathScore {
-        PathScore(u64::from(rail.steps()) * u64::from(interior.steps()))
-    }
+/// Returns the score of a path: a product of two [`Score`]s, exact.
+fn path_score(rail: Score, interior: Score) -> u64 {
+    u64::from(rail.steps()) * u64::from(interior.steps())
 }
 
 /// A rail and the score of the path over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RailPath {
     pub rail: RailId,
-    score: PathScore,
+    score: u64,
 }
 
 /// Both ends of a sample's paths, and the health between them.
@@ -105,7 +100,7 @@ impl Ends {
         let interior = if own { Score::ONE } else { self.far };
         RailPath {
             rail,
-            score: PathScore::of(score, interior),
+            score: path_score(score, interior),
         }
     }
 
@@ -122,20 +117,7 @@ impl Ends {
     /// has more steps.
     pub fn threshold(&self) -> u64 {
         // x * far > own is x > own / far, and x is an integer.
-        self.own().score.0 / u64::from(self.far.steps())
-    }
-}
-
-/// The last rail chosen, for taking turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SprayTurn {
-    last: RailId,
-}
-
-impl Default for SprayTurn {
-    /// Returns a turn that begins with rail 0.
-    fn default() -> Self {
-        SprayTurn { last: RailId(255) }
+        self.own().score / u64::from(self.far.steps())
     }
 }
 
@@ -163,7 +145,7 @@ fn spray(
     rails: &ScoredRails,
     delta: Score,
     above_only: bool,
-    turn: &mut SprayTurn,
+    last: &mut RailId,
 ) -> RailPath {
     let m = ends.threshold();
     let delta = u64::from(delta.steps());
@@ -172,9 +154,9 @@ fn spray(
     } else {
         m.saturating_sub(delta)
     };
-    match rails.next_after(turn.last, low..=m + delta) {
+    match rails.next_after(*last, low..=m + delta) {
         Some((rail, score)) => {
-            turn.last = rail;
+            *last = rail;
             ends.over(rail, score)
         }
         None => ends.own(),
@@ -184,12 +166,12 @@ fn spray(
 impl RailPolicy {
     /// Chooses a path by this policy. `rails` holds the rails in service, including those of
     /// `ends`.
-    pub(super) fn choose(self, ends: &Ends, rails: &ScoredRails, turn: &mut SprayTurn) -> RailPath {
+    pub(super) fn choose(self, ends: &Ends, rails: &ScoredRails, last: &mut RailId) -> RailPath {
         match self {
             RailPolicy::Best => best(ends, rails),
             RailPolicy::HealthBestFit => best_fit(ends, rails),
             RailPolicy::HealthSpray { delta, above_only } => {
-                spray(ends, rails, delta, above_only, turn)
+                spray(ends, rails, delta, above_only, last)
             }
         }
     }
@@ -271,7 +253,7 @@ mod tests {
             .chain(across)
             .map(|(rail, h, interior)| RailPath {
                 rail,
-                score: PathScore::of(h, interior),
+                score: path_score(h, interior),
             })
             .collect()
     }
@@ -290,7 +272,7 @@ mod tests {
             for (x, hx) in rails.iter().enumerate() {
                 let rail = RailId(x as u8);
                 prop_assert_eq!(Some(ends.over(rail, *hx).score), over(rail));
-                let wins = PathScore::of(*hx, ends.far) > ends.own().score;
+                let wins = path_score(*hx, ends.far) > ends.own().score;
                 prop_assert_eq!(wins, u64::from(hx.steps()) > ends.threshold(), "rail {}", x);
             }
         }
@@ -321,7 +303,7 @@ mod tests {
         ) {
             let list = list(&rails);
             let mut used = vec![0usize; rails.len()];
-            let mut turn = SprayTurn { last: RailId(start) };
+            let mut last = RailId(start);
             let m = ends.threshold();
             let inside = |h: &Score| {
                 let (h, delta) = (u64::from(h.steps()), u64::from(delta.steps()));
@@ -329,7 +311,7 @@ mod tests {
             };
             let window = rails.iter().filter(|h| inside(h)).count();
             for _ in 0..rounds * window.max(1) {
-                let path = spray(&ends, &list, delta, above_only, &mut turn);
+                let path = spray(&ends, &list, delta, above_only, &mut last);
                 used[usize::from(path.rail.0)] += 1;
                 if window == 0 {
                     prop_assert_eq!(path, ends.own());

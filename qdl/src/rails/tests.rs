@@ -2,10 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{
-    peer::{PeerRails, Want},
-    *,
-};
+use super::{peer::PeerRails, *};
 
 /// Unloaded network time of the tests' samples.
 const BASE: u64 = 100_000;
@@ -39,11 +36,6 @@ fn any_policy() -> impl Strategy<Value = RailPolicy> {
     prop::sample::select(policies().to_vec())
 }
 
-const WANT: Want = Want {
-    target: 0,
-    len: LEN,
-};
-
 /// Rails, a clock, and recorded changes.
 struct RailsRig {
     rails: PeerRails,
@@ -73,7 +65,7 @@ impl RailsRig {
             self.now += gap;
             let rail = self
                 .rails
-                .pick(self.now, WANT, |_| true)
+                .pick(self.now, 0, LEN, |_| true)
                 .expect("rails are up");
             self.used[rail.index()] += 1;
             self.rails.meters()[rail.index()].complete(LEN, BASE * slow(rail));
@@ -86,7 +78,7 @@ impl RailsRig {
         let mut queue = std::collections::VecDeque::new();
         for _ in 0..samples {
             self.now += gap;
-            let rail = self.rails.pick(self.now, WANT, |_| true).expect("up");
+            let rail = self.rails.pick(self.now, 0, LEN, |_| true).expect("up");
             self.used[rail.index()] += 1;
             queue.push_back(rail);
             if queue.len() > hold {
@@ -184,7 +176,7 @@ fn a_burst_does_not_mob_the_best_rail() {
         b.run(100, MS, |_| 1);
         let mut used = [0; 8];
         for _ in 0..800 {
-            let rail = b.rails.pick(b.now, WANT, |_| true).expect("up");
+            let rail = b.rails.pick(b.now, 0, LEN, |_| true).expect("up");
             used[rail.index()] += 1;
         }
         // Without completions, the assigned bytes alone must spread the samples.
@@ -224,9 +216,9 @@ fn with_nothing_better_a_doubtful_rail_is_used() {
     b.rails.failed(1, RailId(0), Fault::Path, &mut |_| {});
     b.rails.restored(2, RailId(0), &mut |_| {});
     b.rails.failed(3, RailId(1), Fault::Path, &mut |_| {});
-    assert_eq!(b.rails.pick(4, WANT, |_| true), Some(RailId(0)));
+    assert_eq!(b.rails.pick(4, 0, LEN, |_| true), Some(RailId(0)));
     b.rails.failed(5, RailId(0), Fault::Peer, &mut |_| {});
-    assert_eq!(b.rails.pick(6, WANT, |_| true), None);
+    assert_eq!(b.rails.pick(6, 0, LEN, |_| true), None);
 }
 
 #[test]
@@ -237,13 +229,12 @@ fn samples_keep_to_the_gpus_own_rails_until_they_are_worse_than_the_way_across()
         c.targets = vec![ids(2), vec![RailId(2), RailId(3)]];
         let mut b = RailsRig::new(&c);
         b.rails.set_far(Score::from_ratio(1, 2));
-        let want = Want { target: 1, ..WANT };
         for i in 0..4 {
-            let rail = b.rails.pick(0, want, |_| true).expect("up");
+            let rail = b.rails.pick(0, 1, LEN, |_| true).expect("up");
             assert!(rail.0 >= 2, "{policy:?}, sample {i}: {rail:?}");
         }
         // Both own rails hold two samples, and W is one sample: 1/3 is worse than 1/2 across.
-        let rail = b.rails.pick(0, want, |_| true).expect("up");
+        let rail = b.rails.pick(0, 1, LEN, |_| true).expect("up");
         assert!(rail.0 < 2, "{policy:?}: {rail:?}");
     }
 }
@@ -254,7 +245,7 @@ fn the_worse_opinion_of_a_rail_counts() {
     b.rails.set_peers_score(RailId(1), Score::from_ratio(1, 10));
     b.rails.tick(0, &mut |_| {});
     for _ in 0..5 {
-        assert_eq!(b.rails.pick(0, WANT, |_| true), Some(RailId(0)));
+        assert_eq!(b.rails.pick(0, 0, LEN, |_| true), Some(RailId(0)));
     }
 }
 
@@ -299,7 +290,7 @@ proptest! {
                         b.state(RailId(r as u8)), RailState::Down(_));
                     let in_service = |b: &RailsRig, r: usize|
                         b.state(RailId(r as u8)) == RailState::InService;
-                    match b.rails.pick(b.now, WANT, |r| in_flight[r.index()] < room) {
+                    match b.rails.pick(b.now, 0, LEN, |r| in_flight[r.index()] < room) {
                         Some(rail) => {
                             let i = rail.index();
                             prop_assert!(up(&b, i) && in_flight[i] < room);
@@ -344,8 +335,8 @@ fn arbiter(policy: RailPolicy) -> RailArbiter {
             }
         }
     }
-    let peers = vec![cfgs(policy, 2), cfgs(policy, 2)];
-    let a = RailArbiter::new(&RailArbiterCfgs { peers, connections }).expect("good");
+    let peers = [cfgs(policy, 2), cfgs(policy, 2)];
+    let a = RailArbiter::new(&peers, connections).expect("good");
     for connection in 0..8 {
         a.connection_up(0, connection, &mut |_| {});
     }
@@ -425,10 +416,8 @@ fn connections_that_lead_nowhere_are_named() {
         nic,
     };
     for bad in [(1, 0, 0, 0), (0, 2, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)] {
-        let error = RailArbiter::new(&RailArbiterCfgs {
-            peers: vec![cfgs(spray(), 2)],
-            connections: [(0, 0, 0, 0), bad].map(connection).to_vec(),
-        });
+        let connections = [(0, 0, 0, 0), bad].map(connection).to_vec();
+        let error = RailArbiter::new(&[cfgs(spray(), 2)], connections);
         let error = error.expect_err("bad");
         let named = matches!(error, RailsError::Connection { connection: 1, .. });
         assert!(named, "{error}");

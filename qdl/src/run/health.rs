@@ -8,8 +8,7 @@ use record::{RailChange, RailRecord};
 use super::common::Common;
 use crate::config::HealthConfig;
 use crate::rails::{
-    Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy, RailState,
-    RailsError,
+    Change, ConnectionRail, PeerCfgs, RailArbiter, RailId, RailPolicy, RailState, RailsError,
 };
 use fabric::clock::now_ns;
 
@@ -87,10 +86,8 @@ impl RailMap {
                 targets: (0..gpus[p].len()).map(own).collect(),
             }
         };
-        let arbiter = RailArbiter::new(&RailArbiterCfgs {
-            peers: (0..peers).map(peer).collect(),
-            connections: connections.clone(),
-        })?;
+        let peers: Vec<_> = (0..peers).map(peer).collect();
+        let arbiter = RailArbiter::new(&peers, connections.clone())?;
         let map = RailMap {
             of: connections.iter().map(|c| (c.peer, c.rail)).collect(),
             peers: rails,

@@ -11,7 +11,7 @@ use crate::{
     config::HealthConfig,
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs, Spin},
     dispatch::{Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Owner, Sample},
-    rails::{ConnectionRail, PeerCfgs, Policy, RailArbiter, RailArbiterCfgs, RailId},
+    rails::{ConnectionRail, PeerCfgs, Policy, RailArbiter, RailId},
     serve::{
         Arrival, ConnectionLost, Finished, OnConnectionLost, Sent, ServeConnection,
         ServeConnectionCfgs, Server, Service,
@@ -184,19 +184,18 @@ impl RigCfgs {
             target: 0,
             nic: i % self.nics,
         };
-        let arbiter = RailArbiter::new(&RailArbiterCfgs {
-            peers: vec![PeerCfgs {
-                policy: self.policy.by_health()?,
-                health: HealthConfig {
-                    failed_hold_ms: 1,
-                    failed_hold_max_ms: 2,
-                    ..HealthConfig::default()
-                },
-                rails: self.nics,
-                targets: vec![(0..rails).map(RailId).collect()],
-            }],
-            connections: (0..self.connections).map(rail).collect(),
-        });
+        let peer = PeerCfgs {
+            policy: self.policy.by_health()?,
+            health: HealthConfig {
+                failed_hold_ms: 1,
+                failed_hold_max_ms: 2,
+                ..HealthConfig::default()
+            },
+            rails: self.nics,
+            targets: vec![(0..rails).map(RailId).collect()],
+        };
+        let connections = (0..self.connections).map(rail).collect();
+        let arbiter = RailArbiter::new(&[peer], connections);
         Some(arbiter.expect("sound"))
     }
 }
