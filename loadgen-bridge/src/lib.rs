@@ -48,7 +48,7 @@ pub use loadgen_log::{
     AccuracyLog, AccuracyRecord, Detail, LogError, Phase, PhaseKind, Scenario, TestMode,
 };
 pub use log_room::{log_may_be_outgrown, outgrow_log};
-pub use log_settings::{LogFiles, LogSettings, LoggingMode};
+pub use log_settings::{LogFiles, LogSettings};
 pub use plan::{Effective, Plan, Queries};
 pub use run::{
     QuerySampleLibrary, SystemUnderTest, THREAD, abort_test, exit, register_issue_query_thread,

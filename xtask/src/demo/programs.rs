@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::process::{Running, cargo, command_line, run, run_quietly};
+use crate::process::{Running, cargo, command_line, run, target};
 use crate::setup::{self, Models, clear};
 
 /// Limit for loading the model and warming up the engine.
@@ -53,21 +53,7 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     if !status.success() {
         bail!("the programs do not build");
     }
-    let mut ask = cargo(root);
-    ask.args(["metadata", "--no-deps", "--offline"]);
-    ask.args(["--format-version", "1"]);
-    ask.stderr(Stdio::null());
-    let metadata = run_quietly("cargo metadata", &mut ask, Duration::from_secs(60))?;
-    // The object is one line; cargo's messages are on other lines.
-    let object = metadata
-        .lines()
-        .find(|line| line.starts_with('{'))
-        .unwrap_or_default();
-    let metadata: serde_json::Value = serde_json::from_str(object).context("cargo metadata")?;
-    let target = metadata["target_directory"]
-        .as_str()
-        .context("cargo metadata: no target_directory")?;
-    Ok(Path::new(target).join(profile.name()))
+    Ok(target(root).join(profile.name()))
 }
 
 pub struct Accelerator {

@@ -15,17 +15,14 @@ mod python;
 use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 pub use llm::script;
 pub use loadgen::interpreter;
 pub use python::download;
-
-/// Maximum time to wait for another setup of the same checkout.
-const OTHER_SETUP: Duration = Duration::from_secs(1800);
 
 /// Models that setup writes.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -95,26 +92,12 @@ fn step(name: &str, work: impl FnOnce() -> Result<Option<String>>) -> Result<()>
 /// files.
 fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    let until = Instant::now() + OTHER_SETUP;
-    let mut told = false;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if Instant::now() < until => {
-                if !told {
-                    println!("setup: another setup of this checkout is running; waiting for it");
-                    told = true;
-                }
-                std::thread::sleep(Duration::from_millis(200));
-            }
-            Err(TryLockError::WouldBlock) => {
-                bail!("another setup has held {} for too long", path.display())
-            }
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("lock {}", path.display()));
-            }
-        }
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        println!("setup: another setup of this checkout is running; waiting for it");
     }
+    let locked = file.lock();
+    locked.with_context(|| format!("lock {}", path.display()))?;
+    Ok(file)
 }
 
 /// Empties a folder, or creates it, so that files of an earlier run cannot pass for new ones.
