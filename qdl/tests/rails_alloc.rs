@@ -57,7 +57,11 @@ fn choosing_a_connection_allocates_nothing() {
                     slots: 8,
                 };
                 let connection = arbiter.pick(now, len, load).expect("room");
-                let slow = if connection / 8 % rails == 0 { 20 } else { 1 };
+                let slow = if (connection / 8).is_multiple_of(rails) {
+                    20
+                } else {
+                    1
+                };
                 arbiter.complete(connection, len, 10_000 * slow);
                 arbiter.tick(now, &mut |_, _| changes += 1);
                 if i % 1500 == 1499 {

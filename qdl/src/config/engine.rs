@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     http::HttpConfig,
-    llm::LlmConfig,
+    llm::{LlmConfig, TokensConfig},
     rules::{Findings, MAX_GPU, resolve, within, within_some},
-    tokens::TokensConfig,
 };
 
 /// Maximum batch, in samples.

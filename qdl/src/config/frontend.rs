@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::{
     auth::{Auth, AuthWord},
     dataset::{DatasetConfig, MAX_SAMPLES},
-    deadlines::Deadlines,
+    deadlines::{Deadlines, WarmUpConfig},
     engine::EngineConfig,
     health::HealthConfig,
     loadgen::LoadgenConfig,
@@ -20,7 +20,6 @@ use super::{
     root::ConfigFile,
     rules::{ConfigSide, Findings, auto_within, check_model, name, resolve, within_some},
     values::Auto,
-    warm_up::WarmUpConfig,
 };
 use crate::{
     model::{DType, ModelSpec},

@@ -51,9 +51,7 @@ mod nic;
 mod nic_keys;
 mod root;
 mod rules;
-mod tokens;
 mod values;
-mod warm_up;
 mod words;
 mod written;
 
@@ -63,13 +61,13 @@ mod tests;
 pub use accelerator::{AcceleratorConfig, AcceleratorModel, ControlConfig};
 pub use auth::{Auth, AuthWord};
 pub use dataset::{DatasetConfig, DatasetKind, Dimension, LabelsConfig, SizeDistribution};
-pub use deadlines::Deadlines;
+pub use deadlines::{Deadlines, WarmUpConfig};
 pub use engine::{EngineConfig, EngineKind, Precision, Provider};
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
 pub use health::HealthConfig;
 pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
-pub use llm::LlmConfig;
+pub use llm::{LlmConfig, TokensConfig};
 pub use load::{
     load_accelerator, load_frontend, load_frontend_from, parse_accelerator, parse_frontend,
 };
@@ -78,9 +76,7 @@ pub use nic::{
     AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, IbKeys,
     MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicConfig, NicFabric, OfiKeys, TcpKeys,
 };
-pub use tokens::TokensConfig;
 pub use values::Auto;
-pub use warm_up::WarmUpConfig;
 pub use words::{moved_flag, nearest};
 pub use written::Written;
 

@@ -16,7 +16,7 @@ use std::{fmt, path::Path};
 use super::CpuList;
 
 /// Address of a PCI function: domain, bus, device, function.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     domain: u32,
     bus: u8,
@@ -27,17 +27,19 @@ pub struct PciAddress {
 impl PciAddress {
     /// Parses `0000:47:00.0`; `None` if malformed.
     pub fn parse(text: &str) -> Option<Self> {
-        let (domain, rest) = text.split_once(':')?;
-        let (bus, rest) = rest.split_once(':')?;
-        let (device, function) = rest.split_once('.')?;
-        if domain.len() < 4 || bus.len() != 2 || device.len() != 2 || function.len() != 1 {
+        let parts: Vec<_> = text.split([':', '.']).collect();
+        let [domain, bus, device, function] = parts[..] else {
+            return None;
+        };
+        if domain.len() < 4 || (bus.len(), device.len(), function.len()) != (2, 2, 1) {
             return None;
         }
+        let number = |part| u8::from_str_radix(part, 16).ok();
         Some(PciAddress {
             domain: u32::from_str_radix(domain, 16).ok()?,
-            bus: u8::from_str_radix(bus, 16).ok()?,
-            device: u8::from_str_radix(device, 16).ok()?,
-            function: u8::from_str_radix(function, 16).ok()?,
+            bus: number(bus)?,
+            device: number(device)?,
+            function: number(function)?,
         })
     }
 
@@ -62,12 +64,6 @@ impl fmt::Display for PciAddress {
 impl serde::Serialize for PciAddress {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
-    }
-}
-
-impl fmt::Debug for PciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
