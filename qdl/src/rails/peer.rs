@@ -304,9 +304,9 @@ impl PeerRails {
         })
     }
 
-    /// Chooses the rail for a sample of `len` bytes to a target and counts its bytes as assigned: the caller must report them
-    /// as completed or taken back. `takes` returns whether a
-    /// rail has room now. `None` if no rail that is up has room.
+    /// Chooses the rail for a sample of `len` bytes to a target and counts its bytes as assigned:
+    /// the caller must report them as completed or taken back. `takes` returns whether a rail has
+    /// room now. `None` if no rail that is up has room.
     ///
     /// Allocates nothing; visits every rail.
     pub fn pick(
