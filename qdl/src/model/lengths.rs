@@ -38,7 +38,7 @@ impl Lengths {
     ///
     /// # Errors
     /// [`NoLengths`] names the tensor.
-    pub fn of_outputs(model: &ModelSpec) -> Result<Self, NoLengths> {
+    pub(crate) fn of_outputs(model: &ModelSpec) -> Result<Self, NoLengths> {
         Lengths::of(model.outputs())
     }
 

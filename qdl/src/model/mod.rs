@@ -183,7 +183,7 @@ impl ModelSpec {
 
     /// Bytes of the largest sample on the network: with compression, of a sample that does not
     /// shrink. `None` where the sum overflows.
-    pub fn max_carried_bytes(&self) -> Option<usize> {
+    pub(crate) fn max_carried_bytes(&self) -> Option<usize> {
         let bytes = self.max_input_bytes()?;
         match self.compression {
             Some(_) => bytes.checked_add(PREFIX_BYTES),
@@ -192,7 +192,7 @@ impl ModelSpec {
     }
 
     /// Whether every sample has the same number of bytes on the network.
-    pub fn carried_size_is_fixed(&self) -> bool {
+    pub(crate) fn carried_size_is_fixed(&self) -> bool {
         self.fixed_size() && self.compression.is_none()
     }
 

@@ -187,14 +187,14 @@ impl RailArbiter {
 
     /// Records the network time of a single sample in flight over `connection` that [`Self::pick`]
     /// did not choose: the warm-up sets the rail's baselines.
-    pub fn observe_unloaded(&self, connection: usize, len: u32, network_ns: u64) {
+    pub(crate) fn observe_unloaded(&self, connection: usize, len: u32, network_ns: u64) {
         if let Some((l, _)) = self.at(connection) {
             self.meter(l).gauge.observe(len, network_ns);
         }
     }
 
     /// Takes back a sample assigned to `connection`, because it was not posted or goes to another.
-    pub fn take_back(&self, connection: usize, len: u32) {
+    pub(crate) fn take_back(&self, connection: usize, len: u32) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
             self.meter(l).retire(len);
@@ -202,7 +202,11 @@ impl RailArbiter {
     }
 
     /// Returns the connections of a rail to a peer.
-    pub fn connections_of(&self, peer: usize, rail: RailId) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn connections_of(
+        &self,
+        peer: usize,
+        rail: RailId,
+    ) -> impl Iterator<Item = usize> + '_ {
         let connections = self.connections.iter().enumerate();
         connections
             .filter(move |(_, l)| (l.peer, l.rail) == (peer, rail))

@@ -216,17 +216,17 @@ impl PeerRails {
     }
 
     /// Returns the meters, which completing threads write.
-    pub fn meters(&self) -> &Meters {
+    pub(crate) fn meters(&self) -> &Meters {
         &self.meters
     }
 
     /// Sets the health of the peer's interior, as the peer reports it.
-    pub fn set_far(&mut self, score: Score) {
+    pub(crate) fn set_far(&mut self, score: Score) {
         self.far = score;
     }
 
     /// Sets the peer's score of a rail. The lower score of both ends counts.
-    pub fn set_peers_score(&mut self, rail: RailId, score: Score) {
+    pub(crate) fn set_peers_score(&mut self, rail: RailId, score: Score) {
         if let Some(r) = self.rails.get_mut(rail.index()) {
             r.peers_score = score;
         }

@@ -54,7 +54,7 @@ impl ScoredRails {
     }
 
     /// Returns the rail with the lowest score above `m` steps.
-    pub fn lowest_above(&self, m: u64) -> Option<(RailId, Score)> {
+    pub(crate) fn lowest_above(&self, m: u64) -> Option<(RailId, Score)> {
         let above = self
             .iter()
             .filter(|(_, score)| u64::from(score.steps()) > m);
@@ -62,7 +62,11 @@ impl ScoredRails {
     }
 
     /// Returns the rail after `last`, cyclically, of those whose score is within `steps`.
-    pub fn next_after(&self, last: RailId, steps: RangeInclusive<u64>) -> Option<(RailId, Score)> {
+    pub(crate) fn next_after(
+        &self,
+        last: RailId,
+        steps: RangeInclusive<u64>,
+    ) -> Option<(RailId, Score)> {
         let within = self
             .iter()
             .filter(|(_, s)| steps.contains(&u64::from(s.steps())));

@@ -154,7 +154,7 @@ enum LinkState {
 
 impl LinkWatch {
     /// Watches the network interface that has this address now.
-    pub fn of_address(address: IpAddr) -> Self {
+    pub(crate) fn of_address(address: IpAddr) -> Self {
         let all = interface_addresses().unwrap_or_default();
         let mut with_it = all.into_iter().filter(|(_, list)| list.contains(&address));
         LinkWatch(
@@ -165,7 +165,7 @@ impl LinkWatch {
     }
 
     /// Watches a port of an RDMA device.
-    pub fn of_port(device: &str, port: u8) -> Self {
+    pub(crate) fn of_port(device: &str, port: u8) -> Self {
         let port = port.to_string();
         let path: PathBuf = ["/sys/class/infiniband", device, "ports", &port, "state"]
             .iter()
@@ -183,7 +183,7 @@ impl LinkWatch {
 
     /// Returns whether the link is down; `None` if the state is unreadable. Costs one to three
     /// system calls.
-    pub fn is_down(&self) -> Option<bool> {
+    pub(crate) fn is_down(&self) -> Option<bool> {
         match &self.0 {
             LinkState::Interface(name) => {
                 let flags = i32::from(interface_flags(name).ok()?);

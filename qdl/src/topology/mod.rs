@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`Topology::read`] | sysfs to plain types |
 //! | [`PciPlace`], [`Nearness`] | a device's position in the PCIe tree, and the distance of two |
-//! | [`NicGroup`] | the NICs of each GPU |
+//! | `NicGroup` | the NICs of each GPU |
 //! | [`spell_out`] | expands entries of `nics` that match several NICs |
 //! | [`Topology::near`] | cores and memory near a NIC |
 //! | [`Topology::matrix`] | a table for the user |
@@ -37,14 +37,15 @@ use std::{net::IpAddr, path::PathBuf};
 
 use serde::Serialize;
 
+pub use addresses::Addresses;
+pub(crate) use addresses::interface_addresses;
 use addresses::parse_addresses;
-pub use addresses::{Addresses, interface_addresses};
 pub use command::{NodeProgram, TopologyForm, command};
 pub use fabric::os::{BadCpuList, CpuList};
-pub use groups::NicGroup;
-pub use link::{LinkWatch, hardware, links};
+pub use link::hardware;
+pub(crate) use link::{LinkWatch, links};
 pub use matching::{NoSuchNics, spell_out};
-pub use near::device_of;
+pub(crate) use near::device_of;
 pub use place::{Nearness, PciAddress, PciPlace};
 pub use yaml::{FIRST_RUN, Fabric, allowed_name, fill_template};
 

@@ -15,27 +15,27 @@ pub fn device_of(domain: &str) -> &str {
 
 impl Topology {
     /// Whether the machine has several NUMA nodes, so that the placement of memory matters.
-    pub fn has_several_nodes(&self) -> bool {
+    pub(crate) fn has_several_nodes(&self) -> bool {
         self.nodes.len() > 1
     }
 
     /// Returns the NUMA node of an RDMA device or network interface, if known and not the only
     /// node.
-    pub fn node_of_device(&self, name: &str) -> Option<u32> {
+    pub(crate) fn node_of_device(&self, name: &str) -> Option<u32> {
         let nic = self.nics.iter().find(|n| n.name == name)?;
         nic.place.numa.filter(|_| self.has_several_nodes())
     }
 
     /// Returns the NUMA node of the network interface with this address, if known and not the only
     /// node. Interfaces without hardware, such as loopback or a bridge, have none.
-    pub fn node_of_address(&self, address: IpAddr) -> Option<u32> {
+    pub(crate) fn node_of_address(&self, address: IpAddr) -> Option<u32> {
         let nic = self.nics.iter().find(|n| n.addresses.contains(&address))?;
         nic.place.numa.filter(|_| self.has_several_nodes())
     }
 
     /// Returns a NIC's NUMA node, configured or else of its hardware, if known and not the only
     /// node.
-    pub fn node_of_nic(&self, nic: &NicConfig) -> Option<u32> {
+    pub(crate) fn node_of_nic(&self, nic: &NicConfig) -> Option<u32> {
         let own = || match &nic.fabric {
             NicFabric::Tcp(tcp) => self.node_of_address(tcp.at().ip()),
             NicFabric::Ib(ib) => self.node_of_device(&ib.device),
@@ -49,7 +49,7 @@ impl Topology {
 
     /// Returns the placement of a NIC's threads and connection memory: on its node, or for threads
     /// on the configured `cpus`.
-    pub fn near_nic(&self, nic: &NicConfig) -> Near {
+    pub(crate) fn near_nic(&self, nic: &NicConfig) -> Near {
         let near = self.near(self.node_of_nic(nic).as_slice());
         match &nic.cpus {
             Some(cpus) => Near {
@@ -73,7 +73,7 @@ impl Topology {
     }
 
     /// Works as [`Topology::near`], for a thread with affinity `allowed`.
-    pub fn near_within(&self, nodes: &[u32], allowed: &CpuList) -> Near {
+    pub(crate) fn near_within(&self, nodes: &[u32], allowed: &CpuList) -> Near {
         let known = |n: &&u32| self.nodes.iter().any(|node| node.id == **n);
         let mut nodes: Vec<u32> = nodes.iter().filter(known).copied().collect();
         nodes.sort_unstable();
@@ -91,7 +91,7 @@ impl Topology {
 
     /// Returns the GPUs nearest to an RDMA device by the PCIe tree, all at the same distance; none
     /// for a device that is not on the PCIe bus.
-    pub fn nearest_gpus(&self, device: &str) -> Vec<(usize, Nearness)> {
+    pub(crate) fn nearest_gpus(&self, device: &str) -> Vec<(usize, Nearness)> {
         let mut nics = self.nics.iter();
         let nic = nics.find(|n| n.is_rdma() && n.name == device && n.place.address().is_some());
         let near = |nic: &Nic| {

@@ -44,7 +44,7 @@ impl PciAddress {
     }
 
     /// Whether `other` is a function of the same card.
-    pub fn same_card(self, other: PciAddress) -> bool {
+    pub(crate) fn same_card(self, other: PciAddress) -> bool {
         (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
     }
 }
@@ -137,7 +137,7 @@ impl PciPlace {
     }
 
     /// Returns the distance class to another device.
-    pub fn nearness(&self, other: &PciPlace) -> Nearness {
+    pub(crate) fn nearness(&self, other: &PciPlace) -> Nearness {
         let (Some(a), Some(b)) = (self.address(), other.address()) else {
             return self.by_numa(other);
         };
