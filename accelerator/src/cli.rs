@@ -9,7 +9,7 @@ use std::{
 use clap::{
     Arg, ArgAction, ArgMatches, Args, ColorChoice, Command, CommandFactory, FromArgMatches,
 };
-use qdl::topology::{self, Form, Node, TopologyError};
+use qdl::topology::{self, Fabric, NodeProgram, TopologyError, TopologyForm};
 use tracing::Level;
 
 /// Options of the screen: what the program shows, and how.
@@ -153,16 +153,17 @@ pub struct TopologyArgs {
 ///
 /// # Errors
 /// [`TopologyError`]: the topology cannot be read or used.
-pub fn topology(args: &TopologyArgs, own: Node) -> Result<(), TopologyError> {
+pub fn topology(args: &TopologyArgs, own: NodeProgram) -> Result<(), TopologyError> {
     let node = match args.of.as_deref() {
-        Some("frontend") => Node::Frontend,
-        Some(_) => Node::Accelerator,
+        Some("frontend") => NodeProgram::Frontend,
+        Some(_) => NodeProgram::Accelerator,
         None => own,
     };
     let form = match (args.yaml, args.json) {
-        (true, _) => Form::Yaml { tcp: args.tcp },
-        (false, true) => Form::Json,
-        (false, false) => Form::Matrix,
+        (true, _) if args.tcp => TopologyForm::Yaml(Fabric::Tcp),
+        (true, _) => TopologyForm::Yaml(Fabric::Auto),
+        (false, true) => TopologyForm::Json,
+        (false, false) => TopologyForm::Matrix,
     };
     let text = topology::command(node, form, args.root.as_ref())?;
     // The reader of a pipe may be gone.

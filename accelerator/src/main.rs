@@ -68,7 +68,8 @@ fn run(program: &Command, name: &str, matches: &ArgMatches) -> u8 {
     match name {
         "topology" => {
             let args: cli::TopologyArgs = cli::arguments(matches);
-            cli::topology(&args, qdl::topology::Node::Accelerator).map_or_else(failed, |()| OK)
+            cli::topology(&args, qdl::topology::NodeProgram::Accelerator)
+                .map_or_else(failed, |()| OK)
         }
         _ => {
             let args: DescribeArgs = cli::arguments(matches);

@@ -127,7 +127,7 @@ impl Accelerator {
         let model = match (&spec, engine.inline().is_some() || file.is_none()) {
             (Some(spec), true) => spec.clone(),
             (Some(spec), false) => {
-                spec.check_against(&engine.model().clone().carried(spec.compression))?;
+                spec.check_against(&engine.model().clone().with_compression(spec.compression))?;
                 spec.clone()
             }
             (None, _) => engine.model().clone(),

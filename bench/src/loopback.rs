@@ -8,9 +8,6 @@ use fabric::os::{Congestion, set_congestion};
 use socket2::{Domain, SockRef, Socket, Type};
 
 /// Listens on a free loopback port. Accepted connections inherit the congestion control.
-///
-/// # Errors
-/// The system's error.
 pub fn listen(congestion: &Congestion) -> Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     set_congestion(&SockRef::from(&listener), congestion.choose()?.as_deref())?;
@@ -18,9 +15,6 @@ pub fn listen(congestion: &Congestion) -> Result<TcpListener> {
 }
 
 /// Connects with this congestion control at the local end.
-///
-/// # Errors
-/// The system's error.
 pub fn connect(to: SocketAddr, congestion: &Congestion) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     set_congestion(&socket, congestion.choose()?.as_deref())?;
@@ -29,9 +23,6 @@ pub fn connect(to: SocketAddr, congestion: &Congestion) -> Result<TcpStream> {
 }
 
 /// Makes `n` connections, and returns both ends of each.
-///
-/// # Errors
-/// The system's error.
 pub fn pairs(n: usize, congestion: &Congestion) -> Result<Vec<(TcpStream, TcpStream)>> {
     let listener = listen(congestion)?;
     let to = listener.local_addr()?;

@@ -4,10 +4,6 @@ use std::io;
 
 use fabric::os::{affinity, set_affinity};
 
-/// Pins the calling thread to one CPU.
-///
-/// # Errors
-/// This process may not run on `cpu`.
 pub fn pin(cpu: usize) -> io::Result<()> {
     set_affinity(&[cpu])
 }

@@ -5,14 +5,17 @@
 //! * `sockets`: plain sockets alone, over several rails.
 
 mod fabric;
-mod json;
 mod loopback;
 mod machine;
 mod rails;
 mod sockets;
 mod table;
 
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 
 #[derive(Parser)]
 #[command(name = "qdl-bench", about = "Measurements of the library", version)]
@@ -31,10 +34,15 @@ enum Bench {
     Sockets(sockets::Args),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<()> {
     match Arguments::parse().bench {
         Bench::Fabric(args) => fabric::run(&args),
         Bench::Rails(args) => rails::run(&args),
         Bench::Sockets(args) => sockets::run(&args),
     }
+}
+
+fn write_json(path: &Path, results: &(impl Serialize + ?Sized)) -> Result<()> {
+    let text = serde_json::to_string_pretty(results)? + "\n";
+    fs::write(path, text).with_context(|| path.display().to_string())
 }

@@ -1,24 +1,32 @@
-//! Prints tables row by row during a measurement.
+//! Prints rows of JSON as a table while a measurement runs.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 
-/// Column widths of a table. The first column is left-aligned, the others right-aligned.
-pub struct Table(Vec<usize>);
+use serde_json::Value;
 
-impl Table {
-    /// Prints the heading. A column is at least as wide as its name.
-    pub fn new(columns: &[(&str, usize)]) -> Self {
-        let widths = columns.iter().map(|(name, width)| name.len().max(*width));
-        let table = Table(widths.collect());
-        table.row(columns.iter().map(|(name, _)| *name));
+/// Heading, width, key of the row's value (`a/b` for `b` in `a`), and digits of a fraction.
+pub type Column = (&'static str, usize, &'static str, usize);
+
+/// A table. The first column is left-aligned, the others right-aligned.
+pub struct Table<'a>(&'a [Column]);
+
+impl<'a> Table<'a> {
+    /// Prints the heading. A column is at least as wide as its heading.
+    pub fn new(columns: &'a [Column]) -> Self {
+        let table = Table(columns);
+        table.line(|column| column.0.to_owned());
         table
     }
 
-    /// Prints a row.
-    pub fn row(&self, cells: impl IntoIterator<Item = impl AsRef<str>>) {
+    pub fn row(&self, row: &Value) {
+        let value = |key: &str| row.pointer(&format!("/{key}")).unwrap_or(&Value::Null);
+        self.line(|(.., key, digits)| cell(value(key), *digits));
+    }
+
+    fn line(&self, cell: impl Fn(&Column) -> String) {
         let mut line = String::new();
-        for (i, (cell, width)) in cells.into_iter().zip(&self.0).enumerate() {
-            let cell = cell.as_ref();
+        for (i, column) in self.0.iter().enumerate() {
+            let (cell, width) = (cell(column), column.1.max(column.0.len()));
             // Writing to a String cannot fail.
             let _ = match i {
                 0 => write!(line, "{cell:<width$}"),
@@ -26,5 +34,19 @@ impl Table {
             };
         }
         println!("{}", line.trim_end());
+    }
+}
+
+/// Formats text unchanged, arrays as `1/2/3`, and fractions with `digits`.
+fn cell(value: &Value, digits: usize) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(all) => {
+            let all: Vec<_> = all.iter().map(|value| cell(value, digits)).collect();
+            all.join("/")
+        }
+        Value::Number(n) if n.is_f64() => format!("{:.digits$}", n.as_f64().unwrap_or(0.0)),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
     }
 }

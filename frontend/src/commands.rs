@@ -5,7 +5,7 @@ pub mod tune;
 
 use accelerator::cli::{self, Screen, TopologyArgs};
 use clap::{ArgMatches, Command};
-use qdl::topology::Node;
+use qdl::topology::NodeProgram;
 use submission::command::{DescribeArgs, Outcome, SubmitArgs};
 
 use crate::{compliance::describe, run::exit::ExitCode};
@@ -31,7 +31,7 @@ pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
     }
     match name {
         "init" => init::command(&cli::arguments(matches), screen.quiet),
-        "topology" => cli::topology(&cli::arguments(matches), Node::Frontend)
+        "topology" => cli::topology(&cli::arguments(matches), NodeProgram::Frontend)
             .map_or_else(failed, |()| ExitCode::Good),
         "describe" => of(describe::command(&cli::arguments(matches))),
         "tune" => tune::command(&cli::arguments(matches), screen.quiet),

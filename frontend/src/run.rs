@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut written = Written::read(&args.config)?;
     if !args.local {
         let (of, nics) = spell_out(&config.nics, false)?.into_iter().unzip();
-        written.spelled_out(of);
+        written.set_nic_entries(of);
         config.nics = nics;
         settle_connections(&mut config);
     }

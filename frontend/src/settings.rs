@@ -19,7 +19,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, passed_over};
+use loadgen_bridge::{LoadgenError, LogSettings, Scenario, TestMode, TestSettings, ignored_lines};
 use qdl::config::{self, LoadgenConfig, Problem, Written};
 use record::DEFAULT;
 use serde::{Serialize, de::DeserializeOwned};
@@ -192,7 +192,7 @@ impl Settings {
         }
         for (key, value) in &config.settings {
             let path = format!("settings.{key}");
-            let set = settings.set("loadgen.settings", &at(&path), key, &value.to_string());
+            let set = settings.set("loadgen.settings", &at(&path), key, value);
             set.map_err(|error| {
                 let said = error.to_string();
                 let what = said.trim_start_matches("loadgen.settings: ").to_owned();
@@ -225,7 +225,7 @@ impl Settings {
         let Some(path) = &self.audit else {
             return Ok(());
         };
-        for note in passed_over(path) {
+        for note in ignored_lines(path) {
             self.provenance.say(note);
         }
         let (scenario, fields) = (self.runs.scenario, fields(&self.runs));

@@ -1,5 +1,5 @@
 // A null SUT in C++, for the feature `bench`: the baseline for the Rust SUT of
-// examples/null_sut.rs. It completes inline, or on another thread through a ring.
+// examples/null_sut.rs. It completes on another thread through a ring.
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -31,29 +31,6 @@ class NullQsl : public mlperf::QuerySampleLibrary {
  private:
   const std::string name_ = "null QSL";
   const size_t samples_;
-};
-
-class InlineSut : public mlperf::SystemUnderTest {
- public:
-  explicit InlineSut(size_t response_bytes) : data_(response_bytes) {}
-  const std::string& Name() override { return name_; }
-  void FlushQueries() override {}
-  void IssueQuery(const std::vector<mlperf::QuerySample>& samples) override {
-    auto data = reinterpret_cast<uintptr_t>(data_.data());
-    if (samples.size() == 1) {
-      mlperf::QuerySampleResponse response(samples[0].id, data, data_.size());
-      mlperf::QuerySamplesComplete(&response, 1);
-      return;
-    }
-    std::vector<mlperf::QuerySampleResponse> responses;
-    responses.reserve(samples.size());
-    for (const auto& sample : samples) responses.emplace_back(sample.id, data, data_.size());
-    mlperf::QuerySamplesComplete(responses.data(), responses.size());
-  }
-
- private:
-  const std::string name_ = "null SUT, C++, inline";
-  const std::vector<uint8_t> data_;
 };
 
 // One issue thread, one completing thread. An id is never zero, so zero marks an empty slot.
@@ -112,16 +89,11 @@ class ThreadSut : public mlperf::SystemUnderTest {
 }  // namespace
 
 extern "C" int32_t lg_bench_null(const lg_test_settings* settings, const lg_log_settings* log, size_t samples,
-                                 size_t response_bytes, bool other_thread, char* error, size_t error_size) {
+                                 size_t response_bytes, char* error, size_t error_size) {
   try {
     NullQsl qsl(samples);
-    std::unique_ptr<mlperf::SystemUnderTest> sut;
-    if (other_thread) {
-      sut = std::make_unique<ThreadSut>(response_bytes);
-    } else {
-      sut = std::make_unique<InlineSut>(response_bytes);
-    }
-    mlperf::StartTest(sut.get(), &qsl, loadgen_bridge::ToLoadgen(*settings), loadgen_bridge::ToLoadgen(*log), "");
+    ThreadSut sut(response_bytes);
+    mlperf::StartTest(&sut, &qsl, loadgen_bridge::ToLoadgen(*settings), loadgen_bridge::ToLoadgen(*log), "");
     return 0;
   } catch (const std::exception& exception) {
     std::strncpy(error, exception.what(), error_size - 1);

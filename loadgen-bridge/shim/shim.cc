@@ -174,8 +174,6 @@ mlperf::LogSettings ToLoadgen(const lg_log_settings& from) {
   to.log_output.copy_detail_to_stdout = from.copy_detail_to_stdout;
   to.log_output.copy_summary_to_stdout = from.copy_summary_to_stdout;
   to.enable_trace = from.enable_trace;
-  to.log_mode = static_cast<mlperf::LoggingMode>(from.log_mode);
-  to.log_mode_async_poll_interval_ms = from.log_mode_async_poll_interval_ms;
   return to;
 }
 
@@ -199,8 +197,6 @@ void lg_default_log_settings(lg_log_settings* out) {
   out->copy_detail_to_stdout = defaults.log_output.copy_detail_to_stdout;
   out->copy_summary_to_stdout = defaults.log_output.copy_summary_to_stdout;
   out->enable_trace = defaults.enable_trace;
-  out->log_mode = static_cast<int32_t>(defaults.log_mode);
-  out->log_mode_async_poll_interval_ms = defaults.log_mode_async_poll_interval_ms;
 }
 
 size_t lg_test_settings_layout(const lg_field** fields) {

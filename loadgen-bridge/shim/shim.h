@@ -73,8 +73,6 @@ struct lg_log_settings {
   bool copy_detail_to_stdout;
   bool copy_summary_to_stdout;
   bool enable_trace;
-  int32_t log_mode;  // LoadGen's LoggingMode: 0 AsyncPoll, 1 EndOfTestOnly, 2 Synchronous.
-  uint64_t log_mode_async_poll_interval_ms;
 };
 
 // Place of a field in lg_test_settings, to compare it with the Rust declaration.

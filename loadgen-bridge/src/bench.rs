@@ -8,7 +8,7 @@ use crate::settings::TestSettings;
 use crate::summary::TestOutcome;
 
 /// Runs a test on this thread with a SUT and a QSL in C++. The SUT answers each of `samples`
-/// samples with `response_bytes` zeroes, inline or on another thread. It has one issue thread.
+/// samples with `response_bytes` zeroes, on another thread. It has one issue thread.
 ///
 /// # Errors
 ///
@@ -18,16 +18,8 @@ pub fn null_sut_cpp(
     log: &LogSettings,
     samples: usize,
     response_bytes: usize,
-    other_thread: bool,
 ) -> Result<TestOutcome, LoadgenError> {
     settings.check(samples, samples)?;
-    if settings.server_num_issue_query_threads != 0 {
-        let why = "the null SUT in C++ has one issue thread".to_owned();
-        return Err(LoadgenError::Settings {
-            field: "server_num_issue_query_threads",
-            why,
-        });
-    }
     let raw_log = log.to_c()?;
     CONTROL.begin()?;
     log.prepare()?;
@@ -39,7 +31,6 @@ pub fn null_sut_cpp(
             &raw_log.raw,
             samples,
             response_bytes,
-            other_thread,
             said.pointer(),
             said.size(),
         )

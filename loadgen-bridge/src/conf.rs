@@ -17,7 +17,7 @@ use crate::settings::TestSettings;
 
 /// The kind of a file, with LoadGen's number for it (`conf_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ConfKind {
     Embedded = 0,
     User = 1,
     Audit = 2,
@@ -25,7 +25,7 @@ enum Kind {
 
 /// How LoadGen parses a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Value {
+pub(crate) enum Value {
     Integer,
     Number,
     /// Whole milliseconds in Server, a number of milliseconds in other scenarios.
@@ -34,7 +34,7 @@ enum Value {
 }
 
 /// The keys that LoadGen reads from a `user.conf` or an `audit.config`.
-const KEYS: &[(&str, Value)] = &[
+pub(crate) const KEYS: &[(&str, Value)] = &[
     ("mode", Value::Mode),
     ("use_token_latencies", Value::Integer),
     ("ttft_latency", Value::Integer),
@@ -107,13 +107,13 @@ impl TestSettings {
         model: &str,
         others: &[&str],
     ) -> Result<(), LoadgenError> {
-        let conf = check_file(path, model, others, Kind::User)?;
+        let conf = check_file(path, model, others, ConfKind::User)?;
         if TAKEN.swap(true, Ordering::Relaxed) {
             return Err(LoadgenError::SecondConf {
                 path: path.to_owned(),
             });
         }
-        self.apply_conf(path, conf.path(), model, Kind::User)
+        self.apply_conf(path, conf.path(), model, ConfKind::User)
     }
 
     /// Applies LoadGen's embedded `mlperf.conf` for `model` in this scenario. Not needed before
@@ -123,7 +123,7 @@ impl TestSettings {
     ///
     /// `model` contains a zero byte.
     pub fn apply_mlperf_conf(&mut self, model: &str) -> Result<(), LoadgenError> {
-        self.apply_conf(Path::new(""), c"", model, Kind::Embedded)
+        self.apply_conf(Path::new(""), c"", model, ConfKind::Embedded)
     }
 
     /// The settings of the run: these settings, changed by `audit.config` and by `test05` as
@@ -144,8 +144,8 @@ impl TestSettings {
         let mut runs = self.clone();
         let conf = match audit {
             Some(path) => {
-                let conf = check_file(path, "*", &[], Kind::Audit)?;
-                runs.apply_conf(path, conf.path(), "*", Kind::Audit)?;
+                let conf = check_file(path, "*", &[], ConfKind::Audit)?;
+                runs.apply_conf(path, conf.path(), "*", ConfKind::Audit)?;
                 Some(conf)
             }
             None => None,
@@ -165,7 +165,7 @@ impl TestSettings {
         path: &Path,
         file: &CStr,
         model: &str,
-        kind: Kind,
+        kind: ConfKind,
     ) -> Result<(), LoadgenError> {
         let model = CString::new(model).map_err(|_| LoadgenError::Nul { field: "model" })?;
         let scenario = CString::new(self.scenario.name())
@@ -198,7 +198,7 @@ impl TestSettings {
 
 /// One text for each line of an `audit.config` that LoadGen ignores: lines for single models, and
 /// keys of the verification scripts. Empty if the file cannot be read.
-pub fn passed_over(path: &Path) -> Vec<String> {
+pub fn ignored_lines(path: &Path) -> Vec<String> {
     let Ok(conf) = ConfText::read(path) else {
         return Vec::new();
     };
@@ -243,7 +243,7 @@ fn check_file(
     path: &Path,
     model: &str,
     others: &[&str],
-    kind: Kind,
+    kind: ConfKind,
 ) -> Result<ConfText, LoadgenError> {
     let conf = ConfText::read(path)?;
     let mut known = known_models();
@@ -275,7 +275,7 @@ fn check_file(
 
 /// The parts of a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct ConfEntry<'a> {
     pub model: &'a str,
     pub scenario: &'a str,
     pub key: &'a str,
@@ -284,7 +284,7 @@ pub(crate) struct Entry<'a> {
 
 /// Splits a line `model.scenario.key = value` at ASCII white space, as LoadGen does. `None` for an
 /// empty line or a comment; a comment needs its own line.
-pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
+pub(crate) fn parse(line: &str) -> Result<Option<ConfEntry<'_>>, String> {
     if let Some(c) = line.trim_end_matches('\r').chars().find(|c| is_break(*c)) {
         return Err(format!(
             "it has the line break U+{:04X}, which is none to LoadGen: save it with Unix's line ends",
@@ -327,7 +327,7 @@ pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
     // A model's name may contain dots; scenario and key contain none.
     let mut parts = name.rsplitn(3, '.');
     match (parts.next(), parts.next(), parts.next()) {
-        (Some(key), Some(scenario), Some(model)) => Ok(Some(Entry {
+        (Some(key), Some(scenario), Some(model)) => Ok(Some(ConfEntry {
             model,
             scenario,
             key,
@@ -338,20 +338,15 @@ pub(crate) fn parse(line: &str) -> Result<Option<Entry<'_>>, String> {
 }
 
 fn check_entry(
-    entry: &Entry<'_>,
+    entry: &ConfEntry<'_>,
     model: &str,
-    kind: Kind,
+    kind: ConfKind,
     known: &BTreeSet<String>,
 ) -> Result<(), String> {
-    let Entry {
-        scenario,
-        key,
-        value,
-        ..
-    } = *entry;
+    let (scenario, key, value) = (entry.scenario, entry.key, entry.value);
     // Published files have lines for single models, which LoadGen ignores (see `passed_over`). A
     // model that LoadGen does not know is a spelling error.
-    if kind == Kind::Audit && entry.model != "*" && !known.contains(entry.model) {
+    if kind == ConfKind::Audit && entry.model != "*" && !known.contains(entry.model) {
         return Err(format!(
             "model {:?}: LoadGen reads an audit.config's lines for * only",
             entry.model
@@ -382,7 +377,7 @@ fn check_entry(
         let hint = near.map_or_else(all, |near| format!("did you mean {near}?"));
         return Err(format!("unknown scenario {scenario:?}: {hint}"));
     }
-    if IDLE_KEYS.contains(&key) || (kind == Kind::Audit && VERIFIERS_KEYS.contains(&key)) {
+    if IDLE_KEYS.contains(&key) || (kind == ConfKind::Audit && VERIFIERS_KEYS.contains(&key)) {
         return Ok(());
     }
     if EMBEDDED_KEYS.contains(&key) {
@@ -444,7 +439,7 @@ mod tests {
     use super::*;
     use loadgen_log::Scenario;
 
-    fn check(text: &str, model: &str, kind: Kind) -> Result<(), LoadgenError> {
+    fn check(text: &str, model: &str, kind: ConfKind) -> Result<(), LoadgenError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.conf");
         fs::write(&path, text).unwrap();
@@ -463,30 +458,20 @@ mod tests {
 
     #[test]
     fn good_files_pass() {
-        let text = "# a comment\n#another\n\n*.*.min_duration = 1000\nresnet50.Server.target_qps = 1.5e3\n\
+        let user = "# a comment\n#another\n# no\u{a0}break\n\n*.*.min_duration = 1000\nresnet50.Server.target_qps = 1.5e3\n\
                     wan-2.2-t2v-a14b.Offline.min_query_count = 0x10\ne2e-rag-db.Offline.target_qps = 0\ndigits.SingleStream.target_latency = 0.5\n\
                     *.Server.target_duration = 0\n";
-        check(text, "digits", Kind::User).unwrap();
-        check("", "digits", Kind::User).unwrap();
-        check(
-            "*.*.mode = 2\n*.*.accuracy_log_sampling_target = 4096\n",
-            "*",
-            Kind::Audit,
-        )
-        .unwrap();
-    }
-
-    #[test]
-    fn what_the_tests_of_language_models_set_passes() {
-        let all = "# mode dictionary (0 = submission, 1 = accuracy, 2 = performance)\n\
-                   *.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n\
-                   *.*.accuracy_log_sampling_target = 100\n*.*.min_query_count = 100\n\
-                   *.*.min_duration = 0\n*.*.sample_concatenate_permutation = 0";
-        check(all, "*", Kind::Audit).unwrap();
+        check(user, "digits", ConfKind::User).unwrap();
+        check("", "digits", ConfKind::User).unwrap();
+        let audit = "# mode dictionary (0 = submission, 1 = accuracy, 2 = performance)\n\
+                     *.*.mode = 2\n*.*.accuracy_log_rng_seed = 720381539243781796\n\
+                     *.*.accuracy_log_sampling_target = 100\n*.*.min_query_count = 100\n\
+                     *.*.min_duration = 0\n*.*.sample_concatenate_permutation = 0";
+        check(audit, "*", ConfKind::Audit).unwrap();
         for key in VERIFIERS_KEYS {
-            let line = format!("{all}\n*.*.{key} = 60.698\n");
-            check(&line, "*", Kind::Audit).unwrap();
-            check(&line, "digits", Kind::User).unwrap_err();
+            let line = format!("{audit}\n*.*.{key} = 60.698\n");
+            check(&line, "*", ConfKind::Audit).unwrap();
+            check(&line, "digits", ConfKind::User).unwrap_err();
         }
     }
 
@@ -499,11 +484,11 @@ mod tests {
                     stable-diffusion-xl.Offline.min_query_count = 500\n\
                     wan-2.2-t2v-a14b.SingleStream.min_query_count = 20\n# stable-diffusion-xl.Offline.target_qps = 0.75\n\
                     *.*.test09_max_output_tokens = 1406.02\n";
-        check(text, "*", Kind::Audit).unwrap();
+        check(text, "*", ConfKind::Audit).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.config");
         fs::write(&path, text).unwrap();
-        let notes = passed_over(&path);
+        let notes = ignored_lines(&path);
         assert_eq!(notes.len(), 3, "{notes:?}");
         assert!(notes[0].contains("audit.config:7: stable-diffusion-xl.Offline.min_query_count"));
         assert!(notes[2].contains("verifies the test"));
@@ -511,65 +496,43 @@ mod tests {
 
     #[test]
     fn each_mistake_names_the_file_the_line_and_the_reason() {
-        let cases = [
-            (
-                "resnet5O.Server.target_qps = 3",
-                "unknown model \"resnet5O\"",
-            ),
-            (
-                "digits.server.target_qps = 3",
-                "unknown scenario \"server\": did you mean Server?",
-            ),
-            (
-                "digits.Interactive.target_qps = 3",
-                "name with -interactive",
-            ),
-            ("digits.Server.target_qsp = 3", "did you mean target_qps?"),
-            (
-                "digits.Server.performance_sample_count = 3",
-                "did you mean performance_sample_count_override?",
-            ),
-            (
-                "e2e-rag-dp.Server.target_qps = 3",
-                "did you mean e2e-rag-db?",
-            ),
-            ("digits.Server.target_qps = 1,000", "write 1000"),
-            ("digits.Server.min_duration = 1e3", "write 1000"),
-            ("digits.Server.target_qps\u{a0}=\u{a0}3", "U+00A0"),
-            ("digits.Server.target_qps = 3\u{2003}", "U+2003"),
-            ("\u{3000}digits.Server.target_qps = 3", "U+3000"),
-            ("digits.Server.target_qps = 3\u{85}", "U+0085"),
-            ("# mine\rdigits.Server.target_qps = 3", "line break U+000D"),
-            ("# mine\u{2028}digits.Server.target_qps = 3", "U+2028"),
-            ("digits.Server.target\u{200b}_qps = 3", "U+200B"),
-            (
-                "digits.Server.target_qps = \u{fffd}3",
-                "a byte that is not UTF-8",
-            ),
-            ("digits.Server.target_qps = 3\u{0}", "save it as UTF-8"),
-            ("digits.Server.qsl_rng_seed = 3", "mlperf.conf alone"),
-            ("digits.Server.min_query_count = 1e6", "whole number"),
-            ("digits.Server.min_query_count = -1", "whole number"),
-            ("digits.Server.min_query_count = 010", "octal"),
-            ("digits.Server.target_latency = 0.5", "whole number"),
-            ("digits.Server.target_qps = many", "not a number"),
-            ("digits.Server.target_qps = inf", "not a number"),
-            ("digits.Server.mode = 4", "find-peak"),
-            ("digits.Server.target_qps=3", "spaces around"),
-            ("digits.Server.target_qps = 3 # fast", "its own line"),
-            ("target_qps = 3", "model.scenario.key"),
-            ("#fast digits", "a space behind"),
-        ];
-        for (line, part) in cases {
-            let error = check(&format!("# first\n{line}\n"), "digits", Kind::User)
-                .unwrap_err()
-                .to_string();
-            assert!(
-                error.contains("user.conf:2: ") && error.contains(part),
-                "{line}: {error}"
-            );
+        let cases = "resnet5O.Server.target_qps = 3 => unknown model \"resnet5O\"
+            digits.server.target_qps = 3 => unknown scenario \"server\": did you mean Server?
+            digits.Interactive.target_qps = 3 => name with -interactive
+            digits.Server.target_qsp = 3 => did you mean target_qps?
+            digits.Server.performance_sample_count = 3 => performance_sample_count_override?
+            e2e-rag-dp.Server.target_qps = 3 => did you mean e2e-rag-db?
+            digits.Server.target_qps = 1,000 => write 1000
+            digits.Server.min_duration = 1e3 => write 1000
+            digits.Server.target_qps\u{a0}=\u{a0}3 => U+00A0
+            digits.Server.target_qps = 3\u{2003} => U+2003
+            \u{3000}digits.Server.target_qps = 3 => U+3000
+            digits.Server.target_qps = 3\u{85} => U+0085
+            # mine\rdigits.Server.target_qps = 3 => line break U+000D
+            # mine\u{2028}digits.Server.target_qps = 3 => U+2028
+            digits.Server.target\u{200b}_qps = 3 => U+200B
+            digits.Server.target_qps = \u{fffd}3 => a byte that is not UTF-8
+            digits.Server.target_qps = 3\u{0} => save it as UTF-8
+            digits.Server.qsl_rng_seed = 3 => mlperf.conf alone
+            digits.Server.min_query_count = 1e6 => whole number
+            digits.Server.min_query_count = -1 => whole number
+            digits.Server.min_query_count = 010 => octal
+            digits.Server.target_latency = 0.5 => whole number
+            digits.Server.target_qps = many => not a number
+            digits.Server.target_qps = inf => not a number
+            digits.Server.mode = 4 => find-peak
+            digits.Server.target_qps=3 => spaces around
+            digits.Server.target_qps = 3 # fast => its own line
+            target_qps = 3 => model.scenario.key
+            #fast digits => a space behind";
+        for case in cases.split('\n') {
+            let (line, part) = case.trim_start_matches(' ').split_once(" => ").unwrap();
+            let error = check(&format!("# first\n{line}\n"), "digits", ConfKind::User);
+            let error = error.unwrap_err().to_string();
+            let is_named = error.contains("user.conf:2: ") && error.contains(part);
+            assert!(is_named, "{line}: {error}");
         }
-        let error = check("digits.*.mode = 2\n", "*", Kind::Audit)
+        let error = check("digits.*.mode = 2\n", "*", ConfKind::Audit)
             .unwrap_err()
             .to_string();
         assert!(error.contains("for * only"), "{error}");
@@ -594,21 +557,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.conf");
         fs::write(&path, b"\xff\xfe*\0.\0").unwrap();
-        let error = check_file(&path, "*", &[], Kind::User)
+        let error = check_file(&path, "*", &[], ConfKind::User)
             .map(drop)
             .unwrap_err();
         assert!(error.to_string().contains("UTF-16"), "{error}");
     }
 
     #[test]
-    fn spaces_that_only_a_comment_has_do_no_harm() {
-        let text = "# no\u{a0}break\n*.Server.target_qps = 5\n";
-        check(text, "digits", Kind::User).unwrap();
-    }
-
-    #[test]
     fn a_file_without_a_line_for_the_model_is_refused() {
-        let error = check("resnet50.Server.target_qps = 3\n", "digits", Kind::User)
+        let error = check("resnet50.Server.target_qps = 3\n", "digits", ConfKind::User)
             .unwrap_err()
             .to_string();
         assert!(

@@ -111,21 +111,8 @@ pub(crate) fn unseen(line: &str) -> Option<char> {
 
 /// The name nearest to `word`, if the distance suggests a spelling error.
 pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let far = |name: &str| {
-        // Levenshtein distance without regard to case, row by row.
-        let name: Vec<char> = name.to_lowercase().chars().collect();
-        let mut row: Vec<usize> = (0..=name.len()).collect();
-        for (i, a) in word.to_lowercase().chars().enumerate() {
-            let mut diagonal = row[0];
-            row[0] = i + 1;
-            for (j, b) in name.iter().enumerate() {
-                let cost = diagonal + usize::from(a != *b);
-                diagonal = row[j + 1];
-                row[j + 1] = cost.min(diagonal + 1).min(row[j] + 1);
-            }
-        }
-        row[name.len()]
-    };
+    let word_lower = word.to_lowercase();
+    let far = |name: &str| strsim::levenshtein(&word_lower, &name.to_lowercase());
     let beginning = |name: &str| word.len() > 4 && name.starts_with(word);
     let near = names.into_iter().map(|name| match beginning(name) {
         true => (0, name),

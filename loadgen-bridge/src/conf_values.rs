@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::conf::parse;
+use crate::conf::{KEYS, parse};
 use crate::conf_text::ConfText;
 use crate::error::LoadgenError;
 use loadgen_log::Scenario;
@@ -89,12 +89,8 @@ fn values<'a>(
 fn field(key: &str, scenario: Scenario) -> Option<&'static str> {
     use Scenario::{MultiStream, Offline, Server, SingleStream};
     Some(match (key, scenario) {
-        ("mode", _) => "mode",
-        ("use_token_latencies", _) => "use_token_latencies",
         ("ttft_latency", Server) => "server_ttft_latency",
         ("tpot_latency", Server) => "server_tpot_latency",
-        ("infer_token_latencies", _) => "infer_token_latencies",
-        ("token_latency_scaling_factor", _) => "token_latency_scaling_factor",
         ("target_latency_percentile", SingleStream) => "single_stream_target_latency_percentile",
         ("target_latency_percentile", MultiStream) => "multi_stream_target_latency_percentile",
         ("target_latency_percentile", Server) => "server_target_latency_percentile",
@@ -102,24 +98,25 @@ fn field(key: &str, scenario: Scenario) -> Option<&'static str> {
         ("target_latency", MultiStream) => "multi_stream_expected_latency_ns",
         ("target_latency", Server) => "server_target_latency_ns",
         ("samples_per_query", MultiStream) => "multi_stream_samples_per_query",
-        ("performance_issue_unique", _) => "performance_issue_unique",
-        ("performance_issue_same", _) => "performance_issue_same",
-        ("performance_issue_same_index", _) => "performance_issue_same_index",
-        ("sample_concatenate_permutation", _) => "sample_concatenate_permutation",
         ("coalesce_queries", Server) => "server_coalesce_queries",
         ("max_async_queries", Server) => "server_max_async_queries",
-        ("min_duration", _) => "min_duration_ms",
-        ("max_duration", _) => "max_duration_ms",
-        ("min_query_count", _) => "min_query_count",
-        ("max_query_count", _) => "max_query_count",
-        ("performance_sample_count_override", _) => "performance_sample_count_override",
-        ("accuracy_sample_count_override", _) => "accuracy_sample_count_override",
         ("target_qps", Server) => "server_target_qps",
         ("target_qps", Offline) => "offline_expected_qps",
-        ("print_timestamps", _) => "print_timestamps",
-        ("accuracy_log_rng_seed", _) => "accuracy_log_rng_seed",
-        ("accuracy_log_sampling_target", _) => "accuracy_log_sampling_target",
-        _ => return None,
+        ("min_duration", _) => "min_duration_ms",
+        ("max_duration", _) => "max_duration_ms",
+        (
+            "ttft_latency"
+            | "tpot_latency"
+            | "target_latency_percentile"
+            | "target_latency"
+            | "samples_per_query"
+            | "coalesce_queries"
+            | "max_async_queries"
+            | "target_qps",
+            _,
+        ) => return None,
+        // Every other key has the name of its field.
+        _ => KEYS.iter().find(|(name, _)| *name == key)?.0,
     })
 }
 

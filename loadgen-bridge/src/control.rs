@@ -295,44 +295,37 @@ mod tests {
         Some(Stop::Aborted("enough".to_owned()))
     }
 
+    /// Letters: `l` loads samples, `u` unloads them, `n` enters another callback, `r` returns from
+    /// one, `s` stops the test. A capital is a callback that must not return.
     #[test]
-    fn a_stop_between_load_and_unload_abandons_at_once() {
-        let mut state = State::default();
-        assert!(state.enter(true) && state.leave(false));
-        assert_eq!(state.end(), None);
-        state.stop = stop();
-        assert_eq!(state.end(), Some(End::Abandoned));
-    }
-
-    #[test]
-    fn a_stop_when_nothing_holds_start_test_waits_for_it() {
-        let mut state = State::default();
-        assert!(state.enter(true) && state.leave(false));
-        assert!(state.enter(false) && state.leave(true));
-        // Samples are unloaded: `StartTest` may return, and AbortTest would run concurrently.
-        state.stop = stop();
-        assert_eq!(state.end(), None);
-        // `StartTest` loads the next set instead, and sleeps for good.
-        assert!(!state.enter(true));
-        assert_eq!(state.end(), Some(End::Abandoned));
-    }
-
-    #[test]
-    fn a_stop_during_the_last_unload_keeps_start_test_from_returning() {
-        let mut state = State::default();
-        assert!(state.enter(true) && state.leave(false));
-        assert!(state.enter(false));
-        state.stop = stop();
-        assert_eq!(state.end(), Some(End::Abandoned));
-        assert!(!state.leave(true));
-    }
-
-    #[test]
-    fn a_stop_inside_name_does_not_wait_for_it() {
-        let mut state = State::default();
-        assert!(state.enter(false));
-        state.stop = stop();
-        assert_eq!(state.end(), Some(End::Abandoned));
+    fn a_stop_abandons_a_run_unless_start_test_may_return() {
+        for (events, abandoned) in [
+            ("lr", false),
+            ("lrs", true),
+            // Samples are unloaded: `StartTest` may return, and AbortTest would run concurrently.
+            ("lrnus", false),
+            // `StartTest` loads the next set instead, and sleeps for good.
+            ("lrnusL", true),
+            ("lrnsU", true),
+            ("ns", true),
+        ] {
+            let mut state = State::default();
+            for event in events.chars() {
+                let goes_on = match event.to_ascii_lowercase() {
+                    'l' => state.enter(true),
+                    'n' => state.enter(false),
+                    'r' => state.leave(false),
+                    'u' => state.leave(true),
+                    _ => {
+                        state.stop = stop();
+                        true
+                    }
+                };
+                assert_eq!(goes_on, event.is_lowercase(), "{events}: {event}");
+            }
+            let end = abandoned.then_some(End::Abandoned);
+            assert_eq!(state.end(), end, "{events}");
+        }
     }
 
     #[test]

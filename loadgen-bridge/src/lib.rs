@@ -40,7 +40,7 @@ mod summary;
 
 #[cfg(feature = "bench")]
 pub use bench::null_sut_cpp;
-pub use conf::{known_models, passed_over};
+pub use conf::{ignored_lines, known_models};
 pub use conf_text::has_byte_order_mark;
 pub use conf_values::{ConfValue, conf_values};
 pub use error::LoadgenError;
@@ -48,7 +48,7 @@ pub use loadgen_log::{
     AccuracyLog, AccuracyRecord, Detail, LogError, Phase, PhaseKind, Scenario, TestMode,
 };
 pub use log_room::{log_may_be_outgrown, outgrow_log};
-pub use log_settings::{LogFiles, LogSettings, LoggingMode};
+pub use log_settings::{LogFiles, LogSettings};
 pub use plan::{Effective, Plan, Queries};
 pub use run::{
     QuerySampleLibrary, SystemUnderTest, THREAD, abort_test, exit, register_issue_query_thread,

@@ -11,20 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::LoadgenError;
 use crate::raw::{self, RawLogSettings};
 
-/// When LoadGen writes its logs. LoadGen implements only `AsyncPoll`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(i32)]
-pub enum LoggingMode {
-    /// A logging thread writes them while the test runs.
-    AsyncPoll = 0,
-    /// Not implemented in LoadGen.
-    EndOfTestOnly = 1,
-    /// Not implemented in LoadGen.
-    Synchronous = 2,
-}
-
-/// Every field of LoadGen's `LogSettings` and `LogOutputSettings`; [`Default`] is LoadGen's too.
+/// Every field of LoadGen's `LogSettings` and `LogOutputSettings` that LoadGen implements;
+/// [`Default`] is LoadGen's too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogSettings {
@@ -40,10 +28,6 @@ pub struct LogSettings {
     pub copy_detail_to_stdout: bool,
     /// Whether LoadGen copies the summary to stdout.
     pub copy_summary_to_stdout: bool,
-    /// When the logs are written.
-    pub log_mode: LoggingMode,
-    /// Not implemented in LoadGen, which always polls every 10 ms.
-    pub log_mode_async_poll_interval_ms: u64,
     /// Whether LoadGen traces every query: LoadGen's default, which costs more than half of the
     /// maximum rate.
     pub enable_trace: bool,
@@ -69,12 +53,6 @@ impl Default for LogSettings {
             prefix_with_datetime: raw.prefix_with_datetime,
             copy_detail_to_stdout: raw.copy_detail_to_stdout,
             copy_summary_to_stdout: raw.copy_summary_to_stdout,
-            log_mode: match raw.log_mode {
-                0 => LoggingMode::AsyncPoll,
-                1 => LoggingMode::EndOfTestOnly,
-                _ => LoggingMode::Synchronous,
-            },
-            log_mode_async_poll_interval_ms: raw.log_mode_async_poll_interval_ms,
             enable_trace: raw.enable_trace,
         }
     }
@@ -178,8 +156,6 @@ impl LogSettings {
             copy_detail_to_stdout: self.copy_detail_to_stdout,
             copy_summary_to_stdout: self.copy_summary_to_stdout,
             enable_trace: self.enable_trace,
-            log_mode: self.log_mode as i32,
-            log_mode_async_poll_interval_ms: self.log_mode_async_poll_interval_ms,
         };
         Ok(CLogSettings {
             _strings: [outdir, prefix, suffix],
@@ -199,10 +175,6 @@ mod tests {
         assert_eq!(
             (settings.prefix.as_str(), settings.suffix.as_str()),
             ("mlperf_log_", "")
-        );
-        assert_eq!(
-            (settings.log_mode, settings.log_mode_async_poll_interval_ms),
-            (LoggingMode::AsyncPoll, 1000)
         );
         assert!(settings.enable_trace && !settings.prefix_with_datetime);
     }

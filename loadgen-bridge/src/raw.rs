@@ -19,8 +19,6 @@ pub(crate) struct RawLogSettings {
     pub copy_detail_to_stdout: bool,
     pub copy_summary_to_stdout: bool,
     pub enable_trace: bool,
-    pub log_mode: i32,
-    pub log_mode_async_poll_interval_ms: u64,
 }
 
 #[repr(C)]
@@ -50,7 +48,7 @@ const _: () = {
         size_of::<usize>() == 8,
         "LoadGen's ids and indices are 64-bit here"
     );
-    assert!(size_of::<RawLogSettings>() == 40);
+    assert!(size_of::<RawLogSettings>() == 32);
     assert!(size_of::<RawCallbacks>() == 72);
 };
 
@@ -99,7 +97,6 @@ unsafe extern "C" {
         log: *const RawLogSettings,
         samples: usize,
         response_bytes: usize,
-        other_thread: bool,
         error: *mut c_char,
         error_size: usize,
     ) -> i32;

@@ -139,152 +139,107 @@ impl TestSettings {
     ///
     /// [`LoadgenError::Settings`] names the first invalid field.
     pub fn check(&self, total: usize, performance: usize) -> Result<(), LoadgenError> {
-        let wrong = |field: &'static str, why: String| Err(LoadgenError::Settings { field, why });
+        let require = |holds: bool, field: &'static str, why: &dyn Fn() -> String| match holds {
+            true => Ok(()),
+            false => Err(LoadgenError::Settings { field, why: why() }),
+        };
         let positive = |field, value: f64| {
-            if value.is_finite() && value > 0.0 {
-                Ok(())
-            } else {
-                wrong(field, format!("{value} is not above 0"))
-            }
+            let holds = value.is_finite() && value > 0.0;
+            require(holds, field, &|| format!("{value} is not above 0"))
         };
         let fraction = |field, value: f64| {
-            if value > 0.0 && value < 1.0 {
-                Ok(())
-            } else {
-                wrong(field, format!("{value} is not between 0 and 1"))
-            }
+            let holds = value > 0.0 && value < 1.0;
+            require(holds, field, &|| format!("{value} is not between 0 and 1"))
         };
-        if total == 0 {
-            return wrong("total_sample_count", "the QSL has no samples".to_owned());
-        }
+        // LoadGen truncates the time between two queries to whole ns, and generates queries until
+        // the duration is full: with 0 ns it never ends.
+        let apart = |field, ns: f64, value: f64| {
+            positive(field, value)?;
+            require(ns >= 1.0, field, &|| {
+                format!("{value}: LoadGen cannot tell queries apart that are less than 1 ns apart")
+            })
+        };
+        let text = |why: &'static str| move || why.to_owned();
+
+        let none = text("the QSL has no samples");
+        require(total > 0, "total_sample_count", &none)?;
         let loaded = match self.performance_sample_count_override {
             0 => performance,
             some => some as usize,
         };
-        if loaded == 0 {
-            return wrong(
-                "performance_sample_count",
-                "the QSL loads no samples".to_owned(),
-            );
-        }
-        // LoadGen truncates the time between two queries to whole ns, and generates queries until
-        // the duration is full: with 0 ns it never ends.
-        let apart = |field, ns: f64, value: f64| match ns >= 1.0 {
-            true => Ok(()),
-            false => wrong(
-                field,
-                format!("{value}: LoadGen cannot tell queries apart that are less than 1 ns apart"),
-            ),
-        };
-        if self.min_query_count == 0 {
-            return wrong(
-                "min_query_count",
-                "0: a run has at least one query".to_owned(),
-            );
-        }
-        if !(0.0..=1.0).contains(&self.accuracy_log_probability) {
-            return wrong(
-                "accuracy_log_probability",
-                format!("{} is not from 0 to 1", self.accuracy_log_probability),
-            );
-        }
+        let none = text("the QSL loads no samples");
+        require(loaded > 0, "performance_sample_count", &none)?;
+        let none = text("0: a run has at least one query");
+        require(self.min_query_count > 0, "min_query_count", &none)?;
+        let probability = self.accuracy_log_probability;
+        let holds = (0.0..=1.0).contains(&probability);
+        require(holds, "accuracy_log_probability", &|| {
+            format!("{probability} is not from 0 to 1")
+        })?;
         match self.scenario {
             Scenario::SingleStream => {
-                positive(
-                    "single_stream_expected_latency_ns",
-                    self.single_stream_expected_latency_ns,
-                )?;
                 let expected = self.single_stream_expected_latency_ns;
                 apart("single_stream_expected_latency_ns", expected, expected)?;
-                fraction(
-                    "single_stream_target_latency_percentile",
-                    self.single_stream_target_latency_percentile,
-                )?;
+                let percentile = self.single_stream_target_latency_percentile;
+                fraction("single_stream_target_latency_percentile", percentile)?;
             }
             Scenario::MultiStream => {
-                positive(
-                    "multi_stream_expected_latency_ns",
-                    self.multi_stream_expected_latency_ns,
-                )?;
                 let expected = self.multi_stream_expected_latency_ns;
                 apart("multi_stream_expected_latency_ns", expected, expected)?;
-                fraction(
-                    "multi_stream_target_latency_percentile",
-                    self.multi_stream_target_latency_percentile,
-                )?;
-                if self.multi_stream_samples_per_query == 0 {
-                    return wrong(
-                        "multi_stream_samples_per_query",
-                        "0: a query has at least one sample".to_owned(),
-                    );
-                }
+                let percentile = self.multi_stream_target_latency_percentile;
+                fraction("multi_stream_target_latency_percentile", percentile)?;
+                let none = text("0: a query has at least one sample");
+                let holds = self.multi_stream_samples_per_query > 0;
+                require(holds, "multi_stream_samples_per_query", &none)?;
             }
             Scenario::Server => {
                 let qps = self.server_target_qps;
-                positive("server_target_qps", qps)?;
                 apart("server_target_qps", 1e9 / qps, qps)?;
-                fraction(
-                    "server_target_latency_percentile",
-                    self.server_target_latency_percentile,
-                )?;
+                let percentile = self.server_target_latency_percentile;
+                fraction("server_target_latency_percentile", percentile)?;
             }
             // 0 with a minimum count makes one query of that count.
             Scenario::Offline if self.offline_expected_qps == 0.0 => {}
             Scenario::Offline => positive("offline_expected_qps", self.offline_expected_qps)?,
         }
-        if self.scenario != Scenario::Server {
-            if self.server_num_issue_query_threads != 0 {
-                return wrong(
-                    "server_num_issue_query_threads",
-                    format!("{} has one issue thread", self.scenario),
-                );
-            }
-            if self.mode == TestMode::FindPeakPerformance {
-                return wrong(
-                    "mode",
-                    format!("{} has no find-peak, only Server does", self.scenario),
-                );
-            }
+        let server = self.scenario == Scenario::Server;
+        let holds = server || self.server_num_issue_query_threads == 0;
+        require(holds, "server_num_issue_query_threads", &|| {
+            format!("{} has one issue thread", self.scenario)
+        })?;
+        let find_peak = self.mode == TestMode::FindPeakPerformance;
+        require(server || !find_peak, "mode", &|| {
+            format!("{} has no find-peak, only Server does", self.scenario)
+        })?;
+        if find_peak {
+            let step = self.server_find_peak_qps_boundary_step_size;
+            positive("server_find_peak_qps_boundary_step_size", step)?;
+            let holds = (0..=9).contains(&self.server_find_peak_qps_decimals_of_precision);
+            let why = text("not from 0 to 9");
+            require(holds, "server_find_peak_qps_decimals_of_precision", &why)?;
         }
-        if self.mode == TestMode::FindPeakPerformance {
-            positive(
-                "server_find_peak_qps_boundary_step_size",
-                self.server_find_peak_qps_boundary_step_size,
+        let unique = self.performance_issue_unique;
+        if unique && self.scenario == Scenario::Offline {
+            require(
+                loaded <= total,
+                "performance_sample_count_override",
+                &|| format!("{loaded}, and performance_issue_unique, of {total} samples"),
             )?;
-            if !(0..=9).contains(&self.server_find_peak_qps_decimals_of_precision) {
-                return wrong(
-                    "server_find_peak_qps_decimals_of_precision",
-                    "not from 0 to 9".to_owned(),
-                );
-            }
         }
-        if self.performance_issue_unique {
-            if loaded > total && self.scenario == Scenario::Offline {
-                let why = format!("{loaded}, and performance_issue_unique, of {total} samples");
-                return wrong("performance_sample_count_override", why);
-            }
-            if self.sample_concatenate_permutation && self.scenario == Scenario::MultiStream {
-                return wrong(
-                    "performance_issue_unique",
-                    "sample_concatenate_permutation is set too".to_owned(),
-                );
-            }
+        if unique && self.scenario == Scenario::MultiStream {
+            let why = text("sample_concatenate_permutation is set too");
+            let holds = !self.sample_concatenate_permutation;
+            require(holds, "performance_issue_unique", &why)?;
         }
         if self.performance_issue_same {
-            if self.performance_issue_unique {
-                return wrong(
-                    "performance_issue_same",
-                    "performance_issue_unique is set too".to_owned(),
-                );
-            }
-            let limit = loaded.min(total);
-            if self.performance_issue_same_index >= limit as u64 {
-                let why = format!(
-                    "{} of {limit} loaded samples",
-                    self.performance_issue_same_index
-                );
-                return wrong("performance_issue_same_index", why);
-            }
+            let why = text("performance_issue_unique is set too");
+            require(!unique, "performance_issue_same", &why)?;
+            let (index, limit) = (self.performance_issue_same_index, loaded.min(total));
+            require(
+                index < limit as u64,
+                "performance_issue_same_index",
+                &|| format!("{index} of {limit} loaded samples"),
+            )?;
         }
         Ok(())
     }

@@ -79,14 +79,14 @@ impl TestOutcome {
         File::open(&files.summary)
             .and_then(|file| file.take(SUMMARY_AT_MOST).read_to_string(&mut summary))
             .map_err(|error| failed(&files.summary, error.to_string()))?;
-        let mut outcome = parse_summary(&summary, files);
-        if !outcome.1 {
+        let Some(mut outcome) = parse_summary(&summary) else {
             let why = "LoadGen has not written its last lines; was the run cut short?".to_owned();
-            return Err(failed(&outcome.0.files.summary, why));
-        }
-        outcome.0.detail = Detail::open(&outcome.0.files.detail)
-            .map_err(|error| failed(&outcome.0.files.detail, error.to_string()))?;
-        Ok(outcome.0)
+            return Err(failed(&files.summary, why));
+        };
+        outcome.detail = Detail::open(&files.detail)
+            .map_err(|error| failed(&files.detail, error.to_string()))?;
+        outcome.files = files;
+        Ok(outcome)
     }
 
     /// Latency in ns at a percentile, given as a fraction: of samples, in MultiStream of queries. 0
@@ -102,45 +102,34 @@ impl TestOutcome {
     }
 }
 
-/// Parses a summary. The flag says whether the summary is complete.
-fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
-    let mut outcome = TestOutcome {
-        files,
-        ..TestOutcome::default()
-    };
-    let mut whole = false;
-    let mut in_parameters = false;
+/// Parses a summary; `None` if its last lines are missing.
+fn parse_summary(text: &str) -> Option<TestOutcome> {
+    let mut outcome = TestOutcome::default();
+    let mut errors = None;
     let mut recommending = false;
     // The lines of "Early Stopping Result:", a reason if early stopping was not met.
     let mut early = Vec::new();
     let mut in_early = false;
-    for line in text.lines() {
-        // The last two lines in every mode: "No errors encountered during test.", "1 ERROR
-        // encountered. …".
-        if let Some((count, what)) = line.split_once(' ')
-            && line.contains("encountered")
-        {
-            let count = if count == "No" {
-                Some(0)
-            } else {
-                count.parse().ok()
-            };
-            match count {
-                Some(count) if what.to_ascii_lowercase().starts_with("warning") => {
-                    outcome.warnings = count
-                }
-                Some(count) if what.to_ascii_lowercase().starts_with("error") => {
-                    outcome.errors = count;
-                    whole = true;
-                }
-                _ => {}
-            }
-            continue;
+    // The detailed log has the parameters too.
+    let parameters = |line: &&str| line.starts_with("Test Parameters Used");
+    let results = text.lines().take_while(|line| !parameters(line));
+    // The last two lines in every mode: "No errors encountered during test.", "1 ERROR
+    // encountered. …".
+    let last = text.lines().filter(|line| line.contains("encountered"));
+    for line in last {
+        let (count, what) = line.split_once(' ')?;
+        let count = match count {
+            "No" => Some(0),
+            count => count.parse().ok(),
+        };
+        match what.to_ascii_lowercase() {
+            what if what.starts_with("warning") => outcome.warnings = count.unwrap_or(0),
+            what if what.starts_with("error") => errors = count,
+            _ => {}
         }
-        if in_parameters || line.starts_with("Test Parameters Used") {
-            // The detailed log has the parameters too.
-            in_parameters = true;
-        } else if line.starts_with("Recommendations:") {
+    }
+    for line in results.filter(|line| !line.contains("encountered")) {
+        if line.starts_with("Recommendations:") {
             recommending = true;
         } else if line.ends_with("Early Stopping Result:") {
             in_early = true;
@@ -148,40 +137,31 @@ fn parse_summary(text: &str, files: LogFiles) -> (TestOutcome, bool) {
             early.push(line.trim_start_matches([' ', '*']));
         } else if line.is_empty() {
             in_early = false;
-        } else if let Some(advice) = line.strip_prefix(" * ")
-            && recommending
-        {
+        } else if let Some(advice) = line.strip_prefix(" * ").filter(|_| recommending) {
             outcome.reasons.push(advice.trim().to_owned());
         } else if let Some((key, value)) = line.split_once(':') {
             recommending = false;
             let constraint = key.starts_with("  ");
             let (key, value) = (key.trim(), value.trim());
-            if constraint {
-                if value == "NO" {
-                    outcome.reasons.push(format!("{key}: no"));
-                }
-            } else if key == "SUT name" {
-                outcome.sut_name = value.to_owned();
-            } else if key == "Result is" {
-                outcome.verdict = if value == "VALID" {
-                    Verdict::Valid
-                } else {
-                    Verdict::Invalid
-                };
-            } else if let Ok(number) = value.parse::<f64>() {
-                outcome.take_number(key, number);
+            match (key, value) {
+                (key, "NO") if constraint => outcome.reasons.push(format!("{key}: no")),
+                _ if constraint => {}
+                ("SUT name", name) => outcome.sut_name = name.to_owned(),
+                ("Result is", "VALID") => outcome.verdict = Verdict::Valid,
+                ("Result is", _) => outcome.verdict = Verdict::Invalid,
+                (key, value) => value
+                    .parse()
+                    .into_iter()
+                    .for_each(|number| outcome.take_number(key, number)),
             }
         }
     }
-    if outcome
-        .reasons
-        .iter()
-        .any(|reason| reason.starts_with("Early stopping"))
-        && !early.is_empty()
-    {
+    let mut reasons = outcome.reasons.iter();
+    if reasons.any(|reason| reason.starts_with("Early stopping")) && !early.is_empty() {
         outcome.reasons.push(early.join(" "));
     }
-    (outcome, whole)
+    outcome.errors = errors?;
+    Some(outcome)
 }
 
 impl TestOutcome {
@@ -214,8 +194,7 @@ mod tests {
 
     #[test]
     fn a_server_run_is_read() {
-        let (outcome, whole) = parse_summary(SERVER, LogFiles::default());
-        assert!(whole);
+        let outcome = parse_summary(SERVER).expect("complete");
         assert_eq!(outcome.verdict, Verdict::Invalid);
         assert_eq!(
             outcome.reasons,
@@ -241,8 +220,7 @@ mod tests {
     #[test]
     fn a_stream_run_and_an_offline_run_have_their_figures() {
         let text = "90.0th percentile latency (ns) : 1234\nNo errors encountered during test.\n";
-        let (outcome, whole) = parse_summary(text, LogFiles::default());
-        assert!(whole);
+        let outcome = parse_summary(text).expect("complete");
         assert_eq!(
             outcome.figure,
             Some(Figure::Latency {
@@ -250,8 +228,10 @@ mod tests {
                 ns: 1234
             })
         );
-        let (outcome, whole) = parse_summary("Samples per second: 6.71e+07\n", LogFiles::default());
-        assert!(!whole, "no last lines");
-        assert_eq!(outcome.figure, Some(Figure::SamplesPerSecond(6.71e7)));
+        let cut = "Samples per second: 6.71e+07\n";
+        assert_eq!(parse_summary(cut), None, "no last lines");
+        let outcome = parse_summary(&format!("{cut}No errors encountered during test.\n"));
+        let figure = outcome.and_then(|outcome| outcome.figure);
+        assert_eq!(figure, Some(Figure::SamplesPerSecond(6.71e7)));
     }
 }

@@ -14,15 +14,20 @@ use std::thread;
 
 use common::{Inline, Samples, answer, answer_all, in_a_process_of_its_own, logs, settings};
 use loadgen_bridge::{
-    AccuracyLog, Figure, LoadgenError, LogSettings, QuerySample, QuerySampleResponse, Scenario,
-    SystemUnderTest, TestMode, TestOutcome, TestSettings, Verdict, complete, first_token_complete,
-    outgrow_log, register_issue_query_thread, run_test,
+    AccuracyLog, AccuracyRecord, Figure, LoadgenError, LogSettings, QuerySample,
+    QuerySampleResponse, Scenario, SystemUnderTest, TestMode, TestOutcome, TestSettings, Verdict,
+    complete, first_token_complete, outgrow_log, run_test,
 };
 
 #[track_caller]
 fn assert_valid(outcome: &TestOutcome) {
     let word = (outcome.verdict, outcome.errors);
     assert_eq!(word, (Verdict::Valid, 0), "{}", errors_of(outcome));
+}
+
+fn records(outcome: &TestOutcome) -> Vec<AccuracyRecord> {
+    let log = AccuracyLog::open(&outcome.files.accuracy).unwrap();
+    log.collect::<Result<_, _>>().unwrap()
 }
 
 fn errors_of(outcome: &TestOutcome) -> String {
@@ -81,10 +86,7 @@ fn offline_performance() {
         assert!(matches!(outcome.figure, Some(Figure::SamplesPerSecond(rate)) if rate > 0.0));
         assert_eq!(sut.issued.load(Ordering::Relaxed), 5000);
         // Performance mode logs no responses.
-        assert_eq!(
-            AccuracyLog::open(&outcome.files.accuracy).unwrap().count(),
-            0
-        );
+        assert_eq!(records(&outcome), []);
     });
 }
 
@@ -98,68 +100,33 @@ fn a_run_that_is_too_short_is_invalid_and_says_why() {
             settings.offline_expected_qps = 10.0;
             let (outcome, _, _) = run_inline(folder, &settings);
             assert_eq!(outcome.verdict, Verdict::Invalid);
-            assert!(
-                outcome
-                    .reasons
-                    .iter()
-                    .any(|reason| reason.contains("Min duration")),
-                "{}",
-                errors_of(&outcome)
-            );
-            assert!(
-                outcome
-                    .reasons
-                    .iter()
-                    .any(|reason| reason.contains("Increase expected QPS")),
-                "{:?}",
-                outcome.reasons
-            );
+            for part in ["Min duration", "Increase expected QPS"] {
+                let mut reasons = outcome.reasons.iter();
+                assert!(reasons.any(|r| r.contains(part)), "{}", errors_of(&outcome));
+            }
         },
     );
 }
 
-/// Checks that the log has every sample of the QSL once, with its own answer.
-fn check_accuracy(folder: &Path, scenario: Scenario) {
-    let (outcome, sut, qsl) = run_inline(folder, &settings(scenario, TestMode::AccuracyOnly));
-    assert_eq!(
-        (outcome.verdict, outcome.errors),
-        (Verdict::NotJudged, 0),
-        "{}",
-        errors_of(&outcome)
-    );
-    let records: Result<Vec<_>, _> = AccuracyLog::open(&outcome.files.accuracy)
-        .unwrap()
-        .collect();
-    let responses: BTreeMap<_, _> = records
-        .unwrap()
-        .into_iter()
-        .map(|r| (r.qsl_idx as usize, r.data))
-        .collect();
-    assert_eq!(
-        responses,
-        (0..64).map(|index| (index, answer(index))).collect()
-    );
-    assert_eq!(qsl.loads.load(Ordering::Relaxed), 64);
-    assert_eq!(
-        (
-            sut.names.load(Ordering::Relaxed),
-            sut.issued.load(Ordering::Relaxed)
-        ),
-        (1, 64)
-    );
-}
-
-#[test]
-fn server_accuracy() {
-    in_a_process_of_its_own("server_accuracy", |folder| {
-        check_accuracy(folder, Scenario::Server)
-    });
-}
-
+/// The log has every sample of the QSL once, with its own answer.
 #[test]
 fn offline_accuracy() {
     in_a_process_of_its_own("offline_accuracy", |folder| {
-        check_accuracy(folder, Scenario::Offline)
+        let settings = settings(Scenario::Offline, TestMode::AccuracyOnly);
+        let (outcome, sut, qsl) = run_inline(folder, &settings);
+        let word = (outcome.verdict, outcome.errors);
+        assert_eq!(word, (Verdict::NotJudged, 0), "{}", errors_of(&outcome));
+        let responses: BTreeMap<_, _> = records(&outcome)
+            .into_iter()
+            .map(|r| (r.qsl_idx as usize, r.data))
+            .collect();
+        assert_eq!(
+            responses,
+            (0..64).map(|index| (index, answer(index))).collect()
+        );
+        assert_eq!(qsl.loads.load(Ordering::Relaxed), 64);
+        let calls = [&sut.names, &sut.issued].map(|n| n.load(Ordering::Relaxed));
+        assert_eq!(calls, [1, 64]);
     });
 }
 
@@ -234,22 +201,6 @@ fn completion_on_another_thread() {
         assert!(detail.contains("Logging allocation detected"), "{detail}");
         // The run is over and has dropped the SUT, which closes the channel.
         assert!(thread.join().unwrap() > 3000);
-    });
-}
-
-#[test]
-fn several_issue_threads() {
-    in_a_process_of_its_own("several_issue_threads", |folder| {
-        let threads: Vec<_> = (0..3)
-            .map(|_| thread::spawn(register_issue_query_thread))
-            .collect();
-        let mut settings = settings(Scenario::Server, TestMode::PerformanceOnly);
-        settings.server_num_issue_query_threads = 3;
-        let (outcome, _, _) = run_inline(folder, &settings);
-        assert_valid(&outcome);
-        for thread in threads {
-            thread.join().unwrap().unwrap();
-        }
     });
 }
 
@@ -350,10 +301,7 @@ fn a_named_audit_config_applies() {
         let settings = settings(Scenario::Offline, TestMode::PerformanceOnly);
         let (sut, qsl) = (Arc::new(Inline::default()), Arc::new(Samples::new(64, 64)));
         let outcome = run_test(sut, qsl, &settings, &logs(folder), Some(&audit)).unwrap();
-        let records: Result<Vec<_>, _> = AccuracyLog::open(&outcome.files.accuracy)
-            .unwrap()
-            .collect();
-        let records = records.unwrap();
+        let records = records(&outcome);
         assert!(records.len() > 100);
         assert!(
             records

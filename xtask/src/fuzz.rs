@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process;
 
-/// Limit for building the targets with their dependencies.
 const BUILD: Duration = Duration::from_secs(3600);
 /// Time that a run may take beyond its limit: for the start and the last input.
 const LATE: Duration = Duration::from_secs(120);
@@ -28,13 +27,9 @@ const FLAGS: &[&str] = &[
     "--cfg=fuzzing",
 ];
 
-/// Names of the fuzz targets.
 const TARGETS: &[&str] = &["control_frames", "data_frames", "yaml"];
 
 /// Runs one target, or each, for `seconds`. Inputs that crash a target go to `fuzz/artifacts`.
-///
-/// # Errors
-/// A target does not build, or it crashed.
 pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
     let chosen: Vec<&str> = match only {
         Some(name) => {
@@ -62,7 +57,6 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
         );
         std::fs::create_dir_all(&corpus)?;
         std::fs::create_dir_all(&artifacts)?;
-        seed(root, target, &corpus)?;
         println!("\n== fuzz {target}, {seconds} s");
         let program = folder
             .join("target")
@@ -76,6 +70,11 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
             .args(["-timeout=20", "-print_final_stats=1", "-verbosity=0"])
             .arg(&corpus)
             .current_dir(&folder);
+        // First inputs that a fuzzer would hardly guess.
+        command.arg(match target {
+            "yaml" => root.join("configs"),
+            _ => folder.join("seeds").join(target),
+        });
         let status = process::run(target, &mut command, Duration::from_secs(seconds) + LATE)?;
         ensure!(
             status.success(),
@@ -84,46 +83,4 @@ pub fn run(root: &Path, only: Option<&str>, seconds: u64) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Writes first inputs that a fuzzer would hardly guess: the repository's configurations, and a
-/// frame of either kind.
-fn seed(root: &Path, target: &str, corpus: &Path) -> Result<()> {
-    let put = |name: &str, bytes: &[u8]| {
-        let path = corpus.join(format!("seed-{name}"));
-        std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
-    };
-    match target {
-        "yaml" => {
-            for folder in std::fs::read_dir(root.join("configs"))? {
-                let folder = folder?;
-                for file in std::fs::read_dir(folder.path())? {
-                    let file = file?;
-                    if !file.file_type()?.is_file() {
-                        continue;
-                    }
-                    let name = format!(
-                        "{}-{}",
-                        folder.file_name().to_string_lossy(),
-                        file.file_name().to_string_lossy()
-                    );
-                    put(&name, &std::fs::read(file.path())?)?;
-                }
-            }
-            Ok(())
-        }
-        "control_frames" => {
-            let json: &[u8] = br#"{"type":"heartbeat","seq":1,"counters":{"arrived":1,"responded":1,"refused":0,"dropped_late":0,"batches":1,"copies":0}}"#;
-            let mut frame = vec![255];
-            frame.extend((json.len() as u32).to_be_bytes());
-            frame.extend(json);
-            put("heartbeat", &frame)
-        }
-        _ => {
-            // Kind, reserved; slot 2, use 0; offset 8; 16 bytes.
-            let mut frame = vec![1, 0, 0, 0, 2, 0, 0, 0, 8, 0, 0, 0, 16, 0, 0, 0];
-            frame.extend([7; 16]);
-            put("write", &frame)
-        }
-    }
 }

@@ -92,38 +92,12 @@ enum Task {
     },
     /// Compile the shim for the engine `tensorrt`, with your headers of the TensorRT version that
     /// will run (8.5 to 11).
-    Tensorrt {
-        /// Folder of NvInfer.h and NvOnnxParser.h.
-        #[arg(long, required_unless_present = "check")]
-        include: Option<PathBuf>,
-        /// Folder of cuda_runtime_api.h; without it, a stand-in with the necessary declarations
-        /// serves.
-        #[arg(long)]
-        cuda_include: Option<PathBuf>,
-        /// File of the shim; the default is target/tensorrt/libqdl_tensorrt.so, where programs in
-        /// target/release look for it.
-        #[arg(long)]
-        out: Option<PathBuf>,
-        /// Fetch the headers of TensorRT 11.4 and its lean runtime (44 MB), compile the shim with
-        /// them, and test it.
-        #[arg(long, conflicts_with_all = ["include", "cuda_include", "out"])]
-        check: bool,
-    },
+    Tensorrt(tensorrt::Args),
     /// Rehearse a submission on one machine: short runs of llama3.1-8b with simulated answers,
     /// `describe`, the form, and `submit`. The nodes are two network namespaces, or loopback where
     /// the system permits none. Writes a submission tree to target/submission, and prints a table
     /// of the rules that a rehearsal cannot keep. Exit code 0: no other rule is broken.
-    Submission {
-        /// Checkout of mlcommons/inference; with it, its verifier and its checker run too.
-        #[arg(long, value_name = "DIR")]
-        checker: Option<PathBuf>,
-        /// Python with numpy and PyYAML, for the scripts of the checkout.
-        #[arg(long, value_name = "FILE")]
-        python: Option<PathBuf>,
-        /// Folder of the programs `frontend`, `accelerator` and `qdl`; without it, they are built.
-        #[arg(long, value_name = "DIR")]
-        programs: Option<PathBuf>,
-    },
+    Submission(submission::Args),
     /// Run the checks that read only sources: circular imports of files, forbidden dependencies
     /// between crates, names on a sample's path, and lines over 100 columns.
     Rooms,
@@ -179,37 +153,13 @@ fn main() -> ExitCode {
             filters,
         } => test::run(&root, quick, sanitize, &filters),
         Task::Rooms => test::sources(&root),
-        Task::Submission {
-            checker,
-            python,
-            programs,
-        } => {
-            let asked = submission::Asked {
-                checker,
-                python,
-                programs,
-            };
-            submission::rehearse(&root, &asked)
-        }
+        Task::Submission(args) => submission::rehearse(&root, &args),
         Task::Demo { llm: true } => demo::llm::run(&root),
         Task::Demo { llm: false } => demo::run(&root),
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),
-        Task::Tensorrt { check: true, .. } => tensorrt::check(&root),
-        Task::Tensorrt {
-            include,
-            cuda_include,
-            out,
-            ..
-        } => {
-            let out = out.unwrap_or_else(|| tensorrt::default_out(&root));
-            let include = include.unwrap_or_default();
-            tensorrt::compile(&root, &include, cuda_include.as_deref(), &out).map(|()| {
-                println!("{}", out.display());
-                0
-            })
-        }
+        Task::Tensorrt(args) => tensorrt::run(&root, args),
         Task::SoftRoce { numa, command } => {
             let machine = if numa {
                 soft_roce::Machine::TwoNodes

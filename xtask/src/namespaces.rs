@@ -12,9 +12,8 @@ use crate::process::run_quietly;
 /// Limit for a call of `ip` on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// One of the two namespaces.
 #[derive(Clone, Copy)]
-pub enum Side {
+pub enum HostSide {
     Frontend,
     Accelerator,
 }
@@ -25,9 +24,6 @@ pub struct Namespaces([String; 2]);
 impl Namespaces {
     /// Creates both namespaces. `name` is part of their names. In both, interface `cableK` is an
     /// end of cable `K`.
-    ///
-    /// # Errors
-    /// The machine refuses namespaces: a sandbox often does so even to root.
     pub fn new(name: &str, cables: usize) -> Result<Self> {
         let names = ["f", "a"].map(|side| format!("qdl{name}{}{side}", std::process::id()));
         let made = Namespaces(names);
@@ -49,7 +45,11 @@ impl Namespaces {
             let link = ["-n", near, "link", "add", cable, "type", "veth"];
             let peer = ["peer", "name", cable, "netns", far];
             call("ip", &[&link[..], &peer].concat())?;
-            for (name, side) in self.0.iter().zip([Side::Frontend, Side::Accelerator]) {
+            for (name, side) in self
+                .0
+                .iter()
+                .zip([HostSide::Frontend, HostSide::Accelerator])
+            {
                 let address = format!("{}/24", self.address(side, k));
                 call("ip", &["-n", name, "addr", "add", &address, "dev", cable])?;
                 call("ip", &["-n", name, "link", "set", cable, "up"])?;
@@ -58,18 +58,17 @@ impl Namespaces {
         call("ip", &["netns", "exec", far, "true"]).map(|_| ())
     }
 
-    /// Name of a side's namespace.
-    pub fn name(&self, side: Side) -> &str {
+    pub fn name(&self, side: HostSide) -> &str {
         &self.0[side as usize]
     }
 
     /// IPv4 address of a side's end of a cable.
-    pub fn address(&self, side: Side, cable: usize) -> String {
+    pub fn address(&self, side: HostSide, cable: usize) -> String {
         format!("10.98.{cable}.{}", side as usize + 1)
     }
 
     /// A command that runs a program inside a namespace.
-    pub fn command(&self, side: Side, program: &Path) -> Command {
+    pub fn command(&self, side: HostSide, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.name(side)]);
         command.arg(program);

@@ -10,6 +10,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// Period of polling a running child.
@@ -68,8 +70,7 @@ impl Running {
         self.child.stderr.take()
     }
 
-    /// The exit status, if the child has ended.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    pub fn try_status(&mut self) -> Result<Option<ExitStatus>> {
         self.child
             .try_wait()
             .with_context(|| format!("{}: waitpid", self.name))
@@ -89,7 +90,7 @@ impl Running {
 
     fn wait_until(&mut self, until: Instant) -> Result<Option<ExitStatus>> {
         loop {
-            if let Some(status) = self.ended()? {
+            if let Some(status) = self.try_status()? {
                 return Ok(Some(status));
             }
             if Instant::now() >= until {
@@ -101,7 +102,7 @@ impl Running {
 
     /// Ends the child and reaps it. Does nothing if the child has ended.
     pub fn end(&mut self) {
-        if matches!(self.ended(), Ok(Some(_))) {
+        if matches!(self.try_status(), Ok(Some(_))) {
             return;
         }
         if let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
@@ -137,7 +138,7 @@ pub fn run_quietly(name: &str, command: &mut Command, deadline: Duration) -> Res
     }
     let lines: Vec<&str> = output.lines().collect();
     let tail = lines[lines.len().saturating_sub(40)..].join("\n");
-    bail!("{name}: {status}\n  {}\n{tail}", shown(command))
+    bail!("{name}: {status}\n  {}\n{tail}", command_line(command))
 }
 
 /// Runs `command` and returns its standard output followed by its standard error. With `show`,
@@ -152,10 +153,10 @@ pub fn run_copying(
     let mut running = Running::start(name, command)?;
     let output = running
         .stdout()
-        .map(|pipe| copied(pipe, show.then(std::io::stdout)));
+        .map(|pipe| copy_pipe(pipe, show.then(std::io::stdout)));
     let errors = running
         .stderr()
-        .map(|pipe| copied(pipe, show.then(std::io::stderr)));
+        .map(|pipe| copy_pipe(pipe, show.then(std::io::stderr)));
     let status = running.wait(deadline)?;
     // Standard output first, then standard error, so that lines do not mix.
     let text: String = [output, errors]
@@ -167,7 +168,7 @@ pub fn run_copying(
 }
 
 /// Copies a pipe to a terminal and to a channel until the pipe closes, on a new thread.
-fn copied(
+fn copy_pipe(
     mut from: impl Read + Send + 'static,
     mut to: Option<impl Write + Send + 'static>,
 ) -> Receiver<Vec<u8>> {
@@ -197,8 +198,17 @@ fn collect(receiver: &Receiver<Vec<u8>>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A command line for messages.
-pub fn shown(command: &Command) -> String {
+pub fn read_json(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+pub fn write_json(path: &Path, value: &(impl Serialize + ?Sized)) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+pub fn command_line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
         command
@@ -208,7 +218,6 @@ pub fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Whether PATH has a program of this name.
 pub fn on_path(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
@@ -231,7 +240,6 @@ pub fn cargo(root: &Path) -> Command {
     command
 }
 
-/// The folder that cargo builds into.
 pub fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }
@@ -304,14 +312,6 @@ mod tests {
             error.contains("out") && error.contains("err") && error.contains("exit status: 3"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn output_is_collected_from_both_pipes() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo one; echo two >&2"]);
-        let output = run_quietly("talker", &mut command, Duration::from_secs(60)).unwrap();
-        assert!(output.contains("one") && output.contains("two"), "{output}");
     }
 
     #[test]

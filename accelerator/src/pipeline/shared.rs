@@ -101,7 +101,11 @@ impl Shared {
 
     /// The batch of a worker; the worker's thread calls this.
     pub fn batch(&self) -> Result<Batch, EngineError> {
-        let model = self.engine.model().clone().carried(self.compression);
+        let model = self
+            .engine
+            .model()
+            .clone()
+            .with_compression(self.compression);
         let any = self.engine.takes_any_bytes();
         let decompressor = Decompressor::of(&model, any, self.max_batch)?;
         if let Some(decompressor) = &decompressor {

@@ -16,10 +16,7 @@ use fabric::{
     tcp::{TcpCfgs, link},
 };
 
-use super::{
-    meter::{Deadline, Meter},
-    shape::{SAMPLES, Shape},
-};
+use super::meter::{Deadline, Meter, SAMPLES, Shape};
 
 /// Maximum events from a connection in one poll. A small number lets the peer work on some answers
 /// while this side handles others.
@@ -104,7 +101,6 @@ fn poll(connection: &mut Connection, arrived: &mut Vec<Imm>) -> Result<()> {
     }
 }
 
-/// The side that sends requests.
 pub struct Client {
     shape: Shape,
     connections: Vec<Connection>,
@@ -113,7 +109,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client over connected streams.
     pub fn new(shape: Shape, streams: Vec<TcpStream>) -> Result<Self> {
         let source = Arc::new(Region::new(SAMPLES * shape.request)?);
         source.prefault();
@@ -207,7 +202,6 @@ impl Client {
     }
 }
 
-/// The side that sends responses.
 pub struct Server {
     shape: Shape,
     connections: Vec<Connection>,
@@ -215,7 +209,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server over connected streams.
     pub fn new(shape: Shape, streams: Vec<TcpStream>) -> Result<Self> {
         let connections = streams
             .into_iter()
@@ -236,7 +229,6 @@ impl Server {
         })
     }
 
-    /// Answers until `stop` is set.
     pub fn serve(&mut self, stop: &AtomicBool) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
             for c in &mut self.connections {

@@ -1,12 +1,8 @@
 //! Runs the contenders' rounds in turn.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, Sender, channel},
-    },
-    thread::JoinHandle,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::Duration,
 };
 
@@ -15,18 +11,13 @@ use fabric::clock::now_ns;
 
 use super::{
     Args, contract,
-    meter::{Deadline, Meter, Round},
+    library::Library,
+    meter::{Deadline, Meter, Round, SAMPLES, Shape},
     plain::{self, Wait},
-    rails::Rails,
-    shape::{SAMPLES, Shape},
 };
 use crate::{loopback::pairs, machine};
 
-/// Time that the far side has to begin or end a round.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A contender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     /// Plain sockets, spinning.
     Spin,
@@ -34,83 +25,80 @@ pub enum Contender {
     Sleep,
     /// The bare fabric contract.
     Fabric,
-    /// The whole library.
     Qdl,
 }
 
 /// Each contender's rounds, one for each alternation.
 pub type Rounds = Vec<(Contender, Vec<Round>)>;
 
-enum Near {
-    Plain(plain::Client),
-    Fabric(contract::Client),
-    Qdl(Rails),
+/// Both sides of a contender. The library has threads of its own.
+enum Sides {
+    Plain(plain::Client, plain::Server),
+    Fabric(contract::Client, contract::Server),
+    Qdl(Library),
 }
 
-enum Far {
-    Plain(plain::Server),
-    Fabric(contract::Server),
-}
-
-/// The answering thread, which serves one contender at a time.
-struct FarThread {
-    turns: Option<Sender<(usize, Arc<AtomicBool>)>>,
-    done: Receiver<Result<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl FarThread {
-    fn spawn(mut sides: Vec<Far>, cpu: usize) -> Result<Self> {
-        let (turns, mine) = channel::<(usize, Arc<AtomicBool>)>();
-        let (tell, done) = channel();
-        let thread = std::thread::Builder::new()
-            .name("far".to_owned())
-            .spawn(move || {
-                let pinned = machine::pin(cpu).map_err(Into::into);
-                if tell.send(pinned).is_err() {
-                    return;
-                }
-                while let Ok((side, stop)) = mine.recv() {
-                    let served = match &mut sides[side] {
-                        Far::Plain(s) => s.serve(&stop),
-                        Far::Fabric(s) => s.serve(&stop),
-                    };
-                    if tell.send(served).is_err() {
-                        return;
-                    }
-                }
-            })?;
-        let far = FarThread {
-            turns: Some(turns),
-            done,
-            thread: Some(thread),
+impl Sides {
+    fn connect(contender: Contender, shape: Shape, cpus: [usize; 2], args: &Args) -> Result<Self> {
+        let pairs = pairs(shape.connections, &args.congestion)?;
+        if contender == Contender::Qdl {
+            return Ok(Sides::Qdl(Library::new(shape, pairs, cpus)?));
+        }
+        let (near, far): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        if contender == Contender::Fabric {
+            let (near, far) = (
+                contract::Client::new(shape, near)?,
+                contract::Server::new(shape, far)?,
+            );
+            return Ok(Sides::Fabric(near, far));
+        }
+        let wait = match contender {
+            Contender::Sleep => Wait::Sleep,
+            _ => Wait::Spin,
         };
-        far.wait()?;
-        Ok(far)
+        let samples = (vec![1u8; SAMPLES * shape.request].into(), 0);
+        Ok(Sides::Plain(
+            plain::Client::new(shape, wait, samples, near)?,
+            plain::Server::new(shape, wait, far)?,
+        ))
     }
 
-    fn begin(&self, side: usize) -> Result<Arc<AtomicBool>> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let turns = self.turns.as_ref().context("the far thread")?;
-        turns
-            .send((side, stop.clone()))
-            .map_err(|_| anyhow!("the far thread is gone"))?;
-        Ok(stop)
-    }
-
-    fn wait(&self) -> Result<()> {
-        self.done.recv_timeout(PATIENCE).context("the far thread")?
-    }
-}
-
-impl Drop for FarThread {
-    fn drop(&mut self) {
-        self.turns = None;
-        if let Some(t) = self.thread.take() {
-            // A panic of the thread has printed its message already.
-            let _ = t.join();
+    /// Runs one round; the answering side runs on `cpu`.
+    fn round(&mut self, deadline: Deadline, meter: &mut Meter, cpu: usize) -> Result<()> {
+        match self {
+            Sides::Plain(near, far) => {
+                let near = || near.round(deadline, meter);
+                serve_during(cpu, |stop| far.serve(stop), near)
+            }
+            Sides::Fabric(near, far) => {
+                let near = || near.round(deadline, meter);
+                serve_during(cpu, |stop| far.serve(stop), near)
+            }
+            Sides::Qdl(library) => library.round(deadline, meter),
         }
     }
+}
+
+/// Runs `near` on this thread, and `far` on another one until `near` is done.
+fn serve_during(
+    cpu: usize,
+    far: impl FnOnce(&AtomicBool) -> Result<()> + Send,
+    near: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let far = scope.spawn(|| {
+            machine::pin(cpu)?;
+            far(&stop)
+        });
+        let asked = near();
+        stop.store(true, Ordering::Relaxed);
+        let served = far.join();
+        // If both failed, the answering side's error is the cause.
+        served
+            .map_err(|_| anyhow!("the answering thread panicked"))?
+            .and(asked)
+    })
 }
 
 /// CPU time of a connected, idle pair of NIC threads, in percent of a core.
@@ -121,11 +109,11 @@ pub fn idle_percent(cpus: [usize; 2], args: &Args) -> Result<f64> {
         in_flight: 1,
         connections: 1,
     };
-    let mut rails = Rails::new(shape, pairs(1, &args.congestion)?, cpus)?;
+    let mut library = Library::new(shape, pairs(1, &args.congestion)?, cpus)?;
     // One exchange shows that the pair is connected.
-    rails.round(Deadline::after_ms(1), &mut Meter::new(1))?;
+    library.round(Deadline::after_ms(1), &mut Meter::new(1))?;
     let (cpu, begin) = (machine::cpu_us(), now_ns());
-    std::thread::sleep(Duration::from_secs(args.idle_s));
+    thread::sleep(Duration::from_secs(args.idle_s));
     let (cpu, took) = (machine::cpu_us() - cpu, now_ns() - begin);
     Ok(cpu * 1e5 / took as f64)
 }
@@ -136,116 +124,81 @@ const ALTERNATIONS_OF_A_SET: usize = 3;
 
 /// Runs all alternations of a shape.
 pub fn measure(shape: Shape, cpus: [usize; 2], args: &Args) -> Result<Rounds> {
-    let mut all = Rounds::new();
-    let mut left = args.alternations;
-    while left > 0 {
-        let n = left.min(ALTERNATIONS_OF_A_SET);
-        let rounds = set(shape, cpus, args, n)?;
-        if all.is_empty() {
-            all = rounds;
-        } else {
-            for (mine, (_, more)) in all.iter_mut().zip(rounds) {
-                mine.1.extend(more);
-            }
-        }
-        left -= n;
-    }
-    Ok(all)
-}
-
-/// Connects all contenders and runs some alternations.
-fn set(shape: Shape, cpus: [usize; 2], args: &Args, alternations: usize) -> Result<Rounds> {
     let contenders = [
         (Contender::Spin, "spin"),
         (Contender::Sleep, "sleep"),
         (Contender::Fabric, "fabric"),
         (Contender::Qdl, "qdl"),
     ];
-    let chosen = contenders
-        .into_iter()
-        .filter(|(c, name)| *c == Contender::Spin || args.contenders.iter().any(|a| a == name))
-        .map(|(c, _)| c);
-    let (mut near, mut far, mut names) = (Vec::new(), Vec::new(), Vec::new());
-    for contender in chosen {
-        let pairs = pairs(shape.connections, &args.congestion)?;
-        if contender == Contender::Qdl {
-            near.push(Near::Qdl(Rails::new(shape, pairs, cpus)?));
-        } else {
-            let (a, b): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-            let wait = match contender {
-                Contender::Sleep => Wait::Sleep,
-                _ => Wait::Spin,
-            };
-            if contender == Contender::Fabric {
-                near.push(Near::Fabric(contract::Client::new(shape, a)?));
-                far.push(Far::Fabric(contract::Server::new(shape, b)?));
-            } else {
-                let samples = (vec![1u8; SAMPLES * shape.request].into(), 0);
-                near.push(Near::Plain(plain::Client::new(shape, wait, samples, a)?));
-                far.push(Far::Plain(plain::Server::new(shape, wait, b)?));
-            }
-        }
-        names.push(contender);
-    }
-    machine::pin(cpus[0]).context("pin")?;
-    let far = FarThread::spawn(far, cpus[1])?;
-    let mut rounds: Rounds = names.iter().map(|c| (*c, Vec::new())).collect();
-    // The first alternation is the warm-up.
-    for alternation in 0..=alternations {
-        for i in 0..near.len() {
-            // Rotate the order, so that no contender always runs after the same one.
-            let side = (i + alternation) % near.len();
-            let ms = if alternation == 0 { 10 } else { args.round_ms };
-            let end = (ms, args.samples);
-            let round = one(&mut near[side], side, &far, shape, end)?;
-            if alternation > 0 {
-                rounds[side].1.push(round);
-            }
-        }
-    }
-    if std::env::var_os("QDL_BENCH_COUNTS").is_some() {
-        for n in &near {
-            match n {
-                Near::Qdl(rails) => println!("{}", rails.counts()),
-                Near::Fabric(c) => println!("{}", c.counts()),
-                Near::Plain(_) => {}
-            }
-        }
+    let is_chosen = |(contender, name): &(Contender, &str)| {
+        *contender == Contender::Spin || args.contenders.iter().any(|a| a == name)
+    };
+    let chosen = contenders.into_iter().filter(is_chosen);
+    let mut rounds: Rounds = chosen.map(|(c, _)| (c, Vec::new())).collect();
+    let mut left = args.alternations;
+    while left > 0 {
+        let n = left.min(ALTERNATIONS_OF_A_SET);
+        run_set(shape, cpus, args, n, &mut rounds)?;
+        left -= n;
     }
     Ok(rounds)
 }
 
-fn one(
-    near: &mut Near,
-    side: usize,
-    far: &FarThread,
+/// Connects all contenders and runs some alternations.
+fn run_set(
     shape: Shape,
-    (ms, samples): (u64, Option<u64>),
+    cpus: [usize; 2],
+    args: &Args,
+    alternations: usize,
+    rounds: &mut Rounds,
+) -> Result<()> {
+    let sides = rounds
+        .iter()
+        .map(|(contender, _)| Sides::connect(*contender, shape, cpus, args));
+    let mut sides = sides.collect::<Result<Vec<_>>>()?;
+    machine::pin(cpus[0]).context("pin")?;
+    // The first alternation is the warm-up.
+    for alternation in 0..=alternations {
+        for i in 0..sides.len() {
+            // Rotate the order, so that no contender always runs after the same one.
+            let i = (i + alternation) % sides.len();
+            let ms = if alternation == 0 { 10 } else { args.round_ms };
+            let round = run_round(&mut sides[i], shape, cpus[1], ms, args.samples)?;
+            if alternation > 0 {
+                rounds[i].1.push(round);
+            }
+        }
+    }
+    if std::env::var_os("QDL_BENCH_COUNTS").is_some() {
+        for contender in &sides {
+            match contender {
+                Sides::Qdl(library) => println!("{}", library.counts()),
+                Sides::Fabric(near, _) => println!("{}", near.counts()),
+                Sides::Plain(..) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run_round(
+    sides: &mut Sides,
+    shape: Shape,
+    cpu: usize,
+    ms: u64,
+    samples: Option<u64>,
 ) -> Result<Round> {
-    let stop = match near {
-        Near::Qdl(_) => None,
-        _ => Some(far.begin(side)?),
-    };
     let mut meter = Meter::new(shape.in_flight);
-    let (cpu, begin) = (machine::cpu_us(), now_ns());
+    let (before, begin) = (machine::cpu_us(), now_ns());
     let by_time = || Deadline::after_ms(ms);
     let deadline = samples.map_or_else(by_time, Deadline::after_samples);
-    match near {
-        Near::Plain(c) => c.round(deadline, &mut meter)?,
-        Near::Fabric(c) => c.round(deadline, &mut meter)?,
-        Near::Qdl(r) => r.round(deadline, &mut meter)?,
-    }
+    sides.round(deadline, &mut meter, cpu)?;
     let took = now_ns() - begin;
-    if let Some(stop) = stop {
-        stop.store(true, Ordering::Relaxed);
-        far.wait()?;
-    }
-    let cpu = machine::cpu_us() - cpu;
     ensure!(meter.answered > 0, "nothing was answered");
     Ok(Round {
         per_s: meter.answered as f64 * 1e9 / took as f64,
         p50_us: meter.quantile_us(0.5),
         p99_us: meter.quantile_us(0.99),
-        cpu_us: cpu / meter.answered as f64,
+        cpu_us: (machine::cpu_us() - before) / meter.answered as f64,
     })
 }

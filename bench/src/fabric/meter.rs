@@ -1,12 +1,47 @@
-//! Measures one round and times its requests, in the same way for every contender.
+//! One round of an exchange: its shape, its end, and the times of its requests, in the same way for
+//! every contender.
 
 use fabric::clock::now_ns;
 use hdrhistogram::Histogram;
+use serde::Serialize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub request: usize,
+    pub response: usize,
+    /// Requests in flight, over all connections.
+    pub in_flight: usize,
+    pub connections: usize,
+}
+
+/// Number of samples that requests are sent from: as images, they exceed the cache, as in a QSL.
+pub const SAMPLES: usize = 128;
+
+impl Shape {
+    pub fn slots(&self) -> usize {
+        self.in_flight.div_ceil(self.connections)
+    }
+
+    /// Index of request `n`'s sample among `of` samples. Successive requests read distant memory,
+    /// as in a real run, where LoadGen chooses samples.
+    pub fn sample(n: u64, of: usize) -> usize {
+        (n.wrapping_mul(37) % of.max(1) as u64) as usize
+    }
+
+    /// The connection of the next request after an answer on `connection`: the same one. With fewer
+    /// requests than connections, the connections take turns.
+    pub fn next(&self, connection: usize) -> usize {
+        if self.in_flight < self.connections {
+            (connection + 1) % self.connections
+        } else {
+            connection
+        }
+    }
+}
 
 /// Number and round trips of a round's requests.
 #[derive(Debug)]
 pub struct Meter {
-    /// Number of answered requests.
     pub answered: u64,
     round_trips: Histogram<u64>,
     mask: u64,
@@ -42,10 +77,8 @@ impl Meter {
     }
 }
 
-/// One contender's result of a round.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Round {
-    /// Requests per second.
     pub per_s: f64,
     /// Median of the round trips, in us.
     pub p50_us: f64,
@@ -65,7 +98,6 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// `ms` milliseconds from now.
     pub fn after_ms(ms: u64) -> Self {
         Deadline {
             at_ns: now_ns() + ms * 1_000_000,

@@ -7,18 +7,19 @@
 
 mod contract;
 mod duel;
+mod library;
 pub mod meter;
 pub mod plain;
-mod rails;
-mod shape;
 mod table;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use fabric::os::Congestion;
+use serde_json::json;
 
-pub use shape::Shape;
+use crate::{table::Table, write_json};
+use meter::Shape;
 
 /// Compares the TCP fabric with plain sockets that do the same exchange.
 #[derive(clap::Args, Debug)]
@@ -74,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
         "TCP on loopback, client on CPU {}, server on CPU {}; {} alternations of {} ms",
         cpus[0], cpus[1], args.alternations, args.round_ms
     );
-    let table = table::head();
+    let table = Table::new(table::COLUMNS);
     let mut rows = Vec::new();
     for sizes in &args.sizes {
         let (request, response) = sizes
@@ -96,13 +97,15 @@ pub fn run(args: &Args) -> Result<()> {
                 let rounds =
                     duel::measure(shape, cpus, args).with_context(|| format!("{shape:?}"))?;
                 let row = table::row(shape, &rounds);
-                table.row(row.cells());
+                table.row(&row);
                 rows.push(row);
             }
         }
     }
-    crate::json::write(args.json.as_deref(), &rows)?;
-    table::targets(&rows);
+    if let Some(path) = &args.json {
+        write_json(path, &rows)?;
+    }
+    table::print_targets(&rows);
     if args.idle_s > 0 {
         idle(cpus, args)?;
     }
@@ -118,8 +121,7 @@ fn idle(cpus: [usize; 2], args: &Args) -> Result<()> {
     );
     if let Some(path) = &args.json {
         let path = path.with_file_name("fabric-idle.json");
-        let json = serde_json::json!({ "idle_cpu_percent": percent });
-        std::fs::write(&path, format!("{json}\n")).with_context(|| path.display().to_string())?;
+        write_json(&path, &json!({ "idle_cpu_percent": percent }))?;
     }
     Ok(())
 }

@@ -16,10 +16,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use fabric::clock::now_ns;
 
-use super::{
-    meter::{Deadline, Meter},
-    shape::Shape,
-};
+use super::meter::{Deadline, Meter, Shape};
 
 /// Requests up to this size, in bytes, are copied into one buffer; longer ones are sent from their
 /// memory.
@@ -29,12 +26,10 @@ const COPY_UP_TO: usize = 1024;
 const SEND_BUFFER: usize = 1 << 20;
 /// `SO_RCVBUF` in bytes: the system's automatic sizes begin below one large payload.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// Maximum bytes of one read.
 const READ_UP_TO: usize = 256 << 10;
 /// Time that a sleeping side waits before it checks its stop flag.
 const PATIENCE_MS: i32 = 10;
 
-/// How a side waits for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Polls again at once.
@@ -43,7 +38,6 @@ pub enum Wait {
     Sleep,
 }
 
-/// A ring of memory for incoming messages.
 struct Ring {
     bytes: Box<[u8]>,
     at: usize,
@@ -86,7 +80,7 @@ impl Ring {
     }
 
     /// Counts `n` received bytes, and returns how many messages they complete.
-    fn came(&mut self, n: usize, stride: usize) -> usize {
+    fn complete(&mut self, n: usize, stride: usize) -> usize {
         self.at += n;
         if self.at >= self.bytes.len() {
             self.at -= self.bytes.len();
@@ -101,7 +95,6 @@ impl Ring {
 struct Connection {
     stream: TcpStream,
     ring: Ring,
-    /// Size of an incoming message, in bytes.
     stride: usize,
     out: Vec<u8>,
     iov: Vec<libc::iovec>,
@@ -213,7 +206,7 @@ impl Connection {
         let n = unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut msg, flags) };
         match n {
             0 => bail!("a plain connection was closed"),
-            n if n > 0 => Ok(self.ring.came(n as usize, self.stride)),
+            n if n > 0 => Ok(self.ring.complete(n as usize, self.stride)),
             _ => {
                 let e = io::Error::last_os_error();
                 match e.kind() {
@@ -256,7 +249,6 @@ fn idle(wait: Wait, connections: &[Connection]) -> bool {
     }
 }
 
-/// The side that sends requests.
 pub struct Client {
     shape: Shape,
     wait: Wait,
@@ -359,7 +351,6 @@ impl Client {
     }
 }
 
-/// The side that sends responses.
 pub struct Server {
     wait: Wait,
     response: usize,
@@ -370,7 +361,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server over connected streams.
     pub fn new(shape: Shape, wait: Wait, streams: Vec<TcpStream>) -> Result<Self> {
         let connections: Vec<_> = streams
             .into_iter()
@@ -389,7 +379,6 @@ impl Server {
         })
     }
 
-    /// Answers until `stop` is set.
     pub fn serve(&mut self, stop: &AtomicBool) -> Result<()> {
         let mut block = false;
         while !stop.load(Ordering::Relaxed) {

@@ -1,49 +1,33 @@
-//! Rows of medians over the alternations, as text and as JSON.
+//! Rows of medians over the alternations.
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{
-    Shape,
     duel::{Contender, Rounds},
-    meter::Round,
+    meter::{Round, Shape},
 };
-use crate::table::Table;
+use crate::table::Column;
 
-/// Medians of one contender.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Medians {
-    per_s: f64,
-    p50_us: f64,
-    p99_us: f64,
-    cpu_us: f64,
-}
-
-/// A row of `target/bench/fabric.json`. `plain_*` are figures of the faster kind of plain sockets.
-/// Ratios are medians of the ratios within each alternation.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    request: usize,
-    response: usize,
-    in_flight: usize,
-    connections: usize,
-    per_s: f64,
-    plain_per_s: f64,
-    ratio: f64,
-    p50_us: f64,
-    plain_p50_us: f64,
-    p50_ratio: f64,
-    p99_us: f64,
-    plain_p99_us: f64,
-    cpu_us: f64,
-    plain_cpu_us: f64,
-    plain_kind: &'static str,
-    plain_spin: Medians,
-    plain_sleep: Medians,
-    /// The whole library.
-    qdl: Medians,
-    qdl_ratio: f64,
-    qdl_p50_ratio: f64,
-}
+pub const COLUMNS: &[Column] = &[
+    ("req", 6, "request", 0),
+    ("resp", 4, "response", 0),
+    ("fly", 3, "in_flight", 0),
+    ("cx", 2, "connections", 0),
+    ("fabric/s", 9, "per_s", 0),
+    ("spin/s", 9, "plain_spin/per_s", 0),
+    ("sleep/s", 9, "plain_sleep/per_s", 0),
+    ("ratio", 5, "ratio", 2),
+    ("p50 us", 7, "p50_us", 1),
+    ("plain", 7, "plain_p50_us", 1),
+    ("ratio", 5, "p50_ratio", 2),
+    ("p99 us", 7, "p99_us", 1),
+    ("plain", 7, "plain_p99_us", 1),
+    ("cpu us", 6, "cpu_us", 2),
+    ("plain", 6, "plain_cpu_us", 2),
+    ("qdl/s", 9, "qdl/per_s", 0),
+    ("ratio", 5, "qdl_ratio", 2),
+    ("qdl p50", 7, "qdl/p50_us", 1),
+];
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
@@ -55,23 +39,19 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-fn medians(rounds: &[Round]) -> Medians {
+fn medians(rounds: &[Round]) -> Round {
     let of = |f: fn(&Round) -> f64| median(rounds.iter().map(f));
-    Medians {
+    Round {
         per_s: of(|r| r.per_s).round(),
-        p50_us: to(of(|r| r.p50_us), 3),
-        p99_us: to(of(|r| r.p99_us), 3),
-        cpu_us: to(of(|r| r.cpu_us), 4),
+        p50_us: of(|r| r.p50_us),
+        p99_us: of(|r| r.p99_us),
+        cpu_us: of(|r| r.cpu_us),
     }
 }
 
-fn to(value: f64, digits: i32) -> f64 {
-    let unit = 10f64.powi(digits);
-    (value * unit).round() / unit
-}
-
-/// Computes the row of a shape.
-pub fn row(shape: Shape, rounds: &Rounds) -> Row {
+/// Computes the row of a shape. `plain_*` are figures of the faster kind of plain sockets. Ratios
+/// are medians of the ratios within each alternation.
+pub fn row(shape: Shape, rounds: &Rounds) -> Value {
     let of = |c: Contender| {
         let found = rounds.iter().find(|(name, _)| *name == c);
         found.map_or(&[][..], |(_, r)| r.as_slice())
@@ -83,120 +63,51 @@ pub fn row(shape: Shape, rounds: &Rounds) -> Row {
     } else {
         (spin, "spin")
     };
-    let ratio = |a: &[Round], f: fn(&Round) -> f64| {
-        to(median(a.iter().zip(plain).map(|(a, b)| f(a) / f(b))), 3)
-    };
+    let ratio =
+        |a: &[Round], f: fn(&Round) -> f64| median(a.iter().zip(plain).map(|(a, b)| f(a) / f(b)));
     let (fabric, qdl) = (of(Contender::Fabric), of(Contender::Qdl));
     let (f, p) = (medians(fabric), medians(plain));
-    Row {
-        request: shape.request,
-        response: shape.response,
-        in_flight: shape.in_flight,
-        connections: shape.connections,
-        per_s: f.per_s,
-        plain_per_s: p.per_s,
-        ratio: ratio(fabric, |r| r.per_s),
-        p50_us: f.p50_us,
-        plain_p50_us: p.p50_us,
-        p50_ratio: ratio(fabric, |r| r.p50_us),
-        p99_us: f.p99_us,
-        plain_p99_us: p.p99_us,
-        cpu_us: f.cpu_us,
-        plain_cpu_us: p.cpu_us,
-        plain_kind,
-        plain_spin,
-        plain_sleep,
-        qdl: medians(qdl),
-        qdl_ratio: ratio(qdl, |r| r.per_s),
-        qdl_p50_ratio: ratio(qdl, |r| r.p50_us),
-    }
-}
-
-/// Prints the table's heading.
-pub fn head() -> Table {
-    let columns = [
-        ("req", 6),
-        ("resp", 4),
-        ("fly", 3),
-        ("cx", 2),
-        ("fabric/s", 9),
-        ("spin/s", 9),
-        ("sleep/s", 9),
-        ("ratio", 5),
-        ("p50 us", 7),
-        ("plain", 7),
-        ("ratio", 5),
-        ("p99 us", 7),
-        ("plain", 7),
-        ("cpu us", 6),
-        ("plain", 6),
-        ("qdl/s", 9),
-        ("ratio", 5),
-        ("qdl p50", 7),
-    ];
-    Table::new(&columns)
-}
-
-impl Row {
-    /// The row's cells, in the order of [`head`].
-    pub fn cells(&self) -> Vec<String> {
-        let shape = [
-            self.request,
-            self.response,
-            self.in_flight,
-            self.connections,
-        ];
-        let figures = [
-            (0, self.per_s),
-            (0, self.plain_spin.per_s),
-            (0, self.plain_sleep.per_s),
-            (2, self.ratio),
-            (1, self.p50_us),
-            (1, self.plain_p50_us),
-            (2, self.p50_ratio),
-            (1, self.p99_us),
-            (1, self.plain_p99_us),
-            (2, self.cpu_us),
-            (2, self.plain_cpu_us),
-            (0, self.qdl.per_s),
-            (2, self.qdl_ratio),
-            (1, self.qdl.p50_us),
-        ];
-        let figures = figures.map(|(digits, v)| format!("{v:.digits$}"));
-        shape
-            .map(|n| n.to_string())
-            .into_iter()
-            .chain(figures)
-            .collect()
-    }
+    json!({
+        "request": shape.request, "response": shape.response,
+        "in_flight": shape.in_flight, "connections": shape.connections,
+        "per_s": f.per_s, "plain_per_s": p.per_s, "ratio": ratio(fabric, |r| r.per_s),
+        "p50_us": f.p50_us, "plain_p50_us": p.p50_us, "p50_ratio": ratio(fabric, |r| r.p50_us),
+        "p99_us": f.p99_us, "plain_p99_us": p.p99_us,
+        "cpu_us": f.cpu_us, "plain_cpu_us": p.cpu_us, "plain_kind": plain_kind,
+        "plain_spin": plain_spin, "plain_sleep": plain_sleep, "qdl": medians(qdl),
+        "qdl_ratio": ratio(qdl, |r| r.per_s), "qdl_p50_ratio": ratio(qdl, |r| r.p50_us),
+    })
 }
 
 /// Prints for each row with a target whether the row meets it.
-pub fn targets(rows: &[Row]) {
-    // The targets apply to the fabric; skip rows without it.
-    for r in rows.iter().filter(|r| r.per_s > 0.0) {
-        let (wanted, met) = match (r.request, r.in_flight) {
-            (150_528, 16..) => ("at least 0.9 of plain sockets", r.ratio >= 0.9),
+pub fn print_targets(rows: &[Value]) {
+    for row in rows {
+        let number = |key: &str| row[key].as_f64().unwrap_or(0.0);
+        let (per_s, ratio, p50_ratio) = (number("per_s"), number("ratio"), number("p50_ratio"));
+        // The targets apply to the fabric; skip rows without it.
+        if per_s == 0.0 {
+            continue;
+        }
+        let (wanted, met) = match (number("request") as u32, number("in_flight") as u32) {
+            (150_528, 16..) => ("at least 0.9 of plain sockets", ratio >= 0.9),
             (64, 1) => (
                 "at least 0.9 of plain sockets, p50 at most 1.2 times theirs",
-                r.ratio >= 0.9 && r.p50_ratio <= 1.2,
+                ratio >= 0.9 && p50_ratio <= 1.2,
             ),
             (64, 256) => (
                 "at least 8 million/s or 0.4 of plain sockets",
-                r.per_s >= 8e6 || r.ratio >= 0.4,
+                per_s >= 8e6 || ratio >= 0.4,
             ),
-            (4608, 64) => ("at least 0.75 of plain sockets", r.ratio >= 0.75),
+            (4608, 64) => ("at least 0.75 of plain sockets", ratio >= 0.75),
             _ => continue,
         };
         println!(
-            "{} {:>6} B, {:>3} in flight, {} connections: {:.0}/s, ratio {:.2}, p50 ratio {:.2} ({wanted})",
+            "{} {:>6} B, {:>3} in flight, {} connections: {per_s:.0}/s, ratio {ratio:.2}, \
+             p50 ratio {p50_ratio:.2} ({wanted})",
             if met { "met  " } else { "SHORT" },
-            r.request,
-            r.in_flight,
-            r.connections,
-            r.per_s,
-            r.ratio,
-            r.p50_ratio
+            row["request"],
+            row["in_flight"],
+            row["connections"],
         );
     }
 }

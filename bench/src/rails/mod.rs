@@ -1,11 +1,9 @@
 //! `rails`: compares the policies that choose connections, in a model of a large system.
 //!
 //! * `model`: one run of the model.
-//! * `queues`: NICs, links and nodes of the model.
 //! * `theorem`: the Remote Rail Theorem as property tests.
 
 mod model;
-mod queues;
 #[cfg(test)]
 mod theorem;
 
@@ -14,8 +12,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 use qdl::rails::{Policy, RailsError, Score};
 use serde::Serialize;
+use serde_json::json;
 
-use crate::{json, table::Table};
+use crate::{table::Table, write_json};
 use model::{Outcome, Scenario};
 
 /// Compares policies that choose rails, in a model of a large system.
@@ -32,9 +31,8 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Results of one policy over one number of rails.
 #[derive(Debug, Serialize)]
-struct Cell {
+struct PolicyResult {
     rails: usize,
     policy: &'static str,
     /// With the congested rails.
@@ -43,7 +41,6 @@ struct Cell {
     without: Outcome,
 }
 
-/// Policies with their names.
 fn policies() -> [(&'static str, Policy); 5] {
     let spray = Policy::HealthSpray {
         delta: Score::from_ratio(1, 4),
@@ -63,22 +60,29 @@ pub fn run(args: &Args) -> Result<()> {
     println!(
         "5 % of the rails at a tenth of their rate, 60 % load: p99 in us, in brackets without them"
     );
-    let columns = policies().map(|(name, _)| (name, 17));
-    let table = Table::new(&[&[("rails", 5)], &columns[..]].concat());
+    let columns = policies().map(|(name, _)| (name, 17, name, 0));
+    let columns = [&[("rails", 5, "rails", 0)], &columns[..]].concat();
+    let table = Table::new(&columns);
     let mut rows = Vec::new();
     for rails in &args.rails {
         let cells = row(*rails, args.shorten.max(1))?;
-        let p99 = |c: &Cell| format!("{:.0} ({:.0})", c.with.p99_us, c.without.p99_us);
-        table.row([rails.to_string()].into_iter().chain(cells.iter().map(p99)));
+        let mut shown = json!({ "rails": rails });
+        for c in &cells {
+            let p99 = format!("{:.0} ({:.0})", c.with.p99_us, c.without.p99_us);
+            shown[c.policy] = json!(p99);
+        }
+        table.row(&shown);
         rows.extend(cells);
     }
-    json::write(args.json.as_deref(), &rows)
+    args.json
+        .as_deref()
+        .map_or(Ok(()), |path| write_json(path, &rows))
 }
 
-fn row(rails: usize, shorten: u64) -> Result<Vec<Cell>, RailsError> {
+fn row(rails: usize, shorten: u64) -> Result<Vec<PolicyResult>, RailsError> {
     let cell = |(name, policy)| {
         let scenario = Scenario::new(rails, policy, shorten);
-        Ok(Cell {
+        Ok(PolicyResult {
             rails,
             policy: name,
             with: model::run(&scenario)?,

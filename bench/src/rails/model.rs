@@ -18,15 +18,22 @@ use std::{
 };
 
 use fastrand::Rng;
-use qdl::rails::{
-    Arbiter, ConnectionRail, HealthCfgs, Load, PeerCfgs, Policy, RailArbiter, RailArbiterCfgs,
-    RailId, RailsError, Score,
+use qdl::{
+    config::HealthConfig,
+    rails::{
+        Arbiter, ConnectionRail, Load, PeerCfgs, Policy, RailArbiter, RailId, RailsError, Score,
+    },
 };
 use serde::Serialize;
 
-use super::queues::{ENGINE_NS, Flying, NIC_NS, NODES, Queues, Stage};
-
-/// Size of a sample in bytes.
+/// D, the number of accelerator nodes.
+const NODES: usize = 4;
+/// Share of its rate that a congested link keeps.
+const CONGESTED_RATE: f64 = 0.1;
+/// Service time of a NIC for one sample in ns: 150,528 bytes at 10 Gbit/s.
+const NIC_NS: u64 = 120_422;
+/// Time of the engine and of the response in ns.
+const ENGINE_NS: u64 = 210_000;
 const LEN: u32 = 150_528;
 /// Arrival rate as a share of the capacity of all NICs.
 const LOAD: f64 = 0.6;
@@ -35,21 +42,18 @@ const SLOTS: usize = 64;
 /// Health score of a node's interior: the cost of crossing it while it is idle.
 const INTERIOR: f32 = 0.9;
 
-/// Parameters of one run of the model.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// K, the number of rails.
-    pub rails: usize,
+    rails: usize,
     /// Number of congested rails: rails `0, 1, ..` have a congested link.
-    pub congested: usize,
+    congested: usize,
     /// Time at which congestion begins, in ns.
-    pub congested_ns: u64,
+    congested_ns: u64,
     /// The arrival rate is that for this number of rails.
     arrivals: usize,
     /// Duration of arrivals in ns. Latencies count from its second half.
     duration_ns: u64,
     policy: Policy,
-    /// Seed of arrivals.
     seed: u64,
 }
 
@@ -91,6 +95,93 @@ pub struct Outcome {
     pub p99_us: f64,
     /// Share of the samples that used a congested rail.
     pub congested_share: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Out,
+    Link,
+    In,
+    Interior,
+    Engine,
+    Done,
+}
+
+/// A sample in flight. Ordered by the time of its next event; numbers are unique.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SampleInFlight {
+    /// Time at which the sample leaves its last queue, in ns.
+    at_ns: u64,
+    number: u64,
+    stage: Stage,
+    node: usize,
+    rail: usize,
+    /// Whether it crosses the far node's interior.
+    crosses: bool,
+    connection: usize,
+    arrived_ns: u64,
+    posted_ns: u64,
+}
+
+/// All queues, each as the time in ns at which it becomes free.
+struct Queues<'a> {
+    s: &'a Scenario,
+    out: Vec<u64>,
+    links: Vec<u64>,
+    into: Vec<u64>,
+    interior: Vec<u64>,
+}
+
+/// Serves a sample that arrives at `now` for `takes_ns`. Returns the time when it leaves.
+fn through(queue: &mut u64, now: u64, takes_ns: u64) -> u64 {
+    *queue = now.max(*queue) + takes_ns;
+    *queue
+}
+
+impl<'a> Queues<'a> {
+    fn new(s: &'a Scenario) -> Self {
+        Queues {
+            out: vec![0; s.rails],
+            links: vec![0; s.rails],
+            into: vec![0; NODES * s.rails],
+            interior: vec![0; NODES],
+            s,
+        }
+    }
+
+    /// Puts a sample into the queue of its stage: sets its leaving time and its next stage.
+    fn enter(&mut self, f: &mut SampleInFlight) {
+        let now = f.at_ns;
+        (f.at_ns, f.stage) = match f.stage {
+            Stage::Out => (through(&mut self.out[f.rail], now, NIC_NS), Stage::Link),
+            Stage::Link => {
+                let mut takes = NIC_NS;
+                if f.rail < self.s.congested && now >= self.s.congested_ns {
+                    takes = (takes as f64 / CONGESTED_RATE) as u64;
+                }
+                (through(&mut self.links[f.rail], now, takes), Stage::In)
+            }
+            Stage::In => {
+                let end = f.node * self.s.rails + f.rail;
+                let at = through(&mut self.into[end], now, NIC_NS);
+                (
+                    at,
+                    if f.crosses {
+                        Stage::Interior
+                    } else {
+                        Stage::Engine
+                    },
+                )
+            }
+            Stage::Interior => {
+                // An interior has twice the capacity of the node's NICs.
+                let takes = (NIC_NS / (2 * self.s.rails as u64)).max(1);
+                let at = through(&mut self.interior[f.node], now, takes);
+                (at + NIC_NS / 4, Stage::Engine)
+            }
+            Stage::Engine | Stage::Done => (now + ENGINE_NS, Stage::Done),
+        };
+    }
 }
 
 /// Chooses connections as a dispatcher does.
@@ -144,19 +235,16 @@ impl Model {
                 };
                 let peer = PeerCfgs {
                     policy,
-                    health: HealthCfgs::default(),
+                    health: HealthConfig::default(),
                     rails,
                     targets: (0..gpus(rails)).map(own).collect(),
                 };
-                let arbiter = RailArbiter::new(&RailArbiterCfgs {
-                    peers: vec![peer; NODES],
-                    connections: connections.clone(),
-                })?;
+                let arbiter = RailArbiter::new(&vec![peer; NODES], connections.clone())?;
                 for connection in 0..connections.len() {
                     arbiter.connection_up(0, connection, &mut |_| {});
                 }
                 for peer in 0..NODES {
-                    arbiter.told(peer, Score::from_f32(INTERIOR), []);
+                    arbiter.set_peers_scores(peer, Score::from_f32(INTERIOR), []);
                 }
                 Chooser::Rails(arbiter)
             }
@@ -186,12 +274,17 @@ impl Model {
         }
     }
 
-    /// Posts a sample over a connection.
-    fn post(&mut self, connection: usize, number: u64, arrived_ns: u64, now: u64) -> Flying {
+    fn post(
+        &mut self,
+        connection: usize,
+        number: u64,
+        arrived_ns: u64,
+        now: u64,
+    ) -> SampleInFlight {
         let pair = self.pair(connection);
         self.in_flight[pair] += 1;
         let l = &self.connections[connection];
-        Flying {
+        SampleInFlight {
             at_ns: now,
             number,
             stage: Stage::Out,
@@ -204,27 +297,24 @@ impl Model {
         }
     }
 
-    fn completed(&mut self, f: &Flying) {
+    fn complete(&mut self, f: &SampleInFlight) {
         let pair = self.pair(f.connection);
         self.in_flight[pair] -= 1;
         if let Chooser::Rails(a) = &self.chooser {
             let network = (f.at_ns - f.posted_ns).saturating_sub(ENGINE_NS);
-            a.completed(f.connection, LEN, network);
+            a.complete(f.connection, LEN, network);
         }
     }
 }
 
 /// Runs the model until every sample is answered.
-///
-/// # Errors
-/// [`RailsError`] if the scenario has no rails or too many.
 pub fn run(s: &Scenario) -> Result<Outcome, RailsError> {
     let mut random = Rng::with_seed(s.seed);
     let mut queues = Queues::new(s);
     let mut model = Model::new(s)?;
     let gap_ns = NIC_NS as f64 / (LOAD * s.arrivals as f64);
 
-    let mut events: BinaryHeap<Reverse<Flying>> = BinaryHeap::new();
+    let mut events: BinaryHeap<Reverse<SampleInFlight>> = BinaryHeap::new();
     let mut backlog: VecDeque<u64> = VecDeque::new();
     let mut latencies: Vec<u64> = Vec::new();
     let (mut congested, mut next_arrival, mut posted) = (0, 0, 0);
@@ -244,7 +334,7 @@ pub fn run(s: &Scenario) -> Result<Outcome, RailsError> {
                 events.push(Reverse(f));
                 continue;
             }
-            model.completed(&f);
+            model.complete(&f);
             if f.arrived_ns >= s.duration_ns / 2 {
                 latencies.push(f.at_ns - f.arrived_ns);
                 congested += usize::from(f.rail < s.congested);

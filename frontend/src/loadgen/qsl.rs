@@ -429,7 +429,7 @@ mod tests {
         std::fs::write(&path, all.concat()).expect("written");
         let mut config = DatasetConfig::new(qdl::config::DatasetKind::Raw);
         config.samples = Some(path);
-        let mut model = ModelSpec::opaque("m", 4000, 8).carried(Some(Compression::Lz4));
+        let mut model = ModelSpec::opaque("m", 4000, 8).with_compression(Some(Compression::Lz4));
         model.inputs[0].ragged = false;
         let dataset = Dataset::open(&config, &model, None).expect("sound");
         let verifier = Arc::new(Verifier::new(3, &model));

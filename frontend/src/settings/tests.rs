@@ -1,7 +1,6 @@
 //! Tests of the precedence of settings, and of unknown settings.
 
 use clap::Parser;
-use qdl::config::Scalar;
 
 use super::*;
 
@@ -24,12 +23,12 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
         ..LoadgenConfig::default()
     };
     let settings = [
-        ("target_qps", Scalar::Int(10)),
-        ("min_duration", Scalar::Int(2000)),
-        ("server_coalesce_queries", Scalar::Bool(true)),
-        ("server_target_latency_percentile", Scalar::Float(0.9)),
+        ("target_qps", "10"),
+        ("min_duration", "2000"),
+        ("server_coalesce_queries", "true"),
+        ("server_target_latency_percentile", "0.9"),
     ];
-    config.settings = settings.map(|(k, v)| (k.to_owned(), v)).into();
+    config.settings = settings.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     let s = build(&[], &config).expect("sound");
     assert_eq!(s.test.scenario, Scenario::Offline);
     assert_eq!(s.test.offline_expected_qps, 10.0);

@@ -38,7 +38,7 @@ pub struct AccuracyRecord {
 
 /// A record's line. Hexadecimal text borrows from the line.
 #[derive(Deserialize)]
-struct Line<'a> {
+struct RecordLine<'a> {
     seq_id: u64,
     qsl_idx: u64,
     data: &'a str,
@@ -53,11 +53,11 @@ pub struct AccuracyLog<R> {
     reader: R,
     buffer: Vec<u8>,
     line: usize,
-    place: Place,
+    place: LogPosition,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum LogPosition {
     Start,
     Records { comma: bool },
     End,
@@ -88,7 +88,7 @@ impl<R: BufRead> AccuracyLog<R> {
             reader,
             buffer: Vec::new(),
             line: 0,
-            place: Place::Start,
+            place: LogPosition::Start,
         }
     }
 
@@ -119,19 +119,19 @@ impl<R: BufRead> AccuracyLog<R> {
     }
 
     fn record(&mut self) -> Result<Option<AccuracyRecord>, LogError> {
-        if self.place == Place::Start {
+        if self.place == LogPosition::Start {
             match self.next_line()? {
-                b"[" => self.place = Place::Records { comma: true },
+                b"[" => self.place = LogPosition::Records { comma: true },
                 b"" => return Err(self.error("it is empty".to_owned())),
                 _ => return Err(self.error("it does not begin with [".to_owned())),
             }
         }
-        let Place::Records { comma } = self.place else {
+        let LogPosition::Records { comma } = self.place else {
             return Ok(None);
         };
         let line = match self.next_line()? {
             b"]" => {
-                self.place = Place::End;
+                self.place = LogPosition::End;
                 return Ok(None);
             }
             b"" => {
@@ -144,7 +144,7 @@ impl<R: BufRead> AccuracyLog<R> {
             None => (line, false),
         };
         let decoded = decode(record);
-        self.place = Place::Records { comma: followed };
+        self.place = LogPosition::Records { comma: followed };
         if !comma {
             return Err(self.error("there is no comma before this record".to_owned()));
         }
@@ -153,7 +153,7 @@ impl<R: BufRead> AccuracyLog<R> {
 }
 
 fn decode(record: &[u8]) -> Result<AccuracyRecord, String> {
-    let line: Line<'_> = serde_json::from_slice(record).map_err(|error| error.to_string())?;
+    let line: RecordLine<'_> = serde_json::from_slice(record).map_err(|error| error.to_string())?;
     let bytes =
         |what: &str, text: &str| hex::decode(text).map_err(|error| format!("{what}: {error}"));
     Ok(AccuracyRecord {
@@ -174,7 +174,7 @@ impl<R: BufRead> Iterator for AccuracyLog<R> {
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.record();
         if record.is_err() {
-            self.place = Place::End;
+            self.place = LogPosition::End;
         }
         record.transpose()
     }
@@ -217,28 +217,18 @@ mod tests {
 
     #[test]
     fn broken_logs_give_one_error_with_its_line() {
-        let cases = [
-            (String::new(), "accuracy.json:1: it is empty"),
-            ("{}".to_owned(), "accuracy.json:1: it does not begin"),
-            (format!("[\n{FIRST}"), "accuracy.json:3: it ends before"),
-            (
-                format!("[\n{FIRST}\n{FIRST}\n]\n"),
-                "accuracy.json:3: there is no comma",
-            ),
-            (
-                "[\n{ \"seq_id\" : 0, \"qsl_i".to_owned(),
-                "accuracy.json:2: EOF",
-            ),
-            (
-                "[\n{ \"seq_id\" : 0, \"qsl_idx\" : 7, \"data\" : \"0\" }\n]".to_owned(),
-                "accuracy.json:2: data: Odd",
-            ),
-            (
-                "[\n{ \"seq_id\" : 0, \"qsl_idx\" : -1, \"data\" : \"\" }\n]".to_owned(),
-                "accuracy.json:2: invalid value",
-            ),
-        ];
-        for (text, part) in cases {
+        for (text, part) in [
+            ("", "accuracy.json:1: it is empty"),
+            ("{}", "accuracy.json:1: it does not begin"),
+            ("[\nFIRST", "accuracy.json:3: it ends before"),
+            ("[\nFIRST\nFIRST\n]\n", "accuracy.json:3: there is no comma"),
+            ("[\n{ \"seq_id\" : 0, \"qsl_i", "accuracy.json:2: EOF"),
+            ("[\nODD\n]", "accuracy.json:2: data: Odd"),
+            ("[\nNEGATIVE\n]", "accuracy.json:2: invalid value"),
+        ] {
+            let text = text.replace("FIRST", FIRST);
+            let text = text.replace("ODD", &FIRST.replace("00FF1a", "0"));
+            let text = text.replace("NEGATIVE", &FIRST.replace("7", "-1"));
             let records = read(&text);
             let Some(Err(error)) = records.last() else {
                 panic!("{text}: {records:?}")

@@ -215,25 +215,25 @@ impl Detail {
         let last = || text.rsplit(": ").next().unwrap_or("").to_owned();
         if text == "Starting accuracy mode" {
             *series = Series::default();
-            series.kind = Some(Next::Accuracy);
+            series.kind = Some(SeriesKind::Accuracy);
         } else if text == "Starting performance mode" {
             *series = Series::default();
-            series.kind = Some(Next::Performance);
+            series.kind = Some(SeriesKind::Performance);
         } else if text.starts_with("FindPeakPerformance: Check validity") {
-            series.kind = Some(Next::Step(last()));
+            series.kind = Some(SeriesKind::Step(last()));
         } else if text.starts_with("FindBoundaries: Checking") {
             let Some((low, high)) = bounds(text) else {
                 return;
             };
             self.judge_rate(&low, series);
-            series.kind = Some(Next::Step(high));
+            series.kind = Some(SeriesKind::Step(high));
         } else if text.starts_with("FindPeakPerformance: Found boundaries") {
             let Some((low, _)) = bounds(text) else { return };
             self.judge_rate(&low, series);
         } else if text.starts_with("FindPeakPerformanceBinarySearch: Testing") {
             let Some((low, _)) = bounds(text) else { return };
             self.judge_rate(&low, series);
-            series.kind = Some(Next::Step(last()));
+            series.kind = Some(SeriesKind::Step(last()));
         } else if text.starts_with("FindPeakPerformance: Found peak performance field") {
             self.judge_rate(&last(), series);
             self.peak_qps = last().parse().ok();
@@ -259,15 +259,15 @@ impl Detail {
     /// Records a series of queries that LoadGen is about to issue.
     fn series(&mut self, series: &mut Series, samples_per_query: u64) {
         let kind = match &series.kind {
-            Some(Next::Accuracy) => PhaseKind::Accuracy,
-            Some(Next::Step(rate)) => {
+            Some(SeriesKind::Accuracy) => PhaseKind::Accuracy,
+            Some(SeriesKind::Step(rate)) => {
                 series.tried = Some(rate.clone());
                 PhaseKind::Step {
                     qps: rate.parse().unwrap_or(0.0),
                     met: None,
                 }
             }
-            Some(Next::Performance) | None => PhaseKind::Performance,
+            Some(SeriesKind::Performance) | None => PhaseKind::Performance,
         };
         let queries = series.queries;
         let samples = queries.saturating_mul(samples_per_query);
@@ -289,8 +289,7 @@ impl Detail {
     }
 }
 
-/// The purpose of the next series of queries.
-enum Next {
+enum SeriesKind {
     Accuracy,
     Performance,
     /// A rate in LoadGen's own text, because rates are compared as text.
@@ -300,7 +299,7 @@ enum Next {
 /// The state of reading: the current series of queries.
 #[derive(Default)]
 struct Series {
-    kind: Option<Next>,
+    kind: Option<SeriesKind>,
     queries: u64,
     /// The last tried rate.
     tried: Option<String>,
@@ -310,7 +309,6 @@ struct Series {
 mod tests {
     use super::*;
 
-    /// Makes a log of these keys and values, and reads it.
     fn read(lines: &[(&str, &str)]) -> Detail {
         let line = |(key, value): &(&str, &str)| {
             format!(
@@ -409,7 +407,6 @@ mod tests {
         }
     }
 
-    /// The tried rates and their verdicts.
     fn steps(detail: &Detail) -> Vec<(f64, Option<bool>)> {
         let step = |p: &Phase| match p.kind {
             PhaseKind::Step { qps, met } => (qps, met),

@@ -14,9 +14,9 @@ use super::{
     deadlines::Deadlines,
     engine::{EngineConfig, EngineKind},
     nic::{MAX_THREADS, NicConfig, NicFabric},
-    root::Root,
+    root::ConfigFile,
     rules::{
-        Findings, MAX_SAMPLE_BYTES, Side, auto_within, check_model, name, resolve, within,
+        ConfigSide, Findings, MAX_SAMPLE_BYTES, auto_within, check_model, name, resolve, within,
         within_some,
     },
     values::{Auto, socket_address},
@@ -123,8 +123,9 @@ impl AcceleratorModel {
             });
         }
         let output = self.output_bytes.unwrap_or(OUTPUT_BYTES);
-        self.max_input_bytes
-            .map(|input| ModelSpec::opaque(&self.name, input, output).carried(self.compression))
+        self.max_input_bytes.map(|input| {
+            ModelSpec::opaque(&self.name, input, output).with_compression(self.compression)
+        })
     }
 }
 
@@ -370,8 +371,8 @@ impl AcceleratorConfig {
     }
 }
 
-impl Root for AcceleratorConfig {
-    const SIDE: Side = Side::Accelerator;
+impl ConfigFile for AcceleratorConfig {
+    const SIDE: ConfigSide = ConfigSide::Accelerator;
 
     fn resolve(&mut self, base: &Path) {
         self.engine.resolve(base);

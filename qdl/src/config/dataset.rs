@@ -1,13 +1,16 @@
 //! The data set: source of the samples.
 
-use std::path::{Path, PathBuf};
-
-use serde::Deserialize;
-
-use super::{
-    labels::{self, LabelsConfig},
-    rules::{Findings, resolve, within},
+use std::{
+    fmt,
+    path::{Path, PathBuf},
 };
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, value::MapAccessDeserializer},
+};
+
+use super::rules::{Findings, resolve, within};
 use crate::model::{DType, ModelSpec, TensorSpec};
 
 /// Maximum number of samples in a data set.
@@ -216,7 +219,6 @@ impl DatasetConfig {
             .filter_map(|(key, file)| Some((key, file?)))
     }
 
-    /// Resolves the paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         let labels = self.labels.as_mut().map(|l| &mut l.file);
         let files = [self.samples.as_mut(), self.lengths.as_mut(), labels];
@@ -277,7 +279,7 @@ impl DatasetConfig {
             );
         }
         if self.labels.is_some() {
-            labels::check(model, out);
+            check_labels(model, out);
         }
         match (model.fixed_size(), &self.lengths) {
             (false, None) => out.add(
@@ -453,4 +455,67 @@ fn token_rows(model: &ModelSpec) -> Option<usize> {
     let ids = matches!(first.dtype, DType::I64 | DType::I32);
     let alike = |t: &TensorSpec| ids && t.dtype == first.dtype && t.ragged && t.shape == [rows];
     model.inputs.iter().all(alike).then_some(rows)
+}
+
+/// One label for each sample. In YAML `{file: PATH, dtype: i32}`, or the path alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelsConfig {
+    /// Labels in the order of the samples' indices: back to back, or a NumPy array.
+    pub file: PathBuf,
+    /// Element type. An array has its own type; the default for any other file is `i64`.
+    pub dtype: Option<DType>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LabelKeys {
+    file: PathBuf,
+    dtype: Option<DType>,
+}
+
+impl<'de> Deserialize<'de> for LabelsConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = LabelsConfig;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a path, or `{file: PATH, dtype: i32}`")
+            }
+
+            fn visit_str<E: de::Error>(self, path: &str) -> Result<LabelsConfig, E> {
+                Ok(LabelsConfig {
+                    file: path.into(),
+                    dtype: None,
+                })
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<LabelsConfig, A::Error> {
+                let LabelKeys { file, dtype } =
+                    LabelKeys::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(LabelsConfig { file, dtype })
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// Returns whether the output is one row of class scores: at most one dimension exceeds 1.
+fn is_row(output: &TensorSpec) -> bool {
+    output.shape.iter().filter(|d| **d > 1).count() <= 1
+}
+
+/// Checks that the model's output names a class, as labels do.
+fn check_labels(model: &ModelSpec, out: &mut Findings<'_>) {
+    let output = &model.output;
+    if output.ragged || !is_row(output) {
+        out.add(
+            "dataset.labels",
+            format!("the model's output, {output}, is neither a class nor one score for each"),
+            "let `output` be the one that is, and list the others in `other_outputs`; or remove \
+             `labels`",
+        );
+    }
 }

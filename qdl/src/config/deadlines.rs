@@ -1,11 +1,11 @@
-//! Deadlines of a node. Every wait has one.
+//! Deadlines of a node: every wait has one. Time budget of the warm-up of connections.
 
 use std::time::Duration;
 
 use garde::Validate;
 use serde::Deserialize;
 
-use super::rules::{Findings, MAX_MS, Side, within, within_some};
+use super::rules::{ConfigSide, Findings, MAX_MS, within, within_some};
 
 /// Maximum of the watchdog in seconds: one day.
 const MAX_S: u64 = 86_400;
@@ -95,7 +95,7 @@ impl Deadlines {
     }
 
     /// Checks the relations between a node's deadlines.
-    pub(super) fn check(&self, side: Side, out: &mut Findings<'_>) {
+    pub(super) fn check(&self, side: ConfigSide, out: &mut Findings<'_>) {
         let mut less = |short: (&str, u64), long: (&str, u64)| {
             if short.1 >= long.1 {
                 out.add(
@@ -113,7 +113,7 @@ impl Deadlines {
             ("heartbeat_interval_ms", self.heartbeat_interval_ms),
             timeout,
         );
-        if side == Side::Accelerator {
+        if side == ConfigSide::Accelerator {
             let document = out.document;
             for key in document.keys("deadlines") {
                 if !FRONTEND_KEYS.contains(&key) {
@@ -154,5 +154,41 @@ impl Deadlines {
                 "set watchdog_s above lost_ms, so that a lost peer is reported as one",
             );
         }
+    }
+}
+
+/// Settings of the warm-up, which runs after LoadGen loads its samples and before it issues the
+/// first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[serde(deny_unknown_fields, default)]
+pub struct WarmUpConfig {
+    /// Time budget in milliseconds. After it the warm-up sends only the mandatory sample over each
+    /// connection. 0: connections begin the run cold. Default 1000.
+    #[garde(custom(within(0..=MAX_MS)))]
+    pub budget_ms: u64,
+    /// Deadline in milliseconds of a connection's sample: without an answer on any connection for
+    /// this long, the run ends; default 10,000.
+    #[garde(custom(within(1..=MAX_MS)))]
+    pub deadline_ms: u64,
+}
+
+impl Default for WarmUpConfig {
+    fn default() -> Self {
+        WarmUpConfig {
+            budget_ms: 1000,
+            deadline_ms: 10_000,
+        }
+    }
+}
+
+impl WarmUpConfig {
+    /// Returns whether connections are warmed up.
+    pub fn is_on(&self) -> bool {
+        self.budget_ms > 0
+    }
+
+    durations! {
+        budget from_millis budget_ms;
+        deadline from_millis deadline_ms;
     }
 }

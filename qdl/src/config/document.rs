@@ -23,18 +23,18 @@ pub(super) fn options() -> serde_saphyr::Options {
 
 /// A place in the text: line and column from 1, the column in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TextPosition {
     pub(super) line: usize,
     pub(super) column: usize,
 }
 
-impl Place {
+impl TextPosition {
     /// Converts the parser's location; `None` if the location is unknown.
     pub(super) fn of(location: Location) -> Option<Self> {
         if location.line() == 0 {
             return None;
         }
-        Some(Place {
+        Some(TextPosition {
             line: usize::try_from(location.line()).ok()?,
             column: usize::try_from(location.column()).ok()?.max(1),
         })
@@ -47,7 +47,6 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// Parses `text`.
     pub(super) fn new(text: &str) -> Self {
         Document {
             root: serde_saphyr::from_str_with_options(text, options()).ok(),
@@ -61,7 +60,7 @@ impl Document {
 
     /// Returns the place of `path`, as in `nics[0].slots`: of its value, or of its key if the value
     /// is a block. If the file does not set `path`, returns the place of its nearest ancestor.
-    pub(super) fn locate(&self, path: &str) -> Option<Place> {
+    pub(super) fn locate(&self, path: &str) -> Option<TextPosition> {
         self.walk(path).1
     }
 
@@ -80,7 +79,7 @@ impl Document {
     }
 
     /// Returns every scalar's path and line, in the order of the text.
-    pub(super) fn written(&self) -> Vec<(String, usize)> {
+    pub(super) fn value_lines(&self) -> Vec<(String, usize)> {
         fn walk(tree: &Spanned<Tree>, path: &str, out: &mut Vec<(String, usize)>) {
             match &tree.value {
                 Tree::Map(entries) => entries.iter().for_each(|(key, value)| {
@@ -92,7 +91,9 @@ impl Document {
                     if let Some(first) = items.first()
                         && matches!(first.value, Tree::Scalar)
                     {
-                        out.extend(Place::of(first.referenced).map(|p| (path.to_owned(), p.line)));
+                        out.extend(
+                            TextPosition::of(first.referenced).map(|p| (path.to_owned(), p.line)),
+                        );
                         return;
                     }
                     for (i, item) in items.iter().enumerate() {
@@ -100,7 +101,9 @@ impl Document {
                     }
                 }
                 Tree::Scalar => {
-                    out.extend(Place::of(tree.referenced).map(|p| (path.to_owned(), p.line)));
+                    out.extend(
+                        TextPosition::of(tree.referenced).map(|p| (path.to_owned(), p.line)),
+                    );
                 }
             }
         }
@@ -112,19 +115,19 @@ impl Document {
     }
 
     /// Returns the value at `path`, and the nearest place.
-    fn walk(&self, path: &str) -> (Option<&Tree>, Option<Place>) {
+    fn walk(&self, path: &str) -> (Option<&Tree>, Option<TextPosition>) {
         let Some(root) = &self.root else {
             return (None, None);
         };
         let mut here = &root.value;
-        let mut place = Place::of(root.referenced);
+        let mut place = TextPosition::of(root.referenced);
         for step in steps(path) {
             let next = match (step, here) {
-                (Step::Key(key), Tree::Map(entries)) => entries
+                (PathStep::Key(key), Tree::Map(entries)) => entries
                     .iter()
                     .find(|(k, _)| k.value == key)
                     .map(|(k, v)| (Some(k.referenced), v)),
-                (Step::Index(i), Tree::Seq(items)) => items.get(i).map(|v| (None, v)),
+                (PathStep::Index(i), Tree::Seq(items)) => items.get(i).map(|v| (None, v)),
                 _ => None,
             };
             let Some((key, value)) = next else {
@@ -134,19 +137,19 @@ impl Document {
                 (Some(key), Tree::Map(_) | Tree::Seq(_)) => key,
                 _ => value.referenced,
             };
-            place = Place::of(best).or(place);
+            place = TextPosition::of(best).or(place);
             here = &value.value;
         }
         (Some(here), place)
     }
 
     /// Returns the place of the value if `place` is the place of its key, otherwise `place`.
-    pub(super) fn value_at(&self, place: Place) -> Place {
-        fn search(tree: &Tree, wanted: Place) -> Option<Place> {
+    pub(super) fn value_at(&self, place: TextPosition) -> TextPosition {
+        fn search(tree: &Tree, wanted: TextPosition) -> Option<TextPosition> {
             match tree {
                 Tree::Map(entries) => entries.iter().find_map(|(key, value)| {
-                    if Place::of(key.referenced) == Some(wanted) {
-                        Place::of(value.referenced)
+                    if TextPosition::of(key.referenced) == Some(wanted) {
+                        TextPosition::of(value.referenced)
                     } else {
                         search(&value.value, wanted)
                     }
@@ -161,17 +164,17 @@ impl Document {
     }
 }
 
-enum Step<'a> {
+enum PathStep<'a> {
     Key(&'a str),
     Index(usize),
 }
 
-fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
+fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
     path.split(['.', '['])
         .filter(|part| !part.is_empty())
         .map(|part| match part.strip_suffix(']').map(str::parse) {
-            Some(Ok(index)) => Step::Index(index),
-            _ => Step::Key(part),
+            Some(Ok(index)) => PathStep::Index(index),
+            _ => PathStep::Key(part),
         })
 }
 

@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     http::HttpConfig,
-    llm::LlmConfig,
+    llm::{LlmConfig, TokensConfig},
     rules::{Findings, MAX_GPU, resolve, within, within_some},
-    tokens::TokensConfig,
 };
 
 /// Maximum batch, in samples.
@@ -301,7 +300,6 @@ impl EngineConfig {
         }
     }
 
-    /// Resolves the paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         if let Some(library) = &mut self.library {
             resolve(base, library);
@@ -349,7 +347,6 @@ impl EngineConfig {
         Some((why, format!("remove `{key}`, or set `kind: {other}`")))
     }
 
-    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         use EngineKind::{Http, Llm, TensorRt, Tokens};
         let kind = self.kind;

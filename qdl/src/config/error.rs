@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use super::document::Place;
+use super::document::TextPosition;
 
 /// Maximum number of characters shown of a line.
 const MAX_SHOWN: usize = 110;
@@ -65,21 +65,21 @@ impl Problem {
     pub(super) fn new(
         origin: &str,
         text: &str,
-        place: Option<Place>,
+        place: Option<TextPosition>,
         what: String,
         help: Option<String>,
     ) -> Self {
-        let mut place = place.unwrap_or(Place { line: 1, column: 1 });
+        let mut place = place.unwrap_or(TextPosition { line: 1, column: 1 });
         // A place after the last line moves to that line's end.
         if let (Some(last), lines) = (text.lines().last(), text.lines().count())
             && place.line > lines
         {
-            place = Place {
+            place = TextPosition {
                 line: lines,
                 column: last.chars().count() + 1,
             };
         }
-        let Place { line, column } = place;
+        let TextPosition { line, column } = place;
         let source_line: String = text
             .lines()
             .nth(line - 1)

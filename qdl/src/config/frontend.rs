@@ -12,15 +12,14 @@ use serde::Deserialize;
 use super::{
     auth::{Auth, AuthWord},
     dataset::{DatasetConfig, MAX_SAMPLES},
-    deadlines::Deadlines,
+    deadlines::{Deadlines, WarmUpConfig},
     engine::EngineConfig,
     health::HealthConfig,
     loadgen::LoadgenConfig,
     nic::{MAX_THREADS, NicConfig},
-    root::Root,
-    rules::{Findings, Side, auto_within, check_model, name, resolve, within_some},
+    root::ConfigFile,
+    rules::{ConfigSide, Findings, auto_within, check_model, name, resolve, within_some},
     values::Auto,
-    warm_up::WarmUpConfig,
 };
 use crate::{
     model::{DType, ModelSpec},
@@ -221,8 +220,8 @@ impl FrontendConfig {
     }
 }
 
-impl Root for FrontendConfig {
-    const SIDE: Side = Side::Frontend;
+impl ConfigFile for FrontendConfig {
+    const SIDE: ConfigSide = ConfigSide::Frontend;
 
     fn resolve(&mut self, base: &Path) {
         self.dataset.resolve(base);

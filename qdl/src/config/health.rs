@@ -66,7 +66,6 @@ impl Default for HealthConfig {
 }
 
 impl HealthConfig {
-    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         if self.out_below >= self.in_above {
             out.add(

@@ -177,7 +177,6 @@ impl HttpConfig {
         resolve(base, &mut self.log);
     }
 
-    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         for (key, example) in [("url", "http://127.0.0.1:8000"), ("dialect", "vllm")] {
             if !out.document.has(&format!("engine.http.{key}")) {

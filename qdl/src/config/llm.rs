@@ -1,11 +1,11 @@
-//! Configuration of the engine `llm`: a small language model in this process.
+//! Configuration of two engines: `llm`, a small language model in this process, and `tokens`, a
+//! simulated one: length and timing of its answers.
 
 use garde::Validate;
 use serde::Deserialize;
 
 use super::rules::{Findings, within, within_some};
 
-/// Maximum number of concurrent sequences.
 const MAX_SEQUENCES: usize = 1024;
 /// Maximum number of positions of a sequence.
 const MAX_CONTEXT: usize = 1 << 20;
@@ -47,7 +47,6 @@ impl Default for LlmConfig {
 }
 
 impl LlmConfig {
-    /// Checks the relations between the keys.
     pub(super) fn check(&self, out: &mut Findings<'_>) {
         if let Some(most) = self.max_tokens.filter(|most| *most < self.min_tokens) {
             out.add(
@@ -62,6 +61,81 @@ impl LlmConfig {
                 "engine.llm.context",
                 format!("{context} positions, and an answer may take {answer}"),
                 "make it the longest prompt and the longest answer together",
+            );
+        }
+    }
+}
+
+const MAX_SIMULATED_SEQUENCES: usize = 65_536;
+/// Maximum simulated time, in microseconds: one minute.
+const MAX_US: u64 = 60_000_000;
+/// Maximum answer, in tokens.
+const MAX_TOKENS: usize = 1 << 24;
+/// Maximum vocabulary: ids are `i32`.
+const MAX_VOCAB: i32 = i32::MAX;
+
+/// Behaviour and timing of the engine `tokens`. Each step produces one token per sequence. It takes
+/// `step_us`, plus `beside_us` for each sequence after the first, plus `prefill_us` for each prompt
+/// token of new sequences. With all three at 0 the engine answers as fast as it can.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Validate)]
+#[serde(deny_unknown_fields, default)]
+pub struct TokensConfig {
+    /// Maximum number of concurrent sequences, 1 to 65,536; default 64. Further sequences wait.
+    #[garde(custom(within(1..=MAX_SIMULATED_SEQUENCES)))]
+    pub sequences: usize,
+    /// Microseconds for each token of a prompt; default 0.
+    #[garde(custom(within(0..=MAX_US)))]
+    pub prefill_us: u64,
+    /// Microseconds of a step; default 0.
+    #[garde(custom(within(0..=MAX_US)))]
+    pub step_us: u64,
+    /// Microseconds that each further sequence adds to a step; default 0.
+    #[garde(custom(within(0..=MAX_US)))]
+    pub beside_us: u64,
+    /// Minimum answer length in tokens, including EOS; default 2, the minimum that LoadGen accepts.
+    #[garde(custom(within(1..=MAX_TOKENS)))]
+    pub min_tokens: usize,
+    /// Maximum answer length in tokens; default the length of the model's output. The prompt
+    /// determines each answer's length between minimum and maximum.
+    #[garde(custom(within_some(1..=MAX_TOKENS)))]
+    pub max_tokens: Option<usize>,
+    /// Upper bound of token ids, exclusive; default 32,000.
+    #[garde(custom(within(2..=MAX_VOCAB)))]
+    pub vocab: i32,
+    /// Id of every answer's last token, and of no other token; default 2.
+    #[garde(custom(within(0..=MAX_VOCAB)))]
+    pub eos: i32,
+}
+
+impl Default for TokensConfig {
+    fn default() -> Self {
+        TokensConfig {
+            sequences: 64,
+            prefill_us: 0,
+            step_us: 0,
+            beside_us: 0,
+            min_tokens: 2,
+            max_tokens: None,
+            vocab: 32_000,
+            eos: 2,
+        }
+    }
+}
+
+impl TokensConfig {
+    pub(super) fn check(&self, out: &mut Findings<'_>) {
+        if self.max_tokens.is_some_and(|most| most < self.min_tokens) {
+            out.add(
+                "engine.tokens.max_tokens",
+                format!("it is less than `min_tokens`, {}", self.min_tokens),
+                "raise it, or lower `min_tokens`",
+            );
+        }
+        if self.eos >= self.vocab {
+            out.add(
+                "engine.tokens.eos",
+                format!("{} is no token of a vocabulary of {}", self.eos, self.vocab),
+                "give one below `vocab`",
             );
         }
     }

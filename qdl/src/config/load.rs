@@ -10,17 +10,16 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
     accelerator::AcceleratorConfig,
-    document::{Document, Place, options},
-    error::{ConfigError, Problem},
+    document::{Document, TextPosition, options},
+    error::ConfigError,
     frontend::FrontendConfig,
     nic::{NicConfig, NicFabric},
     nic_keys::{check_keys, check_nics, fabric_of},
-    root::Root,
-    rules::{Finding, Findings},
+    root::ConfigFile,
+    rules::Findings,
     words::{describe, is_about_value},
 };
 
-/// Maximum length of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads and checks a frontend's file, and checks that the files it names exist.
@@ -82,11 +81,11 @@ pub fn parse_accelerator(
 /// Returns the keys of a file that have their own value, with their lines, and the file's text.
 pub(super) fn written_keys(path: &Path) -> Result<(Vec<(String, usize)>, String), ConfigError> {
     let source = Source::read(path)?;
-    Ok((source.document.written(), source.text))
+    Ok((source.document.value_lines(), source.text))
 }
 
 /// Returns the tab that makes a text invalid YAML: before a key, with valid text above that line.
-fn tab(text: &str) -> Option<Place> {
+fn tab(text: &str) -> Option<TextPosition> {
     if Document::new(text).is_read() {
         return None;
     }
@@ -99,14 +98,14 @@ fn tab(text: &str) -> Option<Place> {
             && !Document::new(&text[..above + line.len()]).is_read()
         {
             let (line, column) = (i + 1, column + 1);
-            return Some(Place { line, column });
+            return Some(TextPosition { line, column });
         }
         above += line.len();
     }
     None
 }
 
-fn load<C: Root>(path: &Path) -> Result<C, ConfigError> {
+fn load<C: ConfigFile>(path: &Path) -> Result<C, ConfigError> {
     Source::read(path)?.load()
 }
 
@@ -151,7 +150,7 @@ impl Source {
         Ok(Source::new(&text, &path.display().to_string(), base))
     }
 
-    fn load<C: Root>(&self) -> Result<C, ConfigError> {
+    fn load<C: ConfigFile>(&self) -> Result<C, ConfigError> {
         let config: C = self.parse()?;
         self.check_files(&config.files())?;
         Ok(config)
@@ -159,8 +158,8 @@ impl Source {
 
     /// Decodes the text, then checks ranges and relations of the values. Reports all problems at
     /// once.
-    fn parse<C: Root>(&self) -> Result<C, ConfigError> {
-        let mut out = Findings::new(&self.document);
+    fn parse<C: ConfigFile>(&self) -> Result<C, ConfigError> {
+        let mut out = self.findings();
         let read = self.decode::<C>(&mut out);
         let config = read.and_then(|mut config| {
             for i in 0..config.nics().len() {
@@ -173,10 +172,7 @@ impl Source {
             config.check(&mut out);
             Some(config)
         });
-        match (out.take(), config) {
-            (found, Some(config)) if found.is_empty() => Ok(config),
-            (found, _) => Err(self.invalid(found)),
-        }
+        out.finish(config)
     }
 
     /// Reads the keys of `nics` that belong to the fabric of each entry. The fabric follows from
@@ -214,7 +210,7 @@ impl Source {
             return None;
         }
         let error = error.without_snippet();
-        let mut place = error.location().and_then(Place::of);
+        let mut place = error.location().and_then(TextPosition::of);
         if is_about_value(error) {
             place = place.map(|place| self.document.value_at(place));
         }
@@ -224,7 +220,7 @@ impl Source {
     }
 
     fn check_files(&self, files: &[(&'static str, &Path)]) -> Result<(), ConfigError> {
-        let mut out = Findings::new(&self.document);
+        let mut out = self.findings();
         for (key, file) in files {
             let problem = match std::fs::metadata(file) {
                 Ok(found) if found.is_dir() => Some("it is a folder, not a file".to_owned()),
@@ -240,19 +236,10 @@ impl Source {
                 out.add(*key, format!("{}: {problem}", file.display()), help);
             }
         }
-        match out.take() {
-            found if found.is_empty() => Ok(()),
-            found => Err(self.invalid(found)),
-        }
+        out.finish(Some(()))
     }
 
-    fn invalid(&self, list: Vec<Finding>) -> ConfigError {
-        let problem = |Finding { place, what, help }| {
-            Problem::new(&self.origin, &self.text, place, what, help)
-        };
-        let mut problems: Vec<Problem> = list.into_iter().map(problem).collect();
-        problems.sort_by_key(|p| (p.line, p.column));
-        problems.dedup();
-        ConfigError::Invalid { problems }
+    fn findings(&self) -> Findings<'_> {
+        Findings::new(&self.document, &self.text, &self.origin)
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{rules::resolve, values::Scalar};
+use super::{rules::resolve, values::scalars};
 
 /// LoadGen's scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -38,8 +38,9 @@ pub struct LoadgenConfig {
     /// Folder for logs and histograms; see [`Self::output_dir`].
     pub output_dir: Option<PathBuf>,
     /// Further settings by the names of LoadGen's own fields, such as `server_target_qps`; default
-    /// none.
-    pub settings: BTreeMap<String, Scalar>,
+    /// none. Values are text, as on the command line.
+    #[serde(deserialize_with = "scalars")]
+    pub settings: BTreeMap<String, String>,
 }
 
 impl LoadgenConfig {
@@ -49,7 +50,6 @@ impl LoadgenConfig {
         self.output_dir.as_deref().unwrap_or(Path::new("results"))
     }
 
-    /// Resolves the paths relative to `base`.
     pub(super) fn resolve(&mut self, base: &Path) {
         let paths = [
             &mut self.user_conf,

@@ -20,7 +20,6 @@
 //! | [`HttpConfig`] | the server of the engine `http` |
 //! | [`ConfigError`] | problems with their places |
 //! | [`Written`] | the keys that a file sets, with their lines |
-//! | `moved` | keys and flags of earlier versions, with their replacements |
 //!
 //! A new key needs a field with its default in the struct of its mapping, a line in
 //! `docs/configuration.md`, and an entry in the tests of `run::settings`.
@@ -45,18 +44,14 @@ mod error;
 mod frontend;
 mod health;
 mod http;
-mod labels;
 mod llm;
 mod load;
 mod loadgen;
-mod moved;
 mod nic;
 mod nic_keys;
 mod root;
 mod rules;
-mod tokens;
 mod values;
-mod warm_up;
 mod words;
 mod written;
 
@@ -65,28 +60,24 @@ mod tests;
 
 pub use accelerator::{AcceleratorConfig, AcceleratorModel, ControlConfig};
 pub use auth::{Auth, AuthWord};
-pub use dataset::{DatasetConfig, DatasetKind, Dimension, SizeDistribution};
-pub use deadlines::Deadlines;
+pub use dataset::{DatasetConfig, DatasetKind, Dimension, LabelsConfig, SizeDistribution};
+pub use deadlines::{Deadlines, WarmUpConfig};
 pub use engine::{EngineConfig, EngineKind, Precision, Provider};
 pub use error::{ConfigError, Problem};
 pub use frontend::{AcceleratorAddress, FrontendConfig, ModelFiles, QslMode, Verify};
 pub use health::HealthConfig;
 pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
-pub use labels::LabelsConfig;
-pub use llm::LlmConfig;
+pub use llm::{LlmConfig, TokensConfig};
 pub use load::{
     load_accelerator, load_frontend, load_frontend_from, parse_accelerator, parse_frontend,
 };
 pub use loadgen::{LoadgenConfig, Scenario};
-pub use moved::moved_flag;
 pub use nic::{
     AdaptiveRouting, CONNECTIONS, Completion, CompletionMode, Gpus, GroupBy, IbKeys,
     MAX_AUTO_SLOTS, MIN_AUTO_SLOTS, NicConfig, NicFabric, OfiKeys, TcpKeys,
 };
-pub use tokens::TokensConfig;
-pub use values::{Auto, Scalar};
-pub use warm_up::WarmUpConfig;
-pub use words::nearest;
+pub use values::Auto;
+pub use words::{moved_flag, nearest};
 pub use written::Written;
 
 pub use crate::wire::Policy;

@@ -40,11 +40,8 @@ const QUEUE_PAIRS: usize = 4;
 const MAX_CONNECTIONS: usize = 256;
 /// Maximum time of spinning in microseconds: one second.
 const MAX_SPIN_US: u64 = 1_000_000;
-/// Maximum number of NIC threads.
 pub(super) const MAX_THREADS: usize = 1024;
-/// Maximum NUMA node number.
 const MAX_NUMA: u32 = 1023;
-/// Maximum depth of a queue, in work requests.
 const MAX_DEPTH: u32 = 65_536;
 /// Maximum number of retries: 7 means no limit in the verbs.
 const MAX_RETRIES: u8 = 6;

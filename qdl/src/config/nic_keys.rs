@@ -8,7 +8,7 @@ use garde::Validate;
 use super::{
     document::{Document, keys_of},
     nic::{GroupBy, IbKeys, NO_DEVICE, NicConfig, NicFabric, OfiKeys, TcpKeys, name_of},
-    rules::{Findings, Side, within_some},
+    rules::{ConfigSide, Findings, within_some},
     words::keys_here,
 };
 
@@ -20,7 +20,6 @@ const FRONTEND_KEYS: &[&str] = &[
     "gpus",
 ];
 
-/// Returns the fabric of entry `i` of `nics`: `tcp`, `ib` or `ofi`.
 pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
     let has = |key: &str| document.has(&format!("nics[{i}].{key}"));
     match (has("ofi"), has("device") || has("match")) {
@@ -31,7 +30,7 @@ pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
 }
 
 /// Refuses keys of entry `i` that its fabric does not have or that have no effect on this side.
-pub(super) fn check_keys(i: usize, side: Side, out: &mut Findings<'_>) {
+pub(super) fn check_keys(i: usize, side: ConfigSide, out: &mut Findings<'_>) {
     let fabrics = [
         ("tcp", keys_of::<TcpKeys>()),
         ("ib", keys_of::<IbKeys>()),
@@ -68,24 +67,23 @@ pub(super) fn check_keys(i: usize, side: Side, out: &mut Findings<'_>) {
 }
 
 /// Returns why a key has no effect on this side; `None` if it has.
-fn useless(key: &str, side: Side, fabric: &str) -> Option<&'static str> {
+fn useless(key: &str, side: ConfigSide, fabric: &str) -> Option<&'static str> {
     match side {
-        Side::Accelerator if FRONTEND_KEYS.contains(&key) => {
+        ConfigSide::Accelerator if FRONTEND_KEYS.contains(&key) => {
             Some("does nothing on an accelerator: the frontend's value counts")
         }
-        Side::Frontend if key == "gpu" && fabric != "ib" => {
+        ConfigSide::Frontend if key == "gpu" && fabric != "ib" => {
             Some("does nothing on a frontend: the accelerator's file says which GPU a NIC feeds")
         }
         _ => None,
     }
 }
 
-/// Checks the entries of `nics`.
-pub(super) fn check_nics(nics: &[NicConfig], side: Side, out: &mut Findings<'_>) {
+pub(super) fn check_nics(nics: &[NicConfig], side: ConfigSide, out: &mut Findings<'_>) {
     if nics.is_empty() {
         let example = match side {
-            Side::Frontend => "- address: 127.0.0.1",
-            Side::Accelerator => "- listen: 127.0.0.1:7410",
+            ConfigSide::Frontend => "- address: 127.0.0.1",
+            ConfigSide::Accelerator => "- listen: 127.0.0.1:7410",
         };
         let help = format!("add at least one, as in `{example}`");
         out.add("nics", "the list of NICs is empty", help);
@@ -96,8 +94,7 @@ pub(super) fn check_nics(nics: &[NicConfig], side: Side, out: &mut Findings<'_>)
 }
 
 impl NicConfig {
-    /// Checks the entry at `path`.
-    fn check(&self, side: Side, path: &str, out: &mut Findings<'_>) {
+    fn check(&self, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
         self.check_group(path, out);
         let (ranges, most_inline) = match &self.fabric {
             NicFabric::Tcp(tcp) => {
@@ -156,22 +153,17 @@ impl NicConfig {
 }
 
 impl TcpKeys {
-    fn check(&self, side: Side, path: &str, out: &mut Findings<'_>) {
-        let (address, listen) = (self.address.is_some(), self.listen.is_some());
-        let (wanted, has, wrong, has_wrong, example) = match side {
-            Side::Frontend => ("address", address, "listen", listen, "address: 127.0.0.1"),
-            Side::Accelerator => (
-                "listen",
-                listen,
-                "address",
-                address,
-                "listen: 127.0.0.1:7410",
-            ),
+    fn check(&self, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
+        let address = ("address", self.address.is_some(), "address: 127.0.0.1");
+        let listen = ("listen", self.listen.is_some(), "listen: 127.0.0.1:7410");
+        let ((wanted, has, example), (wrong, has_wrong, _)) = match side {
+            ConfigSide::Frontend => (address, listen),
+            ConfigSide::Accelerator => (listen, address),
         };
         if has_wrong {
             out.add(
                 format!("{path}.{wrong}"),
-                format!("a TCP NIC of {} has no `{wrong}`", side.whose()),
+                format!("a TCP NIC of {} has no `{wrong}`", side.node_name()),
                 format!("write `{wanted}`, as in `{example}`"),
             );
         } else if !has {
@@ -200,12 +192,12 @@ impl OfiKeys {
 }
 
 impl IbKeys {
-    fn check(&self, nic: &NicConfig, side: Side, path: &str, out: &mut Findings<'_>) {
+    fn check(&self, nic: &NicConfig, side: ConfigSide, path: &str, out: &mut Findings<'_>) {
         if nic.matching.is_none() {
             let rule = name_of(|c| "_-.".contains(c), NO_DEVICE);
             out.rule(&format!("{path}.device"), self.device.as_str(), rule);
         }
-        if self.gpudirect && side == Side::Frontend {
+        if self.gpudirect && side == ConfigSide::Frontend {
             out.add(
                 format!("{path}.gpudirect"),
                 "a frontend has no slots for a GPU to read",

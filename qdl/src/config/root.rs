@@ -7,21 +7,19 @@ use serde::de::DeserializeOwned;
 
 use super::{
     nic::NicConfig,
-    rules::{Findings, Side},
+    rules::{ConfigSide, Findings},
 };
 
 /// The type of a whole configuration file.
-pub(super) trait Root: DeserializeOwned + Validate<Context = ()> {
+pub(super) trait ConfigFile: DeserializeOwned + Validate<Context = ()> {
     /// Kind of node that the file configures.
-    const SIDE: Side;
+    const SIDE: ConfigSide;
 
-    /// Resolves the paths relative to the folder `base`.
     fn resolve(&mut self, base: &Path);
 
     /// Checks the relations between keys, beyond garde's ranges.
     fn check(&self, out: &mut Findings<'_>);
 
-    /// Returns the entries of `nics`.
     fn nics(&mut self) -> &mut [NicConfig];
 
     /// Returns the named files that must exist at the start, with their keys.

@@ -1,30 +1,31 @@
 //! Rules that several types share: ranges as garde rules, and the list of problems.
 
 use std::{
+    collections::BTreeSet,
     fmt::Display,
     ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 
 use super::{
-    document::{Document, Place},
+    document::{Document, TextPosition},
+    error::{ConfigError, Problem},
     values::{Auto, HELP},
 };
 use crate::model::TensorSpec;
 
 /// Kind of node that a file configures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum ConfigSide {
     Frontend,
     Accelerator,
 }
 
-impl Side {
-    /// Returns the node's name in messages.
-    pub(super) fn whose(self) -> &'static str {
+impl ConfigSide {
+    pub(super) fn node_name(self) -> &'static str {
         match self {
-            Side::Frontend => "a frontend",
-            Side::Accelerator => "an accelerator",
+            ConfigSide::Frontend => "a frontend",
+            ConfigSide::Accelerator => "an accelerator",
         }
     }
 }
@@ -40,34 +41,36 @@ pub(super) fn resolve(base: &Path, path: &mut PathBuf) {
 pub(super) struct Findings<'a> {
     /// The document of the file.
     pub(super) document: &'a Document,
-    list: Vec<Finding>,
-}
-
-/// One problem.
-pub(super) struct Finding {
-    pub(super) place: Option<Place>,
-    /// Description of the error.
-    pub(super) what: String,
-    /// The remedy.
-    pub(super) help: Option<String>,
+    text: &'a str,
+    origin: &'a str,
+    problems: Vec<Problem>,
 }
 
 impl<'a> Findings<'a> {
-    pub(super) fn new(document: &'a Document) -> Self {
+    pub(super) fn new(document: &'a Document, text: &'a str, origin: &'a str) -> Self {
         Findings {
             document,
-            list: Vec::new(),
+            text,
+            origin,
+            problems: Vec::new(),
         }
     }
 
-    /// Returns all problems and leaves the list empty.
-    pub(super) fn take(&mut self) -> Vec<Finding> {
-        std::mem::take(&mut self.list)
+    /// Returns `value` if there are no problems, otherwise the problems in the order of the text.
+    pub(super) fn finish<T>(mut self, value: Option<T>) -> Result<T, ConfigError> {
+        self.problems.sort_by_key(|p| (p.line, p.column));
+        self.problems.dedup();
+        match value {
+            Some(value) if self.problems.is_empty() => Ok(value),
+            _ => Err(ConfigError::Invalid {
+                problems: self.problems,
+            }),
+        }
     }
 
-    /// Adds a problem at a place.
-    pub(super) fn at(&mut self, place: Option<Place>, what: String, help: Option<String>) {
-        self.list.push(Finding { place, what, help });
+    pub(super) fn at(&mut self, place: Option<TextPosition>, what: String, help: Option<String>) {
+        let problem = Problem::new(self.origin, self.text, place, what, help);
+        self.problems.push(problem);
     }
 
     /// Adds a problem of the key at `path`, as in `nics[0].slots`.
@@ -174,7 +177,7 @@ const MAX_CPUS: usize = 1024;
 /// Rule: a list of distinct core numbers.
 pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
     let Some(list) = value else { return Ok(()) };
-    let distinct: std::collections::BTreeSet<_> = list.iter().collect();
+    let distinct: BTreeSet<_> = list.iter().collect();
     if !list.is_empty() && distinct.len() == list.len() && list.iter().all(|c| *c < MAX_CPUS) {
         Ok(())
     } else {
@@ -188,12 +191,10 @@ pub(super) fn core_list(value: &Option<Vec<usize>>, (): &()) -> garde::Result {
 
 /// Maximum time in milliseconds: one hour.
 pub(super) const MAX_MS: u64 = 3_600_000;
-/// Maximum index of a GPU.
 pub(super) const MAX_GPU: usize = 1023;
 /// Maximum sample or response, in bytes: 1 GiB.
 pub(super) const MAX_SAMPLE_BYTES: usize = 1 << 30;
 
-/// Checks the tensors of the model at `path`.
 pub(super) fn check_model(
     path: &str,
     model: &str,
@@ -209,21 +210,9 @@ pub(super) fn check_model(
             "list at least one, as in `- {name: image, dtype: u8, shape: [3, 224, 224]}`",
         );
     }
-    let mut total = 0usize;
-    for (i, tensor) in inputs.iter().enumerate() {
-        let bytes = check_tensor(&format!("{path}.inputs[{i}]"), tensor, out);
-        total = total.saturating_add(bytes.unwrap_or(0));
-        if inputs[..i]
-            .iter()
-            .any(|earlier| earlier.name == tensor.name)
-        {
-            out.add(
-                format!("{path}.inputs[{i}].name"),
-                format!("two inputs have the name `{}`", tensor.name),
-                "name each input once, as the model's graph does",
-            );
-        }
-    }
+    let inputs = inputs.iter().enumerate();
+    let inputs = inputs.map(|(i, tensor)| (format!("{path}.inputs[{i}]"), tensor));
+    let total = check_tensors("input", inputs.collect(), out);
     if total > MAX_SAMPLE_BYTES {
         out.add(
             format!("{path}.inputs"),
@@ -231,34 +220,20 @@ pub(super) fn check_model(
             format!("it must have at most {MAX_SAMPLE_BYTES}"),
         );
     }
-    check_outputs(path, output, others, out);
-}
-
-/// Checks the output of a model and the outputs that follow it in a response.
-fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &mut Findings<'_>) {
-    let mut total = check_tensor(&format!("{path}.output"), output, out).unwrap_or(0);
-    let mut names = vec![&output.name];
+    let mut outputs = vec![(format!("{path}.output"), output)];
     for (i, tensor) in others.iter().enumerate() {
         let place = format!("{path}.other_outputs[{i}]");
-        let bytes = check_tensor(&place, tensor, out);
-        total = total.saturating_add(bytes.unwrap_or(0));
-        if names.contains(&&tensor.name) {
-            out.add(
-                format!("{place}.name"),
-                format!("two outputs have the name `{}`", tensor.name),
-                "name each output once, as the model's graph does",
-            );
-        }
-        names.push(&tensor.name);
         if tensor.ragged || output.ragged {
             out.add(
-                place,
+                &place,
                 "of several outputs none can be ragged: a response's length would not say where \
                  one ends",
                 "remove `ragged`, or `other_outputs`",
             );
         }
+        outputs.push((place, tensor));
     }
+    let total = check_tensors("output", outputs, out);
     if total > MAX_SAMPLE_BYTES {
         out.add(
             format!("{path}.output"),
@@ -266,6 +241,23 @@ fn check_outputs(path: &str, output: &TensorSpec, others: &[TensorSpec], out: &m
             format!("it must have at most {MAX_SAMPLE_BYTES}"),
         );
     }
+}
+
+/// Checks the tensors and that their names differ. Returns their bytes.
+fn check_tensors(kind: &str, all: Vec<(String, &TensorSpec)>, out: &mut Findings<'_>) -> usize {
+    let mut total = 0usize;
+    let mut names = BTreeSet::new();
+    for (path, tensor) in all {
+        total = total.saturating_add(check_tensor(&path, tensor, out).unwrap_or(0));
+        if !names.insert(&tensor.name) {
+            out.add(
+                format!("{path}.name"),
+                format!("two {kind}s have the name `{}`", tensor.name),
+                format!("name each {kind} once, as the model's graph does"),
+            );
+        }
+    }
+    total
 }
 
 /// Checks a tensor and returns its bytes, if the tensor is valid.

@@ -1,6 +1,7 @@
 //! Values with several forms in YAML: a number or the word `auto`, addresses, scalars of any type.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     marker::PhantomData,
     net::{IpAddr, SocketAddr},
@@ -65,18 +66,16 @@ pub(super) fn system_or_number<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     word_or_number(deserializer, "system")
 }
 
-/// Decodes an IP address.
 pub(super) fn ip_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<IpAddr>, D::Error> {
-    parsed(deserializer, "an IP address", "address: 127.0.0.1").map(Some)
+    parse_text(deserializer, "an IP address", "address: 127.0.0.1").map(Some)
 }
 
-/// Decodes an IP address with a port.
 pub(super) fn socket_address<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<SocketAddr, D::Error> {
-    parsed(
+    parse_text(
         deserializer,
         "an IP address with a port",
         "listen: 127.0.0.1:7400",
@@ -90,7 +89,7 @@ pub(super) fn some_socket_address<'de, D: Deserializer<'de>>(
     socket_address(deserializer).map(Some)
 }
 
-fn parsed<'de, T: FromStr, D: Deserializer<'de>>(
+fn parse_text<'de, T: FromStr, D: Deserializer<'de>>(
     deserializer: D,
     what: &str,
     example: &str,
@@ -148,64 +147,29 @@ where
     })
 }
 
-/// Value of a setting that is passed on to LoadGen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Scalar {
-    /// `true` or `false`.
+/// Value of a setting that is passed on to LoadGen as text.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "it must be true, false, a number or a text")]
+enum Scalar {
     Bool(bool),
-    /// An integer.
     Int(i64),
-    /// Any other number.
     Float(f64),
-    /// Any other text.
     Text(String),
 }
 
-impl fmt::Display for Scalar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Scalar::Bool(value) => value.fmt(f),
-            Scalar::Int(value) => value.fmt(f),
-            Scalar::Float(value) => value.fmt(f),
-            Scalar::Text(value) => value.fmt(f),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Scalar {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-
-        impl de::Visitor<'_> for Visitor {
-            type Value = Scalar;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("true, false, a number or a text")
-            }
-
-            fn visit_bool<E>(self, value: bool) -> Result<Scalar, E> {
-                Ok(Scalar::Bool(value))
-            }
-
-            fn visit_i64<E>(self, value: i64) -> Result<Scalar, E> {
-                Ok(Scalar::Int(value))
-            }
-
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Scalar, E> {
-                i64::try_from(value)
-                    .map(Scalar::Int)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(value), &self))
-            }
-
-            fn visit_f64<E>(self, value: f64) -> Result<Scalar, E> {
-                Ok(Scalar::Float(value))
-            }
-
-            fn visit_str<E>(self, value: &str) -> Result<Scalar, E> {
-                Ok(Scalar::Text(value.to_owned()))
-            }
-        }
-
-        deserializer.deserialize_any(Visitor)
-    }
+/// Decodes a mapping of scalars, each as text.
+pub(super) fn scalars<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    let text = |(key, value)| {
+        let value = match value {
+            Scalar::Bool(value) => value.to_string(),
+            Scalar::Int(value) => value.to_string(),
+            Scalar::Float(value) => value.to_string(),
+            Scalar::Text(value) => value,
+        };
+        (key, value)
+    };
+    let all = BTreeMap::<String, Scalar>::deserialize(deserializer)?;
+    Ok(all.into_iter().map(text).collect())
 }

@@ -1,8 +1,11 @@
-//! The parser's errors in this project's words: what is wrong, and the remedy.
+//! The parser's errors in this project's words: what is wrong, and the remedy. Keys and flags of
+//! earlier versions, with their replacements.
+
+use std::ffi::OsString;
 
 use serde_saphyr::Error as YamlError;
 
-use super::{moved::moved_key, values::HELP};
+use super::values::HELP;
 
 /// Returns the error, and the remedy for a common mistake.
 pub(super) fn describe(error: &YamlError) -> (String, Option<String>) {
@@ -122,26 +125,55 @@ fn one_of(lead: &str, found: &str, allowed: &[&str]) -> String {
 
 /// Returns the most similar word, if at most a third of the letters differ.
 pub fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
+    // The length of a key is not limited, and the comparison is quadratic.
+    let found: String = found.chars().take(64).collect();
     let limit = found.chars().count().max(3) / 3;
-    let near = allowed.iter().map(|word| (distance(found, word), *word));
+    let near = allowed
+        .iter()
+        .map(|word| (strsim::levenshtein(&found, word), *word));
     let (wrong, word) = near.min()?;
     (wrong <= limit).then_some(word)
 }
 
-/// Returns the number of letters to insert, remove or replace to turn one word into the other.
-fn distance(a: &str, b: &str) -> usize {
-    const LONGEST: usize = 64;
-    let a: Vec<char> = a.chars().take(LONGEST).collect();
-    let b: Vec<char> = b.chars().take(LONGEST).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+/// Replacement for the flight recorder.
+const LOGGED: &str = "-v logs each loss, re-dispatch and reset of a connection";
+
+const KEYS: &[(&str, &str)] = &[
+    (
+        "doorbell_wait_us",
+        "no doorbell waits for a time; `one_by_one: true` rings one for each sample, as 0 did",
+    ),
+    (
+        "apart",
+        "`begin_apart_us` is the time between batches, and 0 by default",
+    ),
+    (
+        "gather",
+        "the GPU's copy engines bring inputs that lie apart",
+    ),
+];
+const FLAGS: &[(&str, &str)] = &[
+    ("flight", LOGGED),
+    ("--record", LOGGED),
+    ("--record-to", LOGGED),
+];
+
+fn instead(table: &[(&str, &'static str)], word: &str) -> Option<&'static str> {
+    let (_, instead) = table.iter().find(|(old, _)| *old == word)?;
+    Some(instead)
+}
+
+/// Returns the replacement for an unknown key that an earlier version had.
+fn moved_key(key: &str) -> Option<&'static str> {
+    instead(KEYS, key)
+}
+
+/// Returns the error message for the first flag of an earlier version on a command line without its
+/// program name. A command is the first word or none.
+pub fn moved_flag(words: impl IntoIterator<Item = OsString>) -> Option<String> {
+    words.into_iter().enumerate().find_map(|(at, word)| {
+        let word = word.to_str()?.split('=').next()?;
+        let instead = instead(FLAGS, word).filter(|_| at == 0 || word.starts_with('-'))?;
+        Some(format!("`{word}` is gone: {instead}"))
+    })
 }

@@ -42,7 +42,7 @@ impl Written {
     }
 
     /// Sets the file's entry `of[i]` as the source of entry `i` of `nics`.
-    pub fn spelled_out(&mut self, of: Vec<usize>) {
+    pub fn set_nic_entries(&mut self, of: Vec<usize>) {
         self.nics = of;
     }
 
@@ -105,7 +105,7 @@ mod tests {
         let text = "nics:\n  - address: 127.0.0.1\n  - match: x*\n    slots: 7\n";
         std::fs::write(file.path(), text).expect("written");
         let mut written = Written::read(file.path()).expect("read");
-        written.spelled_out(vec![0, 1, 1]);
+        written.set_nic_entries(vec![0, 1, 1]);
         for (key, line) in [
             ("nics[0].address", Some(2)),
             ("nics[0].slots", None),

@@ -377,7 +377,7 @@ impl Inbound {
                 let f = &s.in_flight;
                 let residence = u64::from(s.residence_us()) * 1000;
                 let network = now.saturating_sub(f.posted_ns).saturating_sub(residence);
-                h.arbiter.completed(s.connection, f.sample.len, network);
+                h.arbiter.complete(s.connection, f.sample.len, network);
             }
         }
         for of_one in self.answers.chunk_by(|a, b| a.connection == b.connection) {
@@ -457,7 +457,7 @@ impl Shared {
             *worn = Some(sample);
         }
         if let Some(h) = self.health.get() {
-            h.arbiter.taken_back(connection.index, sample.len);
+            h.arbiter.take_back(connection.index, sample.len);
         }
         self.push_all(iter::once(sample));
         // After an abort, the sample is not sent again.
@@ -497,7 +497,7 @@ impl Shared {
         connection.refused.fetch_add(1, Ordering::Relaxed);
         self.refused[before].fetch_add(1, Ordering::Relaxed);
         if let Some(h) = self.health.get() {
-            h.arbiter.taken_back(connection.index, sample.len);
+            h.arbiter.take_back(connection.index, sample.len);
         }
         let peer = connection.cfgs.peer;
         if sample.tries.are_over() {

@@ -8,7 +8,7 @@
 //! The arbiter picks a rail before the post, so the sample's bytes load the rail from the decision
 //! on. The sample then belongs to its connection, and only a thread that drives the connection
 //! posts it. `posting` decides which thread, once per call and connection. Each pick ends in one
-//! `completed` or one `taken_back`: the answer came, the post failed, the connection was lost, or
+//! `completed` or one `take_back`: the answer came, the post failed, the connection was lost, or
 //! the rail became congested before the post.
 //!
 //! One thread at a time distributes the backlog ([`SendToken`]). It holds a sample that finds no
@@ -87,7 +87,7 @@ impl Shared {
         let is_idle = connection.is_idle();
         if connection.ring.push(*sample).is_err() {
             // Other threads have filled the ring since the pick.
-            h.arbiter.taken_back(index, sample.len);
+            h.arbiter.take_back(index, sample.len);
             return None;
         }
         // Either this thread sees the connection down, or its NIC thread sees the sample.

@@ -316,7 +316,7 @@ impl Dispatcher {
         rails: impl IntoIterator<Item = (RailId, Score)>,
     ) {
         if let Some(h) = self.shared.health.get() {
-            h.arbiter.told(peer, interior, rails);
+            h.arbiter.set_peers_scores(peer, interior, rails);
         }
     }
 

@@ -228,7 +228,7 @@ impl Shared {
             let load = connection.load();
             match last(connection).load(Ordering::Relaxed) == i {
                 true => load,
-                false => load.handicapped(advantage),
+                false => load.with_more(advantage),
             }
         })?;
         let last = last(&self.connections[chosen]);
@@ -407,7 +407,7 @@ impl Shared {
             return self.warm_up.not_posted(connection.index);
         }
         if let Some(h) = self.health.get() {
-            h.arbiter.taken_back(connection.index, sample.len);
+            h.arbiter.take_back(connection.index, sample.len);
         }
         self.push_all(iter::once(sample));
     }

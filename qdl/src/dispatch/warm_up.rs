@@ -203,7 +203,8 @@ impl Shared {
         connection.warmed.fetch_add(1, Ordering::Relaxed);
         let alone = self.warm_up.answer(connection.index, Some(network));
         if alone && let Some(h) = self.health.get() {
-            h.arbiter.unloaded(connection.index, f.sample.len, network);
+            h.arbiter
+                .observe_unloaded(connection.index, f.sample.len, network);
         }
     }
 }

@@ -38,7 +38,7 @@ impl Lengths {
     ///
     /// # Errors
     /// [`NoLengths`] names the tensor.
-    pub fn of_outputs(model: &ModelSpec) -> Result<Self, NoLengths> {
+    pub(crate) fn of_outputs(model: &ModelSpec) -> Result<Self, NoLengths> {
         Lengths::of(model.outputs())
     }
 
@@ -128,7 +128,7 @@ mod tests {
         ) {
             let mut all = vec![tensor(DType::U8, &[max, row], true)];
             all.extend((fixed > 0).then(|| tensor(DType::I32, &[fixed], false)));
-            let lengths = Lengths::of(all.iter()).expect("told apart");
+            let lengths = Lengths::of(all.iter()).expect("lengths");
             let rows = (1..=max).find(|n| 4 * fixed + n * row == len);
             prop_assert_eq!(lengths.rows(len), rows);
         }

@@ -183,7 +183,7 @@ impl ModelSpec {
 
     /// Bytes of the largest sample on the network: with compression, of a sample that does not
     /// shrink. `None` where the sum overflows.
-    pub fn max_carried_bytes(&self) -> Option<usize> {
+    pub(crate) fn max_carried_bytes(&self) -> Option<usize> {
         let bytes = self.max_input_bytes()?;
         match self.compression {
             Some(_) => bytes.checked_add(PREFIX_BYTES),
@@ -192,13 +192,13 @@ impl ModelSpec {
     }
 
     /// Whether every sample has the same number of bytes on the network.
-    pub fn carried_size_is_fixed(&self) -> bool {
+    pub(crate) fn carried_size_is_fixed(&self) -> bool {
         self.fixed_size() && self.compression.is_none()
     }
 
     /// Sets the compression of samples on the network, which a model file does not contain.
     #[must_use]
-    pub fn carried(mut self, compression: Option<Compression>) -> Self {
+    pub fn with_compression(mut self, compression: Option<Compression>) -> Self {
         self.compression = compression;
         self
     }
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn compression_is_a_part_of_the_model() {
         let a = ModelSpec::opaque("m", 64, 8);
-        let b = a.clone().carried(Some(Compression::Lz4));
+        let b = a.clone().with_compression(Some(Compression::Lz4));
         let text = b.check_against(&a).expect_err("they differ").to_string();
         assert!(
             text.contains("compression: this node has lz4, the peer has none"),

@@ -32,7 +32,7 @@ impl fmt::Display for Fault {
 
 /// State of the other rails and of the NIC when a rail is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Evidence {
+pub(super) struct Evidence {
     /// True if the NIC or its port reports that it is down (no carrier, a port or device event);
     /// `None` if it reports nothing.
     pub local_down: Option<bool>,

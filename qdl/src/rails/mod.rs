@@ -7,33 +7,28 @@
 //! the rails ([`RailArbiter`]).
 //!
 //! ```text
-//! completions --completed(rail, len, network time)--> Meters --tick--> scores --> ScoredRails ^
-//! | issue_query --pick(target, len)------------------------+------ RailPolicy over Ends <+ counts
-//! the bytes at once
+//! completions --complete(len, network time)--> Meter --tick--> scores --> ScoredRails
+//!                                               ^                             |
+//!                          the bytes at once    |                             v
+//! issue_query --pick(target, len)---------------+----------- RailPolicy over Ends
 //! ```
 //!
 //! | file | items | purpose |
 //! | --- | --- | --- |
-//! | `arbiter/outstanding` | [`Load`], [`Arbiter`] | policies without health |
-//! | `arbiter/by_health` | [`RailArbiter`] | by health: several peers, connections and threads |
-//! | `peer` | [`PeerRails`] | policies by health: the rails to one peer |
-//! | `select` | [`RailPolicy`] | the three policies by health, from scores alone |
-//! | `paths` | `Ends` | the own path, and the threshold m |
-//! | `scored` | `ScoredRails` | the rails in service with their scores |
-//! | `scores`, `meters` | [`Meter`], [`Meters`], [`Interior`] | scores from times and bytes |
-//! | `state` | [`RailState`] | in service, congested, on probation, down |
-//! | `failback` | [`Failback`] | hold time of a rail after an outage |
-//! | `fault` | [`Fault`], [`Evidence`] | location of the fault: local NIC, path or peer |
+//! | `outstanding` | [`Load`], [`Arbiter`] | policies without health |
+//! | `by_health` | [`RailArbiter`] | by health: several peers, connections and threads |
+//! | `peer` | `PeerRails` | by health: the rails to one peer |
+//! | `select` | `Ends`, `ScoredRails` | the three policies by health, from scores alone |
+//! | `scores` | `Meter`, [`Interior`] | scores from times and bytes |
+//! | `state` | [`RailState`] | in service, congested, on probation, down; hold times |
+//! | `fault` | [`Fault`], `Evidence` | location of the fault: local NIC, path or peer |
 //!
 //! `cargo xtask bench rails` drives this code in a discrete-event model (`bench/src/rails`).
 
-mod arbiter;
-mod failback;
+mod by_health;
 mod fault;
-mod meters;
-mod paths;
+mod outstanding;
 mod peer;
-mod scored;
 mod scores;
 mod select;
 mod state;
@@ -44,16 +39,18 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use crate::wire::{MAX_RAILS, NotAScore, Policy, RailPolicy, Score};
-pub use arbiter::{Arbiter, ConnectionRail, Load, RailArbiter, RailArbiterCfgs};
-pub use failback::{Failback, FailbackCfgs};
-pub use fault::{Evidence, Fault};
-pub use meters::Meters;
-use paths::{Ends, Path};
-pub use peer::{PeerCfgs, PeerRails, RailReport, RailsError, Want};
-use scored::ScoredRails;
-pub use scores::{Gauge, Interior, Meter, size_class};
-use select::Turn;
-pub use state::{Change, HealthCfgs, RailState};
+pub use by_health::{ConnectionRail, RailArbiter};
+pub use fault::Fault;
+pub use outstanding::{Arbiter, Load};
+pub use peer::{PeerCfgs, RailReport, RailsError};
+pub use scores::{Interior, size_class};
+pub use state::{Change, RailState};
+
+use crate::config::HealthConfig;
+use fault::Evidence;
+use scores::Meter;
+
+const MS: u64 = 1_000_000;
 
 /// Number of a rail to a peer, from 0.
 #[derive(

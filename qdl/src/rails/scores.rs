@@ -16,7 +16,7 @@
 //! at the rail's highest observed rate counts as expected. So a busy rail compares with an idle
 //! one, and a rail at a tenth of its rate has a factor of a tenth under any load.
 //!
-//! The EWMA has a time constant of [`EWMA_NS`] by default. No single sample weighs more than a
+//! The EWMA has a time constant of 20 ms by default. No single sample weighs more than a
 //! quarter, so one slow sample is no congestion. The published value moves in steps of 1/32, and
 //! only once the average has clearly left its step: nearly equal rails have equal scores.
 //!
@@ -30,10 +30,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use super::Score;
+use super::{MS, Score};
 
-/// Default time constant of the EWMA, in nanoseconds.
-pub(super) const EWMA_NS: u64 = 20_000_000;
+/// Time constant of an interior's EWMA, in nanoseconds.
+const EWMA_NS: u64 = 20 * MS;
 
 /// Size classes: four per doubling of the length.
 const CLASSES: usize = 4 * 32;
@@ -77,14 +77,13 @@ impl Default for Gauge {
 }
 
 impl Gauge {
-    /// Records a network time of `len` bytes in nanoseconds. Returns its ratio to the baseline, in
-    /// 1/65,536.
-    pub fn observe(&self, len: u32, ns: u64) -> u32 {
-        self.observe_behind(len, ns, 0)
+    /// Records a network time of `len` bytes in nanoseconds.
+    pub fn observe(&self, len: u32, ns: u64) {
+        self.observe_behind(len, ns, 0);
     }
 
     /// Like [`Self::observe`], with `queue_ns` of the time expected because of earlier bytes.
-    pub fn observe_behind(&self, len: u32, ns: u64, queue_ns: u64) -> u32 {
+    fn observe_behind(&self, len: u32, ns: u64, queue_ns: u64) {
         let ns = u32::try_from(ns.max(1)).unwrap_or(u32::MAX);
         let class = size_class(len);
         let cell = &self.baselines[class];
@@ -103,26 +102,16 @@ impl Gauge {
         let ratio = (expected * FULL / u64::from(ns)).min(FULL);
         self.seen
             .fetch_add(1 << SUM_BITS | ratio, Ordering::Relaxed);
-        ratio as u32
     }
 
-    /// Returns the baseline of samples of `len` bytes, in nanoseconds.
-    pub fn baseline_ns(&self, len: u32) -> Option<u32> {
-        self.baseline_of(size_class(len))
-    }
-
+    /// Returns the baseline of a size class, in nanoseconds.
     pub(super) fn baseline_of(&self, class: usize) -> Option<u32> {
         let ns = self.baselines.get(class)?.load(Ordering::Relaxed);
         (ns > 0).then_some(ns)
     }
 
-    /// Returns the class of the last sample.
     pub(super) fn last_class(&self) -> usize {
         self.class.load(Ordering::Relaxed) as usize
-    }
-
-    fn shortest_ns(&self) -> u32 {
-        self.shortest.load(Ordering::Relaxed)
     }
 
     /// Returns the mean ratio and the count since the last call.
@@ -136,7 +125,6 @@ impl Gauge {
     }
 }
 
-/// The EWMA of a gauge's ratios.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Average {
     value: f32,
@@ -163,9 +151,11 @@ impl Average {
         self.steady
     }
 
-    /// Folds the gauge's ratios. Returns their count and mean, or `None` without any.
-    pub fn fold(&mut self, now: u64, ewma_ns: u64, gauge: &Gauge) -> Option<(u32, f32)> {
-        let (mean, count) = gauge.take()?;
+    /// Folds the gauge's ratios, if there are any.
+    pub fn fold(&mut self, now: u64, ewma_ns: u64, gauge: &Gauge) {
+        let Some((mean, count)) = gauge.take() else {
+            return;
+        };
         let passed = now.saturating_sub(self.folded_ns) as f32;
         self.folded_ns = now;
         // passed / (tau + passed) is 1 - exp(-passed / tau) to first order, and at most 1.
@@ -176,7 +166,6 @@ impl Average {
         } else if (self.value - self.steady).abs() * STEPS > 0.75 {
             self.steady = (self.value * STEPS).round() / STEPS;
         }
-        Some((count, mean))
     }
 }
 
@@ -203,12 +192,18 @@ impl Meter {
         }
     }
 
+    /// Takes back a sample that was not posted or whose connection was lost.
     pub(super) fn retire(&self, len: u32) {
         self.assigned.fetch_sub(u64::from(len), Ordering::Relaxed);
     }
 
-    pub(super) fn deliver(&self, len: u32) {
+    /// Records a response over the rail: retires the sample's `len` bytes and records `network_ns`,
+    /// the round trip minus the residence. Only the rail's own thread calls it.
+    pub(super) fn complete(&self, len: u32, network_ns: u64) {
+        self.gauge
+            .observe_behind(len, network_ns, self.queue_ns(len));
         self.delivered.fetch_add(u64::from(len), Ordering::Relaxed);
+        self.retire(len);
     }
 
     /// Returns the nanoseconds that assigned bytes except `len` take at the highest rate observed.
@@ -237,7 +232,7 @@ impl Meter {
 
 /// The highest rate observed, and W.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Window {
+pub(super) struct RateWindow {
     since_ns: u64,
     delivered: u64,
     /// Bytes per nanosecond.
@@ -247,9 +242,9 @@ pub(super) struct Window {
 }
 
 /// Minimum time over which a rate is measured.
-const RATE_NS: u64 = 10_000_000;
+const RATE_NS: u64 = 10 * MS;
 
-impl Window {
+impl RateWindow {
     pub fn fold(&mut self, now: u64, meter: &Meter) {
         let delivered = meter.delivered();
         let passed = now.saturating_sub(self.since_ns);
@@ -260,7 +255,7 @@ impl Window {
             (self.since_ns, self.delivered) = (now, delivered);
         }
         let longest = meter.longest.load(Ordering::Relaxed).max(1) as f32;
-        let base = match meter.gauge.shortest_ns() {
+        let base = match meter.gauge.shortest.load(Ordering::Relaxed) {
             u32::MAX => 0,
             ns => ns,
         };
@@ -282,7 +277,6 @@ impl Window {
 pub struct Interior {
     gauge: Gauge,
     average: Average,
-    ewma_ns: u64,
 }
 
 impl Interior {
@@ -291,7 +285,6 @@ impl Interior {
         Interior {
             gauge: Gauge::default(),
             average: Average::new(now),
-            ewma_ns: EWMA_NS,
         }
     }
 
@@ -302,7 +295,7 @@ impl Interior {
 
     /// Folds the observed copies and returns the score.
     pub fn score(&mut self, now: u64) -> Score {
-        self.average.fold(now, self.ewma_ns, &self.gauge);
+        self.average.fold(now, EWMA_NS, &self.gauge);
         Score::from_f32(self.average.published())
     }
 }
@@ -312,8 +305,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    const MS: u64 = 1_000_000;
 
     #[test]
     fn lengths_of_a_class_are_alike() {
@@ -350,7 +341,11 @@ mod tests {
             "{}",
             average.published()
         );
-        assert_eq!(gauge.baseline_ns(1000), Some(100_000), "nothing raises it");
+        assert_eq!(
+            gauge.baseline_of(size_class(1000)),
+            Some(100_000),
+            "nothing raises it"
+        );
         run(&mut average, &gauge, now, 200, 100_000);
         assert!(average.published() > 0.99);
     }
@@ -371,13 +366,17 @@ mod tests {
         for _ in 0..60 {
             gauge.observe(64, 10_000);
         }
-        assert_eq!(gauge.baseline_ns(64), Some(10_000));
-        assert_eq!(gauge.baseline_ns(128), None, "every class has its own");
+        assert_eq!(gauge.baseline_of(size_class(64)), Some(10_000));
+        assert_eq!(
+            gauge.baseline_of(size_class(128)),
+            None,
+            "every class has its own"
+        );
     }
 
     #[test]
     fn bytes_assigned_count_at_once() {
-        let (meter, window) = (Meter::default(), Window::default());
+        let (meter, window) = (Meter::default(), RateWindow::default());
         let mut last = window.occupancy(&meter);
         assert_eq!(last, 1.0);
         for _ in 0..10 {

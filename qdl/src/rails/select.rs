@@ -1,22 +1,132 @@
-//! The policies by health: they choose a sample's rail from the scores.
+//! The choice of a rail by the policies by health, from the scores of a sample's paths, including
+//! the crossing of the peer's node.
+//!
+//! All local NICs are equally near to a sample. At the peer some rails are the target's *own*:
+//! their NIC is nearest to the target's GPU. Over any other rail the bytes also cross the peer's
+//! node, whose interior has a health `H(far)`:
+//!
+//! ```text
+//! own       in on t, the target's own rail           H(t) across    over any rail x, and across
+//! the node     H(x) * H(far)
+//! ```
+//!
+//! The *own path* of a sample is the better of two paths: over the target's own rail in turn, and
+//! over the local rail in turn. A rail x beats the own path exactly if `H(x) > m`, where m is the
+//! own path's score divided by `H(far)`, so one number divides the rails.
+//! `bench/src/rails/theorem.rs` tests the theorem for local NICs that differ, too.
 
-use super::{Ends, Path, RailId, RailPolicy, Score, ScoredRails};
+use std::{cmp::Reverse, ops::RangeInclusive};
 
-/// The last rail chosen, for taking turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
-    last: RailId,
+use super::{RailId, RailPolicy, Score};
+
+/// A score for each rail in service. A search visits every rail, because a peer has few.
+#[derive(Clone, Debug)]
+pub(super) struct ScoredRails(Box<[Option<Score>]>);
+
+impl ScoredRails {
+    /// Creates rails `0..rails`, all out of service.
+    pub fn new(rails: usize) -> Self {
+        ScoredRails(vec![None; rails].into())
+    }
+
+    /// Sets the score of each rail; `None` takes it out of service.
+    pub fn set(&mut self, of: impl Fn(RailId) -> Option<Score>) {
+        for (i, score) in self.0.iter_mut().enumerate() {
+            *score = of(RailId(i as u8));
+        }
+    }
+
+    /// Returns a rail's score; `None` if the rail is out of service.
+    pub fn score(&self, rail: RailId) -> Option<Score> {
+        *self.0.get(rail.index())?
+    }
+
+    /// Returns the rails in service.
+    pub fn iter(&self) -> impl Iterator<Item = (RailId, Score)> + '_ {
+        let all = self.0.iter().enumerate();
+        all.filter_map(|(i, score)| Some((RailId(i as u8), (*score)?)))
+    }
+
+    /// Returns the best rail that `fits`; of equal rails, the one with the highest number.
+    pub fn best(&self, fits: impl Fn(RailId) -> bool) -> Option<(RailId, Score)> {
+        let fitting = self.iter().filter(|(rail, _)| fits(*rail));
+        fitting.max_by_key(|(_, score)| *score)
+    }
+
+    /// Returns the rail with the lowest score above `m` steps.
+    pub(crate) fn lowest_above(&self, m: u64) -> Option<(RailId, Score)> {
+        let above = self
+            .iter()
+            .filter(|(_, score)| u64::from(score.steps()) > m);
+        above.max_by_key(|(rail, score)| Reverse((*score, *rail)))
+    }
+
+    /// Returns the rail after `last`, cyclically, of those whose score is within `steps`.
+    pub(crate) fn next_after(
+        &self,
+        last: RailId,
+        steps: RangeInclusive<u64>,
+    ) -> Option<(RailId, Score)> {
+        let within = self
+            .iter()
+            .filter(|(_, s)| steps.contains(&u64::from(s.steps())));
+        within.min_by_key(|(rail, _)| rail.0.wrapping_sub(last.0).wrapping_sub(1))
+    }
 }
 
-impl Default for Turn {
-    /// Returns a turn that begins with rail 0.
-    fn default() -> Self {
-        Turn { last: RailId(255) }
+/// Returns the score of a path: a product of two [`Score`]s, exact.
+fn path_score(rail: Score, interior: Score) -> u64 {
+    u64::from(rail.steps()) * u64::from(interior.steps())
+}
+
+/// A rail and the score of the path over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RailPath {
+    pub rail: RailId,
+    score: u64,
+}
+
+/// Both ends of a sample's paths, and the health between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// The rail in turn, of all in service.
+    pub source: (RailId, Score),
+    /// The target's own rail in turn; `None` if no own rail is in service.
+    pub target: Option<(RailId, Score)>,
+    /// Health of the peer's interior.
+    pub far: Score,
+}
+
+impl Ends {
+    /// Returns the path over a rail of this score.
+    pub fn over(&self, rail: RailId, score: Score) -> RailPath {
+        let own = self.target.is_some_and(|(t, _)| t == rail);
+        let interior = if own { Score::ONE } else { self.far };
+        RailPath {
+            rail,
+            score: path_score(score, interior),
+        }
+    }
+
+    /// Returns the own path; with equal scores, over the target's own rail.
+    pub fn own(&self) -> RailPath {
+        let source = self.over(self.source.0, self.source.1);
+        match self.target.map(|(rail, score)| self.over(rail, score)) {
+            Some(target) if source.score <= target.score => target,
+            _ => source,
+        }
+    }
+
+    /// Returns `m` in whole steps of a score, rounded down: a rail beats the own path exactly if it
+    /// has more steps.
+    pub fn threshold(&self) -> u64 {
+        // x * far > own is x > own / far, and x is an integer.
+        self.own().score / u64::from(self.far.steps())
     }
 }
 
 /// Returns the path with the highest score; the own path unless another is better.
-fn best(ends: &Ends, rails: &ScoredRails) -> Path {
+fn best(ends: &Ends, rails: &ScoredRails) -> RailPath {
     let own = ends.own();
     match rails
         .best(|_| true)
@@ -28,7 +138,7 @@ fn best(ends: &Ends, rails: &ScoredRails) -> Path {
 }
 
 /// Returns the path over the rail with the lowest score above m; the own path without one.
-fn best_fit(ends: &Ends, rails: &ScoredRails) -> Path {
+fn best_fit(ends: &Ends, rails: &ScoredRails) -> RailPath {
     let fit = rails.lowest_above(ends.threshold());
     fit.map_or_else(|| ends.own(), |(rail, score)| ends.over(rail, score))
 }
@@ -39,8 +149,8 @@ fn spray(
     rails: &ScoredRails,
     delta: Score,
     above_only: bool,
-    turn: &mut Turn,
-) -> Path {
+    last: &mut RailId,
+) -> RailPath {
     let m = ends.threshold();
     let delta = u64::from(delta.steps());
     let low = if above_only {
@@ -48,9 +158,9 @@ fn spray(
     } else {
         m.saturating_sub(delta)
     };
-    match rails.next_after(turn.last, low..=m + delta) {
+    match rails.next_after(*last, low..=m + delta) {
         Some((rail, score)) => {
-            turn.last = rail;
+            *last = rail;
             ends.over(rail, score)
         }
         None => ends.own(),
@@ -60,12 +170,12 @@ fn spray(
 impl RailPolicy {
     /// Chooses a path by this policy. `rails` holds the rails in service, including those of
     /// `ends`.
-    pub(super) fn choose(self, ends: &Ends, rails: &ScoredRails, turn: &mut Turn) -> Path {
+    pub(super) fn choose(self, ends: &Ends, rails: &ScoredRails, last: &mut RailId) -> RailPath {
         match self {
             RailPolicy::Best => best(ends, rails),
             RailPolicy::HealthBestFit => best_fit(ends, rails),
             RailPolicy::HealthSpray { delta, above_only } => {
-                spray(ends, rails, delta, above_only, turn)
+                spray(ends, rails, delta, above_only, last)
             }
         }
     }
@@ -75,13 +185,101 @@ impl RailPolicy {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{
-        super::paths::tests::{case, enumerate, list, score},
-        *,
-    };
+    use super::*;
+    use crate::rails::MAX_RAILS;
+
+    #[test]
+    fn searches_go_by_score_and_then_by_number() {
+        let mut rails = ScoredRails::new(MAX_RAILS);
+        assert_eq!(rails.best(|_| true), None);
+        let steps = |rail: RailId| match rail.0 {
+            3 | 9 => Some(100),
+            5 | 255 => Some(200),
+            _ => None,
+        };
+        rails.set(|rail| steps(rail).map(Score::from_steps));
+        let number = |found: Option<(RailId, Score)>| found.map(|(rail, _)| rail.0);
+        assert_eq!(number(rails.best(|_| true)), Some(255));
+        assert_eq!(number(rails.best(|rail| rail.0 < 9)), Some(5));
+        assert_eq!(number(rails.lowest_above(99)), Some(3));
+        assert_eq!(number(rails.lowest_above(100)), Some(5));
+        assert_eq!(number(rails.lowest_above(200)), None);
+        let next = |last, steps| number(rails.next_after(RailId(last), steps));
+        assert_eq!(next(3, 0..=200), Some(5));
+        assert_eq!(next(3, 0..=100), Some(9));
+        assert_eq!(next(255, 0..=200), Some(3), "it goes round");
+        assert_eq!(next(0, 0..=99), None);
+        assert_eq!(rails.score(RailId(4)), None);
+    }
+
+    /// Scores with frequent ties and near ties.
+    fn score() -> impl Strategy<Value = Score> {
+        prop_oneof![
+            (1u32..=12).prop_map(|n| Score::from_steps(n << 12)),
+            (1u32..=65536).prop_map(Score::from_steps),
+            (65530u32..=65536).prop_map(Score::from_steps),
+        ]
+    }
+
+    fn list(rails: &[Score]) -> ScoredRails {
+        let mut list = ScoredRails::new(rails.len());
+        list.set(|rail| rails.get(rail.index()).copied());
+        list
+    }
+
+    /// Ends whose rails are among `rails`.
+    fn ends(rails: &[Score]) -> impl Strategy<Value = Ends> + use<> {
+        let all: Vec<_> = rails
+            .iter()
+            .enumerate()
+            .map(|(i, s)| (RailId(i as u8), *s))
+            .collect();
+        let rail = prop::sample::select(all);
+        let target = prop::option::weighted(0.9, rail.clone());
+        (rail, target, score()).prop_map(|(source, target, far)| Ends {
+            source,
+            target,
+            far,
+        })
+    }
+
+    fn case(most: usize) -> impl Strategy<Value = (Vec<Score>, Ends)> {
+        prop::collection::vec(score(), 1..most)
+            .prop_flat_map(|rails| (ends(&rails), Just(rails)).prop_map(|(e, r)| (r, e)))
+    }
+
+    /// Every path by definition: over the target's own rail, and over every rail across.
+    fn enumerate(ends: &Ends, rails: &[Score]) -> Vec<RailPath> {
+        let own = ends.target.map(|(rail, h)| (rail, h, Score::ONE));
+        let across = rails.iter().enumerate();
+        let across = across.map(|(x, h)| (RailId(x as u8), *h, ends.far));
+        own.into_iter()
+            .chain(across)
+            .map(|(rail, h, interior)| RailPath {
+                rail,
+                score: path_score(h, interior),
+            })
+            .collect()
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        /// `over` crosses the node only if necessary; `own` is the better path of the two in turn;
+        /// a rail x beats it exactly if H(x) > m.
+        #[test]
+        fn own_is_the_better_of_the_two_in_turn((rails, ends) in case(24)) {
+            let all = enumerate(&ends, &rails);
+            let over = |rail: RailId| all.iter().filter(|p| p.rail == rail).map(|p| p.score).max();
+            let turn = over(ends.source.0).max(ends.target.and_then(|(t, _)| over(t)));
+            prop_assert_eq!(Some(ends.own().score), turn);
+            for (x, hx) in rails.iter().enumerate() {
+                let rail = RailId(x as u8);
+                prop_assert_eq!(Some(ends.over(rail, *hx).score), over(rail));
+                let wins = path_score(*hx, ends.far) > ends.own().score;
+                prop_assert_eq!(wins, u64::from(hx.steps()) > ends.threshold(), "rail {}", x);
+            }
+        }
 
         #[test]
         fn best_is_the_maximum_over_every_path((rails, ends) in case(64)) {
@@ -109,7 +307,7 @@ mod tests {
         ) {
             let list = list(&rails);
             let mut used = vec![0usize; rails.len()];
-            let mut turn = Turn { last: RailId(start) };
+            let mut last = RailId(start);
             let m = ends.threshold();
             let inside = |h: &Score| {
                 let (h, delta) = (u64::from(h.steps()), u64::from(delta.steps()));
@@ -117,7 +315,7 @@ mod tests {
             };
             let window = rails.iter().filter(|h| inside(h)).count();
             for _ in 0..rounds * window.max(1) {
-                let path = spray(&ends, &list, delta, above_only, &mut turn);
+                let path = spray(&ends, &list, delta, above_only, &mut last);
                 used[usize::from(path.rail.0)] += 1;
                 if window == 0 {
                     prop_assert_eq!(path, ends.own());

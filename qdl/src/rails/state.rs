@@ -1,4 +1,4 @@
-//! States of a rail: hysteresis around its score, and recovery after a loss.
+//! States of a rail: hysteresis around its score, and fail-back after a loss.
 //!
 //! ```text
 //!                    latency < out_below * usual, for a while
@@ -13,58 +13,9 @@
 //! *Usual* is the upper median of the latency factors of the rails that are up. So load on all
 //! rails takes none out of service, and at most half the rails are congested.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::{Failback, FailbackCfgs, Fault, RailId, Score, scores::EWMA_NS};
-
-/// Settings of the health policies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct HealthCfgs {
-    /// Interval between folds of the scores, in nanoseconds; default 2 ms.
-    pub tick_ns: u64,
-    /// Time constant of the EWMAs, in nanoseconds; default 20 ms.
-    pub ewma_ns: u64,
-    /// Below this fraction of the usual latency factor a rail goes out of service; default 0.3.
-    pub out_below: Score,
-    /// Above this fraction the rail comes back; default 0.6.
-    pub in_above: Score,
-    /// Maximum ratio of a rail's baseline to the best rail's; beyond it the score is reduced in
-    /// proportion, because the rail was slow from the start. Default 4.
-    pub baseline_spread: u32,
-    /// At most one sample in so many is a probe over a rail that is idle or out of service. Default
-    /// 128, under 1 %, so that probes do not determine the 99th percentile.
-    pub probe_one_in: u32,
-    /// Minimum interval between probes of a rail, in nanoseconds; default 50 ms.
-    pub probe_every_ns: u64,
-    /// Hold times after congestion; default 100 ms to 5 s.
-    pub congested: FailbackCfgs,
-    /// Hold times after a loss; default 1 s to 60 s.
-    pub failed: FailbackCfgs,
-}
-
-impl Default for HealthCfgs {
-    fn default() -> Self {
-        const MS: u64 = 1_000_000;
-        HealthCfgs {
-            tick_ns: 2 * MS,
-            ewma_ns: EWMA_NS,
-            out_below: Score::from_steps((65536 * 3 + 5) / 10),
-            in_above: Score::from_steps((65536 * 6 + 5) / 10),
-            baseline_spread: 4,
-            probe_one_in: 128,
-            probe_every_ns: 50 * MS,
-            congested: FailbackCfgs {
-                first_ns: 100 * MS,
-                most_ns: 5_000 * MS,
-            },
-            failed: FailbackCfgs {
-                first_ns: 1_000 * MS,
-                most_ns: 60_000 * MS,
-            },
-        }
-    }
-}
+use super::{Fault, HealthConfig, MS, RailId, Score};
 
 /// State of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -97,20 +48,20 @@ pub struct Change {
 
 /// State of one rail, and the conditions for its next transition.
 #[derive(Clone, Debug)]
-pub(super) struct Standing {
+pub(super) struct RailStanding {
     pub state: RailState,
     low_since: Option<u64>,
     congested: Failback,
     failed: Failback,
 }
 
-impl Standing {
-    pub fn new(cfgs: &HealthCfgs) -> Self {
-        Standing {
+impl RailStanding {
+    pub fn new(health: &HealthConfig) -> Self {
+        RailStanding {
             state: RailState::Down(None),
             low_since: None,
-            congested: Failback::new(cfgs.congested),
-            failed: Failback::new(cfgs.failed),
+            congested: Failback::new(health.congested_hold_ms, health.congested_hold_max_ms),
+            failed: Failback::new(health.failed_hold_ms, health.failed_hold_max_ms),
         }
     }
 
@@ -120,50 +71,155 @@ impl Standing {
 
     pub fn fail(&mut self, now: u64, fault: Fault) {
         self.state = RailState::Down(Some(fault));
-        self.failed.out(now);
+        self.failed.restart(now);
         self.low_since = None;
     }
 
     /// Records that the rail is up, for the first time or again.
     pub fn restore(&mut self, now: u64) {
         if !self.is_up() {
-            let trusted = self.failed.hold_ns() == 0;
+            let trusted = self.failed.hold_ns == 0;
             self.state = if trusted {
                 RailState::InService
             } else {
                 RailState::Probation
             };
-            self.failed.looks(now, true);
+            self.failed.observe(now, true);
         }
     }
 
     /// Checks the latency factor once per tick. `may_go` is false if too many rails are out of
     /// service.
-    pub fn look(&mut self, now: u64, cfgs: &HealthCfgs, latency: f32, usual: f32, may_go: bool) {
-        let well = latency >= cfgs.in_above.as_f32() * usual;
+    pub fn look(
+        &mut self,
+        now: u64,
+        health: &HealthConfig,
+        latency: f32,
+        usual: f32,
+        may_go: bool,
+    ) {
+        let well = latency >= health.in_above.as_f32() * usual;
         match self.state {
             RailState::Down(_) => {}
             RailState::InService => {
-                if latency >= cfgs.out_below.as_f32() * usual {
+                if latency >= health.out_below.as_f32() * usual {
                     self.low_since = None;
                 } else {
                     let since = *self.low_since.get_or_insert(now);
-                    if now.saturating_sub(since) >= cfgs.ewma_ns && may_go {
+                    if now.saturating_sub(since) >= health.ewma_ms * MS && may_go {
                         self.low_since = None;
-                        self.congested.out(now);
+                        self.congested.restart(now);
                         self.state = RailState::Congested;
                     }
                 }
             }
             RailState::Congested => {
-                if self.congested.looks(now, well) {
+                if self.congested.observe(now, well) {
                     self.state = RailState::InService;
                 }
             }
             RailState::Probation => {
-                if self.failed.looks(now, well) {
+                if self.failed.observe(now, well) {
                     self.state = RailState::InService;
                 }
+            }
+        }
+    }
+}
+
+/// A rail that has been back for this many hold times begins again with the first hold time.
+const FORGIVEN: u64 = 8;
+
+/// Fail-back of one rail: a rail that was out of service must stay healthy for a hold time, which
+/// doubles if the rail soon goes out of service again.
+#[derive(Clone, Copy, Debug)]
+struct Failback {
+    first_ns: u64,
+    most_ns: u64,
+    /// The current hold time; 0 before the first outage.
+    hold_ns: u64,
+    healthy_since: Option<u64>,
+    back_at: Option<u64>,
+}
+
+impl Failback {
+    fn new(first_ms: u64, most_ms: u64) -> Self {
+        Failback {
+            first_ns: first_ms * MS,
+            most_ns: most_ms * MS,
+            hold_ns: 0,
+            healthy_since: None,
+            back_at: None,
+        }
+    }
+
+    /// Records that the rail goes out of service, or fails again during the hold.
+    fn restart(&mut self, now: u64) {
+        let forgiven = self
+            .back_at
+            .is_some_and(|at| now.saturating_sub(at) >= self.hold_ns.saturating_mul(FORGIVEN));
+        self.hold_ns = if self.hold_ns == 0 || forgiven {
+            self.first_ns
+        } else {
+            self.hold_ns.saturating_mul(2)
+        }
+        .min(self.most_ns);
+        self.healthy_since = None;
+        self.back_at = None;
+    }
+
+    /// Records the rail's health. Returns true once the rail has been healthy for the hold time.
+    fn observe(&mut self, now: u64, healthy: bool) -> bool {
+        if !healthy {
+            self.healthy_since = None;
+            return false;
+        }
+        let since = *self.healthy_since.get_or_insert(now);
+        let back = now.saturating_sub(since) >= self.hold_ns;
+        if back && self.back_at.is_none() {
+            self.back_at = Some(now);
+        }
+        back
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_hold_doubles_and_is_capped_and_forgiven() {
+        let mut f = Failback::new(100, 1000);
+        let mut now = 0;
+        for expected in [100, 200, 400, 800, 1000, 1000].map(|ms| ms * MS) {
+            f.restart(now);
+            assert_eq!(f.hold_ns, expected);
+            assert!(!f.observe(now, true));
+            assert!(!f.observe(now + expected - 1, true));
+            assert!(f.observe(now + expected, true));
+            now += expected + 10;
+        }
+        now += 8 * 1000 * MS;
+        f.restart(now);
+        assert_eq!(f.hold_ns, 100 * MS);
+    }
+
+    proptest! {
+        /// A rail is back only after uninterrupted health for the hold time.
+        #[test]
+        fn health_must_be_unbroken(
+            looks in prop::collection::vec((0u64..60, prop::bool::weighted(0.9)), 1..80),
+        ) {
+            let mut f = Failback::new(100, 1000);
+            f.restart(0);
+            let (mut now, mut since) = (0, None);
+            for (passed, healthy) in looks {
+                now += passed * MS;
+                since = if healthy { since.or(Some(now)) } else { None };
+                let long = since.is_some_and(|s| now - s >= f.hold_ns);
+                prop_assert_eq!(f.observe(now, healthy), long);
             }
         }
     }

@@ -2,9 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{peer::PeerRails, *};
 
-const MS: u64 = 1_000_000;
 /// Unloaded network time of the tests' samples.
 const BASE: u64 = 100_000;
 const LEN: u32 = 10_000;
@@ -16,7 +15,7 @@ fn ids(n: usize) -> Vec<RailId> {
 fn cfgs(policy: RailPolicy, rails: usize) -> PeerCfgs {
     PeerCfgs {
         policy,
-        health: HealthCfgs::default(),
+        health: HealthConfig::default(),
         rails,
         targets: vec![ids(rails)],
     }
@@ -37,22 +36,17 @@ fn any_policy() -> impl Strategy<Value = RailPolicy> {
     prop::sample::select(policies().to_vec())
 }
 
-const WANT: Want = Want {
-    target: 0,
-    len: LEN,
-};
-
 /// Rails, a clock, and recorded changes.
-struct Bench {
+struct RailsRig {
     rails: PeerRails,
     now: u64,
     changes: Vec<Change>,
     used: Vec<usize>,
 }
 
-impl Bench {
+impl RailsRig {
     fn new(cfgs: &PeerCfgs) -> Self {
-        let mut b = Bench {
+        let mut b = RailsRig {
             rails: PeerRails::new(cfgs).expect("good"),
             now: 0,
             changes: Vec::new(),
@@ -71,10 +65,10 @@ impl Bench {
             self.now += gap;
             let rail = self
                 .rails
-                .pick(self.now, WANT, |_| true)
+                .pick(self.now, 0, LEN, |_| true)
                 .expect("rails are up");
             self.used[rail.index()] += 1;
-            self.rails.meters().completed(rail, LEN, BASE * slow(rail));
+            self.rails.meters()[rail.index()].complete(LEN, BASE * slow(rail));
             self.rails.tick(self.now, &mut |c| self.changes.push(c));
         }
     }
@@ -84,18 +78,22 @@ impl Bench {
         let mut queue = std::collections::VecDeque::new();
         for _ in 0..samples {
             self.now += gap;
-            let rail = self.rails.pick(self.now, WANT, |_| true).expect("up");
+            let rail = self.rails.pick(self.now, 0, LEN, |_| true).expect("up");
             self.used[rail.index()] += 1;
             queue.push_back(rail);
             if queue.len() > hold {
                 let rail = queue.pop_front().expect("just pushed");
-                self.rails.meters().completed(rail, LEN, BASE);
+                self.rails.meters()[rail.index()].complete(LEN, BASE);
             }
             self.rails.tick(self.now, &mut |c| self.changes.push(c));
         }
         for rail in queue {
-            self.rails.meters().completed(rail, LEN, BASE);
+            self.rails.meters()[rail.index()].complete(LEN, BASE);
         }
+    }
+
+    fn state(&self, rail: RailId) -> RailState {
+        self.rails.report().nth(rail.index()).expect("a rail").state
     }
 
     fn take_used(&mut self) -> Vec<usize> {
@@ -108,7 +106,7 @@ impl Bench {
 fn a_congested_rail_gets_probes_alone_and_comes_back() {
     for policy in policies() {
         let slow = |r: RailId| if r.0 == 2 { 10 } else { 1 };
-        let mut b = Bench::new(&cfgs(policy, 4));
+        let mut b = RailsRig::new(&cfgs(policy, 4));
         b.run(2000, MS, |_| 1);
         assert_eq!(b.changes, [], "{policy:?}");
         b.run(500, MS, slow);
@@ -116,11 +114,11 @@ fn a_congested_rail_gets_probes_alone_and_comes_back() {
         b.run(5000, MS, slow);
         let used = b.take_used();
         assert!(used[2] > 0 && used[2] * 100 <= 5000, "{policy:?}: {used:?}");
-        let state = b.rails.state(RailId(2));
-        assert_eq!(state, Some(RailState::Congested), "{policy:?}");
+        let state = b.state(RailId(2));
+        assert_eq!(state, RailState::Congested, "{policy:?}");
         b.run(3000, MS, |_| 1);
-        let state = b.rails.state(RailId(2));
-        assert_eq!(state, Some(RailState::InService), "{policy:?}");
+        let state = b.state(RailId(2));
+        assert_eq!(state, RailState::InService, "{policy:?}");
         assert_eq!(b.changes.len(), 2, "{policy:?}: {:?}", b.changes);
         b.take_used();
         // With nothing in flight all rails are equal for `best`, which then keeps one.
@@ -133,7 +131,7 @@ fn a_congested_rail_gets_probes_alone_and_comes_back() {
 #[test]
 fn load_that_all_rails_feel_takes_none_out() {
     for policy in policies() {
-        let mut b = Bench::new(&cfgs(policy, 8));
+        let mut b = RailsRig::new(&cfgs(policy, 8));
         b.run(1000, MS, |_| 1);
         b.run(3000, MS, |r| 20 + u64::from(r.0 % 3));
         assert!(b.changes.is_empty(), "{policy:?}: {:?}", b.changes);
@@ -144,13 +142,10 @@ fn load_that_all_rails_feel_takes_none_out() {
 fn at_most_half_the_rails_are_congested() {
     let mut c = cfgs(spray(), 4);
     // Congested rails stay congested, whatever their latency.
-    c.health.congested = FailbackCfgs {
-        first_ns: 100_000 * MS,
-        most_ns: 100_000 * MS,
-    };
-    let mut b = Bench::new(&c);
-    let out = |b: &Bench| {
-        let congested = |r: &RailId| b.rails.state(*r) == Some(RailState::Congested);
+    (c.health.congested_hold_ms, c.health.congested_hold_max_ms) = (100_000, 100_000);
+    let mut b = RailsRig::new(&c);
+    let out = |b: &RailsRig| {
+        let congested = |r: &RailId| b.state(*r) == RailState::Congested;
         ids(4).into_iter().filter(congested).collect::<Vec<_>>()
     };
     b.run(1000, MS, |_| 1);
@@ -169,19 +164,19 @@ fn at_most_half_the_rails_are_congested() {
 
 #[test]
 fn a_rail_slow_from_the_beginning_is_found_out() {
-    let mut b = Bench::new(&cfgs(RailPolicy::HealthBestFit, 4));
+    let mut b = RailsRig::new(&cfgs(RailPolicy::HealthBestFit, 4));
     b.run(2000, MS, |r| if r.0 == 1 { 40 } else { 1 });
-    assert_eq!(b.rails.state(RailId(1)), Some(RailState::Congested));
+    assert_eq!(b.state(RailId(1)), RailState::Congested);
 }
 
 #[test]
 fn a_burst_does_not_mob_the_best_rail() {
     for policy in policies() {
-        let mut b = Bench::new(&cfgs(policy, 8));
+        let mut b = RailsRig::new(&cfgs(policy, 8));
         b.run(100, MS, |_| 1);
         let mut used = [0; 8];
         for _ in 0..800 {
-            let rail = b.rails.pick(b.now, WANT, |_| true).expect("up");
+            let rail = b.rails.pick(b.now, 0, LEN, |_| true).expect("up");
             used[rail.index()] += 1;
         }
         // Without completions, the assigned bytes alone must spread the samples.
@@ -194,7 +189,7 @@ fn a_burst_does_not_mob_the_best_rail() {
 
 #[test]
 fn a_lost_rail_is_held_back_longer_each_time() {
-    let mut b = Bench::new(&cfgs(spray(), 2));
+    let mut b = RailsRig::new(&cfgs(spray(), 2));
     let lost = RailId(1);
     let mut held = Vec::new();
     for _ in 0..4 {
@@ -204,9 +199,9 @@ fn a_lost_rail_is_held_back_longer_each_time() {
         b.run(300, MS, |_| 1);
         assert_eq!(b.take_used()[1], 0, "not even probes while it is down");
         b.rails.restored(b.now, lost, &mut |_| {});
-        assert_eq!(b.rails.state(lost), Some(RailState::Probation));
+        assert_eq!(b.state(lost), RailState::Probation);
         let since = b.now;
-        while b.rails.state(lost) != Some(RailState::InService) {
+        while b.state(lost) != RailState::InService {
             b.run(1, MS, |_| 1);
             assert!(b.now < since + 100_000 * MS, "never comes back");
         }
@@ -217,13 +212,13 @@ fn a_lost_rail_is_held_back_longer_each_time() {
 
 #[test]
 fn with_nothing_better_a_doubtful_rail_is_used() {
-    let mut b = Bench::new(&cfgs(RailPolicy::HealthBestFit, 2));
+    let mut b = RailsRig::new(&cfgs(RailPolicy::HealthBestFit, 2));
     b.rails.failed(1, RailId(0), Fault::Path, &mut |_| {});
     b.rails.restored(2, RailId(0), &mut |_| {});
     b.rails.failed(3, RailId(1), Fault::Path, &mut |_| {});
-    assert_eq!(b.rails.pick(4, WANT, |_| true), Some(RailId(0)));
+    assert_eq!(b.rails.pick(4, 0, LEN, |_| true), Some(RailId(0)));
     b.rails.failed(5, RailId(0), Fault::Peer, &mut |_| {});
-    assert_eq!(b.rails.pick(6, WANT, |_| true), None);
+    assert_eq!(b.rails.pick(6, 0, LEN, |_| true), None);
 }
 
 #[test]
@@ -232,33 +227,26 @@ fn samples_keep_to_the_gpus_own_rails_until_they_are_worse_than_the_way_across()
         let mut c = cfgs(policy, 4);
         // Two GPUs with two NICs each.
         c.targets = vec![ids(2), vec![RailId(2), RailId(3)]];
-        let mut b = Bench::new(&c);
+        let mut b = RailsRig::new(&c);
         b.rails.set_far(Score::from_ratio(1, 2));
-        let want = Want { target: 1, ..WANT };
         for i in 0..4 {
-            let rail = b.rails.pick(0, want, |_| true).expect("up");
+            let rail = b.rails.pick(0, 1, LEN, |_| true).expect("up");
             assert!(rail.0 >= 2, "{policy:?}, sample {i}: {rail:?}");
         }
         // Both own rails hold two samples, and W is one sample: 1/3 is worse than 1/2 across.
-        let rail = b.rails.pick(0, want, |_| true).expect("up");
+        let rail = b.rails.pick(0, 1, LEN, |_| true).expect("up");
         assert!(rail.0 < 2, "{policy:?}: {rail:?}");
     }
 }
 
 #[test]
 fn the_worse_opinion_of_a_rail_counts() {
-    let mut b = Bench::new(&cfgs(RailPolicy::Best, 2));
-    b.rails.set_told(RailId(1), Score::from_ratio(1, 10));
+    let mut b = RailsRig::new(&cfgs(RailPolicy::Best, 2));
+    b.rails.set_peers_score(RailId(1), Score::from_ratio(1, 10));
     b.rails.tick(0, &mut |_| {});
     for _ in 0..5 {
-        assert_eq!(b.rails.pick(0, WANT, |_| true), Some(RailId(0)));
+        assert_eq!(b.rails.pick(0, 0, LEN, |_| true), Some(RailId(0)));
     }
-    let told: Vec<_> = b.rails.scores().collect();
-    assert_eq!(
-        told,
-        [(RailId(0), Score::ONE), (RailId(1), Score::ONE)],
-        "hearsay is not passed on"
-    );
 }
 
 #[test]
@@ -284,7 +272,7 @@ proptest! {
         policy in any_policy(), n in 1usize..20,
         steps in prop::collection::vec((0u8..20, 0u8..5, 0u64..40 * MS), 0..150),
     ) {
-        let mut b = Bench::new(&cfgs(policy, n));
+        let mut b = RailsRig::new(&cfgs(policy, n));
         let mut in_flight = vec![0usize; n];
         let room = 3;
         for (rail, what, passed) in steps {
@@ -295,14 +283,14 @@ proptest! {
                 1 => b.rails.restored(b.now, rail, &mut |_| {}),
                 2 => while in_flight[rail.index()] > 0 {
                     in_flight[rail.index()] -= 1;
-                    b.rails.meters().completed(rail, LEN, BASE);
+                    b.rails.meters()[rail.index()].complete(LEN, BASE);
                 },
                 _ => {
-                    let up = |b: &Bench, r: usize| !matches!(
-                        b.rails.state(RailId(r as u8)), Some(RailState::Down(_)));
-                    let in_service = |b: &Bench, r: usize|
-                        b.rails.state(RailId(r as u8)) == Some(RailState::InService);
-                    match b.rails.pick(b.now, WANT, |r| in_flight[r.index()] < room) {
+                    let up = |b: &RailsRig, r: usize| !matches!(
+                        b.state(RailId(r as u8)), RailState::Down(_));
+                    let in_service = |b: &RailsRig, r: usize|
+                        b.state(RailId(r as u8)) == RailState::InService;
+                    match b.rails.pick(b.now, 0, LEN, |r| in_flight[r.index()] < room) {
                         Some(rail) => {
                             let i = rail.index();
                             prop_assert!(up(&b, i) && in_flight[i] < room);
@@ -325,7 +313,7 @@ proptest! {
     /// Equal rails share samples equally within 5 %, including probes, at any number in flight.
     #[test]
     fn alike_rails_are_used_evenly(n in 2usize..17, hold in 1usize..40) {
-        let mut b = Bench::new(&cfgs(spray(), n));
+        let mut b = RailsRig::new(&cfgs(spray(), n));
         b.run_holding(400 * n, MS / 8, hold);
         let used = b.take_used();
         prop_assert!(used.iter().all(|u| (380..=420).contains(u)), "{:?}", used);
@@ -347,8 +335,8 @@ fn arbiter(policy: RailPolicy) -> RailArbiter {
             }
         }
     }
-    let peers = vec![cfgs(policy, 2), cfgs(policy, 2)];
-    let a = RailArbiter::new(&RailArbiterCfgs { peers, connections }).expect("good");
+    let peers = [cfgs(policy, 2), cfgs(policy, 2)];
+    let a = RailArbiter::new(&peers, connections).expect("good");
     for connection in 0..8 {
         a.connection_up(0, connection, &mut |_| {});
     }
@@ -380,9 +368,9 @@ fn connections_are_used_evenly_and_full_ones_are_passed_over() {
         for (connection, n) in in_flight.iter().enumerate() {
             for i in 0..*n {
                 if i % 2 == 0 {
-                    a.completed(connection, LEN, BASE);
+                    a.complete(connection, LEN, BASE);
                 } else {
-                    a.taken_back(connection, LEN);
+                    a.take_back(connection, LEN);
                 }
             }
         }
@@ -394,7 +382,7 @@ fn connections_are_used_evenly_and_full_ones_are_passed_over() {
 }
 
 #[test]
-fn a_rail_is_lost_with_its_last_connection_and_the_fault_is_told() {
+fn a_rail_is_lost_with_its_last_connection_and_the_fault_is_named() {
     let a = arbiter(spray());
     let mut changes = Vec::new();
     a.connection_lost(1, 0, None, false, &mut |c| changes.push(c));
@@ -428,10 +416,8 @@ fn connections_that_lead_nowhere_are_named() {
         nic,
     };
     for bad in [(1, 0, 0, 0), (0, 2, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)] {
-        let error = RailArbiter::new(&RailArbiterCfgs {
-            peers: vec![cfgs(spray(), 2)],
-            connections: [(0, 0, 0, 0), bad].map(connection).to_vec(),
-        });
+        let connections = [(0, 0, 0, 0), bad].map(connection).to_vec();
+        let error = RailArbiter::new(&[cfgs(spray(), 2)], connections);
         let error = error.expect_err("bad");
         let named = matches!(error, RailsError::Connection { connection: 1, .. });
         assert!(named, "{error}");

@@ -204,7 +204,7 @@ impl Cluster {
                 ))
             })
             .collect();
-        let health = settings::health(&common.config.health);
+        let health = common.config.health;
         let (map, arbiter) = RailMap::new(&connections, common.peers.len(), policy, health)?;
         // Set the names before the first change.
         let _ = common.rails.set(map);
@@ -212,7 +212,7 @@ impl Cluster {
         let nic_down = Box::new(move |nic: usize| links.get(nic).and_then(LinkWatch::is_down));
         common
             .dispatcher()
-            .choose_by_health(arbiter, health.tick_ns, nic_down);
+            .choose_by_health(arbiter, health.tick_ms * 1_000_000, nic_down);
         Ok(())
     }
 

@@ -6,9 +6,9 @@ use std::sync::Mutex;
 use record::{RailChange, RailRecord};
 
 use super::common::Common;
+use crate::config::HealthConfig;
 use crate::rails::{
-    Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy, RailState,
-    RailsError,
+    Change, ConnectionRail, PeerCfgs, RailArbiter, RailId, RailPolicy, RailState, RailsError,
 };
 use fabric::clock::now_ns;
 
@@ -41,7 +41,7 @@ impl RailMap {
         connections: &[(usize, usize, ConnectionEnd)],
         peers: usize,
         policy: RailPolicy,
-        health: crate::rails::HealthCfgs,
+        health: HealthConfig,
     ) -> Result<(Self, RailArbiter), RailsError> {
         let mut rails: Vec<Vec<RailEnds>> = vec![Vec::new(); peers];
         let mut gpus: Vec<Vec<Option<u32>>> = vec![Vec::new(); peers];
@@ -86,10 +86,8 @@ impl RailMap {
                 targets: (0..gpus[p].len()).map(own).collect(),
             }
         };
-        let arbiter = RailArbiter::new(&RailArbiterCfgs {
-            peers: (0..peers).map(peer).collect(),
-            connections: connections.clone(),
-        })?;
+        let peers: Vec<_> = (0..peers).map(peer).collect();
+        let arbiter = RailArbiter::new(&peers, connections.clone())?;
         let map = RailMap {
             of: connections.iter().map(|c| (c.peer, c.rail)).collect(),
             peers: rails,

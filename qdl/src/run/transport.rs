@@ -21,14 +21,11 @@ use super::{
 use crate::{
     config::{Deadlines, IbKeys, NicConfig, NicFabric},
     control::{ConnectionGrant, GrantTransport, RequestTransport},
-    topology::{Topology, nearest_gpus},
+    topology::{Nearness, Topology},
 };
 use fabric::{
     Endpoint, Link, OpenError, Region,
-    ib::{
-        IbCfgs, IbConnection, IbDevice, IbEnd, IbResources, IbWishes, Traffic,
-        check_memory,
-    },
+    ib::{IbCfgs, IbConnection, IbDevice, IbEnd, IbResources, IbWishes, Traffic, check_memory},
     ofi::OfiConnection,
     probe,
     tcp::{self, Preamble, TcpCfgs, TcpDevice},
@@ -55,8 +52,10 @@ impl IbNic {
     pub fn open(config: &NicConfig, keys: &IbKeys) -> Result<Self, OpenError> {
         let topology = Topology::of_this_machine().unwrap_or_default();
         let device = IbDevice::open(&settings::ib_device(&topology, config, keys))?;
-        let gpus = nearest_gpus(&topology, device.name());
-        let names = gpus.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let gpus = topology.nearest_gpus(device.name());
+        let name =
+            |(gpu, nearness): &(usize, Nearness)| format!("GPU{gpu} ({})", nearness.letters());
+        let names = gpus.iter().map(name).collect::<Vec<_>>();
         let names = names.join(", ");
         tracing::info!(
             "{}:{} is up: {} Gbit/s, NUMA node {}, nearest to {}",
@@ -72,7 +71,7 @@ impl IbNic {
         );
         if let Some(gpu) = config.gpu
             && !gpus.is_empty()
-            && gpus.iter().all(|g| g.index != gpu as usize)
+            && gpus.iter().all(|(g, _)| *g != gpu as usize)
         {
             tracing::warn!(
                 "{}: its entry says `gpu: {gpu}`, but it is nearer to {names}: every sample takes the longer way",

@@ -8,12 +8,10 @@ use std::{
 
 use super::eventually_or;
 use crate::{
+    config::HealthConfig,
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs, Spin},
     dispatch::{Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Owner, Sample},
-    rails::{
-        ConnectionRail, FailbackCfgs, HealthCfgs, PeerCfgs, Policy, RailArbiter, RailArbiterCfgs,
-        RailId,
-    },
+    rails::{ConnectionRail, PeerCfgs, Policy, RailArbiter, RailId},
     serve::{
         Arrival, ConnectionLost, Finished, OnConnectionLost, Sent, ServeConnection,
         ServeConnectionCfgs, Server, Service,
@@ -180,28 +178,24 @@ impl RigCfgs {
     /// Creates an arbiter of one peer with a rail per NIC; hold times are 1 to 2 ms.
     fn arbiter(&self) -> Option<RailArbiter> {
         let rails = self.nics as u8;
-        let failed = FailbackCfgs {
-            first_ns: 1_000_000,
-            most_ns: 2_000_000,
-        };
         let rail = |i: usize| ConnectionRail {
             peer: 0,
             rail: RailId((i % self.nics) as u8),
             target: 0,
             nic: i % self.nics,
         };
-        let arbiter = RailArbiter::new(&RailArbiterCfgs {
-            peers: vec![PeerCfgs {
-                policy: self.policy.by_health()?,
-                health: HealthCfgs {
-                    failed,
-                    ..HealthCfgs::default()
-                },
-                rails: self.nics,
-                targets: vec![(0..rails).map(RailId).collect()],
-            }],
-            connections: (0..self.connections).map(rail).collect(),
-        });
+        let peer = PeerCfgs {
+            policy: self.policy.by_health()?,
+            health: HealthConfig {
+                failed_hold_ms: 1,
+                failed_hold_max_ms: 2,
+                ..HealthConfig::default()
+            },
+            rails: self.nics,
+            targets: vec![(0..rails).map(RailId).collect()],
+        };
+        let connections = (0..self.connections).map(rail).collect();
+        let arbiter = RailArbiter::new(&[peer], connections);
         Some(arbiter.expect("sound"))
     }
 }

@@ -9,7 +9,7 @@ use super::{Addresses, Fabric, Topology, TopologyError, parse_addresses};
 
 /// Program whose configuration is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Node {
+pub enum NodeProgram {
     /// The frontend.
     Frontend,
     /// The accelerator.
@@ -18,36 +18,36 @@ pub enum Node {
 
 /// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum TopologyForm {
     /// A table.
     #[default]
     Matrix,
     /// The topology as JSON.
     Json,
-    /// A configuration that runs on this machine.
-    Yaml {
-        /// Use sockets even with RDMA devices.
-        tcp: bool,
-    },
+    /// A configuration that runs on this machine, over this fabric.
+    Yaml(Fabric),
 }
 
 /// Returns the output of the command for this machine, or for the machine below `root`.
 ///
 /// # Errors
 /// [`TopologyError`] if a part of the machine is unreadable; it names the part.
-pub fn command(node: Node, form: Form, root: Option<&PathBuf>) -> Result<String, TopologyError> {
+pub fn command(
+    node: NodeProgram,
+    form: TopologyForm,
+    root: Option<&PathBuf>,
+) -> Result<String, TopologyError> {
     let topology = match root {
         None => Topology::of_this_machine()?,
         Some(root) => Topology::below(root)?,
     };
     let fabric = match form {
-        Form::Matrix => return Ok(topology.matrix()),
-        Form::Json => {
+        TopologyForm::Matrix => return Ok(topology.matrix()),
+        TopologyForm::Json => {
             let text = serde_json::to_string_pretty(&topology).unwrap_or_default();
             return Ok(text + "\n");
         }
-        Form::Yaml { tcp: true } => Fabric::Tcp,
-        Form::Yaml { tcp: false } => Fabric::Auto,
+        TopologyForm::Yaml(fabric) => fabric,
     };
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = match (host.trim(), root) {
@@ -56,8 +56,10 @@ pub fn command(node: Node, form: Form, root: Option<&PathBuf>) -> Result<String,
     };
     // Two programs on one machine are two nodes.
     Ok(match node {
-        Node::Frontend => topology.frontend_yaml(&format!("{host}-frontend"), fabric),
-        Node::Accelerator => topology.accelerator_yaml(&format!("{host}-accelerator"), fabric),
+        NodeProgram::Frontend => topology.frontend_yaml(&format!("{host}-frontend"), fabric),
+        NodeProgram::Accelerator => {
+            topology.accelerator_yaml(&format!("{host}-accelerator"), fabric)
+        }
     })
 }
 
@@ -87,20 +89,20 @@ mod tests {
         machine::expand(machine::LAPTOP, root.path()).expect("laid out");
         let at = root.path().to_owned();
         let run = |node, form| command(node, form, Some(&at)).expect("shown");
-        let matrix = run(Node::Frontend, Form::Matrix);
+        let matrix = run(NodeProgram::Frontend, TopologyForm::Matrix);
         assert!(matrix.contains("wlp0s20f3") && matrix.contains("192.168.178.23"));
-        let yaml = run(Node::Accelerator, Form::Yaml { tcp: false });
+        let yaml = run(NodeProgram::Accelerator, TopologyForm::Yaml(Fabric::Auto));
         assert!(yaml.contains("listen: \"192.168.178.23:7410\""), "{yaml}");
-        let yaml = run(Node::Frontend, Form::Yaml { tcp: true });
+        let yaml = run(NodeProgram::Frontend, TopologyForm::Yaml(Fabric::Tcp));
         assert!(yaml.contains("- address: 192.168.178.23"), "{yaml}");
-        let json = run(Node::Frontend, Form::Json);
+        let json = run(NodeProgram::Frontend, TopologyForm::Json);
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!(json["nics"][0]["name"], "wlp0s20f3", "{json}");
     }
 
     #[test]
     fn this_machine_is_shown() {
-        match command(Node::Accelerator, Form::Matrix, None) {
+        match command(NodeProgram::Accelerator, TopologyForm::Matrix, None) {
             Ok(text) => assert!(text.contains("NUMA"), "{text}"),
             // A container may have no sysfs.
             Err(e) => assert!(!Path::new("/sys/devices").exists(), "{e}"),

@@ -5,7 +5,7 @@ use super::{Nearness, Topology};
 
 /// NICs that serve one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NicGroup {
+pub(crate) struct NicGroup {
     /// Index of the GPU; `None` on a machine without GPUs.
     pub gpu: Option<usize>,
     /// NUMA node, if known.
@@ -19,7 +19,7 @@ pub struct NicGroup {
 impl Topology {
     /// Returns the indices of the NICs for samples: RDMA devices that are up or, without any,
     /// network interfaces that are up.
-    pub fn usable_nics(&self) -> Vec<usize> {
+    pub(crate) fn usable_nics(&self) -> Vec<usize> {
         let up = |rdma: bool| {
             let nics = self.nics.iter().enumerate();
             let fits = nics.filter(move |(_, n)| n.up && n.is_rdma() == rdma);
@@ -30,7 +30,7 @@ impl Topology {
     }
 
     /// Returns the NICs of each GPU; without GPUs, the NICs of each NUMA node.
-    pub fn nic_groups(&self) -> Vec<NicGroup> {
+    pub(crate) fn nic_groups(&self) -> Vec<NicGroup> {
         let usable = self.usable_nics();
         if self.gpus.is_empty() {
             return self.groups_by_node(&usable);
@@ -78,7 +78,7 @@ impl Topology {
     }
 
     /// Returns the GPU that a NIC serves; the first of several.
-    pub fn gpu_of(&self, nic: usize) -> Option<usize> {
+    pub(crate) fn gpu_of(&self, nic: usize) -> Option<usize> {
         let groups = self.nic_groups();
         groups
             .iter()
@@ -87,7 +87,7 @@ impl Topology {
     }
 
     /// Returns a warning if a NIC's thread is pinned to cores of another NUMA node.
-    pub fn pinning_warning(&self, nic: &str, cpus: &[usize]) -> Option<String> {
+    pub(crate) fn pinning_warning(&self, nic: &str, cpus: &[usize]) -> Option<String> {
         let found = self
             .nics
             .iter()

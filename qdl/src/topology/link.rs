@@ -1,15 +1,150 @@
-//! Reads whether the link of a NIC is down.
+//! Links of NICs, as far as sysfs shows them: their link layers, and whether they are down.
+//!
+//! ```text
+//!   sys/class/net/eth0/      type uevent device/driver wireless lower_eth1
+//!   sys/class/infiniband/mlx5_2/ports/1/     state link_layer gid_attrs/ndevs/0
+//! ```
 
-use std::{ffi::c_short, fs, io, net::IpAddr, path::PathBuf};
+use std::{
+    ffi::c_short,
+    fs, io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
-use super::interface_addresses;
+use record::{LinkFact, LinkLayer};
+
+use super::{interface_addresses, near::device_of};
+use crate::config::{NicConfig, NicFabric, OfiKeys};
+
+/// ARP hardware types of the kernel's `if_arp.h`.
+const ETHERNET: u32 = 1;
+const INFINIBAND: u32 = 32;
+const RAW_IP: u32 = 519;
+const LOOPBACK: u32 = 772;
+const IEEE80211: std::ops::RangeInclusive<u32> = 801..=803;
+
+/// Drivers that look like Ethernet, but use PCIe or Thunderbolt.
+const NO_ETHERNET: [&str; 2] = ["ntb_netdev", "thunderbolt-net"];
+
+/// Maximum depth of stacked interfaces: a bond over VLANs over a bridge.
+const DEEPEST: usize = 4;
+
+/// Returns the link layer of each NIC. Leaves out a NIC that listens on all addresses: the peer's
+/// choice of address determines its link.
+pub fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
+    let each = nics.iter().zip(0u16..).filter_map(|(config, nic)| {
+        let root = Path::new("/");
+        let (name, layer) = match &config.fabric {
+            NicFabric::Tcp(tcp) if tcp.at().ip().is_unspecified() => return None,
+            NicFabric::Tcp(tcp) => of_address(root, tcp.at().ip()),
+            NicFabric::Ib(ib) => (ib.device.clone(), of_port(root, &ib.device, ib.port)),
+            NicFabric::Ofi(ofi) => of_provider(root, ofi),
+        };
+        Some(LinkFact { nic, name, layer })
+    });
+    each.collect()
+}
+
+/// Link of a libfabric NIC: found by its address, or by its domain's name, which most providers
+/// take from an interface or a device.
+fn of_provider(root: &Path, ofi: &OfiKeys) -> (String, LinkLayer) {
+    if let Some(address) = ofi.address {
+        return of_address(root, address);
+    }
+    let Some(domain) = ofi.domain.as_deref() else {
+        return (ofi.provider.clone(), LinkLayer::Unknown);
+    };
+    let class = |class: &str| {
+        let folder = root.join("sys/class").join(class);
+        folder.join(device_of(domain)).exists()
+    };
+    let layer = match (class("net"), class("infiniband")) {
+        (true, _) => of_interface(root, domain),
+        (_, true) => of_port(root, device_of(domain), 1),
+        _ => LinkLayer::Unknown,
+    };
+    (domain.to_owned(), layer)
+}
+
+/// The interface of an address, with its link layer.
+fn of_address(root: &Path, address: IpAddr) -> (String, LinkLayer) {
+    match LinkWatch::of_address(address).interface() {
+        Some(name) => (name.to_owned(), of_interface(root, name)),
+        // 127.0.0.2 is local, but in no interface's list.
+        None if address.is_loopback() => ("lo".to_owned(), LinkLayer::Loopback),
+        None => (address.to_string(), LinkLayer::Unknown),
+    }
+}
+
+fn of_interface(root: &Path, name: &str) -> LinkLayer {
+    hardware(root, name).1
+}
+
+/// Returns the hardware interface below a bond, VLAN or bridge, with its link layer: the first by
+/// name with a permitted layer. Returns the interface itself if there is none.
+pub fn hardware(root: &Path, name: &str) -> (String, LinkLayer) {
+    below(&root.join("sys/class/net"), name, 0)
+}
+
+fn below(class: &Path, name: &str, depth: usize) -> (String, LinkLayer) {
+    let folder = class.join(name);
+    let text = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let uevent = text("uevent");
+    let is = |kind: &str| uevent.lines().any(|l| l == format!("DEVTYPE={kind}"));
+    let has = |file: &str| folder.join(file).exists();
+    let own = match text("type").trim().parse::<u32>() {
+        Err(_) => LinkLayer::Unknown,
+        Ok(LOOPBACK) => LinkLayer::Loopback,
+        Ok(INFINIBAND) => LinkLayer::InfiniBand,
+        Ok(kind) if IEEE80211.contains(&kind) => LinkLayer::Wireless,
+        Ok(ETHERNET | RAW_IP) if is("wwan") => LinkLayer::Cellular,
+        Ok(ETHERNET) if is("wlan") || has("wireless") || has("phy80211") => LinkLayer::Wireless,
+        Ok(ETHERNET) if has("device") => {
+            let driver = fs::read_link(folder.join("device/driver")).unwrap_or_default();
+            match NO_ETHERNET.iter().any(|d| driver.ends_with(d)) {
+                true => LinkLayer::Unknown,
+                false => LinkLayer::Ethernet,
+            }
+        }
+        Ok(_) if has("device") => LinkLayer::Unknown,
+        Ok(_) => LinkLayer::Virtual,
+    };
+    let mut lower = Vec::new();
+    if !has("device") && depth < DEEPEST {
+        let files = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let files = files.filter_map(|e| e.file_name().into_string().ok());
+        lower.extend(files.filter_map(|file| Some(file.strip_prefix("lower_")?.to_owned())));
+        lower.sort();
+    }
+    let mut lower = lower.iter().map(|name| below(class, name, depth + 1));
+    let permitted = lower.find(|(_, layer)| layer.is_permitted());
+    permitted.unwrap_or((name.to_owned(), own))
+}
+
+/// Link layer of an RDMA device's port. A port over Ethernet has the layer of its interface, which
+/// may be virtual under a software device.
+fn of_port(root: &Path, device: &str, port: u8) -> LinkLayer {
+    let folder = root.join(format!("sys/class/infiniband/{device}/ports/{port}"));
+    let text = |file: &str| fs::read_to_string(folder.join(file)).ok();
+    match text("link_layer").as_deref().map(str::trim) {
+        Some("InfiniBand") => LinkLayer::InfiniBand,
+        Some("Ethernet") => match text("gid_attrs/ndevs/0").as_deref().map(str::trim) {
+            Some(name) if root.join("sys/class/net").join(name).exists() => {
+                of_interface(root, name)
+            }
+            _ => LinkLayer::Ethernet,
+        },
+        _ => LinkLayer::Unknown,
+    }
+}
 
 /// Reads the link state of one NIC. An unreadable state does not count as down.
 #[derive(Clone, Debug)]
-pub struct LinkWatch(Of);
+pub struct LinkWatch(LinkState);
 
 #[derive(Clone, Debug)]
-enum Of {
+enum LinkState {
     /// Name of a network interface.
     Interface(String),
     /// Path of the `state` file of an RDMA device's port.
@@ -19,48 +154,48 @@ enum Of {
 
 impl LinkWatch {
     /// Watches the network interface that has this address now.
-    pub fn of_address(address: IpAddr) -> Self {
+    pub(crate) fn of_address(address: IpAddr) -> Self {
         let all = interface_addresses().unwrap_or_default();
         let mut with_it = all.into_iter().filter(|(_, list)| list.contains(&address));
         LinkWatch(
             with_it
                 .next()
-                .map_or(Of::Unknown, |(name, _)| Of::Interface(name)),
+                .map_or(LinkState::Unknown, |(name, _)| LinkState::Interface(name)),
         )
     }
 
     /// Watches a port of an RDMA device.
-    pub fn of_port(device: &str, port: u8) -> Self {
+    pub(crate) fn of_port(device: &str, port: u8) -> Self {
         let port = port.to_string();
         let path: PathBuf = ["/sys/class/infiniband", device, "ports", &port, "state"]
             .iter()
             .collect();
-        LinkWatch(Of::Port(path))
+        LinkWatch(LinkState::Port(path))
     }
 
     /// Returns the name if the NIC is a network interface.
     pub fn interface(&self) -> Option<&str> {
         match &self.0 {
-            Of::Interface(name) => Some(name),
-            Of::Port(_) | Of::Unknown => None,
+            LinkState::Interface(name) => Some(name),
+            LinkState::Port(_) | LinkState::Unknown => None,
         }
     }
 
     /// Returns whether the link is down; `None` if the state is unreadable. Costs one to three
     /// system calls.
-    pub fn is_down(&self) -> Option<bool> {
+    pub(crate) fn is_down(&self) -> Option<bool> {
         match &self.0 {
-            Of::Interface(name) => {
+            LinkState::Interface(name) => {
                 let flags = i32::from(interface_flags(name).ok()?);
                 Some(flags & libc::IFF_UP == 0 || flags & libc::IFF_RUNNING == 0)
             }
-            Of::Port(path) => {
+            LinkState::Port(path) => {
                 // "4: ACTIVE"; 5 is ACTIVE_DEFER, which still completes transfers.
                 let state = fs::read_to_string(path).ok()?;
                 let number = state.split(':').next()?.trim().parse::<u8>().ok()?;
                 Some(number < 4)
             }
-            Of::Unknown => None,
+            LinkState::Unknown => None,
         }
     }
 }
@@ -87,7 +222,91 @@ fn interface_flags(name: &str) -> io::Result<c_short> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    #[test]
+    fn the_layer_is_what_the_hardware_has() {
+        let root = tempfile::tempdir().expect("a folder");
+        let put = |file: &str, text: &str| {
+            let path = root.path().join("sys/class").join(file);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        let net = |name: &str, kind: u32, uevent: &str, device: Option<&str>| {
+            put(&format!("net/{name}/type"), &format!("{kind}\n"));
+            put(&format!("net/{name}/uevent"), uevent);
+            if let Some(driver) = device {
+                put(&format!("net/{name}/device/vendor"), "0x15b3\n");
+                let link = root.path().join("sys/class/net").join(name);
+                symlink(format!("../drivers/{driver}"), link.join("device/driver"))
+                    .expect("a link");
+            }
+        };
+        net("lo", 772, "", None);
+        net("eth0", 1, "INTERFACE=eth0\n", Some("mlx5_core"));
+        net("ib0", 32, "", Some("mlx5_core"));
+        net("wlp2s0", 1, "DEVTYPE=wlan\n", Some("iwlwifi"));
+        net("wwan0", 519, "DEVTYPE=wwan\n", Some("mhi"));
+        net("veth1", 1, "", None);
+        net("tun0", 65534, "", None);
+        net("pcie0", 1, "", Some("ntb_netdev"));
+        net("odd0", 24, "", Some("firewire"));
+        net("bond0", 1, "DEVTYPE=bond\n", None);
+        put("net/bond0/lower_eth0", "");
+        net("vlan7", 1, "DEVTYPE=vlan\n", None);
+        put("net/vlan7/lower_bond0", "");
+        net("br0", 1, "DEVTYPE=bridge\n", None);
+        put("net/br0/lower_veth1", "");
+        net("br1", 1, "DEVTYPE=bridge\n", None);
+        put("net/br1/lower_a_veth", "");
+        put("net/br1/lower_bond0", "");
+        net("loop0", 1, "", None);
+        put("net/loop0/lower_loop0", "");
+        for (name, layer) in [
+            ("lo", LinkLayer::Loopback),
+            ("eth0", LinkLayer::Ethernet),
+            ("ib0", LinkLayer::InfiniBand),
+            ("wlp2s0", LinkLayer::Wireless),
+            ("wwan0", LinkLayer::Cellular),
+            ("veth1", LinkLayer::Virtual),
+            ("tun0", LinkLayer::Virtual),
+            ("pcie0", LinkLayer::Unknown),
+            ("odd0", LinkLayer::Unknown),
+            ("vlan7", LinkLayer::Ethernet),
+            ("br0", LinkLayer::Virtual),
+            ("loop0", LinkLayer::Virtual),
+            ("none", LinkLayer::Unknown),
+        ] {
+            assert_eq!(of_interface(root.path(), name), layer, "{name}");
+        }
+        for (name, on) in [("vlan7", "eth0"), ("br1", "eth0"), ("br0", "br0")] {
+            assert_eq!(hardware(root.path(), name).0, on);
+        }
+        let port = |device: &str, layer: &str, netdev: &str| {
+            put(&format!("infiniband/{device}/ports/1/link_layer"), layer);
+            put(
+                &format!("infiniband/{device}/ports/1/gid_attrs/ndevs/0"),
+                netdev,
+            );
+            of_port(root.path(), device, 1)
+        };
+        assert_eq!(port("mlx5_0", "InfiniBand\n", ""), LinkLayer::InfiniBand);
+        assert_eq!(port("mlx5_1", "Ethernet\n", "eth0\n"), LinkLayer::Ethernet);
+        assert_eq!(port("rxe0", "Ethernet\n", "veth1\n"), LinkLayer::Virtual);
+        assert_eq!(port("rxe1", "Ethernet\n", "lo\n"), LinkLayer::Loopback);
+        assert_eq!(port("odd", "OmniPath\n", ""), LinkLayer::Unknown);
+        assert_eq!(of_port(root.path(), "none", 1), LinkLayer::Unknown);
+    }
+
+    #[test]
+    fn loopback_is_loopback_here_too() {
+        let of = |a: &str| of_address(Path::new("/"), a.parse().expect("an address")).1;
+        assert_eq!(of("127.0.0.1"), LinkLayer::Loopback);
+        assert_eq!(of("127.0.0.2"), LinkLayer::Loopback);
+        assert_eq!(of("192.0.2.77"), LinkLayer::Unknown);
+    }
 
     #[test]
     fn loopback_is_up_and_what_is_not_there_is_not_known() {

@@ -65,7 +65,7 @@ pub fn spell_out(
 }
 
 /// A NIC with its name and address for an entry.
-struct Named {
+struct NamedNic {
     nic: Nic,
     name: String,
     address: Option<IpAddr>,
@@ -99,7 +99,7 @@ impl Topology {
         pattern: &str,
         feeds_gpus: bool,
     ) -> Result<Vec<NicConfig>, NoSuchNics> {
-        let (kind, there) = self.named(entry);
+        let (kind, there) = self.usable_nics_of(entry);
         let fitting = there.iter().filter(|n| {
             // Match the device's name or its domain's name.
             fits(pattern, &n.name) || fits(pattern, &n.nic.name)
@@ -150,13 +150,13 @@ impl Topology {
     }
 
     /// The NICs that are up and usable by the entry's fabric; and the kind's name for an error.
-    fn named(&self, entry: &NicConfig) -> (&'static str, Vec<Named>) {
+    fn usable_nics_of(&self, entry: &NicConfig) -> (&'static str, Vec<NamedNic>) {
         let up = self.nics.iter().filter(|n| n.up);
         let provider = entry.as_ofi().map_or("", |ofi| &ofi.provider);
         let sockets = SOCKETS.iter().any(|s| provider.starts_with(s));
         if sockets {
             let named = |n: &Nic| {
-                Some(Named {
+                Some(NamedNic {
                     name: n.netdev.clone()?,
                     address: Some(*n.addresses.first()?),
                     nic: n.clone(),
@@ -164,7 +164,7 @@ impl Topology {
             };
             return ("no interface", up.filter_map(named).collect());
         }
-        let named = |n: &Nic| Named {
+        let named = |n: &Nic| NamedNic {
             name: match provider {
                 "efa" => format!("{}-rdm", n.name),
                 _ => n.name.clone(),
@@ -177,7 +177,7 @@ impl Topology {
     }
 
     /// Orders NICs by GPU; a NIC of several GPUs comes with the first.
-    fn by_gpu(&self, nics: &[&Named]) -> Vec<(usize, Option<usize>)> {
+    fn by_gpu(&self, nics: &[&NamedNic]) -> Vec<(usize, Option<usize>)> {
         // Treat all NICs alike, so that grouping does not prefer RDMA devices to interfaces.
         let nics = nics.iter().map(|n| Nic {
             kind: NicKind::Tcp,

@@ -7,8 +7,8 @@
 //! | item | purpose |
 //! | --- | --- |
 //! | [`Topology::read`] | sysfs to plain types |
-//! | [`Place`], [`Nearness`] | a device's position in the PCIe tree, and the distance of two |
-//! | [`NicGroup`] | the NICs of each GPU |
+//! | [`PciPlace`], [`Nearness`] | a device's position in the PCIe tree, and the distance of two |
+//! | `NicGroup` | the NICs of each GPU |
 //! | [`spell_out`] | expands entries of `nics` that match several NICs |
 //! | [`Topology::near`] | cores and memory near a NIC |
 //! | [`Topology::matrix`] | a table for the user |
@@ -22,15 +22,12 @@
 mod addresses;
 mod command;
 mod groups;
-mod layer;
 mod link;
 mod matching;
 mod matrix;
 mod near;
-mod near_gpus;
 mod place;
 mod read;
-mod template;
 mod yaml;
 
 #[cfg(test)]
@@ -40,19 +37,17 @@ use std::{net::IpAddr, path::PathBuf};
 
 use serde::Serialize;
 
+pub use addresses::Addresses;
+pub(crate) use addresses::interface_addresses;
 use addresses::parse_addresses;
-pub use addresses::{Addresses, interface_addresses};
-pub use command::{Form, Node, command};
+pub use command::{NodeProgram, TopologyForm, command};
 pub use fabric::os::{BadCpuList, CpuList};
-pub use groups::NicGroup;
-pub use layer::{hardware, links};
-pub use link::LinkWatch;
+pub use link::hardware;
+pub(crate) use link::{LinkWatch, links};
 pub use matching::{NoSuchNics, spell_out};
-pub use near::device_of;
-pub use near_gpus::{NearGpu, nearest_gpus};
-pub use place::{Nearness, PciAddress, Place};
-pub use template::{FIRST_RUN, fill_template};
-pub use yaml::{Fabric, allowed_name};
+pub(crate) use near::device_of;
+pub use place::{Nearness, PciAddress, PciPlace};
+pub use yaml::{FIRST_RUN, Fabric, allowed_name, fill_template};
 
 /// Topology of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -91,7 +86,7 @@ pub struct Nic {
     /// True if the link is up.
     pub up: bool,
     /// Position in the PCIe tree.
-    pub place: Place,
+    pub place: PciPlace,
 }
 
 /// Protocol of a NIC.
@@ -122,7 +117,7 @@ pub struct Gpu {
     /// PCI vendor id, such as 0x10de.
     pub vendor: u16,
     /// Position in the PCIe tree.
-    pub place: Place,
+    pub place: PciPlace,
 }
 
 /// Error: the topology is unreadable.

@@ -1,10 +1,10 @@
-//! Cores and memory near a NIC.
+//! Cores, memory and GPUs near a NIC.
 //!
 //! On a machine with one NUMA node nothing is bound.
 
 use std::net::IpAddr;
 
-use super::{CpuList, Topology};
+use super::{CpuList, Nearness, Nic, Topology};
 use crate::config::{NicConfig, NicFabric};
 use fabric::os::{Near, affinity};
 
@@ -15,27 +15,27 @@ pub fn device_of(domain: &str) -> &str {
 
 impl Topology {
     /// Whether the machine has several NUMA nodes, so that the placement of memory matters.
-    pub fn has_several_nodes(&self) -> bool {
+    pub(crate) fn has_several_nodes(&self) -> bool {
         self.nodes.len() > 1
     }
 
     /// Returns the NUMA node of an RDMA device or network interface, if known and not the only
     /// node.
-    pub fn node_of_device(&self, name: &str) -> Option<u32> {
+    pub(crate) fn node_of_device(&self, name: &str) -> Option<u32> {
         let nic = self.nics.iter().find(|n| n.name == name)?;
         nic.place.numa.filter(|_| self.has_several_nodes())
     }
 
     /// Returns the NUMA node of the network interface with this address, if known and not the only
     /// node. Interfaces without hardware, such as loopback or a bridge, have none.
-    pub fn node_of_address(&self, address: IpAddr) -> Option<u32> {
+    pub(crate) fn node_of_address(&self, address: IpAddr) -> Option<u32> {
         let nic = self.nics.iter().find(|n| n.addresses.contains(&address))?;
         nic.place.numa.filter(|_| self.has_several_nodes())
     }
 
     /// Returns a NIC's NUMA node, configured or else of its hardware, if known and not the only
     /// node.
-    pub fn node_of_nic(&self, nic: &NicConfig) -> Option<u32> {
+    pub(crate) fn node_of_nic(&self, nic: &NicConfig) -> Option<u32> {
         let own = || match &nic.fabric {
             NicFabric::Tcp(tcp) => self.node_of_address(tcp.at().ip()),
             NicFabric::Ib(ib) => self.node_of_device(&ib.device),
@@ -49,7 +49,7 @@ impl Topology {
 
     /// Returns the placement of a NIC's threads and connection memory: on its node, or for threads
     /// on the configured `cpus`.
-    pub fn near_nic(&self, nic: &NicConfig) -> Near {
+    pub(crate) fn near_nic(&self, nic: &NicConfig) -> Near {
         let near = self.near(self.node_of_nic(nic).as_slice());
         match &nic.cpus {
             Some(cpus) => Near {
@@ -73,7 +73,7 @@ impl Topology {
     }
 
     /// Works as [`Topology::near`], for a thread with affinity `allowed`.
-    pub fn near_within(&self, nodes: &[u32], allowed: &CpuList) -> Near {
+    pub(crate) fn near_within(&self, nodes: &[u32], allowed: &CpuList) -> Near {
         let known = |n: &&u32| self.nodes.iter().any(|node| node.id == **n);
         let mut nodes: Vec<u32> = nodes.iter().filter(known).copied().collect();
         nodes.sort_unstable();
@@ -87,5 +87,20 @@ impl Topology {
         // is placed.
         let cpus: Vec<usize> = cpus.copied().filter(|c| allowed.contains(*c)).collect();
         Near { cpus, nodes }
+    }
+
+    /// Returns the GPUs nearest to an RDMA device by the PCIe tree, all at the same distance; none
+    /// for a device that is not on the PCIe bus.
+    pub(crate) fn nearest_gpus(&self, device: &str) -> Vec<(usize, Nearness)> {
+        let mut nics = self.nics.iter();
+        let nic = nics.find(|n| n.is_rdma() && n.name == device && n.place.address().is_some());
+        let near = |nic: &Nic| {
+            let gpus = self.gpus.iter().map(|gpu| nic.place.nearness(&gpu.place));
+            let all: Vec<_> = gpus.enumerate().collect();
+            let best = all.iter().map(|(_, nearness)| *nearness).min();
+            let is_best = |(_, nearness): &(usize, Nearness)| Some(*nearness) == best;
+            all.into_iter().filter(is_best).collect()
+        };
+        nic.map_or_else(Vec::new, near)
     }
 }

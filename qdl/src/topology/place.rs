@@ -16,7 +16,7 @@ use std::{fmt, path::Path};
 use super::CpuList;
 
 /// Address of a PCI function: domain, bus, device, function.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     domain: u32,
     bus: u8,
@@ -27,22 +27,24 @@ pub struct PciAddress {
 impl PciAddress {
     /// Parses `0000:47:00.0`; `None` if malformed.
     pub fn parse(text: &str) -> Option<Self> {
-        let (domain, rest) = text.split_once(':')?;
-        let (bus, rest) = rest.split_once(':')?;
-        let (device, function) = rest.split_once('.')?;
-        if domain.len() < 4 || bus.len() != 2 || device.len() != 2 || function.len() != 1 {
+        let parts: Vec<_> = text.split([':', '.']).collect();
+        let [domain, bus, device, function] = parts[..] else {
+            return None;
+        };
+        if domain.len() < 4 || (bus.len(), device.len(), function.len()) != (2, 2, 1) {
             return None;
         }
+        let number = |part| u8::from_str_radix(part, 16).ok();
         Some(PciAddress {
             domain: u32::from_str_radix(domain, 16).ok()?,
-            bus: u8::from_str_radix(bus, 16).ok()?,
-            device: u8::from_str_radix(device, 16).ok()?,
-            function: u8::from_str_radix(function, 16).ok()?,
+            bus: number(bus)?,
+            device: number(device)?,
+            function: number(function)?,
         })
     }
 
     /// Whether `other` is a function of the same card.
-    pub fn same_card(self, other: PciAddress) -> bool {
+    pub(crate) fn same_card(self, other: PciAddress) -> bool {
         (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
     }
 }
@@ -65,15 +67,9 @@ impl serde::Serialize for PciAddress {
     }
 }
 
-impl fmt::Debug for PciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 /// Position of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Place {
+pub struct PciPlace {
     /// Host bridge, such as `pci0000:40`; empty for a device not on PCI.
     pub host_bridge: String,
     /// Addresses from the root port down to the device.
@@ -118,10 +114,10 @@ impl Nearness {
 /// Maximum number of functions below a common switch: its downstream port and the device.
 const ONE_SWITCH: usize = 2;
 
-impl Place {
+impl PciPlace {
     /// Parses a path below `/sys/devices`; leaves NUMA node and cores unset.
-    pub fn of(path: &Path) -> Place {
-        let mut place = Place::default();
+    pub fn of(path: &Path) -> PciPlace {
+        let mut place = PciPlace::default();
         for part in path.iter().filter_map(|p| p.to_str()) {
             if let Some(address) = PciAddress::parse(part) {
                 place.path.push(address);
@@ -141,7 +137,7 @@ impl Place {
     }
 
     /// Returns the distance class to another device.
-    pub fn nearness(&self, other: &Place) -> Nearness {
+    pub(crate) fn nearness(&self, other: &PciPlace) -> Nearness {
         let (Some(a), Some(b)) = (self.address(), other.address()) else {
             return self.by_numa(other);
         };
@@ -167,7 +163,7 @@ impl Place {
         }
     }
 
-    fn by_numa(&self, other: &Place) -> Nearness {
+    fn by_numa(&self, other: &PciPlace) -> Nearness {
         match (self.numa, other.numa) {
             (Some(a), Some(b)) if a != b => Nearness::Sys,
             _ => Nearness::Node,
@@ -181,10 +177,10 @@ mod tests {
 
     use super::*;
 
-    fn place(path: &str, numa: u32) -> Place {
-        Place {
+    fn place(path: &str, numa: u32) -> PciPlace {
+        PciPlace {
             numa: Some(numa),
-            ..Place::of(Path::new(path))
+            ..PciPlace::of(Path::new(path))
         }
     }
 
@@ -243,7 +239,7 @@ mod tests {
         #[test]
         fn reading_never_panics(text in "[0-9a-f:./pci]{0,24}") {
             let _ = PciAddress::parse(&text);
-            let _ = Place::of(Path::new(&text));
+            let _ = PciPlace::of(Path::new(&text));
         }
     }
 }

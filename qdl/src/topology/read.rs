@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{
-    Addresses, CpuList, Gpu, Nic, NicKind, NumaNode, PciAddress, Place, Topology, TopologyError,
+    Addresses, CpuList, Gpu, Nic, NicKind, NumaNode, PciAddress, PciPlace, Topology, TopologyError,
     interface_addresses,
 };
 
@@ -130,15 +130,15 @@ struct Reader {
 
 impl Reader {
     /// Position of the device behind a link in a class folder.
-    fn place(&self, link: &Path) -> Place {
+    fn place(&self, link: &Path) -> PciPlace {
         let resolve = |p: &Path| fs::canonicalize(p).unwrap_or_default();
         let mut real = resolve(link);
-        let mut place = Place::of(&real);
+        let mut place = PciPlace::of(&real);
         if place.path.is_empty() {
             // Some kernels have folders there instead of links.
             let device = resolve(&link.join("device"));
-            if !Place::of(&device).path.is_empty() {
-                place = Place::of(&device);
+            if !PciPlace::of(&device).path.is_empty() {
+                place = PciPlace::of(&device);
                 real = device;
             }
         }
@@ -167,7 +167,6 @@ impl Reader {
         place
     }
 
-    /// Reads the ports of RDMA devices.
     fn rdma(&self, addresses: &Addresses) -> Vec<Nic> {
         let class = self.sys.join("class/infiniband");
         let mut nics = Vec::new();

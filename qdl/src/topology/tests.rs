@@ -23,7 +23,6 @@ fn machines() -> [(&'static str, &'static str); 4] {
     ]
 }
 
-/// Names of the NICs of each GPU.
 fn groups(t: &Topology) -> Vec<Vec<&str>> {
     let name = |n: &usize| t.nics[*n].name.as_str();
     t.nic_groups()
@@ -195,43 +194,10 @@ fn a_nic_is_on_its_own_node_unless_its_entry_names_another() {
 }
 
 #[test]
-fn this_machine_can_be_read() {
-    let t = match Topology::of_this_machine() {
-        Ok(t) => t,
-        // A container may have no sysfs.
-        Err(e) => {
-            assert!(!Path::new("/sys/devices").exists(), "{e}");
-            return;
-        }
-    };
-    assert!(!t.nodes.is_empty() && !t.nodes[0].cpus.is_empty());
-    assert!(t.matrix().contains("NUMA nodes"));
-}
-
-#[test]
 fn a_root_without_sysfs_is_named() {
     let root = tempfile::tempdir().expect("a folder");
     let error = Topology::read(root.path(), &Addresses::new()).expect_err("empty");
     assert!(error.to_string().contains("sys/devices"), "{error}");
-}
-
-#[test]
-fn a_bad_description_is_named_by_its_line() {
-    for (text, part) in [
-        ("\nnicht 0", "line 2: `nicht`"),
-        ("net eth0", "line 1: `net eth0` comes before any `pci`"),
-        (
-            "node 0\nvirtual net x addr=1.2",
-            "line 2: `1.2` is no address",
-        ),
-        ("pci ../../etc", "leads out of the tree"),
-    ] {
-        let root = tempfile::tempdir().expect("a folder");
-        let error = machine::expand(text, root.path())
-            .expect_err(text)
-            .to_string();
-        assert!(error.contains(part), "{error}");
-    }
 }
 
 #[test]
@@ -318,7 +284,6 @@ fn with_no_nic_at_all_the_yaml_is_for_loopback() {
     parse_accelerator(&a, "a.yaml", Path::new("/")).expect("good");
 }
 
-/// These entries of a frontend's `nics`.
 fn nics(entries: &str) -> Vec<NicConfig> {
     let text = format!(
         "node: f\nmodel:\n  name: m\n  inputs: [{{name: a, dtype: u8, shape: [4]}}]\n  \
@@ -419,4 +384,24 @@ fn a_pattern_that_nothing_fits_is_named_with_what_there_is() {
     let none = read(machine::LAPTOP).spell_out(&nics("{match: '*'}"), true);
     let text = none.expect_err("nothing fits").to_string();
     assert!(text.ends_with("there are none"), "{text}");
+}
+
+#[test]
+fn the_nearest_gpus_are_those_below_the_nics_switch() {
+    let dgx = read(machine::DGX_A100);
+    let mut all = Vec::new();
+    for nic in dgx.nics.iter().filter(|n| n.is_rdma()) {
+        let near = dgx.nearest_gpus(&nic.name);
+        assert_eq!(near.len(), 2, "two below each switch: {near:?}");
+        assert!(matches!(near[0].1.letters(), "PIX" | "PXB"), "{near:?}");
+        all.extend(near.iter().map(|(gpu, _)| *gpu));
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all, (0..8).collect::<Vec<_>>());
+    let two = read(machine::TWO_SOCKETS);
+    for nic in two.nics.iter().filter(|n| n.is_rdma()) {
+        assert_eq!(two.nearest_gpus(&nic.name).len(), 1, "{}", nic.name);
+    }
+    assert_eq!(read(machine::LAPTOP).nearest_gpus("mlx5_0"), []);
 }

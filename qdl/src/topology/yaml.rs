@@ -7,7 +7,48 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::{FIRST_RUN, NicKind, Topology, fill_template};
+use super::{NicKind, Topology};
+
+/// The mapping `loadgen` of a frontend's file, for an engine of unknown speed.
+///
+/// LoadGen plans a run in advance, from a rate. In Offline, too low a rate makes the one query too
+/// small for the minimum duration, and the run INVALID. In Server, too high a rate breaks the
+/// latency bound. SingleStream needs no rate: it runs until duration and count are reached,
+/// whatever the latency. It can only run out of prepared queries, twice as many as fit into the
+/// duration at the expected latency. So the expected latency is shorter than any latency over a
+/// network.
+pub const FIRST_RUN: &str = include_str!("templates/first_run.yaml");
+
+/// Replaces each `<<key>>` of `template` with its value. Leaves out a line with an empty value.
+/// Moves a comment after two blanks to column `comments`.
+pub fn fill_template(template: &str, comments: usize, values: &[(&str, String)]) -> String {
+    let mut text = String::new();
+    'lines: for line in template.lines() {
+        let (mut rest, comment) = match line.split_once("  # ") {
+            Some((yaml, comment)) if !yaml.trim().is_empty() => (yaml, comment),
+            _ => (line, ""),
+        };
+        let mut yaml = String::new();
+        while let Some((before, behind)) = rest.split_once("<<") {
+            let (key, behind) = behind.split_once(">>").unwrap_or((behind, ""));
+            let value = values.iter().find(|(of, _)| *of == key);
+            match value.map(|(_, value)| value.as_str()) {
+                Some("") => continue 'lines,
+                // Keep the key, so that the configuration's check finds it.
+                None => yaml.extend([before, "<<", key, ">>"]),
+                Some(value) => yaml.extend([before, value]),
+            }
+            rest = behind;
+        }
+        yaml += rest;
+        if !comment.is_empty() {
+            yaml = format!("{:<comments$} # {comment}", yaml.trim_end());
+        }
+        text += yaml.trim_end();
+        text.push('\n');
+    }
+    text
+}
 
 /// Fabric of the generated configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,11 +60,9 @@ pub enum Fabric {
     Tcp,
 }
 
-/// Port of the control plane.
 const CONTROL_PORT: u16 = 7400;
 /// Port of the first NIC's connections; the next NICs use the next ports.
 const DATA_PORT: u16 = 7410;
-/// Queue pairs per NIC.
 const QUEUE_PAIRS: usize = 4;
 /// Bytes of the largest sample that the files allow: ResNet-50's.
 const SAMPLE_BYTES: usize = 150_528;
@@ -32,7 +71,7 @@ const MIB_PER_CONNECTION: usize = 64;
 const DEFAULT_BUDGET_MIB: usize = 4096;
 
 /// A NIC of the file: its index in the topology, and its address if samples use sockets.
-type Entry = (Option<usize>, Option<IpAddr>);
+type YamlNic = (Option<usize>, Option<IpAddr>);
 
 impl Topology {
     /// Returns a frontend's configuration for this machine.
@@ -63,7 +102,7 @@ impl Topology {
         let budget = entries.len() * QUEUE_PAIRS * 2 * MIB_PER_CONNECTION;
         let up = self.nics.iter().filter(|n| n.up).count();
         let (gpus, nodes) = (self.gpus.len(), self.nodes.len());
-        let nic = |(i, entry): (usize, &Entry)| {
+        let nic = |(i, entry): (usize, &YamlNic)| {
             let keys = match *entry {
                 (_, Some(at)) => socket(i, at),
                 (nic, None) => self.device_keys(nic.unwrap_or_default()),
@@ -86,7 +125,6 @@ impl Topology {
         fill_template(template, 0, &values)
     }
 
-    /// Keys of an RDMA device.
     fn device_keys(&self, nic: usize) -> String {
         let n = &self.nics[nic];
         let port = match n.kind {
@@ -100,10 +138,10 @@ impl Topology {
     }
 
     /// NICs of the file; loopback if there are none.
-    fn entries(&self, fabric: Fabric) -> Vec<Entry> {
+    fn entries(&self, fabric: Fabric) -> Vec<YamlNic> {
         let address = |i: usize| self.nics[i].addresses.first().copied();
         let all = 0..self.nics.len();
-        let chosen: Vec<Entry> = match fabric {
+        let chosen: Vec<YamlNic> = match fabric {
             Fabric::Auto => {
                 let socket = |i| address(i).filter(|_| !self.nics[i].is_rdma());
                 let nics = self.usable_nics().into_iter();
@@ -121,7 +159,7 @@ impl Topology {
     }
 
     /// Address for the control plane, preferably of an interface that carries no samples.
-    fn control_address(&self, entries: &[Entry]) -> IpAddr {
+    fn control_address(&self, entries: &[YamlNic]) -> IpAddr {
         let up = || self.nics.iter().enumerate().filter(|(_, n)| n.up);
         let carries = |i| entries.iter().any(|e| e.0 == Some(i) && e.1.is_some());
         let sockets = || up().filter(|(_, n)| !n.is_rdma());
@@ -141,5 +179,27 @@ pub fn allowed_name(text: &str, fallback: &str) -> String {
         fallback.to_owned()
     } else {
         name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_run_fits_a_page() {
+        assert!(FIRST_RUN.lines().all(|line| line.len() <= 100));
+    }
+
+    #[test]
+    fn a_line_without_its_value_is_left_out_and_comments_are_aligned() {
+        let values = [("a", "<<b>>".to_owned()), ("b", String::new())];
+        let text = fill_template(
+            "# a\n\na: <<a>>, <<a>>  # one\nb: <<b>>  # two\nc: 1\n",
+            12,
+            &values,
+        );
+        assert_eq!(text, "# a\n\na: <<b>>, <<b>> # one\nc: 1\n");
+        assert_eq!(fill_template("a: 1  # one", 8, &[]), "a: 1     # one\n");
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use tune::highest::{Highest, Rule};
 
 use super::{
-    defaults::{self, trial::configs},
+    defaults::{self, configs},
     pair::{Pair, null_run, null_sut, write},
     table::Table,
 };
@@ -23,10 +23,9 @@ const LEAST: f64 = 500.0;
 const TURNS: usize = 3;
 
 /// Arguments of the null SUT's program: in C++ or over the bridge.
-const CPP: &[&str] = &["--complete", "thread", "--language", "cpp"];
-const BRIDGE: &[&str] = &["--complete", "thread", "--language", "rust"];
+const CPP: &[&str] = &["--language", "cpp"];
+const BRIDGE: &[&str] = &["--language", "rust"];
 
-/// A measured SUT.
 struct Sut {
     name: &'static str,
     /// Arguments of the null SUT's program; `None` for the whole path.
@@ -36,6 +35,14 @@ struct Sut {
     /// Index of the baseline in `SUTS`.
     beside: Option<usize>,
 }
+
+const SUTS: [Sut; 5] = [
+    sut("C++, other thread", Some(CPP), false, None),
+    sut("bridge, other thread", Some(BRIDGE), false, Some(0)),
+    sut("whole path", None, false, Some(1)),
+    sut("bridge, coalesced", Some(BRIDGE), true, None),
+    sut("whole path, coalesced", None, true, Some(3)),
+];
 
 const fn sut(
     name: &'static str,
@@ -51,30 +58,17 @@ const fn sut(
     }
 }
 
-const SUTS: [Sut; 5] = [
-    sut("C++, other thread", Some(CPP), false, None),
-    sut("bridge, other thread", Some(BRIDGE), false, Some(0)),
-    sut("whole path", None, false, Some(1)),
-    sut("bridge, coalesced", Some(BRIDGE), true, None),
-    sut("whole path, coalesced", None, true, Some(3)),
-];
-
-/// The programs under measurement.
-struct Bench {
+struct Setup {
     pair: Pair,
     null: PathBuf,
-    /// Folder of the null SUT's logs.
     out: PathBuf,
 }
 
 /// Prints the table and writes `target/bench/loadgen.json`.
-///
-/// # Errors
-/// A program cannot be built, or a run has no result.
 pub fn run(root: &Path) -> Result<()> {
     let programs = build(root, Profile::Release)?;
     let folder = root.join("target/bench/loadgen");
-    let bench = Bench {
+    let bench = Setup {
         pair: Pair::start(root, &programs, &folder, |control| {
             configs(&defaults::LOADGEN, &[], control)
         })?,
@@ -106,31 +100,24 @@ pub fn run(root: &Path) -> Result<()> {
     }
     let mut rows = Vec::new();
     let table = Table::new(&[
-        ("null SUT", 34),
-        ("Server, valid/s", 16),
-        ("ratio", 6),
-        ("Offline/s", 18),
-        ("ratio", 6),
+        ("null SUT", 34, "sut", 0),
+        ("Server, valid/s", 16, "server_per_s", 0),
+        ("ratio", 6, "server_ratio", 3),
+        ("Offline/s", 18, "offline_per_s", 0),
+        ("ratio", 6, "offline_ratio", 3),
     ]);
     for (i, sut) in SUTS.iter().enumerate() {
         let ratio = |of: &[f64]| {
             let ratio = sut.beside.map(|b| of[i] / of[b]);
             ratio.filter(|ratio| ratio.is_finite())
         };
-        let (server_ratio, offline_ratio) = (ratio(&server), ratio(&offline));
-        let shown = |ratio: Option<f64>| ratio.map_or_else(String::new, |r| format!("{r:.3}"));
-        table.row([
-            sut.name.to_owned(),
-            format!("{:.0}", server[i]),
-            shown(server_ratio),
-            format!("{:.0}", offline[i]),
-            shown(offline_ratio),
-        ]);
-        rows.push(json!({
+        let row = json!({
             "sut": sut.name, "beside": sut.beside.map(|b| SUTS[b].name),
-            "server_per_s": server[i], "server_ratio": server_ratio,
-            "offline_per_s": (!sut.coalesce).then_some(offline[i]), "offline_ratio": offline_ratio,
-        }));
+            "server_per_s": server[i], "server_ratio": ratio(&server),
+            "offline_per_s": (!sut.coalesce).then_some(offline[i]), "offline_ratio": ratio(&offline),
+        });
+        table.row(&row);
+        rows.push(row);
     }
     println!(
         "A ratio is to the SUT of the same kind above: C++ for the bridge, the bridge for the whole path."
@@ -138,7 +125,7 @@ pub fn run(root: &Path) -> Result<()> {
     write(root, "loadgen", &rows)
 }
 
-impl Bench {
+impl Setup {
     /// Whether a Server run of one second at this rate is valid.
     fn server(&self, sut: &Sut, rate: f64) -> Result<bool> {
         let qps = format!("{rate:.0}");

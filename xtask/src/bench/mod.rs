@@ -22,16 +22,10 @@ use crate::process;
 
 /// Limit for a release build on a small machine.
 const BUILD: Duration = Duration::from_secs(3600);
-/// Limit for a measurement.
 const MEASURE: Duration = Duration::from_secs(3600);
 
-/// Names of the measurements.
 const NAMES: &str = "defaults, fabric, failover, loadgen, ofi, rails, verbs";
 
-/// Runs the named measurement with its own arguments.
-///
-/// # Errors
-/// The name is unknown, the program cannot be built, or the measurement failed.
 pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     match name {
         "loadgen" | "verbs" if !args.is_empty() => bail!("bench {name} takes no arguments"),
@@ -45,7 +39,6 @@ pub fn run(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     }
 }
 
-/// Builds the crate `qdl-bench` in release.
 fn build_own(root: &Path) -> Result<()> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "qdl-bench"]);
@@ -57,7 +50,7 @@ fn build_own(root: &Path) -> Result<()> {
 /// Builds `qdl-bench` and runs one of its commands.
 fn run_own(root: &Path, name: &str, args: &[OsString]) -> Result<()> {
     build_own(root)?;
-    let json = pair::results(root)?.join(format!("{name}.json"));
+    let json = pair::results(root, name)?;
     let mut bench = Command::new(process::target(root).join("release/qdl-bench"));
     bench.current_dir(root).args([name, "--json"]);
     bench.arg(&json).args(args);
@@ -85,26 +78,14 @@ fn example(root: &Path, name: &str, example: &str, args: &[OsString]) -> Result<
     ensure!(output.status.success(), "{example}: {}", output.status);
     let rows = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
     let rows: Vec<Value> = rows.collect::<Result<_, _>>().context("not JSON")?;
-    let mut allocated = false;
-    let mut print = |name: &str, row: &Value| {
-        let figures = row.as_object().into_iter().flatten();
-        let figures: Vec<_> = figures
-            .map(|(key, value)| format!("{key} {value}"))
-            .collect();
-        println!("{name:<12} {}", figures.join(", "));
-        allocated |= row.get("allocations").is_some_and(|n| *n != 0);
-    };
     for row in &rows {
-        match row.as_object() {
-            Some(named) if named.values().all(Value::is_object) => {
-                named.iter().for_each(|(name, row)| print(name, row));
-            }
-            _ => print("", row),
-        }
+        println!("{row}");
     }
     pair::write(root, name, &rows)?;
+    let rows = rows.iter().filter_map(Value::as_object).flatten();
+    let mut allocations = rows.filter_map(|(_, row)| row.get("allocations"));
     ensure!(
-        !allocated,
+        allocations.all(|n| *n == 0),
         "nothing may allocate on the way of a work request"
     );
     Ok(())

@@ -12,9 +12,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::demo::programs::Accelerator;
-use crate::process;
+use crate::process::{self, read_json, write_json};
 
-/// Limit for one run.
 const RUN: Duration = Duration::from_secs(600);
 
 /// A running accelerator, and the frontend's program and configuration.
@@ -22,28 +21,22 @@ pub struct Pair {
     root: PathBuf,
     program: PathBuf,
     config: PathBuf,
-    /// Folder of the runs' files.
     out: PathBuf,
     /// The accelerator serves while this field lives.
     _accelerator: Accelerator,
 }
 
-/// The result of a run.
-pub struct Ran {
-    /// LoadGen's verdict.
+pub struct RunResult {
     pub valid: bool,
-    /// The content of `summary.json`.
     pub summary: Value,
 }
 
-impl Ran {
-    /// Samples per second.
+impl RunResult {
     pub fn per_s(&self) -> f64 {
         self.summary["per_s"].as_f64().unwrap_or(0.0)
     }
 }
 
-/// A port that is free at this moment.
 fn port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
@@ -52,9 +45,6 @@ impl Pair {
     /// Writes the configurations of accelerator and frontend into `folder`, and starts the
     /// accelerator. `programs` is the programs' folder; `configs` makes both configurations for a
     /// control address.
-    ///
-    /// # Errors
-    /// A file cannot be written, or the accelerator does not become ready.
     pub fn start(
         root: &Path,
         programs: &Path,
@@ -79,47 +69,34 @@ impl Pair {
         })
     }
 
-    fn errors(&self) -> PathBuf {
-        self.out.with_extension("stderr")
-    }
-
-    fn command(&self, arguments: &[&str]) -> Result<Command> {
+    /// Runs the frontend once. A run that LoadGen finds invalid is no error.
+    pub fn run(&self, arguments: &[&str]) -> Result<RunResult> {
         // Remove an earlier run's summary, which could pass for this run's.
         let _ = fs::remove_dir_all(&self.out);
+        let errors = self.out.with_extension("stderr");
         let mut command = Command::new(&self.program);
         command
             .arg("--config")
             .arg(&self.config)
             .args(arguments)
-            .arg("--quiet")
-            .args(["--force", "--output"])
+            .args(["--quiet", "--force", "--output"])
             .arg(&self.out)
             .current_dir(&self.root)
             .stdout(Stdio::null())
-            .stderr(fs::File::create(self.errors())?);
-        Ok(command)
-    }
-
-    /// Runs the frontend once. A run that LoadGen finds invalid is no error.
-    ///
-    /// # Errors
-    /// The run has no result.
-    pub fn run(&self, arguments: &[&str]) -> Result<Ran> {
-        let mut command = self.command(arguments)?;
+            .stderr(fs::File::create(&errors)?);
         let status = process::run("frontend", &mut command, RUN)?;
         if !matches!(status.code(), Some(0 | 1)) {
-            let said = fs::read_to_string(self.errors()).unwrap_or_default();
-            let command = process::shown(&command);
+            let said = fs::read_to_string(errors).unwrap_or_default();
+            let command = process::command_line(&command);
             bail!("{command}: {status}\n{}", said.trim_end());
         }
-        Ok(Ran {
+        Ok(RunResult {
             valid: status.code() == Some(0),
-            summary: read(&self.out.join("summary.json"))?,
+            summary: read_json(&self.out.join("summary.json"))?,
         })
     }
 }
 
-/// Builds the null SUT and returns its path.
 pub fn null_sut(root: &Path) -> Result<PathBuf> {
     let mut build = process::cargo(root);
     build.args(["build", "--release", "--locked"]);
@@ -136,7 +113,7 @@ pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool,
     command.args(arguments).arg("--outdir").arg(out);
     let (status, text) = process::run_copying("null_sut", &mut command, RUN, false)?;
     if !matches!(status.code(), Some(0 | 1)) {
-        bail!("{}: {status}\n{text}", process::shown(&command));
+        bail!("{}: {status}\n{text}", process::command_line(&command));
     }
     let line = text.lines().next().unwrap_or_default();
     let figure = line.split(": ").nth(1).and_then(|l| l.split(' ').next());
@@ -145,33 +122,15 @@ pub fn null_run(program: &Path, arguments: &[&str], out: &Path) -> Result<(bool,
     Ok((status.code() == Some(0), rate))
 }
 
-/// Reads a JSON file.
-///
-/// # Errors
-/// The file cannot be read, or is not JSON.
-pub fn read(path: &Path) -> Result<Value> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
-}
-
-/// The folder of the results. Creates it if it is missing.
-///
-/// # Errors
-/// The folder cannot be created.
-pub fn results(root: &Path) -> Result<PathBuf> {
+/// The file of a measurement's results. Creates its folder if it is missing.
+pub fn results(root: &Path, name: &str) -> Result<PathBuf> {
     let folder = root.join("target/bench");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    Ok(folder)
+    Ok(folder.join(format!("{name}.json")))
 }
 
-/// Writes the results of a measurement.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write(root: &Path, name: &str, rows: &(impl Serialize + ?Sized)) -> Result<()> {
-    let path = results(root)?.join(format!("{name}.json"));
-    let text = serde_json::to_string_pretty(rows)? + "\n";
-    fs::write(&path, text).with_context(|| path.display().to_string())?;
+    write_json(&results(root, name)?, rows)?;
     println!("rows: target/bench/{name}.json");
     Ok(())
 }

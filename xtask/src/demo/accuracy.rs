@@ -10,7 +10,6 @@ use loadgen_log::{ACCURACY, AccuracyLog};
 /// The response to each sample, by its index in the data set.
 pub type Answers = BTreeMap<u64, Vec<u8>>;
 
-/// Reads the accuracy log in a run's folder.
 pub fn read(folder: &Path) -> Result<Answers> {
     answers(AccuracyLog::open(&folder.join(ACCURACY))?)
 }

@@ -8,15 +8,15 @@
 mod accuracy;
 pub mod llm;
 pub mod programs;
-mod summary;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 use self::programs::Demo;
-use self::summary::{Figures, Run, Summary};
+use crate::process::{read_json, write_json};
 
 const FOLDER: &str = "target/demo";
 const ACCELERATOR_CONFIG: &str = "configs/demo/accelerator.yaml";
@@ -34,11 +34,35 @@ const OFFLINE: &str = "--scenario offline --mode performance --duration-s 10";
 /// An Offline run must last 10 s to be valid, so the expected rate exceeds the measured one.
 const HEADROOM: [f64; 2] = [1.3, 2.0];
 
-/// The result of a run.
-struct Ran {
+/// Fields of a run's `summary.json` that the demo's summary repeats.
+const FIGURES: [&str; 8] = [
+    "scenario",
+    "mode",
+    "fabric",
+    "valid",
+    "samples",
+    "per_s",
+    "target_qps",
+    "stages",
+];
+
+struct DemoRun {
+    /// Whether LoadGen found the run valid.
     valid: bool,
-    run: Run,
+    summary: Value,
     folder: PathBuf,
+}
+
+impl DemoRun {
+    fn number(&self, field: &str) -> Result<f64> {
+        let number = self.summary[field].as_f64();
+        number.with_context(|| format!("{}/summary.json: no {field}", self.folder.display()))
+    }
+
+    fn figures(&self) -> Value {
+        let figure = |field: &str| (field.to_owned(), self.summary[field].clone());
+        FIGURES.map(figure).into_iter().collect()
+    }
 }
 
 /// Sets up, builds, runs, and compares the runs. Exit code 0 if nothing is wrong.
@@ -46,23 +70,27 @@ pub fn run(root: &Path) -> Result<i32> {
     let began = Instant::now();
     let configs = [ACCELERATOR_CONFIG, FRONTEND_CONFIG];
     let mut demo = Demo::start(root, FOLDER, "serves the digits model", configs)?;
-    let mut one = |name: &str, about: &str, arguments: &str| -> Result<Ran> {
+    let mut one = |name: &str, about: &str, arguments: &str| -> Result<DemoRun> {
         let (folder, valid) = demo.run(name, about, arguments)?;
-        let run = summary::read(&folder)?;
-        Ok(Ran { valid, run, folder })
+        let summary = read_json(&folder.join("summary.json"))?;
+        Ok(DemoRun {
+            valid,
+            summary,
+            folder,
+        })
     };
     let wire = one("accuracy", "every image once, over the wire", ACCURACY)?;
     let about = "the same in one process, with no network";
     let local = one("accuracy-local", about, &format!("{ACCURACY} --local"))?;
     let server = one("server", "queries at random moments, 10 s", SERVER)?;
     let about = "300,000 samples, to see how many make 10 s";
-    let mut rate = one("offline-probe", about, PROBE)?.run.figures.per_s;
+    let mut rate = one("offline-probe", about, PROBE)?.number("per_s")?;
     let mut offline = None;
     for headroom in HEADROOM {
         let arguments = format!("{OFFLINE} --target-qps {:.0}", rate * headroom);
         let about = "all samples at once, at least 10 s of them";
         let ran = one("offline", about, &arguments)?;
-        rate = rate.max(ran.run.figures.per_s);
+        rate = rate.max(ran.number("per_s")?);
         let valid = ran.valid;
         offline = Some(ran);
         if valid {
@@ -75,30 +103,14 @@ pub fn run(root: &Path) -> Result<i32> {
 
     let answers = accuracy::read(&wire.folder)?;
     let difference = accuracy::difference(&answers, &accuracy::read(&local.folder)?);
-    let summary = Summary {
-        accuracy: wire
-            .run
-            .accuracy
-            .context("the accuracy run over the wire has no accuracy")?,
-        accuracy_local: local
-            .run
-            .accuracy
-            .context("the accuracy run with --local has no accuracy")?,
-        name: wire.run.sut_name.clone(),
-        name_round_trip_us: wire
-            .run
-            .name_round_trip_us
-            .context("the run over the wire has no name_round_trip_us")?,
-        runs: [&wire, &server, &offline]
-            .map(|ran| ran.run.figures.clone())
-            .into(),
-    };
-    summary::write(&root.join(FOLDER), &summary)?;
-    let faults = faults(
-        &summary,
-        difference,
-        &[("server", &server), ("offline", &offline)],
-    );
+    let summary = json!({
+        "accuracy": wire.number("accuracy")?, "accuracy_local": local.number("accuracy")?,
+        "name": wire.summary["name"], "name_round_trip_us": wire.number("name_round_trip_us")?,
+        "runs": [wire.figures(), server.figures(), offline.figures()],
+    });
+    write_json(&root.join(FOLDER).join("summary.json"), &summary)?;
+    let runs = [("server", server.valid), ("offline", offline.valid)];
+    let faults = faults(&summary, difference, &runs);
     close(
         &summary,
         answers.len(),
@@ -115,31 +127,30 @@ fn other_accuracy(wire: f64, local: f64) -> Option<String> {
     (wire != local).then(text)
 }
 
-/// All faults of the runs.
+/// All faults of the runs; `performance` has each run's name and LoadGen's verdict.
 fn faults(
-    summary: &Summary,
+    summary: &Value,
     difference: Option<String>,
-    performance: &[(&str, &Ran)],
+    performance: &[(&str, bool)],
 ) -> Vec<String> {
-    let accuracy = other_accuracy(summary.accuracy, summary.accuracy_local);
+    let number = |field: &str| summary[field].as_f64().unwrap_or(f64::NAN);
+    let accuracy = other_accuracy(number("accuracy"), number("accuracy_local"));
     let mut faults: Vec<String> = difference.into_iter().chain(accuracy).collect();
-    if !summary.name.contains("Network SUT") {
-        faults.push(format!(
-            "the name \"{}\" does not hold \"Network SUT\"",
-            summary.name
-        ));
+    let name = summary["name"].as_str().unwrap_or_default();
+    if !name.contains("Network SUT") {
+        faults.push(format!("the name \"{name}\" does not hold \"Network SUT\""));
     }
-    for (name, ran) in performance {
-        if !ran.valid || ran.run.figures.valid != Some(true) {
-            faults.push(format!("{name}: LoadGen found the run invalid; see target/demo/{name}/mlperf_log_summary.txt"));
-        }
+    for (name, _) in performance.iter().filter(|(_, valid)| !valid) {
+        faults.push(format!(
+            "{name}: LoadGen found the run invalid; see target/demo/{name}/mlperf_log_summary.txt"
+        ));
     }
     faults
 }
 
-/// Prints the closing screen.
-fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64, programs: &Path) {
+fn close(summary: &Value, images: usize, faults: &[String], seconds: f64, programs: &Path) {
     let (line, programs) = ("-".repeat(78), programs.display());
+    let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
     println!("\n{line}");
     println!(
         " LoadGen over a wire: {} in {seconds:.0} s",
@@ -150,15 +161,18 @@ fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64, prog
         }
     );
     println!("{line}");
-    println!(" SUT       {}", summary.name);
+    println!(
+        " SUT       {}",
+        summary["name"].as_str().unwrap_or_default()
+    );
     println!(
         "           asked for over the wire in {:.0} us",
-        summary.name_round_trip_us
+        number("name_round_trip_us")
     );
     println!(
         " accuracy  {:.2} % over the wire, {:.2} % in one process",
-        summary.accuracy * 100.0,
-        summary.accuracy_local * 100.0
+        number("accuracy") * 100.0,
+        number("accuracy_local") * 100.0
     );
     if !faults.iter().any(|fault| fault.starts_with("sample")) {
         println!("           the same bytes for each of {images} images");
@@ -167,7 +181,7 @@ fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64, prog
         "\n {:<10} {:<12} {:>10} {:>12} {:>12} {:>12}   LoadGen",
         "scenario", "mode", "samples", "samples/s", "network p50", "network p99"
     );
-    for run in &summary.runs {
+    for run in summary["runs"].as_array().into_iter().flatten() {
         println!("{}", row(run));
     }
     for fault in faults {
@@ -188,23 +202,24 @@ fn close(summary: &Summary, images: usize, faults: &[String], seconds: f64, prog
     println!("{line}");
 }
 
-/// A run as a row of the table.
-fn row(run: &Figures) -> String {
-    let network = |figure| match run.stage("network", figure) {
+fn row(run: &Value) -> String {
+    let text = |field: &str| run[field].as_str().unwrap_or_default();
+    let number = |field: &str| run[field].as_f64().unwrap_or(0.0);
+    let network = |figure| match run["stages"]["network"][figure].as_f64() {
         Some(us) => format!("{us:.0} us"),
         None => "-".to_owned(),
     };
-    let verdict = match (run.mode.as_str(), run.valid) {
+    let verdict = match (text("mode"), run["valid"].as_bool()) {
         ("performance", Some(true)) => "VALID",
         ("performance", _) => "INVALID",
         _ => "-",
     };
     format!(
         " {:<10} {:<12} {:>10} {:>12.0} {:>12} {:>12}   {verdict}",
-        run.scenario,
-        run.mode,
-        run.samples,
-        run.per_s,
+        text("scenario"),
+        text("mode"),
+        number("samples"),
+        number("per_s"),
         network("p50_us"),
         network("p99_us")
     )
@@ -214,76 +229,40 @@ fn row(run: &Figures) -> String {
 mod tests {
     use super::*;
 
-    fn run(mode: &str, valid: bool) -> Ran {
-        let stages = serde_json::json!({"network": {"p50_us": 41.2, "p99_us": 90.0}});
-        let figures = Figures {
-            scenario: "Server".to_owned(),
-            mode: mode.to_owned(),
-            fabric: "tcp".to_owned(),
-            valid: (mode == "performance").then_some(valid),
-            samples: 20_000,
-            per_s: 1999.6,
-            target_qps: Some(2000.0),
-            stages: stages.as_object().unwrap().clone(),
-        };
-        let run = Run {
-            sut_name: String::new(),
-            name_round_trip_us: None,
-            accuracy: None,
-            figures,
-        };
-        Ran {
-            valid,
-            run,
-            folder: PathBuf::new(),
-        }
-    }
-
-    fn summary(accuracy_local: f64, name: &str) -> Summary {
-        let (accuracy, name) = (0.975, name.to_owned());
-        Summary {
-            accuracy,
-            accuracy_local,
-            name,
-            name_round_trip_us: 100.0,
-            runs: Vec::new(),
-        }
+    fn summary(accuracy_local: f64, name: &str) -> Value {
+        json!({"accuracy": 0.975, "accuracy_local": accuracy_local, "name": name})
     }
 
     #[test]
-    fn nothing_is_wrong_with_a_good_demo() {
-        let found = faults(
-            &summary(0.975, "Network SUT a"),
-            None,
-            &[("server", &run("performance", true))],
-        );
-        assert_eq!(found, Vec::<String>::new());
-    }
-
-    #[test]
-    fn each_thing_that_can_be_wrong_is_named() {
-        let one = |found: Vec<String>, word: &str| {
+    fn a_fault_names_its_reason_and_a_good_demo_has_none() {
+        let good = summary(0.975, "Network SUT a");
+        assert_eq!(faults(&good, None, &[("server", true)]), [""; 0]);
+        let broken = "sample 3".to_owned();
+        for (found, word) in [
+            (faults(&good, Some(broken), &[]), "sample 3"),
+            (faults(&summary(0.974, "Network SUT a"), None, &[]), "0.974"),
+            (faults(&summary(0.975, "a"), None, &[]), "Network SUT"),
+            (faults(&good, None, &[("server", false)]), "server"),
+        ] {
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(found[0].contains(word), "{found:?}");
-        };
-        let good = summary(0.975, "Network SUT a");
-        one(faults(&good, Some("sample 3".to_owned()), &[]), "sample 3");
-        one(faults(&summary(0.974, "Network SUT a"), None, &[]), "0.974");
-        one(faults(&summary(0.975, "a"), None, &[]), "Network SUT");
-        one(
-            faults(&good, None, &[("server", &run("performance", false))]),
-            "server",
-        );
+        }
     }
 
     #[test]
     fn a_row_shows_the_network_and_the_verdict() {
-        let valid = row(&run("performance", true).run.figures);
+        let row = |mode: &str, valid: bool| {
+            row(&json!({
+                "scenario": "Server", "mode": mode, "valid": valid, "samples": 20_000,
+                "per_s": 1999.6, "stages": {"network": {"p50_us": 41.2, "p99_us": 90.0}},
+            }))
+        };
+        let valid = row("performance", true);
         assert!(
             valid.contains("41 us") && valid.ends_with(" VALID"),
             "{valid}"
         );
-        assert!(row(&run("performance", false).run.figures).ends_with("INVALID"));
-        assert!(row(&run("accuracy", true).run.figures).ends_with('-'));
+        assert!(row("performance", false).ends_with("INVALID"));
+        assert!(row("accuracy", true).ends_with('-'));
     }
 }

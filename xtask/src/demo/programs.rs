@@ -9,17 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::process::{Running, cargo, run, run_quietly, shown};
+use crate::process::{Running, cargo, command_line, run, target};
 use crate::setup::{self, Models, clear};
 
 /// Limit for loading the model and warming up the engine.
 const READY: Duration = Duration::from_secs(60);
 /// Limit for a release build on two slow cores.
 const BUILD: Duration = Duration::from_secs(3600);
-/// Limit for a run, which usually takes ten seconds.
 const RUN: Duration = Duration::from_secs(300);
 
-/// The build profile of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// Full optimisation, for measurements.
@@ -41,7 +39,7 @@ impl Profile {
 /// Prints a command as a user would type it in the repository.
 fn announce(root: &Path, command: &Command) {
     let prefix = format!("{}/", root.display());
-    println!("$ {}", shown(command).replace(&prefix, ""));
+    println!("$ {}", command_line(command).replace(&prefix, ""));
 }
 
 /// Builds the programs and `qdl`, and returns their folder.
@@ -55,24 +53,9 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     if !status.success() {
         bail!("the programs do not build");
     }
-    let mut ask = cargo(root);
-    ask.args(["metadata", "--no-deps", "--offline"]);
-    ask.args(["--format-version", "1"]);
-    ask.stderr(Stdio::null());
-    let metadata = run_quietly("cargo metadata", &mut ask, Duration::from_secs(60))?;
-    // The object is one line; cargo's messages are on other lines.
-    let object = metadata
-        .lines()
-        .find(|line| line.starts_with('{'))
-        .unwrap_or_default();
-    let metadata: serde_json::Value = serde_json::from_str(object).context("cargo metadata")?;
-    let target = metadata["target_directory"]
-        .as_str()
-        .context("cargo metadata: no target_directory")?;
-    Ok(Path::new(target).join(profile.name()))
+    Ok(target(root).join(profile.name()))
 }
 
-/// A running accelerator.
 pub struct Accelerator {
     running: Running,
     /// The accelerator's line `ready: …`.
@@ -103,7 +86,7 @@ impl Accelerator {
 
     /// Errors with the path of the log if the accelerator has ended.
     pub fn check(&mut self, log: &Path) -> Result<()> {
-        match self.running.ended()? {
+        match self.running.try_status()? {
             None => Ok(()),
             Some(status) => bail!("the accelerator has ended: {status}; see {}", log.display()),
         }
@@ -140,7 +123,6 @@ pub struct Demo<'a> {
     root: &'a Path,
     programs: PathBuf,
     folder: PathBuf,
-    /// The frontend's configuration.
     config: &'static str,
     accelerator: Accelerator,
 }
@@ -175,7 +157,6 @@ impl<'a> Demo<'a> {
         })
     }
 
-    /// Folder of the programs.
     pub fn programs(&self) -> &Path {
         &self.programs
     }

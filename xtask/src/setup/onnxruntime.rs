@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Done, deps, python, sha256};
+use super::{deps, python, sha256};
 
 /// The version that `models/requirements.txt` pins.
 pub const VERSION: &str = "1.31.1";
@@ -23,7 +23,7 @@ const HASHES: &[(&str, &str)] = &[
 ];
 
 /// Copies the library to `.deps/onnxruntime-VERSION/`. Checks the copy's hash on every call.
-pub fn ensure(root: &Path) -> Result<Done> {
+pub fn ensure(root: &Path) -> Result<Option<String>> {
     let architecture = std::env::consts::ARCH;
     let Some((_, wanted)) = HASHES.iter().find(|(name, _)| *name == architecture) else {
         bail!("no ONNX Runtime is known for {architecture}");
@@ -32,7 +32,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
     let folder = deps(root).join(format!("onnxruntime-{VERSION}"));
     let library = folder.join(&name);
     if library.is_file() && sha256(std::slice::from_ref(&library))? == *wanted {
-        return Ok(Done::Nothing);
+        return Ok(None);
     }
     let source = python::packages(root)?.join("onnxruntime/capi").join(&name);
     let found = sha256(std::slice::from_ref(&source))?;
@@ -50,5 +50,5 @@ pub fn ensure(root: &Path) -> Result<Done> {
         .with_context(|| format!("cannot copy {}", source.display()))?;
     std::fs::rename(&partial, &library)
         .with_context(|| format!("cannot write {}", library.display()))?;
-    Ok(Done::Brought("taken from its package".to_owned()))
+    Ok(Some("taken from its package".to_owned()))
 }

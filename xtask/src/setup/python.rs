@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Done, deps, sha256, stamped, write_stamp};
+use super::{deps, is_stamped, sha256, write_stamp};
 use crate::process::run_quietly;
 
 /// Limit for pip to fetch 150 MB over a slow line.
@@ -54,12 +54,12 @@ pub fn download(python: &Path, work: &Path, pinned: &str, choices: &[&str]) -> R
 }
 
 /// Creates the environment and installs the packages, unless both exist with the current pins.
-pub fn ensure(root: &Path) -> Result<Done> {
+pub fn ensure(root: &Path) -> Result<Option<String>> {
     let environment = deps(root).join("venv");
     let stamp = environment.join("complete");
     let wanted = format!("requirements {}\n", sha256(&[requirements(root)])?);
-    if stamped(&stamp, &wanted) && works(root) {
-        return Ok(Done::Nothing);
+    if is_stamped(&stamp, &wanted) && works(root) {
+        return Ok(None);
     }
     let version = version()?;
     // Replace an incomplete or outdated environment instead of repairing it.
@@ -80,7 +80,7 @@ pub fn ensure(root: &Path) -> Result<Done> {
         .env("PIP_REQUIRE_VIRTUALENV", "0");
     run_quietly("pip install", &mut install, DEADLINE)?;
     write_stamp(&stamp, &wanted)?;
-    Ok(Done::Brought(format!("installed, Python {version}")))
+    Ok(Some(format!("installed, Python {version}")))
 }
 
 /// Whether the environment's interpreter starts: it links to an interpreter that may be gone.

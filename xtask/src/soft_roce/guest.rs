@@ -26,10 +26,6 @@ const HIDDEN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 /// `QDL_GUEST_SECONDS` (default 240) limits the run, `QDL_GUEST_MIB` (default 2048) is the guest's
 /// memory, and `QDL_GUEST_MTU` (default 1500) the cable's MTU. If `QDL_GUEST_KVM` is set, KVM
 /// replaces emulation.
-///
-/// # Errors
-///
-/// The emulator does not start, or the guest dies; [`NO_GUEST`] if before its first command.
 pub fn run(root: &Path, boots: &Path, machine: Machine, commands: &[Vec<String>]) -> Result<i32> {
     if let Some(folder) = hidden(root) {
         let why = format!("the checkout lies under {folder}, which the guest has of its own");
@@ -61,7 +57,7 @@ fn boot(boots: &Path, machine: Machine, out: &Path) -> Result<i32> {
         shown: 0,
     };
     loop {
-        let ended = emulator.ended()?;
+        let ended = emulator.try_status()?;
         log.show()?;
         if ended.is_some() {
             break;
@@ -160,7 +156,6 @@ fn script(root: &Path, machine: Machine, commands: &[Vec<String>]) -> Result<Str
     Ok(script)
 }
 
-/// Quotes a word for a shell.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -1,6 +1,5 @@
 //! The emulated machines.
 
-/// An emulated machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
     /// Two CPUs. The kernel's veth pair joins its devices.

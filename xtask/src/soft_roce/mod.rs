@@ -40,11 +40,6 @@ const PREPARE: Duration = Duration::from_secs(1800);
 /// Prepares and boots the guest, runs `command` in the repository's folder, and returns its exit
 /// status. `QDL_RDMA_DEVICES` names the two devices. Without a command, builds and runs the RDMA
 /// tests, or `numa.sh` on a machine with two nodes.
-///
-/// # Errors
-///
-/// Preparing, building or booting fails; the error begins with [`NO_GUEST`] if this machine cannot
-/// run a guest. A command that fails is no error.
 pub fn run(root: &Path, machine: Machine, command: &[String]) -> Result<i32> {
     let root = root.canonicalize();
     let root = &root.context("finding the repository")?;
@@ -91,7 +86,6 @@ fn prepare(root: &Path) -> Result<PathBuf> {
     Ok(cache.join("guest"))
 }
 
-/// Builds with cargo and returns the last executable.
 fn build(root: &Path, words: &[&str]) -> Result<String> {
     let output = crate::process::cargo(root)
         .args(words)

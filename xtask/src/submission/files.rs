@@ -18,7 +18,6 @@ pub const AUDIT: &str = "*.*.mode = 2\n*.*.accuracy_log_rng_seed = 7203815392437
 pub const SCORES: &str = "rehearsal: nothing was scored\n{'rouge1': '38.9', 'rouge2': '16.0', 'rougeL': '24.6', \
                           'rougeLsum': '36.0', 'gen_len': 8167644}\n";
 
-/// The accelerator's configuration.
 pub fn accelerator(address: &str) -> String {
     format!(
         "node: acc-a\ncontrol: {{listen: \"{address}:{CONTROL}\"}}\nauth: none\n{MODEL}\
@@ -61,7 +60,7 @@ pub fn value(table: &str, key: &str) -> Result<String> {
 }
 
 /// Fills in the form, with a marked answer in each required field.
-pub fn filled(blank: &str) -> String {
+pub fn fill(blank: &str) -> String {
     let (head, _) = blank.split_once("models:\n").unwrap_or((blank, ""));
     let mut text = String::new();
     for line in head.lines() {
@@ -99,7 +98,7 @@ mod tests {
     #[test]
     fn whatever_a_form_asks_for_is_filled_in_and_marked() {
         let blank = "# a form\nsubmitter: \"\"   # who\nhost_memory_ecc: \"\"\nfields:\n  # air\n  cooling: \"\"\n\nmodels:\n  m:\n";
-        let text = filled(blank);
+        let text = fill(blank);
         assert!(text.contains("submitter: rehearsal\n"), "{text}");
         assert!(text.contains("host_memory_ecc: \"\"\n"), "{text}");
         assert!(

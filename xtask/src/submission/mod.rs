@@ -13,25 +13,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::demo::programs::{self, Accelerator};
-use crate::namespaces::{Namespaces, Side};
-use crate::process::{run, run_quietly, shown, target};
+use crate::namespaces::{HostSide, Namespaces};
+use crate::process::{command_line, run, run_quietly, target};
 use crate::setup::clear;
 
-/// The rehearsal's durations and rates, and the rules that it cannot keep.
 const TABLE: &str = "configs/rounds/rehearsal.yaml";
-/// Limit for one run on a busy machine.
 const RUN: Duration = Duration::from_secs(600);
 /// Limit for a command that only writes files.
 const SOON: Duration = Duration::from_secs(120);
 
 /// Arguments of the command line.
-pub struct Asked {
-    /// A checkout of mlcommons/inference.
-    pub checker: Option<PathBuf>,
-    /// The Python for the checkout's scripts.
-    pub python: Option<PathBuf>,
-    /// Folder of the built programs and `qdl`.
-    pub programs: Option<PathBuf>,
+#[derive(clap::Args)]
+pub struct Args {
+    /// Checkout of mlcommons/inference; with it, its verifier and its checker run too.
+    #[arg(long, value_name = "DIR")]
+    checker: Option<PathBuf>,
+    /// Python with numpy and PyYAML, for the scripts of the checkout.
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+    /// Folder of the programs `frontend`, `accelerator` and `qdl`; without it, they are built.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
 }
 
 struct Rehearsal<'a> {
@@ -43,9 +45,9 @@ struct Rehearsal<'a> {
 }
 
 /// Runs the rehearsal. Returns exit code 0 if the tree breaks only the rules of [`TABLE`].
-pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
+pub fn rehearse(root: &Path, args: &Args) -> Result<i32> {
     let began = Instant::now();
-    let programs = match &asked.programs {
+    let programs = match &args.programs {
         Some(folder) => folder
             .canonicalize()
             .with_context(|| folder.display().to_string())?,
@@ -64,20 +66,20 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
         programs: programs.clone(),
         machines: machines.ok(),
     };
-    let audit = rehearsal.files(asked)?;
+    let audit = rehearsal.files(args)?;
     let config = rehearsal.folder.join("acc-a.yaml");
     let log = rehearsal.folder.join("accelerator.log");
     let accelerator = programs.join("accelerator");
-    let mut command = rehearsal.on(Side::Accelerator, &accelerator);
+    let mut command = rehearsal.on(HostSide::Accelerator, &accelerator);
     command.arg("--config").arg(config);
-    println!("$ {}", shown(&command));
+    println!("$ {}", command_line(&command));
     let mut accelerator = Accelerator::start_in(&mut command, &log)?;
     rehearsal.runs(&audit, &mut accelerator, &log)?;
     let nodes = ["describe", "--config", "offline.yaml", "--output", "nodes"];
     rehearsal.quietly(&nodes)?;
     drop(accelerator);
     rehearsal.form()?;
-    let code = rehearsal.submit(asked)?;
+    let code = rehearsal.submit(args)?;
     println!(
         "{} after {} s; all of it lies in {}",
         match code {
@@ -92,13 +94,13 @@ pub fn rehearse(root: &Path, asked: &Asked) -> Result<i32> {
 
 impl Rehearsal<'_> {
     /// Writes the rehearsal's configurations; returns the path of the audit.config to use.
-    fn files(&self, asked: &Asked) -> Result<PathBuf> {
+    fn files(&self, args: &Args) -> Result<PathBuf> {
         let table = fs::read_to_string(self.root.join(TABLE)).context(TABLE)?;
         let address = |side| match &self.machines {
             Some(machines) => machines.address(side, 0),
             None => "127.0.0.1".to_owned(),
         };
-        let [front, acc] = [Side::Frontend, Side::Accelerator].map(address);
+        let [front, acc] = [HostSide::Frontend, HostSide::Accelerator].map(address);
         self.write("acc-a.yaml", &files::accelerator(&acc))?;
         for (name, model) in [
             ("offline", "llama3_1-8b"),
@@ -108,7 +110,7 @@ impl Rehearsal<'_> {
             self.write(&format!("{name}.yaml"), &yaml)?;
         }
         self.write("user.conf", &files::user_conf(&table)?)?;
-        match &asked.checker {
+        match &args.checker {
             Some(checker) => {
                 let path = checker.join("compliance/TEST06/audit.config");
                 path.canonicalize()
@@ -151,7 +153,7 @@ impl Rehearsal<'_> {
                 let mut command = self.command("frontend");
                 command.args(["--quiet", "--config", &config, "--scenario", scenario]);
                 command.args(flags).args(["--force", "--output", &out]);
-                println!("$ {}", shown(&command));
+                println!("$ {}", command_line(&command));
                 let status = run("frontend", &mut command, RUN)?;
                 // A run of seconds may be INVALID, which a rehearsal expects.
                 if !matches!(status.code(), Some(0 | 1)) {
@@ -166,21 +168,21 @@ impl Rehearsal<'_> {
 
     fn form(&self) -> Result<()> {
         let blank = self.quietly(&["describe", "--ask"])?;
-        self.write("form.yaml", &files::filled(&blank))?;
+        self.write("form.yaml", &files::fill(&blank))?;
         Ok(())
     }
 
-    fn submit(&self, asked: &Asked) -> Result<i32> {
+    fn submit(&self, args: &Args) -> Result<i32> {
         let mut command = self.command("qdl");
         command.args(["submit", "--runs", "runs", "--output", "tree"]);
         command.args(["--form", "form.yaml", "--src"]);
         command.arg(self.root.join("qdl/src"));
         command.arg("--rehearsal").arg(self.root.join(TABLE));
         // `qdl submit` runs in the rehearsal's folder, and starts Python in the checkout's folder.
-        if let Some(checker) = &asked.checker {
+        if let Some(checker) = &args.checker {
             command.arg("--checker").arg(std::path::absolute(checker)?);
         }
-        if let Some(python) = &asked.python {
+        if let Some(python) = &args.python {
             // The system searches PATH for a bare name. In a path, keep links: a virtual
             // environment's Python is a link, and finds its packages by it.
             let python = match python.components().count() {
@@ -189,7 +191,7 @@ impl Rehearsal<'_> {
             };
             command.arg("--python").arg(python);
         }
-        println!("$ {}\n", shown(&command));
+        println!("$ {}\n", command_line(&command));
         let status = run("qdl submit", &mut command, RUN)?;
         status.code().context("qdl submit was ended")
     }
@@ -197,12 +199,11 @@ impl Rehearsal<'_> {
     fn quietly(&self, words: &[&str]) -> Result<String> {
         let mut command = self.command("qdl");
         command.args(words);
-        println!("$ {}", shown(&command));
+        println!("$ {}", command_line(&command));
         run_quietly("qdl", &mut command, SOON)
     }
 
-    /// A command that runs a program on one side.
-    fn on(&self, side: Side, program: &Path) -> Command {
+    fn on(&self, side: HostSide, program: &Path) -> Command {
         match &self.machines {
             Some(machines) => machines.command(side, program),
             None => Command::new(program),
@@ -211,7 +212,7 @@ impl Rehearsal<'_> {
 
     fn command(&self, program: &str) -> Command {
         let program = self.programs.join(program);
-        let mut command = self.on(Side::Frontend, &program);
+        let mut command = self.on(HostSide::Frontend, &program);
         command.current_dir(&self.folder);
         command
     }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::compile;
 use crate::process::{cargo, run, run_quietly};
-use crate::setup::{clear, download, interpreter, sha256, stamped, write_stamp};
+use crate::setup::{clear, download, interpreter, is_stamped, sha256, write_stamp};
 
 /// The crate with the headers, and the SHA-256 of its archive.
 const CRATE: &str = "trtx-sys";
@@ -70,7 +70,7 @@ pub fn check(root: &Path) -> Result<i32> {
 fn headers(root: &Path, deps: &Path) -> Result<PathBuf> {
     let folder = deps.join("tensorrt-headers-11.4");
     let stamp = folder.join("complete");
-    if stamped(&stamp, CRATE_HASH) {
+    if is_stamped(&stamp, CRATE_HASH) {
         return Ok(folder);
     }
     // `cargo info` fetches a crate without its dependencies.
@@ -96,7 +96,6 @@ fn headers(root: &Path, deps: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Path of the crate's archive in cargo's cache.
 fn archive() -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -117,7 +116,7 @@ fn archive() -> Result<PathBuf> {
 fn runtime(root: &Path, deps: &Path) -> Result<PathBuf> {
     let folder = deps.join(format!("tensorrt-lean-{PACKAGE_VERSION}"));
     let stamp = folder.join("complete");
-    if stamped(&stamp, PACKAGE_HASH) {
+    if is_stamped(&stamp, PACKAGE_HASH) {
         return Ok(folder);
     }
     clear(&folder)?;

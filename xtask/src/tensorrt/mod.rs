@@ -11,20 +11,48 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::{on_path, run_quietly};
 
-pub use check::{OTHER_MACHINE, UNREACHABLE, check};
+use check::check;
+pub use check::{OTHER_MACHINE, UNREACHABLE};
 
 /// Limit for a compiler on a slow machine: the headers have a megabyte.
 const DEADLINE: Duration = Duration::from_secs(600);
-/// The required headers.
 const HEADERS: [&str; 2] = ["NvInfer.h", "NvOnnxParser.h"];
 
-/// Path where the accelerator looks for the shim, beside `target/release`.
-pub fn default_out(root: &Path) -> PathBuf {
-    crate::process::target(root).join("tensorrt/libqdl_tensorrt.so")
+/// Arguments of the command line.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Folder of NvInfer.h and NvOnnxParser.h.
+    #[arg(long, required_unless_present = "check")]
+    include: Option<PathBuf>,
+    /// Folder of cuda_runtime_api.h; without it, a stand-in with the necessary declarations serves.
+    #[arg(long)]
+    cuda_include: Option<PathBuf>,
+    /// File of the shim; the default is target/tensorrt/libqdl_tensorrt.so, where programs in
+    /// target/release look for it.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Fetch the headers of TensorRT 11.4 and its lean runtime (44 MB), compile the shim with
+    /// them, and test it.
+    #[arg(long, conflicts_with_all = ["include", "cuda_include", "out"])]
+    check: bool,
+}
+
+/// Compiles the shim, or fetches headers and runtime and tests it. Returns the exit code.
+pub fn run(root: &Path, args: Args) -> Result<i32> {
+    if args.check {
+        return check(root);
+    }
+    // The accelerator looks for the shim there, beside `target/release`.
+    let default = || crate::process::target(root).join("tensorrt/libqdl_tensorrt.so");
+    let out = args.out.unwrap_or_else(default);
+    let include = args.include.unwrap_or_default();
+    compile(root, &include, args.cuda_include.as_deref(), &out)?;
+    println!("{}", out.display());
+    Ok(0)
 }
 
 /// Compiles the shim to `out`. Without CUDA's headers, a stand-in replaces them.
-pub fn compile(root: &Path, include: &Path, cuda: Option<&Path>, out: &Path) -> Result<()> {
+fn compile(root: &Path, include: &Path, cuda: Option<&Path>, out: &Path) -> Result<()> {
     for header in HEADERS {
         if !include.join(header).is_file() {
             bail!(
@@ -63,7 +91,6 @@ pub fn compile(root: &Path, include: &Path, cuda: Option<&Path>, out: &Path) -> 
     Ok(())
 }
 
-/// The compiler: `CXX`, else the machine's.
 fn compiler() -> Result<std::ffi::OsString> {
     if let Some(named) = std::env::var_os("CXX").filter(|v| !v.is_empty()) {
         return Ok(named);

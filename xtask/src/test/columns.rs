@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Maximum width of a line.
 const COLUMNS: usize = 100;
 
 /// Complaints on the lines of the repository that are too wide.

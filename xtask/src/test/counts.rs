@@ -1,20 +1,14 @@
 //! Reads the number of tests from the runners' output: an exit code does not contain it.
 
-/// Numbers of tests by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Tests that passed.
     pub passed: u64,
-    /// Tests that failed or timed out.
     pub failed: u64,
-    /// Tests that were skipped.
     pub skipped: u64,
-    /// Passed tests that had failed at first.
     pub flaky: u64,
 }
 
 impl Counts {
-    /// The sum of both.
     pub fn and(self, other: Self) -> Self {
         Self {
             passed: self.passed + other.passed,
@@ -77,59 +71,53 @@ fn without_colour(line: &str) -> String {
 mod tests {
     use super::*;
 
-    fn counts(passed: u64, failed: u64, skipped: u64) -> Counts {
-        Counts {
-            passed,
-            failed,
-            skipped,
-            flaky: 0,
-        }
-    }
-
-    #[test]
-    fn nextest_closing_lines() {
-        let all = "     Summary [   0.048s] 14 tests run: 14 passed, 2 skipped";
-        assert_eq!(Counts::read(all), counts(14, 0, 2));
-        let one = "     Summary [   0.004s] 1 test run: 1 passed, 0 skipped";
-        assert_eq!(Counts::read(one), counts(1, 0, 0));
-        let bad = "     Summary [  61.2s] 8/9 tests run: 4 passed (1 slow, 1 leaky), 2 failed, 1 timed out, 1 exec failed, 3 skipped";
-        assert_eq!(Counts::read(bad), counts(4, 4, 3));
-        let again = "     Summary [  61.2s] 9 tests run: 9 passed (2 slow, 1 flaky), 3 skipped";
-        let flaky = Counts {
-            flaky: 1,
-            ..counts(9, 0, 3)
-        };
-        assert_eq!(Counts::read(again), flaky);
-        assert_eq!(Counts::read(again).and(flaky).flaky, 2);
-    }
-
-    #[test]
-    fn what_a_failed_test_wrote_is_not_counted_again() {
-        let output = "        FAIL [   0.1s] one\n\
-                      test result: FAILED. 0 passed; 1 failed; 0 ignored; finished in 0.1s\n\
-                           Summary [   0.2s] 3 tests run: 2 passed, 1 failed, 4 skipped\n";
-        assert_eq!(Counts::read(output), counts(2, 1, 4));
-    }
-
-    #[test]
-    fn coloured_closing_lines() {
-        let line = "\u{1b}[32;1m     Summary\u{1b}[0m [   0.048s] \u{1b}[1m14\u{1b}[0m tests run: \u{1b}[1m13\u{1b}[0m \u{1b}[32;1mpassed\u{1b}[0m, \u{1b}[1m1\u{1b}[0m \u{1b}[31;1mfailed\u{1b}[0m, \u{1b}[1m0\u{1b}[0m \u{1b}[33;1mskipped\u{1b}[0m";
-        assert_eq!(Counts::read(line), counts(13, 1, 0));
-        assert_eq!(
-            Counts::read(
-                "test result: \u{1b}[31mFAILED\u{1b}[0m. 3 passed; 1 failed; 2 ignored; 0 measured; 4 filtered out; finished in 0.00s"
-            ),
-            counts(3, 1, 2)
-        );
-    }
-
     #[test]
     fn every_closing_line_counts_and_nothing_else_does() {
-        let output = "running 2 tests\ntest a ... ok\n9 passed, 9 failed\n\
-                      test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
-                      error: 1 target failed\n\
-                      test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n";
-        assert_eq!(Counts::read(output), counts(2, 1, 0));
-        assert_eq!(Counts::read(""), Counts::default());
+        let colour = "\u{1b}[32;1m     Summary\u{1b}[0m [   0.048s] \u{1b}[1m14\u{1b}[0m tests run: \u{1b}[1m13\u{1b}[0m \u{1b}[32;1mpassed\u{1b}[0m, \u{1b}[1m1\u{1b}[0m \u{1b}[31;1mfailed\u{1b}[0m, \u{1b}[1m0\u{1b}[0m \u{1b}[33;1mskipped\u{1b}[0m";
+        // cargo-nextest repeats the output of failed tests.
+        let repeated = "        FAIL [   0.1s] one\n\
+                        test result: FAILED. 0 passed; 1 failed; 0 ignored; finished in 0.1s\n\
+                        Summary [   0.2s] 3 tests run: 2 passed, 1 failed, 4 skipped\n";
+        let harness = "running 2 tests\ntest a ... ok\n9 passed, 9 failed\n\
+                       test result: ok. 2 passed; 0 failed; 0 ignored; finished in 0.00s\n\
+                       error: 1 target failed\n\
+                       test result: \u{1b}[31mFAILED\u{1b}[0m. 0 passed; 1 failed; 3 ignored\n";
+        for (output, passed, failed, skipped, flaky) in [
+            (
+                "Summary [0.1s] 14 tests run: 14 passed, 2 skipped",
+                14,
+                0,
+                2,
+                0,
+            ),
+            ("Summary [0.1s] 1 test run: 1 passed, 0 skipped", 1, 0, 0, 0),
+            (
+                "Summary [61.2s] 8/9 tests run: 4 passed (1 slow, 1 leaky), 2 failed, 1 timed out, 1 exec failed, 3 skipped",
+                4,
+                4,
+                3,
+                0,
+            ),
+            (
+                "Summary [2s] 9 tests run: 9 passed (2 slow, 1 flaky), 3 skipped",
+                9,
+                0,
+                3,
+                1,
+            ),
+            (colour, 13, 1, 0, 0),
+            (repeated, 2, 1, 4, 0),
+            (harness, 2, 1, 3, 0),
+            ("", 0, 0, 0, 0),
+        ] {
+            let counts = Counts {
+                passed,
+                failed,
+                skipped,
+                flaky,
+            };
+            assert_eq!(Counts::read(output), counts, "{output}");
+            assert_eq!(counts.and(counts).flaky, 2 * flaky);
+        }
     }
 }

@@ -95,7 +95,6 @@ pub fn run(
     Ok(i32::from(!steps.close()))
 }
 
-/// Runs the checks that take minutes.
 fn slow_checks(root: &Path, steps: &mut Steps) {
     let doc_tests = with(root, "test --workspace --doc --locked");
     steps.run("doc tests", Wants::Success, doc_tests);
@@ -121,7 +120,6 @@ fn slow_checks(root: &Path, steps: &mut Steps) {
     }
 }
 
-/// Whether the loader's cache lists libfabric.
 fn has_libfabric() -> bool {
     let list = Command::new("ldconfig").arg("-p").output();
     list.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("libfabric.so.1"))

@@ -20,7 +20,6 @@ xtask: fabric qdl submission loadgen-bridge accelerator frontend";
 
 /// Permitted circles that remain: by folder, the files in them.
 const LEFT: &str = "
-bench/src/rails: model queues
 qdl/src/run: accept common health node opening peer report served side
 frontend/src/: backend compliance loadgen outcome run settings
 record/src/: ledger summary";
@@ -28,7 +27,6 @@ record/src/: ledger summary";
 /// A module's path within its crate.
 type Name = Vec<String>;
 
-/// The violations in the workspace below `root`.
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let read = |path: &Path| {
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))

@@ -5,7 +5,6 @@
 use std::path::Path;
 use std::process::Command;
 
-/// A sanitizer and its kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sanitizer {
     /// Finds memory used after release or outside its bounds, and leaks.
@@ -23,7 +22,6 @@ impl Sanitizer {
         }
     }
 
-    /// Name of the step.
     pub fn step(self) -> &'static str {
         match self {
             Sanitizer::Address => "AddressSanitizer",

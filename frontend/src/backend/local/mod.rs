@@ -168,7 +168,10 @@ fn check_model(
 ) -> Result<usize, LocalError> {
     let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
     if !cfg.kind.takes_any_bytes() {
-        let theirs = engine.model().clone().carried(config.model.compression);
+        let theirs = engine
+            .model()
+            .clone()
+            .with_compression(config.model.compression);
         config.model.check_against(&theirs)?;
         return Ok(engine_bytes);
     }

@@ -54,7 +54,9 @@ fn every_file_in_configs_is_right_and_its_sides_agree() {
                     good(parse_accelerator(&text, "", base))
                 })
                 .find(|a| a.control.listen.to_string() == called.control)
-                .unwrap_or_else(|| panic!("{origin}: nobody listens at {}", called.control));
+                .unwrap_or_else(|| {
+                    panic!("{origin}: no accelerator listens at {}", called.control)
+                });
             assert_ne!(found.node, frontend.node);
             assert_eq!(found.model.name, frontend.model.name);
             if let Some(spec) = found.model.spec() {

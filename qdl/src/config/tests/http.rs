@@ -43,17 +43,6 @@ fn what_is_left_out_has_its_default() {
 }
 
 #[test]
-fn values_are_taken() {
-    let keys = "    temperature: 0.5\n    stop: [5, 6]\n    eos: [7]\n    vocab: 8\n    \
-                command: [env, A=1, vllm, serve, m]\n    log: logs/s.log\n";
-    let http = server(keys).expect("good").engine.http.expect("http");
-    assert_eq!(http.temperature, 0.5);
-    assert_eq!((&http.stop[..], &http.eos[..]), (&[5, 6][..], &[7][..]));
-    assert_eq!(http.command, ["env", "A=1", "vllm", "serve", "m"]);
-    assert_eq!(http.log, Path::new("/base/logs/s.log"));
-}
-
-#[test]
 fn what_is_wrong_is_said() {
     let any = |keys: &str| with(&format!("  http: {keys}\n"));
     assert_refused(with, " => engine `http` asks a server, and none is named");

@@ -3,137 +3,66 @@
 use super::*;
 use fabric::os::Congestion;
 
-#[test]
-fn an_ib_nic_takes_every_key_and_no_tcp_key() {
-    let nic = "  - device: mlx5_0
-    port: 2
-    gid_index: 3
-    mtu: 4096
-    numa: 1
-    gpu: 0
-    queue_pairs: 8
-    slots: 2048
-    inline_bytes: 128
-    signal_every: 32
-    send_depth: 4096
-    receive_depth: 2112
-    solicited: false
-    completion: {mode: poll}
-    adaptive_routing: {split_above: 8192}
-    service_level: 3
-    traffic_class: 106
-    timeout: 15
-    retry_count: 5
-    rnr_retry: 4
-    min_rnr_timer: 11
-    cpus: [2, 3]
-";
+/// A frontend's file with this entry of `nics`.
+fn with_nic(entry: &str) -> Result<FrontendConfig, ConfigError> {
     let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
-    let c = good(frontend(&format!("{head}{nic}")));
-    let keys = IbKeys {
-        device: "mlx5_0".to_owned(),
-        port: 2,
-        gid_index: Auto::Fixed(3),
-        mtu: Auto::Fixed(4096),
-        queue_pairs: 8,
-        signal_every: 32,
-        send_depth: Auto::Fixed(4096),
-        receive_depth: Auto::Fixed(2112),
-        solicited: false,
-        adaptive_routing: AdaptiveRouting {
-            split_above: Some(8192),
-        },
-        service_level: 3,
-        traffic_class: 106,
-        timeout: 15,
-        retry_count: 5,
-        rnr_retry: 4,
-        min_rnr_timer: 11,
-        gpudirect: false,
-    };
-    let expected = NicConfig {
-        slots: Auto::Fixed(2048),
-        inline_bytes: Some(128),
-        completion: Completion {
-            mode: CompletionMode::Poll,
-            ..Completion::default()
-        },
-        numa: Auto::Fixed(1),
-        gpu: Some(0),
-        cpus: Some(vec![2, 3]),
-        ..NicFabric::Ib(keys).into()
-    };
-    assert_eq!(c.nics[0], expected);
-    let plain = good(frontend(&format!("{head}  - device: mlx5_0\n")));
-    assert_eq!(plain.nics, [NicConfig::ib("mlx5_0")]);
+    frontend(&format!("{head}  - {{{entry}}}\n"))
+}
 
-    let bad = |line: &str| problems(frontend(&format!("{head}  - device: mlx5_0\n    {line}\n")));
-    assert_eq!(bad("retry_count: 7"), ["10:18 retry_count is 7"]);
-    assert_eq!(bad("timeout: 0"), ["10:14 timeout is 0"]);
-    assert_eq!(bad("mtu: 1500"), ["10:10 mtu is 1500"]);
-    assert_eq!(bad("cpus: [1, 1]"), ["10:5 cpus is no list of cores"]);
-    assert_eq!(
-        bad("connections: 2"),
-        ["10:18 `connections` is a key of the fabric `tcp`, and this NIC is `ib`"]
+/// An accelerator's file with this entry of `nics`.
+fn with_accelerator_nic(entry: &str) -> Result<AcceleratorConfig, ConfigError> {
+    let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
+    accelerator(&format!("{head}nics: [{{{entry}}}]\n"))
+}
+
+#[test]
+fn an_ib_nic_takes_no_key_of_another_fabric() {
+    let plain = good(with_nic("device: mlx5_0"));
+    assert_eq!(plain.nics, [NicConfig::ib("mlx5_0")]);
+    assert_refused(
+        |keys| with_nic(&format!("device: mlx5_0, {keys}")),
+        "retry_count: 7 => retry_count is 7
+         timeout: 0 => timeout is 0
+         mtu: 1500 => mtu is 1500
+         cpus: [1, 1] => cpus is no list of cores
+         connections: 2 => `connections` is a key of the fabric `tcp`, and this NIC is `ib`
+         send_depth: 100 => one write in 64 is signaled, in a send queue of 100
+         gpudirect: true => a frontend has no slots for a GPU to read",
     );
-    assert_eq!(
-        bad("send_depth: 100"),
-        ["9:5 one write in 64 is signaled, in a send queue of 100"]
-    );
-    assert_eq!(
-        bad("gpudirect: true"),
-        ["10:16 a frontend has no slots for a GPU to read"]
-    );
-    let ours = |keys: &str| {
-        let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
-        accelerator(&format!("{head}nics: [{{device: mlx5_0{keys}}}]\n"))
-    };
-    let direct = good(ours(", gpu: 3, gpudirect: true"));
+    let direct = good(with_accelerator_nic(
+        "device: mlx5_0, gpu: 3, gpudirect: true",
+    ));
     assert!(direct.nics[0].as_ib().expect("a device").gpudirect);
     assert_eq!(
-        problems(ours(", gpudirect: true")),
+        problems(with_accelerator_nic("device: mlx5_0, gpudirect: true")),
         ["5:36 `gpudirect` places slots in the memory of a GPU, and none is named"]
     );
-    let tcp = problems(frontend(&format!(
-        "{head}  - address: 127.0.0.1\n    mtu: 1024\n"
-    )));
     assert_eq!(
-        tcp,
-        ["10:10 `mtu` is a key of the fabric `ib`, and this NIC is `tcp`"]
+        problems(with_nic("address: 127.0.0.1, mtu: 1024")),
+        ["9:31 `mtu` is a key of the fabric `ib`, and this NIC is `tcp`"]
     );
 }
 
 #[test]
 fn tcp_nic_keys() {
-    let head = ACCELERATOR.replace("nics: [{listen: 127.0.0.1:7410}]\n", "nics:\n");
-    let c = accelerator(&format!(
-        "{head}  - listen: 127.0.0.1:0\n    send_buffer_bytes: system\n    inline_bytes: 0\n    \
-         congestion: dctcp\n    numa: auto\n    completion: {{mode: event}}\n"
-    ))
-    .unwrap();
+    let c = good(with_accelerator_nic(
+        "listen: 127.0.0.1:0, send_buffer_bytes: system, inline_bytes: 0, congestion: dctcp",
+    ));
     let nic = &c.nics[0];
     let NicFabric::Tcp(tcp) = &nic.fabric else {
         panic!("{nic:?}")
     };
     assert_eq!(nic.connections(), 2);
-    assert_eq!(nic.completion.mode, CompletionMode::Event);
     assert_eq!((tcp.send_buffer_bytes, nic.inline_bytes()), (None, 0));
     assert_eq!(tcp.congestion, Congestion::Named("dctcp".to_owned()));
     assert_eq!(tcp.at(), "127.0.0.1:0".parse().unwrap());
-    let address = accelerator(&format!("{head}  - address: 127.0.0.1\n"));
-    assert_eq!(
-        problems(address),
-        ["6:14 a TCP NIC of an accelerator has no `address`"]
-    );
-    for name in ["\"\"", "a name", "sixteen-letters-"] {
-        let odd = format!("{head}  - listen: 127.0.0.1:0\n    congestion: {name}\n");
-        let told = problems(accelerator(&odd)).join("\n");
-        assert!(told.contains("is no congestion control"), "{told}");
-    }
-    let none = accelerator(&format!("{head}  - inline_bytes: 4\n"));
-    assert_eq!(
-        problems(none),
-        ["6:5 a NIC needs `listen` (TCP), `device` (InfiniBand, RoCE) or `ofi` (libfabric)"]
+    assert_refused(
+        with_accelerator_nic,
+        "address: 127.0.0.1 => a TCP NIC of an accelerator has no `address`
+         listen: '127.0.0.1:0', congestion: '' => is no congestion control
+         listen: '127.0.0.1:0', congestion: a name => is no congestion control
+         listen: '127.0.0.1:0', congestion: sixteen-letters- => is no congestion control
+         inline_bytes: 4 => a NIC needs `listen` (TCP), `device` (InfiniBand, RoCE) or `ofi`",
     );
 }
 
@@ -186,10 +115,7 @@ fn automatic_slots_stay_within_memory_and_bounds() {
 #[test]
 fn how_a_nic_thread_spins() {
     let nic = |completion: &str| {
-        let head = ACCELERATOR.replace("nics: [{listen: 127.0.0.1:7410}]\n", "nics:\n");
-        accelerator(&format!(
-            "{head}  - listen: 127.0.0.1:0\n    completion: {completion}\n"
-        ))
+        with_accelerator_nic(&format!("listen: 127.0.0.1:0, completion: {completion}"))
     };
     let completion = |text: &str| good(nic(text)).nics[0].completion;
     assert_eq!(completion("{}"), Completion::default());
@@ -207,9 +133,8 @@ fn how_a_nic_thread_spins() {
 
 #[test]
 fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
-    let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
-    let nic = "  - {ofi: efa, domain: rdmap0s6-rdm, connections: 3, inline_bytes: 32, slots: 7}\n";
-    let c = good(frontend(&format!("{head}{nic}")));
+    let keys = "ofi: efa, domain: rdmap0s6-rdm, connections: 3, inline_bytes: 32, slots: 7";
+    let c = good(with_nic(keys));
     let mut expected = NicConfig {
         inline_bytes: Some(32),
         slots: Auto::Fixed(7),
@@ -220,13 +145,9 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
     let nic = &c.nics[0];
     assert_eq!((nic.fabric.as_str(), nic.connections()), ("ofi", 3));
     assert_eq!(nic.label(), "efa:rdmap0s6-rdm");
-    let by_address = "  - {ofi: \"tcp;ofi_rxm\", address: 127.0.0.5}\n";
-    let c = good(frontend(&format!("{head}{by_address}")));
+    let c = good(with_nic("ofi: \"tcp;ofi_rxm\", address: 127.0.0.5"));
     assert_eq!(c.nics[0].label(), "tcp;ofi_rxm:127.0.0.5");
-    let ours = |keys: &str| {
-        let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
-        accelerator(&format!("{head}nics: [{{ofi: efa{keys}}}]\n"))
-    };
+    let ours = |keys: &str| with_accelerator_nic(&format!("ofi: efa{keys}"));
     let c = good(ours(", domain: d, gpu: 2"));
     assert_eq!(c.nics[0].gpu, Some(2));
     assert_refused(
@@ -239,11 +160,8 @@ fn an_ofi_nic_takes_its_keys_and_those_of_tcp_that_fit() {
          , domain: d, inline_bytes: 2000 => inline_bytes is 2000
          , domain: 'a b' => domain is no domain",
     );
-    let tcp = problems(frontend(&format!(
-        "{head}  - {{address: 127.0.0.1, domain: d}}\n"
-    )));
     assert_eq!(
-        tcp,
+        problems(with_nic("address: 127.0.0.1, domain: d")),
         ["9:34 `domain` is a key of the fabric `ofi`, and this NIC is `tcp`"]
     );
 }
@@ -269,8 +187,7 @@ fn keys_of_an_entry_stand_in_any_order_and_may_come_from_an_anchor() {
 
 #[test]
 fn an_entry_may_stand_for_several_nics() {
-    let head = format!("{FRONTEND}accelerators: [{{control: localhost:1}}]\nnics:\n");
-    let many = |keys: &str| frontend(&format!("{head}  - {{match: 'mlx5_*'{keys}}}\n"));
+    let many = |keys: &str| with_nic(&format!("match: 'mlx5_*'{keys}"));
     let c = good(many(", ofi: efa, group_by: gpu, slots: 7"));
     let keys = OfiKeys {
         provider: "efa".to_owned(),
@@ -293,14 +210,10 @@ fn an_entry_may_stand_for_several_nics() {
          , connections: 2 => `connections` is a key of the fabric `tcp`
          , group_by: numa => group_by",
     );
-    let alone = text(frontend(&format!(
-        "{head}  - {{address: 127.0.0.1, group_by: gpu}}\n"
-    )));
+    let alone = text(with_nic("address: 127.0.0.1, group_by: gpu"));
     assert!(alone.contains("there is no `match`"), "{alone}");
-    let odd = text(frontend(&format!("{head}  - {{match: 'a b'}}\n")));
+    let odd = text(with_nic("match: 'a b'"));
     assert!(odd.contains("match is no pattern"), "{odd}");
-    let (head, _) = ACCELERATOR.split_once("nics:").expect("it has NICs");
-    let both = "nics: [{match: 'a*', group_by: gpu, gpu: 1}]\n";
-    let both = text(accelerator(&format!("{head}{both}")));
+    let both = text(with_accelerator_nic("match: 'a*', group_by: gpu, gpu: 1"));
     assert!(both.contains("`gpu` is one GPU"), "{both}");
 }

@@ -3,13 +3,11 @@
 
 use crate::{
     config::{
-        self, Completion, CompletionMode, Deadlines, FrontendConfig, HealthConfig, NicConfig,
-        NicFabric, TcpKeys,
+        self, Completion, CompletionMode, Deadlines, FrontendConfig, NicConfig, NicFabric, TcpKeys,
     },
     connection::{EchoCfgs, NicThreadCfgs, Spin},
     control::{Auth, AuthError, HeartbeatCfgs, Timing, Token},
     dispatch::DispatchCfgs,
-    rails::{FailbackCfgs, HealthCfgs},
     topology::{LinkWatch, Topology, device_of},
 };
 use fabric::{
@@ -151,25 +149,6 @@ pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
         stream: config.stream.unwrap_or_default(),
         token_bytes: config.model.output.dtype.bytes() as u32,
         ..DispatchCfgs::default()
-    }
-}
-
-/// Settings of the rails' health.
-pub(super) fn health(c: &HealthConfig) -> HealthCfgs {
-    let hold = |first: u64, most: u64| FailbackCfgs {
-        first_ns: ns(first),
-        most_ns: ns(most),
-    };
-    HealthCfgs {
-        tick_ns: ns(c.tick_ms),
-        ewma_ns: ns(c.ewma_ms),
-        out_below: c.out_below,
-        in_above: c.in_above,
-        baseline_spread: c.baseline_spread,
-        probe_one_in: c.probe_one_in,
-        probe_every_ns: ns(c.probe_every_ms),
-        congested: hold(c.congested_hold_ms, c.congested_hold_max_ms),
-        failed: hold(c.failed_hold_ms, c.failed_hold_max_ms),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::namespaces::{Namespaces, Side, call};
+use crate::namespaces::{HostSide, Namespaces, call};
 
 /// Limit for links to come up.
 const LINK: Duration = Duration::from_secs(10);
@@ -15,7 +15,6 @@ const BURST: &str = "128kb";
 /// none.
 const QUEUE: &str = "8mb";
 
-/// The rails, and the control plane's cable.
 pub struct Rails {
     pub net: Namespaces,
     /// Number of rails; the cable of this index is the control plane's.
@@ -27,7 +26,7 @@ impl Rails {
     pub fn new(count: usize, mbit: u32, congestion: &str) -> Result<Self> {
         let net = Namespaces::new("rails", count + 1)?;
         let rails = Rails { net, count };
-        for side in [Side::Frontend, Side::Accelerator] {
+        for side in [HostSide::Frontend, HostSide::Accelerator] {
             // Some kernels lack this setting per namespace. The machine's own applies then, and is
             // printed.
             let set = format!("net.ipv4.tcp_congestion_control={congestion}");
@@ -39,15 +38,14 @@ impl Rails {
         Ok(rails)
     }
 
-    fn inside(&self, side: Side, words: &[&str]) -> Result<String> {
+    fn inside(&self, side: HostSide, words: &[&str]) -> Result<String> {
         let exec = ["netns", "exec", self.net.name(side)];
         call("ip", &[&exec[..], words].concat())
     }
 
-    /// Shapes a rail to `mbit` Mbit/s in both directions.
     pub fn shape(&self, k: usize, mbit: u32) -> Result<()> {
         let (cable, rate) = (format!("cable{k}"), format!("{mbit}mbit"));
-        for side in [Side::Frontend, Side::Accelerator] {
+        for side in [HostSide::Frontend, HostSide::Accelerator] {
             let what = ["tc", "qdisc", "replace", "dev", &cable, "root", "tbf"];
             let how = ["rate", &rate, "burst", BURST, "limit", QUEUE];
             self.inside(side, &[&what[..], &how].concat())?;
@@ -58,7 +56,7 @@ impl Rails {
     /// Takes a rail's link down or up at the frontend's end.
     pub fn link_up(&self, k: usize, up: bool) -> Result<()> {
         let (cable, state) = (format!("cable{k}"), if up { "up" } else { "down" });
-        self.inside(Side::Frontend, &["ip", "link", "set", &cable, state])?;
+        self.inside(HostSide::Frontend, &["ip", "link", "set", &cable, state])?;
         Ok(())
     }
 
@@ -66,7 +64,7 @@ impl Rails {
     pub fn wait_up(&self) -> Result<()> {
         let end = Instant::now() + LINK;
         loop {
-            let said = self.inside(Side::Frontend, &["ip", "-br", "link", "show", "up"])?;
+            let said = self.inside(HostSide::Frontend, &["ip", "-br", "link", "show", "up"])?;
             let is_up = |k: usize| {
                 let cable = format!("cable{k}@");
                 let line = said.lines().find(|line| line.starts_with(&cable));
@@ -80,14 +78,14 @@ impl Rails {
         }
     }
 
-    /// Cuts a rail silently, or heals it: packets to the accelerator's end are lost, and neither
+    /// Heals a rail, or cuts it silently: packets to the accelerator's end are lost, and neither
     /// end gets an error.
-    pub fn silent(&self, k: usize, silent: bool) -> Result<()> {
+    pub fn set_path(&self, k: usize, works: bool) -> Result<()> {
         let cable = format!("cable{k}");
-        let address = format!("{}/24", self.net.address(Side::Accelerator, k));
-        let verb = if silent { "del" } else { "add" };
+        let address = format!("{}/24", self.net.address(HostSide::Accelerator, k));
+        let verb = if works { "add" } else { "del" };
         let words = ["ip", "addr", verb, &address, "dev", &cable];
-        self.inside(Side::Accelerator, &words)?;
+        self.inside(HostSide::Accelerator, &words)?;
         Ok(())
     }
 
@@ -97,15 +95,14 @@ impl Rails {
         let files: Vec<_> = (0..self.count).map(file).collect();
         let mut words = vec!["cat"];
         words.extend(files.iter().map(String::as_str));
-        let text = self.inside(Side::Frontend, &words)?;
+        let text = self.inside(HostSide::Frontend, &words)?;
         let numbers = text.split_whitespace().map(str::parse);
         numbers.collect::<Result<_, _>>().context("tx_bytes")
     }
 
-    /// The congestion control in use.
     pub fn congestion(&self) -> Result<String> {
         let name = "/proc/sys/net/ipv4/tcp_congestion_control";
-        let text = self.inside(Side::Frontend, &["cat", name])?;
+        let text = self.inside(HostSide::Frontend, &["cat", name])?;
         Ok(text.trim().to_owned())
     }
 }

@@ -16,7 +16,6 @@ pub struct Sample {
 pub struct Trace(pub Vec<Sample>);
 
 impl Trace {
-    /// Reads `mlperf_log_trace.json`.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let mut open = std::collections::HashMap::new();

@@ -10,7 +10,6 @@ use crate::connection::Wait;
 
 #[test]
 fn the_defaults_of_a_file_are_those_of_what_it_sets() {
-    assert_eq!(health(&HealthConfig::default()), HealthCfgs::default());
     assert_eq!(spin(&Completion::default()), Spin::new(50_000));
     let d = Deadlines::default();
     assert_eq!(

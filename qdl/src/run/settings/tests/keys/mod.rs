@@ -209,7 +209,7 @@ fn frontend(tree: &Value) -> (Taken, String) {
                 d.token_bytes,
             )),
         ),
-        ("health", text(health(&c.health))),
+        ("health", text(c.health)),
         (
             "warm-up",
             text((c.warm_up.is_on(), c.warm_up.budget(), c.warm_up.deadline())),

@@ -3,18 +3,17 @@
 //! Like the demo of the digits, with token ids both ways. Two accuracy runs must give the same ids
 //! for each question; then Offline and Server run with LoadGen's token latencies.
 
-mod detail;
-
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use self::detail::{Percentiles, Run};
 use super::accuracy::{self, Answers};
 use super::other_accuracy;
 use super::programs::Demo;
+use crate::process::{read_json, write_json};
 use crate::setup;
 
 const ACCELERATOR_CONFIG: &str = "configs/llm/accelerator.yaml";
@@ -31,7 +30,6 @@ const SERVER: &str = "--scenario server --mode performance";
 /// Server's rate as a share of Offline's; the second applies if the first exceeds the limits.
 const LOADS: [f64; 2] = [0.4, 0.2];
 
-/// The output of `capitals.py score`.
 #[derive(Deserialize)]
 struct Score {
     answers: u64,
@@ -45,18 +43,29 @@ impl Score {
     }
 }
 
-/// The content of `target/demo/llm.json`.
-#[derive(Serialize)]
-struct Summary {
-    model: &'static str,
-    /// Number of questions in an accuracy run.
-    samples: u64,
-    /// Number of questions with the same ids over the network and locally.
-    ids_equal: u64,
-    /// Share of right answers over the network.
-    accuracy: f64,
-    accuracy_local: f64,
-    runs: Vec<Run>,
+/// The figures of a run, from its `summary.json`; times in microseconds.
+fn figures(folder: &Path) -> Result<Value> {
+    let path = folder.join("summary.json");
+    let summary = read_json(&path)?;
+    let tokens = &summary["tokens"];
+    if !tokens.is_object() {
+        bail!("{}: no tokens", path.display());
+    }
+    let percentiles = |times: &Value| match times {
+        Value::Null => Value::Null,
+        times => json!({"p50": times["p50_us"], "p99": times["p99_us"]}),
+    };
+    // LoadGen measures no first tokens in Offline.
+    let times = match summary["scenario"].as_str() {
+        Some("Offline") => &Value::Null,
+        _ => &tokens["times"],
+    };
+    Ok(json!({
+        "scenario": summary["scenario"], "valid": summary["valid"], "samples": summary["samples"],
+        "tokens": tokens["tokens"], "tokens_per_s": tokens["per_s"],
+        "ttft_us": percentiles(&times["ttft"]), "tpot_us": percentiles(&times["tpot"]),
+        "latency_us": percentiles(&summary["loadgen"]["latency"]),
+    }))
 }
 
 /// Sets up, builds, runs, and compares the runs. Exit code 0 if nothing is wrong.
@@ -69,16 +78,15 @@ pub fn run(root: &Path) -> Result<i32> {
     let about = "the same in one process, with no network";
     let (local, _) = demo.run("accuracy-local", about, &format!("{ACCURACY} --local"))?;
     let (offline, _) = demo.run("offline", "all questions at once", OFFLINE)?;
-    let offline = detail::read(&offline)?;
-    let rate = offline.samples as f64 * offline.tokens_per_s / offline.tokens.max(1) as f64;
+    let offline = figures(&offline)?;
+    let number = |field: &str| offline[field].as_f64().unwrap_or(0.0);
+    let rate = number("samples") * number("tokens_per_s") / number("tokens").max(1.0);
     let mut server = None;
     for load in LOADS {
         let arguments = format!("{SERVER} --target-qps {:.2}", rate * load);
         let about = "questions at random moments, first tokens at once";
-        let (ran, _) = demo.run("server", about, &arguments)?;
-        let ran = detail::read(&ran)?;
-        let valid = ran.valid;
-        server = Some(ran);
+        let (folder, valid) = demo.run("server", about, &arguments)?;
+        server = Some(figures(&folder)?);
         if valid {
             break;
         }
@@ -88,17 +96,12 @@ pub fn run(root: &Path) -> Result<i32> {
 
     let (over, beside) = (accuracy::read(&wire)?, accuracy::read(&local)?);
     let (score, score_local) = (score(root, &wire)?, score(root, &local)?);
-    let summary = Summary {
-        model: MODEL,
-        samples: score.answers,
-        ids_equal: equal(&over, &beside),
-        accuracy: score.share(),
-        accuracy_local: score_local.share(),
-        runs: vec![offline, server],
-    };
-    let path = root.join("target/demo/llm.json");
-    std::fs::write(&path, serde_json::to_string_pretty(&summary)? + "\n")
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let summary = json!({
+        "model": MODEL, "samples": score.answers, "ids_equal": equal(&over, &beside),
+        "accuracy": score.share(), "accuracy_local": score_local.share(),
+        "runs": [offline, server],
+    });
+    write_json(&root.join("target/demo/llm.json"), &summary)?;
     let faults = faults(&summary, accuracy::difference(&over, &beside));
     close(&summary, &score, &faults, began.elapsed().as_secs_f64());
     Ok(i32::from(!faults.is_empty()))
@@ -117,7 +120,6 @@ fn score(root: &Path, folder: &Path) -> Result<Score> {
     serde_json::from_str(line).with_context(|| format!("{QUESTIONS}: {line}"))
 }
 
-/// Number of samples with the same bytes in both.
 fn equal(wire: &Answers, local: &Answers) -> u64 {
     let same = wire
         .iter()
@@ -125,45 +127,43 @@ fn equal(wire: &Answers, local: &Answers) -> u64 {
     same.count() as u64
 }
 
-/// All faults of the runs.
-fn faults(summary: &Summary, difference: Option<String>) -> Vec<String> {
-    let accuracy = other_accuracy(summary.accuracy, summary.accuracy_local);
-    let mut faults: Vec<String> = difference.into_iter().chain(accuracy).collect();
+fn faults(summary: &Value, difference: Option<String>) -> Vec<String> {
+    let number = |field: &str| summary[field].as_f64().unwrap_or(f64::NAN);
+    let accuracy = number("accuracy");
+    let other = other_accuracy(accuracy, number("accuracy_local"));
+    let mut faults: Vec<String> = difference.into_iter().chain(other).collect();
     // Random answers name 1 of 100 capitals; the exported model names 36.
-    if summary.accuracy < 0.3 {
-        faults.push(format!(
-            "accuracy {}: the model is broken",
-            summary.accuracy
-        ));
+    if accuracy < 0.3 {
+        faults.push(format!("accuracy {accuracy}: the model is broken"));
     }
-    for run in &summary.runs {
-        if !run.valid {
-            let name = run.scenario.to_ascii_lowercase();
-            faults.push(format!(
-                "{name}: LoadGen found the run invalid; see target/demo/llm/{name}/mlperf_log_summary.txt"
-            ));
-        }
+    let runs = summary["runs"].as_array().into_iter().flatten();
+    for run in runs.filter(|run| run["valid"] != json!(true)) {
+        let name = run["scenario"].as_str().unwrap_or_default();
+        let name = name.to_ascii_lowercase();
+        faults.push(format!(
+            "{name}: LoadGen found the run invalid; see target/demo/llm/{name}/mlperf_log_summary.txt"
+        ));
     }
     faults
 }
 
-/// Prints the closing screen.
-fn close(summary: &Summary, score: &Score, faults: &[String], seconds: f64) {
+fn close(summary: &Value, score: &Score, faults: &[String], seconds: f64) {
     let line = "-".repeat(86);
     let well = match faults {
         [] => "all well",
         _ => "NOT as it should be",
     };
     println!("\n{line}\n A language model over a wire: {well} in {seconds:.0} s\n{line}");
-    println!(" model     {}", summary.model);
+    println!(" model     {MODEL}");
+    let number = |field: &str| summary[field].as_f64().unwrap_or(0.0);
     println!(
         " ids       the same over the wire and in one process for {} of {} answers",
-        summary.ids_equal, summary.samples
+        summary["ids_equal"], summary["samples"]
     );
     println!(
         " accuracy  {:.1} % of the capitals named over the wire, {:.1} % in one process",
-        summary.accuracy * 100.0,
-        summary.accuracy_local * 100.0
+        number("accuracy") * 100.0,
+        number("accuracy_local") * 100.0
     );
     println!(
         "           {:.1} tokens an answer",
@@ -173,7 +173,7 @@ fn close(summary: &Summary, score: &Score, faults: &[String], seconds: f64) {
         "\n {:<9} {:>8} {:>8} {:>9} {:>17} {:>17} {:>9}   LoadGen",
         "scenario", "samples", "tokens", "tokens/s", "TTFT p50/p99 ms", "TPOT p50/p99 ms", "p99 s"
     );
-    for run in &summary.runs {
+    for run in summary["runs"].as_array().into_iter().flatten() {
         println!("{}", row(run));
     }
     for fault in faults {
@@ -187,22 +187,30 @@ fn close(summary: &Summary, score: &Score, faults: &[String], seconds: f64) {
     println!("{line}");
 }
 
-/// A run as a row of the table.
-fn row(run: &Run) -> String {
-    let ms = |p: Option<Percentiles>| match p {
-        Some(p) => format!("{:.0} / {:.0}", p.p50 / 1e3, p.p99 / 1e3),
-        None => "-".to_owned(),
+fn row(run: &Value) -> String {
+    let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+    let ms = |times: &Value| match times {
+        Value::Null => "-".to_owned(),
+        times => format!(
+            "{:.0} / {:.0}",
+            number(&times["p50"]) / 1e3,
+            number(&times["p99"]) / 1e3
+        ),
     };
     format!(
         " {:<9} {:>8} {:>8} {:>9.1} {:>17} {:>17} {:>9.2}   {}",
-        run.scenario,
-        run.samples,
-        run.tokens,
-        run.tokens_per_s,
-        ms(run.ttft_us),
-        ms(run.tpot_us),
-        run.latency_us.p99 / 1e6,
-        if run.valid { "VALID" } else { "INVALID" }
+        run["scenario"].as_str().unwrap_or_default(),
+        number(&run["samples"]),
+        number(&run["tokens"]),
+        number(&run["tokens_per_s"]),
+        ms(&run["ttft_us"]),
+        ms(&run["tpot_us"]),
+        number(&run["latency_us"]["p99"]) / 1e6,
+        if run["valid"] == json!(true) {
+            "VALID"
+        } else {
+            "INVALID"
+        }
     )
 }
 
@@ -210,78 +218,27 @@ fn row(run: &Run) -> String {
 mod tests {
     use super::*;
 
-    fn run(valid: bool) -> Run {
-        let p = |p50, p99| Percentiles { p50, p99 };
-        Run {
-            scenario: "Server".to_owned(),
-            valid,
-            samples: 64,
-            tokens: 900,
-            tokens_per_s: 40.25,
-            ttft_us: Some(p(90_000.0, 250_000.0)),
-            tpot_us: Some(p(30_000.0, 45_000.0)),
-            latency_us: p(600_000.0, 1_250_000.0),
-        }
-    }
-
-    fn summary(valid: bool) -> Summary {
-        Summary {
-            model: MODEL,
-            samples: 248,
-            ids_equal: 248,
-            accuracy: 0.3629,
-            accuracy_local: 0.3629,
-            runs: vec![run(valid)],
-        }
+    fn summary(accuracy: f64, valid: bool) -> Value {
+        let times = |p50: f64, p99: f64| json!({"p50": p50, "p99": p99});
+        let run = json!({
+            "scenario": "Server", "valid": valid, "samples": 64, "tokens": 900,
+            "tokens_per_s": 40.25, "ttft_us": times(90e3, 250e3), "tpot_us": times(30e3, 45e3),
+            "latency_us": times(600e3, 1250e3),
+        });
+        json!({"accuracy": accuracy, "accuracy_local": 0.3629, "runs": [run]})
     }
 
     #[test]
     fn each_thing_that_can_be_wrong_is_named() {
-        assert_eq!(faults(&summary(true), None), Vec::<String>::new());
-        let one = |summary: &Summary, difference: Option<&str>, word: &str| {
+        assert_eq!(faults(&summary(0.3629, true), None), [""; 0]);
+        let one = |summary: &Value, difference: Option<&str>, word: &str| {
             let found = faults(summary, difference.map(str::to_owned));
-            assert!(found.len() == 1 && found[0].contains(word), "{found:?}");
+            assert!(found.iter().any(|f| f.contains(word)), "{found:?}");
         };
-        one(&summary(false), None, "server: LoadGen");
-        one(&summary(true), Some("sample 3"), "sample 3");
-        let mut other = summary(true);
-        other.accuracy_local = 0.3588;
-        one(&other, None, "0.3588");
-        (other.accuracy, other.accuracy_local) = (0.01, 0.01);
-        one(&other, None, "broken");
-    }
-
-    #[test]
-    fn the_file_has_the_fields_that_were_agreed_on() {
-        let value = serde_json::to_value(summary(true)).unwrap();
-        let keys =
-            |v: &serde_json::Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(
-            keys(&value),
-            [
-                "accuracy",
-                "accuracy_local",
-                "ids_equal",
-                "model",
-                "runs",
-                "samples"
-            ]
-        );
-        let run = &value["runs"][0];
-        assert_eq!(
-            keys(run),
-            [
-                "latency_us",
-                "samples",
-                "scenario",
-                "tokens",
-                "tokens_per_s",
-                "tpot_us",
-                "ttft_us",
-                "valid"
-            ]
-        );
-        assert_eq!(run["ttft_us"]["p99"], 250_000.0);
+        one(&summary(0.3629, false), None, "server: LoadGen");
+        one(&summary(0.3629, true), Some("sample 3"), "sample 3");
+        one(&summary(0.3588, true), None, "0.3588");
+        one(&summary(0.01, true), None, "broken");
     }
 
     #[test]
@@ -293,7 +250,7 @@ mod tests {
         };
         let wire = answers(&[(0, "aa"), (1, "bb"), (2, "cc")]);
         assert_eq!(equal(&wire, &answers(&[(0, "aa"), (1, "bc")])), 1);
-        let row = row(&run(true));
+        let row = row(&summary(0.3629, true)["runs"][0]);
         assert!(
             row.contains("90 / 250") && row.contains("1.25   VALID"),
             "{row}"

@@ -12,18 +12,17 @@ use std::{
     thread,
 };
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use fabric::os::Congestion;
-use serde::Serialize;
+use serde_json::json;
 
 use crate::{
     fabric::{
-        Shape,
-        meter::{Deadline, Meter},
+        meter::{Deadline, Meter, Shape},
         plain::{Client, Server, Wait},
     },
     loopback::pairs,
-    machine,
+    machine, write_json,
 };
 
 /// Measures plain sockets alone, over several rails with one thread per end.
@@ -56,20 +55,6 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// The result of all rails together.
-#[derive(Debug, Serialize)]
-struct Row {
-    rails: usize,
-    connections: usize,
-    in_flight: usize,
-    /// Requests per second.
-    per_s: f64,
-    /// Gigabytes of requests per second.
-    gb_per_s: f64,
-    /// CPU time of both sides for each gigabyte of requests, in seconds.
-    cpu_s_per_gb: f64,
-}
-
 /// Runs one round on all rails, prints its row and writes the JSON.
 pub fn run(args: &Args) -> Result<()> {
     ensure!(
@@ -87,69 +72,61 @@ pub fn run(args: &Args) -> Result<()> {
         in_flight: args.in_flight * args.connections,
         connections: args.connections,
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    let (mut near, mut far) = (Vec::new(), Vec::new());
+    let mut rails = Vec::new();
     let samples: Arc<[u8]> = vec![1u8; args.samples * args.request].into();
     for rail in 0..args.rails {
         // Rails begin at different samples, so that they do not read the same memory at once.
         let first = (rail * args.samples / args.rails) as u64;
-        let (ours, theirs) = pairs(args.connections, &Congestion::Auto)?
+        let (near, far) = pairs(args.connections, &Congestion::Auto)?
             .into_iter()
             .unzip();
-        near.push(Client::new(
-            shape,
-            Wait::Sleep,
-            (samples.clone(), first),
-            ours,
-        )?);
-        far.push(Server::new(shape, Wait::Sleep, theirs)?);
+        rails.push((
+            Client::new(shape, Wait::Sleep, (samples.clone(), first), near)?,
+            Server::new(shape, Wait::Sleep, far)?,
+        ));
     }
-    let servers: Vec<_> = far
-        .into_iter()
-        .map(|mut s| {
-            let stop = stop.clone();
-            thread::spawn(move || s.serve(&stop))
-        })
-        .collect();
+    let stop = AtomicBool::new(false);
     let cpu = machine::cpu_us();
     let deadline = Deadline::after_ms(args.ms);
-    let clients: Vec<_> = near
-        .into_iter()
-        .map(|mut c| {
-            thread::spawn(move || {
+    let (answered, cpu) = thread::scope(|scope| {
+        let (mut clients, mut servers) = (Vec::new(), Vec::new());
+        for (client, server) in &mut rails {
+            servers.push(scope.spawn(|| server.serve(&stop)));
+            clients.push(scope.spawn(|| {
                 let mut meter = Meter::new(shape.in_flight);
-                // Return the client: closing its connections now would be an error at the server.
-                c.round(deadline, &mut meter).map(|()| (c, meter.answered))
-            })
-        })
-        .collect();
-    let ended = clients
-        .into_iter()
-        .map(|c| {
-            c.join()
-                .map_err(|_| anyhow!("a thread that asks panicked"))?
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let answered: u64 = ended.iter().map(|(_, answered)| answered).sum();
-    let cpu = machine::cpu_us() - cpu;
-    stop.store(true, Ordering::Relaxed);
-    for s in servers {
-        s.join()
-            .map_err(|_| anyhow!("a thread that answers panicked"))??;
-    }
-    let seconds = args.ms as f64 / 1000.0;
+                client.round(deadline, &mut meter).map(|()| meter.answered)
+            }));
+        }
+        let answered: Vec<_> = clients
+            .into_iter()
+            .map(thread::ScopedJoinHandle::join)
+            .collect();
+        let cpu = machine::cpu_us() - cpu;
+        stop.store(true, Ordering::Relaxed);
+        for server in servers {
+            server
+                .join()
+                .ok()
+                .context("an answering thread panicked")??;
+        }
+        let answered = answered
+            .into_iter()
+            .map(|answered| answered.ok().context("an asking thread panicked")?);
+        anyhow::Ok((answered.sum::<Result<u64>>()?, cpu))
+    })?;
+    let per_s = answered as f64 * 1000.0 / args.ms as f64;
     let gigabytes = answered as f64 * args.request as f64 / 1e9;
-    let row = Row {
-        rails: args.rails,
-        connections: args.connections,
-        in_flight: args.in_flight,
-        per_s: answered as f64 / seconds,
-        gb_per_s: gigabytes / seconds,
-        cpu_s_per_gb: cpu / 1e6 / gigabytes,
-    };
+    let gb_per_s = per_s * args.request as f64 / 1e9;
+    let cpu_s_per_gb = cpu / 1e6 / gigabytes;
     println!(
-        "{} rails x {}: {:.0}/s, {:.2} GB/s, {:.2} CPU s/GB",
-        row.rails, row.connections, row.per_s, row.gb_per_s, row.cpu_s_per_gb
+        "{} rails x {}: {per_s:.0}/s, {gb_per_s:.2} GB/s, {cpu_s_per_gb:.2} CPU s/GB",
+        args.rails, args.connections
     );
-    crate::json::write(args.json.as_deref(), &row)
+    let row = json!({
+        "rails": args.rails, "connections": args.connections, "in_flight": args.in_flight,
+        "per_s": per_s, "gb_per_s": gb_per_s, "cpu_s_per_gb": cpu_s_per_gb,
+    });
+    args.json
+        .as_deref()
+        .map_or(Ok(()), |path| write_json(path, &row))
 }

@@ -8,8 +8,6 @@
 //! and `null_sut`, so this program runs on a machine without cargo. On some cores only: `taskset -c
 //! 0-3 cargo xtask bench defaults`.
 
-pub(super) mod trial;
-
 use std::{
     ffi::OsString,
     fs,
@@ -25,11 +23,13 @@ use serde_json::{Value, json};
 use tune::highest::{Highest, Rule};
 
 use super::{
-    pair::{median, null_run, null_sut, read, write},
+    pair::{Pair, RunResult, median, null_run, null_sut, write},
     table::Table,
 };
-use crate::{demo::programs, process};
-use trial::{Bench, KEYS, Key, SAMPLES, Trial, line};
+use crate::{
+    demo::programs,
+    process::{self, read_json},
+};
 
 /// Minimum gain for which the sweep keeps a key.
 const GAIN: f64 = 1.02;
@@ -40,7 +40,6 @@ const FIRST: f64 = 200_000.0;
 const LEAST: f64 = 1000.0;
 /// Assumed rate for the first Offline run, which measures the real rate.
 const FIRST_OFFLINE: f64 = 10_000.0;
-/// Limit for one round of plain sockets.
 const BESIDE: Duration = Duration::from_secs(120);
 
 /// Compares the default settings with the best settings and with plain sockets.
@@ -63,20 +62,16 @@ struct Args {
     rows: Vec<String>,
 }
 
-/// The scenario, and the measured result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Scenario {
     /// The highest rate that LoadGen calls valid with a p99 limit of 10 ms.
     Server,
-    /// Samples per second.
     Offline,
 }
 
-/// The work of a row.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Work {
-    kind: Kind,
-    /// Bytes of a sample.
+pub(super) struct Workload {
+    scenario: Scenario,
     bytes: usize,
     /// Number of `nics` entries on either side.
     nics: usize,
@@ -84,19 +79,24 @@ pub(super) struct Work {
     connections: Option<usize>,
 }
 
-impl Work {
+impl Workload {
     /// The row's name: `server-64B-2`, `server-64B-1x1`.
     fn name(&self) -> String {
-        let kind = format!("{:?}", self.kind).to_lowercase();
+        let kind = format!("{:?}", self.scenario).to_lowercase();
         let each = self.connections.map(|n| format!("x{n}"));
         let each = each.unwrap_or_default();
         format!("{kind}-{}B-{}{each}", self.bytes, self.nics)
     }
 }
 
-const fn work(kind: Kind, bytes: usize, nics: usize, connections: Option<usize>) -> Work {
-    Work {
-        kind,
+const fn work(
+    scenario: Scenario,
+    bytes: usize,
+    nics: usize,
+    connections: Option<usize>,
+) -> Workload {
+    Workload {
+        scenario,
         bytes,
         nics,
         connections,
@@ -104,25 +104,179 @@ const fn work(kind: Kind, bytes: usize, nics: usize, connections: Option<usize>)
 }
 
 /// The row that `bench loadgen` compares with null SUTs.
-pub(super) const LOADGEN: Work = work(Kind::Server, 64, 1, Some(1));
+pub(super) const LOADGEN: Workload = work(Scenario::Server, 64, 1, Some(1));
 
-const WORKS: [Work; 10] = [
+const WORKS: [Workload; 10] = [
     LOADGEN,
-    work(Kind::Server, 64, 1, None),
-    work(Kind::Server, 64, 2, None),
-    work(Kind::Server, 64, 4, None),
-    work(Kind::Offline, 64, 1, None),
-    work(Kind::Offline, 4_608, 1, None),
-    work(Kind::Offline, 150_528, 1, None),
-    work(Kind::Offline, 150_528, 2, None),
-    work(Kind::Offline, 150_528, 4, None),
-    work(Kind::Offline, 150_528, 8, None),
+    work(Scenario::Server, 64, 1, None),
+    work(Scenario::Server, 64, 2, None),
+    work(Scenario::Server, 64, 4, None),
+    work(Scenario::Offline, 64, 1, None),
+    work(Scenario::Offline, 4_608, 1, None),
+    work(Scenario::Offline, 150_528, 1, None),
+    work(Scenario::Offline, 150_528, 2, None),
+    work(Scenario::Offline, 150_528, 4, None),
+    work(Scenario::Offline, 150_528, 8, None),
 ];
 
+/// Samples in the data set: as images, they exceed any cache.
+const SAMPLES: usize = 1024;
+
+/// Folders of programs and files, and the duration of a run in seconds.
+struct Setup<'a> {
+    root: &'a Path,
+    programs: PathBuf,
+    folder: PathBuf,
+    seconds: f64,
+}
+
+#[derive(Debug)]
+pub(super) struct Key {
+    name: &'static str,
+    value: &'static str,
+    scope: KeyScope,
+}
+
+/// The mappings of the configurations that get a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyScope {
+    /// Each of the frontend's `nics`.
+    Nic,
+    /// Each of both programs' `nics`.
+    BothNics,
+    /// Top level of the frontend's file.
+    Top,
+    /// Top level of both files.
+    BothTops,
+}
+
+const fn key(name: &'static str, value: &'static str, scope: KeyScope) -> Key {
+    Key { name, value, scope }
+}
+
+/// The keys and values that the sweep tries.
+const KEYS: &[Key] = &[
+    key("post_from_issue_thread_up_to", "0", KeyScope::Nic),
+    key("post_from_issue_thread_up_to", "1048576", KeyScope::Nic),
+    key("one_by_one", "true", KeyScope::Top),
+    key("slots", "4", KeyScope::Nic),
+    key("slots", "16", KeyScope::Nic),
+    key("slots", "64", KeyScope::Nic),
+    key("slots", "256", KeyScope::Nic),
+    key("slots", "1024", KeyScope::Nic),
+    key("connections", "1", KeyScope::Nic),
+    key("connections", "2", KeyScope::Nic),
+    key("connections", "4", KeyScope::Nic),
+    key("connections", "8", KeyScope::Nic),
+    key("nic_threads", "1", KeyScope::BothTops),
+    key("nic_threads", "2", KeyScope::BothTops),
+    key("nic_threads", "4", KeyScope::BothTops),
+    key("completion", "{mode: poll}", KeyScope::BothNics),
+    key("completion", "{mode: event}", KeyScope::BothNics),
+    key("completion", "{spin_us: 5}", KeyScope::BothNics),
+    key("completion", "{spin_us: 500}", KeyScope::BothNics),
+];
+
+/// Settings in one line of YAML.
+fn line(settings: &[&Key]) -> String {
+    match settings {
+        [] => "nothing".to_owned(),
+        some => yaml(some, |_| true).join(", "),
+    }
+}
+
+fn yaml(settings: &[&Key], is_here: impl Fn(KeyScope) -> bool) -> Vec<String> {
+    let here = settings.iter().filter(|k| is_here(k.scope));
+    here.map(|k| format!("{}: {}", k.name, k.value)).collect()
+}
+
+struct Trial<'a> {
+    pair: Pair,
+    scenario: Scenario,
+    bench: &'a Setup<'a>,
+}
+
+impl<'a> Trial<'a> {
+    fn start(bench: &'a Setup<'_>, work: &Workload, settings: &[&Key]) -> Result<Self> {
+        let folder = bench.folder.join(work.name());
+        let configs = |control: &str| configs(work, settings, control);
+        Ok(Trial {
+            pair: Pair::start(bench.root, &bench.programs, &folder, configs)?,
+            scenario: work.scenario,
+            bench,
+        })
+    }
+
+    /// Runs once at this rate; in Offline, with as many samples as the rate completes in the
+    /// duration.
+    fn run(&self, rate: f64) -> Result<RunResult> {
+        let seconds = self.bench.seconds;
+        let (qps, duration) = (format!("{rate:.0}"), seconds.to_string());
+        let samples = format!("{:.0}", (rate * seconds).max(1000.0));
+        self.pair.run(&match self.scenario {
+            Scenario::Server => [
+                ["--scenario", "server"],
+                ["--set", "target_latency=10"],
+                ["--target-qps", &qps],
+                ["--duration-s", &duration],
+            ]
+            .concat(),
+            Scenario::Offline => [
+                ["--scenario", "offline"],
+                ["--set", "min_duration=0"],
+                ["--samples", &samples],
+            ]
+            .concat(),
+        })
+    }
+}
+
+pub(super) fn configs(work: &Workload, settings: &[&Key], control: &str) -> [String; 2] {
+    let (bytes, entries) = (work.bytes, work.nics);
+    let is_set = settings.iter().any(|k| k.name == "connections");
+    let own = work.connections.filter(|_| !is_set);
+    let near = [
+        vec!["address: 127.0.0.1".to_owned()],
+        own.map(|n| format!("connections: {n}"))
+            .into_iter()
+            .collect(),
+        yaml(settings, |p| {
+            matches!(p, KeyScope::Nic | KeyScope::BothNics)
+        }),
+    ];
+    let far = [
+        vec!["listen: \"127.0.0.1:0\"".to_owned()],
+        yaml(settings, |p| p == KeyScope::BothNics),
+    ];
+    let nics = |keys: &[Vec<String>]| {
+        let nic = format!("{{{}}}", keys.concat().join(", "));
+        vec![nic; entries].join(", ")
+    };
+    [
+        format!(
+            "node: tried\ncontrol: {{listen: \"{control}\"}}\nmemory_mib: 16384\n\
+             model: {{name: tried, max_input_bytes: {bytes}}}\nengine: {{kind: \"null\"}}\n\
+             nics: [{}]\n{}\n",
+            nics(&far),
+            yaml(settings, |p| p == KeyScope::BothTops).join("\n")
+        ),
+        format!(
+            "node: trying\naccelerators: [{{control: \"{control}\"}}]\n\
+             model: {{name: tried, inputs: [{{name: input, dtype: u8, shape: [{bytes}], \
+             ragged: true}}], output: {{name: output, dtype: u8, shape: [8]}}}}\n\
+             dataset: {{kind: random, distribution: fixed, count: {SAMPLES}}}\n\
+             engine: {{kind: \"null\"}}\nnics: [{}]\n{}\n",
+            nics(&near),
+            yaml(settings, |p| matches!(
+                p,
+                KeyScope::Top | KeyScope::BothTops
+            ))
+            .join("\n")
+        ),
+    ]
+}
+
 /// Prints the table as it grows and writes `target/bench/defaults.json`.
-///
-/// # Errors
-/// A program cannot be built or started, or a run has no result.
 pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     let args = Args::parse_from([&["defaults".into()], args].concat());
     ensure!(args.turns > 0, "--turns is at least 1");
@@ -133,22 +287,22 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
     }
     let programs = match &args.programs {
         Some(folder) => std::path::absolute(folder)?,
-        None => built(root)?,
+        None => build_programs(root)?,
     };
-    let bench = Bench {
+    let bench = Setup {
         root,
         programs,
         folder: root.join("target/bench/defaults"),
         seconds: args.seconds,
     };
     let table = Table::new(&[
-        ("row", 22),
-        ("default", 12),
-        ("best", 12),
-        ("ratio", 6),
-        ("beside", 12),
-        ("default/beside", 7),
-        ("best settings", 0),
+        ("row", 22, "work", 0),
+        ("default", 12, "default", 0),
+        ("best", 12, "best", 0),
+        ("ratio", 6, "ratio", 3),
+        ("beside", 12, "beside", 0),
+        ("default/beside", 7, "default_to_beside", 3),
+        ("best settings", 0, "best_settings", 0),
     ]);
     let mut rows = Vec::new();
     let all = args.rows.is_empty();
@@ -157,25 +311,14 @@ pub fn run(root: &Path, args: &[OsString]) -> Result<()> {
         .filter(|w| all || args.rows.contains(&w.name()))
     {
         let row = measure(&bench, work, &args).with_context(|| work.name())?;
-        let rate = |key: &str| format!("{:.0}", row[key].as_f64().unwrap_or(0.0));
-        let ratio = |key: &str| format!("{:.3}", row[key].as_f64().unwrap_or(0.0));
-        table.row([
-            work.name(),
-            rate("default"),
-            rate("best"),
-            ratio("ratio"),
-            rate("beside"),
-            ratio("default_to_beside"),
-            row["best_settings"].as_str().unwrap_or_default().to_owned(),
-        ]);
+        table.row(&row);
         rows.push(row);
         write(root, "defaults", &rows)?;
     }
     Ok(())
 }
 
-/// Builds all programs and copies them into one folder.
-fn built(root: &Path) -> Result<PathBuf> {
+fn build_programs(root: &Path) -> Result<PathBuf> {
     let release = programs::build(root, programs::Profile::Release)?;
     let null = null_sut(root)?;
     super::build_own(root)?;
@@ -184,7 +327,7 @@ fn built(root: &Path) -> Result<PathBuf> {
 }
 
 /// Measures one row: the sweep, then the turns.
-fn measure(bench: &Bench<'_>, work: &Work, args: &Args) -> Result<Value> {
+fn measure(bench: &Setup<'_>, work: &Workload, args: &Args) -> Result<Value> {
     let first = Trial::start(bench, work, &[])?.run(FIRST_OFFLINE)?;
     let connections = first.summary["connections"].as_array().map_or(1, Vec::len) / work.nics;
     let default = once(bench, work, &[], None, 0.0)?;
@@ -250,23 +393,23 @@ fn highest(first: f64, mut held: impl FnMut(f64) -> Result<bool>) -> Result<f64>
 /// The rate of these settings, searched from `known` if given. Returns 0 if it does not exceed
 /// `least`.
 fn once(
-    bench: &Bench<'_>,
-    work: &Work,
+    bench: &Setup<'_>,
+    work: &Workload,
     settings: &[&Key],
     known: Option<f64>,
     least: f64,
 ) -> Result<f64> {
     let trial = Trial::start(bench, work, settings)?;
     let known = known.or(Some(least).filter(|least| *least > 0.0));
-    match work.kind {
-        Kind::Server => {
+    match work.scenario {
+        Scenario::Server => {
             let held = |rate| trial.run(rate).map(|r| r.valid);
             if least > 0.0 && !held(least)? && !held(least)? {
                 return Ok(0.0);
             }
             highest(known.unwrap_or(FIRST), held)
         }
-        Kind::Offline => {
+        Scenario::Offline => {
             let guess = known.map_or_else(|| trial.run(FIRST_OFFLINE).map(|r| r.per_s()), Ok)?;
             let first = trial.run(guess)?.per_s();
             if first <= least {
@@ -279,15 +422,20 @@ fn once(
 
 /// The rate of the baseline: the null SUT on another thread, or plain sockets with `connections`
 /// connections on each NIC.
-fn beside(bench: &Bench<'_>, work: &Work, connections: usize, known: Option<f64>) -> Result<f64> {
-    if work.kind == Kind::Server {
+fn beside(
+    bench: &Setup<'_>,
+    work: &Workload,
+    connections: usize,
+    known: Option<f64>,
+) -> Result<f64> {
+    if work.scenario == Scenario::Server {
         let ms = format!("{:.0}", bench.seconds * 1000.0);
         return highest(known.unwrap_or(FIRST), |rate| {
             let qps = format!("{rate:.0}");
             let arguments = ["--scenario", "server", "--target-qps", &qps];
-            let more = ["--duration-ms", &ms, "--complete", "thread"];
+            let more = ["--duration-ms", &ms];
             let (null, out) = (bench.programs.join("null_sut"), bench.folder.join("null"));
-            null_run(&null, &[arguments, more].concat(), &out).map(|(valid, _)| valid)
+            null_run(&null, &[&arguments[..], &more].concat(), &out).map(|(valid, _)| valid)
         });
     }
     let json = bench.folder.join("sockets.json");
@@ -311,8 +459,30 @@ fn beside(bench: &Bench<'_>, work: &Work, connections: usize, known: Option<f64>
                 .arg("--json")
                 .arg(&json);
             process::run_quietly("qdl-bench sockets", &mut command, BESIDE)?;
-            best = best.max(read(&json)?["per_s"].as_f64().unwrap_or(0.0));
+            best = best.max(read_json(&json)?["per_s"].as_f64().unwrap_or(0.0));
         }
     }
     Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_stand_where_a_user_would_write_them() {
+        let work = work(Scenario::Offline, 64, 2, Some(3));
+        let key = |name: &str| KEYS.iter().find(|k| k.name == name).expect("a key");
+        let settings = ["slots", "completion", "one_by_one", "nic_threads"].map(key);
+        let [far, near] = configs(&work, &settings, "127.0.0.1:7");
+        let nic = "{address: 127.0.0.1, connections: 3, slots: 4, completion: {mode: poll}}";
+        assert!(near.contains(&format!("nics: [{nic}, {nic}]\n")), "{near}");
+        assert!(
+            near.ends_with("\none_by_one: true\nnic_threads: 1\n"),
+            "{near}"
+        );
+        let nic = "{listen: \"127.0.0.1:0\", completion: {mode: poll}}";
+        assert!(far.contains(&format!("nics: [{nic}, {nic}]\n")), "{far}");
+        assert!(far.ends_with("\nnic_threads: 1\n"), "{far}");
+    }
 }

@@ -32,10 +32,7 @@ use qdl::{
     },
 };
 
-use super::{
-    meter::{Deadline, Meter},
-    shape::{SAMPLES, Shape},
-};
+use super::meter::{Deadline, Meter, SAMPLES, Shape};
 
 const SPIN_NS: u64 = 50_000;
 const TICK_NS: u64 = 25_000_000;
@@ -64,7 +61,7 @@ impl Service for Answer {
 }
 
 /// State shared by the completing thread and the harness.
-struct Run {
+struct Exchange {
     shape: Shape,
     dispatcher: OnceLock<Weak<Dispatcher>>,
     deadline_ns: AtomicU64,
@@ -74,8 +71,8 @@ struct Run {
     meter: Mutex<Meter>,
 }
 
-struct Again {
-    run: Arc<Run>,
+struct Reissue {
+    run: Arc<Exchange>,
     dispatcher: Option<Arc<Dispatcher>>,
     recorder: Recorder,
     next: Vec<Sample>,
@@ -95,7 +92,7 @@ fn sample(shape: &Shape, n: u64, now: u64) -> Sample {
     }
 }
 
-impl Completer for Again {
+impl Completer for Reissue {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
         let n = responses.len() as u64;
         responses.for_each(|r| {
@@ -129,22 +126,22 @@ impl Completer for Again {
     }
 }
 
-struct Nobody;
+struct NoOwner;
 
-impl Owner for Nobody {
+impl Owner for NoOwner {
     fn complete_empty(&self, _: &[Sample]) {}
     fn event(&self, _: DispatchEvent) {}
 }
 
 /// The dispatcher and the server, each on its own NIC thread.
-pub struct Rails {
-    run: Arc<Run>,
+pub struct Library {
+    run: Arc<Exchange>,
     dispatcher: Arc<Dispatcher>,
     /// Dropping it stops the server.
     server: Server,
 }
 
-impl Rails {
+impl Library {
     /// Connects both sides over pairs of streams. The client's NIC thread runs on the first CPU,
     /// the server's on the second.
     pub fn new(shape: Shape, pairs: Vec<(TcpStream, TcpStream)>, cpus: [usize; 2]) -> Result<Self> {
@@ -152,7 +149,7 @@ impl Rails {
         source.prefault();
         // Twice the slots: a new sample is issued before the answered one's slot is free.
         let slots = 2 * shape.slots();
-        let run = Arc::new(Run {
+        let run = Arc::new(Exchange {
             shape,
             dispatcher: OnceLock::new(),
             deadline_ns: AtomicU64::new(0),
@@ -182,7 +179,7 @@ impl Rails {
         };
         let front = DispatchNic {
             cfgs: thread("front", cpus[0]),
-            completer: Box::new(Again {
+            completer: Box::new(Reissue {
                 run: run.clone(),
                 dispatcher: None,
                 recorder: {
@@ -197,7 +194,7 @@ impl Rails {
                 sent: 0,
             }),
         };
-        let dispatcher = Arc::new(Dispatcher::new(cfgs, vec![front], Arc::new(Nobody))?);
+        let dispatcher = Arc::new(Dispatcher::new(cfgs, vec![front], Arc::new(NoOwner))?);
         let _ = run.dispatcher.set(Arc::downgrade(&dispatcher));
         let service: Arc<dyn Service> = Arc::new(Answer {
             response: shape.response as u32,
@@ -227,7 +224,7 @@ impl Rails {
             ensure!(now_ns() < end, "the connections did not come up");
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(Rails {
+        Ok(Library {
             run,
             dispatcher,
             server,
@@ -284,7 +281,7 @@ impl Rails {
     }
 }
 
-impl Drop for Rails {
+impl Drop for Library {
     fn drop(&mut self) {
         // Without the stop, the server would report each connection as lost.
         self.dispatcher.stop();

@@ -2,26 +2,26 @@
 //! several threads.
 //!
 //! A connection uses one rail to one peer and ends at one of the peer's targets. The arbiter takes
-//! the target with the fewest samples outstanding, in turn among equals. The peer's [`PeerRails`]
+//! the target with the fewest samples outstanding, in turn among equals. The peer's `PeerRails`
 //! choose the rail; of its connections, the one with the fewest samples in flight takes the sample.
 //!
-//! A decision holds the peer's lock for the few hundred nanoseconds of [`PeerRails::pick`].
-//! Completions take no lock: [`Meters`] count them. Beside decisions only the tick takes the lock,
+//! A decision holds the peer's lock for the few hundred nanoseconds of `PeerRails::pick`.
+//! Completions take no lock: [`Meter`] counts them. Beside decisions only the tick takes the lock,
 //! once in milliseconds.
 
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
 };
 
 use crossbeam_utils::CachePadded;
 
-use crate::rails::{
-    Change, Evidence, Load, Meters, PeerCfgs, PeerRails, RailId, RailReport, RailsError, Score,
-    Want,
+use super::{
+    Change, Evidence, Load, Meter, PeerCfgs, RailId, RailReport, RailsError, Score,
+    peer::{Meters, PeerRails},
 };
 
 /// Peer, rail, target and NIC of a connection.
@@ -37,18 +37,9 @@ pub struct ConnectionRail {
     pub nic: usize,
 }
 
-/// Configuration of an arbiter by health.
-#[derive(Clone, Debug)]
-pub struct RailArbiterCfgs {
-    /// The peers.
-    pub peers: Vec<PeerCfgs>,
-    /// The connections by index.
-    pub connections: Vec<ConnectionRail>,
-}
-
 /// State guarded by the peer's lock.
 #[derive(Debug)]
-struct Locked {
+struct LockedPeer {
     rails: PeerRails,
     /// Number of connections up, for each rail.
     up: Box<[u32]>,
@@ -56,13 +47,12 @@ struct Locked {
 
 #[derive(Debug)]
 struct Peer {
-    locked: Mutex<Locked>,
-    meters: Arc<Meters>,
+    locked: Mutex<LockedPeer>,
+    meters: Meters,
     /// Index of each rail's local NIC.
     nics: Box<[usize]>,
 }
 
-/// One target of any peer.
 #[derive(Debug)]
 struct Target {
     peer: usize,
@@ -88,10 +78,10 @@ impl RailArbiter {
     ///
     /// # Errors
     /// [`RailsError`] if the connections do not match the peers.
-    pub fn new(cfgs: &RailArbiterCfgs) -> Result<Self, RailsError> {
+    pub fn new(peers: &[PeerCfgs], connections: Vec<ConnectionRail>) -> Result<Self, RailsError> {
         let mut targets = Vec::new();
         let mut first_target = Vec::new();
-        for (p, peer) in cfgs.peers.iter().enumerate() {
+        for (p, peer) in peers.iter().enumerate() {
             first_target.push(targets.len());
             targets.extend((0..peer.targets.len()).map(|t| Target {
                 peer: p,
@@ -100,11 +90,11 @@ impl RailArbiter {
                 connections: vec![Vec::new(); peer.rails].into(),
             }));
         }
-        let mut target_of = Vec::with_capacity(cfgs.connections.len());
+        let mut target_of = Vec::with_capacity(connections.len());
         let mut nics = BTreeMap::new();
-        for (connection, l) in cfgs.connections.iter().enumerate() {
+        for (connection, l) in connections.iter().enumerate() {
             let error = |what| Err(RailsError::Connection { connection, what });
-            match cfgs.peers.get(l.peer) {
+            match peers.get(l.peer) {
                 None => return error("leads to no peer"),
                 Some(p) if l.rail.index() >= p.rails => return error("lies on no rail"),
                 Some(p) if l.target >= p.targets.len() => return error("leads to no target"),
@@ -118,8 +108,7 @@ impl RailArbiter {
             targets[target].connections[l.rail.index()].push(connection);
             target_of.push(target);
         }
-        let peers = cfgs
-            .peers
+        let peers = peers
             .iter()
             .enumerate()
             .map(|(p, c)| {
@@ -128,7 +117,7 @@ impl RailArbiter {
                 let nic = |r: usize| *nics.get(&(p, RailId(r as u8))).unwrap_or(&usize::MAX);
                 Ok(Peer {
                     meters: rails.meters().clone(),
-                    locked: Mutex::new(Locked {
+                    locked: Mutex::new(LockedPeer {
                         rails,
                         up: vec![0; c.rails].into(),
                     }),
@@ -139,15 +128,14 @@ impl RailArbiter {
         Ok(RailArbiter {
             peers,
             targets: targets.into(),
-            connections: cfgs.connections.clone().into(),
+            connections: connections.into(),
             target_of: target_of.into(),
             turn: AtomicU32::new(0),
         })
     }
 
-    /// Chooses the connection for a sample of `len` bytes and counts the bytes. [`Self::completed`]
-    /// or [`Self::taken_back`] must follow each choice. `None` if no connection can take the
-    /// sample.
+    /// Chooses the connection for a sample of `len` bytes and counts the bytes. [`Self::complete`]
+    /// or [`Self::take_back`] must follow each choice. `None` if no connection can take the sample.
     pub fn pick(&self, now: u64, len: u32, load: impl Fn(usize) -> Load) -> Option<usize> {
         let n = self.targets.len();
         let start = self.turn.fetch_add(1, Ordering::Relaxed) as usize % n.max(1);
@@ -167,10 +155,6 @@ impl RailArbiter {
         len: u32,
         load: impl Fn(usize) -> Load,
     ) -> Option<usize> {
-        let want = Want {
-            target: target.target,
-            len,
-        };
         let has_room = |rail: RailId| {
             target.connections[rail.index()]
                 .iter()
@@ -178,14 +162,14 @@ impl RailArbiter {
         };
         let rail = lock(&self.peers[target.peer])
             .rails
-            .pick(now, want, has_room)?;
+            .pick(now, target.target, len, has_room)?;
         let taking = target.connections[rail.index()]
             .iter()
             .map(|l| (*l, load(*l)))
             .filter(|(_, l)| l.takes());
         let Some((connection, _)) = taking.min_by_key(|(_, l)| l.in_flight) else {
             // Another thread took the last slot between both checks.
-            self.peers[target.peer].meters.taken_back(rail, len);
+            self.peers[target.peer].meters[rail.index()].retire(len);
             return None;
         };
         target.outstanding.fetch_add(1, Ordering::Relaxed);
@@ -194,33 +178,35 @@ impl RailArbiter {
 
     /// Records the answer to a sample on `connection`; `network_ns` is its round trip minus its
     /// residence.
-    pub fn completed(&self, connection: usize, len: u32, network_ns: u64) {
+    pub fn complete(&self, connection: usize, len: u32, network_ns: u64) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
-            self.peers[l.peer].meters.completed(l.rail, len, network_ns);
+            self.meter(l).complete(len, network_ns);
         }
     }
 
     /// Records the network time of a single sample in flight over `connection` that [`Self::pick`]
     /// did not choose: the warm-up sets the rail's baselines.
-    pub fn unloaded(&self, connection: usize, len: u32, network_ns: u64) {
-        if let Some((l, _)) = self.at(connection)
-            && let Some(meter) = self.peers[l.peer].meters.get(l.rail)
-        {
-            meter.gauge.observe(len, network_ns);
+    pub(crate) fn observe_unloaded(&self, connection: usize, len: u32, network_ns: u64) {
+        if let Some((l, _)) = self.at(connection) {
+            self.meter(l).gauge.observe(len, network_ns);
         }
     }
 
     /// Takes back a sample assigned to `connection`, because it was not posted or goes to another.
-    pub fn taken_back(&self, connection: usize, len: u32) {
+    pub(crate) fn take_back(&self, connection: usize, len: u32) {
         if let Some((l, t)) = self.at(connection) {
             t.outstanding.fetch_sub(1, Ordering::Relaxed);
-            self.peers[l.peer].meters.taken_back(l.rail, len);
+            self.meter(l).retire(len);
         }
     }
 
     /// Returns the connections of a rail to a peer.
-    pub fn connections_of(&self, peer: usize, rail: RailId) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn connections_of(
+        &self,
+        peer: usize,
+        rail: RailId,
+    ) -> impl Iterator<Item = usize> + '_ {
         let connections = self.connections.iter().enumerate();
         connections
             .filter(move |(_, l)| (l.peer, l.rail) == (peer, rail))
@@ -230,6 +216,10 @@ impl RailArbiter {
     fn at(&self, connection: usize) -> Option<(&ConnectionRail, &Target)> {
         let l = self.connections.get(connection)?;
         Some((l, &self.targets[self.target_of[connection]]))
+    }
+
+    fn meter(&self, l: &ConnectionRail) -> &Meter {
+        &self.peers[l.peer].meters[l.rail.index()]
     }
 
     /// Records that a connection is up.
@@ -299,7 +289,7 @@ impl RailArbiter {
     }
 
     /// Records a peer's heartbeat: its interior's health and its scores of the rails.
-    pub fn told(
+    pub fn set_peers_scores(
         &self,
         peer: usize,
         interior: Score,
@@ -309,7 +299,7 @@ impl RailArbiter {
             let mut p = lock(p);
             p.rails.set_far(interior);
             for (rail, score) in rails {
-                p.rails.set_told(rail, score);
+                p.rails.set_peers_score(rail, score);
             }
         }
     }
@@ -322,7 +312,7 @@ impl RailArbiter {
     }
 }
 
-fn lock(peer: &Peer) -> MutexGuard<'_, Locked> {
+fn lock(peer: &Peer) -> MutexGuard<'_, LockedPeer> {
     // After a panic elsewhere the scores are at worst out of date.
     peer.locked.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,0 +1,478 @@
+//! Chooses the rail to one peer for each sample.
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use serde::Serialize;
+
+use super::{
+    Change, Fault, HealthConfig, MAX_RAILS, MS, Meter, RailId, RailPolicy, RailState, Score,
+    scores::{Average, RateWindow},
+    select::{Ends, ScoredRails},
+    state::RailStanding,
+};
+
+/// The meters of all rails to one peer, by rail.
+pub type Meters = Arc<[CachePadded<Meter>]>;
+
+/// Configuration of the rails to a peer.
+#[derive(Clone, Debug)]
+pub struct PeerCfgs {
+    /// The policy.
+    pub policy: RailPolicy,
+    /// Settings of health.
+    pub health: HealthConfig,
+    /// Number of rails, 1 to [`MAX_RAILS`].
+    pub rails: usize,
+    /// The rails nearest to each target at the peer (a GPU, or the one CPU engine); all rails if
+    /// every NIC is equally near.
+    pub targets: Vec<Vec<RailId>>,
+}
+
+/// Error of an invalid configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RailsError {
+    /// No rails, or too many.
+    #[error(
+        "{0} rails to one peer: there must be 1 to {MAX_RAILS}; \
+         leave out NICs or split the peer in two"
+    )]
+    Count(usize),
+    /// A target names a rail that does not exist.
+    #[error("target {target} names rail {rail}, but there are {rails}")]
+    NoSuchRail {
+        /// Index of the target.
+        target: usize,
+        /// The rail that the target names.
+        rail: u8,
+        /// Number of rails.
+        rails: usize,
+    },
+    /// Connections of one rail disagree about its NIC, or a connection's rail does not exist.
+    #[error("connection {connection}: {what}")]
+    Connection {
+        /// Index of the connection.
+        connection: usize,
+        /// The error.
+        what: &'static str,
+    },
+}
+
+/// Report of a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RailReport {
+    /// The rail.
+    pub rail: RailId,
+    /// State of the rail.
+    pub state: RailState,
+    /// H(x): latency times occupancy.
+    pub score: Score,
+    /// The latency factor alone.
+    pub latency: Score,
+    /// Bytes assigned and not retired.
+    pub assigned_bytes: u64,
+    /// Bytes of samples answered over the rail.
+    pub delivered_bytes: u64,
+    /// Samples assigned to the rail, including probes.
+    pub picked: u64,
+    /// Probes sent.
+    pub probes: u64,
+    /// Number of changes of state.
+    pub changes: u64,
+}
+
+#[derive(Debug)]
+struct Rail {
+    standing: RailStanding,
+    average: Average,
+    window: RateWindow,
+    /// The peer's score of the rail.
+    peers_score: Score,
+    /// Below 1 if the rail's baseline exceeds the permitted spread.
+    bias: f32,
+    picked_ns: u64,
+    picked: u64,
+    probes: u64,
+    changes: u64,
+}
+
+impl Rail {
+    /// Returns the latency factor: the lower of the rail's own measurement and the peer's score.
+    fn latency(&self) -> f32 {
+        (self.average.published() * self.bias).min(self.peers_score.as_f32())
+    }
+}
+
+/// The rails, and the index of the next in turn.
+#[derive(Clone, Debug)]
+struct RailGroup {
+    rails: Box<[RailId]>,
+    turn: usize,
+}
+
+impl RailGroup {
+    fn new(rails: &[RailId]) -> Self {
+        RailGroup {
+            rails: rails.into(),
+            turn: 0,
+        }
+    }
+
+    fn has(&self, rail: RailId) -> bool {
+        self.rails.contains(&rail)
+    }
+
+    /// Returns the next rail in turn that is in service.
+    fn next(&mut self, scored: &ScoredRails) -> Option<(RailId, Score)> {
+        for _ in 0..self.rails.len() {
+            let rail = self.rails[self.turn];
+            self.turn = (self.turn + 1) % self.rails.len();
+            if let Some(score) = scored.score(rail) {
+                return Some((rail, score));
+            }
+        }
+        None
+    }
+
+    fn best(&self, scored: &ScoredRails) -> Option<(RailId, Score)> {
+        let each = self
+            .rails
+            .iter()
+            .filter_map(|r| Some((*r, scored.score(*r)?)));
+        each.max_by_key(|(_, score)| *score)
+    }
+}
+
+/// All rails to one peer.
+#[derive(Debug)]
+pub struct PeerRails {
+    policy: RailPolicy,
+    health: HealthConfig,
+    rails: Box<[Rail]>,
+    scored: ScoredRails,
+    meters: Meters,
+    /// All rails, for the turn at this end.
+    all: RailGroup,
+    targets: Box<[RailGroup]>,
+    far: Score,
+    /// The last rail that `spray` chose.
+    sprayed: RailId,
+    decisions: u32,
+    probe_at: usize,
+    class_of: usize,
+    next_tick_ns: u64,
+    scratch: Box<[f32]>,
+}
+
+impl PeerRails {
+    /// Creates the rails, all down, with an interior of full health.
+    ///
+    /// # Errors
+    /// [`RailsError`] if the number of rails is invalid or a target names an unknown rail.
+    pub fn new(cfgs: &PeerCfgs) -> Result<Self, RailsError> {
+        let n = cfgs.rails;
+        if n == 0 || n > MAX_RAILS {
+            return Err(RailsError::Count(n));
+        }
+        for (target, own) in cfgs.targets.iter().enumerate() {
+            if let Some(r) = own.iter().find(|r| r.index() >= n) {
+                return Err(RailsError::NoSuchRail {
+                    target,
+                    rail: r.0,
+                    rails: n,
+                });
+            }
+        }
+        let all: Vec<_> = (0..n).map(|i| RailId(i as u8)).collect();
+        Ok(PeerRails {
+            policy: cfgs.policy,
+            health: cfgs.health,
+            rails: (0..n)
+                .map(|_| Rail {
+                    standing: RailStanding::new(&cfgs.health),
+                    average: Average::new(0),
+                    window: RateWindow::default(),
+                    peers_score: Score::ONE,
+                    bias: 1.0,
+                    picked_ns: 0,
+                    picked: 0,
+                    probes: 0,
+                    changes: 0,
+                })
+                .collect(),
+            scored: ScoredRails::new(n),
+            meters: (0..n).map(|_| CachePadded::default()).collect(),
+            all: RailGroup::new(&all),
+            targets: cfgs.targets.iter().map(|t| RailGroup::new(t)).collect(),
+            far: Score::ONE,
+            // Begins with rail 0.
+            sprayed: RailId(255),
+            decisions: 0,
+            probe_at: 0,
+            class_of: 0,
+            next_tick_ns: 0,
+            scratch: vec![0.0; n].into(),
+        })
+    }
+
+    /// Returns the meters, which completing threads write.
+    pub(crate) fn meters(&self) -> &Meters {
+        &self.meters
+    }
+
+    /// Sets the health of the peer's interior, as the peer reports it.
+    pub(crate) fn set_far(&mut self, score: Score) {
+        self.far = score;
+    }
+
+    /// Sets the peer's score of a rail. The lower score of both ends counts.
+    pub(crate) fn set_peers_score(&mut self, rail: RailId, score: Score) {
+        if let Some(r) = self.rails.get_mut(rail.index()) {
+            r.peers_score = score;
+        }
+    }
+
+    /// Records that a rail is up, for the first time or again. A failed rail takes only probes
+    /// until its hold is over.
+    pub fn restored(&mut self, now: u64, rail: RailId, on_change: &mut dyn FnMut(Change)) {
+        let Some(r) = self.rails.get_mut(rail.index()) else {
+            return;
+        };
+        let from = r.standing.state;
+        r.standing.restore(now);
+        if r.standing.state != from {
+            // Measurements from before the loss do not apply to the restored rail.
+            r.average = Average::new(now);
+            r.peers_score = Score::ONE;
+            self.changed(now, rail, from, on_change);
+        }
+    }
+
+    /// Records the loss of a rail. The caller must take back the samples in flight on it.
+    pub fn failed(
+        &mut self,
+        now: u64,
+        rail: RailId,
+        fault: Fault,
+        on_change: &mut dyn FnMut(Change),
+    ) {
+        let Some(r) = self.rails.get_mut(rail.index()) else {
+            return;
+        };
+        let from = r.standing.state;
+        if r.standing.is_up() {
+            r.standing.fail(now, fault);
+            self.changed(now, rail, from, on_change);
+        }
+    }
+
+    fn changed(
+        &mut self,
+        at_ns: u64,
+        rail: RailId,
+        from: RailState,
+        on_change: &mut dyn FnMut(Change),
+    ) {
+        let r = &mut self.rails[rail.index()];
+        r.changes += 1;
+        on_change(Change {
+            rail,
+            from,
+            to: r.standing.state,
+            latency: Score::from_f32(r.latency()),
+            at_ns,
+        });
+    }
+
+    /// Returns a report of each rail.
+    pub fn report(&self) -> impl Iterator<Item = RailReport> + '_ {
+        self.rails.iter().enumerate().map(|(i, r)| {
+            let rail = RailId(i as u8);
+            let meter = &self.meters[i];
+            let occupancy = r.window.occupancy(meter);
+            RailReport {
+                rail,
+                state: r.standing.state,
+                score: Score::from_f32(r.latency() * occupancy),
+                latency: Score::from_f32(r.latency()),
+                assigned_bytes: meter.assigned(),
+                delivered_bytes: meter.delivered(),
+                picked: r.picked,
+                probes: r.probes,
+                changes: r.changes,
+            }
+        })
+    }
+
+    /// Chooses the rail for a sample of `len` bytes to a target and counts its bytes as assigned:
+    /// the caller must report them as completed or taken back. `takes` returns whether a rail has
+    /// room now. `None` if no rail that is up has room.
+    ///
+    /// Allocates nothing; visits every rail.
+    pub fn pick(
+        &mut self,
+        now: u64,
+        target: usize,
+        len: u32,
+        takes: impl Fn(RailId) -> bool,
+    ) -> Option<RailId> {
+        self.score_all();
+        self.decisions = self.decisions.wrapping_add(1);
+        if self
+            .decisions
+            .is_multiple_of(self.health.probe_one_in.max(1))
+            && let Some(rail) = self.due(now, &takes)
+        {
+            self.rails[rail.index()].probes += 1;
+            self.assign(now, rail, len);
+            return Some(rail);
+        }
+        let path = match self.ends(target) {
+            Some(ends) => Some(self.policy.choose(&ends, &self.scored, &mut self.sprayed)),
+            None => None,
+        };
+        let rail = match path {
+            Some(p) if takes(p.rail) => p.rail,
+            _ => self.any(&takes)?,
+        };
+        self.assign(now, rail, len);
+        Some(rail)
+    }
+
+    /// Returns the ends of the paths to a target; `None` while no rail is in service.
+    fn ends(&mut self, target: usize) -> Option<Ends> {
+        let (scored, best) = (&self.scored, self.policy == RailPolicy::Best);
+        let turn = |group: &mut RailGroup| match best {
+            true => group.best(scored),
+            false => group.next(scored),
+        };
+        let source = turn(&mut self.all)?;
+        let target = match self.targets.get_mut(target) {
+            // The rail in turn is the target's own: the target needs no second one.
+            Some(own) if own.has(source.0) => Some(source),
+            own => own.and_then(turn),
+        };
+        Some(Ends {
+            source,
+            target,
+            far: self.far,
+        })
+    }
+
+    fn assign(&mut self, now: u64, rail: RailId, len: u32) {
+        let r = &mut self.rails[rail.index()];
+        r.picked += 1;
+        r.picked_ns = now;
+        self.meters[rail.index()].assign(len);
+    }
+
+    /// Updates the scores of the rails in service with their bytes in flight.
+    fn score_all(&mut self) {
+        let (rails, meters) = (&self.rails, &self.meters);
+        self.scored.set(|rail| {
+            let (r, meter) = (&rails[rail.index()], &meters[rail.index()]);
+            let in_service = r.standing.state == RailState::InService;
+            in_service.then(|| Score::from_f32(r.latency() * r.window.occupancy(meter)))
+        });
+    }
+
+    /// Returns the next rail due for a probe: up, without bytes in flight, and unused for the
+    /// interval.
+    fn due(&mut self, now: u64, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
+        let n = self.rails.len();
+        let due = (0..n).map(|i| (self.probe_at + i) % n).find(|i| {
+            let (r, rail) = (&self.rails[*i], RailId(*i as u8));
+            r.standing.is_up()
+                && now.saturating_sub(r.picked_ns) >= self.health.probe_every_ms * MS
+                && self.meters[*i].assigned() == 0
+                && takes(rail)
+        })?;
+        self.probe_at = (due + 1) % n;
+        Some(RailId(due as u8))
+    }
+
+    /// Returns the best rail with room: in service, or merely up if no rail is in service.
+    fn any(&self, takes: impl Fn(RailId) -> bool) -> Option<RailId> {
+        let in_service = self.scored.best(&takes).map(|(rail, _)| rail);
+        in_service.or_else(|| {
+            // Samples wait rather than use a congested rail, unless no rail at all is in service.
+            if self.scored.iter().next().is_some() {
+                return None;
+            }
+            let up = self
+                .rails
+                .iter()
+                .enumerate()
+                .filter(|(_, r)| r.standing.is_up());
+            up.map(|(i, r)| (RailId(i as u8), r.latency()))
+                .filter(|(rail, _)| takes(*rail))
+                .max_by(|a, b| a.1.total_cmp(&b.1))
+                .map(|(rail, _)| rail)
+        })
+    }
+
+    /// Folds the measurements into the scores, if a tick is due. Frequent calls are cheap.
+    pub fn tick(&mut self, now: u64, on_change: &mut dyn FnMut(Change)) {
+        if now < self.next_tick_ns {
+            return;
+        }
+        self.next_tick_ns = now.saturating_add(self.health.tick_ms * MS);
+        for (r, meter) in self.rails.iter_mut().zip(self.meters.iter()) {
+            r.average.fold(now, self.health.ewma_ms * MS, &meter.gauge);
+            r.window.fold(now, meter);
+        }
+        self.compare_baselines();
+        let usual = self.usual();
+        let carries = |r: &&Rail| r.standing.is_up();
+        let up = self.rails.iter().filter(carries).count();
+        let mut out = self
+            .rails
+            .iter()
+            .filter(|r| r.standing.state == RailState::Congested)
+            .count();
+        for i in 0..self.rails.len() {
+            let rail = RailId(i as u8);
+            let r = &mut self.rails[i];
+            let (from, latency) = (r.standing.state, r.latency());
+            let may_go = 2 * (out + 1) <= up;
+            r.standing.look(now, &self.health, latency, usual, may_go);
+            if r.standing.state != from {
+                out += usize::from(r.standing.state == RailState::Congested);
+                self.changed(now, rail, from, on_change);
+            }
+        }
+    }
+
+    /// Returns the upper median of the latency factors of rails that are up.
+    fn usual(&mut self) -> f32 {
+        let mut n = 0;
+        for r in self.rails.iter().filter(|r| r.standing.is_up()) {
+            self.scratch[n] = r.latency();
+            n += 1;
+        }
+        if n == 0 {
+            return 1.0;
+        }
+        *self.scratch[..n]
+            .select_nth_unstable_by(n / 2, f32::total_cmp)
+            .1
+    }
+
+    /// Compares the rails' baselines in one size class per tick. A rail beyond the permitted spread
+    /// was slow from the start.
+    fn compare_baselines(&mut self) {
+        self.class_of = (self.class_of + 1) % self.rails.len();
+        let class = self.meters[self.class_of].gauge.last_class();
+        let meters = &self.meters;
+        let base = |i: usize| meters[i].gauge.baseline_of(class);
+        let Some(best) = (0..self.rails.len()).filter_map(base).min() else {
+            return;
+        };
+        for (i, r) in self.rails.iter_mut().enumerate() {
+            if let Some(own) = base(i) {
+                let most = u64::from(best) * u64::from(self.health.baseline_spread);
+                r.bias = (most as f32 / own as f32).min(1.0);
+            }
+        }
+    }
+}
