@@ -30,6 +30,8 @@ pub const MAX_VERSION: usize = 64;
 pub const MAX_CONNECTIONS: usize = 1024;
 /// Longest piece of a node's side in one frame, in bytes; escaping at most doubles its length.
 pub const MAX_SIDE_PART: usize = 128 << 10;
+/// Longest side of a node, in bytes; both nodes must hold it in memory.
+pub const MAX_SIDE: u64 = 4 << 20;
 /// Most GPUs of a node.
 pub const MAX_GPUS: usize = 64;
 /// Most kinds of threads of a node.

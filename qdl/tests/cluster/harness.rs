@@ -19,7 +19,7 @@ use qdl::{
     config::{self, FrontendConfig, NicConfig},
     dispatch::{Completer, Response, Sample, SampleTimes},
     model::ModelSpec,
-    run::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
+    run::{Cluster, ClusterEvent, Node, NodeParams, SampleMemory, Stop},
     serve::{Arrival, Sent, Service, respond_all},
     testkit::{eventually_or, rig::finished},
 };
@@ -233,18 +233,22 @@ impl Completer for Checker {
     fn record(&mut self, _times: &SampleTimes, _: u64) {}
 }
 
-impl ClusterListener for Book {
-    fn complete_empty(&self, samples: &[Sample]) {
-        for s in samples {
-            self.seen[s.id as usize].fetch_add(1, Ordering::Relaxed);
-            self.empty.fetch_add(1, Ordering::Relaxed);
+impl Book {
+    fn note_event(&self, event: ClusterEvent<'_>) {
+        match event {
+            ClusterEvent::CompleteEmpty(samples) => {
+                for s in samples {
+                    self.seen[s.id as usize].fetch_add(1, Ordering::Relaxed);
+                    self.empty.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            ClusterEvent::Aborted(cause) => {
+                *self.aborted.lock().expect("alive") = Some(cause.to_owned());
+            }
+            ClusterEvent::Note(line) | ClusterEvent::Waiting(line) => {
+                self.notes.lock().expect("alive").push(line.to_owned());
+            }
         }
-    }
-    fn aborted(&self, cause: &str) {
-        *self.aborted.lock().expect("alive") = Some(cause.to_owned());
-    }
-    fn note(&self, line: &str) {
-        self.notes.lock().expect("alive").push(line.to_owned());
     }
 }
 
@@ -325,7 +329,9 @@ impl Front {
             notes: Mutex::default(),
         });
         let mut completer = |rail| around(rail, Box::new(Checker(book.clone())));
-        let cluster = Cluster::connect(config, memory, &mut completer, book.clone())
+        let notebook = book.clone();
+        let on_event = Arc::new(move |event: ClusterEvent<'_>| notebook.note_event(event));
+        let cluster = Cluster::connect(config, memory, &mut completer, on_event)
             .map_err(|e| e.to_string())?;
         Ok(Front { cluster, book })
     }

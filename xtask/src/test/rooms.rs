@@ -26,7 +26,6 @@ fabric/ofi/src/safe: info library
 qdl/src/dispatch: completing nic
 fabric/src/: device_memory region
 fabric/src/ib: connection device resources rx shared tx
-qdl/src/run: accept common health node opening peer report served side
 qdl/src/serve: end responses
 qdl/src/counters: histograms tokens
 fabric/verbs/src/safe: chain context entries library mr

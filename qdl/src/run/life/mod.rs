@@ -17,11 +17,12 @@
 //! pair).
 //!
 //! * [`Life`] - one end of one connection, the same at both nodes
-//! * [`dialled`] - the frontend's end: requests with a back-off
-//! * [`granted`] - the accelerator's ends of a session: owners of the slots, and keys handed out
+//! * [`frontend_end`] - the frontend's end: requests with a back-off
+//! * [`accelerator_ends`] - the accelerator's ends of a session: owners of the slots, and keys
+//!   handed out
 
-pub mod dialled;
-pub mod granted;
+pub mod accelerator_ends;
+pub mod frontend_end;
 
 #[cfg(test)]
 mod tests;
@@ -166,19 +167,19 @@ impl Life {
     /// Records that the task has made the connection of `epoch`. False where it is unwanted: then
     /// the caller drops it and calls [`Life::released`].
     pub fn granted(&mut self, epoch: u32) -> bool {
-        self.step(epoch, Stage::Asked, Stage::Opening)
+        self.advance(epoch, Stage::Asked, Stage::Opening)
     }
 
     /// Records that the task has failed, and that neither end has made anything.
     pub fn refused(&mut self, epoch: u32) {
-        self.step(epoch, Stage::Asked, Stage::Free);
+        self.advance(epoch, Stage::Asked, Stage::Free);
         self.released(epoch);
     }
 
     /// Records that the data connection goes to a NIC thread. False where it is unwanted: then the
     /// caller drops it.
     pub fn up(&mut self, epoch: u32) -> bool {
-        let wanted = self.step(epoch, Stage::Opening, Stage::Up);
+        let wanted = self.advance(epoch, Stage::Opening, Stage::Up);
         if wanted {
             self.holder = Holder::NicThread;
         }
@@ -244,7 +245,7 @@ impl Life {
         live.then(|| std::mem::replace(&mut self.stage, Stage::Lost))
     }
 
-    fn step(&mut self, epoch: u32, from: Stage, to: Stage) -> bool {
+    fn advance(&mut self, epoch: u32, from: Stage, to: Stage) -> bool {
         let fits = epoch == self.epoch && self.stage == from;
         if fits {
             self.stage = to;

@@ -5,10 +5,12 @@ use std::sync::Mutex;
 
 use record::{RailChange, RailRecord};
 
-use super::common::Common;
-use crate::rails::{
-    Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy, RailState,
-    RailsError,
+use crate::{
+    rails::{
+        Change, ConnectionRail, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId, RailPolicy,
+        RailReport, RailState, RailsError,
+    },
+    run::lock,
 };
 use fabric::clock::now_ns;
 
@@ -17,7 +19,7 @@ const MOST_CHANGES: usize = 4_096;
 
 /// The accelerator's end of a connection, as granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ConnectionEnd {
+pub struct ConnectionEnd {
     pub nic: u16,
     pub gpu: Option<u32>,
 }
@@ -27,7 +29,7 @@ type RailEnds = (usize, u16);
 
 /// Rails to each accelerator, and their changes.
 #[derive(Debug, Default)]
-pub(super) struct RailMap {
+pub struct RailMap {
     peers: Vec<Vec<RailEnds>>,
     /// Peer and rail of each connection.
     of: Vec<(usize, RailId)>,
@@ -100,7 +102,7 @@ impl RailMap {
     }
 
     fn changes(&self) -> std::sync::MutexGuard<'_, Vec<(usize, Change)>> {
-        super::lock(&self.changes)
+        lock(&self.changes)
     }
 
     /// Name of a rail, such as `nics[0]-nics[2]`, by the indices in the two nodes' configurations.
@@ -112,7 +114,7 @@ impl RailMap {
     }
 
     /// Records a change of a rail, and returns a line for the log.
-    pub fn changed(&self, peer: usize, node: &str, change: Change) -> String {
+    pub fn record(&self, peer: usize, node: &str, change: Change) -> String {
         let mut changes = self.changes();
         if changes.len() < MOST_CHANGES {
             changes.push((peer, change));
@@ -133,7 +135,7 @@ impl RailMap {
     }
 
     /// Every change so far: peer, time, whether the rail only takes probes afterwards, and text.
-    pub fn told(&self) -> Vec<(usize, u64, bool, String)> {
+    pub fn changes_so_far(&self) -> Vec<(usize, u64, bool, String)> {
         let each = |(peer, c): &(usize, Change)| {
             let (from, to) = (word(c.from), word(c.to));
             let text = format!("rail {}: {from} -> {to}", self.name(*peer, c.rail));
@@ -151,10 +153,9 @@ impl RailMap {
     }
 
     /// Records of all rails to a peer, for the summary.
-    pub fn records(&self, common: &Common, peer: usize, node: &str) -> Vec<RailRecord> {
+    pub fn records(&self, report: &[RailReport], peer: usize, node: &str) -> Vec<RailRecord> {
         let all = self.changes();
-        let report = common.dispatcher().rail_report(peer);
-        let record = |r: &crate::rails::RailReport| RailRecord {
+        let one = |r: &RailReport| RailRecord {
             name: format!("{node} {}", self.name(peer, r.rail)),
             state: word(r.state),
             score: r.score.as_f64(),
@@ -173,7 +174,7 @@ impl RailMap {
                 })
                 .collect(),
         };
-        report.iter().map(record).collect()
+        report.iter().map(one).collect()
     }
 }
 

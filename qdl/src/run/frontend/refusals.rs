@@ -40,7 +40,7 @@ pub enum OnRefusal {
 
 impl Refusals {
     /// Records a refusal on connection `number` of the accelerator `node`.
-    pub fn refused(&mut self, node: &str, number: u16, r: &RefusedSample) -> OnRefusal {
+    pub fn add(&mut self, node: &str, number: u16, r: &RefusedSample) -> OnRefusal {
         let use_of = (number, r.epoch, r.imm.slot(), r.imm.use_count());
         let early = self.reasons.iter().position(|(u, _)| *u == use_of);
         let whole = early.and_then(|i| self.reasons.remove(i));
@@ -87,7 +87,7 @@ impl Refusals {
     }
 
     /// Records a full reason. Returns the cause of the abort, if the abort waited for it.
-    pub fn reason(&mut self, node: &str, use_of: SlotUse, words: &str) -> Option<String> {
+    pub fn add_reason(&mut self, node: &str, use_of: SlotUse, words: &str) -> Option<String> {
         let waits = self.waiting.iter().position(|(u, ..)| *u == use_of);
         let Some((_, opened, last)) = waits.and_then(|i| self.waiting.remove(i)) else {
             self.reasons.truncate(WAITING - 1);
@@ -138,13 +138,13 @@ mod tests {
     #[test]
     fn the_first_of_a_kind_is_said_and_the_third_of_a_sample_ends_the_run() {
         let mut r = Refusals::default();
-        let OnRefusal::Note(line) = r.refused("a", 0, &refused(1, 1, "HTTP 500: x", false)) else {
+        let OnRefusal::Note(line) = r.add("a", 0, &refused(1, 1, "HTTP 500: x", false)) else {
             panic!("the first of its kind");
         };
         assert!(line.contains("a refused sample 57"), "{line}");
-        let again = r.refused("a", 0, &refused(1, 2, "HTTP 500: y", false));
+        let again = r.add("a", 0, &refused(1, 2, "HTTP 500: y", false));
         assert_eq!(again, OnRefusal::Count);
-        let last = r.refused("a", 0, &refused(1, 3, "HTTP 500: z", false));
+        let last = r.add("a", 0, &refused(1, 3, "HTTP 500: z", false));
         let words = "sample 57 was refused three times, at last by a: HTTP 500: z";
         assert_eq!(last, OnRefusal::End(words.to_owned()));
         assert_eq!((r.records().len(), r.records()[0].count), (1, 3));
@@ -155,17 +155,17 @@ mod tests {
         let whole = "HTTP 400: token 151936 of 151936";
         for control_first in [false, true] {
             let mut r = Refusals::default();
-            let told = |r: &mut Refusals| r.reason("a", (0, 1, 4, 9), whole);
+            let told = |r: &mut Refusals| r.add_reason("a", (0, 1, 4, 9), whole);
             let end = match control_first {
                 true => {
                     assert_eq!(told(&mut r), None);
-                    match r.refused("a", 0, &refused(4, 3, "HTTP 400: to", true)) {
+                    match r.add("a", 0, &refused(4, 3, "HTTP 400: to", true)) {
                         OnRefusal::End(words) => words,
                         other => panic!("{other:?}"),
                     }
                 }
                 false => {
-                    let soon = r.refused("a", 0, &refused(4, 3, "HTTP 400: to", true));
+                    let soon = r.add("a", 0, &refused(4, 3, "HTTP 400: to", true));
                     assert!(matches!(soon, OnRefusal::EndSoon(_)), "{soon:?}");
                     told(&mut r).expect("waited for")
                 }
@@ -180,8 +180,8 @@ mod tests {
         let mut r = Refusals::default();
         for i in 0..1000u16 {
             let kind = format!("kind {i}: x");
-            let _ = r.refused("a", 0, &refused(i, 3, &kind, true));
-            let _ = r.reason("a", (7, 1, i, 1), "never asked for");
+            let _ = r.add("a", 0, &refused(i, 3, &kind, true));
+            let _ = r.add_reason("a", (7, 1, i, 1), "never asked for");
         }
         assert_eq!(r.records().len(), KINDS);
         assert_eq!((r.waiting.len(), r.reasons.len()), (WAITING, WAITING));

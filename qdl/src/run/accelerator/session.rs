@@ -5,91 +5,91 @@ use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use record::{BatchSizes, GpuRecord, NodeUse, ServedConnection, ServedReport};
+use tokio::{
+    sync::Notify,
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
 
 use super::{
-    life::{
-        LifeError,
-        granted::{Granted, LostThere},
-    },
-    lock,
-    node::{EngineTotals, NodeParams, Settled, Shared},
-    places::places,
-    side::Side,
-    transport::ServerNic,
-    usage::usage,
+    node_state::{EndedTotals, EngineTotals, NodeState},
+    readings::NodeReadings,
 };
 use crate::{
-    config::{AcceleratorConfig, NicConfig},
+    config::NicConfig,
     control::{
         ConnectionGrant, ConnectionRequest, ControlError, Counters, ErrorCode, RailScore, Refusal,
-        Scores, ServerHandle, SessionHandler,
+        Scores, ServerHandle, ServerSession, SessionHandler,
     },
+    counters::ticks::FIRST_TICK_NS,
     rails::{MAX_RAILS, Score},
-    serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs},
+    run::{
+        life::{
+            LifeError,
+            accelerator_ends::{AcceleratorEnds, LossActions},
+        },
+        lock,
+        records::{self, places},
+        usage::usage,
+    },
+    serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs, ServeCounts},
     topology::LinkWatch,
     wire::Description,
 };
-use fabric::wire::Stream;
-use fabric::{Broken, Link, os::Near};
+use fabric::{Broken, Link, clock::now_ns, wire::Stream};
 
 /// Interval of checks while connections are quarantined.
-pub(super) const LOOK: Duration = Duration::from_millis(5);
+const LOOK: Duration = Duration::from_millis(5);
 /// Interval of checks otherwise.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+/// Interval of readings; each is one tick.
+const READ_EVERY: Duration = Duration::from_nanos(FIRST_TICK_NS);
+
+/// The session being served, if any.
+pub type CurrentSession = Mutex<Option<Arc<Session>>>;
 
 /// Session with one frontend.
-pub(super) struct Session {
+pub struct Session {
     pub id: u64,
-    pub config: Arc<AcceleratorConfig>,
-    pub params: Arc<NodeParams>,
-    pub shared: Weak<Shared>,
+    pub node: Arc<NodeState>,
     pub handle: ServerHandle,
     /// This node's address that the frontend reached.
     pub local: SocketAddr,
     /// Moments at which the frontend wants tokens to leave this node.
     pub stream: Stream,
-    pub nics: Arc<[ServerNic]>,
     /// Connections granted to the frontend.
-    pub connections: Mutex<Granted<Arc<ServeConnection>>>,
-    pub arrived_before: u64,
-    pub settled_before: Settled,
-    pub engine_before: EngineTotals,
-    /// Sleeps and wake-ups of the NIC threads before the session.
-    pub waits_before: (u64, u64),
-    /// Signals a lost connection.
-    pub losses: tokio::sync::Notify,
-    /// Records of connections that have ended.
-    pub ended: Mutex<Vec<ServedConnection>>,
-    /// Last epoch of each connection that was lost, without those that the frontend closed as it
-    /// left.
-    pub lost: Mutex<HashMap<u16, u32>>,
+    pub connections: Mutex<AcceleratorEnds<Arc<ServeConnection>>>,
     /// Number of refusals logged, and number of full reasons sent.
     pub reasons: Arc<[AtomicU64; 2]>,
+    /// The node's totals before the session.
+    before: (ServeCounts, EndedTotals, EngineTotals),
+    /// Signals a lost connection.
+    losses: Notify,
+    /// Records of connections that have ended.
+    ended: Mutex<Vec<ServedConnection>>,
+    /// Last epoch of each connection that was lost, without those that the frontend closed as it
+    /// left.
+    lost: Mutex<HashMap<u16, u32>>,
     /// Arrivals at the time of an answered drain.
-    pub drained: Drained,
-    pub links: Arc<[LinkWatch]>,
-    /// Readings of this node, tick by tick.
-    pub side: Side,
-    /// Placement of each NIC.
-    pub near: Arc<[Near]>,
+    drained: DrainMark,
+    readings: NodeReadings,
 }
 
 /// Set once every arrival was answered on request, as it happens before the frontend leaves.
 #[derive(Debug, Default)]
-pub(super) struct Drained {
+struct DrainMark {
     done: AtomicBool,
     arrived: AtomicU64,
 }
 
-impl Drained {
-    fn at(&self, arrived: u64) {
+impl DrainMark {
+    fn set(&self, arrived: u64) {
         self.arrived.store(arrived, Ordering::Relaxed);
         self.done.store(true, Ordering::Release);
     }
@@ -101,23 +101,41 @@ impl Drained {
 }
 
 impl Session {
+    /// Makes the state of a session that begins now.
+    pub fn new(id: u64, node: Arc<NodeState>, session: &ServerSession) -> Self {
+        let ended = *lock(&node.ended);
+        Session {
+            id,
+            handle: session.handle(),
+            local: session.local_address(),
+            stream: session.stream(),
+            connections: Mutex::default(),
+            reasons: Arc::default(),
+            before: (node.server.counts(), ended, (node.params.engine)()),
+            losses: Notify::new(),
+            ended: Mutex::default(),
+            lost: Mutex::default(),
+            drained: DrainMark::default(),
+            readings: NodeReadings::default(),
+            node,
+        }
+    }
+
     /// Number of samples that arrived in this session.
-    fn arrived(&self) -> Option<u64> {
-        let shared = self.shared.upgrade()?;
-        Some(shared.server.counts().arrived - self.arrived_before)
+    fn arrived(&self) -> u64 {
+        self.node.server.counts().arrived - self.before.0.arrived
     }
 
     /// Whether a drain was answered and no sample came since: its connections then end in good
     /// order, whatever their sockets report.
     fn is_leaving(&self) -> bool {
-        self.arrived().is_some_and(|n| self.drained.holds(n))
+        self.drained.holds(self.arrived())
     }
 
     /// Attaches a connection whose data connection has come to a NIC, unless it was given up
     /// meanwhile.
     pub fn attach(
         &self,
-        shared: &Shared,
         nic_index: usize,
         connection: Arc<ServeConnection>,
         link: Link,
@@ -130,7 +148,7 @@ impl Session {
             ..
         } = connection.cfgs();
         let wanted = connections.up(number, epoch);
-        wanted.then(|| shared.server.attach(nic_index, connection, link))
+        wanted.then(|| self.node.server.attach(nic_index, connection, link))
     }
 
     /// Handles the loss of a connection whose local side the NIC thread has destroyed.
@@ -167,10 +185,10 @@ impl Session {
     pub async fn watch(self: Arc<Self>) {
         loop {
             if self.collect(true) {
-                tokio::time::sleep(LOOK).await;
+                sleep(LOOK).await;
             } else {
                 // A loss before this call has stored a permit.
-                let _ = tokio::time::timeout(LOOK_ANYWAY, self.losses.notified()).await;
+                let _ = timeout(LOOK_ANYWAY, self.losses.notified()).await;
             }
         }
     }
@@ -179,7 +197,7 @@ impl Session {
     fn collect(&self, lost: bool) -> bool {
         let mut connections = lock(&self.connections);
         for (connection, epoch) in
-            connections.collect(|l| l.readers() == 0, |l| self.settle(&l, lost))
+            connections.collect(|l| l.readers() == 0, |l| self.record_end(&l, lost))
         {
             tracing::debug!("connection {connection} (epoch {epoch}) reset here");
             self.handle.connection_reset(connection, epoch);
@@ -187,15 +205,9 @@ impl Session {
         connections.quarantined()
     }
 
-    fn settle(&self, connection: &ServeConnection, lost: bool) {
-        super::report::served(connection, lost).put_on(&mut lock(&self.ended));
-        if let Some(shared) = self.shared.upgrade() {
-            let mut settled = lock(&shared.settled);
-            settled.responded += connection.responded();
-            settled.refused += connection.refused();
-            settled.late += connection.late();
-            settled.parts += connection.parts();
-        }
+    fn record_end(&self, connection: &ServeConnection, lost: bool) {
+        records::served(connection, lost).put_on(&mut lock(&self.ended));
+        lock(&self.node.ended).add(connection);
     }
 
     /// Releases every connection after the session; its memory is freed with the last batch that
@@ -215,7 +227,7 @@ impl Session {
                 );
                 return;
             }
-            tokio::time::sleep(LOOK).await;
+            sleep(LOOK).await;
         }
     }
 
@@ -223,88 +235,82 @@ impl Session {
     /// bye. A frontend whose drain was answered counts as clean even if its bye did not come.
     pub fn report(&self, frontend: &str, clean: bool) -> ServedReport {
         let clean = clean || self.is_leaving();
-        let engine = (self.params.engine)();
+        let engine = (self.node.params.engine)();
+        let (counts_before, _, engine_before) = &self.before;
+        let counts = self.node.server.counts();
+        let nics = self.node.config.nics.iter().map(NicConfig::label);
         let mut report = ServedReport {
             frontend: frontend.to_owned(),
             // Counts are not final while a batch still reads a connection.
             clean: clean && lock(&self.connections).busy() == 0,
             connections: std::mem::take(&mut *lock(&self.ended)),
-            batches: engine.batches.since(&self.engine_before.batches),
+            batches: engine.batches.since(&engine_before.batches),
             sequences: engine
                 .sequences
-                .map(|s| s.since(&self.engine_before.sequences.unwrap_or_default())),
-            engine_copies: engine.copies.saturating_sub(self.engine_before.copies),
+                .map(|s| s.since(&engine_before.sequences.unwrap_or_default())),
+            engine_copies: engine.copies.saturating_sub(engine_before.copies),
             decompressed: engine
                 .used
                 .decompressed
-                .since(&self.engine_before.used.decompressed),
+                .since(&engine_before.used.decompressed),
+            sleeps: counts.sleeps - counts_before.sleeps,
+            woken: counts.wakeups - counts_before.wakeups,
+            places: places(nics.zip(&self.node.near), self.node.server.placed()),
             ..ServedReport::default()
         };
         report.connections.sort_by_key(|c| (c.connection, c.epoch));
         if clean {
-            closed(&mut report.connections, &lock(&self.lost));
-        }
-        if let Some(shared) = self.shared.upgrade() {
-            let counts = shared.server.counts();
-            report.sleeps = counts.sleeps - self.waits_before.0;
-            report.woken = counts.wakeups - self.waits_before.1;
-            let nics = self.config.nics.iter().map(NicConfig::label);
-            let nics = nics.zip(&*self.near);
-            report.places = places(nics, shared.server.placed());
+            mark_closed(&mut report.connections, &lock(&self.lost));
         }
         report.close();
         report
     }
 
-    /// Totals of the engines since the node started.
-    pub fn engine_now(&self) -> EngineTotals {
-        (self.params.engine)()
+    /// Takes a reading at each tick, until the task is aborted.
+    pub async fn take_readings(self: Arc<Self>) {
+        let mut every = interval(READ_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            self.read_now();
+        }
     }
 
-    /// Totals of the session so far.
-    pub fn counters_now(&self) -> Counters {
-        self.totals().0
+    fn read_now(&self) {
+        let (counters, engine) = (self.counters(), (self.node.params.engine)());
+        self.readings.read(now_ns(), &counters, engine);
     }
 
+    /// Totals of the session so far, and whether every arrived sample is answered.
     fn totals(&self) -> (Counters, bool) {
-        let Some(shared) = self.shared.upgrade() else {
-            return (Counters::default(), true);
-        };
+        let node = &self.node;
+        let (_, before, engine_before) = &self.before;
         let mut now;
         {
             // Lock in the order of `collect`, so that no connection is counted in neither or both.
             let connections = lock(&self.connections);
-            now = *lock(&shared.settled);
-            for connection in connections.slots() {
-                now.responded += connection.responded();
-                now.refused += connection.refused();
-                now.late += connection.late();
-                now.parts += connection.parts();
-            }
+            now = *lock(&node.ended);
+            connections.slots().for_each(|c| now.add(c));
         }
-        let before = &self.settled_before;
-        let mut counters = Counters {
-            arrived: shared.server.counts().arrived - self.arrived_before,
+        let engine = (node.params.engine)();
+        let counters = Counters {
+            arrived: self.arrived(),
             responded: now.responded - before.responded,
             refused: now.refused - before.refused,
             dropped_late: now.late - before.late,
             parts: now.parts - before.parts,
-            ..Counters::default()
+            copies: engine.copies.saturating_sub(engine_before.copies),
+            batches: engine.batches.since(&engine_before.batches).batches(),
         };
-        let engine = (self.params.engine)();
-        counters.copies = engine.copies.saturating_sub(self.engine_before.copies);
-        counters.batches = engine.batches.since(&self.engine_before.batches).batches();
-        (
-            counters,
-            counters.arrived <= counters.responded + counters.refused + counters.dropped_late,
-        )
+        let answered = counters.responded + counters.refused + counters.dropped_late;
+        (counters, counters.arrived <= answered)
     }
 }
 
 /// Marks the connections of a cleanly ended session as lost or closed. The last epoch of a number
 /// is closed unless `lost` contains it; earlier epochs were lost. `connections` are in the order of
 /// numbers and epochs.
-fn closed(connections: &mut [ServedConnection], lost: &HashMap<u16, u32>) {
+fn mark_closed(connections: &mut [ServedConnection], lost: &HashMap<u16, u32>) {
     for i in 0..connections.len() {
         let number = connections[i].connection;
         let next = connections.get(i + 1);
@@ -324,8 +330,9 @@ impl SessionHandler for Session {
             },
         };
         Some(Scores {
-            interior: (self.params.engine)().interior.unwrap_or(Score::ONE),
+            interior: (self.node.params.engine)().interior.unwrap_or(Score::ONE),
             rails: self
+                .node
                 .links
                 .iter()
                 .take(MAX_RAILS)
@@ -336,12 +343,6 @@ impl SessionHandler for Session {
     }
 
     fn open(&self, requests: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
-        let Some(shared) = self.shared.upgrade() else {
-            return Err(Refusal {
-                code: ErrorCode::ShuttingDown,
-                text: "this node is stopping".to_owned(),
-            });
-        };
         let wanted: Vec<_> = requests.iter().map(|r| (r.connection, r.epoch)).collect();
         lock(&self.connections)
             .ask(&wanted)
@@ -352,27 +353,20 @@ impl SessionHandler for Session {
                 },
                 text: format!("connection {connection}: {e}"),
             })?;
-        let made = self.room_for(requests).and_then(|()| {
-            let each = requests.iter().map(|r| self.make(&shared, r));
+        let made = self.check_memory(requests).and_then(|()| {
+            let each = requests.iter().map(|r| self.make_connection(r));
             each.collect::<Result<Vec<_>, _>>()
         });
-        let granted = match made {
-            Ok(made) => Ok(made
-                .into_iter()
-                .map(|m| self.hand_out(&shared, m))
-                .collect()),
-            Err(refusal) => {
-                lock(&self.connections).refused(&wanted);
-                Err(refusal)
-            }
-        };
+        let granted = made
+            .map(|made| made.into_iter().map(|new| self.hand_out(new)).collect())
+            .inspect_err(|_| lock(&self.connections).refuse(&wanted));
         // The frontend may have given some up meanwhile.
         self.losses.notify_one();
         granted
     }
 
     fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
-        let LostThere {
+        let LossActions {
             give_up,
             tell_reset,
         } = lock(&self.connections).lost_there(connection, epoch);
@@ -384,7 +378,7 @@ impl SessionHandler for Session {
             tracing::debug!("connection {connection} (epoch {epoch}) reset here");
             self.handle.connection_reset(connection, epoch);
         }
-        if give_up && let Some(shared) = self.shared.upgrade() {
+        if give_up {
             let session = self.id;
             let which = move |c: &ServeConnectionCfgs| {
                 (c.session, c.connection, c.epoch) == (session, connection, epoch)
@@ -393,7 +387,7 @@ impl SessionHandler for Session {
             if !self.is_leaving() {
                 tracing::info!("connection {connection} (epoch {epoch}) lost: {cause}");
             }
-            shared.server.give_up(which, &cause);
+            self.node.server.give_up(which, &cause);
         }
     }
 
@@ -405,14 +399,14 @@ impl SessionHandler for Session {
     fn drain(&self) -> Option<Counters> {
         let (counters, done) = self.totals();
         if done {
-            self.drained.at(counters.arrived);
+            self.drained.set(counters.arrived);
         }
         done.then_some(counters)
     }
 
     fn engine(&self) -> (BatchSizes, Vec<GpuRecord>) {
-        let now = (self.params.engine)();
-        let before = &self.engine_before;
+        let now = (self.node.params.engine)();
+        let before = &self.before.2;
         let gpus = now.gpus.into_iter().enumerate();
         let gpus = gpus.map(|(i, gpu)| match before.gpus.get(i) {
             Some(then) => gpu.since(then),
@@ -422,27 +416,26 @@ impl SessionHandler for Session {
     }
 
     fn used(&self) -> NodeUse {
-        let nics = self.shared.upgrade().map(|s| s.server.nic_use());
         NodeUse {
-            engine: (self.params.engine)().used,
-            ..usage(&[], super::report::nic_use(nics.unwrap_or_default()))
+            engine: (self.node.params.engine)().used,
+            ..usage(&[], records::nic_use(self.node.server.nic_use()))
         }
     }
 
     fn side(&self, at: u64) -> (u64, String) {
         if at == 0 {
             // Includes the time since the last reading.
-            self.side.read_now(self);
+            self.read_now();
         }
-        self.side.tell(&self.config.node, at)
+        self.readings.part(&self.node.config.node, at)
     }
 
     fn name(&self) -> String {
-        self.params.sut_name.clone()
+        self.node.params.sut_name.clone()
     }
 
     fn describe(&self) -> Result<Description, Refusal> {
-        (self.params.describe)().map_err(|text| Refusal {
+        (self.node.params.describe)().map_err(|text| Refusal {
             code: ErrorCode::Protocol,
             text,
         })
@@ -454,14 +447,10 @@ impl SessionHandler for Session {
 
     fn gone(&self, cause: &ControlError) {
         lock(&self.connections).end();
-        if let Some(shared) = self.shared.upgrade() {
-            let session = self.id;
-            let which = move |c: &ServeConnectionCfgs| c.session == session;
-            shared.server.give_up(
-                which,
-                &Broken::GivenUp(format!("the session ended: {cause}")),
-            );
-        }
+        let session = self.id;
+        let which = move |c: &ServeConnectionCfgs| c.session == session;
+        let cause = Broken::GivenUp(format!("the session ended: {cause}"));
+        self.node.server.give_up(which, &cause);
     }
 }
 
@@ -481,7 +470,7 @@ mod tests {
             })
             .into();
         // (0, 1) was lost and opened again.
-        closed(&mut connections, &HashMap::from([(2, 3)]));
+        mark_closed(&mut connections, &HashMap::from([(2, 3)]));
         let lost = connections.iter().map(|c| c.lost).collect::<Vec<_>>();
         assert_eq!(lost, [true, false, false, true, true]);
     }

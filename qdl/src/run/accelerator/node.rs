@@ -2,42 +2,36 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc, Mutex, OnceLock, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use record::{BatchSizes, EngineInfo, EngineUse, GpuRecord, SequenceTotals, ServedReport};
+use record::ServedReport;
 use tokio::{net::TcpListener, sync::watch};
 
 use super::{
-    accept::let_in,
-    api::NicError,
     budget::Budget,
-    crew::{accelerator_crew, near},
-    facts::node_facts,
-    lock,
-    ofi_nic::OfiNic,
-    request_stride, response_stride,
-    served::{Drained, Session},
-    settings,
-    side::Side,
-    transport::{IbNic, ServerNic},
+    data_port::admit_all,
+    node_state::{NodeParams, NodeState, ServerNic},
+    session::{CurrentSession, Session},
 };
 use crate::{
     config::{AcceleratorConfig, NicFabric},
-    control::{self, AuthError, ControlError, ErrorCode, ServerParams},
-    model::ModelSpec,
-    rails::Score,
-    serve::{ConnectionLost, OnConnectionLost, ServeConnection, ServeCounts, Server, Service},
-    topology::LinkWatch,
-    wire::Description,
+    control::{self, ErrorCode, ServerParams},
+    run::{
+        crew::{accelerator_crew, near},
+        error::{NicError, NodeError},
+        facts::node_facts,
+        ib_nic::IbNic,
+        lock,
+        ofi_nic::OfiNic,
+        request_stride, response_stride, settings,
+    },
+    serve::{ConnectionLost, OnConnectionLost, ServeCounts, Server, Service},
 };
 use fabric::{
-    os::{Near, more_open_files},
-    tcp::{TcpCfgs, TcpDevice, TcpError},
+    os::more_open_files,
+    tcp::{TcpCfgs, TcpDevice},
 };
 
 /// Most places in the lobby of the control port, and in the lobbies of all data ports together. The
@@ -45,67 +39,6 @@ use fabric::{
 const PLACES: usize = 2_048;
 /// Fewest places in a lobby.
 const FEWEST_PLACES: usize = 32;
-
-/// Totals of the engine since the node started.
-#[derive(Clone, Debug, Default)]
-pub struct EngineTotals {
-    /// Inputs copied before the engine could read them.
-    pub copies: u64,
-    /// Batches by size.
-    pub batches: BatchSizes,
-    /// Totals of sequences, where the engine batches by itself.
-    pub sequences: Option<SequenceTotals>,
-    /// Health of this node's interior, where measured.
-    pub interior: Option<Score>,
-    /// Record of each GPU.
-    pub gpus: Vec<GpuRecord>,
-    /// Work of the engine.
-    pub used: EngineUse,
-}
-
-/// Parameters of a node beside its configuration.
-#[derive(Clone)]
-pub struct NodeParams {
-    /// This node's part of the SUT's name.
-    pub sut_name: String,
-    /// The engine's model, taken from the model file where the configuration leaves it open.
-    pub model: ModelSpec,
-    /// Description of the engine for frontends.
-    pub engine_info: EngineInfo,
-    /// Serves one frontend, then ends.
-    pub once: bool,
-    /// Returns the engine's totals.
-    pub engine: Arc<dyn Fn() -> EngineTotals + Send + Sync>,
-    /// Describes the node and its machine, or says why it cannot. Called on a thread that may
-    /// block.
-    pub describe: Describe,
-}
-
-/// Type of [`NodeParams::describe`].
-pub type Describe = Arc<dyn Fn() -> Result<Description, String> + Send + Sync>;
-
-/// Error of starting a node.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// The control plane failed.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// A data port failed.
-    #[error(transparent)]
-    Data(#[from] TcpError),
-    /// An RDMA or libfabric NIC failed.
-    #[error(transparent)]
-    Nic(#[from] NicError),
-    /// The token is invalid.
-    #[error(transparent)]
-    Auth(#[from] AuthError),
-    /// No thread or descriptor is left.
-    #[error("starting: {0}")]
-    Io(#[from] std::io::Error),
-    /// The model's sizes overflow.
-    #[error("model {0}: its sizes overflow")]
-    Model(String),
-}
 
 /// Handle that stops a node from any thread.
 #[derive(Clone, Debug)]
@@ -126,43 +59,15 @@ impl Stop {
 
 /// The accelerator's node, before [`Node::run`].
 pub struct Node {
-    config: Arc<AcceleratorConfig>,
-    params: Arc<NodeParams>,
-    shared: Arc<Shared>,
+    state: Arc<NodeState>,
+    current: Arc<CurrentSession>,
     control: control::Server,
-    nics: Arc<[ServerNic]>,
-    links: Arc<[LinkWatch]>,
-    /// Placement of each NIC.
-    near: Arc<[Near]>,
     /// Listeners of the data ports, with the index of the NIC.
     data: Vec<(usize, TcpListener, TcpCfgs)>,
     runtime: tokio::runtime::Runtime,
     /// Places in the lobby of each data port.
     strangers: usize,
     stop: watch::Sender<Option<String>>,
-}
-
-/// State that NIC threads, tasks and sessions share.
-pub(super) struct Shared {
-    pub server: Server,
-    /// Consumer of arrivals.
-    pub service: Arc<dyn Service>,
-    /// Number of sessions so far.
-    pub sessions: AtomicU64,
-    pub current: Mutex<Option<Arc<Session>>>,
-    /// Memory budget of slots.
-    pub budget: Budget<ServeConnection>,
-    /// Totals of connections that have ended.
-    pub settled: Mutex<Settled>,
-}
-
-/// Totals of connections that have ended.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Settled {
-    pub responded: u64,
-    pub refused: u64,
-    pub late: u64,
-    pub parts: u64,
 }
 
 impl Node {
@@ -217,35 +122,35 @@ impl Node {
                 pending: places.max(FEWEST_PLACES),
             },
         ))?;
-        let back: Arc<OnceLock<Weak<Shared>>> = Arc::default();
-        let weak = back.clone();
+        let current: Arc<CurrentSession> = Arc::new(Mutex::default());
+        // The session holds the server, which holds this callback.
+        let weak = Arc::downgrade(&current);
         let lost: Arc<OnConnectionLost> = Arc::new(move |l: ConnectionLost| {
-            if let Some(shared) = weak.get().and_then(Weak::upgrade) {
-                shared.lost(&l);
+            let session = weak.upgrade().and_then(|current| lock(&current).clone());
+            if let Some(session) = session.filter(|s| s.id == l.session) {
+                session.lost_here(&l);
             }
         });
-        let near: Arc<[Near]> = near(&config.nics).into();
+        let near = near(&config.nics);
         let crew = accelerator_crew(config);
         let share = |nic: &usize| settings::nic_thread(*nic, &config.nics[*nic], &near[*nic]);
         let shares = crew.nic_of.iter().map(share).collect();
-        let shared = Arc::new(Shared {
+        let state = Arc::new(NodeState {
+            config: config.clone(),
+            params,
+            nics,
+            links,
+            near,
             server: Server::with_crew(shares, &crew, service, &lost)?,
             service: service.clone(),
-            sessions: AtomicU64::new(0),
-            current: Mutex::default(),
             budget: Budget::new(),
-            settled: Mutex::default(),
+            ended: Mutex::default(),
         });
-        let _ = back.set(Arc::downgrade(&shared));
         let (stop, _) = watch::channel(None);
         Ok(Node {
-            config: Arc::new(config.clone()),
-            params: Arc::new(params),
-            shared,
+            state,
+            current,
             control,
-            nics: nics.into(),
-            links: links.into(),
-            near,
             data,
             runtime,
             strangers: (places / config.nics.len().max(1)).max(FEWEST_PLACES),
@@ -272,35 +177,33 @@ impl Node {
     /// As [`Node::run`]; `served` gets the report of each frontend once its connections are down.
     pub fn run_with(self, served: &mut dyn FnMut(&ServedReport)) -> Option<String> {
         let Node {
-            config,
-            params,
-            shared,
+            state,
+            current,
             mut control,
-            nics,
-            links,
-            near,
             data,
             runtime,
             strangers,
             stop,
         } = self;
+        let config = &state.config;
         let why = runtime.block_on(async {
             for (nic_index, listener, cfgs) in data {
-                let shared = shared.clone();
                 let elsewhere = format!(
-                    "this is the data port of nics[{nic_index}] of {}, whose control port is {}: name that in \
-                     accelerators[].control",
+                    "this is the data port of nics[{nic_index}] of {}, whose control port is {}: \
+                     name that in accelerators[].control",
                     config.node,
                     control.address().port()
                 );
                 let guests = (strangers, elsewhere);
-                tokio::spawn(let_in(listener, guests, nic_index, shared, cfgs));
+                let current = current.clone();
+                tokio::spawn(admit_all(listener, guests, nic_index, current, cfgs));
             }
             let mut stopped = stop.subscribe();
+            let mut sessions = 0;
             loop {
                 let session = tokio::select! {
                     s = control.accept_session() => s,
-                    why = told(&mut stopped) => break Some(why),
+                    why = stop_reason(&mut stopped) => break Some(why),
                 };
                 let session = match session {
                     Ok(s) => s,
@@ -308,84 +211,53 @@ impl Node {
                 };
                 let peer = session.peer_node().to_owned();
                 tracing::info!("serving {peer} ({})", session.peer_address());
-                let counts = shared.server.counts();
-                let state = Arc::new(Session {
-                    id: shared.sessions.fetch_add(1, Ordering::Relaxed) + 1,
-                    config: config.clone(),
-                    params: params.clone(),
-                    shared: Arc::downgrade(&shared),
-                    handle: session.handle(),
-                    local: session.local_address(),
-                    stream: session.stream(),
-                    nics: nics.clone(),
-                    connections: Mutex::default(),
-                    arrived_before: counts.arrived,
-                    settled_before: *lock(&shared.settled),
-                    engine_before: (params.engine)(),
-                    waits_before: (counts.sleeps, counts.wakeups),
-                    losses: tokio::sync::Notify::new(),
-                    ended: Mutex::default(),
-                    lost: Mutex::default(),
-                    reasons: Arc::default(),
-                    drained: Drained::default(),
-                    side: Side::default(),
-                    links: links.clone(),
-                    near: near.clone(),
-                });
-                *lock(&shared.current) = Some(state.clone());
+                sessions += 1;
+                let own = Arc::new(Session::new(sessions, state.clone(), &session));
+                *lock(&current) = Some(own.clone());
                 let handle = session.handle();
-                let watching = tokio::spawn(state.clone().watch());
-                let gathering = tokio::spawn(Side::gather(state.clone()));
-                let mut running = tokio::spawn(session.run(state.clone()));
+                let watching = tokio::spawn(own.clone().watch());
+                let reading = tokio::spawn(own.clone().take_readings());
+                let mut running = tokio::spawn(session.run(own.clone()));
                 let ended = tokio::select! {
                     cause = &mut running => Ok(cause),
-                    why = told(&mut stopped) => {
+                    why = stop_reason(&mut stopped) => {
                         handle.close(ErrorCode::ShuttingDown, &why);
                         let _ = tokio::time::timeout(Duration::from_secs(1), &mut running).await;
                         Err(why)
                     }
                 };
                 watching.abort();
-                gathering.abort();
+                reading.abort();
                 // NIC threads still report the connections that they take down, so the session
                 // stays current until then.
-                state.release(config.deadlines.drain()).await;
-                *lock(&shared.current) = None;
+                own.release(config.deadlines.drain()).await;
+                *lock(&current) = None;
                 let clean = matches!(&ended, Ok(Ok(cause)) if cause.is_clean());
-                served(&state.report(&peer, clean));
+                served(&own.report(&peer, clean));
                 match ended {
                     Ok(Ok(cause)) if cause.is_clean() => tracing::info!("{peer} is done"),
                     Ok(Ok(cause)) => tracing::warn!("the session with {peer} ended: {cause}"),
                     Ok(Err(e)) => tracing::warn!("the session with {peer} failed: {e}"),
                     Err(why) => break Some(why),
                 }
-                if params.once {
+                if state.params.once {
                     break None;
                 }
             }
         });
-        shared.server.stop();
+        state.server.stop();
         runtime.shutdown_timeout(Duration::from_millis(200));
         why
     }
 
     /// Totals of the NIC threads so far.
     pub fn counts(&self) -> ServeCounts {
-        self.shared.server.counts()
-    }
-}
-
-impl Shared {
-    fn lost(&self, l: &ConnectionLost) {
-        let current = lock(&self.current).clone();
-        if let Some(session) = current.filter(|s| s.id == l.session) {
-            session.lost_here(l);
-        }
+        self.state.server.counts()
     }
 }
 
 /// Waits for the stop, and returns its reason.
-async fn told(stopped: &mut watch::Receiver<Option<String>>) -> String {
+async fn stop_reason(stopped: &mut watch::Receiver<Option<String>>) -> String {
     match stopped.wait_for(Option::is_some).await {
         Ok(why) => why.clone().unwrap_or_default(),
         // Impossible: the node holds the sender.

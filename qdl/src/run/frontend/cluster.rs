@@ -10,21 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabric::{MAX_SLOTS, clock::now_ns, os::Near};
+use fabric::{MAX_SLOTS, Region, clock::now_ns, os::Near};
 use record::{NicUse, Places, PostingRule, SystemRecord};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    api::{ClusterError, ClusterListener, SampleMemory},
-    common::{ClusterOwner, Common, ConnectionOf, PeerState},
+    client_nic::ClientNic,
+    cluster_state::{ClusterState, ConnectionOf, EventRouter, OnClusterEvent},
     control_thread::control,
-    crew::{frontend_crew, near},
-    facts::node_facts,
-    health::RailMap,
     outage::Outages,
-    places::places,
-    request_stride, response_stride, settings,
-    transport::ClientNic,
+    peer_state::PeerState,
+    rail_map::RailMap,
 };
 use crate::{
     config::{Auto, FrontendConfig, NicConfig},
@@ -35,6 +31,14 @@ use crate::{
         WarmUpReport,
     },
     model::Lengths,
+    run::{
+        crew::{frontend_crew, near},
+        error::ClusterError,
+        facts::node_facts,
+        lock,
+        records::{self, places},
+        request_stride, response_stride, settings,
+    },
     topology::LinkWatch,
 };
 
@@ -43,9 +47,18 @@ const LEAVING: Duration = Duration::from_secs(10);
 /// Time limit for accelerators to report their work before the run starts.
 const USE: Duration = Duration::from_secs(1);
 
+/// Memory of the samples.
+#[derive(Clone, Debug, Default)]
+pub struct SampleMemory {
+    /// Registered source regions; a sample's `source` is an index into this list.
+    pub sources: Vec<Arc<Region>>,
+    /// Unregistered memory, from which samples are copied (`qsl: staged`).
+    pub staged_from: Option<Arc<Region>>,
+}
+
 /// The frontend's connections to all accelerators.
 pub struct Cluster {
-    pub(super) common: Arc<Common>,
+    pub(super) state: Arc<ClusterState>,
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
     /// Report of the warm-up, and its end time.
@@ -68,7 +81,7 @@ impl Cluster {
         config: &FrontendConfig,
         memory: SampleMemory,
         completer: &mut dyn FnMut(usize) -> Box<dyn Completer>,
-        listener: Arc<dyn ClusterListener>,
+        on_event: Arc<OnClusterEvent>,
     ) -> Result<Cluster, ClusterError> {
         let (connections, connection_of) = plan(config)?;
         let answers = Lengths::of_outputs(&config.model)
@@ -109,7 +122,7 @@ impl Cluster {
             .iter()
             .map(|_| mpsc::unbounded_channel())
             .unzip();
-        let common = Arc::new(Common {
+        let state = Arc::new(ClusterState {
             dispatcher: std::sync::OnceLock::new(),
             auth: settings::auth(config.auth())?,
             peers: config
@@ -127,7 +140,7 @@ impl Cluster {
                 .collect(),
             facts: node_facts(&config.nics),
             config: config.clone(),
-            listener,
+            on_event,
             began: Instant::now(),
             closing: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
@@ -141,34 +154,31 @@ impl Cluster {
             connection_of,
             nics,
         });
-        let dispatcher = Dispatcher::new(
-            cfgs,
-            shares,
-            Arc::new(ClusterOwner(Arc::downgrade(&common))),
-        )?;
-        let _ = common.dispatcher.set(dispatcher);
+        let dispatcher =
+            Dispatcher::new(cfgs, shares, Arc::new(EventRouter(Arc::downgrade(&state))))?;
+        let _ = state.dispatcher.set(dispatcher);
 
         let (stop, stopped) = watch::channel(false);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let shared = common.clone();
+        let shared = state.clone();
         let control = std::thread::Builder::new()
             .name("qdl-control".to_owned())
-            .spawn(move || runtime.block_on(control(shared, inboxes, stopped, tell)))?;
+            .spawn(move || runtime.block_on(control(shared, inboxes, stopped, ready)))?;
         let cluster = Cluster {
-            common,
+            state,
             stop,
             control: Some(control),
             warmed: Mutex::default(),
             near,
         };
-        // Upper bound of all steps: two are common and three are per accelerator, each with its own
+        // Upper bound of all steps: two are state and three are per accelerator, each with its own
         // deadline.
         let steps = 2 + 3 * config.accelerators.len() as u32;
         let deadline = d.connect() + d.step().saturating_mul(steps) + LEAVING;
-        match told.recv_timeout(deadline) {
+        match is_ready.recv_timeout(deadline) {
             Ok(Ok(())) => {}
             Ok(Err(e)) => return Err(e),
             Err(RecvTimeoutError::Timeout) => {
@@ -187,30 +197,30 @@ impl Cluster {
 
     /// Under a policy by health, makes the arbiter, once the end of every connection is known.
     fn choose_by_health(&self) -> Result<(), ClusterError> {
-        let common = &self.common;
-        let Some(policy) = common.config.arbiter.by_health() else {
+        let state = &self.state;
+        let Some(policy) = state.config.arbiter.by_health() else {
             return Ok(());
         };
-        let ends = super::lock(&common.ends).clone();
+        let ends = lock(&state.ends).clone();
         let connections: Vec<_> = ends
             .iter()
             .enumerate()
             .filter_map(|(connection, end)| {
-                let (peer, _) = common.connection_of[connection];
+                let (peer, _) = state.connection_of[connection];
                 Some((
                     peer,
-                    common.dispatcher().connection(connection).nic_index,
+                    state.dispatcher().connection(connection).nic_index,
                     (*end)?,
                 ))
             })
             .collect();
-        let health = settings::health(&common.config.health);
-        let (map, arbiter) = RailMap::new(&connections, common.peers.len(), policy, health)?;
+        let health = settings::health(&state.config.health);
+        let (map, arbiter) = RailMap::new(&connections, state.peers.len(), policy, health)?;
         // Set the names before the first change.
-        let _ = common.rails.set(map);
-        let links = common.links.clone();
+        let _ = state.rails.set(map);
+        let links = state.links.clone();
         let nic_down = Box::new(move |nic: usize| links.get(nic).and_then(LinkWatch::is_down));
-        common
+        state
             .dispatcher()
             .choose_by_health(arbiter, health.tick_ns, nic_down);
         Ok(())
@@ -219,22 +229,22 @@ impl Cluster {
     /// Limits the slots in use with `slots: auto`, once every engine has stated the number of
     /// samples that it works on at once.
     fn limit_slots(&self) {
-        let (common, dispatcher) = (&self.common, self.common.dispatcher());
+        let (state, dispatcher) = (&self.state, self.state.dispatcher());
         let auto = |i| {
             let nic = dispatcher.connection(i).nic_index;
-            common.config.nics[nic].slots == Auto::Auto
+            state.config.nics[nic].slots == Auto::Auto
         };
         let auto: Vec<_> = (0..dispatcher.connections()).map(auto).collect();
         dispatcher.limit_slots(&auto);
-        for peer in 0..common.peers.len() {
-            let at_once = common.peer(peer).engine.at_once;
+        for peer in 0..state.peers.len() {
+            let at_once = state.peer(peer).engine.at_once;
             dispatcher.engine_works_on(peer, at_once);
         }
     }
 
     fn wait_up(&self, deadline: Duration) -> Result<(), ClusterError> {
         let end = Instant::now() + deadline;
-        let d = self.common.dispatcher();
+        let d = self.state.dispatcher();
         while d.connections_up() < d.connections() {
             if Instant::now() >= end {
                 return Err(ClusterError::NotUp {
@@ -257,35 +267,35 @@ impl Cluster {
     pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
         let report = self.warm(samples)?;
         // The work of the warm-up is not the run's.
-        self.note_use();
+        self.read_use();
         Ok(report)
     }
 
     /// Requests every accelerator's work so far. A missing answer costs a line of the summary, not
     /// the run.
-    fn note_use(&self) {
-        let peers = 0..self.common.peers.len();
-        let ask = |i| self.common.peer(i).handle.clone().map(|h| (i, h.drain()));
+    fn read_use(&self) {
+        let peers = 0..self.state.peers.len();
+        let ask = |i| self.state.peer(i).handle.clone().map(|h| (i, h.drain()));
         let asked: Vec<_> = peers.filter_map(ask).collect();
         let end = Instant::now() + USE;
         for (i, pending) in asked {
             let left = end.saturating_duration_since(Instant::now());
             let used = pending.wait(left).ok().map(|(_, _, _, used)| used);
-            self.common.peer(i).used[0] = used;
+            self.state.peer(i).used[0] = used;
         }
     }
 
     /// Work of this node's NIC threads so far.
     pub fn nic_use(&self) -> NicUse {
-        super::report::nic_use(self.common.dispatcher().nic_use())
+        records::nic_use(self.state.dispatcher().nic_use())
     }
 
     fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
-        let config = self.common.config.warm_up;
+        let config = self.state.config.warm_up;
         if !config.is_on() {
             return Ok(None);
         }
-        let dispatcher = self.common.dispatcher();
+        let dispatcher = self.state.dispatcher();
         let cfgs = WarmUpCfgs {
             samples,
             budget: config.budget(),
@@ -293,16 +303,16 @@ impl Cluster {
             again: false,
         };
         let report = dispatcher.warm_up(&cfgs).map_err(|source| {
-            let (peer, index) = self.common.connection_of[source.connection()];
-            let state = self.common.peer(peer);
+            let (peer, index) = self.state.connection_of[source.connection()];
+            let accelerator = self.state.peer(peer);
             ClusterError::WarmUp {
-                connection: format!("{}/{index}", state.node),
-                address: state.address.clone(),
+                connection: format!("{}/{index}", accelerator.node),
+                address: accelerator.address.clone(),
                 nic: dispatcher.connection(source.connection()).nic_index,
                 source,
             }
         })?;
-        *super::lock(&self.warmed) = Some((report.clone(), now_ns()));
+        *lock(&self.warmed) = Some((report.clone(), now_ns()));
         Ok(Some(report))
     }
 
@@ -311,7 +321,7 @@ impl Cluster {
     /// tenth of the budget and all of it. Connections that are down are skipped. A connection that
     /// fails now is lost as in the middle of a run. Requires an earlier [`Cluster::warm_up`].
     pub fn warm_up_again(&self, samples: Vec<Sample>, idle: Duration) {
-        let config = self.common.config.warm_up;
+        let config = self.state.config.warm_up;
         if !config.is_on() {
             return;
         }
@@ -322,9 +332,9 @@ impl Cluster {
             deadline: config.deadline(),
             again: true,
         };
-        match self.common.dispatcher().warm_up(&cfgs) {
+        match self.state.dispatcher().warm_up(&cfgs) {
             Ok(report) => {
-                if let Some((first, _)) = super::lock(&self.warmed).as_mut() {
+                if let Some((first, _)) = lock(&self.warmed).as_mut() {
                     first.took_ns += report.took_ns;
                 }
             }
@@ -334,23 +344,23 @@ impl Cluster {
 
     /// The dispatcher, which sends samples ([`Dispatcher::issue`]).
     pub fn dispatcher(&self) -> &Dispatcher {
-        self.common.dispatcher()
+        self.state.dispatcher()
     }
 
     /// Aborts the run: completes outstanding and later samples empty.
     pub fn abort(&self, cause: &str) {
-        self.common.abort(cause);
+        self.state.abort(cause);
     }
 
     /// Drains outstanding samples, ends every session with a bye, and stops every thread.
     pub fn finish(mut self) -> SystemRecord {
-        let common = self.common.clone();
-        let deadline = common.config.deadlines.drain();
-        let aborted = common.aborted.load(Ordering::SeqCst);
-        if !aborted && !common.dispatcher().drain(deadline) {
-            common.listener.note(&format!(
+        let state = self.state.clone();
+        let deadline = state.config.deadlines.drain();
+        let aborted = state.aborted.load(Ordering::SeqCst);
+        if !aborted && !state.dispatcher().drain(deadline) {
+            state.note(&format!(
                 "{} samples were still outstanding after {deadline:?}",
-                common.dispatcher().outstanding()
+                state.dispatcher().outstanding()
             ));
         }
         // Before the accelerators close the run. An aborted run has no time for it.
@@ -358,9 +368,9 @@ impl Cluster {
             true => Vec::new(),
             false => self.sides(),
         };
-        common.closing.store(true, Ordering::SeqCst);
-        let asked: Vec<_> = (0..common.peers.len())
-            .map(|i| common.peer(i).handle.clone().map(|h| (h.drain(), h)))
+        state.closing.store(true, Ordering::SeqCst);
+        let asked: Vec<_> = (0..state.peers.len())
+            .map(|i| state.peer(i).handle.clone().map(|h| (h.drain(), h)))
             .collect();
         let wait = if aborted {
             Duration::from_millis(200)
@@ -373,7 +383,7 @@ impl Cluster {
             if let Some((pending, handle)) = asked {
                 let left = end.saturating_duration_since(Instant::now());
                 if let Ok((counters, batches, gpus, used)) = pending.wait(left) {
-                    let mut peer = common.peer(i);
+                    let mut peer = state.peer(i);
                     peer.drained = Some(counters);
                     peer.heartbeat = None;
                     peer.batches = batches;
@@ -384,55 +394,56 @@ impl Cluster {
             }
         }
         // Before the byes, since a connection that its peer closes first would look lost.
-        common.dispatcher().stop();
+        state.dispatcher().stop();
         leaving.iter().for_each(ClientHandle::bye);
         self.stop_control();
-        let counts = common.dispatcher().connection_records();
+        let counts = state.dispatcher().connection_records();
         let (events, _) = self.happened();
-        let warm_up = super::lock(&self.warmed).take();
+        let warm_up = lock(&self.warmed).take();
         let mut warm_up = warm_up.map(|(report, _)| report);
         if let Some(w) = &mut warm_up {
             // Includes later phases, and answers that came after a phase had failed.
             w.samples = counts.iter().map(|c| c.warmed).sum();
         }
-        let lost = super::lock(&common.lost).clone();
-        let connections = super::report::connections(
+        let lost = lock(&state.lost).clone();
+        let connections = records::connections(
             &counts,
-            |i| common.connection_name(i),
+            |i| state.connection_name(i),
             &lost,
             warm_up.as_ref(),
         );
-        let accelerators = (0..common.peers.len())
+        let accelerators = (0..state.peers.len())
             .map(|i| {
-                let connections = common.connection_of.iter().filter(|(peer, _)| *peer == i);
-                let mut peer = common.peer(i);
+                let connections = state.connection_of.iter().filter(|(peer, _)| *peer == i);
+                let mut peer = state.peer(i);
                 // An accelerator without an answer to the drain has reported no later totals.
-                peer.session_over(|at_ns| common.in_run(at_ns));
-                super::report::accelerator(&peer, connections.count())
+                peer.session_over(|at_ns| state.in_run(at_ns));
+                peer.record(connections.count())
             })
             .collect();
         let (_, losses) = self.happened();
-        let refusals = (0..common.peers.len())
-            .flat_map(|i| common.peer(i).refusals.records().to_vec())
+        let refusals = (0..state.peers.len())
+            .flat_map(|i| state.peer(i).refusals.records().to_vec())
             .collect();
-        let rails = (0..common.peers.len())
+        let rails = (0..state.peers.len())
             .filter_map(|p| {
-                let node = common.peer(p).node.clone();
-                Some(common.rails.get()?.records(&common, p, &node))
+                let node = state.peer(p).node.clone();
+                let report = state.dispatcher().rail_report(p);
+                Some(state.rails.get()?.records(&report, p, &node))
             })
             .flatten()
             .collect();
-        let nics = common.config.nics.iter().map(NicConfig::label);
-        let counts = common.dispatcher().counts();
-        let (up_to_bytes, one_by_one) = common.dispatcher().posting_rule();
-        let (staged_copies, staged_bytes) = common.dispatcher().staged();
+        let nics = state.config.nics.iter().map(NicConfig::label);
+        let counts = state.dispatcher().counts();
+        let (up_to_bytes, one_by_one) = state.dispatcher().posting_rule();
+        let (staged_copies, staged_bytes) = state.dispatcher().staged();
         SystemRecord {
             refusals,
-            ledger: super::report::ledger(&counts, warm_up.as_ref()),
+            ledger: records::ledger(&counts, warm_up.as_ref()),
             accelerators,
             connections,
             rails,
-            warm_up: warm_up.as_ref().map(super::report::warm_up),
+            warm_up: warm_up.as_ref().map(records::warm_up),
             staged_copies,
             staged_bytes,
             backlog_max: counts.backlog_max,
@@ -443,23 +454,23 @@ impl Cluster {
                 one_by_one,
             }),
             losses,
-            facts: Some(common.facts.clone()),
+            facts: Some(state.facts.clone()),
             events,
             sides,
             readings: self.readings(),
-            nic_threads: common.dispatcher().nic_threads() as u64,
+            nic_threads: state.dispatcher().nic_threads() as u64,
             sleeps: counts.sleeps,
             woken: counts.wakeups,
             places: Places {
-                samples: common.dispatcher().sample_nodes().into_iter().collect(),
-                ..places(nics.zip(&self.near), common.dispatcher().placed())
+                samples: state.dispatcher().sample_nodes().into_iter().collect(),
+                ..places(nics.zip(&self.near), state.dispatcher().placed())
             },
             ..SystemRecord::default()
         }
     }
 
     fn stop_control(&mut self) {
-        self.common.closing.store(true, Ordering::SeqCst);
+        self.state.closing.store(true, Ordering::SeqCst);
         let _ = self.stop.send(true);
         if let Some(thread) = self.control.take() {
             join_all(vec![thread], LEAVING);
@@ -471,7 +482,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop_control();
         // While the owner of its NIC threads' events exists.
-        self.common.dispatcher().stop();
+        self.state.dispatcher().stop();
     }
 }
 
@@ -480,9 +491,7 @@ impl Drop for Cluster {
 ///
 /// # Errors
 /// [`ClusterError::Slots`]: sizes overflow, or there are too many connections.
-pub(super) fn plan(
-    config: &FrontendConfig,
-) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
+pub fn plan(config: &FrontendConfig) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
     let too_large =
         || ClusterError::Slots(format!("model {}: its sizes overflow", config.model.name));
     let request = request_stride(&config.model).ok_or_else(too_large)?;

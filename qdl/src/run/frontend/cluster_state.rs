@@ -9,92 +9,68 @@ use std::{
     time::{Duration, Instant},
 };
 
-use record::{BatchSizes, EngineInfo, GpuRecord, LostSession, NodeFacts, NodeUse};
+use record::NodeFacts;
 use tokio::sync::mpsc;
 
 use super::{
-    api::ClusterListener,
-    health::{ConnectionEnd, RailMap},
-    outage::Outages,
-    peer::LocalLoss,
-    refusals::{OnRefusal, Refusals},
-    settings,
-    transport::ClientNic,
+    client_nic::ClientNic,
+    peer_state::PeerState,
+    rail_map::{ConnectionEnd, RailMap},
+    refusals::OnRefusal,
 };
 use crate::{
     config::FrontendConfig,
-    control::{Auth, ClientHandle, ClientParams, Counters},
+    control::{Auth, ClientParams},
     dispatch::{DispatchEvent, Dispatcher, Owner, Sample},
+    run::{lock, settings},
     topology::LinkWatch,
 };
-use fabric::clock::now_ns;
+use fabric::{Broken, clock::now_ns};
 
-/// Most losses of connections, and most sessions of one accelerator, that are recorded separately.
-const MOST_KEPT: usize = 256;
+/// Most losses of connections that are recorded separately.
+const MOST_LOSSES: usize = 256;
 
-/// State of one accelerator.
-#[derive(Debug, Default)]
-pub(super) struct PeerState {
-    pub node: String,
-    pub address: String,
-    /// Engine of the accelerator.
-    pub engine: EngineInfo,
-    /// Facts about the accelerator's node.
-    pub facts: NodeFacts,
-    pub handle: Option<ClientHandle>,
-    /// Last known part of the SUT's name.
-    pub named: Option<String>,
-    /// Totals of its session, from the answer to the drain.
-    pub drained: Option<Counters>,
-    pub batches: BatchSizes,
-    pub gpus: Vec<GpuRecord>,
-    /// Totals and time of the last heartbeat of its session.
-    pub heartbeat: Option<(Counters, u64)>,
-    /// Totals of earlier sessions, as of their last heartbeats.
-    pub lost_sessions: Vec<LostSession>,
-    /// Outages of the accelerator.
-    pub outages: Outages,
-    /// Refusals of the accelerator.
-    pub refusals: Refusals,
-    /// Work of its node at the start of LoadGen's clock, and at the end.
-    pub used: [Option<NodeUse>; 2],
+/// Event of a cluster, for the program that runs it.
+#[derive(Debug)]
+pub enum ClusterEvent<'a> {
+    /// The run is aborted: complete these samples without a response.
+    CompleteEmpty(&'a [Sample]),
+    /// The run is aborted: no connection was left for too long, or [`abort`](super::Cluster::abort)
+    /// was called. Comes once; the cause names the peer, the time and the reason.
+    Aborted(&'a str),
+    /// A line for the log, such as a lost connection or a peer that is back.
+    Note(&'a str),
+    /// A wait for an accelerator, in [`Cluster::connect`](super::Cluster::connect).
+    Waiting(&'a str),
 }
 
-impl PeerState {
-    /// Records the totals of an ended session from its last heartbeat, unless the drain was
-    /// answered: a heartbeat may come between that answer and the end.
-    pub fn session_over(&mut self, in_run: impl Fn(u64) -> Option<f64>) {
-        let last = self.heartbeat.take().filter(|_| self.drained.is_none());
-        let Some((c, at_ns)) = last else {
-            return;
-        };
-        let over = LostSession {
-            as_of_s: in_run(at_ns),
-            arrived: c.arrived,
-            samples: c.responded,
-            dropped_late: c.dropped_late,
-            batches: c.batches,
-        };
-        if self.lost_sessions.len() < MOST_KEPT {
-            self.lost_sessions.push(over);
-        } else if let Some(last) = self.lost_sessions.last_mut() {
-            last.add(&over);
-        }
-    }
+/// Consumer of a cluster's events, called from any of its threads.
+pub type OnClusterEvent = dyn Fn(ClusterEvent<'_>) + Send + Sync;
+
+/// The dispatcher has destroyed the local side of a connection.
+#[derive(Debug)]
+pub struct LocalLoss {
+    /// Index of the connection within the peer.
+    pub index: u16,
+    pub epoch: u32,
+    pub cause: Broken,
+    pub again: usize,
+    /// Time of the loss.
+    pub at_ns: u64,
 }
 
 /// Peer, and index within the peer, of each connection.
 pub type ConnectionOf = Vec<(usize, u16)>;
 
 /// State that tasks and callers share.
-pub(super) struct Common {
+pub struct ClusterState {
     pub dispatcher: OnceLock<Dispatcher>,
     pub config: FrontendConfig,
     pub auth: Auth,
     pub peers: Vec<Mutex<PeerState>>,
     /// Facts about this node.
     pub facts: NodeFacts,
-    pub listener: Arc<dyn ClusterListener>,
+    pub on_event: Arc<OnClusterEvent>,
     pub began: Instant,
     /// The run is ending, so nothing is reconnected.
     pub closing: AtomicBool,
@@ -117,13 +93,18 @@ pub(super) struct Common {
     pub rails: OnceLock<RailMap>,
 }
 
-impl Common {
+impl ClusterState {
     pub fn dispatcher(&self) -> &Dispatcher {
         self.dispatcher.get().expect("set before any task runs")
     }
 
     pub fn peer(&self, index: usize) -> MutexGuard<'_, PeerState> {
-        super::lock(&self.peers[index])
+        lock(&self.peers[index])
+    }
+
+    /// Reports a line for the log.
+    pub fn note(&self, line: &str) {
+        (self.on_event)(ClusterEvent::Note(line));
     }
 
     /// Whether the link of a NIC is known to be down.
@@ -138,7 +119,7 @@ impl Common {
     pub fn abort(&self, cause: &str) {
         if !self.aborted.swap(true, Ordering::SeqCst) {
             self.closing.store(true, Ordering::SeqCst);
-            self.listener.aborted(cause);
+            (self.on_event)(ClusterEvent::Aborted(cause));
             self.dispatcher().abort(cause);
         }
     }
@@ -171,40 +152,43 @@ impl Common {
 }
 
 /// Time limit for an accelerator's reason of a loss or of the run's end.
-pub(super) const REASON: Duration = Duration::from_secs(1);
+pub const REASON: Duration = Duration::from_secs(1);
 
 /// Aborts the run after [`REASON`], so that an accelerator can send a reason first.
-fn abort_soon(common: &Arc<Common>, words: impl Fn(&Common) -> String + Send + Sync + 'static) {
-    if common.ending.swap(true, Ordering::SeqCst) {
+fn abort_soon(
+    state: &Arc<ClusterState>,
+    words: impl Fn(&ClusterState) -> String + Send + Sync + 'static,
+) {
+    if state.ending.swap(true, Ordering::SeqCst) {
         return;
     }
-    let (weak, words) = (Arc::downgrade(common), Arc::new(words));
+    let (weak, words) = (Arc::downgrade(state), Arc::new(words));
     let later = words.clone();
     let end = move || {
         std::thread::sleep(REASON);
-        if let Some(common) = weak.upgrade() {
-            common.abort(&later(&common));
+        if let Some(state) = weak.upgrade() {
+            state.abort(&later(&state));
         }
     };
     let thread = std::thread::Builder::new().name("qdl-reason".to_owned());
     if thread.spawn(end).is_err() {
-        common.abort(&words(common));
+        state.abort(&words(state));
     }
 }
 
-/// Routes the dispatcher's events to the peer's task. The reference is weak, because `Common` owns
-/// the dispatcher. The dispatcher stops before the last strong reference is dropped.
-pub(super) struct ClusterOwner(pub Weak<Common>);
+/// Routes the dispatcher's events to the peers' tasks. The reference is weak, because the state
+/// owns the dispatcher, which stops before the last strong reference is dropped.
+pub struct EventRouter(pub Weak<ClusterState>);
 
-impl Owner for ClusterOwner {
+impl Owner for EventRouter {
     fn complete_empty(&self, samples: &[Sample]) {
-        if let Some(common) = self.0.upgrade() {
-            common.listener.complete_empty(samples);
+        if let Some(state) = self.0.upgrade() {
+            (state.on_event)(ClusterEvent::CompleteEmpty(samples));
         }
     }
 
     fn event(&self, event: DispatchEvent) {
-        let Some(common) = self.0.upgrade() else {
+        let Some(state) = self.0.upgrade() else {
             return;
         };
         let (connection, epoch, cause, again) = match event {
@@ -220,56 +204,56 @@ impl Owner for ClusterOwner {
                 connection,
                 cause,
             } => {
-                return abort_soon(&common, move |common| {
-                    let (peer, number) = common.connection_of[connection];
-                    let why = common.peer(peer).outages.last_cause(number);
+                return abort_soon(&state, move |state| {
+                    let (peer, number) = state.connection_of[connection];
+                    let why = state.peer(peer).outages.last_cause(number);
                     format!(
                         "sample {index} was sent {losses} times, and each time the connection that \
                          carried it was lost, at last {}: {}",
-                        common.connection_name(connection),
+                        state.connection_name(connection),
                         why.unwrap_or_else(|| cause.to_string())
                     )
                 });
             }
             DispatchEvent::Refused(refused) => {
-                let (peer, number) = common.connection_of[refused.connection];
-                let todo = {
-                    let mut peer = common.peer(peer);
+                let (peer, number) = state.connection_of[refused.connection];
+                let reaction = {
+                    let mut peer = state.peer(peer);
                     let node = peer.node.clone();
-                    peer.refusals.refused(&node, number, &refused)
+                    peer.refusals.add(&node, number, &refused)
                 };
-                return match todo {
+                return match reaction {
                     OnRefusal::Count => {}
-                    OnRefusal::Note(_) if common.is_closing() => {}
-                    OnRefusal::Note(line) => common.listener.note(&line),
-                    OnRefusal::End(words) => common.abort(&words),
-                    OnRefusal::EndSoon(words) => abort_soon(&common, move |_| words.clone()),
+                    OnRefusal::Note(_) if state.is_closing() => {}
+                    OnRefusal::Note(line) => state.note(&line),
+                    OnRefusal::End(words) => state.abort(&words),
+                    OnRefusal::EndSoon(words) => abort_soon(&state, move |_| words.clone()),
                 };
             }
             DispatchEvent::Rail { peer, change } => {
-                if let Some(rails) = common.rails.get() {
-                    let line = rails.changed(peer, &common.peer(peer).node, change);
-                    if !common.is_closing() {
-                        common.listener.note(&line);
+                if let Some(rails) = state.rails.get() {
+                    let line = rails.record(peer, &state.peer(peer).node, change);
+                    if !state.is_closing() {
+                        state.note(&line);
                     }
                 }
                 return;
             }
         };
-        let (peer, index) = common.connection_of[connection];
+        let (peer, index) = state.connection_of[connection];
         // Connections that end with the run are not lost.
-        if !common.is_closing() {
-            let mut lost = super::lock(&common.lost);
+        if !state.is_closing() {
+            let mut lost = lock(&state.lost);
             let is_known = lost.iter().any(|(of, _)| *of == connection);
-            if lost.len() < MOST_KEPT || !is_known {
+            if lost.len() < MOST_LOSSES || !is_known {
                 lost.push((connection, cause.to_string()));
-            } else if !common.lost_more.swap(true, Ordering::Relaxed) {
+            } else if !state.lost_more.swap(true, Ordering::Relaxed) {
                 let later = "later losses, of any connection, are counted in `losses` alone";
                 lost.push((connection, later.to_owned()));
             }
         }
         // The receiver is dropped only when the cluster closes.
-        let _ = common.losses[peer].send(LocalLoss {
+        let _ = state.losses[peer].send(LocalLoss {
             index,
             epoch,
             cause,

@@ -2,9 +2,13 @@
 
 use std::net::UdpSocket;
 
-use super::{ClusterError, NicError, cluster::plan, request_stride, response_stride, settings};
+use super::cluster::plan;
 use crate::{
     config::{FrontendConfig, NicFabric},
+    run::{
+        error::{ClusterError, NicError},
+        request_stride, response_stride, settings,
+    },
     topology::Topology,
 };
 use fabric::{

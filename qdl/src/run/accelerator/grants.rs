@@ -5,21 +5,19 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use super::{
-    lock, node::Shared, request_stride, response_stride, served::Session, settings,
-    transport::ServerNic,
-};
+use super::{node_state::ServerNic, session::Session};
 use crate::{
     control::{
         ConnectionGrant, ConnectionRequest, ErrorCode, GrantTransport, Refusal, RequestTransport,
         message::Hex,
     },
+    run::{lock, request_stride, response_stride, settings},
     serve::{ServeConnection, ServeConnectionCfgs},
 };
 use fabric::{Link, MAX_SLOTS, ib::check_memory};
 
 /// A connection made for a request.
-pub(super) struct Made {
+pub struct NewConnection {
     connection: Arc<ServeConnection>,
     /// Set where the accelerator makes the link itself.
     link: Option<Link>,
@@ -29,16 +27,17 @@ pub(super) struct Made {
 impl Session {
     /// Checks that all requested slots fit this machine's memory before the first connection is
     /// made, because slots that a NIC writes are pinned.
-    pub(super) fn room_for(&self, requests: &[ConnectionRequest]) -> Result<(), Refusal> {
+    pub fn check_memory(&self, requests: &[ConnectionRequest]) -> Result<(), Refusal> {
         let bytes = requests.iter().fold(0usize, |sum, r| {
             let slot = (r.request_stride as usize).saturating_add(r.response_stride as usize);
             sum.saturating_add(slot.saturating_mul(r.slots as usize))
         });
+        let node = &self.node;
         // A total above the budget is refused later, with the connection that exceeds it.
-        if bytes > self.config.memory() {
+        if bytes > node.config.memory() {
             return Ok(());
         }
-        let refused = self.nics.iter().find_map(|n| match n {
+        let refused = node.nics.iter().find_map(|n| match n {
             ServerNic::Ib(nic) => Some(check_memory(nic.name(), bytes).err()?.to_string()),
             ServerNic::Ofi(nic) => Some(nic.check_memory(bytes).err()?.to_string()),
             ServerNic::Tcp(_) => None,
@@ -46,15 +45,16 @@ impl Session {
         refused.map_or(Ok(()), |e| {
             Err(Refusal {
                 code: ErrorCode::Budget,
-                text: format!("{}: {e}", self.config.node),
+                text: format!("{}: {e}", node.config.node),
             })
         })
     }
 
     /// Makes one connection without registering it anywhere.
-    pub(super) fn make(&self, shared: &Shared, r: &ConnectionRequest) -> Result<Made, Refusal> {
+    pub fn make_connection(&self, r: &ConnectionRequest) -> Result<NewConnection, Refusal> {
         let refuse = |code, text| Err(Refusal { code, text });
-        let model = &self.params.model;
+        let node = &self.node;
+        let model = &node.params.model;
         let (request, response) = (
             request_stride(model).unwrap_or(usize::MAX),
             response_stride(model).unwrap_or(usize::MAX),
@@ -74,9 +74,9 @@ impl Session {
             );
             return refuse(ErrorCode::Model, text);
         }
-        let nic_index = usize::from(r.nic) % self.config.nics.len().max(1);
+        let nic_index = usize::from(r.nic) % node.config.nics.len().max(1);
         let gpu = gpu_for(
-            &self.config.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
+            &node.config.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
             nic_index,
             r.gpu_turn,
         );
@@ -91,15 +91,15 @@ impl Session {
             stream: self.stream,
         };
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
-        let share = shared.budget.take(bytes, self.config.memory()).map_err(|in_use| {
+        let reservation = node.budget.reserve(bytes, node.config.memory()).map_err(|in_use| {
             let text = format!(
                 "connection {}: {slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, \
                  or lower `slots` or `connections` of the frontend",
                 r.connection,
                 bytes >> 20,
                 in_use >> 20,
-                self.config.memory_mib,
-                self.config.node
+                node.config.memory_mib,
+                node.config.node
             );
             Refusal {
                 code: ErrorCode::Budget,
@@ -116,16 +116,16 @@ impl Session {
             text: format!("connection {}: {e}", r.connection),
         };
         let slot_bytes = cfgs.request_stride.saturating_mul(slots);
-        let on_gpu = match &self.nics[nic_index] {
+        let on_gpu = match &node.nics[nic_index] {
             ServerNic::Ib(nic) => nic.gpu_slots(nic_index, gpu, slot_bytes, |bytes| {
-                shared.service.slots(gpu, bytes)
+                node.service.slots(gpu, bytes)
             }),
             ServerNic::Tcp(_) | ServerNic::Ofi(_) => None,
         };
-        let nodes = &self.near[nic_index].nodes;
+        let nodes = &node.near[nic_index].nodes;
         let mut connection =
             Arc::new(ServeConnection::on_nodes(cfgs, nodes, on_gpu).map_err(|e| no_memory(&e))?);
-        let (transport, link) = match (&self.nics[nic_index], &r.transport) {
+        let (transport, link) = match (&node.nics[nic_index], &r.transport) {
             (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
                 match reachable(*address, self.local) {
                     Some(address) => (GrantTransport::Tcp { address }, None),
@@ -134,7 +134,7 @@ impl Session {
                             "connection {}: came over IPv6, and nics[{nic_index}].listen of {} is {address}: \
                              listen on [::], which takes both, or name an IPv4 address in \
                              accelerators[].control",
-                            r.connection, self.config.node
+                            r.connection, node.config.node
                         );
                         return refuse(ErrorCode::Protocol, text);
                     }
@@ -163,14 +163,14 @@ impl Session {
                     "connection {}: asks for the {} fabric, and nics[{nic_index}] of {} is {}",
                     r.connection,
                     wanted.fabric(),
-                    self.config.node,
+                    node.config.node,
                     nic.fabric()
                 );
                 return refuse(ErrorCode::Protocol, text);
             }
         };
-        share.made(&connection);
-        Ok(Made {
+        reservation.tie_to(&connection);
+        Ok(NewConnection {
             connection,
             link,
             grant: ConnectionGrant {
@@ -187,12 +187,12 @@ impl Session {
 
     /// Registers a connection and returns its grant. Drops what the frontend has given up
     /// meanwhile.
-    pub(super) fn hand_out(&self, shared: &Shared, made: Made) -> ConnectionGrant {
-        let Made {
+    pub fn hand_out(&self, new: NewConnection) -> ConnectionGrant {
+        let NewConnection {
             connection,
             link,
             grant,
-        } = made;
+        } = new;
         let (number, epoch) = (grant.connection, grant.epoch);
         let nic_index = usize::from(grant.nic);
         let (handle, reasons) = (self.handle.clone(), self.reasons.clone());
@@ -210,9 +210,9 @@ impl Session {
         }));
         let key = link.is_none().then_some(grant.key.0);
         let wanted =
-            lock(&self.connections).granted((number, epoch), connection.clone(), nic_index, key);
+            lock(&self.connections).grant((number, epoch), connection.clone(), nic_index, key);
         if let Some(link) = link.filter(|_| wanted) {
-            let _ = self.attach(shared, nic_index, connection, link);
+            let _ = self.attach(nic_index, connection, link);
         }
         grant
     }

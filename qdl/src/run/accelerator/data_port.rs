@@ -6,9 +6,10 @@ use std::{net::SocketAddr, sync::Arc};
 
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{lock, node::Shared, settings::SEND_DEPTH};
+use super::session::CurrentSession;
 use crate::{
     control::{frame::refusal, lobby::Lobby},
+    run::{lock, settings::SEND_DEPTH},
     serve::ConnectionLost,
 };
 use fabric::wire::is_control_frame;
@@ -19,22 +20,22 @@ use fabric::{
 };
 
 /// A guest's preamble, or the reason for its refusal.
-type Shown = (SocketAddr, Result<(TcpStream, Preamble), &'static str>);
+type GuestPreamble = (SocketAddr, Result<(TcpStream, Preamble), &'static str>);
 
 /// Accepts connections on the data port of a NIC, with `strangers` places beside those of expected
 /// connections. A frontend that takes the port for the control port gets the text `elsewhere`.
-pub(super) async fn let_in(
+pub async fn admit_all(
     listener: TcpListener,
     (strangers, elsewhere): (usize, String),
     nic_index: usize,
-    shared: Arc<Shared>,
+    current: Arc<CurrentSession>,
     cfgs: TcpCfgs,
 ) {
-    let to_come = shared.clone();
-    let mut lobby: Lobby<Shown> = Lobby::new(
+    let to_come = current.clone();
+    let mut lobby: Lobby<GuestPreamble> = Lobby::new(
         ("data port", "data connections shown out"),
         listener,
-        move || strangers + connections_to_come(&to_come),
+        move || strangers + awaited_connections(&to_come),
         PREAMBLE_DEADLINE,
         move |guest| {
             let elsewhere = refusal(&elsewhere);
@@ -61,7 +62,7 @@ pub(super) async fn let_in(
     loop {
         let (address, shown) = lobby.next().await;
         let admitted = match shown {
-            Ok((stream, preamble)) => admit(stream, preamble, nic_index, &shared, &cfgs).await,
+            Ok((stream, preamble)) => admit(stream, preamble, nic_index, &current, &cfgs).await,
             Err(why) => Err(why.to_owned()),
         };
         if let Err(why) = admitted {
@@ -72,9 +73,9 @@ pub(super) async fn let_in(
 }
 
 /// Number of granted connections whose data socket has not arrived yet.
-fn connections_to_come(shared: &Shared) -> usize {
-    let session = lock(&shared.current).clone();
-    session.map_or(0, |s| lock(&s.connections).awaited())
+fn awaited_connections(current: &CurrentSession) -> usize {
+    let session = lock(current).clone();
+    session.map_or(0, |s| lock(&s.connections).keys_out())
 }
 
 /// Attaches the connection whose key was presented.
@@ -82,14 +83,12 @@ async fn admit(
     mut stream: TcpStream,
     preamble: Preamble,
     nic_index: usize,
-    shared: &Shared,
+    current: &CurrentSession,
     cfgs: &TcpCfgs,
 ) -> Result<(), String> {
-    let session = lock(&shared.current)
-        .clone()
-        .ok_or("no frontend is being served")?;
+    let session = lock(current).clone().ok_or("no frontend is being served")?;
     let (connection, expected) = lock(&session.connections)
-        .take(&preamble.key, preamble.connection, preamble.epoch)
+        .take_key(&preamble.key, preamble.connection, preamble.epoch)
         .ok_or("its key is not one that was handed out")?;
     let linked = if expected == nic_index {
         // Never waits for the peer: the message is a few bytes into an empty socket buffer.
@@ -105,7 +104,7 @@ async fn admit(
     };
     match linked {
         Ok(link) => session
-            .attach(shared, nic_index, connection, link)
+            .attach(nic_index, connection, link)
             .ok_or_else(|| "its connection was given up meanwhile".to_owned()),
         Err(why) => {
             // No NIC thread has the connection, so report its loss here.

@@ -12,15 +12,15 @@ pub const LAST_RETRY: Duration = Duration::from_secs(1);
 
 /// Exponential back-off. Times are relative to one fixed moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct RetryBackoff {
     at: Duration,
     pause: Duration,
 }
 
-impl Pace {
+impl RetryBackoff {
     /// Allows an attempt at once.
     pub const fn new() -> Self {
-        Pace {
+        RetryBackoff {
             at: Duration::ZERO,
             pause: FIRST_RETRY,
         }
@@ -32,25 +32,25 @@ impl Pace {
     }
 
     /// Records the start of an attempt, which doubles the next pause.
-    pub fn tried(&mut self, now: Duration) {
+    pub fn start_attempt(&mut self, now: Duration) {
         self.pause = (self.pause * 2).min(LAST_RETRY);
-        self.failed(now);
+        self.fail(now);
     }
 
     /// Records a failure: the pause begins now.
-    pub fn failed(&mut self, now: Duration) {
+    pub fn fail(&mut self, now: Duration) {
         self.at = now + self.pause;
     }
 
     /// Records a success, which resets the pause.
-    pub fn succeeded(&mut self) {
+    pub fn reset(&mut self) {
         self.pause = FIRST_RETRY;
     }
 }
 
 /// Result of a request to the accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum OpenAnswer {
     /// The connection is granted.
     Granted,
     /// The connection is refused, or the request was not sent: the accelerator has made nothing.
@@ -62,7 +62,7 @@ pub enum Answer {
 /// Actions for the caller, in this order.
 #[must_use]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Todo {
+pub struct EndActions {
     /// Continue with the half or link at hand. Otherwise the caller drops it first.
     pub go_on: bool,
     /// The NIC thread must take the connection down.
@@ -75,17 +75,17 @@ pub struct Todo {
 
 /// State of the frontend's end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dialled {
+pub struct FrontendEnd {
     life: Life,
-    pace: Pace,
+    backoff: RetryBackoff,
 }
 
-impl Dialled {
+impl FrontendEnd {
     /// Makes the state of a connection that was never requested.
     pub const fn new() -> Self {
-        Dialled {
+        FrontendEnd {
             life: Life::new(),
-            pace: Pace::new(),
+            backoff: RetryBackoff::new(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Dialled {
 
     /// Earliest time of a request; `None` while the memory is in use or quarantined.
     pub fn due(&self) -> Option<Duration> {
-        self.life.is_free().then(|| self.pace.at())
+        self.life.is_free().then(|| self.backoff.at())
     }
 
     /// The epoch to request, if a request is due; the caller must send it.
@@ -104,55 +104,55 @@ impl Dialled {
         self.due().filter(|due| *due <= now)?;
         let epoch = self.epoch().checked_add(1)?;
         self.life.ask(epoch).ok()?;
-        self.pace.tried(now);
+        self.backoff.start_attempt(now);
         Some(epoch)
     }
 
     /// Handles the result of a request. The caller has dropped its local half unless it is granted.
-    pub fn answered(&mut self, epoch: u32, answer: Answer, now: Duration) -> Todo {
+    pub fn on_answer(&mut self, epoch: u32, answer: OpenAnswer, now: Duration) -> EndActions {
         match answer {
-            Answer::Granted => {
+            OpenAnswer::Granted => {
                 let wanted = self.life.granted(epoch);
-                self.wanted(epoch, wanted)
+                self.go_on(epoch, wanted)
             }
-            Answer::Refused => {
+            OpenAnswer::Refused => {
                 self.life.refused(epoch);
-                self.pace.failed(now);
+                self.backoff.fail(now);
                 // The accelerator may have reported the loss earlier.
-                self.let_go(Todo::default())
+                self.let_go(EndActions::default())
             }
-            Answer::Missing => self.lost(epoch, now),
+            OpenAnswer::Missing => self.lost_here(epoch, now),
         }
     }
 
     /// Handles a successful data connection.
-    pub fn connected(&mut self, epoch: u32) -> Todo {
+    pub fn on_connected(&mut self, epoch: u32) -> EndActions {
         let wanted = self.life.up(epoch);
         if wanted {
-            self.pace.succeeded();
+            self.backoff.reset();
         }
-        self.wanted(epoch, wanted)
+        self.go_on(epoch, wanted)
     }
 
     /// Handles the loss of this end: the NIC thread has destroyed it, or the data connection
     /// failed.
-    pub fn lost(&mut self, epoch: u32, now: Duration) -> Todo {
+    pub fn lost_here(&mut self, epoch: u32, now: Duration) -> EndActions {
         if epoch != self.epoch() {
-            return Todo::default();
+            return EndActions::default();
         }
         let tell_lost = self.life.lost_here(epoch);
-        self.pace.failed(now);
-        self.let_go(Todo {
+        self.backoff.fail(now);
+        self.let_go(EndActions {
             tell_lost,
-            ..Todo::default()
+            ..EndActions::default()
         })
     }
 
     /// Handles the accelerator's message that it has lost the connection.
-    pub fn lost_there(&mut self, epoch: u32) -> Todo {
-        Todo {
+    pub fn lost_there(&mut self, epoch: u32) -> EndActions {
+        EndActions {
             give_up: self.life.lost_there(epoch),
-            ..Todo::default()
+            ..EndActions::default()
         }
     }
 
@@ -162,14 +162,14 @@ impl Dialled {
     }
 
     /// Handles the end of the session; the session's tasks have ended before.
-    pub fn session_over(&mut self) -> Todo {
+    pub fn session_over(&mut self) -> EndActions {
         let give_up = self.life.session_over();
         if !self.is_on_nic_thread() {
             self.life.released(self.epoch());
         }
-        self.let_go(Todo {
+        self.let_go(EndActions {
             give_up,
-            ..Todo::default()
+            ..EndActions::default()
         })
     }
 
@@ -178,20 +178,20 @@ impl Dialled {
         self.life.is_on_nic_thread()
     }
 
-    fn wanted(&mut self, epoch: u32, wanted: bool) -> Todo {
+    fn go_on(&mut self, epoch: u32, wanted: bool) -> EndActions {
         if !wanted {
             self.life.released(epoch);
         }
-        self.let_go(Todo {
+        self.let_go(EndActions {
             go_on: wanted,
-            ..Todo::default()
+            ..EndActions::default()
         })
     }
 
-    fn let_go(&mut self, todo: Todo) -> Todo {
-        Todo {
+    fn let_go(&mut self, actions: EndActions) -> EndActions {
+        EndActions {
             tell_reset: self.life.let_go(),
-            ..todo
+            ..actions
         }
     }
 }

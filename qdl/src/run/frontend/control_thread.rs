@@ -12,13 +12,13 @@ use record::Content;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    api::ClusterError,
-    common::Common,
-    peer::{LocalLoss, PeerTask},
+    cluster_state::{ClusterEvent, ClusterState, LocalLoss},
+    peer::PeerTask,
 };
 use crate::{
     config::ModelFiles,
     control::{ClientSession, ControlError, check_unique_names},
+    run::error::ClusterError,
 };
 
 /// Interval of the monitor.
@@ -31,17 +31,15 @@ const SAY: Duration = Duration::from_secs(10);
 /// Part of the frontend's time limit that is reserved for ending.
 const ENDING: Duration = Duration::from_millis(500);
 
-pub(super) type Told = std::sync::mpsc::Sender<Result<(), ClusterError>>;
-
 /// Body of the control thread.
-pub(super) async fn control(
-    common: Arc<Common>,
+pub async fn control(
+    state: Arc<ClusterState>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
     mut stopped: watch::Receiver<bool>,
-    tell: Told,
+    tell: std::sync::mpsc::Sender<Result<(), ClusterError>>,
 ) {
     let tasks = tokio::select! {
-        tasks = bring_up(&common, inboxes) => tasks,
+        tasks = bring_up(&state, inboxes) => tasks,
         // The caller of `connect` has given up.
         _ = stopped.wait_for(|s| *s) => return,
     };
@@ -58,7 +56,7 @@ pub(super) async fn control(
         running.spawn(task.run(session, stopped));
     }
     let _ = tell.send(Ok(()));
-    let watching = tokio::spawn(async move { monitor(&common).await });
+    let watching = tokio::spawn(async move { monitor(&state).await });
     let _ = stopped.wait_for(|s| *s).await;
     watching.abort();
     // The tasks see the stop too, and end their sessions with a bye.
@@ -68,13 +66,13 @@ pub(super) async fn control(
 
 /// Connects to all accelerators, checks their names, and opens all connections.
 async fn bring_up(
-    common: &Arc<Common>,
+    state: &Arc<ClusterState>,
     inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
 ) -> Result<Vec<(PeerTask, ClientSession)>, ClusterError> {
     let mut connecting = tokio::task::JoinSet::new();
-    for i in 0..common.peers.len() {
-        let common = common.clone();
-        connecting.spawn(async move { reach(&common, i).await.map(|session| (i, session)) });
+    for i in 0..state.peers.len() {
+        let state = state.clone();
+        connecting.spawn(async move { reach(&state, i).await.map(|session| (i, session)) });
     }
     let mut sessions = Vec::new();
     // The first failure ends the loop, even if other accelerators are still loading.
@@ -87,25 +85,25 @@ async fn bring_up(
         .iter()
         .map(|s| s.peer_address.to_string())
         .collect();
-    let local = std::iter::once((common.config.node.as_str(), "this node"));
+    let local = std::iter::once((state.config.node.as_str(), "this node"));
     let named = sessions
         .iter()
         .map(|s| s.peer_node.as_str())
         .zip(addresses.iter().map(String::as_str));
     check_unique_names(local.chain(named))?;
-    if common.config.model_files == ModelFiles::Same {
+    if state.config.model_files == ModelFiles::Same {
         check_contents(&sessions)?;
     }
     let mut tasks = Vec::new();
     for (i, (session, losses)) in sessions.into_iter().zip(inboxes).enumerate() {
         {
-            let mut peer = common.peer(i);
+            let mut peer = state.peer(i);
             peer.node.clone_from(&session.peer_node);
             peer.engine.clone_from(&session.engine);
             peer.facts.clone_from(&session.facts);
             peer.handle = Some(session.handle.clone());
         }
-        let mut task = PeerTask::new(i, common.clone(), losses);
+        let mut task = PeerTask::new(i, state.clone(), losses);
         task.open_all(&session).await?;
         tasks.push((task, session));
     }
@@ -113,11 +111,11 @@ async fn bring_up(
 }
 
 /// Connects to one accelerator, and retries while it is loading.
-async fn reach(common: &Common, index: usize) -> Result<ClientSession, ControlError> {
-    let (began, patience) = (Instant::now(), common.config.deadlines.connect());
+async fn reach(state: &ClusterState, index: usize) -> Result<ClientSession, ControlError> {
+    let (began, patience) = (Instant::now(), state.config.deadlines.connect());
     let mut say_at = began;
     loop {
-        let error = match ClientSession::connect(common.params(index)).await {
+        let error = match ClientSession::connect(state.params(index)).await {
             Err(error) if error.is_of_loading() => error,
             done => return done,
         };
@@ -131,13 +129,14 @@ async fn reach(common: &Common, index: usize) -> Result<ClientSession, ControlEr
         if Instant::now() >= say_at {
             say_at += SAY;
             let (address, left) = (
-                &common.config.accelerators[index].control,
+                &state.config.accelerators[index].control,
                 left.as_secs_f64(),
             );
-            common.listener.waiting(&format!(
+            let line = format!(
                 "{address} takes no connections yet: waiting for the accelerator, for {left:.0} s \
                  more at most (deadlines.connect_ms); Ctrl-C ends it"
-            ));
+            );
+            (state.on_event)(ClusterEvent::Waiting(&line));
         }
         tokio::time::sleep(AGAIN.min(left)).await;
     }
@@ -169,36 +168,34 @@ fn check_contents(sessions: &[ClientSession]) -> Result<(), ClusterError> {
 }
 
 /// Aborts the run when no connection has been up for too long.
-async fn monitor(common: &Common) {
-    let d = &common.config.deadlines;
+async fn monitor(state: &ClusterState) {
+    let d = &state.config.deadlines;
     let mut none_since: Option<Instant> = None;
-    let mut down = vec![false; common.links.len()];
+    let mut down = vec![false; state.links.len()];
     loop {
         tokio::time::sleep(MONITOR).await;
-        if common.is_closing() {
+        if state.is_closing() {
             return;
         }
         for (nic, was) in down.iter_mut().enumerate() {
-            let is = common.link_is_down(nic);
+            let is = state.link_is_down(nic);
             if is && !*was {
                 // A link that is down carries nothing, so do not wait for the echo.
-                let cause = format!("the link of {} is down", common.config.nics[nic].label());
-                common.listener.note(&cause);
-                common
-                    .dispatcher()
-                    .give_up_nic(nic, &Broken::GivenUp(cause));
+                let cause = format!("the link of {} is down", state.config.nics[nic].label());
+                state.note(&cause);
+                state.dispatcher().give_up_nic(nic, &Broken::GivenUp(cause));
             }
             *was = is;
         }
-        if common.dispatcher().connections_up() > 0 {
+        if state.dispatcher().connections_up() > 0 {
             none_since = None;
             continue;
         }
         let since = *none_since.get_or_insert_with(Instant::now);
-        let losses: Vec<_> = (0..common.peers.len())
+        let losses: Vec<_> = (0..state.peers.len())
             .filter_map(|i| {
-                let p = common.peer(i);
-                let outage = p.outages.now()?.clone();
+                let p = state.peer(i);
+                let outage = p.outages.open_outage()?.clone();
                 Some((p.node.clone(), p.address.clone(), outage))
             })
             .collect();
@@ -215,14 +212,14 @@ async fn monitor(common: &Common) {
                 .iter()
                 .filter(|(node, ..)| seen.insert(node.clone()))
                 .map(|(node, address, l)| {
-                    let at = match common.in_run(l.at_ns) {
+                    let at = match state.in_run(l.at_ns) {
                         Some(s) => format!("{s:.1} s into the run"),
                         None => "before the run's first query".to_owned(),
                     };
                     format!("{node} ({address}) lost {at}: {}", l.cause)
                 })
                 .collect();
-            common.abort(&format!(
+            state.abort(&format!(
                 "no accelerator left: {}; could not be reached again for {:.1} s",
                 each.join("; "),
                 since.elapsed().as_secs_f64()

@@ -1,35 +1,41 @@
-//! Queries of a cluster: about itself, its connections, and its accelerators.
+//! Status of a cluster: of itself, its connections, and its accelerators.
 
 use std::time::{Duration, Instant};
 
 use fabric::clock::now_ns;
 use record::{
     EngineInfo, LossRecord, NodeFacts,
-    timeline::{ConnectionTick, Event, NodeSide},
+    timeline::{ConnectionTick, Event, MOST_SIZES, NodeSide},
 };
 
 use super::{
-    Cluster,
-    api::ClusterError,
-    describe::{DESCRIBING, Described},
-    permitted, side,
+    cluster::Cluster,
+    description::{DESCRIBING, Described},
+    notes,
 };
-use crate::control::{ClientHandle, ControlError};
+use crate::{
+    control::{ClientHandle, ControlError, limits::MAX_SIDE},
+    counters::ticks::{FIRST_TICK_NS, MOST_TICKS, tick_ns},
+    rails::RailReport,
+    run::{error::ClusterError, lock, records},
+};
 
 /// Time limit for all accelerators to send their sides of the run.
 const SIDES: Duration = Duration::from_secs(2);
+/// Most threads in a peer's side.
+const MOST_THREADS: usize = 32;
 
 impl Cluster {
     /// Live figures of each connection, by index, with the scores of rails.
     pub fn readings(&self) -> Vec<ConnectionTick> {
-        let all = self.common.dispatcher().readings();
-        let mut all: Vec<_> = all.iter().map(super::report::reading).collect();
-        if let Some(rails) = self.common.rails.get() {
-            for peer in 0..self.common.peers.len() {
-                let report = self.common.dispatcher().rail_report(peer);
+        let all = self.state.dispatcher().readings();
+        let mut all: Vec<_> = all.iter().map(records::reading).collect();
+        if let Some(rails) = self.state.rails.get() {
+            for peer in 0..self.state.peers.len() {
+                let report = self.state.dispatcher().rail_report(peer);
                 for (i, reading) in all.iter_mut().enumerate() {
                     let rail = rails.of_connection(i).filter(|(p, _)| *p == peer);
-                    let score = |r: &crate::rails::RailReport| {
+                    let score = |r: &RailReport| {
                         (Some(r.rail) == rail.map(|(_, rail)| rail)).then(|| r.score.as_f64())
                     };
                     reading.score = reading.score.or_else(|| report.iter().find_map(score));
@@ -42,12 +48,12 @@ impl Cluster {
     /// Requests every accelerator's side of the run. A lost or slow accelerator is left out, and
     /// the report page says so.
     pub(super) fn sides(&self) -> Vec<NodeSide> {
-        let first_ns = self.common.dispatcher().first_issued_ns();
+        let first_ns = self.state.dispatcher().first_issued_ns();
         let end = Instant::now() + SIDES;
-        let peers = 0..self.common.peers.len();
+        let peers = 0..self.state.peers.len();
         let one = |i| {
             let (handle, node) = {
-                let peer = self.common.peer(i);
+                let peer = self.state.peer(i);
                 (peer.handle.clone()?, peer.node.clone())
             };
             let mut text = String::new();
@@ -60,12 +66,12 @@ impl Cluster {
                 let middle = || sent_ns + now_ns().saturating_sub(sent_ns) / 2;
                 let asked_ns = *asked_ns.get_or_insert_with(middle);
                 text += &part;
-                if part.is_empty() || of > side::MOST_BYTES || text.len() as u64 > of {
+                if part.is_empty() || of > MAX_SIDE || text.len() as u64 > of {
                     return None;
                 }
                 if text.len() as u64 == of {
-                    let told: NodeSide = serde_json::from_str(&text).ok()?;
-                    return side::checked(told, node, asked_ns, first_ns?);
+                    let side: NodeSide = serde_json::from_str(&text).ok()?;
+                    return to_own_clock(side, node, asked_ns, first_ns?);
                 }
             }
         };
@@ -76,7 +82,7 @@ impl Cluster {
     pub(super) fn events(&self, began_ns: Option<u64>) -> Vec<Event> {
         let at = |at_ns: u64| began_ns.map(|began| (at_ns as f64 - began as f64) / 1e9);
         let mut events = Vec::new();
-        if let Some((report, done_ns)) = &*super::lock(&self.warmed)
+        if let Some((report, done_ns)) = &*lock(&self.warmed)
             && let Some(at_s) = at(done_ns.saturating_sub(report.took_ns))
         {
             let (n, ms) = (report.samples, report.took_ns / 1_000_000);
@@ -86,11 +92,11 @@ impl Cluster {
                 text: format!("{n} samples in {ms} ms"),
             });
         }
-        let Some(rails) = self.common.rails.get() else {
+        let Some(rails) = self.state.rails.get() else {
             return events;
         };
-        for (peer, at_ns, probe, text) in rails.told() {
-            let node = self.common.peer(peer).node.clone();
+        for (peer, at_ns, probe, text) in rails.changes_so_far() {
+            let node = self.state.peer(peer).node.clone();
             if let Some(at_s) = at(at_ns) {
                 events.push(Event {
                     at_s,
@@ -111,10 +117,10 @@ impl Cluster {
     /// all nodes.
     pub fn name(&self) -> Result<(String, Duration), ClusterError> {
         let began = Instant::now();
-        let deadline = self.common.config.deadlines.name();
-        let peers = 0..self.common.peers.len();
+        let deadline = self.state.config.deadlines.name();
+        let peers = 0..self.state.peers.len();
         let ask = |i| {
-            let handle = self.common.peer(i).handle.clone();
+            let handle = self.state.peer(i).handle.clone();
             handle.map(|h| h.name())
         };
         let asked: Vec<_> = peers.map(ask).collect();
@@ -122,7 +128,7 @@ impl Cluster {
         for (i, asked) in asked.into_iter().enumerate() {
             let left = deadline.saturating_sub(began.elapsed());
             let answer = asked.map(|p| p.wait(left));
-            let mut peer = self.common.peer(i);
+            let mut peer = self.state.peer(i);
             let gone = match &answer {
                 Some(Ok(name)) => {
                     peer.named = Some(name.clone());
@@ -138,7 +144,7 @@ impl Cluster {
             match &peer.named {
                 Some(named) if gone => parts.push(format!("{named} (lost)")),
                 _ => {
-                    let problem = match (answer, peer.outages.now()) {
+                    let problem = match (answer, peer.outages.open_outage()) {
                         (Some(Err(e)), _) => e.to_string(),
                         (_, Some(outage)) => outage.cause.clone(),
                         (_, None) => "its session is over".to_owned(),
@@ -157,11 +163,11 @@ impl Cluster {
 
     /// Events and losses of the running run so far.
     pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
-        let common = &self.common;
-        let events = self.events(common.dispatcher().first_issued_ns());
-        let losses = (0..common.peers.len()).flat_map(|i| {
-            let peer = common.peer(i);
-            let of = |at_ns| common.in_run(at_ns);
+        let state = &self.state;
+        let events = self.events(state.dispatcher().first_issued_ns());
+        let losses = (0..state.peers.len()).flat_map(|i| {
+            let peer = state.peer(i);
+            let of = |at_ns| state.in_run(at_ns);
             peer.outages.records(&peer.node, of)
         });
         (events, losses.collect())
@@ -169,44 +175,44 @@ impl Cluster {
 
     /// Number of samples issued and not completed.
     pub fn outstanding(&self) -> u64 {
-        self.common.dispatcher().outstanding()
+        self.state.dispatcher().outstanding()
     }
 
     /// Number of samples completed with a response.
     pub fn completed(&self) -> u64 {
-        self.common.dispatcher().counts().completed
+        self.state.dispatcher().counts().completed
     }
 
     /// Number of NICs.
     pub fn nics(&self) -> usize {
-        self.common.config.nics.len()
+        self.state.config.nics.len()
     }
 
     /// Node names of the accelerators, in the order of the configuration.
     pub fn peers(&self) -> Vec<String> {
-        (0..self.common.peers.len())
-            .map(|i| self.common.peer(i).node.clone())
+        (0..self.state.peers.len())
+            .map(|i| self.state.peer(i).node.clone())
             .collect()
     }
 
     /// Node name and engine of each accelerator, in the order of the configuration.
     pub fn engines(&self) -> Vec<(String, EngineInfo)> {
         let of = |i| {
-            let peer = self.common.peer(i);
+            let peer = self.state.peer(i);
             (peer.node.clone(), peer.engine.clone())
         };
-        (0..self.common.peers.len()).map(of).collect()
+        (0..self.state.peers.len()).map(of).collect()
     }
 
     /// Name of each connection, by index: the accelerator's node and the index there.
     pub fn connection_names(&self) -> Vec<String> {
-        let all = 0..self.common.connection_of.len();
-        all.map(|i| self.common.connection_name(i)).collect()
+        let all = 0..self.state.connection_of.len();
+        all.map(|i| self.state.connection_name(i)).collect()
     }
 
     /// Name of the fabric, as in the summary.
     pub fn fabric(&self) -> &'static str {
-        self.common
+        self.state
             .config
             .nics
             .first()
@@ -216,19 +222,19 @@ impl Cluster {
     /// Reasons why the Network division would not permit the links, such as loopback or an unknown
     /// link layer. One line each; empty where there are none.
     pub fn link_notes(&self) -> Vec<String> {
-        permitted::links(&self.common.facts, &self.peer_facts())
+        notes::links(&self.state.facts, &self.peer_facts())
     }
 
     /// Reasons against the machines: nodes on one machine, or on indistinguishable machines.
     pub fn machine_notes(&self) -> Vec<String> {
-        permitted::machines(&self.common.facts, &self.peer_facts())
+        notes::machines(&self.state.facts, &self.peer_facts())
     }
 
     /// Requests every accelerator's description; a missing one is replaced by the reason.
     pub fn describe(&self) -> Vec<Described> {
-        let peers = 0..self.common.peers.len();
+        let peers = 0..self.state.peers.len();
         let ask = |i| {
-            let peer = self.common.peer(i);
+            let peer = self.state.peer(i);
             let pending = peer.handle.as_ref().map(ClientHandle::describe);
             (peer.node.clone(), pending)
         };
@@ -249,15 +255,99 @@ impl Cluster {
 
     /// Facts that this node sends to its peers.
     pub fn facts(&self) -> NodeFacts {
-        self.common.facts.clone()
+        self.state.facts.clone()
     }
 
     /// Facts of each accelerator, by its node name.
     pub fn peer_facts(&self) -> Vec<(String, NodeFacts)> {
         let of = |i| {
-            let peer = self.common.peer(i);
+            let peer = self.state.peer(i);
             (peer.node.clone(), peer.facts.clone())
         };
-        (0..self.common.peers.len()).map(of).collect()
+        (0..self.state.peers.len()).map(of).collect()
+    }
+}
+
+/// Checks a peer's side received at `answered_ns`, clips it, and converts it to the clock of a run
+/// that began at `first_ns`. `None` where it is invalid.
+fn to_own_clock(
+    mut side: NodeSide,
+    node: String,
+    answered_ns: u64,
+    first_ns: u64,
+) -> Option<NodeSide> {
+    // The cast saturates: values below 0 and NaN become 0.
+    let lasted_ns = (-side.begins_s * 1e9) as u64;
+    let tick = side.tick_ms.checked_mul(1_000_000)?;
+    let ticks = side.engines.len();
+    // This node's clock began with its process, before any session.
+    let possible = side.begins_s <= 0.0
+        && lasted_ns <= answered_ns
+        && (FIRST_TICK_NS..=tick_ns(lasted_ns)).contains(&tick)
+        && ticks <= MOST_TICKS
+        && (ticks as u64).saturating_sub(1) <= lasted_ns / tick
+        && side.engines.iter().all(|e| e.batches.len() <= MOST_SIZES);
+    if !possible {
+        return None;
+    }
+    side.node = node;
+    side.begins_s += (answered_ns as f64 - first_ns as f64) / 1e9;
+    side.threads.truncate(MOST_THREADS);
+    for t in &mut side.threads {
+        t.name = t
+            .name
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(32)
+            .collect();
+        t.on_core.truncate(ticks);
+        t.waited.truncate(ticks);
+        let both = t.on_core.iter_mut().chain(&mut t.waited);
+        both.for_each(|permille| *permille = (*permille).min(1000));
+    }
+    Some(side)
+}
+
+#[cfg(test)]
+mod tests {
+    use record::timeline::EngineTick;
+
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_side_is_moved_to_the_own_clock_and_impossible_values_are_refused() {
+        let own = NodeSide {
+            begins_s: -100.0,
+            tick_ms: 100,
+            engines: vec![EngineTick::default(); 1_000],
+            ..NodeSide::default()
+        };
+        let convert = |side| to_own_clock(side, "b".to_owned(), 202 * S, 100 * S);
+        let there = convert(own.clone()).expect("sound");
+        assert_eq!((there.node.as_str(), there.begins_s), ("b", 2.0));
+        let lies: [fn(&mut NodeSide); 8] = [
+            |side| side.tick_ms = 1,
+            |side| side.tick_ms = 1_000,
+            |side| side.tick_ms = 18_000_000_000_000,
+            |side| side.tick_ms = u64::MAX,
+            |side| side.begins_s = 1.0,
+            |side| side.begins_s = f64::NEG_INFINITY,
+            |side| side.begins_s = -90.0,
+            |side| side.engines[0].batches = vec![(1, 1); 17],
+        ];
+        for (i, lie) in lies.iter().enumerate() {
+            let mut side = own.clone();
+            lie(&mut side);
+            assert_eq!(convert(side), None, "lie {i}");
+        }
+        // A tick longer than any run.
+        let long = NodeSide {
+            begins_s: -1.0,
+            tick_ms: 18_000_000_000_000,
+            ..NodeSide::default()
+        };
+        assert_eq!(to_own_clock(long, "b".to_owned(), 7 * S, 0), None);
     }
 }

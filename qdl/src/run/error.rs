@@ -1,37 +1,13 @@
-//! Interface of a [`Cluster`](super::Cluster): its sample memory, its listener and its errors.
+//! Errors of bringing a run up, at either end.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{error::Error, time::Duration};
 
 use crate::{
     control::{AuthError, ControlError},
-    dispatch::{DispatchError, Sample, WarmUpError},
+    dispatch::{DispatchError, WarmUpError},
     rails::RailsError,
 };
-use fabric::{Region, tcp::TcpError};
-
-/// Memory of the samples.
-#[derive(Clone, Debug, Default)]
-pub struct SampleMemory {
-    /// Registered source regions; a sample's `source` is an index into this list.
-    pub sources: Vec<Arc<Region>>,
-    /// Unregistered memory, from which samples are copied (`qsl: staged`).
-    pub staged_from: Option<Arc<Region>>,
-}
-
-/// Callbacks of a cluster.
-pub trait ClusterListener: Send + Sync {
-    /// Completes these samples without a response, because the run is aborted.
-    fn complete_empty(&self, samples: &[Sample]);
-    /// The run is aborted: no connection was left for too long, or [`abort`](super::Cluster::abort)
-    /// was called. Called once; the cause names the peer, the time and the reason.
-    fn aborted(&self, cause: &str);
-    /// Reports an event for the log, such as a lost connection or a peer that is back.
-    fn note(&self, line: &str);
-    /// Reports a wait for an accelerator, in [`Cluster::connect`](super::Cluster::connect).
-    fn waiting(&self, line: &str) {
-        self.note(line);
-    }
-}
+use fabric::tcp::TcpError;
 
 /// Error of a configured NIC, or of a connection on it.
 #[derive(Debug, thiserror::Error)]
@@ -128,4 +104,27 @@ pub enum ClusterError {
         /// Time waited.
         deadline: Duration,
     },
+}
+
+/// Error of starting a node.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The control plane failed.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A data port failed.
+    #[error(transparent)]
+    Data(#[from] TcpError),
+    /// An RDMA or libfabric NIC failed.
+    #[error(transparent)]
+    Nic(#[from] NicError),
+    /// The token is invalid.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    /// No thread or descriptor is left.
+    #[error("starting: {0}")]
+    Io(#[from] std::io::Error),
+    /// The model's sizes overflow.
+    #[error("model {0}: its sizes overflow")]
+    Model(String),
 }

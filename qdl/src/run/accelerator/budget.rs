@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use super::lock;
+use crate::run::lock;
 
 /// The memory budget. `S` owns slots.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ struct Uses<S> {
 
 /// Bytes reserved for slots in the making; freed on drop.
 #[derive(Debug)]
-pub(super) struct Share<S> {
+pub(super) struct Reservation<S> {
     uses: Arc<Mutex<Uses<S>>>,
     bytes: usize,
 }
@@ -35,14 +35,14 @@ impl<S> Budget<S> {
     ///
     /// # Errors
     /// The bytes in use.
-    pub fn take(&self, bytes: usize, limit: usize) -> Result<Share<S>, usize> {
+    pub fn reserve(&self, bytes: usize, limit: usize) -> Result<Reservation<S>, usize> {
         let mut uses = lock(&self.0);
         let in_use = uses.in_use();
         if in_use.saturating_add(bytes) > limit {
             return Err(in_use);
         }
         uses.making += bytes;
-        Ok(Share {
+        Ok(Reservation {
             uses: self.0.clone(),
             bytes,
         })
@@ -61,15 +61,15 @@ impl<S> Uses<S> {
     }
 }
 
-impl<S> Share<S> {
+impl<S> Reservation<S> {
     /// Ties the reservation to `slots`: it is freed when the last reference is dropped.
-    pub fn made(self, slots: &Arc<S>) {
+    pub fn tie_to(self, slots: &Arc<S>) {
         let made = (Arc::downgrade(slots), self.bytes);
         lock(&self.uses).made.push(made);
     }
 }
 
-impl<S> Drop for Share<S> {
+impl<S> Drop for Reservation<S> {
     fn drop(&mut self) {
         lock(&self.uses).making -= self.bytes;
     }
@@ -82,13 +82,13 @@ mod tests {
     #[test]
     fn bytes_are_in_use_from_before_slots_are_made_until_nothing_reads_them() {
         let budget = Budget::new();
-        let first = budget.take(60, 100).expect("free");
-        assert_eq!(budget.take(50, 100).err(), Some(60), "being made");
+        let first = budget.reserve(60, 100).expect("free");
+        assert_eq!(budget.reserve(50, 100).err(), Some(60), "being made");
         drop(first);
         let slots = Arc::new(());
-        budget.take(60, 100).expect("free again").made(&slots);
+        budget.reserve(60, 100).expect("free again").tie_to(&slots);
         assert_eq!(
-            (budget.in_use(), budget.take(41, 100).err()),
+            (budget.in_use(), budget.reserve(41, 100).err()),
             (60, Some(60))
         );
         let reader = slots.clone();
@@ -96,6 +96,10 @@ mod tests {
         assert_eq!(budget.in_use(), 60, "a batch reads them");
         drop(reader);
         assert_eq!(budget.in_use(), 0);
-        assert_eq!(budget.take(usize::MAX, 100).err(), Some(0), "no overflow");
+        assert_eq!(
+            budget.reserve(usize::MAX, 100).err(),
+            Some(0),
+            "no overflow"
+        );
     }
 }

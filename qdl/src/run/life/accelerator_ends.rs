@@ -23,7 +23,7 @@ struct Connection<S> {
 /// Actions for the caller after the frontend has lost a connection.
 #[must_use]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LostThere {
+pub struct LossActions {
     /// The NIC thread must take the connection down.
     pub give_up: bool,
     /// Tell the frontend at once that this end does not exist.
@@ -32,16 +32,16 @@ pub struct LostThere {
 
 /// Connections of one session.
 #[derive(Debug)]
-pub struct Granted<S> {
+pub struct AcceleratorEnds<S> {
     connections: HashMap<u16, Connection<S>>,
     /// Keys of granted connections whose data connection has not come yet.
     keys: HashMap<Key, (u16, u32)>,
     over: bool,
 }
 
-impl<S> Default for Granted<S> {
+impl<S> Default for AcceleratorEnds<S> {
     fn default() -> Self {
-        Granted {
+        AcceleratorEnds {
             connections: HashMap::new(),
             keys: HashMap::new(),
             over: false,
@@ -49,7 +49,7 @@ impl<S> Default for Granted<S> {
     }
 }
 
-impl<S: Clone> Granted<S> {
+impl<S: Clone> AcceleratorEnds<S> {
     /// Starts to make these connections (number and epoch): all of them or none.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl<S: Clone> Granted<S> {
     pub fn ask(&mut self, wanted: &[(u16, u32)]) -> Result<(), (u16, LifeError)> {
         for (i, (number, epoch)) in wanted.iter().enumerate() {
             if let Err(e) = self.ask_one(*number, *epoch) {
-                self.refused(&wanted[..i]);
+                self.refuse(&wanted[..i]);
                 return Err((*number, e));
             }
         }
@@ -79,7 +79,7 @@ impl<S: Clone> Granted<S> {
     }
 
     /// Records that none of these connections was made; the caller has dropped its parts.
-    pub fn refused(&mut self, wanted: &[(u16, u32)]) {
+    pub fn refuse(&mut self, wanted: &[(u16, u32)]) {
         for (number, epoch) in wanted {
             self.connection(*number).life.refused(*epoch);
         }
@@ -88,7 +88,7 @@ impl<S: Clone> Granted<S> {
     /// Records that a connection was made. Returns whether it is still wanted; `key` is the key
     /// that its data connection must present. If it is unwanted, the caller drops its link before
     /// it unlocks this value, and the slots are collected later.
-    pub fn granted(
+    pub fn grant(
         &mut self,
         (number, epoch): (u16, u32),
         slots: S,
@@ -106,7 +106,7 @@ impl<S: Clone> Granted<S> {
     }
 
     /// Takes a key and returns its connection's slots and NIC; each key is valid once.
-    pub fn take(&mut self, key: &Key, number: u16, epoch: u32) -> Option<(S, usize)> {
+    pub fn take_key(&mut self, key: &Key, number: u16, epoch: u32) -> Option<(S, usize)> {
         let of = self.keys.remove(key)?;
         let c = self.connections.get(&number)?;
         let slots = c.slots.as_ref().filter(|_| of == (number, epoch))?;
@@ -128,7 +128,7 @@ impl<S: Clone> Granted<S> {
     }
 
     /// Handles the frontend's message that it has lost a connection.
-    pub fn lost_there(&mut self, number: u16, epoch: u32) -> LostThere {
+    pub fn lost_there(&mut self, number: u16, epoch: u32) -> LossActions {
         self.keys.retain(|_, of| *of != (number, epoch));
         let over = self.over;
         let c = self.connection(number);
@@ -138,7 +138,7 @@ impl<S: Clone> Granted<S> {
         if absent {
             c.void = c.void.max(epoch);
         }
-        LostThere {
+        LossActions {
             give_up: c.life.lost_there(epoch),
             tell_reset: absent && !over,
         }
@@ -192,7 +192,7 @@ impl<S: Clone> Granted<S> {
     }
 
     /// Number of keys handed out and not taken.
-    pub fn awaited(&self) -> usize {
+    pub fn keys_out(&self) -> usize {
         self.keys.len()
     }
 

@@ -1,16 +1,16 @@
 //! Descriptions of a configuration's accelerators, requested without a run.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use super::{ClusterError, facts::node_facts, settings};
 use crate::{
     config::FrontendConfig,
     control::{ClientParams, ClientSession, ControlError, ErrorCode},
+    run::{error::ClusterError, facts::node_facts, settings},
     wire::Description,
 };
 
 /// Time limit for a node's description: it queries drivers, and may load a GPU's driver.
-pub(super) const DESCRIBING: Duration = Duration::from_secs(20);
+pub const DESCRIBING: Duration = Duration::from_secs(20);
 
 /// A node's description.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Described {
 /// accelerator that serves a different frontend refuses with `busy`.
 pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, ClusterError> {
     let auth = settings::auth(config.auth())?;
-    let facts = Arc::new(node_facts(&config.nics));
+    let facts = node_facts(&config.nics);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -49,7 +49,7 @@ pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, ClusterEr
                 auth: auth.clone(),
                 model: config.model.clone(),
                 stream: config.stream.unwrap_or_default(),
-                facts: (*facts).clone(),
+                facts: facts.clone(),
                 timing: settings::timing(&config.deadlines),
             };
             asked.push(tokio::spawn(one(params)));

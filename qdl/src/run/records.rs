@@ -1,17 +1,20 @@
-//! The counts of a run put on record: the border between `counters` and `record`.
+//! Conversion of a run's counts to records: the border between `counters` and `record`.
 
 use record::{
-    AcceleratorRecord, ConnectionRecord, Ledger, NicUse, NodeUse, PathUse, ServedConnection,
-    TrafficRecord, WarmUpRecord, timeline::ConnectionTick,
+    ConnectionRecord, Ledger, NicPlace, NicUse, PathUse, Places, ServedConnection, TrafficRecord,
+    WarmUpRecord, timeline::ConnectionTick,
 };
 
-use super::common::PeerState;
 use crate::{
+    connection::Placed,
     counters::{ConnectionCounts, ConnectionReading, NicTimes, PathCounts},
     dispatch::{DispatchCounts, WarmUpReport},
     serve::ServeConnection,
 };
-use fabric::FabricCounts;
+use fabric::{
+    FabricCounts,
+    os::{Near, numa_nodes},
+};
 
 /// The connections on record: the dispatcher's counts, and what it does not know of them: their
 /// names, why they were lost each time they were, and how they warmed up.
@@ -123,39 +126,6 @@ fn traffic(c: &FabricCounts) -> TrafficRecord {
     }
 }
 
-/// Record of an accelerator, from its own totals.
-pub(super) fn accelerator(peer: &PeerState, connections: usize) -> AcceleratorRecord {
-    let said = peer.drained;
-    let counters = said.unwrap_or_default();
-    let lost = peer.outages.now().filter(|_| peer.outages.is_whole());
-    AcceleratorRecord {
-        node: peer.node.clone(),
-        engine: peer.engine.name.clone(),
-        content: peer.engine.content.clone(),
-        facts: Some(peer.facts.clone()),
-        connections,
-        samples: said.map(|c| c.responded),
-        arrived: said.map(|c| c.arrived),
-        parts: said.map(|c| c.parts),
-        refused: counters.refused,
-        dropped_late: counters.dropped_late,
-        copies: counters.copies,
-        batches: peer.batches.clone(),
-        // The frontend reads it from the copy of the node's configuration.
-        batching: String::new(),
-        gpus: peer.gpus.clone(),
-        used: match &peer.used {
-            [Some(before), Some(now)] => now.since(before),
-            // Without the first reading, the difference is unknown.
-            _ => NodeUse::default(),
-        },
-        // The frontend adds it after reading LoadGen's log.
-        accuracy: None,
-        lost: lost.map(|outage| outage.cause.clone()),
-        lost_sessions: peer.lost_sessions.clone(),
-    }
-}
-
 /// The dispatcher's totals, for the reconciliation.
 pub(super) fn ledger(d: &DispatchCounts, warm_up: Option<&WarmUpReport>) -> Ledger {
     Ledger {
@@ -183,12 +153,30 @@ pub(super) fn warm_up(w: &WarmUpReport) -> WarmUpRecord {
     }
 }
 
+/// Placement of the threads and memory of NICs with these labels, as configured and as the kernel
+/// reports it.
+pub(super) fn places<'a>(
+    nics: impl Iterator<Item = (String, &'a Near)>,
+    placed: Vec<Placed>,
+) -> Places {
+    let nics = nics.zip(placed).enumerate();
+    let nics = nics.map(|(index, ((label, near), placed))| NicPlace {
+        nic: format!("nics[{index}] {label}"),
+        node: near.nodes.first().copied(),
+        cpus: placed.cpus.to_string(),
+        slots: placed.nodes.into_iter().collect(),
+    });
+    Places {
+        nodes: numa_nodes(),
+        nics: nics.collect(),
+        samples: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use record::{BatchSizes, EngineInfo};
-
     use super::*;
-    use crate::{control::Counters, dispatch::ConnectionWarmUp};
+    use crate::dispatch::ConnectionWarmUp;
 
     #[test]
     fn connections_get_their_names_losses_and_warm_up_times() {
@@ -218,48 +206,5 @@ mod tests {
         );
         assert_eq!((b.samples, b.lost.len()), (7, 2));
         assert_eq!((c.cold_us, c.lost.is_empty()), (None, true));
-    }
-
-    #[test]
-    fn an_accelerator_is_what_it_said_of_itself() {
-        let mut peer = PeerState {
-            node: "a".to_owned(),
-            engine: EngineInfo {
-                name: "onnx".to_owned(),
-                ..EngineInfo::default()
-            },
-            batches: BatchSizes::from_counts(&[0, 9]),
-            ..PeerState::default()
-        };
-        let silent = accelerator(&peer, 2);
-        assert_eq!(
-            (silent.connections, silent.samples, silent.arrived),
-            (2, None, None)
-        );
-        let counters = Counters {
-            arrived: 10,
-            responded: 9,
-            batches: 3,
-            ..Counters::default()
-        };
-        // Totals of a lost session are not final.
-        peer.heartbeat = Some((counters, 7));
-        peer.session_over(|ns| Some(ns as f64));
-        let lost = accelerator(&peer, 2);
-        assert_eq!((lost.samples, lost.answered()), (None, Some(9)));
-        let session = lost.lost_sessions[0];
-        assert_eq!((session.as_of_s, session.batches), (Some(7.0), 3));
-        peer.lost_sessions.clear();
-        peer.drained = Some(counters);
-        // One more heartbeat between the answer to the drain and the end of the session.
-        peer.heartbeat = Some((counters, 8));
-        peer.session_over(|ns| Some(ns as f64));
-        let a = accelerator(&peer, 2);
-        assert_eq!((a.answered(), a.lost_sessions.len()), (Some(9), 0));
-        assert_eq!(
-            (a.samples, a.arrived, a.engine.as_str()),
-            (Some(9), Some(10), "onnx")
-        );
-        assert_eq!(a.batches.samples(), 9);
     }
 }
