@@ -465,58 +465,32 @@ pub enum Message {
 }
 
 impl Message {
-    /// Value of `type` of every message, in the order of the enum.
-    pub const TYPES: [&'static str; 22] = [
-        "hello",
-        "answer",
-        "model",
-        "open",
-        "opened",
-        "start",
-        "ready",
-        "name",
-        "name_is",
-        "drain",
-        "drained",
-        "describe",
-        "described",
-        "side",
-        "side_is",
-        "refused",
-        "heartbeat",
-        "connection_lost",
-        "refused_sample",
-        "connection_reset",
-        "bye",
-        "error",
-    ];
-
     /// Value of `type` of this message.
     pub const fn kind(&self) -> &'static str {
-        Self::TYPES[match self {
-            Message::Hello { .. } => 0,
-            Message::Answer { .. } => 1,
-            Message::Model { .. } => 2,
-            Message::Open { .. } => 3,
-            Message::Opened { .. } => 4,
-            Message::Start { .. } => 5,
-            Message::Ready { .. } => 6,
-            Message::Name { .. } => 7,
-            Message::NameIs { .. } => 8,
-            Message::Drain { .. } => 9,
-            Message::Drained { .. } => 10,
-            Message::Describe { .. } => 11,
-            Message::Described { .. } => 12,
-            Message::Side { .. } => 13,
-            Message::SideIs { .. } => 14,
-            Message::Refused { .. } => 15,
-            Message::Heartbeat { .. } => 16,
-            Message::ConnectionLost { .. } => 17,
-            Message::RefusedSample { .. } => 18,
-            Message::ConnectionReset { .. } => 19,
-            Message::Bye {} => 20,
-            Message::Error { .. } => 21,
-        }]
+        match self {
+            Message::Hello { .. } => "hello",
+            Message::Answer { .. } => "answer",
+            Message::Model { .. } => "model",
+            Message::Open { .. } => "open",
+            Message::Opened { .. } => "opened",
+            Message::Start { .. } => "start",
+            Message::Ready { .. } => "ready",
+            Message::Name { .. } => "name",
+            Message::NameIs { .. } => "name_is",
+            Message::Drain { .. } => "drain",
+            Message::Drained { .. } => "drained",
+            Message::Describe { .. } => "describe",
+            Message::Described { .. } => "described",
+            Message::Side { .. } => "side",
+            Message::SideIs { .. } => "side_is",
+            Message::Refused { .. } => "refused",
+            Message::Heartbeat { .. } => "heartbeat",
+            Message::ConnectionLost { .. } => "connection_lost",
+            Message::RefusedSample { .. } => "refused_sample",
+            Message::ConnectionReset { .. } => "connection_reset",
+            Message::Bye {} => "bye",
+            Message::Error { .. } => "error",
+        }
     }
 }
 

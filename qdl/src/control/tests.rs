@@ -1,7 +1,6 @@
 //! Sessions over loopback sockets. [`Raw`] frames its JSON by hand, so that the tests check the
 //! bytes on the wire independently of the codec.
 
-mod broken_peers;
 pub(in crate::control) mod codec;
 mod sessions;
 
@@ -264,25 +263,6 @@ impl Raw {
         })
         .await
         .expect("a frame of this type in time")
-    }
-
-    /// Expects the error frame that ends the session, and the end.
-    async fn refusal(mut self, code: &str) -> String {
-        let frame = self.hear_type("error").await;
-        assert_eq!(frame["code"], code, "{frame}");
-        assert_eq!(self.hear().await, None, "closed after the error");
-        frame["text"].as_str().expect("text").to_owned()
-    }
-
-    /// Performs a handshake without a token, up to and including the model.
-    async fn handshake(&mut self, node: &str) {
-        self.say(hello(node)).await;
-        assert_eq!(self.hear_type("hello").await["version"], VERSION);
-        self.say(json!({"type": "answer"})).await;
-        self.hear_type("answer").await;
-        self.say(json!({"type": "model", "spec": model(), "stream": "none", "facts": {}}))
-            .await;
-        self.hear_type("model").await;
     }
 }
 

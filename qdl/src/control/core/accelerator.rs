@@ -24,7 +24,7 @@ use super::{
     Core,
     handshake::Local,
     heartbeat::nanos,
-    link::{Link, Step},
+    link::{HandshakeStep, Link},
 };
 
 /// Most `open` and `start` requests that wait, and most `drain` requests that wait.
@@ -275,7 +275,7 @@ impl Accelerator {
                 counters,
                 scores,
             } => {
-                self.link.beaten(seq)?;
+                self.link.check_beat(seq)?;
                 if counters.is_some() || scores.is_some() {
                     let problem = "come from an accelerator alone".to_owned();
                     return Err(self.link.field("heartbeat", "counters, scores", problem));
@@ -480,13 +480,13 @@ impl Core for Accelerator {
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        match self.link.step() {
-            Some(Step::Proved) => return Some(Event::Proved),
-            Some(Step::Admit(node)) => return Some(Event::Admit(node)),
-            Some(Step::Connected(node)) => return Some(Event::Connected(node)),
+        match self.link.poll_step() {
+            Some(HandshakeStep::Proved) => return Some(Event::Proved),
+            Some(HandshakeStep::Admit(node)) => return Some(Event::Admit(node)),
+            Some(HandshakeStep::Connected(node)) => return Some(Event::Connected(node)),
             None => {}
         }
         let next = self.events.pop_front();
-        next.or_else(|| self.link.gone().map(Event::Gone))
+        next.or_else(|| self.link.poll_cause().map(Event::Gone))
     }
 }

@@ -56,27 +56,13 @@ impl Ended {
 #[derive(Debug)]
 #[must_use = "the request is under way, but nobody waits for its answer"]
 pub struct Pending<T> {
-    answer: oneshot::Receiver<Result<Message, ControlError>>,
-    take: fn(Message) -> Option<T>,
-    waiting_for: &'static str,
-    ended: Arc<Ended>,
+    pub(super) answer: oneshot::Receiver<Result<Message, ControlError>>,
+    pub(super) take: fn(Message) -> Option<T>,
+    pub(super) waiting_for: &'static str,
+    pub(super) ended: Arc<Ended>,
 }
 
 impl<T> Pending<T> {
-    pub(super) fn new(
-        answer: oneshot::Receiver<Result<Message, ControlError>>,
-        take: fn(Message) -> Option<T>,
-        waiting_for: &'static str,
-        ended: Arc<Ended>,
-    ) -> Self {
-        Pending {
-            answer,
-            take,
-            waiting_for,
-            ended,
-        }
-    }
-
     /// Waits on a task.
     ///
     /// # Errors

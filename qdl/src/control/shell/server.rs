@@ -148,7 +148,7 @@ impl Server {
 }
 
 /// Performs one handshake; after a failure, also the orderly end.
-pub(in crate::control) async fn greet(
+async fn greet(
     guest: Guest,
     local: Arc<Local>,
     served: Served,

@@ -92,11 +92,11 @@ pub trait SessionHandler: Send + Sync + 'static {
 
 /// The frontend being served, if any.
 #[derive(Clone, Debug, Default)]
-pub(in crate::control) struct Served(Arc<Mutex<Option<String>>>);
+pub(super) struct Served(Arc<Mutex<Option<String>>>);
 
 /// The right to be served; released when dropped.
 #[derive(Debug)]
-pub(in crate::control) struct Claim(Served);
+pub(super) struct Claim(Served);
 
 impl Served {
     /// Claims the place for `node`; the error names the frontend being served.

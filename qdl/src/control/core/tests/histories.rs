@@ -144,8 +144,8 @@ impl History {
                 cut = true;
                 self.pipes = Default::default();
                 self.pipes.iter_mut().for_each(|p| p.ended = true);
-                self.f.link_mut().closed();
-                self.a.link_mut().closed();
+                self.f.link_mut().handle_eof();
+                self.a.link_mut().handle_eof();
             }
             self.deliver();
             if self.now >= act_at && act_at < leave_at {
@@ -303,13 +303,13 @@ impl History {
             any = true;
             if reader_over {
                 let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-                self.link(from).write_failed(broken, now);
+                self.link(from).fail_write(broken, now);
                 break;
             }
             self.send(from, Some(m));
         }
         if !self.link(from).has_output() {
-            self.link(from).flushed(now);
+            self.link(from).note_flushed(now);
         }
         let done = self.link(from).is_shut() || self.link(from).is_over();
         if done && !self.pipes[from].ended {
@@ -317,7 +317,7 @@ impl History {
             self.send(from, None);
         }
         if self.link(from).is_shut() && self.sides[from].eof {
-            self.link(from).left();
+            self.link(from).end_lingering();
         }
         any
     }
@@ -464,7 +464,7 @@ fn arrive(core: &mut impl Core, side: &mut Side, item: Option<Message>, now: u64
         None => {
             side.eof = true;
             if !core.link().is_leaving() && !core.link().is_over() {
-                core.link_mut().closed();
+                core.link_mut().handle_eof();
             }
         }
     }

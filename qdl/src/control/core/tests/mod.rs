@@ -65,6 +65,28 @@ fn accelerator(local: Local) -> Accelerator {
     Accelerator::new(Arc::new(local), "10.0.0.1:999".to_owned(), Hex([2; 32]), 0)
 }
 
+impl Frontend<usize> {
+    fn open(&mut self, connections: Vec<ConnectionRequest>, token: usize) {
+        self.ask("opened", |id| Message::Open { id, connections }, token);
+    }
+
+    fn start(&mut self, token: usize) {
+        self.ask("ready", |id| Message::Start { id }, token);
+    }
+
+    fn name(&mut self, token: usize) {
+        self.ask("name_is", |id| Message::Name { id }, token);
+    }
+
+    fn drain(&mut self, token: usize) {
+        self.ask("drained", |id| Message::Drain { id }, token);
+    }
+
+    fn describe(&mut self, token: usize) {
+        self.ask("described", |id| Message::Describe { id }, token);
+    }
+}
+
 fn connection(connection: u16, epoch: u32) -> ConnectionRequest {
     ConnectionRequest {
         connection,
@@ -99,7 +121,7 @@ fn carry<A: Core, B: Core>(from: &mut A, to: &mut B, now: u64) -> bool {
         any = true;
         to.handle(m, now);
     }
-    from.link_mut().flushed(now);
+    from.link_mut().note_flushed(now);
     any
 }
 

@@ -4,7 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    control::{message::Counters, tests::codec::message},
+    control::{
+        frame::Codec,
+        message::{Counters, Role, VERSION},
+        tests::codec::{feed, message},
+    },
+    testkit::assert_has,
     wire::{Description, MAX_DESCRIPTION},
 };
 
@@ -22,12 +27,11 @@ fn handshake_with(change: impl FnOnce(&mut Local)) -> (Option<ControlError>, Con
     (here, there.expect("refused"))
 }
 
-fn told(e: Option<ControlError>, expected: ErrorCode, words: &[&str]) {
+/// Checks that the peer's error frame has this code and these words.
+fn assert_remote(e: Option<ControlError>, expected: ErrorCode, words: &[&str]) {
     match e {
         Some(ControlError::Remote { code, text, .. }) if code == expected => {
-            for w in words {
-                assert!(text.contains(w), "{text:?} says nothing of {w:?}");
-            }
+            assert_has(&text, words);
         }
         other => panic!("{expected}: {other:?}"),
     }
@@ -41,7 +45,7 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
 
     let (here, there) = handshake_with(|f| f.auth = token("another token of 16 bytes"));
     assert!(matches!(there, ControlError::TokenWrong { .. }), "{there}");
-    told(here, ErrorCode::Auth, &["token_file", "differ"]);
+    assert_remote(here, ErrorCode::Auth, &["token_file", "differ"]);
 
     let (here, there) = handshake_with(|f| f.auth = Auth::None);
     assert!(
@@ -49,7 +53,7 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
         "{there}"
     );
     let words = ["accelerator has a token", "frontend has none"];
-    told(here, ErrorCode::Auth, &words);
+    assert_remote(here, ErrorCode::Auth, &words);
 
     let mut open = local("acc-1");
     open.auth = Auth::None;
@@ -60,26 +64,21 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
         "{there}"
     );
     let words = ["frontend has a token", "accelerator has none"];
-    told(here, ErrorCode::Auth, &words);
+    assert_remote(here, ErrorCode::Auth, &words);
 
     let (here, there) = handshake_with(|f| f.model.inputs[0].shape = vec![65]);
     let there = there.to_string();
-    assert!(
-        ["fe-1", "u8[64]", "u8[65]"]
-            .iter()
-            .all(|w| there.contains(w)),
-        "{there}"
-    );
+    assert_has(&there, &["fe-1", "u8[64]", "u8[65]"]);
     let words = [
         "input 0",
         "accelerator has input: u8[64]",
         "frontend has input: u8[65]",
     ];
-    told(here, ErrorCode::Model, &words);
+    assert_remote(here, ErrorCode::Model, &words);
 
     let (here, there) = handshake_with(|f| f.node = "acc-1".to_owned());
     assert!(matches!(there, ControlError::NameTaken { .. }), "{there}");
-    told(here, ErrorCode::NameTaken, &["acc-1"]);
+    assert_remote(here, ErrorCode::NameTaken, &["acc-1"]);
 
     // 60 ms is half-way between the accelerator's 20 and 100 ms.
     let slow = |ms| HeartbeatCfgs {
@@ -87,7 +86,7 @@ fn what_does_not_fit_is_refused_and_both_sides_say_what() {
         gone_after: Duration::from_secs(1),
     };
     let (here, _) = handshake_with(|f| f.heartbeat = slow(60));
-    told(here, ErrorCode::Protocol, &["hello.heartbeat_ms: 60"]);
+    assert_remote(here, ErrorCode::Protocol, &["hello.heartbeat_ms: 60"]);
     let mut f = local("fe-1");
     f.heartbeat = slow(59);
     let (here, _) = handshake(f, local("acc-1"));
@@ -112,7 +111,7 @@ fn a_stream_and_an_engine_have_to_be_said_by_whose_they_are() {
     let (here, there) = handshake(local("fe-1"), a);
     let here = here.expect("refused").to_string();
     assert!(here.contains("model.engine: is missing"), "{here}");
-    told(there, ErrorCode::Protocol, &["model.engine"]);
+    assert_remote(there, ErrorCode::Protocol, &["model.engine"]);
 
     let both = |to: &mut dyn FnMut(Message)| {
         let Own::Engine(engine) = engine.clone() else {
@@ -149,15 +148,181 @@ fn two_of_one_role_refuse_each_other() {
     while carry(&mut f, &mut g, 0) | carry(&mut g, &mut f, 0) {}
     for side in [&f, &g] {
         let cause = side.link().cause().expect("over");
-        assert!(
-            matches!(
-                cause,
-                ControlError::Role { .. } | ControlError::Remote { .. }
-            ),
-            "{cause}"
+        let is_role = matches!(
+            cause,
+            ControlError::Role { .. } | ControlError::Remote { .. }
         );
-        assert!(cause.to_string().contains("frontend"), "{cause}");
+        assert!(is_role && cause.to_string().contains("frontend"), "{cause}");
     }
+}
+
+/// A frontend that checks nothing else detects an accelerator that returns its own proof.
+#[test]
+fn a_reflected_proof_is_refused() {
+    let mut f = frontend(local("fe-1"));
+    let mut mirror = || {
+        let frame = f.link_mut().poll_transmit(0).expect("a frame");
+        let frame = match frame {
+            Message::Hello {
+                version,
+                auth,
+                nonce,
+                heartbeat_ms,
+                ..
+            } => Message::Hello {
+                version,
+                role: Role::Accelerator,
+                node: "acc-1".to_owned(),
+                auth,
+                nonce,
+                heartbeat_ms,
+            },
+            other => other,
+        };
+        f.handle(frame, 0);
+    };
+    mirror();
+    mirror();
+    let cause = f.link().cause().expect("refused");
+    assert!(matches!(cause, ControlError::TokenWrong { .. }), "{cause}");
+}
+
+/// Bytes on an accelerator's port that are no frame, and what both sides say of them.
+#[test]
+fn a_frame_that_is_none_is_refused_with_what_is_wrong_on_both_sides() {
+    let frame = |json: &[u8]| [&(json.len() as u32).to_be_bytes()[..], json].concat();
+    let hello = |field: &str| {
+        let nonce = "00".repeat(32);
+        let json = format!(
+            r#"{{"type": "hello", "version": {VERSION}, "role": "frontend", "node": "fe-1",
+                 "auth": "token", "nonce": "{nonce}", "heartbeat_ms": 10, {field}}}"#
+        );
+        frame(json.as_bytes())
+    };
+    let long = format!(
+        r#"{{"type": "connection_lost", "connection": 0, "epoch": 1, "cause": "{}"}}"#,
+        "x".repeat(2049)
+    );
+    let cases = [
+        (
+            b"GET / HTTP/1.1\r\n".to_vec(),
+            "a frame of 1195725856 bytes, 4096 are allowed",
+        ),
+        (
+            (1u32 << 20).to_be_bytes().to_vec(),
+            "a frame of 1048576 bytes, 4096 are allowed",
+        ),
+        (vec![0, 0, 0, 20, b'{'], "inside a frame, 5 bytes into it"),
+        (frame(b"{\"type\""), "no JSON object"),
+        (frame(b"[1,2]"), "no JSON object"),
+        (frame(b""), "no JSON object"),
+        (frame(b"\xff\xfe"), "no JSON object"),
+        (frame(b"{\"a\":1}"), "without a field `type`"),
+        (frame(b"{\"type\":7}"), "without a field `type`"),
+        (frame(b"{\"type\":\"hallo\"}"), "unknown type \"hallo\""),
+        (frame(b"{\"type\":\"hello\"}"), "missing field"),
+        (
+            frame(b"{\"type\":\"error\",\"code\":\"error\",\"text\":\"\"}"),
+            "frame error",
+        ),
+        (frame(long.as_bytes()), "2049 bytes"),
+        (hello(r#""colour": "red""#), "colour"),
+        (frame(b"{\"type\":\"hello\",\"version\":99}"), "version 99"),
+    ];
+    for (bytes, words) in cases {
+        let mut a = accelerator(local("acc-1"));
+        let (frames, e) = feed(&mut Codec::before_auth(), &bytes, 1000);
+        assert!(frames.is_empty(), "{words}: {frames:?}");
+        a.link_mut().fail_frame(e.expect(words), 0);
+        let cause = a.link().cause().expect("over").to_string();
+        assert_has(&cause, &["10.0.0.1:999", words]);
+        let Some(Message::Error { code, text }) = last_word(&mut a) else {
+            panic!("{words}: the peer is not told");
+        };
+        let expected = match words {
+            "version 99" => (ErrorCode::Version, "the frontend 99"),
+            words => (ErrorCode::Protocol, words),
+        };
+        assert!(
+            code == expected.0 && text.contains(expected.1),
+            "{code}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_closes_or_falls_silent_in_the_handshake_is_named_with_what_was_missing() {
+    for (frames, missing) in ["hello", "answer", "model"].into_iter().enumerate() {
+        for closes in [true, false] {
+            let (mut f, mut a) = (frontend(local("fe-1")), accelerator(local("acc-1")));
+            for _ in 0..frames {
+                carry(&mut f, &mut a, 0);
+                carry(&mut a, &mut f, 0);
+            }
+            if closes {
+                a.link_mut().handle_eof();
+            } else {
+                let at = a.poll_timeout().expect("a deadline");
+                a.handle_timeout(at);
+            }
+            let cause = a.link().cause().expect("over").to_string();
+            let how = if closes {
+                "closed the control connection while"
+            } else {
+                "no "
+            };
+            assert_has(&cause, &["10.0.0.1:999", how, missing]);
+        }
+    }
+}
+
+#[test]
+fn a_refused_request_leaves_the_session_as_it_was() {
+    let (mut f, mut a) = session();
+    let mut ask = |connections: Option<Vec<ConnectionRequest>>| {
+        match connections {
+            Some(connections) => f.open(connections, 0),
+            None => f.start(0),
+        }
+        loop {
+            let (here, there) = meet(&mut f, &mut a, 0);
+            if let Some(Event::Answer(0, answer)) = here.into_iter().next() {
+                return answer.map_err(|e| e.to_string());
+            }
+            let [Asked::Open(asked)] = &there[..] else {
+                panic!("{there:?}");
+            };
+            a.opened(Ok(asked.iter().map(grant).collect()));
+        }
+    };
+    let mut refused = |connections, words: &str| {
+        let text = ask(connections).expect_err(words);
+        assert!(text.contains(words), "{text} lacks {words}");
+    };
+    refused(None, "no connection is open");
+    // The frontend does not send these requests, because the peer would end the session.
+    let slots = |slots| ConnectionRequest {
+        slots,
+        ..connection(0, 1)
+    };
+    refused(Some(vec![]), "connections: 0");
+    refused(Some(vec![connection(0, 0)]), "epoch 0");
+    refused(Some(vec![slots(0)]), "0 slots");
+    refused(Some(vec![slots(8193)]), "8193 slots");
+    refused(
+        Some(vec![connection(0, 1), connection(0, 2)]),
+        "is there twice",
+    );
+    ask(Some(vec![connection(0, 2)])).expect("opened");
+    for old in [1, 2] {
+        let text = ask(Some(vec![connection(0, old)])).expect_err("an old epoch");
+        assert_has(
+            &text,
+            &["acc-1 (10.0.0.2:7400)", "does not come after epoch 2"],
+        );
+    }
+    ask(Some(vec![connection(0, 3)])).expect("opened again");
+    ask(None).expect("ready after a refused start");
 }
 
 /// The last frame that a core sends.
@@ -482,7 +647,7 @@ fn a_silent_accelerator_is_gone_in_time_and_who_waits_is_answered() {
         now = f.poll_timeout().expect("not over");
         f.handle_timeout(now);
         while f.link_mut().poll_transmit(now).is_some() {}
-        f.link_mut().flushed(now);
+        f.link_mut().note_flushed(now);
     }
     assert_eq!(now, 100 * MS);
     let silent = |e: &ControlError| matches!(e, ControlError::Silent { .. });
