@@ -7,6 +7,7 @@ mod fake;
 mod harness;
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -20,9 +21,10 @@ use harness::*;
 use qdl::{
     config::NicConfig,
     dispatch::{Completer, Response, SampleTimes},
-    serve::{Sent, Service},
+    serve::{Arrival, Sent, Service, respond_all},
     testkit::{assert_has, eventually, rig::finished},
 };
+use xxhash_rust::xxh3::xxh3_64;
 
 fn million() -> usize {
     // A release build takes the whole million; the suite runs a part by default.
@@ -36,8 +38,14 @@ fn million() -> usize {
 fn every_response_is_the_digest_of_its_own_sample() {
     let m = model();
     let (a, b) = (
-        Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30),
-        Running::start("acc-b", "127.0.0.1:0", &m, 1 << 30),
+        Running::start(&m, NodeSetup::default()),
+        Running::start(
+            &m,
+            NodeSetup {
+                name: "acc-b",
+                ..NodeSetup::default()
+            },
+        ),
     );
     let total = million();
     let front = Front::connect(&config(&[&a, &b], &m, 3, ""), 2048, total);
@@ -51,8 +59,14 @@ fn every_response_is_the_digest_of_its_own_sample() {
 #[test]
 fn the_run_goes_on_when_one_of_two_accelerators_dies_and_uses_it_again_when_it_is_back() {
     let m = model();
-    let a = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30);
-    let b = Running::start("acc-b", "127.0.0.1:0", &m, 1 << 30);
+    let a = Running::start(&m, NodeSetup::default());
+    let b = Running::start(
+        &m,
+        NodeSetup {
+            name: "acc-b",
+            ..NodeSetup::default()
+        },
+    );
     let address = a.address;
     let total = 60_000;
     let front = Front::connect(&config(&[&a, &b], &m, 2, ""), 512, total);
@@ -60,7 +74,13 @@ fn the_run_goes_on_when_one_of_two_accelerators_dies_and_uses_it_again_when_it_i
     drop(a);
     front.issue(20_000..40_000);
     front.wait_done();
-    let again = Running::start("acc-a", &address.to_string(), &m, 1 << 30);
+    let again = Running::start(
+        &m,
+        NodeSetup {
+            control: address.to_string(),
+            ..NodeSetup::default()
+        },
+    );
     front.wait_noted("is back");
     front.issue(40_000..60_000);
     front.wait_done();
@@ -92,7 +112,13 @@ impl Completer for Gated {
 fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
     let m = model();
     let nics = || vec![tcp_nic(), tcp_nic()];
-    let a = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, nics());
+    let a = Running::start(
+        &m,
+        NodeSetup {
+            nics: nics(),
+            ..NodeSetup::default()
+        },
+    );
     let address = a.address.to_string();
     let nic = "  - {address: 127.0.0.1, connections: 1, slots: 64}\n";
     // One thread per NIC: only one of them hangs.
@@ -117,7 +143,14 @@ fn an_accelerator_comes_back_though_a_nic_thread_hangs() {
         waits.load(Ordering::SeqCst)
     });
     drop(a);
-    let again = Running::with("acc-a", &address, &m, 1 << 30, nics());
+    let again = Running::start(
+        &m,
+        NodeSetup {
+            control: address.clone(),
+            nics: nics(),
+            ..NodeSetup::default()
+        },
+    );
     // The second connection cannot be taken down; the frontend does not wait for it without limit.
     front.wait_noted("stay out of use");
     front.wait_noted("is back");
@@ -247,7 +280,7 @@ fn a_connection_that_the_accelerator_lost_first_is_made_again() {
 #[test]
 fn nothing_of_a_cluster_is_left_once_it_is_gone() {
     let m = model();
-    let a = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30);
+    let a = Running::start(&m, NodeSetup::default());
     let finish = |f: Front| drop(f.cluster.finish());
     let drop_it = |f: Front| drop(f.cluster);
     for end in [finish as fn(Front), drop_it] {
@@ -264,7 +297,13 @@ fn nothing_of_a_cluster_is_left_once_it_is_gone() {
 #[test]
 fn slots_beyond_the_memory_budget_are_refused_in_words() {
     let m = model();
-    let a = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 20);
+    let a = Running::start(
+        &m,
+        NodeSetup {
+            memory: 1 << 20,
+            ..NodeSetup::default()
+        },
+    );
     let c = config(&[&a], &m, 2, "");
     let error = Front::try_connect(&c, 1, 1).err().expect("refused");
     assert_has(&error, &["memory_mib", "acc-a"]);
@@ -274,12 +313,12 @@ fn slots_beyond_the_memory_budget_are_refused_in_words() {
 struct Answers(u32);
 
 impl Service for Answers {
-    fn arrived(&self, arrivals: &mut Vec<qdl::serve::Arrival>) {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
         let each = arrivals.drain(..).map(|a| {
             let done = finished(&a, self.0, Sent::default());
             (a, done)
         });
-        qdl::serve::respond_all(each, &mut Vec::new());
+        respond_all(each, &mut Vec::new());
     }
 }
 
@@ -291,7 +330,14 @@ fn an_answer_of_a_length_that_the_model_cannot_have_is_none() {
     for len in [0, 3, 7, 30] {
         let service: Arc<dyn Service> = Arc::new(Answers(len));
         let nics = vec![tcp_nic()];
-        let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, nics, &service);
+        let node = Running::start(
+            &m,
+            NodeSetup {
+                nics,
+                service,
+                ..NodeSetup::default()
+            },
+        );
         let front = Front::connect(&config(&[&node], &m, 1, ""), 4, 1);
         front.issue(0..1);
         front.wait_noted(&format!("an answer of {len} bytes"));
@@ -311,7 +357,14 @@ fn run_over(config: &qdl::config::FrontendConfig) {
 fn an_accelerator_that_listens_on_all_addresses_of_both_families_is_used_over_either() {
     let m = model();
     let all = NicConfig::tcp("[::]:0".parse().expect("an address"));
-    let node = Running::with("acc-a", "[::]:0", &m, 1 << 30, vec![all]);
+    let node = Running::start(
+        &m,
+        NodeSetup {
+            control: "[::]:0".to_owned(),
+            nics: vec![all],
+            ..NodeSetup::default()
+        },
+    );
     for own in ["127.0.0.1", "::1"] {
         let ip: std::net::IpAddr = own.parse().expect("an address");
         let control = (ip, node.address.port()).into();
@@ -324,7 +377,14 @@ fn an_accelerator_that_listens_on_all_addresses_of_both_families_is_used_over_ei
         assert_has(&e.expect("no way"), &[other, "one is IPv4, the other IPv6"]);
     }
     let four = NicConfig::tcp("0.0.0.0:0".parse().expect("an address"));
-    let node = Running::with("acc-a", "[::]:0", &m, 1 << 30, vec![four]);
+    let node = Running::start(
+        &m,
+        NodeSetup {
+            control: "[::]:0".to_owned(),
+            nics: vec![four],
+            ..NodeSetup::default()
+        },
+    );
     let control = (std::net::Ipv6Addr::LOCALHOST, node.address.port()).into();
     let c = config_at(&[control], &m, "  - address: '::1'\n", "");
     let e = Front::try_connect(&c, 1, 1).err().expect("no way");
@@ -338,12 +398,12 @@ async fn who_comes_to_the_port_of_the_other_plane_is_told_by_name() {
     let data = free.expect("a port");
     let node = std::thread::spawn(move || {
         let m = model();
-        Running::with(
-            "acc-a",
-            "127.0.0.1:0",
+        Running::start(
             &m,
-            1 << 30,
-            vec![NicConfig::tcp(data)],
+            NodeSetup {
+                nics: vec![NicConfig::tcp(data)],
+                ..NodeSetup::default()
+            },
         )
     });
     let node = node.join().expect("started");
@@ -366,14 +426,45 @@ async fn who_comes_to_the_port_of_the_other_plane_is_told_by_name() {
     assert_has(&told, &["it is a control port"]);
 }
 
+/// Like [`Digest`], but refuses one sample in 40 at its first attempt, with a reason longer than
+/// the slot.
+#[derive(Default)]
+struct Picky(Mutex<HashSet<u64>>);
+
+impl Service for Picky {
+    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+        let (mut refused, mut others) = (self.0.lock().expect("alive"), Vec::new());
+        for a in arrivals.drain(..) {
+            let digest = xxh3_64(a.input());
+            if digest.is_multiple_of(40) && refused.insert(digest) {
+                a.refuse(&"HTTP 500: overloaded, says the server");
+            } else {
+                others.push(a);
+            }
+        }
+        Digest.arrived(&mut others);
+    }
+}
+
 #[test]
 fn one_refused_sample_in_forty_is_tried_again_and_nothing_else() {
     let m = model();
-    let service: Arc<dyn Service> = Arc::new(Picky::default());
-    let nics = vec![tcp_nic()];
-    let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, nics, &service);
+    let setup = NodeSetup {
+        service: Arc::new(Picky::default()),
+        ..NodeSetup::default()
+    };
+    let node = Running::start(&m, setup);
     let front = Front::connect(&config(&[&node], &m, 3, ""), 512, 2_000);
     front.issue_in_bursts(2_000, 500);
     front.wait_done();
-    picked(front);
+    // The whole reason of the first refusal may arrive after its sample.
+    std::thread::sleep(Duration::from_millis(50));
+    let (again, refused, refusals) = front.check_refused();
+    assert_eq!(again, 0, "nothing else went again");
+    let [of] = &refusals[..] else {
+        panic!("{refusals:?}")
+    };
+    assert!(refused > 0 && of.count == refused, "{refused}: {of:?}");
+    assert_eq!((of.kind.as_str(), of.node.as_str()), ("HTTP 500", "acc-a"));
+    assert_eq!(of.words, "HTTP 500: overloaded, says the server");
 }

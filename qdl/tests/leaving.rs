@@ -5,15 +5,11 @@
 #[path = "cluster/harness.rs"]
 mod harness;
 
-use std::{
-    io::Write,
-    sync::{Arc, mpsc::Receiver},
-    time::Duration,
-};
+use std::{io::Write, sync::mpsc::Receiver, time::Duration};
 
 use fabric::tcp::HEADER_BYTES;
 use harness::*;
-use qdl::{control::ClientEvent, model::ModelSpec, serve::Service, testkit::peer::Peer};
+use qdl::{control::ClientEvent, model::ModelSpec, testkit::peer::Peer};
 use record::ServedReport;
 
 fn small() -> ModelSpec {
@@ -21,8 +17,12 @@ fn small() -> ModelSpec {
 }
 
 fn node() -> (Running, Receiver<ServedReport>) {
-    let service: Arc<dyn Service> = Arc::new(Digest);
-    Running::reporting("acc", &small(), 1 << 20, tcp_nic(), &service)
+    let setup = NodeSetup {
+        memory: 1 << 20,
+        drain_ms: 100,
+        ..NodeSetup::default()
+    };
+    Running::reporting(&small(), setup)
 }
 
 /// A frontend with one connection.
@@ -55,74 +55,75 @@ fn spoil(front: &mut Peer) {
     front.hear(|e| matches!(e, ClientEvent::ConnectionLost { .. }).then_some(()));
 }
 
-fn report(told: &Receiver<ServedReport>) -> ServedReport {
-    told.recv_timeout(Duration::from_secs(20))
+fn report(reports: &Receiver<ServedReport>) -> ServedReport {
+    reports
+        .recv_timeout(Duration::from_secs(20))
         .expect("a report")
 }
 
 #[test]
 fn connections_that_end_behind_a_drain_are_not_lost() {
-    let (node, told) = node();
+    let (node, reports) = node();
     let mut front = join(&node);
     ask(&mut front);
     drain(&front);
     give_up(&front);
     front.leave();
-    let report = report(&told);
+    let report = report(&reports);
     assert!(report.clean && !report.total().lost, "{report:?}");
     assert_eq!(report.total().arrived, 1);
 }
 
 #[test]
 fn a_frontend_whose_last_word_does_not_come_has_left_if_it_had_drained() {
-    let (node, told) = node();
+    let (node, reports) = node();
     let mut front = join(&node);
     ask(&mut front);
     drain(&front);
     // Its tasks go with it, and say nothing.
     drop(front);
-    let report = report(&told);
+    let report = report(&reports);
     assert!(report.clean && !report.total().lost, "{report:?}");
 }
 
 #[test]
 fn what_is_given_up_in_the_middle_is_lost() {
-    let (node, told) = node();
+    let (node, reports) = node();
     let mut front = join(&node);
     ask(&mut front);
     give_up(&front);
     front.leave();
-    let given_up = report(&told);
+    let given_up = report(&reports);
     assert!(given_up.clean && given_up.total().lost, "{given_up:?}");
 
     // And a frontend that goes without a word is, though nothing was under way.
     let mut front = join(&node);
     ask(&mut front);
     drop(front);
-    let gone = report(&told);
+    let gone = report(&reports);
     assert!(!gone.clean, "{gone:?}");
 }
 
 #[test]
 fn a_drain_is_not_the_end_where_samples_come_after_it() {
-    let (node, told) = node();
+    let (node, reports) = node();
     let mut front = join(&node);
     front.get(front.session.handle.drain()).expect("drained");
     ask(&mut front);
     give_up(&front);
     front.leave();
-    let report = report(&told);
+    let report = report(&reports);
     assert!(report.total().lost, "{report:?}");
 }
 
 #[test]
 fn a_connection_that_breaks_the_protocol_is_lost_whenever_it_does() {
-    let (node, told) = node();
+    let (node, reports) = node();
     let mut front = join(&node);
     ask(&mut front);
     drain(&front);
     spoil(&mut front);
     front.leave();
-    let report = report(&told);
+    let report = report(&reports);
     assert!(report.total().lost, "{report:?}");
 }

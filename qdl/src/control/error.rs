@@ -282,7 +282,7 @@ pub enum ControlError {
 
 impl ControlError {
     /// Whether the session ended in good order.
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         matches!(self, ControlError::Bye { .. })
     }
 

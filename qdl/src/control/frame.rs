@@ -14,10 +14,10 @@ use super::{
 };
 
 /// Most bytes of JSON in a frame.
-pub const MAX_FRAME: usize = 1 << 20;
+pub(crate) const MAX_FRAME: usize = 1 << 20;
 
 /// Most bytes of JSON in a frame from an unauthenticated peer.
-pub const MAX_FRAME_BEFORE_AUTH: usize = 4096;
+pub(crate) const MAX_FRAME_BEFORE_AUTH: usize = 4096;
 
 /// Most bytes of the peer's text that an error quotes.
 const QUOTED: usize = 160;

@@ -21,30 +21,30 @@ use crate::{
 };
 
 /// Longest node name, in bytes.
-pub const MAX_NODE: usize = 64;
+pub(crate) const MAX_NODE: usize = 64;
 /// Longest name of a model or a tensor, and longest part of the SUT's name, in bytes.
 pub const MAX_NAME: usize = 256;
 /// Longest version and commit of a program, in bytes.
-pub const MAX_VERSION: usize = 64;
+pub(crate) const MAX_VERSION: usize = 64;
 /// Most connections of one session.
-pub const MAX_CONNECTIONS: usize = 1024;
+pub(crate) const MAX_CONNECTIONS: usize = 1024;
 /// Longest piece of a node's side in one frame, in bytes; escaping at most doubles its length.
-pub const MAX_SIDE_PART: usize = 128 << 10;
+pub(crate) const MAX_SIDE_PART: usize = 128 << 10;
 /// Longest side of a node, in bytes; both nodes must hold it in memory.
-pub const MAX_SIDE: u64 = 4 << 20;
+pub(crate) const MAX_SIDE: u64 = 4 << 20;
 /// Most GPUs of a node.
-pub const MAX_GPUS: usize = 64;
+pub(crate) const MAX_GPUS: usize = 64;
 /// Most kinds of threads of a node.
-pub const MAX_THREAD_GROUPS: usize = 33;
+pub(crate) const MAX_THREAD_GROUPS: usize = 33;
 /// Highest count: every JSON reader keeps it exactly, and sums of a run's counts cannot overflow.
-pub const MAX_COUNT: u64 = 1 << 53;
+pub(crate) const MAX_COUNT: u64 = 1 << 53;
 /// Most inputs of a model.
-pub const MAX_INPUTS: usize = 64;
+pub(crate) const MAX_INPUTS: usize = 64;
 /// Most dimensions of a tensor, the batch excluded.
-pub const MAX_DIMENSIONS: usize = 16;
+pub(crate) const MAX_DIMENSIONS: usize = 16;
 /// Most bytes of a sample or a response: the data plane has 32-bit lengths, which must also cover a
 /// response's header and a slot's padding.
-pub const MAX_SAMPLE: usize = 1 << 30;
+pub(crate) const MAX_SAMPLE: usize = 1 << 30;
 
 /// A field that exceeds its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ fn outside<T>(field: &'static str, problem: String) -> Result<T, Outside> {
 ///
 /// # Errors
 /// The problem of the name.
-pub fn check_node_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_node_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_NODE {
         return Err(format!("{} bytes, must be 1 to {MAX_NODE}", name.len()));
     }
@@ -83,7 +83,7 @@ pub fn check_node_name(name: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The problem of the name.
-pub fn check_sut_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_sut_name(name: &str) -> Result<(), String> {
     check_words("name", name, 1..=MAX_NAME).map_err(|o| o.problem)
 }
 

@@ -300,7 +300,7 @@ pub enum Message {
         /// Interval of the sender's heartbeats, in milliseconds.
         heartbeat_ms: u32,
     },
-    /// Proof of the token; see [`auth`](super::auth).
+    /// Proof of the token.
     Answer {
         /// The proof, absent where `auth` is `none`.
         mac: Option<Hex<32>>,
@@ -400,7 +400,7 @@ pub enum Message {
         id: u64,
         /// Length of the whole side in bytes; 0 where the accelerator has none.
         of: u64,
-        /// The piece: JSON, at most [`MAX_SIDE_PART`](super::limits::MAX_SIDE_PART) bytes.
+        /// The piece: JSON, at most 128 KiB.
         text: String,
     },
     /// Refuses a request, which has no effect.
@@ -443,7 +443,7 @@ pub enum Message {
         /// Use count of the slot.
         #[serde(rename = "use")]
         use_count: u16,
-        /// Reason in words, at most [`MAX_REFUSAL`] bytes.
+        /// Reason in words, at most 512 bytes.
         text: String,
     },
     /// The sender's end of a lost connection is destroyed, and none of its batches reads the slots.
@@ -495,14 +495,14 @@ impl Message {
 }
 
 /// Longest reason of one refused sample, in bytes.
-pub const MAX_REFUSAL: usize = 512;
+pub(crate) const MAX_REFUSAL: usize = 512;
 
 /// Longest reason in words, in bytes.
-pub const MAX_TEXT: usize = 2048;
+pub(crate) const MAX_TEXT: usize = 2048;
 
 /// Makes a text safe to send and print: at most [`MAX_TEXT`] bytes, control characters replaced by
 /// spaces.
-pub fn clip(text: &str) -> String {
+pub(crate) fn clip(text: &str) -> String {
     clip_to(text, MAX_TEXT)
 }
 

@@ -56,7 +56,7 @@ pub trait SessionHandler: Send + Sync + 'static {
     }
 
     /// This node's side of the run, from byte `at` on: its total length, and a piece of at most
-    /// [`MAX_SIDE_PART`](crate::control::limits::MAX_SIDE_PART) bytes. Empty by default.
+    /// 128 KiB. Empty by default.
     fn side(&self, at: u64) -> (u64, String) {
         let _ = at;
         (0, String::new())

@@ -244,27 +244,3 @@ fn gpu_for(nics: &[Option<u32>], nic_index: usize, turn: u16) -> Option<u32> {
     let at = gpus.iter().position(|g| *g == own)?;
     gpus.get((at + usize::from(turn)) % gpus.len()).copied()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_goes_where_the_frontend_found_the_control_plane() {
-        let at = |s: &str| s.parse::<SocketAddr>().expect("an address");
-        let reached = at("10.0.0.7:7400");
-        let reachable = |configured, reached| reachable(at(configured), reached);
-        assert_eq!(
-            reachable("0.0.0.0:7410", reached),
-            Some(at("10.0.0.7:7410"))
-        );
-        let six = at("[fd00::7]:1");
-        assert_eq!(reachable("[::]:7410", six), Some(at("[fd00::7]:7410")));
-        assert_eq!(reachable("[::]:7410", reached), Some(at("10.0.0.7:7410")));
-        assert_eq!(
-            reachable("10.1.0.7:7411", reached),
-            Some(at("10.1.0.7:7411"))
-        );
-        assert_eq!(reachable("0.0.0.0:7410", six), None);
-    }
-}
