@@ -12,7 +12,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fabric::tcp::{Preamble, TcpDevice};
@@ -227,38 +227,6 @@ fn an_accelerator_that_has_no_name_is_an_error_that_names_it() {
     front.issue(0..10);
     front.wait_done();
     front.check();
-}
-
-#[test]
-fn a_slow_open_costs_no_other_connection() {
-    let fake = Fake::start();
-    let extra = "deadlines: {connect_ms: 300, lost_ms: 50000}\n";
-    let nics = "  - {address: 127.0.0.1, connections: 2, slots: 64}\n";
-    let front = Front::connect(&config_at(&[fake.control], &model(), nics, extra), 64, 1000);
-    let held = fake.hold();
-    fake.cut(1);
-    front.wait_noted("connection fake/1 lost");
-    eventually("it is not asked for again", || fake.was_asked(1, 2));
-    // Longer than the frontend's limit; the other connection carries samples meanwhile.
-    let end = Instant::now() + Duration::from_millis(1500);
-    let mut hundreds = (0..10).map(|i| 100 * i);
-    while Instant::now() < end {
-        hundreds
-            .next()
-            .into_iter()
-            .for_each(|i| front.issue(i..i + 100));
-        front.wait_done();
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    drop(held);
-    hundreds.for_each(|i| front.issue(i..i + 100));
-    front.wait_done();
-    // The accelerator releases the connection that opened too late.
-    eventually("it is kept", || fake.has_let_go(1, 2));
-    front.wait_noted("connection fake/1 is up again");
-    let notes = front.book.notes.lock().expect("alive").join("\n");
-    assert!(!notes.contains("fake/0"), "{notes}");
-    assert_eq!(front.check(), 0, "nothing went again");
 }
 
 #[test]

@@ -25,105 +25,76 @@ fn node() -> (Running, Receiver<ServedReport>) {
     Running::reporting(&small(), setup)
 }
 
-/// A frontend with one connection.
-fn join(node: &Running) -> Peer {
-    Peer::join(&node.address, &small(), 1)
-}
+/// A step of a frontend; `None` once it has left.
+type Step = fn(Peer) -> Option<Peer>;
 
-/// A sample to slot 3, and its answer.
-fn ask(front: &mut Peer) {
+/// Sends a sample to slot 3, and takes its answer.
+fn ask(mut front: Peer) -> Option<Peer> {
     front.send(0, 3, &[7; 64]);
     front.response(0);
+    Some(front)
 }
 
-fn drain(front: &Peer) {
+fn first_drain(front: Peer) -> Option<Peer> {
+    front.get(front.session.handle.drain()).expect("drained");
+    Some(front)
+}
+
+fn drain(front: Peer) -> Option<Peer> {
     let (counters, ..) = front.get(front.session.handle.drain()).expect("drained");
     assert_eq!((counters.arrived, counters.responded), (1, 1));
+    Some(front)
 }
 
-/// Gives its connection up, and waits until the accelerator has heard of it.
-fn give_up(front: &Peer) {
+/// Gives its connection up, and waits until the accelerator has handled that.
+fn give_up(front: Peer) -> Option<Peer> {
     let handle = &front.session.handle;
     handle.connection_lost(0, 1, "its thread was stopped");
     handle.connection_reset(0, 1);
     front.get(handle.name()).expect("it answers");
+    Some(front)
 }
 
 /// Breaks the protocol, and waits until the accelerator says so.
-fn spoil(front: &mut Peer) {
+fn spoil(mut front: Peer) -> Option<Peer> {
     front.data[0].write_all(&[9; HEADER_BYTES]).expect("sent");
     front.hear(|e| matches!(e, ClientEvent::ConnectionLost { .. }).then_some(()));
+    Some(front)
 }
 
-fn report(reports: &Receiver<ServedReport>) -> ServedReport {
-    reports
-        .recv_timeout(Duration::from_secs(20))
-        .expect("a report")
+fn leave(front: Peer) -> Option<Peer> {
+    front.leave();
+    None
 }
 
 #[test]
 fn connections_that_end_behind_a_drain_are_not_lost() {
     let (node, reports) = node();
-    let mut front = join(&node);
-    ask(&mut front);
-    drain(&front);
-    give_up(&front);
-    front.leave();
-    let report = report(&reports);
-    assert!(report.clean && !report.total().lost, "{report:?}");
-    assert_eq!(report.total().arrived, 1);
-}
-
-#[test]
-fn a_frontend_whose_last_word_does_not_come_has_left_if_it_had_drained() {
-    let (node, reports) = node();
-    let mut front = join(&node);
-    ask(&mut front);
-    drain(&front);
-    // Its tasks go with it, and say nothing.
-    drop(front);
-    let report = report(&reports);
-    assert!(report.clean && !report.total().lost, "{report:?}");
-}
-
-#[test]
-fn what_is_given_up_in_the_middle_is_lost() {
-    let (node, reports) = node();
-    let mut front = join(&node);
-    ask(&mut front);
-    give_up(&front);
-    front.leave();
-    let given_up = report(&reports);
-    assert!(given_up.clean && given_up.total().lost, "{given_up:?}");
-
-    // And a frontend that goes without a word is, though nothing was under way.
-    let mut front = join(&node);
-    ask(&mut front);
-    drop(front);
-    let gone = report(&reports);
-    assert!(!gone.clean, "{gone:?}");
-}
-
-#[test]
-fn a_drain_is_not_the_end_where_samples_come_after_it() {
-    let (node, reports) = node();
-    let mut front = join(&node);
-    front.get(front.session.handle.drain()).expect("drained");
-    ask(&mut front);
-    give_up(&front);
-    front.leave();
-    let report = report(&reports);
-    assert!(report.total().lost, "{report:?}");
-}
-
-#[test]
-fn a_connection_that_breaks_the_protocol_is_lost_whenever_it_does() {
-    let (node, reports) = node();
-    let mut front = join(&node);
-    ask(&mut front);
-    drain(&front);
-    spoil(&mut front);
-    front.leave();
-    let report = report(&reports);
-    assert!(report.total().lost, "{report:?}");
+    // The steps of a frontend; whether its session was clean, and whether a connection was lost.
+    let cases: [(&str, &[Step], (bool, bool)); 6] = [
+        ("in order", &[ask, drain, give_up, leave], (true, false)),
+        ("no bye, but a drain", &[ask, drain], (true, false)),
+        ("in the middle", &[ask, give_up, leave], (true, true)),
+        (
+            "a sample behind the drain",
+            &[first_drain, ask, give_up, leave],
+            (true, true),
+        ),
+        (
+            "a broken protocol behind the drain",
+            &[ask, drain, spoil, leave],
+            (true, true),
+        ),
+        ("no word", &[ask], (false, true)),
+    ];
+    for (what, steps, expected) in cases {
+        let front = Peer::join(&node.address, &small(), 1);
+        // Its tasks end with it, and send nothing more.
+        drop(steps.iter().try_fold(front, |front, step| step(front)));
+        let report = reports.recv_timeout(Duration::from_secs(20));
+        let report = report.expect("a report");
+        let total = report.total();
+        assert_eq!((report.clean, total.lost), expected, "{what}: {report:?}");
+        assert_eq!(total.arrived, 1, "{what}");
+    }
 }

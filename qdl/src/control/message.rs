@@ -282,6 +282,7 @@ pub struct ConnectionGrant {
 }
 
 /// A frame of the control plane.
+#[allow(missing_docs, reason = "docs/protocol.md describes every field")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Message {
@@ -289,9 +290,7 @@ pub enum Message {
     Hello {
         /// Protocol version, [`VERSION`].
         version: u64,
-        /// Role of the sender.
         role: Role,
-        /// Node name of the sender.
         node: String,
         /// Authentication that the sender wants.
         auth: AuthKind,
@@ -307,7 +306,6 @@ pub enum Message {
     },
     /// The model that the sender runs.
     Model {
-        /// Description of the model.
         spec: ModelSpec,
         /// Moments at which tokens leave the accelerator. Sent by every frontend, and only by it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -320,52 +318,33 @@ pub enum Message {
     },
     /// Requests connections; with higher epochs, opens lost ones again.
     Open {
-        /// Id of the request.
         id: u64,
-        /// The requested connections.
         connections: Vec<ConnectionRequest>,
     },
     /// Grants all connections of an [`Message::Open`].
     Opened {
-        /// Id of the request.
         id: u64,
         /// One grant per request, in the same order.
         connections: Vec<ConnectionGrant>,
     },
     /// Announces that all data connections are up.
-    Start {
-        /// Id of the request.
-        id: u64,
-    },
+    Start { id: u64 },
     /// Answers a [`Message::Start`]: the accelerator accepts samples.
-    Ready {
-        /// Id of the request.
-        id: u64,
-    },
+    Ready { id: u64 },
     /// Requests the node's part of the SUT's name.
-    Name {
-        /// Id of the request.
-        id: u64,
-    },
+    Name { id: u64 },
     /// Answers a [`Message::Name`].
     NameIs {
-        /// Id of the request.
         id: u64,
         /// The node's part of the SUT's name.
         name: String,
     },
     /// Requests that all arrived samples be answered.
-    Drain {
-        /// Id of the request.
-        id: u64,
-    },
+    Drain { id: u64 },
     /// Answers a [`Message::Drain`]: all arrived samples are answered.
     Drained {
-        /// Id of the request.
         id: u64,
-        /// Totals of the session.
         counters: Counters,
-        /// Batches of the session by size.
         batches: BatchSizes,
         /// Record of each GPU for the session.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -376,27 +355,20 @@ pub enum Message {
         used: NodeUse,
     },
     /// Requests the node's machine and configuration.
-    Describe {
-        /// Id of the request.
-        id: u64,
-    },
+    Describe { id: u64 },
     /// Answers a [`Message::Describe`].
     Described {
-        /// Id of the request.
         id: u64,
-        /// Machine and configuration.
         description: Box<Description>,
     },
     /// Requests the accelerator's side of the run, from byte `at` on.
     Side {
-        /// Id of the request.
         id: u64,
         /// Offset in bytes; with 0, the accelerator assembles its side anew.
         at: u64,
     },
     /// Answers a [`Message::Side`].
     SideIs {
-        /// Id of the request.
         id: u64,
         /// Length of the whole side in bytes; 0 where the accelerator has none.
         of: u64,
@@ -405,11 +377,8 @@ pub enum Message {
     },
     /// Refuses a request, which has no effect.
     Refused {
-        /// Id of the request.
         id: u64,
-        /// Reason as a code.
         code: ErrorCode,
-        /// Reason in words.
         text: String,
     },
     /// Shows that the sender is alive.
@@ -425,43 +394,26 @@ pub enum Message {
     },
     /// The sender has given up a connection.
     ConnectionLost {
-        /// Number of the connection.
         connection: u16,
-        /// Epoch of the connection.
         epoch: u32,
-        /// Cause in words.
         cause: String,
     },
     /// The accelerator's full reason for a refusal, where the slot holds only a part of it.
     RefusedSample {
-        /// Number of the connection.
         connection: u16,
-        /// Epoch of the connection.
         epoch: u32,
-        /// Slot of the sample.
         slot: u16,
-        /// Use count of the slot.
         #[serde(rename = "use")]
         use_count: u16,
         /// Reason in words, at most 512 bytes.
         text: String,
     },
     /// The sender's end of a lost connection is destroyed, and none of its batches reads the slots.
-    ConnectionReset {
-        /// Number of the connection.
-        connection: u16,
-        /// Epoch of the connection.
-        epoch: u32,
-    },
+    ConnectionReset { connection: u16, epoch: u32 },
     /// The sender ends the session in good order.
     Bye {},
     /// The sender ends the session with an error.
-    Error {
-        /// Reason as a code.
-        code: ErrorCode,
-        /// Reason in words.
-        text: String,
-    },
+    Error { code: ErrorCode, text: String },
 }
 
 impl Message {

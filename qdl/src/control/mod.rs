@@ -29,7 +29,7 @@ pub use self::core::{
     Timing, accelerator::Refusal, frontend::ClientEvent, heartbeat::HeartbeatCfgs,
 };
 pub use auth::{Auth, AuthError, Token};
-pub use error::{ControlError, Peer, check_unique_names};
+pub use error::{ControlError, check_unique_names};
 pub use message::{
     ConnectionGrant, ConnectionRequest, Counters, ErrorCode, GrantTransport, Key, RailScore,
     RequestTransport, Role, Scores,

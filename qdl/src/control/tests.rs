@@ -58,8 +58,7 @@ fn facts(host: &str) -> NodeFacts {
 fn patient() -> Timing {
     let s = Duration::from_secs;
     Timing {
-        connect: LONG,
-        handshake: LONG,
+        step: LONG,
         heartbeat: HeartbeatCfgs {
             every: Duration::from_millis(20),
             gone_after: s(30),
@@ -71,8 +70,7 @@ fn patient() -> Timing {
 fn hasty() -> Timing {
     let ms = Duration::from_millis;
     Timing {
-        connect: LONG,
-        handshake: LONG,
+        step: LONG,
         heartbeat: HeartbeatCfgs {
             every: ms(20),
             gone_after: ms(300),

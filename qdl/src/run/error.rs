@@ -1,10 +1,10 @@
 //! Errors of bringing a run up, at either end.
 
-use std::{error::Error, time::Duration};
+use std::error::Error;
 
 use crate::{
     control::{AuthError, ControlError},
-    dispatch::{DispatchError, WarmUpError},
+    dispatch::DispatchError,
     rails::RailsError,
 };
 use fabric::tcp::TcpError;
@@ -38,72 +38,21 @@ pub enum ClusterError {
     /// This node's token is invalid.
     #[error(transparent)]
     Auth(#[from] AuthError),
-    /// A data connection failed.
-    #[error("{node}: {source}")]
-    Data {
-        /// Node name of the accelerator.
-        node: String,
-        /// The underlying error.
-        source: TcpError,
-    },
     /// A NIC, or a connection on it, failed.
     #[error(transparent)]
     Nic(#[from] NicError),
     /// The slots cannot be mapped, or the threads cannot be started.
     #[error(transparent)]
     Dispatch(#[from] DispatchError),
-    /// The sizes of the model or the configuration are invalid for slots.
-    #[error("{0}")]
-    Slots(String),
-    /// Accelerators run different models under one name.
-    #[error(
-        "the accelerators do not run the same model: {kinds}; give all of them the same, or set \
-         `model_files: any`"
-    )]
-    Contents {
-        /// The models, with the nodes of each.
-        kinds: String,
-    },
     /// The rails are invalid for the arbiter.
     #[error("arbiter: {0}")]
     Rails(#[from] RailsError),
-    /// A connection failed its warm-up.
-    #[error(
-        "connection {connection} (nics[{nic}], accelerator at {address}) failed its warm-up: {source}"
-    )]
-    WarmUp {
-        /// Name of the connection in the summary: the accelerator's node and the index there.
-        connection: String,
-        /// Control address of the accelerator.
-        address: String,
-        /// Index into this node's `nics`.
-        nic: usize,
-        /// The underlying error.
-        source: WarmUpError,
-    },
-    /// An accelerator did not return its name.
-    #[error("{node} ({address}) did not answer Name(): {problem}")]
-    Name {
-        /// Node name of the accelerator.
-        node: String,
-        /// Control address of the accelerator.
-        address: String,
-        /// Cause of the missing answer.
-        problem: String,
-    },
     /// The control thread cannot be started, or failed.
     #[error("control thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// Some connections did not come up in time.
-    #[error("{up} of {connections} connections came up within {deadline:?}")]
-    NotUp {
-        /// Number of connections that are up.
-        up: usize,
-        /// Number of connections configured.
-        connections: usize,
-        /// Time waited.
-        deadline: Duration,
-    },
+    /// A check or a step failed: the text names the peer or the key, and the cause.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Error of starting a node.

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
 use crate::control::{
-    error::{ControlError, Peer},
+    error::ControlError,
     frame::FrameError,
     message::{Counters, ErrorCode, Hex, Message, Role, Scores, clip},
 };
@@ -87,7 +87,7 @@ impl Link {
     }
 
     /// The peer, as errors print it.
-    pub fn peer(&self) -> Peer {
+    pub fn peer(&self) -> String {
         self.handshake.peer.clone()
     }
 

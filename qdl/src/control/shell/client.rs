@@ -21,7 +21,7 @@ use crate::{
             Core, Local, Own, Timing,
             frontend::{ClientEvent, Event, Frontend},
         },
-        error::{ControlError, Peer},
+        error::ControlError,
         message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
     },
     model::ModelSpec,
@@ -234,16 +234,16 @@ impl ClientSession {
         let (node, facts) = (params.node, params.facts);
         let local = Local::new(node, params.auth, params.model, own, facts, &timing)?;
         let failed = |e| ControlError::Connect {
-            peer: Peer::at(&address),
+            peer: address.clone(),
             source: Arc::new(e),
         };
-        let stream = match timeout(timing.connect, TcpStream::connect(&*address)).await {
+        let stream = match timeout(timing.step, TcpStream::connect(&*address)).await {
             Ok(stream) => stream.map_err(failed)?,
             Err(_) => {
                 return Err(ControlError::Timeout {
-                    peer: Peer::at(&address),
+                    peer: address.clone(),
                     waiting_for: "connection",
-                    after: timing.connect,
+                    after: timing.step,
                 });
             }
         };

@@ -21,7 +21,7 @@ use fabric::clock::now_ns;
 
 use crate::control::{
     core::{Core, Link},
-    error::{ControlError, Peer},
+    error::ControlError,
     frame::{Codec, FrameError},
 };
 
@@ -50,7 +50,7 @@ impl Wire {
     /// Wraps a connected stream.
     pub fn new(stream: TcpStream, address: &str) -> Result<Self, ControlError> {
         stream.set_nodelay(true).map_err(|e| ControlError::Io {
-            peer: Peer::at(address),
+            peer: address.to_owned(),
             doing: "setting TCP_NODELAY",
             source: Arc::new(e),
         })?;

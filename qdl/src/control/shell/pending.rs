@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::control::{
-    error::{ControlError, Peer},
+    error::ControlError,
     message::{ErrorCode, Message},
 };
 
@@ -21,12 +21,12 @@ pub(super) type ReplySender = oneshot::Sender<Result<Message, ControlError>>;
 /// Cause of a session's end, shared with its handles.
 #[derive(Debug)]
 pub(super) struct Ended {
-    peer: Peer,
+    peer: String,
     cause: OnceLock<ControlError>,
 }
 
 impl Ended {
-    pub fn new(peer: Peer) -> Self {
+    pub fn new(peer: String) -> Self {
         Ended {
             peer,
             cause: OnceLock::new(),

@@ -70,10 +70,8 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// # Errors
     /// No description is available; the frontend gets the reason.
     fn describe(&self) -> Result<Description, Refusal> {
-        Err(Refusal {
-            code: ErrorCode::Protocol,
-            text: "this node has no description of itself".to_owned(),
-        })
+        let text = "this node has no description of itself";
+        Err(Refusal::new(ErrorCode::Protocol, text))
     }
 
     /// Totals for the next heartbeat.

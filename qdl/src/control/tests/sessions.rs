@@ -182,9 +182,8 @@ async fn a_port_in_use_an_open_address_and_bad_settings_refuse_to_start() {
         .expect_err("an error");
     let text = e.to_string();
     assert!(
-        matches!(e, ControlError::PortInUse { .. })
-            && text.contains("control.listen")
-            && text.contains(&server.address().to_string()),
+        text.contains("control.listen")
+            && text.contains(&format!("{} is in use", server.address())),
         "{text}"
     );
 

@@ -1,6 +1,7 @@
 //! Grants of connections that a frontend requests, within the memory budget.
 
 use std::{
+    error::Error,
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
 };
@@ -43,43 +44,34 @@ impl Session {
             ServerNic::Tcp(_) => None,
         });
         refused.map_or(Ok(()), |e| {
-            Err(Refusal {
-                code: ErrorCode::Budget,
-                text: format!("{}: {e}", node.config.node),
-            })
+            let text = format!("{}: {e}", node.config.node);
+            Err(Refusal::new(ErrorCode::Budget, text))
         })
     }
 
     /// Makes one connection without registering it anywhere.
     pub fn make_connection(&self, r: &ConnectionRequest) -> Result<NewConnection, Refusal> {
-        let refuse = |code, text| Err(Refusal { code, text });
         let node = &self.node;
+        let refusal =
+            |code, text: String| Refusal::new(code, format!("connection {}: {text}", r.connection));
         let model = &node.params.model;
-        let (request, response) = (
-            request_stride(model).unwrap_or(usize::MAX),
-            response_stride(model).unwrap_or(usize::MAX),
-        );
+        let request = request_stride(model).unwrap_or(usize::MAX);
+        let response = response_stride(model).unwrap_or(usize::MAX);
         let slots = r.slots as usize;
         if slots == 0 || slots > MAX_SLOTS {
-            let text = format!(
-                "connection {}: {slots} slots, 1 to {MAX_SLOTS} are possible",
-                r.connection
-            );
-            return refuse(ErrorCode::Protocol, text);
+            let text = format!("{slots} slots, 1 to {MAX_SLOTS} are possible");
+            return Err(refusal(ErrorCode::Protocol, text));
         }
         if (r.request_stride as usize, r.response_stride as usize) != (request, response) {
             let text = format!(
-                "connection {}: slots of {} and {} bytes, model {} has {request} and {response}",
-                r.connection, r.request_stride, r.response_stride, model.name
+                "slots of {} and {} bytes, model {} has {request} and {response}",
+                r.request_stride, r.response_stride, model.name
             );
-            return refuse(ErrorCode::Model, text);
+            return Err(refusal(ErrorCode::Model, text));
         }
         let nic_index = usize::from(r.nic) % node.config.nics.len().max(1);
-        let gpu = gpu_for(
-            &node.config.nics.iter().map(|n| n.gpu).collect::<Vec<_>>(),
-            nic_index,
-            r.gpu_turn,
-        );
+        let gpus: Vec<_> = node.config.nics.iter().map(|n| n.gpu).collect();
+        let gpu = gpu_for(&gpus, nic_index, r.gpu_turn);
         let cfgs = ServeConnectionCfgs {
             gpu,
             session: self.id,
@@ -91,30 +83,21 @@ impl Session {
             stream: self.stream,
         };
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
-        let reservation = node.budget.reserve(bytes, node.config.memory()).map_err(|in_use| {
+        let budget = node.budget.reserve(bytes, node.config.memory());
+        let reservation = budget.map_err(|in_use| {
             let text = format!(
-                "connection {}: {slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, \
-                 or lower `slots` or `connections` of the frontend",
-                r.connection,
+                "{slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, or \
+                 lower `slots` or `connections` of the frontend",
                 bytes >> 20,
                 in_use >> 20,
                 node.config.memory_mib,
                 node.config.node
             );
-            Refusal {
-                code: ErrorCode::Budget,
-                text,
-            }
+            refusal(ErrorCode::Budget, text)
         })?;
-        let no_random = |e: std::io::Error| Refusal {
-            code: ErrorCode::ShuttingDown,
-            text: e.to_string(),
-        };
-        let key = Hex::<16>::random().map_err(no_random)?;
-        let no_memory = |e: &dyn std::error::Error| Refusal {
-            code: ErrorCode::Budget,
-            text: format!("connection {}: {e}", r.connection),
-        };
+        let key = Hex::<16>::random();
+        let key = key.map_err(|e| Refusal::new(ErrorCode::ShuttingDown, e.to_string()))?;
+        let no_memory = |e: &dyn Error| refusal(ErrorCode::Budget, e.to_string());
         let slot_bytes = cfgs.request_stride.saturating_mul(slots);
         let on_gpu = match &node.nics[nic_index] {
             ServerNic::Ib(nic) => nic.gpu_slots(nic_index, gpu, slot_bytes, |bytes| {
@@ -122,32 +105,31 @@ impl Session {
             }),
             ServerNic::Tcp(_) | ServerNic::Ofi(_) => None,
         };
-        let nodes = &node.near[nic_index].nodes;
-        let mut connection =
-            Arc::new(ServeConnection::on_nodes(cfgs, nodes, on_gpu).map_err(|e| no_memory(&e))?);
+        let make = |on_gpu| {
+            let nodes = &node.near[nic_index].nodes;
+            let connection = ServeConnection::on_nodes(cfgs, nodes, on_gpu);
+            connection.map(Arc::new).map_err(|e| no_memory(&e))
+        };
+        let mut connection = make(on_gpu)?;
         let (transport, link) = match (&node.nics[nic_index], &r.transport) {
             (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
-                match reachable(*address, self.local) {
-                    Some(address) => (GrantTransport::Tcp { address }, None),
-                    None => {
-                        let text = format!(
-                            "connection {}: came over IPv6, and nics[{nic_index}].listen of {} is {address}: \
-                             listen on [::], which takes both, or name an IPv4 address in \
-                             accelerators[].control",
-                            r.connection, node.config.node
-                        );
-                        return refuse(ErrorCode::Protocol, text);
-                    }
-                }
+                let Some(address) = reachable(*address, self.local) else {
+                    let text = format!(
+                        "came over IPv6, and nics[{nic_index}].listen of {} is {address}: listen \
+                         on [::], which takes both, or name an IPv4 address in \
+                         accelerators[].control",
+                        node.config.node
+                    );
+                    return Err(refusal(ErrorCode::Protocol, text));
+                };
+                (GrantTransport::Tcp { address }, None)
             }
             (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
                 let mut accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
                 if let (Err(e), true) = (&accepted, connection.is_on_device()) {
                     // A GPU may expose less memory to NICs than it has.
                     nic.no_gpu_slots(nic_index, gpu, &e.to_string());
-                    connection = ServeConnection::on_nodes(cfgs, nodes, None)
-                        .map(Arc::new)
-                        .map_err(|e| no_memory(&e))?;
+                    connection = make(None)?;
                     accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
                 }
                 let (end, link) = accepted.map_err(|e| no_memory(&e))?;
@@ -160,13 +142,12 @@ impl Session {
             }
             (nic, wanted) => {
                 let text = format!(
-                    "connection {}: asks for the {} fabric, and nics[{nic_index}] of {} is {}",
-                    r.connection,
+                    "asks for the {} fabric, and nics[{nic_index}] of {} is {}",
                     wanted.fabric(),
                     node.config.node,
                     nic.fabric()
                 );
-                return refuse(ErrorCode::Protocol, text);
+                return Err(refusal(ErrorCode::Protocol, text));
             }
         };
         reservation.tie_to(&connection);

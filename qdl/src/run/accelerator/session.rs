@@ -346,12 +346,12 @@ impl SessionHandler for Session {
         let wanted: Vec<_> = requests.iter().map(|r| (r.connection, r.epoch)).collect();
         lock(&self.connections)
             .ask(&wanted)
-            .map_err(|(connection, e)| Refusal {
-                code: match e {
+            .map_err(|(connection, e)| {
+                let code = match e {
                     LifeError::Over => ErrorCode::ShuttingDown,
                     _ => ErrorCode::Protocol,
-                },
-                text: format!("connection {connection}: {e}"),
+                };
+                Refusal::new(code, format!("connection {connection}: {e}"))
             })?;
         let made = self.check_memory(requests).and_then(|()| {
             let each = requests.iter().map(|r| self.make_connection(r));
@@ -435,10 +435,7 @@ impl SessionHandler for Session {
     }
 
     fn describe(&self) -> Result<Description, Refusal> {
-        (self.node.params.describe)().map_err(|text| Refusal {
-            code: ErrorCode::Protocol,
-            text,
-        })
+        (self.node.params.describe)().map_err(|text| Refusal::new(ErrorCode::Protocol, text))
     }
 
     fn counters(&self) -> Counters {

@@ -132,10 +132,7 @@ impl ClientNic {
                 let congestion = congestion.as_deref();
                 let stream =
                     TcpDevice::connect(*local, *address, &preamble, congestion, deadline).await;
-                let stream = stream.map_err(|source| ClusterError::Data {
-                    node: node.to_owned(),
-                    source,
-                })?;
+                let stream = stream.map_err(|e| ClusterError::Failed(format!("{node}: {e}")))?;
                 Ok(tcp::link(stream, endpoint(), cfgs)?)
             }
             (ClientNic::Ib(_), Prepared::Ib(half), GrantTransport::Ib { end }) => {

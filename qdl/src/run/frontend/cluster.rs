@@ -85,7 +85,7 @@ impl Cluster {
     ) -> Result<Cluster, ClusterError> {
         let (connections, connection_of) = plan(config)?;
         let answers = Lengths::of_outputs(&config.model)
-            .map_err(|e| ClusterError::Slots(format!("model {}: {e}", config.model.name)))?;
+            .map_err(|e| ClusterError::Failed(format!("model {}: {e}", config.model.name)))?;
         let d = &config.deadlines;
         let slots = connections
             .iter()
@@ -247,11 +247,11 @@ impl Cluster {
         let d = self.state.dispatcher();
         while d.connections_up() < d.connections() {
             if Instant::now() >= end {
-                return Err(ClusterError::NotUp {
-                    up: d.connections_up(),
-                    connections: d.connections(),
-                    deadline,
-                });
+                return Err(ClusterError::Failed(format!(
+                    "{} of {} connections came up within {deadline:?}",
+                    d.connections_up(),
+                    d.connections()
+                )));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -263,7 +263,7 @@ impl Cluster {
     /// off.
     ///
     /// # Errors
-    /// [`ClusterError::WarmUp`] names the connection that failed.
+    /// [`ClusterError::Failed`] names the connection that failed.
     pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
         let report = self.warm(samples)?;
         // The work of the warm-up is not the run's.
@@ -303,14 +303,14 @@ impl Cluster {
             again: false,
         };
         let report = dispatcher.warm_up(&cfgs).map_err(|source| {
-            let (peer, index) = self.state.connection_of[source.connection()];
-            let accelerator = self.state.peer(peer);
-            ClusterError::WarmUp {
-                connection: format!("{}/{index}", accelerator.node),
-                address: accelerator.address.clone(),
-                nic: dispatcher.connection(source.connection()).nic_index,
-                source,
-            }
+            let connection = source.connection();
+            let (peer, _) = self.state.connection_of[connection];
+            ClusterError::Failed(format!(
+                "connection {} (nics[{}], accelerator at {}) failed its warm-up: {source}",
+                self.state.connection_name(connection),
+                dispatcher.connection(connection).nic_index,
+                self.state.peer(peer).address
+            ))
         })?;
         *lock(&self.warmed) = Some((report.clone(), now_ns()));
         Ok(Some(report))
@@ -490,14 +490,14 @@ impl Drop for Cluster {
 /// settings, and the peer and the index within the peer of each.
 ///
 /// # Errors
-/// [`ClusterError::Slots`]: sizes overflow, or there are too many connections.
+/// [`ClusterError::Failed`]: sizes overflow, or there are too many connections.
 pub fn plan(config: &FrontendConfig) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
     let too_large =
-        || ClusterError::Slots(format!("model {}: its sizes overflow", config.model.name));
+        || ClusterError::Failed(format!("model {}: its sizes overflow", config.model.name));
     let request = request_stride(&config.model).ok_or_else(too_large)?;
     let response = response_stride(&config.model).ok_or_else(too_large)?;
     if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
-        return Err(ClusterError::Slots(format!(
+        return Err(ClusterError::Failed(format!(
             "model {}: {request} bytes a sample and {response} a response; both must be 1 to {}",
             config.model.name,
             u32::MAX
@@ -518,7 +518,7 @@ pub fn plan(config: &FrontendConfig) -> Result<(Vec<ConnectionCfgs>, ConnectionO
                 });
                 connection_of.push((peer, index));
                 index = index.checked_add(1).ok_or_else(|| {
-                    ClusterError::Slots(
+                    ClusterError::Failed(
                         "more than 65,535 connections to one accelerator".to_owned(),
                     )
                 })?;

@@ -162,9 +162,11 @@ fn check_contents(sessions: &[ClientSession]) -> Result<(), ClusterError> {
         let have = if nodes.len() == 1 { "has" } else { "have" };
         format!("{} {have} {content}", nodes.join(", "))
     });
-    Err(ClusterError::Contents {
-        kinds: each.collect::<Vec<_>>().join("; "),
-    })
+    let kinds = each.collect::<Vec<_>>().join("; ");
+    Err(ClusterError::Failed(format!(
+        "the accelerators do not run the same model: {kinds}; give all of them the same, or set \
+         `model_files: any`"
+    )))
 }
 
 /// Aborts the run when no connection has been up for too long.

@@ -50,7 +50,7 @@ impl SlotNeeds {
     /// Computes the needs of a configuration.
     ///
     /// # Errors
-    /// [`ClusterError::Slots`] where the model's sizes are invalid for slots.
+    /// [`ClusterError::Failed`] where the model's sizes are invalid for slots.
     pub fn of(config: &FrontendConfig) -> Result<Self, ClusterError> {
         let (connections, _) = plan(config)?;
         let request_bytes = request_stride(&config.model).unwrap_or(usize::MAX);

@@ -259,7 +259,7 @@ impl PeerTask {
     pub async fn open_all(&mut self, session: &ClientSession) -> Result<(), ClusterError> {
         let free = |l: &PeerConnection| l.life.due();
         let Some(all_due) = self.connections.iter().filter_map(free).max() else {
-            return Err(ClusterError::Slots(format!(
+            return Err(ClusterError::Failed(format!(
                 "no connection to {} has been taken down yet",
                 session.peer_node
             )));
@@ -593,7 +593,7 @@ impl PeerTask {
             (peer.node.clone(), peer.engine.clone())
         };
         if session.peer_node != expected {
-            return Err(ClusterError::Slots(format!(
+            return Err(ClusterError::Failed(format!(
                 "{} answers where {expected} was",
                 session.peer_node
             )));
@@ -604,7 +604,7 @@ impl PeerTask {
             let text = format!("{expected} came back with {other}");
             // Report it: otherwise a reachable accelerator would stay unused without a word.
             self.state.note(&text);
-            return Err(ClusterError::Slots(text));
+            return Err(ClusterError::Failed(text));
         }
         let result = self.open_all(&session).await;
         if let Err(e) = result {
@@ -657,11 +657,10 @@ fn given_up(cause: &ControlError, words: &str) -> Broken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Peer;
 
     #[test]
     fn a_cause_does_not_name_its_node_twice() {
-        let peer = Peer::at("acc-a (10.0.0.1:7400)");
+        let peer = "acc-a (10.0.0.1:7400)".to_owned();
         let cause = ControlError::Vanished { peer };
         let words = words_of(&cause, "acc-a", "10.0.0.1:7400");
         assert!(
@@ -692,7 +691,7 @@ mod tests {
 
     #[test]
     fn silence_is_what_the_cause_is_and_not_what_its_text_says() {
-        let peer = Peer::at("10.0.0.1:7400");
+        let peer = "10.0.0.1:7400".to_owned();
         let silent = given_up(
             &ControlError::Silent {
                 peer,
@@ -703,7 +702,7 @@ mod tests {
         assert!(silent.by_silence(), "{silent}");
         let closed = given_up(
             &ControlError::Vanished {
-                peer: Peer::at("silent-dgx (10.0.0.1:7400)"),
+                peer: "silent-dgx (10.0.0.1:7400)".to_owned(),
             },
             "no sign of life",
         );

@@ -113,7 +113,7 @@ impl Cluster {
     /// name, marked as lost: the failure rules let the run go on without it.
     ///
     /// # Errors
-    /// [`ClusterError::Name`] names the first accelerator without a name; the SUT's name must cover
+    /// [`ClusterError::Failed`] names the first accelerator without a name; the SUT's name must cover
     /// all nodes.
     pub fn name(&self) -> Result<(String, Duration), ClusterError> {
         let began = Instant::now();
@@ -149,11 +149,10 @@ impl Cluster {
                         (_, Some(outage)) => outage.cause.clone(),
                         (_, None) => "its session is over".to_owned(),
                     };
-                    return Err(ClusterError::Name {
-                        node: peer.node.clone(),
-                        address: peer.address.clone(),
-                        problem,
-                    });
+                    return Err(ClusterError::Failed(format!(
+                        "{} ({}) did not answer Name(): {problem}",
+                        peer.node, peer.address
+                    )));
                 }
             }
         }

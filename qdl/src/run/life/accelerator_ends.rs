@@ -81,7 +81,7 @@ impl<S: Clone> AcceleratorEnds<S> {
     /// Records that none of these connections was made; the caller has dropped its parts.
     pub fn refuse(&mut self, wanted: &[(u16, u32)]) {
         for (number, epoch) in wanted {
-            self.connection(*number).life.refused(*epoch);
+            self.connection(*number).life.refuse(*epoch);
         }
     }
 
@@ -96,8 +96,8 @@ impl<S: Clone> AcceleratorEnds<S> {
         key: Option<Key>,
     ) -> bool {
         let c = self.connection(number);
-        let wanted = c.life.granted(epoch);
-        c.life.released(epoch);
+        let wanted = c.life.grant(epoch);
+        c.life.release(epoch);
         (c.slots, c.nic) = (Some(slots), nic);
         if let (true, Some(key)) = (wanted, key) {
             self.keys.insert(key, (number, epoch));
@@ -117,7 +117,7 @@ impl<S: Clone> AcceleratorEnds<S> {
     /// before it unlocks this value.
     pub fn up(&mut self, number: u16, epoch: u32) -> bool {
         let c = self.connections.get_mut(&number);
-        c.is_some_and(|c| c.life.up(epoch))
+        c.is_some_and(|c| c.life.connect(epoch))
     }
 
     /// Handles the loss of this end, whose holder has released it. True where the caller must tell
@@ -176,7 +176,7 @@ impl<S: Clone> AcceleratorEnds<S> {
         self.over = true;
         self.keys.clear();
         for c in self.connections.values_mut() {
-            c.life.session_over();
+            c.life.end_session();
         }
     }
 

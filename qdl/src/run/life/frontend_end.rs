@@ -112,11 +112,11 @@ impl FrontendEnd {
     pub fn on_answer(&mut self, epoch: u32, answer: OpenAnswer, now: Duration) -> EndActions {
         match answer {
             OpenAnswer::Granted => {
-                let wanted = self.life.granted(epoch);
+                let wanted = self.life.grant(epoch);
                 self.go_on(epoch, wanted)
             }
             OpenAnswer::Refused => {
-                self.life.refused(epoch);
+                self.life.refuse(epoch);
                 self.backoff.fail(now);
                 // The accelerator may have reported the loss earlier.
                 self.let_go(EndActions::default())
@@ -127,7 +127,7 @@ impl FrontendEnd {
 
     /// Handles a successful data connection.
     pub fn on_connected(&mut self, epoch: u32) -> EndActions {
-        let wanted = self.life.up(epoch);
+        let wanted = self.life.connect(epoch);
         if wanted {
             self.backoff.reset();
         }
@@ -163,9 +163,9 @@ impl FrontendEnd {
 
     /// Handles the end of the session; the session's tasks have ended before.
     pub fn session_over(&mut self) -> EndActions {
-        let give_up = self.life.session_over();
+        let give_up = self.life.end_session();
         if !self.is_on_nic_thread() {
-            self.life.released(self.epoch());
+            self.life.release(self.epoch());
         }
         self.let_go(EndActions {
             give_up,
@@ -180,7 +180,7 @@ impl FrontendEnd {
 
     fn go_on(&mut self, epoch: u32, wanted: bool) -> EndActions {
         if !wanted {
-            self.life.released(epoch);
+            self.life.release(epoch);
         }
         self.let_go(EndActions {
             go_on: wanted,

@@ -165,20 +165,20 @@ impl Life {
     }
 
     /// Records that the task has made the connection of `epoch`. False where it is unwanted: then
-    /// the caller drops it and calls [`Life::released`].
-    pub fn granted(&mut self, epoch: u32) -> bool {
+    /// the caller drops it and calls [`Life::release`].
+    pub fn grant(&mut self, epoch: u32) -> bool {
         self.advance(epoch, Stage::Asked, Stage::Opening)
     }
 
     /// Records that the task has failed, and that neither end has made anything.
-    pub fn refused(&mut self, epoch: u32) {
+    pub fn refuse(&mut self, epoch: u32) {
         self.advance(epoch, Stage::Asked, Stage::Free);
-        self.released(epoch);
+        self.release(epoch);
     }
 
     /// Records that the data connection goes to a NIC thread. False where it is unwanted: then the
     /// caller drops it.
-    pub fn up(&mut self, epoch: u32) -> bool {
+    pub fn connect(&mut self, epoch: u32) -> bool {
         let wanted = self.advance(epoch, Stage::Opening, Stage::Up);
         if wanted {
             self.holder = Holder::NicThread;
@@ -190,7 +190,7 @@ impl Life {
     /// caller must tell the peer.
     pub fn lost_here(&mut self, epoch: u32) -> bool {
         let news = self.lose(epoch).is_some();
-        self.released(epoch);
+        self.release(epoch);
         news && !self.over
     }
 
@@ -209,7 +209,7 @@ impl Life {
     }
 
     /// Records that the holder of `epoch` has released it.
-    pub fn released(&mut self, epoch: u32) {
+    pub fn release(&mut self, epoch: u32) {
         if epoch == self.epoch {
             self.holder = Holder::Nothing;
         }
@@ -228,7 +228,7 @@ impl Life {
 
     /// Records the end of the session and of the peer's end. True where a NIC thread must take the
     /// connection down.
-    pub fn session_over(&mut self) -> bool {
+    pub fn end_session(&mut self) -> bool {
         let was_up = self.lose(self.epoch) == Some(Stage::Up);
         self.over = true;
         self.reset_there(self.epoch);

@@ -601,7 +601,7 @@ fn slots_are_quarantined_until_both_ends_have_let_go() {
     let mut life = Life::new();
     let up = |life: &mut Life, epoch| {
         life.ask(epoch).expect("free");
-        assert!(life.granted(epoch) && life.up(epoch));
+        assert!(life.grant(epoch) && life.connect(epoch));
     };
     up(&mut life, 1);
     assert_eq!(life.ask(2), Err(LifeError::InUse { epoch: 1 }));
