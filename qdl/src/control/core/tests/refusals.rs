@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     control::{
+        core::accelerator::Refusal,
         frame::Codec,
         message::{Counters, Role, VERSION},
         tests::codec::{feed, message},
@@ -340,88 +341,75 @@ fn error_text(core: &mut impl Core) -> String {
     }
 }
 
+/// Frames from lines of JSON with single quotation marks.
+fn frames(text: &str) -> Vec<Message> {
+    let quoted = text.replace('\'', "\"");
+    let each = quoted.lines().map(|line| serde_json::from_str(line.trim()));
+    each.map(|message| message.expect("a frame")).collect()
+}
+
 #[test]
 fn a_frontend_that_breaks_the_order_is_told_which_field() {
-    let open = |id, l| Message::Open {
-        id,
-        connections: vec![l],
-    };
-    let lost = |connection, epoch| Message::ConnectionLost {
-        connection,
-        epoch,
-        cause: String::new(),
-    };
-    let beat = |seq, counters| Message::Heartbeat {
-        seq,
-        counters,
-        scores: None,
-    };
-    let many = |n: u64, m: &dyn Fn(u64) -> Message| (1..=n).map(m).collect::<Vec<_>>();
-    let cases: Vec<(Vec<Message>, &str)> = vec![
+    const OPEN: &str = "{'type': 'open', 'id': 1, 'connections': [{'connection': 0, 'nic': 0, \
+        'gpu_turn': 0, 'epoch': 2, 'slots': 4, 'request_stride': 64, 'response_stride': 24, \
+        'transport': {'fabric': 'tcp'}}]}\n";
+    let start = "{'type': 'start', 'id': 2}\n";
+    let beat = "{'type': 'heartbeat', 'seq': 1}\n";
+    let counters = "{'type': 'heartbeat', 'seq': 1, 'counters': {'arrived': 0, 'responded': 0, \
+        'refused': 0, 'dropped_late': 0, 'batches': 0, 'copies': 0, 'parts': 0}}";
+    let lost = "{'type': 'connection_lost', 'connection': 0, 'epoch': 3, 'cause': ''}";
+    let cases = [
         (
-            vec![Message::Answer { mac: None }],
+            "{'type': 'answer'}".to_owned(),
             "answer came where a frontend's frame",
         ),
         (
-            vec![Message::Ready { id: 1 }],
+            "{'type': 'ready', 'id': 1}".to_owned(),
             "ready came where a frontend's frame",
         ),
-        (vec![beat(2, None)], "heartbeat.seq: 2, expected 1"),
         (
-            vec![beat(1, None), beat(1, None)],
-            "heartbeat.seq: 1, expected 2",
+            "{'type': 'heartbeat', 'seq': 2}".to_owned(),
+            "heartbeat.seq: 2, expected 1",
         ),
+        (beat.repeat(2), "heartbeat.seq: 1, expected 2"),
+        (counters.to_owned(), "heartbeat.counters"),
         (
-            vec![beat(1, Some(Counters::default()))],
-            "heartbeat.counters",
-        ),
-        (
-            vec![lost(0, 1)],
+            lost.to_owned(),
             "connection_lost.connection: connection 0 was never opened",
         ),
         (
-            vec![Message::ConnectionReset {
-                connection: 3,
-                epoch: 1,
-            }],
+            "{'type': 'connection_reset', 'connection': 3, 'epoch': 1}".to_owned(),
             "connection_reset.connection: connection 3 was never opened",
         ),
         (
-            vec![open(1, connection(0, 2)), lost(0, 3)],
+            OPEN.to_owned() + lost,
             "connection_lost.epoch: connection 0 is at epoch 2, this says 3",
         ),
         (
-            vec![
-                open(1, connection(0, 1)),
-                Message::Start { id: 2 },
-                Message::Start { id: 3 },
-            ],
+            OPEN.to_owned() + &start.repeat(2),
             "start.id: a session starts once",
         ),
         // One is in progress, 256 wait.
+        (OPEN.repeat(258), "open.id: 256 such requests wait"),
         (
-            many(258, &|i| open(i, connection(0, i as u32))),
-            "open.id: 256 such requests wait",
-        ),
-        (
-            many(257, &|id| Message::Drain { id }),
+            "{'type': 'drain', 'id': 1}\n".repeat(257),
             "drain.id: 256 such requests wait",
         ),
         (
-            many(2, &|id| Message::Describe { id }),
+            "{'type': 'describe', 'id': 1}\n".repeat(2),
             "describe.id: one such request waits",
         ),
     ];
-    for (frames, words) in cases {
+    for (text, words) in cases {
         let (_, mut a) = session();
-        let (last, before) = frames.split_last().expect("some");
-        for m in before {
-            a.handle(m.clone(), 0);
-            assert!(a.link().in_session(), "{m:?} is in order");
+        let mut frames = frames(&text);
+        let last = frames.pop().expect("a frame");
+        for m in frames {
+            a.handle(m, 0);
+            assert!(a.link().in_session(), "{words}: too early");
         }
-        a.handle(last.clone(), 0);
-        let text = error_text(&mut a);
-        assert!(text.contains(words), "{text:?} lacks {words:?}");
+        a.handle(last, 0);
+        assert_has(&error_text(&mut a), &[words]);
     }
 }
 
@@ -487,73 +475,47 @@ fn what_a_node_says_when_it_is_drained_is_cut_to_its_limits() {
 /// The frontend's messages about a connection whose open is in progress wait for the answer.
 #[test]
 fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {
+    let lost = "{'type': 'connection_lost', 'connection': 5, 'epoch': 3, 'cause': 'slow'}";
+    let reset = "{'type': 'connection_reset', 'connection': 5, 'epoch': 3}";
+    let (lost, reset) = (frames(lost).remove(0), frames(reset).remove(0));
     for granted in [true, false] {
         let (_, mut a) = session();
         let asked = connection(5, 3);
         let connections = vec![asked.clone()];
         a.handle(Message::Open { id: 1, connections }, 0);
-        let lost = Message::ConnectionLost {
-            connection: 5,
-            epoch: 3,
-            cause: "slow".to_owned(),
-        };
         // The second, equal message has no effect.
-        a.handle(lost.clone(), 0);
-        a.handle(lost.clone(), 0);
-        a.handle(
-            Message::ConnectionReset {
-                connection: 5,
-                epoch: 3,
-            },
-            0,
-        );
+        for message in [&lost, &lost, &reset] {
+            a.handle(message.clone(), 0);
+        }
         assert!(matches!(a.poll_event(), Some(Asked::Open(_))));
         assert!(a.poll_event().is_none(), "nothing before the answer");
-        a.opened(if granted {
-            Ok(vec![grant(&asked)])
-        } else {
-            Err(super::super::accelerator::Refusal {
-                code: ErrorCode::Budget,
-                text: "no".to_owned(),
-            })
+        a.opened(match granted {
+            true => Ok(vec![grant(&asked)]),
+            false => Err(Refusal::new(ErrorCode::Budget, "no")),
         });
         let sent: Vec<_> = std::iter::from_fn(|| a.link_mut().poll_transmit(0)).collect();
         let events: Vec<_> = std::iter::from_fn(|| a.poll_event()).collect();
+        let text = format!("{events:?}");
         if granted {
             assert!(
                 matches!(&sent[..], [Message::Opened { id: 1, .. }]),
                 "{sent:?}"
             );
-            assert!(
-                matches!(
-                    &events[..],
-                    [
-                        Asked::ConnectionLost {
-                            connection: 5,
-                            epoch: 3,
-                            ..
-                        },
-                        Asked::ConnectionReset {
-                            connection: 5,
-                            epoch: 3
-                        }
-                    ]
-                ),
-                "{events:?}"
-            );
+            let passed_on = [
+                "[ConnectionLost { connection: 5, epoch: 3",
+                "ConnectionReset {",
+            ];
+            assert!(events.len() == 2, "{text}");
+            assert_has(&text, &passed_on);
         } else {
-            let reset = Message::ConnectionReset {
-                connection: 5,
-                epoch: 3,
-            };
             assert!(
                 matches!(&sent[..], [Message::Refused { .. }, r] if *r == reset),
                 "{sent:?}"
             );
-            assert!(events.is_empty(), "there is nothing to lose: {events:?}");
+            assert!(events.is_empty(), "no connection exists: {text}");
             // A later message of the frontend has the same result.
-            a.handle(lost, 0);
-            assert_eq!(a.link_mut().poll_transmit(0), Some(reset));
+            a.handle(lost.clone(), 0);
+            assert_eq!(a.link_mut().poll_transmit(0).as_ref(), Some(&reset));
         }
         assert!(a.link().in_session());
     }
@@ -565,33 +527,18 @@ fn a_word_on_an_earlier_epoch_is_ignored() {
     let (_, mut a) = session();
     for epoch in [1, 2] {
         let connections = vec![connection(0, epoch)];
-        a.handle(
-            Message::Open {
-                id: u64::from(epoch),
-                connections,
-            },
-            0,
-        );
+        a.handle(Message::Open { id: 1, connections }, 0);
         assert!(matches!(a.poll_event(), Some(Asked::Open(_))));
         a.opened(Ok(vec![grant(&connection(0, epoch))]));
     }
-    a.handle(
-        Message::ConnectionReset {
-            connection: 0,
-            epoch: 1,
-        },
-        0,
-    );
-    assert!(a.poll_event().is_none());
-    a.handle(
-        Message::ConnectionReset {
-            connection: 0,
-            epoch: 2,
-        },
-        0,
-    );
+    let mut reset = |epoch| {
+        let connection = 0;
+        a.handle(Message::ConnectionReset { connection, epoch }, 0);
+        a.poll_event()
+    };
+    assert!(reset(1).is_none());
     assert!(matches!(
-        a.poll_event(),
+        reset(2),
         Some(Asked::ConnectionReset { epoch: 2, .. })
     ));
 }
