@@ -151,6 +151,7 @@ void lg_end_issue_threads(void);
 
 // QuerySamplesComplete and FirstTokenComplete. Return 0, or 1 after an exception.
 int32_t lg_query_samples_complete(const void* responses, size_t count);
+int32_t lg_complete(const void* responses, size_t count);
 int32_t lg_first_token_complete(const void* responses, size_t count);
 // Logs `room` + 1 empty entries of this thread, which outgrows its log buffer. Returns 0, or 1
 // after an exception.

@@ -60,7 +60,7 @@ pub trait QuerySampleLibrary: Send + Sync + 'static {
 }
 
 /// The context of the callbacks.
-struct Run {
+struct TestContext {
     sut: Arc<dyn SystemUnderTest>,
     qsl: Arc<dyn QuerySampleLibrary>,
 }
@@ -105,7 +105,7 @@ pub fn run_test(
         || raw::lg_end_issue_threads(),
     )?;
 
-    let run = Run { sut, qsl };
+    let run = TestContext { sut, qsl };
     let settings = settings.clone();
     let loadgen = std::thread::Builder::new()
         .name(THREAD.to_owned())
@@ -196,7 +196,7 @@ fn close_logs() -> Result<(), String> {
 }
 
 fn start_test(
-    run: &Run,
+    run: &TestContext,
     qsl_name: &CString,
     total_sample_count: usize,
     performance_sample_count: usize,
@@ -234,9 +234,9 @@ fn start_test(
 /// # Safety
 ///
 /// `context` is that of a [`start_test`] that has not returned.
-unsafe fn run<'a>(context: *mut c_void) -> &'a Run {
+unsafe fn run<'a>(context: *mut c_void) -> &'a TestContext {
     // SAFETY: `context` comes from a shared reference that lives until `start_test` returns.
-    unsafe { &*context.cast::<Run>() }
+    unsafe { &*context.cast::<TestContext>() }
 }
 
 /// # Safety
@@ -258,13 +258,17 @@ fn guarded(place: &'static str, call: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(()) => true,
         Err(payload) => {
-            CONTROL.stop(Stop::Panicked {
-                place,
-                message: message(payload.as_ref()),
-            });
+            stop_after_panic(place, payload.as_ref());
             false
         }
     }
+}
+
+fn stop_after_panic(place: &'static str, payload: &(dyn Any + Send)) {
+    CONTROL.stop(Stop::Panicked {
+        place,
+        message: message(payload),
+    });
 }
 
 fn message(payload: &(dyn Any + Send)) -> String {
@@ -320,13 +324,20 @@ extern "C" fn issue_query(context: *mut c_void, samples: *const c_void, count: u
     if CONTROL.stopping() {
         return STOP;
     }
-    let went_well = guarded("SystemUnderTest::issue_query", || {
+    // As `guarded` does, without its frame on the way of a sample.
+    let issued = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: LoadGen calls this inside `start_test`, with a vector that it does not change
         // meanwhile.
         let (run, samples) = unsafe { (run(context), slice(samples.cast::<QuerySample>(), count)) };
         run.sut.issue_query(samples);
-    });
-    if went_well { GO_ON } else { STOP }
+    }));
+    match issued {
+        Ok(()) => GO_ON,
+        Err(payload) => {
+            stop_after_panic("SystemUnderTest::issue_query", payload.as_ref());
+            STOP
+        }
+    }
 }
 
 extern "C" fn flush_queries(context: *mut c_void) -> i32 {

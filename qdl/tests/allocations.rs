@@ -17,8 +17,8 @@ use fabric::{
     wire::Stream,
 };
 use qdl::{
-    counters::{Live, Recorder},
-    dispatch::{Completer, DispatchEvent, Owner, Part, Response, Sample, SampleTimes},
+    counters::{Live, Recorder, SampleTimes},
+    dispatch::{Completer, DispatchEvent, Owner, Part, Response, Sample},
     rails::{
         ConnectionRail, HealthCfgs, Load, PeerCfgs, RailArbiter, RailArbiterCfgs, RailId,
         RailPolicy, Score,
@@ -178,7 +178,6 @@ impl Completer for Counter {
             self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
-    fn record(&mut self, _: &SampleTimes, _: u64) {}
 }
 
 struct Nobody;

@@ -20,7 +20,7 @@ use fake::Fake;
 use harness::*;
 use qdl::{
     config::NicConfig,
-    dispatch::{Completer, Response, SampleTimes},
+    dispatch::{Completer, Response},
     serve::{Arrival, Sent, Service, respond_all},
     testkit::{assert_has, eventually, rig::finished},
 };
@@ -102,9 +102,6 @@ impl Completer for Gated {
         self.waits.store(true, Ordering::SeqCst);
         let _open = self.gate.lock().expect("alive");
         self.inner.complete(responses);
-    }
-    fn record(&mut self, times: &SampleTimes, alike: u64) {
-        self.inner.record(times, alike);
     }
 }
 

@@ -10,7 +10,6 @@ use qdl::{
     connection::{NicThreadCfgs, Spin},
     dispatch::{
         Completer, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner, Response, Sample,
-        SampleTimes,
     },
     serve::{Arrival, OnConnectionLost, Server, Service},
 };
@@ -19,7 +18,6 @@ struct Nothing;
 
 impl Completer for Nothing {
     fn complete(&mut self, _: &mut dyn ExactSizeIterator<Item = Response<'_>>) {}
-    fn record(&mut self, _: &SampleTimes, _: u64) {}
 }
 
 impl Owner for Nothing {

@@ -248,14 +248,15 @@ impl Inner {
 
     /// Gives queued samples to the engine up to its limit; drops them if the pipeline is abandoned.
     fn draw(self: &Arc<Self>) {
-        self.drawing.drive(|()| {
+        let mut claim = self.drawing.claim();
+        while let Some(_drawing) = claim.next() {
             loop {
                 let over = self.mode.load(SeqCst) == ABANDONED;
                 if !over && self.inside.load(SeqCst) >= self.most.load(SeqCst) {
-                    return;
+                    break;
                 }
                 let Some(arrival) = self.queue.pop() else {
-                    return;
+                    break;
                 };
                 if over || arrival.origin().is_gone() {
                     drop(arrival);
@@ -264,7 +265,7 @@ impl Inner {
                     self.submit(arrival);
                 }
             }
-        });
+        }
     }
 
     fn submit(self: &Arc<Self>, arrival: Arrival) {

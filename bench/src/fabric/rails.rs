@@ -20,7 +20,7 @@ use fabric::{
 };
 use qdl::{
     connection::{NicThreadCfgs, Spin},
-    counters::{Live, Recorder, SampleTimes},
+    counters::{Live, Recorder},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
         Response, Sample,
@@ -124,15 +124,8 @@ impl Completer for Again {
         }
     }
 
-    fn record(&mut self, times: &SampleTimes, alike: u64) {
-        self.recorder.record_alike(times, alike);
-        // The lock is uncontended: the harness takes it when no sample is in flight.
-        let mut meter = self
-            .run
-            .meter
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        (0..alike).for_each(|_| meter.answer(times.posted_ns, times.seen_ns));
+    fn recorder(&mut self, _: u64) -> Option<&mut Recorder> {
+        Some(&mut self.recorder)
     }
 }
 
@@ -192,7 +185,14 @@ impl Rails {
             completer: Box::new(Again {
                 run: run.clone(),
                 dispatcher: None,
-                recorder: Recorder::new(Arc::new(Live::new(1)), 0),
+                recorder: {
+                    let run = run.clone();
+                    Recorder::new(Arc::new(Live::new(1)), 0).observed(move |t, alike| {
+                        // Uncontended: the harness takes it when no sample is in flight.
+                        let mut meter = run.meter.lock().unwrap_or_else(PoisonError::into_inner);
+                        (0..alike).for_each(|_| meter.answer(t.posted_ns, t.seen_ns));
+                    })
+                },
                 next: Vec::with_capacity(1024),
                 sent: 0,
             }),

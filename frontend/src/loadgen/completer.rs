@@ -13,7 +13,7 @@ use loadgen_bridge::{
 };
 use qdl::{
     counters::{Live, Recorder},
-    dispatch::{Completer, Contradiction, Part, Response, Sample, SampleTimes},
+    dispatch::{Completer, Contradiction, Part, Response, Sample},
 };
 
 use crate::{
@@ -133,8 +133,6 @@ impl Completers {
             }),
             series_ns: 0,
             latest_ns: 0,
-            first_ns: u64::MAX,
-            last_ns: 0,
             first_tokens: 0,
             calls: 0,
             told: Told::default(),
@@ -258,9 +256,6 @@ pub struct LoadgenCompleter {
     series_ns: u64,
     /// Time of the latest border at the start of this burst.
     latest_ns: u64,
-    /// Time at which the first sample of the current series was issued.
-    first_ns: u64,
-    last_ns: u64,
     first_tokens: u64,
     /// Number of calls to LoadGen.
     calls: u32,
@@ -277,7 +272,8 @@ impl LoadgenCompleter {
         let Some(recorder) = &mut self.recorder else {
             return;
         };
-        let (series_ns, first_ns, last_ns) = (self.series_ns, self.first_ns, self.last_ns);
+        let series_ns = self.series_ns;
+        let (first_ns, last_ns) = (recorder.first_ns(), recorder.last_ns());
         let told = std::mem::take(&mut self.told);
         self.shared.phases.exchange(|empty| Share {
             series_ns,
@@ -287,7 +283,6 @@ impl LoadgenCompleter {
             told,
         });
         self.series_ns = self.latest_ns;
-        self.first_ns = u64::MAX;
     }
 
     /// Reports first tokens to LoadGen.
@@ -348,15 +343,11 @@ impl Completer for LoadgenCompleter {
         }
     }
 
-    fn record(&mut self, times: &SampleTimes, alike: u64) {
-        if times.issued_ns >= self.latest_ns && self.series_ns != self.latest_ns {
+    fn recorder(&mut self, issued_ns: u64) -> Option<&mut Recorder> {
+        if issued_ns >= self.latest_ns && self.series_ns != self.latest_ns {
             self.next_series();
         }
-        if let Some(recorder) = &mut self.recorder {
-            recorder.record_alike(times, alike);
-            self.first_ns = self.first_ns.min(times.issued_ns);
-            self.last_ns = self.last_ns.max(times.completed_ns);
-        }
+        self.recorder.as_mut()
     }
 
     fn tick(&mut self, now_ns: u64) {
@@ -370,10 +361,10 @@ impl Drop for LoadgenCompleter {
     fn drop(&mut self) {
         if let Some(recorder) = self.recorder.take() {
             let left = Left {
-                recorder,
                 series_ns: self.series_ns,
-                first_ns: self.first_ns,
-                last_ns: self.last_ns,
+                first_ns: recorder.first_ns(),
+                last_ns: recorder.last_ns(),
+                recorder,
                 first_tokens: self.first_tokens,
                 told: self.told,
             };

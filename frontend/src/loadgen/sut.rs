@@ -104,36 +104,31 @@ impl Sut {
             .clone()
     }
 
-    /// Converts LoadGen's samples into the backend's, and issues them.
-    fn issue(&self, samples: &[QuerySample], now: u64, scratch: &mut Vec<Sample>) {
-        if scratch.capacity() == 0 {
-            // The first query of this thread: reserve its buffer.
-            scratch.reserve(CHUNK);
-            self.issue_threads.add_this();
+    /// Converts LoadGen's samples into the backend's. False where one is not loaded, which fails
+    /// the run.
+    fn find(&self, samples: &[QuerySample], now: u64, found: &mut Vec<Sample>) -> bool {
+        found.clear();
+        for s in samples {
+            let Some((offset, len)) = self.qsl.place(s.index) else {
+                let why = format!("LoadGen issued sample {}, which is not loaded", s.index);
+                self.verdict.fail(ExitCode::Setup, why);
+                return false;
+            };
+            found.push(Sample {
+                id: s.id.to_bits(),
+                index: s.index as u64,
+                source: SourceId(0),
+                offset,
+                len,
+                issued_ns: now,
+                first: None,
+                tries: Default::default(),
+            });
         }
-        for chunk in samples.chunks(CHUNK) {
-            scratch.clear();
-            for s in chunk {
-                let Some((offset, len)) = self.qsl.place(s.index) else {
-                    let why = format!("LoadGen issued sample {}, which is not loaded", s.index);
-                    return self.verdict.fail(ExitCode::Setup, why);
-                };
-                scratch.push(Sample {
-                    id: s.id.to_bits(),
-                    index: s.index as u64,
-                    source: SourceId(0),
-                    offset,
-                    len,
-                    issued_ns: now,
-                    first: None,
-                    tries: Default::default(),
-                });
-            }
-            if let Some(verifier) = &self.verifier {
-                scratch.iter().for_each(|s| verifier.issued(s.id));
-            }
-            self.backend.issue(scratch);
+        if let Some(verifier) = &self.verifier {
+            found.iter().for_each(|s| verifier.issued(s.id));
         }
+        true
     }
 }
 
@@ -158,7 +153,18 @@ impl SystemUnderTest for Sut {
                 live.begin(now);
             }
         }
-        SCRATCH.with_borrow_mut(|scratch| self.issue(samples, now, scratch));
+        SCRATCH.with_borrow_mut(|scratch| {
+            if scratch.capacity() == 0 {
+                // The first query of this thread: reserve its buffer.
+                scratch.reserve(CHUNK);
+                self.issue_threads.add_this();
+            }
+            for chunk in samples.chunks(CHUNK) {
+                if self.find(chunk, now, scratch) {
+                    self.backend.issue(scratch);
+                }
+            }
+        });
     }
 
     fn flush_queries(&self) {

@@ -27,5 +27,5 @@ pub use nic_thread::{
 };
 pub(crate) use nic_thread::{ENDING, arm_all};
 pub(crate) use polling::PollOrder;
-pub(crate) use receive::{Polled, Receiving, burst};
-pub(crate) use send::{Next, Outgoing, Posted, SendCounts, SendHalf};
+pub(crate) use receive::{Receiving, burst};
+pub(crate) use send::{SendCounts, SendHalf, WriteSource, not_posted};

@@ -26,19 +26,12 @@ pub(crate) struct Receiving {
     pub broken: Option<Broken>,
     /// Sleeps of the thread that this connection's descriptor ended.
     pub wakeups: u64,
+    /// The last poll found events, or bytes of an incomplete payload.
+    pub is_busy: bool,
+    /// The last poll found an echo: the caller must call [`SendHalf::post`], which replies.
+    pub owes_reply: bool,
     /// Value of [`Rx::carried`] after the last poll.
     carried: u64,
-}
-
-/// Result of one poll.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Polled {
-    /// Number of events.
-    pub events: usize,
-    /// Events came, or bytes of an incomplete payload.
-    pub busy: bool,
-    /// The peer expects an echo reply: the caller must call [`SendHalf::drive`].
-    pub answer: bool,
 }
 
 impl Receiving {
@@ -48,18 +41,21 @@ impl Receiving {
             rx,
             broken: None,
             wakeups: 0,
+            is_busy: false,
+            owes_reply: false,
             carried: 0,
         }
     }
 
     /// Passes up to `most` arrivals (immediate, offset in the slot, length) to `arrived`, which
     /// returns an error for an invalid one. Records the first error as the reason of the break.
+    /// Returns the number of events.
     pub fn poll(
         &mut self,
         send: &SendHalf,
         most: usize,
         mut arrived: impl FnMut(Imm, u32, u32) -> Result<(), Broken>,
-    ) -> Polled {
+    ) -> usize {
         let (mut echo, mut broken) = (None, None);
         let events = self.rx.poll(most, &mut |event| match event {
             // Arrivals after an invalid write count too: their grants are closed.
@@ -84,11 +80,9 @@ impl Receiving {
         if let Some(v) = echo {
             send.answer(v);
         }
-        Polled {
-            events,
-            busy: events > 0 || moved,
-            answer: echo.is_some(),
-        }
+        self.is_busy = events > 0 || moved;
+        self.owes_reply = echo.is_some();
+        events
     }
 
     /// Counts of this half.
@@ -151,8 +145,8 @@ mod tests {
         let mut half = Receiving::new(Box::new(Polls(polls, 0)));
         let send = SendHalf::default();
         let mut poll = || {
-            let polled = half.poll(&send, BUDGET, |_, _, _| Ok(()));
-            (polled.events, polled.busy)
+            let events = half.poll(&send, BUDGET, |_, _, _| Ok(()));
+            (events, half.is_busy)
         };
         assert_eq!(poll(), (0, false), "nothing came");
         assert_eq!(poll(), (0, true), "a part came");

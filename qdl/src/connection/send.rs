@@ -1,7 +1,7 @@
 //! The sending half of a connection: the link's [`Tx`] behind the send token, its blocked state,
 //! its failure, and the control messages that wait for the next doorbell.
 //!
-//! The caller supplies the writes ([`Outgoing`]): samples at the frontend, responses at the
+//! The caller supplies the writes ([`WriteSource`]): samples at the frontend, responses at the
 //! accelerator.
 
 use std::sync::{
@@ -13,43 +13,33 @@ use super::token::SendToken;
 use fabric::{Broken, Control, FabricCounts, Flushed, Mailbox, Post, PostError, Tx};
 
 /// Source of a connection's writes.
-pub(crate) trait Outgoing {
-    /// Prepares a burst.
-    fn begin(&mut self) {}
+pub(crate) trait WriteSource {
+    /// Prepares a burst. Returns the most writes for its doorbell, at least 1.
+    fn begin(&mut self) -> usize;
 
-    /// Most writes per doorbell, at least 1.
-    fn burst(&self) -> usize;
-
-    /// Posts the next write.
-    fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Next;
+    /// Posts the next write. Returns false where no write is waiting, no slot is free, or the
+    /// fabric is full; the source is unchanged then.
+    ///
+    /// # Errors
+    /// The connection cannot send any more. Boxed to keep the result of every write small.
+    fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Result<bool, Box<Broken>>;
 
     /// Ends a burst of `writes` posted writes, before the flush. Returns true where more can be
     /// posted at once, because a producer saw no free slot meanwhile and relies on this call.
-    fn posted(&mut self, writes: usize, counts: &mut SendCounts) -> bool;
+    fn end(&mut self, writes: usize, counts: &mut SendCounts) -> bool;
 
     /// Tells the source that the connection is down and posts nothing.
     fn down(&mut self) {}
 }
 
-/// Result of [`Outgoing::post_next`].
-pub(crate) enum Next {
-    /// The write is posted.
-    Posted,
-    /// No write is waiting, no slot is free, or the fabric is full; the source is unchanged.
-    Nothing,
-    /// The connection cannot send any more. Boxed to keep the result of every write small.
-    Broken(Box<Broken>),
-}
-
-impl From<PostError> for Next {
-    fn from(error: PostError) -> Self {
-        match error {
-            PostError::Full => Next::Nothing,
-            PostError::Broken(b) => Next::Broken(b.into()),
-            e @ PostError::OutOfBounds { .. } => {
-                let cause = Broken::GivenUp(format!("a payload cannot be sent: {e}"));
-                Next::Broken(cause.into())
-            }
+/// The result of [`WriteSource::post_next`] for a write that was not posted.
+pub(crate) fn not_posted(error: PostError) -> Result<bool, Box<Broken>> {
+    match error {
+        PostError::Full => Ok(false),
+        PostError::Broken(b) => Err(b.into()),
+        e @ PostError::OutOfBounds { .. } => {
+            let cause = Broken::GivenUp(format!("a payload cannot be sent: {e}"));
+            Err(cause.into())
         }
     }
 }
@@ -65,24 +55,6 @@ pub(crate) struct SendCounts {
     pub in_flight_max: u64,
     /// Doorbells that left writes behind because the socket or queue pair was full.
     pub blocked: u64,
-}
-
-/// Result of [`SendHalf::drive`].
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Posted {
-    /// Writes posted.
-    pub posted: usize,
-    /// A flush carried bytes, possibly of earlier posts.
-    pub carried: bool,
-    /// The link failed. The NIC thread also finds the failure in the sending half.
-    pub broken: Option<Broken>,
-}
-
-impl Posted {
-    /// Whether the drive posted a write or carried bytes.
-    pub fn is_work(&self) -> bool {
-        self.posted > 0 || self.carried
-    }
 }
 
 /// State that the token protects.
@@ -146,88 +118,85 @@ impl SendHalf {
     }
 
     /// Posts writes while there is room, with one doorbell per burst. If a second thread owns the
-    /// token, leaves the work to that thread, which looks again.
-    pub fn drive(&self, out: &mut impl Outgoing) -> Posted {
-        let mut total = Posted::default();
-        self.token.drive(|s| {
-            let done = self.post(s, out);
-            total.posted += done.posted;
-            total.carried |= done.carried;
-            if let Some(cause) = done.broken {
-                self.fail(&cause);
-                total.broken.get_or_insert(cause);
-            }
-        });
-        total
-    }
-
-    fn post(&self, s: &mut Sending, out: &mut impl Outgoing) -> Posted {
-        let mut done = Posted::default();
-        let Sending { link, counts, .. } = s;
-        let Some(tx) = link.as_deref_mut() else {
-            out.down();
-            return done;
-        };
-        let mut must_flush = self.blocked.load(Ordering::Relaxed);
-        loop {
-            for mailbox in [&self.ask, &self.answer] {
-                if tx.room() > 0
-                    && let Some(message) = mailbox.take()
-                {
-                    if let Err(PostError::Broken(b)) = tx.post(&Post::control(message)) {
-                        done.broken = Some(b);
+    /// token, leaves the work to that thread, which looks again. Returns whether it posted a write
+    /// or carried bytes, possibly of earlier posts. A failure of the link stays in this half for
+    /// the NIC thread ([`Self::has_failed`]).
+    pub fn post(&self, source: &mut impl WriteSource) -> bool {
+        let mut is_work = false;
+        let mut claim = self.token.claim();
+        while let Some(mut sending) = claim.next() {
+            let Sending { link, counts, .. } = &mut *sending;
+            let Some(tx) = link.as_deref_mut() else {
+                source.down();
+                continue;
+            };
+            let mut must_flush = self.blocked.load(Ordering::Relaxed);
+            loop {
+                let mut broken = None;
+                for mailbox in [&self.ask, &self.answer] {
+                    if tx.room() > 0
+                        && let Some(message) = mailbox.take()
+                    {
+                        if let Err(PostError::Broken(b)) = tx.post(&Post::control(message)) {
+                            broken = Some(b);
+                        }
+                        must_flush = true;
                     }
-                    must_flush = true;
                 }
-            }
-            out.begin();
-            let most = out.burst();
-            let (mut burst, mut no_room) = (0, false);
-            while burst < most && done.broken.is_none() {
-                no_room = tx.room() == 0;
-                if no_room {
-                    // A flush makes room or reports why there is none.
-                    must_flush = true;
+                let most = source.begin();
+                let (mut writes, mut no_room) = (0, false);
+                while writes < most && broken.is_none() {
+                    no_room = tx.room() == 0;
+                    if no_room {
+                        // A flush makes room or reports why there is none.
+                        must_flush = true;
+                        break;
+                    }
+                    match source.post_next(tx, counts) {
+                        Ok(true) => writes += 1,
+                        Ok(false) => break,
+                        Err(b) => broken = Some(*b),
+                    }
+                }
+                // Repeat only after progress.
+                let again = source.end(writes, counts) && writes > 0;
+                is_work |= writes > 0;
+                if let Some(cause) = broken {
+                    self.fail(cause);
                     break;
                 }
-                match out.post_next(tx, counts) {
-                    Next::Posted => burst += 1,
-                    Next::Nothing => break,
-                    Next::Broken(b) => done.broken = Some(*b),
+                if writes == 0 && !must_flush {
+                    break;
                 }
-            }
-            // Repeat only after progress.
-            let again = out.posted(burst, counts) && burst > 0;
-            done.posted += burst;
-            if done.broken.is_some() || (burst == 0 && !must_flush) {
-                return done;
-            }
-            self.flushing.store(true, Ordering::SeqCst);
-            let before = tx.carried();
-            let flushed = tx.flush();
-            done.carried |= tx.carried() > before;
-            match &flushed {
-                Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
-                Ok(Flushed::Blocked) => {
-                    self.blocked.store(true, Ordering::SeqCst);
-                    counts.blocked += 1;
+                self.flushing.store(true, Ordering::SeqCst);
+                let before = tx.carried();
+                let flushed = tx.flush();
+                is_work |= tx.carried() > before;
+                let is_done = matches!(flushed, Ok(Flushed::Done));
+                match flushed {
+                    Ok(Flushed::Done) => self.blocked.store(false, Ordering::SeqCst),
+                    Ok(Flushed::Blocked) => {
+                        self.blocked.store(true, Ordering::SeqCst);
+                        counts.blocked += 1;
+                    }
+                    Err(cause) => self.fail(cause),
                 }
-                Err(b) => done.broken = Some(b.clone()),
-            }
-            self.flushing.store(false, Ordering::SeqCst);
-            must_flush = false;
-            let more = burst == most || again || (no_room && tx.room() > 0);
-            if flushed != Ok(Flushed::Done) || !more {
-                return done;
+                self.flushing.store(false, Ordering::SeqCst);
+                must_flush = false;
+                let more = writes == most || again || (no_room && tx.room() > 0);
+                if !is_done || !more {
+                    break;
+                }
             }
         }
+        is_work
     }
 
     /// Records why the link cannot send. The caller owns the token, so a link that is being
     /// replaced cannot report a failure for the next link.
-    fn fail(&self, cause: &Broken) {
+    fn fail(&self, cause: Broken) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.get_or_insert_with(|| cause.clone());
+        failed.get_or_insert(cause);
         self.has_failed.store(true, Ordering::SeqCst);
     }
 
@@ -264,14 +233,14 @@ impl SendHalf {
 
     /// Whether writes may be held up by a full fabric. A flush in progress counts: the edge that
     /// wakes the NIC thread may come before the result. The flushing thread then looks again for
-    /// every thread that drove meanwhile.
+    /// every thread that posted meanwhile.
     pub fn is_held_up(&self) -> bool {
         // Load in this order: a finished flush has stored its result.
         self.flushing.load(Ordering::SeqCst) || self.is_blocked()
     }
 
     /// Counts of all links so far. The call holds the token, and producers meanwhile rely on the
-    /// next [drive](Self::drive), so call it for a connection that is down.
+    /// next [`Self::post`], so call it for a connection that is down.
     pub fn fabric_counts(&self) -> FabricCounts {
         self.token.exclusive(|s| {
             let mut counts = s.past;
@@ -283,7 +252,7 @@ impl SendHalf {
     }
 
     /// This half's own counts. As with [`Self::fabric_counts`], call it while no samples are in
-    /// flight, or follow it with a drive.
+    /// flight, or follow it with a post.
     pub fn counts(&self) -> SendCounts {
         self.token.exclusive(|s| s.counts)
     }

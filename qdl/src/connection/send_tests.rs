@@ -74,25 +74,25 @@ struct Writes {
     burst: usize,
 }
 
-impl Outgoing for Writes {
-    fn burst(&self) -> usize {
+impl WriteSource for Writes {
+    fn begin(&mut self) -> usize {
         match self.burst {
             0 => 64,
             n => n,
         }
     }
-    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Next {
+    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Result<bool, Box<Broken>> {
         if self.left == 0 {
-            return Next::Nothing;
+            return Ok(false);
         }
         self.left -= 1;
         let post = Post {
             imm: Imm::new(0, 1),
             ..Post::control(Control::Echo(0))
         };
-        tx.post(&post).map_or_else(Next::from, |()| Next::Posted)
+        tx.post(&post).map_or_else(not_posted, |()| Ok(true))
     }
-    fn posted(&mut self, _: usize, _: &mut SendCounts) -> bool {
+    fn end(&mut self, _: usize, _: &mut SendCounts) -> bool {
         self.left += self.later;
         std::mem::take(&mut self.later) > 0
     }
@@ -112,32 +112,33 @@ fn up(depth: usize) -> (SendHalf, Arc<Mutex<Log>>) {
     (half, log)
 }
 
-fn send(half: &SendHalf, left: usize) -> (Posted, Writes) {
+/// Posts `left` writes. Returns whether that was work, and the source.
+fn send(half: &SendHalf, left: usize) -> (bool, Writes) {
     let mut out = Writes {
         left,
         ..Writes::default()
     };
-    (half.drive(&mut out), out)
+    (half.post(&mut out), out)
 }
 
 #[test]
-fn what_comes_while_slots_are_held_goes_with_the_next_burst() {
+fn writes_that_come_while_slots_are_held_go_with_the_next_burst() {
     let (half, log) = up(1000);
     let mut out = Writes {
         left: 3,
         later: 2,
         ..Writes::default()
     };
-    let done = half.drive(&mut out);
-    assert_eq!((done.posted, out.left), (5, 0));
+    assert!(half.post(&mut out));
+    assert_eq!(out.left, 0);
     assert_eq!(log.lock().expect("alive").flushes, [3, 2]);
-    // A drive that posts no write does not repeat.
+    // A call that posts no write does not repeat.
     let mut out = Writes {
         later: 2,
         ..Writes::default()
     };
-    let done = half.drive(&mut out);
-    assert_eq!((done.posted, out.left), (0, 2));
+    assert!(!half.post(&mut out));
+    assert_eq!(out.left, 2);
 }
 
 #[test]
@@ -153,8 +154,8 @@ fn the_doorbell_is_rung_once_for_each_burst_and_where_there_is_no_room() {
             burst,
             ..Writes::default()
         };
-        let done = half.drive(&mut out);
-        assert_eq!((done.posted, out.left), (130, 0));
+        assert!(half.post(&mut out));
+        assert_eq!(out.left, 0);
         assert_eq!(log.lock().expect("alive").flushes, flushes);
     }
 }
@@ -174,11 +175,11 @@ fn a_control_message_goes_first_and_rings_alone() {
 }
 
 #[test]
-fn what_a_full_link_held_up_goes_with_the_next_drive() {
+fn writes_that_a_full_link_held_up_go_with_the_next_post() {
     let (half, log) = up(2);
     log.lock().expect("alive").results = vec![Ok(Flushed::Blocked); 2];
-    let (done, out) = send(&half, 5);
-    assert_eq!((done.posted, out.left), (2, 3));
+    let (is_work, out) = send(&half, 5);
+    assert_eq!((is_work, out.left), (true, 3));
     assert!(half.is_held_up());
     // The link is still full, and no new write waits.
     send(&half, 0);
@@ -190,25 +191,23 @@ fn what_a_full_link_held_up_goes_with_the_next_drive() {
 }
 
 #[test]
-fn a_drive_says_whether_it_carried_anything_of_what_was_posted_before() {
+fn bytes_of_earlier_posts_count_as_work() {
     let (half, log) = up(2);
     log.lock().expect("alive").results = vec![Ok(Flushed::Blocked); 3];
-    assert!(!send(&half, 2).0.carried);
+    send(&half, 2);
     log.lock().expect("alive").each_carries = 100;
-    let done = send(&half, 0).0;
-    assert!(done.carried && done.posted == 0, "{done:?}");
-    assert!(done.is_work());
+    assert!(send(&half, 0).0);
     log.lock().expect("alive").each_carries = 0;
-    assert!(!send(&half, 0).0.carried);
+    assert!(!send(&half, 0).0);
 }
 
 #[test]
-fn a_failure_is_told_once_and_the_next_link_begins_afresh() {
+fn a_failure_is_taken_once_and_the_next_link_begins_afresh() {
     let (half, log) = up(8);
     log.lock().expect("alive").results = vec![Err(Broken::Closed), Ok(Flushed::Blocked)];
     send(&half, 1);
     assert!(half.is_held_up() && !half.has_failed());
-    assert_eq!(send(&half, 1).0.broken, Some(Broken::Closed));
+    send(&half, 1);
     assert!(half.has_failed());
     assert_eq!(half.take_failed(), Some(Broken::Closed));
     assert_eq!(half.take_failed(), None);
@@ -218,7 +217,7 @@ fn a_failure_is_told_once_and_the_next_link_begins_afresh() {
     send(&half, 1);
     assert!(half.finish());
     assert!(!half.is_held_up() && !half.has_failed());
-    let (done, out) = send(&half, 4);
-    assert_eq!((done.posted, out.left, out.down), (0, 4, 1));
+    let (is_work, out) = send(&half, 4);
+    assert_eq!((is_work, out.left, out.down), (false, 4, 1));
     assert_eq!(half.fabric_counts().writes, 3, "of the link that is gone");
 }

@@ -1,16 +1,21 @@
 //! The send token: a lock whose losers leave their work to the owner and never wait.
 //!
-//! A thread publishes its work (in a backlog, a free slot, or a readable flag) and calls
-//! [`SendToken::drive`]. The thread that gets the token does the work. A loser returns at once,
-//! because the owner looks again before it releases the token. So work published before a call to
-//! `drive` is done when every call has returned, and no wake-up is needed.
+//! A thread publishes its work (in a backlog, a free slot, or a readable flag) and claims the
+//! token. The thread that owns the token does the work. A loser returns at once, because the owner
+//! looks again before it releases the token. So work published before a claim is done when every
+//! claim has ended, and no wake-up is needed.
+
+#[cfg(qdl_loom)]
+use loom::sync::MutexGuard;
+#[cfg(not(qdl_loom))]
+use std::sync::MutexGuard;
 
 use fabric::sync::{AtomicBool, Mutex, Ordering, fence};
 
-/// A value that the calling threads drive in turn.
+/// A value that one thread at a time owns.
 #[derive(Debug)]
 pub struct SendToken<T> {
-    /// A thread has called `drive` since the owner began to look.
+    /// A thread has claimed the token since the owner began to look.
     again: AtomicBool,
     value: Mutex<T>,
 }
@@ -30,34 +35,20 @@ impl<T> SendToken<T> {
         }
     }
 
-    /// Runs `work`, unless a second thread holds the token: then that thread runs its own `work`
-    /// once more. Returns whether `work` ran here. `work` may run several times.
-    pub fn drive(&self, mut work: impl FnMut(&mut T)) -> bool {
-        let mut ran = false;
-        // A read-modify-write: the owner's `swap` below reads this value or a later one in the
+    /// Claims the token for the work that the calling thread has published or found:
+    /// `while let Some(value) = claim.next()`, where each pass does all of the work that it finds.
+    pub fn claim(&self) -> Claim<'_, T> {
+        // A read-modify-write: the owner's `swap` in `next` reads this value or a later one in the
         // flag's modification order. So it acquires what this thread published before.
         self.again.swap(true, Ordering::SeqCst);
-        loop {
-            // Pairs with the fence below: either this thread finds the token free, or the owner
-            // sees `again`.
-            fence(Ordering::SeqCst);
-            let Some(mut value) = self.try_lock() else {
-                return ran;
-            };
-            // Acquires what every thread that set the flag has published.
-            self.again.swap(false, Ordering::SeqCst);
-            work(&mut value);
-            ran = true;
-            drop(value);
-            fence(Ordering::SeqCst);
-            if !self.again.load(Ordering::SeqCst) {
-                return ran;
-            }
+        Claim {
+            token: self,
+            has_owned: false,
         }
     }
 
     /// Waits for the token and runs `f`. For setup and teardown, never while samples are in flight,
-    /// not even to read a count: work published meanwhile waits for the next [`SendToken::drive`].
+    /// not even to read a count: work published meanwhile waits for the next [`SendToken::claim`].
     pub fn exclusive<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         match self.value.lock() {
             Ok(mut value) => f(&mut value),
@@ -67,7 +58,7 @@ impl<T> SendToken<T> {
     }
 
     #[cfg(not(qdl_loom))]
-    fn try_lock(&self) -> Option<std::sync::MutexGuard<'_, T>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.value.try_lock() {
             Ok(value) => Some(value),
             Err(std::sync::TryLockError::Poisoned(p)) => Some(p.into_inner()),
@@ -76,8 +67,37 @@ impl<T> SendToken<T> {
     }
 
     #[cfg(qdl_loom)]
-    fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.value.try_lock().ok()
+    }
+}
+
+/// A thread's claim to a token.
+#[derive(Debug)]
+pub struct Claim<'a, T> {
+    token: &'a SendToken<T>,
+    has_owned: bool,
+}
+
+impl<T> Claim<'_, T> {
+    /// The value, while this thread owns the token and some thread has claimed it since the last
+    /// pass. `None` where a second thread owns the token: that thread makes one more pass.
+    #[allow(clippy::should_implement_trait, reason = "the value borrows the claim")]
+    pub fn next(&mut self) -> Option<MutexGuard<'_, T>> {
+        if self.has_owned {
+            fence(Ordering::SeqCst);
+            if !self.token.again.load(Ordering::SeqCst) {
+                return None;
+            }
+        }
+        // Pairs with the fence above: either this thread finds the token free, or the owner sees
+        // `again`.
+        fence(Ordering::SeqCst);
+        let value = self.token.try_lock()?;
+        // Acquires what every thread that set the flag has published.
+        self.token.again.swap(false, Ordering::SeqCst);
+        self.has_owned = true;
+        Some(value)
     }
 }
 
@@ -96,29 +116,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_made_known_is_left_undone() {
-        let driven = Arc::new(SendToken::new(0u64));
+    fn all_published_work_is_done() {
+        let token = Arc::new(SendToken::new(0u64));
         let backlog = Arc::new(SegQueue::new());
         let done = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..4)
             .map(|t| {
-                let (driven, backlog, done) = (driven.clone(), backlog.clone(), done.clone());
+                let (token, backlog, done) = (token.clone(), backlog.clone(), done.clone());
                 thread::spawn(move || {
                     for i in 0..20_000u64 {
                         backlog.push(t * 20_000 + i);
-                        driven.drive(|sum| {
+                        let mut claim = token.claim();
+                        while let Some(mut sum) = claim.next() {
                             while let Some(x) = backlog.pop() {
                                 *sum += x;
                                 done.fetch_add(1, Ordering::Relaxed);
                             }
-                        });
+                        }
                     }
                 })
             })
             .collect();
         threads.into_iter().for_each(|t| t.join().expect("joined"));
         assert_eq!(done.load(Ordering::Relaxed), 80_000);
-        assert_eq!(driven.exclusive(|s| *s), (0..80_000u64).sum::<u64>());
+        assert_eq!(token.exclusive(|s| *s), (0..80_000u64).sum::<u64>());
     }
 }
 
@@ -134,24 +155,25 @@ mod loom_tests {
     #[test]
     fn loom_the_loser_of_the_token_is_served_by_its_owner() {
         loom::model(|| {
-            let driven = Arc::new(SendToken::new(0u32));
+            let token = Arc::new(SendToken::new(0u32));
             let backlog = Arc::new(AtomicU32::new(0));
-            let send = |driven: &SendToken<u32>, backlog: &AtomicU32| {
+            let send = |token: &SendToken<u32>, backlog: &AtomicU32| {
                 backlog.fetch_add(1, Ordering::Relaxed);
-                driven.drive(|sent| {
+                let mut claim = token.claim();
+                while let Some(mut sent) = claim.next() {
                     *sent += backlog.swap(0, Ordering::Relaxed);
-                    // An extra step for loom between the work and the end of the turn.
+                    // An extra step for loom between the work and the end of the pass.
                     backlog.load(Ordering::Relaxed);
-                });
+                }
             };
             let other = {
-                let (driven, backlog) = (driven.clone(), backlog.clone());
-                thread::spawn(move || send(&driven, &backlog))
+                let (token, backlog) = (token.clone(), backlog.clone());
+                thread::spawn(move || send(&token, &backlog))
             };
-            send(&driven, &backlog);
+            send(&token, &backlog);
             other.join().expect("joined");
             assert_eq!(backlog.load(Ordering::Relaxed), 0, "left in the backlog");
-            assert_eq!(driven.exclusive(|s| *s), 2);
+            assert_eq!(token.exclusive(|s| *s), 2);
         });
     }
 }

@@ -15,6 +15,7 @@ mod sample;
 mod throughput;
 pub mod ticks;
 mod tokens;
+mod values;
 
 pub use connection::{ConnectionCounts, ConnectionReading, NicTimes, PathCounts};
 pub use histograms::Histograms;

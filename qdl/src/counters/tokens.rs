@@ -5,7 +5,7 @@ use record::{CountRow, TokenRecord, TokenTime};
 
 use super::{
     SampleTimes,
-    histograms::{Values, quantiles},
+    values::{Values, quantiles},
 };
 
 /// Bytes of one token in a prompt (including its share of masks) and in an answer.

@@ -1,44 +1,44 @@
-//! Decoding of arrivals: answers in one piece, answers in parts, and refusals.
+//! Answers: from an arrival to its completion and its record, or to the sample's retry.
 //!
 //! ```text
-//!   first part   [ header | tokens ]        --> handed over; the tracker keeps its first token
-//!   more parts            [ tokens ]        --> handed over
-//!   last part             [ tokens | trailer ]  --> completes the sample
+//!   a write arrives --> arrived: decoded, checked --> Inbound --> complete --> record
+//!                                                       |
+//!                                  refused or invalid --+--> the sample goes again
 //! ```
 //!
 //! A sample whose connection is lost between parts is sent again with its reported first token. The
-//! token is not reported twice, and the new answer must repeat it.
+//! token is not reported twice, and the new answer must repeat it. A refused sample is tried again,
+//! first at a different accelerator.
 
-use super::{Connection, Contradiction, First, Sample, Shared, WARM_UP_ID};
+use std::{
+    iter,
+    sync::{MutexGuard, PoisonError, atomic::Ordering},
+};
+
+use super::{
+    Completer, Connection, Contradiction, DispatchEvent, First, Part, RefusedSample, Response,
+    Sample, Shared, WARM_UP_ID,
+    link::FrontendLink,
+    posting::Burst,
+    progress::{Decoded, Progress},
+};
 use crate::{
     connection::tracker::InFlight,
-    response::{
-        MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
-        ResponseTrailer,
-    },
+    counters::SampleTimes,
+    response::{MAX_REASON, RESPONSE_HEADER_BYTES, Refusal, ResponseHeader},
 };
 use fabric::{Broken, Imm, Window, clock::now_ns};
 
-/// Value of [`Coming::parts`] after an invalid part: every later part is invalid too.
-const SPOILT: u32 = u32::MAX;
-
-/// Parts of one slot's answer so far; meaningless after the last part.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Coming {
-    payload: u32,
-    parts: u32,
-    queue_us: u32,
-    /// Microseconds from the sample's arrival at the accelerator to its first token.
-    pub first_residence_us: u32,
-    /// Time at which the first part was seen, and the sum of all parts' times since the post.
-    pub first_ns: u64,
-    pub after_ns: u64,
-}
+/// Losses of a sample's connections after which [`DispatchEvent::WornOut`] names the sample. A
+/// sample that crashes its accelerator loses its connections for ever. But connections are also
+/// lost without the sample's fault, and a long answer is in flight on many. If half of its attempts
+/// fail by chance, 64 losses in a row occur once in 10^19; if nine of ten fail, once in 850.
+const LOSSES: u16 = 64;
 
 /// A part with parts to follow, seen in this turn.
-pub(super) struct Piece {
-    /// Index of its connection in `FrontendNic::up`.
-    pub up: usize,
+pub(super) struct AnswerPart {
+    /// Index of its link in `FrontendNic::links`.
+    pub link: usize,
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
@@ -50,26 +50,26 @@ pub(super) struct Piece {
 }
 
 /// A complete response, seen in this turn.
-pub(super) struct Seen {
-    /// Index of its connection in `FrontendNic::up`.
-    pub up: usize,
+pub(super) struct Answer {
+    /// Index of its link in `FrontendNic::links`.
+    pub link: usize,
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
     /// Header; for a response in parts, with the total length and the final times.
     pub header: ResponseHeader,
-    /// Writes that the response came in.
+    /// Writes of the response.
     pub parts: u32,
     /// Mean of the parts' microseconds from the sample's arrival to posting, at the accelerator.
     pub mean_us: u32,
 }
 
-impl Seen {
+impl Answer {
     /// Whether two whole answers have equal records: they left in one burst and were seen in one
     /// turn.
-    pub fn is_alike(&self, other: &Seen) -> bool {
+    pub fn is_alike(&self, other: &Answer) -> bool {
         let (mine, theirs) = (&self.in_flight, &other.in_flight);
-        self.up == other.up
+        self.link == other.link
             && mine.posted_ns == theirs.posted_ns
             && mine.sample.issued_ns == theirs.sample.issued_ns
             && mine.sample.len == theirs.sample.len
@@ -90,19 +90,22 @@ impl Seen {
 
 /// Arrivals of one turn.
 #[derive(Default)]
-pub(super) struct Came {
-    pub pieces: Vec<Piece>,
-    pub seen: Vec<Seen>,
+pub(super) struct Inbound {
+    pub parts: Vec<AnswerPart>,
+    pub answers: Vec<Answer>,
     pub contradictions: Vec<Contradiction>,
     /// Samples with invalid answers, by connection and slot; they are sent again.
     pub spoilt: Vec<(usize, u16, Sample)>,
-    pub refused: Vec<RefusedAnswer>,
+    pub refusals: Vec<RefusedAnswer>,
+    /// Time at which the answers were seen, and time of return of their completion.
+    seen_ns: u64,
+    completed_ns: u64,
 }
 
 /// A sample that its accelerator has refused.
 pub(super) struct RefusedAnswer {
-    /// Index of its connection in `FrontendNic::up`.
-    pub up: usize,
+    /// Index of its link in `FrontendNic::links`.
+    pub link: usize,
     pub connection: usize,
     pub imm: Imm,
     pub sample: Sample,
@@ -113,97 +116,20 @@ pub(super) struct RefusedAnswer {
     pub is_cut: bool,
 }
 
-impl Came {
+impl Inbound {
     pub fn with_capacity(n: usize) -> Self {
-        Came {
-            pieces: Vec::with_capacity(n),
-            seen: Vec::with_capacity(n),
-            ..Came::default()
+        Inbound {
+            parts: Vec::with_capacity(n),
+            answers: Vec::with_capacity(n),
+            ..Inbound::default()
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
-            && self.seen.is_empty()
+        self.parts.is_empty()
+            && self.answers.is_empty()
             && self.spoilt.is_empty()
-            && self.refused.is_empty()
-    }
-}
-
-/// A decoded write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Write {
-    /// A part with parts to follow: payload bytes before it, and in it.
-    Part { at: u32, len: u32 },
-    /// The end of an answer, with fields as in [`Seen`].
-    End {
-        header: ResponseHeader,
-        parts: u32,
-        mean_us: u32,
-    },
-    /// A refusal in place of the answer, or of its rest.
-    Refused { refusal: Refusal, at: u32, len: u32 },
-}
-
-impl Coming {
-    /// Marks the answer as invalid, whatever follows.
-    fn spoil(&mut self) {
-        self.parts = SPOILT;
-    }
-
-    /// Decodes a write that has arrived; `None` where it is invalid.
-    fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Write> {
-        let arrived = u32::try_from(bytes.len()).ok()?;
-        if at == 0 {
-            let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;
-            let residence = header.queue_us.saturating_add(header.compute_us);
-            if let Some(refusal) = header.refusal {
-                let (at, len) = (0, header.len);
-                return (!imm.more()).then_some(Write::Refused { refusal, at, len });
-            }
-            if !imm.more() {
-                return Some(Write::End {
-                    header,
-                    parts: 1,
-                    mean_us: residence,
-                });
-            }
-            *self = Coming {
-                payload: header.len,
-                parts: 1,
-                queue_us: header.queue_us,
-                first_residence_us: residence,
-                ..Coming::default()
-            };
-            let len = header.len;
-            return Some(Write::Part { at: 0, len });
-        }
-        let at = self.payload;
-        self.parts = self.parts.checked_add(1)?;
-        if imm.more() {
-            self.payload = self.payload.checked_add(arrived)?;
-            return Some(Write::Part { at, len: arrived });
-        }
-        let (payload, trailer) = bytes.split_last_chunk::<RESPONSE_TRAILER_BYTES>()?;
-        let len = self
-            .payload
-            .checked_add(u32::try_from(payload.len()).ok()?)?;
-        let trailer = ResponseTrailer::decode(trailer, len, self.parts)?;
-        if let Some(refusal) = trailer.refusal {
-            let len = len - at;
-            return Some(Write::Refused { refusal, at, len });
-        }
-        Some(Write::End {
-            header: ResponseHeader {
-                len,
-                use_count: imm.use_count(),
-                refusal: None,
-                queue_us: self.queue_us,
-                compute_us: trailer.compute_us,
-            },
-            parts: self.parts,
-            mean_us: trailer.mean_us,
-        })
+            && self.refusals.is_empty()
     }
 }
 
@@ -218,24 +144,24 @@ pub(super) unsafe fn payload(window: &Window, slot: u16, at: u32, len: u32) -> &
 }
 
 impl Shared {
-    /// Handles a write on a connection, which has index `up` among those that are up. Answers to
+    /// Handles a write on a connection, which has index `link` among those that are up. Answers to
     /// warm-up samples end here.
     pub(super) fn arrived(
         &self,
-        (up, connection): (usize, &Connection),
-        coming: &mut [Coming],
+        (link, connection): (usize, &Connection),
+        progress: &mut [Progress],
         (imm, at, len): (Imm, u32, u32),
-        came: &mut Came,
+        inbound: &mut Inbound,
     ) -> Result<(), Broken> {
         let slot = imm.slot();
         let window = &connection.window;
-        let mut none = Coming::default();
-        let coming = coming.get_mut(usize::from(slot)).unwrap_or(&mut none);
+        let mut none = Progress::default();
+        let progress = progress.get_mut(usize::from(slot)).unwrap_or(&mut none);
         let offset = window.slot_offset(slot) + at as usize;
         // SAFETY: the receiving half has reported these bytes, so the peer does not write them
         // until the slot's grant is opened again, which only `release` permits.
         let bytes = unsafe { window.region().bytes(offset, len as usize) };
-        let write = bytes.ok().and_then(|b| coming.read(b, imm, at));
+        let write = bytes.ok().and_then(|b| progress.read(b, imm, at));
         // The grant is closed, or it is open and only this thread could sweep it. Either way this
         // thread may read the record.
         let in_flight = connection.tracker.arrived(slot);
@@ -244,13 +170,15 @@ impl Shared {
                 (write, in_flight)
             }
             (_, in_flight) => {
-                coming.spoil();
+                progress.spoil();
                 // Where the grant is still open, the sweep of the connection finds the sample.
                 if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
-                    came.spoilt.push((connection.index, slot, in_flight.sample));
+                    inbound
+                        .spoilt
+                        .push((connection.index, slot, in_flight.sample));
                 }
                 return Err(match (write, &self.answers) {
-                    (Some(Write::End { header, .. }), Some(lengths)) => Broken::GivenUp(format!(
+                    (Some(Decoded::End { header, .. }), Some(lengths)) => Broken::GivenUp(format!(
                         "an answer of {} bytes, where the model's have {lengths}",
                         header.len
                     )),
@@ -269,8 +197,8 @@ impl Shared {
         // SAFETY: as above.
         let first = |len| self.token(unsafe { payload(window, slot, 0, len) });
         match write {
-            Write::Part { .. } if warms_up => {}
-            Write::Part { at, len } => {
+            Decoded::Part { .. } if warms_up => {}
+            Decoded::Part { at, len } => {
                 let token = (at == 0).then(|| first(len)).flatten();
                 if let Some(token) = token {
                     match sample.first {
@@ -280,15 +208,15 @@ impl Shared {
                                 .tracker
                                 .first_came(slot, First::new(token, at_ns));
                         }
-                        Some(_) => came.contradictions.extend(Contradiction::of(
+                        Some(_) => inbound.contradictions.extend(Contradiction::of(
                             &sample,
                             Some(token),
                             connection.index,
                         )),
                     }
                 }
-                came.pieces.push(Piece {
-                    up,
+                inbound.parts.push(AnswerPart {
+                    link,
                     connection: connection.index,
                     slot,
                     in_flight,
@@ -297,8 +225,8 @@ impl Shared {
                     first: token.is_some() && sample.first.is_none(),
                 });
             }
-            Write::Refused { refusal, at, len } => came.refused.push(RefusedAnswer {
-                up,
+            Decoded::Refused { refusal, at, len } => inbound.refusals.push(RefusedAnswer {
+                link,
                 connection: connection.index,
                 imm,
                 sample,
@@ -306,22 +234,25 @@ impl Shared {
                 len,
                 is_cut: refusal == Refusal::Cut,
             }),
-            Write::End { header, .. } if warms_up => {
+            Decoded::End { header, .. } if warms_up => {
                 connection.tracker.release(slot);
                 self.warmed(connection, &in_flight, &header);
             }
-            Write::End {
+            Decoded::End {
                 header,
                 parts,
                 mean_us,
             } => {
                 if parts == 1 && sample.first.is_some() {
                     let again = first(header.len);
-                    came.contradictions
-                        .extend(Contradiction::of(&sample, again, connection.index));
+                    inbound.contradictions.extend(Contradiction::of(
+                        &sample,
+                        again,
+                        connection.index,
+                    ));
                 }
-                came.seen.push(Seen {
-                    up,
+                inbound.answers.push(Answer {
+                    link,
                     connection: connection.index,
                     slot,
                     in_flight,
@@ -335,14 +266,14 @@ impl Shared {
     }
 
     /// Whether a first part holds at least its token, and an answer has a length of the model.
-    fn is_of_the_model(&self, write: &Write, at: u32) -> bool {
+    fn is_of_the_model(&self, write: &Decoded, at: u32) -> bool {
         match write {
-            Write::Part { len, .. } => at > 0 || *len >= self.token_bytes,
-            Write::End { header, .. } => {
+            Decoded::Part { len, .. } => at > 0 || *len >= self.token_bytes,
+            Decoded::End { header, .. } => {
                 let lengths = self.answers.as_ref();
                 lengths.is_none_or(|l| l.rows(header.len as usize).is_some())
             }
-            Write::Refused { len, .. } => *len as usize <= MAX_REASON,
+            Decoded::Refused { len, .. } => *len as usize <= MAX_REASON,
         }
     }
 
@@ -355,68 +286,252 @@ impl Shared {
     }
 }
 
-#[cfg(all(test, not(qdl_loom)))]
-mod tests {
-    use proptest::prelude::*;
+impl Inbound {
+    /// Hands over this turn's parts, then its answers, in one call each; then frees the slots.
+    /// [`Self::record`] records the times later in the same turn.
+    pub fn complete(
+        &mut self,
+        shared: &Shared,
+        share: usize,
+        links: &mut [FrontendLink],
+        completer: &mut dyn Completer,
+    ) {
+        let now = now_ns();
+        for what in self.contradictions.drain(..) {
+            completer.contradicted(what);
+        }
+        if !self.parts.is_empty() {
+            self.complete_parts(shared, links, completer, now);
+            shared.parts[share].fetch_add(self.parts.len() as u64, Ordering::Relaxed);
+            self.parts.clear();
+        }
+        if !self.answers.is_empty() {
+            self.complete_answers(shared, completer, now);
+            shared.completed[share].fetch_add(self.answers.len() as u64, Ordering::Release);
+        }
+        // After the hand-over of parts, since a different thread may complete these samples.
+        for (connection, slot, sample) in self.spoilt.drain(..) {
+            let mut none = None;
+            let link = links.iter_mut().find(|l| l.connection == connection);
+            let worn = link.map_or(&mut none, |l| &mut l.worn);
+            let connection = &shared.connections[connection];
+            connection.tracker.release(slot);
+            shared.goes_again(connection, sample, worn);
+        }
+        for refused in self.refusals.drain(..) {
+            let epoch = links.get(refused.link).map_or(0, |l| l.epoch);
+            shared.handle_refusal(epoch, &refused);
+        }
+    }
 
-    use super::*;
-
-    proptest! {
-        /// An answer cut at any place decodes to its parts; a trailer with wrong counts is refused.
-        #[test]
-        fn parts_read_as_what_was_written(
-            sizes in prop::collection::vec(1u32..50, 1..20),
-            last in 0u32..50,
-            use_count in 0u16..0x8000,
-            (wrong_len, wrong_parts) in (0u32..3, 0u32..3),
-        ) {
-            let imm = Imm::new(3, use_count);
-            let mut coming = Coming::default();
-            let (mut at, mut sum) = (0, 0);
-            for (i, len) in sizes.iter().copied().enumerate() {
-                let mut bytes = vec![7; len as usize];
-                if i == 0 {
-                    let (queue_us, compute_us, refusal) = (5, 6, None);
-                    let header = ResponseHeader { len, use_count, refusal, queue_us, compute_us };
-                    bytes.splice(0..0, header.encode());
+    fn complete_parts(
+        &self,
+        shared: &Shared,
+        links: &mut [FrontendLink],
+        completer: &mut dyn Completer,
+        now: u64,
+    ) {
+        let parts = &self.parts;
+        for p in parts {
+            if let Some(progress) = links[p.link].progress.get_mut(usize::from(p.slot)) {
+                progress.after_ns += now.saturating_sub(p.in_flight.posted_ns);
+                if p.at == 0 {
+                    progress.first_ns = now;
                 }
-                let write = coming.read(&bytes, imm.with_more(), at);
-                prop_assert_eq!(write, Some(Write::Part { at: sum, len }));
-                sum += len;
-                at = sum + RESPONSE_HEADER_BYTES as u32;
             }
-            prop_assert_eq!(coming.first_residence_us, 11);
-            let (len, parts) = (sum + last, sizes.len() as u32 + 1);
-            let trailer = ResponseTrailer {
-                len: len + wrong_len,
-                parts: parts + wrong_parts,
-                refusal: None,
-                compute_us: 8,
-                mean_us: 9,
+        }
+        let part = |p: &AnswerPart| {
+            let window = &shared.connections[p.connection].window;
+            Part {
+                id: p.in_flight.sample.id,
+                index: p.in_flight.sample.index,
+                at: p.at,
+                // SAFETY: these bytes have arrived (`Shared::arrived`). The slot is granted again
+                // only after its release, which follows the last part or the loss of the
+                // connection.
+                payload: unsafe { payload(window, p.slot, p.at, p.len) },
+                first: p.first,
+                losses: p.in_flight.sample.tries.losses,
+            }
+        };
+        completer.parts(&mut parts.iter().map(part));
+    }
+
+    fn complete_answers(&mut self, shared: &Shared, completer: &mut dyn Completer, now: u64) {
+        let response = |s: &Answer| {
+            let window = &shared.connections[s.connection].window;
+            Response {
+                id: s.in_flight.sample.id,
+                index: s.in_flight.sample.index,
+                connection: s.connection,
+                // SAFETY: the receiving half has closed the grant (`Shared::arrived`). The peer may
+                // write the slot only after a new grant, which follows the release below.
+                payload: unsafe { payload(window, s.slot, 0, s.header.len) },
+                whole: s.in_flight.sample.first.is_none(),
+            }
+        };
+        completer.complete(&mut self.answers.iter().map(response));
+        let done = now_ns();
+        if let Some(h) = shared.health.get() {
+            for s in &self.answers {
+                let f = &s.in_flight;
+                let residence = u64::from(s.residence_us()) * 1000;
+                let network = now.saturating_sub(f.posted_ns).saturating_sub(residence);
+                h.arbiter.completed(s.connection, f.sample.len, network);
+            }
+        }
+        for of_one in self.answers.chunk_by(|a, b| a.connection == b.connection) {
+            if let Some(first) = of_one.first() {
+                let tracker = &shared.connections[first.connection].tracker;
+                tracker.release_all(of_one.iter().map(|s| s.slot));
+            }
+        }
+        (self.seen_ns, self.completed_ns) = (now, done);
+    }
+
+    /// Records the times of this turn's answers.
+    pub fn record(&mut self, links: &mut [FrontendLink], completer: &mut dyn Completer) {
+        let (now, done) = (self.seen_ns, self.completed_ns);
+        for alike in self.answers.chunk_by(Answer::is_alike) {
+            let (Some(s), n) = (alike.first(), alike.len() as u64) else {
+                continue;
             };
-            let mut bytes = vec![7; last as usize];
-            bytes.extend(trailer.encode());
-            let header =
-                ResponseHeader { len, use_count, refusal: None, queue_us: 5, compute_us: 8 };
-            let end = Write::End { header, parts, mean_us: 9 };
-            let right = (wrong_len, wrong_parts) == (0, 0);
-            prop_assert_eq!(coming.read(&bytes, imm, at), right.then_some(end));
-        }
-
-        #[test]
-        fn any_bytes_are_read_or_refused(
-            writes in prop::collection::vec(
-                (prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 1..5),
-        ) {
-            let (mut coming, mut at) = (Coming::default(), 0);
-            for (bytes, more) in writes {
-                let imm = Imm::new(0, 1);
-                let imm = if more { imm.with_more() } else { imm };
-                if coming.read(&bytes, imm, at).is_none() {
-                    break;
-                }
-                at += bytes.len() as u32;
+            let f = &s.in_flight;
+            let round_trip = now.saturating_sub(f.posted_ns);
+            let residence = s.residence_us();
+            let link = &mut links[s.link];
+            link.carried.bytes_out += n * u64::from(f.sample.len);
+            link.carried.bytes_in += n * u64::from(s.header.len);
+            let progress = link.progress.get(usize::from(s.slot));
+            let (first_ns, first_residence_us, after_ns) = match progress {
+                Some(c) if s.parts > 1 => (c.first_ns, c.first_residence_us, c.after_ns),
+                _ => (now, residence, 0),
+            };
+            // A retried answer may have begun before the loss: its first token came then.
+            let first_ns = match f.sample.first {
+                Some(first) if first.at_ns.get() < f.posted_ns => first.at_ns.get(),
+                _ => first_ns,
+            };
+            let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
+            let times = SampleTimes {
+                issued_ns: f.sample.issued_ns,
+                failed_ns: f.sample.tries.failed_ns(f.sample.issued_ns),
+                posted_ns: f.posted_ns,
+                seen_ns: now,
+                completed_ns: done,
+                queue_us: s.header.queue_us,
+                compute_us: s.header.compute_us,
+                bytes_out: f.sample.len,
+                bytes_in: s.header.len,
+                first_ns,
+                first_residence_us,
+                parts: s.parts,
+                parts_after_us: u32::try_from(after_us).unwrap_or(u32::MAX),
+                parts_residence_us: s.mean_us,
+                connection: s.connection as u32,
+            };
+            if let Some(recorder) = completer.recorder(times.issued_ns) {
+                recorder.record_alike(&times, n);
             }
         }
+        self.answers.clear();
+    }
+}
+
+impl Shared {
+    /// Queues a sample again after the loss of its connection; false for a warm-up sample or an
+    /// aborted run. Sets `worn` to the sample if it is worn out and has more losses than the one in
+    /// `worn`.
+    pub(super) fn goes_again(
+        &self,
+        connection: &Connection,
+        mut sample: Sample,
+        worn: &mut Option<Sample>,
+    ) -> bool {
+        if sample.id == WARM_UP_ID {
+            return false;
+        }
+        sample.tries.lost(now_ns().saturating_sub(sample.issued_ns));
+        let losses = sample.tries.losses;
+        if losses >= LOSSES && worn.is_none_or(|w| w.tries.losses < losses) {
+            *worn = Some(sample);
+        }
+        if let Some(h) = self.health.get() {
+            h.arbiter.taken_back(connection.index, sample.len);
+        }
+        self.push_all(iter::once(sample));
+        // After an abort, the sample is not sent again.
+        let goes = !self.aborted.load(Ordering::SeqCst);
+        self.again.fetch_add(u64::from(goes), Ordering::Relaxed);
+        goes
+    }
+
+    /// Handles a refusal: tries the sample again, at a different accelerator where one has room.
+    pub(super) fn handle_refusal(&self, epoch: u32, refused: &RefusedAnswer) {
+        let connection = &self.connections[refused.connection];
+        let slot = refused.imm.slot();
+        // SAFETY: the receiving half has closed the grant (`Shared::arrived`), and the slot is
+        // released only below, so the peer does not write these bytes.
+        let reason = unsafe { payload(&connection.window, slot, refused.at, refused.len) };
+        let reason = String::from_utf8_lossy(reason);
+        let reason = reason.replace(char::is_control, " ");
+        connection.tracker.release(slot);
+        let mut sample = refused.sample;
+        let after_ns = now_ns().saturating_sub(sample.issued_ns);
+        let before = sample.tries.refused(after_ns);
+        let warms_up = sample.id == WARM_UP_ID;
+        self.owner.event(DispatchEvent::Refused(RefusedSample {
+            connection: refused.connection,
+            epoch,
+            imm: refused.imm,
+            index: (!warms_up).then_some(sample.index),
+            tries: sample.tries,
+            is_cut: refused.is_cut,
+            reason: reason.clone(),
+        }));
+        if warms_up {
+            connection.warmed.fetch_add(1, Ordering::Relaxed);
+            let words = format!("sample {} was refused: {reason}", sample.index);
+            return self.warm_up.refused(connection.index, words);
+        }
+        connection.refused.fetch_add(1, Ordering::Relaxed);
+        self.refused[before].fetch_add(1, Ordering::Relaxed);
+        if let Some(h) = self.health.get() {
+            h.arbiter.taken_back(connection.index, sample.len);
+        }
+        let peer = connection.cfgs.peer;
+        if sample.tries.are_over() {
+            // The sample is not tried again. The owner aborts the run, which completes it empty.
+            self.spent().push(sample);
+        } else if !self.give_to_one(&sample, |c| c.cfgs.peer != peer)
+            && !self.give_to_one(&sample, |_| true)
+        {
+            self.push_all(iter::once(sample));
+        }
+        if self.aborted.load(Ordering::SeqCst) {
+            self.empty_backlog();
+        }
+    }
+
+    /// Samples refused three times.
+    pub(super) fn spent(&self) -> MutexGuard<'_, Vec<Sample>> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a sample into the ring of a connection that `may` admits. False where none has room.
+    fn give_to_one(&self, sample: &Sample, may: impl Fn(&Connection) -> bool) -> bool {
+        let given = match self.health.get() {
+            Some(h) => self.assign_to(h, now_ns(), sample, may),
+            None => {
+                let load = |i: usize| self.connections[i].load_if(&may);
+                let chosen = self.arbiter.pick(self.connections.len(), load);
+                let is_given = |i: &usize| self.connections[*i].ring.push(*sample).is_ok();
+                chosen.filter(is_given).map(|i| (i, false))
+            }
+        };
+        if let Some((i, is_idle)) = given {
+            self.post_or_leave(&self.connections[i], Burst::of(sample), is_idle);
+        }
+        given.is_some()
     }
 }

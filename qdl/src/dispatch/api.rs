@@ -2,9 +2,10 @@
 
 use std::{io, sync::Arc};
 
-use super::{ConnectionCfgs, Sample, SampleTimes, Tries};
+use super::{ConnectionCfgs, Sample, Tries};
 use crate::{
     connection::{CrewPlan, EchoCfgs, NicThreadCfgs},
+    counters::Recorder,
     model::Lengths,
     rails::{Change, Policy},
 };
@@ -93,9 +94,12 @@ pub trait Completer: Send {
         let _ = what;
     }
 
-    /// Records the times of `alike` samples of one burst with equal times, after `complete`. Each
-    /// sample is recorded once.
-    fn record(&mut self, times: &SampleTimes, alike: u64);
+    /// The recorder of a sample that was issued at `issued_ns`, after its `complete`; `None` where
+    /// its times are not recorded. Each sample is recorded once.
+    fn recorder(&mut self, issued_ns: u64) -> Option<&mut Recorder> {
+        let _ = issued_ns;
+        None
+    }
 
     /// Called about every tick, for live figures.
     fn tick(&mut self, now_ns: u64) {

@@ -1,94 +1,148 @@
-//! The backlog, one for all connections: samples without a slot, and samples left to other threads.
+//! The backlog: a FIFO queue of samples, in rows of at most [`BURST`].
+//!
+//! A thread moves a row with one lock and without a copy; a sample that the issuing thread posts at
+//! once takes no lock. A long query fills its rows before it takes the lock.
 
-use std::sync::atomic::Ordering;
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
-use super::{Connection, Sample, Shared};
+use super::{Sample, connection::BURST};
 
-impl Shared {
-    /// Posts the backlog on every connection with room, starting at connection `first`, until the
-    /// backlog is empty. One connection may not suffice: a second thread may hold its token.
-    pub(super) fn drive_all(&self, first: usize) {
-        let (before, from) = self.connections.split_at(first.min(self.connections.len()));
-        for connection in from.iter().chain(before).filter(|l| l.takes()) {
-            self.drive(connection);
-            if !self.has_backlog() {
-                return;
+/// Empty rows kept for threads that push few samples at a time.
+const SPARE: usize = 4;
+
+#[derive(Debug, Default)]
+struct Rows {
+    rows: VecDeque<VecDeque<Sample>>,
+    spare: Vec<VecDeque<Sample>>,
+}
+
+/// A FIFO queue of samples.
+#[derive(Debug, Default)]
+pub(super) struct Backlog(Mutex<Rows>);
+
+impl Backlog {
+    fn lock(&self) -> MutexGuard<'_, Rows> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends samples, one row at a time. Other threads may take the first rows before the last
+    /// are pushed.
+    pub fn push(&self, mut samples: impl ExactSizeIterator<Item = Sample>) {
+        if samples.len() > BURST {
+            let rows = samples.len().div_ceil(BURST);
+            self.lock().rows.reserve(rows);
+        }
+        while samples.len() >= BURST {
+            let row = samples.by_ref().take(BURST).collect();
+            self.lock().rows.push_back(row);
+        }
+        if samples.len() == 0 {
+            return;
+        }
+        let Rows { rows, spare } = &mut *self.lock();
+        for sample in samples {
+            match rows.back_mut().filter(|row| row.len() < BURST) {
+                Some(row) => row.push_back(sample),
+                None => {
+                    let mut row = spare.pop().unwrap_or_default();
+                    row.reserve(BURST);
+                    row.push_back(sample);
+                    rows.push_back(row);
+                }
             }
         }
     }
 
-    /// Puts the caller's samples into the backlog and counts the reasons: those with a free slot
-    /// are handed over to other threads, the rest are backlogged. Free slots are counted before the
-    /// push, by the same measure by which the arbiter counts them.
-    pub(super) fn leave_to_others(&self, samples: impl ExactSizeIterator<Item = Sample>) {
-        let n = samples.len() as u64;
-        let before = self.backlog_len.load(Ordering::Relaxed);
-        let free = self.free_slots(before.saturating_add(n));
-        let handed_over = free.saturating_sub(before).min(n);
-        self.push_all(samples);
-        if handed_over > 0 {
-            self.handed_over.fetch_add(handed_over, Ordering::Relaxed);
-        }
-        if handed_over < n {
-            let waiting = before.saturating_add(n).saturating_sub(free);
-            self.backlog_max.fetch_max(waiting, Ordering::Relaxed);
-            self.backlogged
-                .fetch_add(n - handed_over, Ordering::Relaxed);
+    /// Removes the first sample.
+    pub fn pop(&self) -> Option<Sample> {
+        let mut taken = VecDeque::new();
+        self.take(1, &mut taken);
+        taken.pop_front()
+    }
+
+    /// Puts samples back in front of the first.
+    pub fn put_back(&self, samples: &mut VecDeque<Sample>) {
+        if !samples.is_empty() {
+            self.lock().rows.push_front(mem::take(samples));
         }
     }
 
-    /// Free slots of the connections that are up; stops counting at `enough`.
-    pub(super) fn free_slots(&self, enough: u64) -> u64 {
-        let mut free = 0;
-        for load in self.connections.iter().map(Connection::load) {
-            if load.up {
-                free += load.room() as u64;
+    /// Moves up to `most` samples, and at most one row, to `taken`, which must be empty.
+    pub fn take(&self, most: usize, taken: &mut VecDeque<Sample>) {
+        let Rows { rows, spare } = &mut *self.lock();
+        match rows.front_mut() {
+            Some(row) if row.len() > most => taken.extend(row.drain(..most)),
+            Some(row) => {
+                mem::swap(row, taken);
+                if let Some(empty) = rows.pop_front()
+                    && spare.len() < SPARE
+                {
+                    spare.push(empty);
+                }
             }
-            if free >= enough {
-                break;
+            None => {}
+        }
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use fabric::SourceId;
+
+    fn samples(ids: std::ops::Range<u64>) -> Vec<Sample> {
+        ids.map(|id| Sample {
+            id,
+            index: id,
+            source: SourceId(0),
+            offset: 0,
+            len: 1,
+            issued_ns: 1,
+            first: None,
+            tries: Default::default(),
+        })
+        .collect()
+    }
+
+    proptest! {
+        /// Each step: samples pushed, samples taken next, and samples of those put back.
+        #[test]
+        fn samples_come_out_once_and_in_their_order(
+            steps in prop::collection::vec((0u64..200, 0usize..80, 0usize..3), 1..60),
+        ) {
+            let backlog = Backlog::default();
+            let (mut pushed, mut came) = (0, 0);
+            let mut taken = VecDeque::new();
+            for (n, most, back) in steps {
+                backlog.push(samples(pushed..pushed + n).into_iter());
+                pushed += n;
+                backlog.take(most, &mut taken);
+                prop_assert!(taken.len() <= most.min(BURST));
+                prop_assert!(most == 0 || came == pushed || !taken.is_empty());
+                let used = taken.len().saturating_sub(back);
+                for s in taken.drain(..used) {
+                    prop_assert_eq!(s.id, came);
+                    came += 1;
+                }
+                backlog.put_back(&mut taken);
+                prop_assert!(taken.is_empty());
             }
-        }
-        free
-    }
-
-    pub(super) fn push_all(&self, samples: impl ExactSizeIterator<Item = Sample>) {
-        let n = samples.len() as u64;
-        if n > 0 {
-            // Count first, so that the length is never less than the number of samples.
-            self.backlog_len.fetch_add(n, Ordering::SeqCst);
-            self.backlog.push(samples);
-        }
-    }
-
-    /// Reduces the backlog's length by `taken` posted samples. Runs after the post, so that the
-    /// length is not 0 while some of them may be put back.
-    pub(super) fn taken_off(&self, taken: u64) {
-        if taken > 0 {
-            self.backlog_len.fetch_sub(taken, Ordering::SeqCst);
-        }
-    }
-
-    /// Samples in the backlog, those being posted included.
-    pub(super) fn waiting(&self) -> u64 {
-        self.backlog_len.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn has_backlog(&self) -> bool {
-        self.waiting() > 0
-    }
-
-    pub(super) fn empty_backlog(&self) {
-        let spent = std::mem::take(&mut *self.spent());
-        if !spent.is_empty() {
-            self.complete_empty(&spent);
-        }
-        if let Some(h) = self.health.get() {
-            // The thread that distributes samples may hold one of them.
-            return self.distribute(h);
-        }
-        while let Some(sample) = self.backlog.pop() {
-            self.taken_off(1);
-            self.complete_empty(&[sample]);
+            while came < pushed {
+                backlog.take(BURST, &mut taken);
+                prop_assert!(!taken.is_empty());
+                for s in taken.drain(..) {
+                    prop_assert_eq!(s.id, came);
+                    came += 1;
+                }
+            }
+            backlog.take(BURST, &mut taken);
+            prop_assert!(taken.is_empty());
         }
     }
 }

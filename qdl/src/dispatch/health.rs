@@ -17,7 +17,6 @@
 
 use std::{
     cell::Cell,
-    iter,
     sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
@@ -40,7 +39,7 @@ pub type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 pub(super) struct Health {
     pub arbiter: RailArbiter,
     /// The sample of the backlog that found no room.
-    turn: SendToken<Option<Sample>>,
+    distributor: SendToken<Option<Sample>>,
     pub next_tick_ns: AtomicU64,
     tick_ns: u64,
     nic_down: Box<NicDown>,
@@ -52,7 +51,7 @@ impl Health {
     pub fn new(arbiter: RailArbiter, peers: usize, tick_ns: u64, nic_down: Box<NicDown>) -> Self {
         Health {
             arbiter,
-            turn: SendToken::new(None),
+            distributor: SendToken::new(None),
             next_tick_ns: AtomicU64::new(0),
             tick_ns,
             nic_down,
@@ -86,7 +85,7 @@ impl Shared {
         let index = h.arbiter.pick(now, sample.len, load)?;
         let connection = &self.connections[index];
         let is_idle = connection.is_idle();
-        if connection.assigned.push(*sample).is_err() {
+        if connection.ring.push(*sample).is_err() {
             // Other threads have filled the ring since the pick.
             h.arbiter.taken_back(index, sample.len);
             return None;
@@ -94,19 +93,9 @@ impl Shared {
         // Either this thread sees the connection down, or its NIC thread sees the sample.
         fence(Ordering::SeqCst);
         if !connection.up.load(Ordering::SeqCst) {
-            self.take_assigned_back(connection);
+            self.empty_ring(connection);
         }
         Some((index, is_idle))
-    }
-
-    /// Moves the samples of a connection's ring back to the backlog.
-    pub(super) fn take_assigned_back(&self, connection: &Connection) {
-        while let Some(sample) = connection.assigned.pop() {
-            if let Some(h) = self.health.get() {
-                h.arbiter.taken_back(connection.index, sample.len);
-            }
-            self.push_all(iter::once(sample));
-        }
     }
 
     /// [`super::Dispatcher::issue`] under a policy by health.
@@ -126,7 +115,7 @@ impl Shared {
                 given += 1;
             }
             for (connection, burst, is_idle) in bursts.drain(..) {
-                self.post_or_leave_given(&self.connections[connection], burst, is_idle);
+                self.post_or_leave(&self.connections[connection], burst, is_idle);
             }
             BURSTS.set(bursts);
         }
@@ -143,26 +132,24 @@ impl Shared {
         // The token's owner, or this thread, sees slots that were freed before.
         fence(Ordering::SeqCst);
         let mut gave = false;
-        h.turn.drive(|held| {
-            loop {
-                let Some(sample) = held.take().or_else(|| self.backlog.pop()) else {
-                    return;
-                };
+        let mut claim = h.distributor.claim();
+        while let Some(mut held) = claim.next() {
+            while let Some(sample) = held.take().or_else(|| self.backlog.pop()) {
                 if self.aborted.load(Ordering::SeqCst) {
-                    self.taken_off(1);
+                    self.count_off(1);
                     self.complete_empty(&[sample]);
                 } else if self.assign(h, now_ns(), &sample).is_some() {
-                    self.taken_off(1);
+                    self.count_off(1);
                     gave = true;
                 } else {
                     *held = Some(sample);
-                    return;
+                    break;
                 }
             }
-        });
+        }
         if gave {
             // The NIC thread of the connection posts.
-            for connection in self.connections.iter().filter(|c| c.assigned() > 0) {
+            for connection in self.connections.iter().filter(|c| !c.ring.is_empty()) {
                 let thread = self.handles().get(connection.share);
                 thread.inspect(|t| t.wake());
             }
@@ -222,7 +209,7 @@ impl Shared {
         for change in changes {
             if matches!(change.to, RailState::Congested) {
                 for connection in h.arbiter.connections_of(peer, change.rail) {
-                    self.take_assigned_back(&self.connections[connection]);
+                    self.empty_ring(&self.connections[connection]);
                 }
             }
             self.owner.event(DispatchEvent::Rail {

@@ -2,10 +2,17 @@
 //!
 //! ```text
 //!   issue(samples) --> the ring of a connection with a free slot, chosen by the arbiter: the
-//!                  |   issuing thread posts it, or the NIC thread does (`posting`)
+//!                  |   issuing thread posts it, or the NIC thread does
 //!                  \-> no slot, or more bursts than connections: the backlog, from which NIC
 //!                      threads post when slots come free
 //! ```
+//!
+//! * this file: the dispatcher, its connections and its counts
+//! * `posting`: from `issue` to a connection's writes
+//! * `nic`: the work of a NIC thread
+//! * `answers`: from an arrival to its completion, its record or its retry
+//! * `connection`, `backlog`, `link`, `progress`: the parts that these share
+//! * `health`, `slots`, `warm_up`: a policy by health, `slots: auto`, the samples before the first
 //!
 //! All connections share one backlog. A sample is bound to a connection only when it has a slot. So
 //! a slow accelerator delays no samples of other accelerators, and a lost connection has none
@@ -19,20 +26,17 @@
 mod answers;
 mod api;
 mod backlog;
-mod completing;
-mod end;
+mod connection;
 mod health;
+mod link;
 mod nic;
 mod posting;
-mod readings;
-mod refused;
-mod requests;
-mod rows;
+mod progress;
 mod slots;
 mod warm_up;
 
 use std::{
-    iter,
+    collections::BTreeSet,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -44,38 +48,35 @@ use std::{
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 
-pub use crate::{
-    connection::tracker::{First, Sample, Tries},
-    counters::SampleTimes,
-};
+pub use crate::connection::tracker::{First, Sample, Tries};
 pub use api::{
     Completer, Contradiction, DispatchCfgs, DispatchCounts, DispatchError, DispatchEvent,
     DispatchNic, Owner, Part, RefusedSample, Response,
 };
-pub use end::ConnectionCfgs;
+pub use connection::ConnectionCfgs;
 pub use health::NicDown;
 pub use warm_up::{ConnectionWarmUp, WARM_UP_ID, WarmUpCfgs, WarmUpError, WarmUpReport};
 
 use crate::{
-    connection::{self, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Posted},
+    connection::{self as threads, CrewPlan, EchoCfgs, MakeWork, NicThreadHandle, Placed},
+    counters::{ConnectionCounts, ConnectionReading, NicTimes},
     model::Lengths,
     rails::{Arbiter, RailArbiter, RailId, RailReport, Score},
 };
 use fabric::{Broken, Endpoint, Link, Region, clock::now_ns};
 
-use end::Connection;
+use backlog::Backlog;
+use connection::Connection;
 use health::Health;
 use nic::{Command, FrontendNic};
-use requests::Requests;
-use rows::Rows;
-use slots::Limits;
+use slots::SlotLimits;
 use warm_up::WarmUp;
 
 pub(crate) struct Shared {
     connections: Box<[Connection]>,
     sources: Vec<Arc<Region>>,
     staged_from: Option<Arc<Region>>,
-    backlog: Rows,
+    backlog: Backlog,
     backlog_len: CachePadded<AtomicU64>,
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
@@ -84,7 +85,7 @@ pub(crate) struct Shared {
     /// Set once the peers have described their connections, under a policy by health.
     health: OnceLock<Health>,
     /// Set before the first sample, where slots are `auto`.
-    limits: OnceLock<Limits>,
+    limits: OnceLock<SlotLimits>,
     /// Per peer: the connection that got the last burst.
     last_of_peer: Box<[CachePadded<AtomicUsize>]>,
     owner: Arc<dyn Owner>,
@@ -165,7 +166,7 @@ impl Dispatcher {
             connections,
             sources: cfgs.sources,
             staged_from: cfgs.staged_from,
-            backlog: Rows::default(),
+            backlog: Backlog::default(),
             backlog_len: CachePadded::default(),
             backlog_max: AtomicU64::new(0),
             backlogged: AtomicU64::new(0),
@@ -211,7 +212,7 @@ impl Dispatcher {
             works.push((r.cfgs, make));
             dispatcher.inboxes.push(inbox);
         }
-        let (handles, threads) = connection::spawn_crew(works, &dispatcher.crew)?;
+        let (handles, threads) = threads::spawn_crew(works, &dispatcher.crew)?;
         dispatcher.handles = handles;
         *dispatcher.threads() = threads;
         let _ = dispatcher
@@ -308,7 +309,7 @@ impl Dispatcher {
     }
 
     /// Records the scores of a peer's interior and of its rails, from a heartbeat.
-    pub fn told(
+    pub fn put_scores(
         &self,
         peer: usize,
         interior: Score,
@@ -347,6 +348,117 @@ impl Dispatcher {
         true
     }
 
+    /// Placement of each NIC's threads and of its connections' memory.
+    pub fn placed(&self) -> Vec<Placed> {
+        NicThreadHandle::placed_by_nic(&self.handles, &self.crew)
+    }
+
+    /// NUMA nodes of the samples' memory, as the kernel reports them.
+    pub fn sample_nodes(&self) -> BTreeSet<u32> {
+        let s = &*self.shared;
+        let regions = s.sources.iter().chain(&s.staged_from);
+        regions.flat_map(|r| r.nodes()).collect()
+    }
+
+    /// Number of NIC threads.
+    pub fn nic_threads(&self) -> usize {
+        self.crew.threads()
+    }
+
+    /// Which thread posts a sample: the largest burst that the issuing thread posts, in payload
+    /// bytes, and whether each sample has a doorbell of its own.
+    pub fn posting_rule(&self) -> (u64, bool) {
+        (self.shared.post_up_to, self.shared.one_by_one)
+    }
+
+    /// Number of connections that are up.
+    pub fn connections_up(&self) -> usize {
+        let up = |l: &&Connection| l.up.load(Ordering::Relaxed);
+        self.shared.connections.iter().filter(up).count()
+    }
+
+    /// Issue time of the first sample on [`fabric::clock`], warm-up samples excluded.
+    pub fn first_issued_ns(&self) -> Option<u64> {
+        match self.shared.first_ns.load(Ordering::Relaxed) {
+            0 => None,
+            ns => Some(ns),
+        }
+    }
+
+    /// Samples issued and not completed.
+    pub fn outstanding(&self) -> u64 {
+        let c = self.counts();
+        c.issued - c.completed - c.completed_empty
+    }
+
+    /// Parts handed over with parts to follow. Like completed samples, they show progress.
+    pub fn parts(&self) -> u64 {
+        let parts = self.shared.parts.iter();
+        parts.map(|p| p.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Totals so far.
+    pub fn counts(&self) -> DispatchCounts {
+        let s = &*self.shared;
+        let (wakeups, sleeps) = NicThreadHandle::waits(&self.handles);
+        let completed_empty = s.completed_empty.load(Ordering::Acquire);
+        let completed = s.completed.iter().map(|c| c.load(Ordering::Acquire)).sum();
+        DispatchCounts {
+            completed,
+            completed_empty,
+            parts: self.parts(),
+            // Load last: each completed sample was issued before.
+            issued: s.issued.load(Ordering::Acquire),
+            again: s.again.load(Ordering::Relaxed),
+            refused: [0, 1, 2].map(|i| s.refused[i].load(Ordering::Relaxed)),
+            posted: s
+                .connections
+                .iter()
+                .map(Connection::posted_for_callers)
+                .sum(),
+            connections_lost: s.connections_lost.load(Ordering::Relaxed),
+            backlog_max: s.backlog_max.load(Ordering::Relaxed),
+            backlogged: s.backlogged.load(Ordering::Relaxed),
+            handed_over: s.handed_over.load(Ordering::Relaxed),
+            wakeups,
+            sleeps,
+        }
+    }
+
+    /// Work of the NIC threads so far.
+    pub fn nic_use(&self) -> NicTimes {
+        NicThreadHandle::uses(&self.handles)
+    }
+
+    /// Counts of each connection, final once the dispatcher has been stopped. The caller adds the
+    /// names of the connections and the causes of their losses.
+    pub fn connection_records(&self) -> Vec<ConnectionCounts> {
+        self.shared
+            .connections
+            .iter()
+            .map(Connection::totals)
+            .collect()
+    }
+
+    /// Live figures of each connection, without rail scores. Reading them slows no other thread.
+    pub fn readings(&self) -> Vec<ConnectionReading> {
+        self.shared
+            .connections
+            .iter()
+            .map(Connection::reading)
+            .collect()
+    }
+
+    /// Samples copied into registered memory before they were sent (`qsl: staged`), and their
+    /// bytes. They are not part of [`Self::counts`], because this call waits for the threads that
+    /// send.
+    pub fn staged(&self) -> (u64, u64) {
+        let sent = self.shared.connections.iter().map(|c| c.send.counts());
+        sent.fold((0, 0), |(n, bytes), c| {
+            (n + c.staged, bytes + c.staged_bytes)
+        })
+    }
+
     /// Stops the NIC threads and takes every connection down. A thread that does not end within the
     /// time limit, because a callback does not return, is detached.
     pub fn stop(&self) {
@@ -355,7 +467,7 @@ impl Dispatcher {
         }
         self.handles.iter().for_each(NicThreadHandle::wake);
         let threads = std::mem::take(&mut *self.threads());
-        connection::join_all(threads, connection::ENDING);
+        threads::join_all(threads, threads::ENDING);
     }
 }
 
@@ -374,28 +486,6 @@ impl Shared {
     /// Wakes every NIC thread: any of them may post a lost connection's samples.
     fn wake_all(&self) {
         self.handles().iter().for_each(NicThreadHandle::wake);
-    }
-
-    /// Posts a connection's ring and, unless the policy is by health, the backlog; or leaves both
-    /// to the owner of the connection's token.
-    fn drive(&self, connection: &Connection) -> Posted {
-        self.drive_with(connection, iter::empty())
-    }
-
-    /// As [`Self::drive`], with `direct` first. The caller keeps what is not taken from `direct`.
-    fn drive_with(
-        &self,
-        connection: &Connection,
-        direct: impl ExactSizeIterator<Item = Sample>,
-    ) -> Posted {
-        let mut requests = Requests::new(self, connection, direct);
-        let done = connection.send.drive(&mut requests);
-        if done.broken.is_some() {
-            // The NIC thread takes the connection down, even if no event comes from the link.
-            let thread = self.handles().get(connection.share);
-            thread.inspect(|t| t.wake());
-        }
-        done
     }
 
     fn complete_empty(&self, samples: &[Sample]) {

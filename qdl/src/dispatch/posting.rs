@@ -1,4 +1,4 @@
-//! Which thread posts a sample: the issuing thread, or its connection's NIC thread.
+//! Posting: which thread posts a sample, and the samples that it posts.
 //!
 //! ```text
 //!   a call of LoadGen --> bursts --> a connection's ring --> the issuing thread posts
@@ -15,13 +15,16 @@
 
 use std::{
     cell::Cell,
-    ptr,
+    collections::VecDeque,
+    iter, ptr,
     sync::atomic::{Ordering, fence},
 };
 
-use super::{Connection, Dispatcher, Sample, Shared, end::BURST};
-use crate::connection::NicThreadHandle;
-use fabric::clock::now_ns;
+use super::{Connection, Dispatcher, Sample, Shared, WARM_UP_ID, connection::BURST};
+use crate::connection::{
+    NicThreadHandle, SendCounts, WriteSource, burst, not_posted, tracker::Reserved,
+};
+use fabric::{Broken, PostError, Tx, clock::now_ns};
 
 /// Most payload bytes of a burst: as many as one core copies while a second core wakes up.
 pub(super) const BURST_BYTES: u64 = 64 << 10;
@@ -73,6 +76,8 @@ impl Stay {
 
 thread_local! {
     static STAY: Cell<Stay> = const { Cell::new(Stay::NONE) };
+    /// An empty row, for samples of the backlog that this thread posts.
+    static ROW: Cell<VecDeque<Sample>> = const { Cell::new(VecDeque::new()) };
 }
 
 /// Size of a burst: the first samples of a call that go together.
@@ -138,7 +143,7 @@ impl Dispatcher {
         } else {
             let mut left = samples;
             if !s.has_backlog() && Burst::are_at_most(samples, s.connections.len()) {
-                let given = s.give(samples);
+                let given = s.issue_bursts(samples);
                 left = &samples[given..];
             }
             if !left.is_empty() {
@@ -152,23 +157,9 @@ impl Dispatcher {
 }
 
 impl Shared {
-    /// Puts samples into the backlog, and sees to it that threads post them when slots come free.
-    fn back_up(&self, samples: &[Sample]) {
-        let bytes = samples.iter().take(BURST).map(|s| u64::from(s.len)).sum();
-        let is_small = samples.len() <= BURST && self.is_small(bytes);
-        self.leave_to_others(samples.iter().copied());
-        // A slot may have come free between the count and the push.
-        fence(Ordering::SeqCst);
-        if is_small {
-            self.drive_all(0);
-        } else {
-            self.wake_all();
-        }
-    }
-
-    /// Gives samples to connections, burst by burst. Returns the number of samples given; no
-    /// connection has room for the rest.
-    fn give(&self, samples: &[Sample]) -> usize {
+    /// Gives samples to connections, burst by burst, and posts the bursts that this thread posts.
+    /// Returns the number of samples given; no connection has room for the rest.
+    fn issue_bursts(&self, samples: &[Sample]) -> usize {
         let dispatcher = ptr::from_ref(self).addr();
         let mut stay = STAY.get();
         let mut given = 0;
@@ -189,7 +180,7 @@ impl Shared {
                     bytes: BURST_BYTES.max(burst.bytes),
                     for_sleeper: 0,
                 };
-                is_crowded = connection.assigned() > CROWD;
+                is_crowded = connection.ring.len() > CROWD;
                 if stay.samples < burst.samples {
                     burst = Burst::first(&samples[given..given + stay.samples]);
                 }
@@ -201,7 +192,7 @@ impl Shared {
             let next = &samples[given..given + burst.samples];
             let pushed = next
                 .iter()
-                .map_while(|s| connection.assigned.push(*s).ok())
+                .map_while(|s| connection.ring.push(*s).ok())
                 .count();
             if pushed == 0 {
                 // Other threads have taken the room since the choice.
@@ -213,9 +204,13 @@ impl Shared {
             stay.bytes = stay.bytes.saturating_sub(burst.bytes);
             stay.issued_ns = first.issued_ns;
             burst.samples = pushed;
-            let posts = is_idle || is_crowded;
-            if !self.post_or_leave(connection, burst, posts, &mut stay.for_sleeper) {
-                stay = Stay::NONE;
+            if self.is_posted_here(
+                connection,
+                burst,
+                is_idle || is_crowded,
+                &mut stay.for_sleeper,
+            ) {
+                self.post(connection);
             }
         }
         STAY.set(stay);
@@ -243,22 +238,16 @@ impl Shared {
         Some(chosen)
     }
 
-    /// As [`Self::post_or_leave`], for samples that a policy by health has put into a ring.
-    pub(super) fn post_or_leave_given(&self, connection: &Connection, burst: Burst, is_idle: bool) {
-        let posts = is_idle || connection.assigned() > CROWD;
-        self.post_or_leave(connection, burst, posts, &mut 0);
-    }
-
     /// Whether the issuing thread may post `bytes` payload bytes.
     fn is_small(&self, bytes: u64) -> bool {
         bytes <= self.post_up_to
     }
 
-    /// Posts or leaves a burst in a connection's ring. The caller posts the ring if the burst is
-    /// small and either `posts` is true or the NIC thread sleeps. Otherwise the NIC thread posts,
-    /// and is woken if it sleeps. `for_sleeper` counts the bursts of this stay posted for a
-    /// sleeping NIC thread. Returns false where the connection is down.
-    fn post_or_leave(
+    /// Decides who posts a burst that lies in a connection's ring. The issuing thread does if the
+    /// burst is small and either `posts` is true or the NIC thread sleeps. Otherwise the NIC thread
+    /// does, and is woken if it sleeps. `for_sleeper` counts the bursts of a stay posted for a
+    /// sleeping NIC thread. The ring of a connection that is down goes back to the backlog.
+    fn is_posted_here(
         &self,
         connection: &Connection,
         burst: Burst,
@@ -271,7 +260,7 @@ impl Shared {
         let thread = self.handles().get(connection.share);
         let sleeper = thread.filter(|t| t.is_asleep());
         if !connection.up.load(Ordering::SeqCst) {
-            self.take_assigned_back(connection);
+            self.empty_ring(connection);
             self.wake_all();
             return false;
         }
@@ -281,13 +270,292 @@ impl Shared {
         };
         if posts && self.is_small(burst.bytes) {
             *for_sleeper += u32::from(sleeper.is_some());
-            self.drive(connection);
             return true;
         }
         sleeper.inspect(|t| NicThreadHandle::wake(t));
         self.handed_over
             .fetch_add(burst.samples as u64, Ordering::Relaxed);
-        true
+        false
+    }
+
+    /// Posts a burst that a policy by health has put into a ring, or leaves it to the NIC thread.
+    pub(super) fn post_or_leave(&self, connection: &Connection, burst: Burst, is_idle: bool) {
+        let posts = is_idle || connection.ring.len() > CROWD;
+        if self.is_posted_here(connection, burst, posts, &mut 0) {
+            self.post(connection);
+        }
+    }
+
+    /// Posts a connection's ring and, unless the policy is by health, the backlog; or leaves both
+    /// to the owner of the connection's token. Returns whether it did any work.
+    pub(super) fn post(&self, connection: &Connection) -> bool {
+        let mut requests = Requests::new(self, connection);
+        let is_work = connection.send.post(&mut requests);
+        if connection.send.has_failed() {
+            // The NIC thread takes the connection down, even if no event comes from the link.
+            let thread = self.handles().get(connection.share);
+            thread.inspect(|t| t.wake());
+        }
+        is_work
+    }
+
+    /// Puts samples into the backlog, and sees to it that threads post them when slots come free.
+    fn back_up(&self, samples: &[Sample]) {
+        let bytes = samples.iter().take(BURST).map(|s| u64::from(s.len)).sum();
+        let is_small = samples.len() <= BURST && self.is_small(bytes);
+        self.leave_to_others(samples.iter().copied());
+        // A slot may have come free between the count and the push.
+        fence(Ordering::SeqCst);
+        if !is_small {
+            return self.wake_all();
+        }
+        // One connection may not suffice: a second thread may hold its token.
+        for connection in self.connections.iter().filter(|c| c.takes()) {
+            self.post(connection);
+            if !self.has_backlog() {
+                return;
+            }
+        }
+    }
+
+    /// Puts the caller's samples into the backlog and counts the reasons: those with a free slot
+    /// are handed over to other threads, the rest are backlogged. Free slots are counted before the
+    /// push, by the same measure by which the arbiter counts them.
+    pub(super) fn leave_to_others(&self, samples: impl ExactSizeIterator<Item = Sample>) {
+        let n = samples.len() as u64;
+        let before = self.backlog_len.load(Ordering::Relaxed);
+        let free = self.free_slots(before.saturating_add(n));
+        let handed_over = free.saturating_sub(before).min(n);
+        self.push_all(samples);
+        if handed_over > 0 {
+            self.handed_over.fetch_add(handed_over, Ordering::Relaxed);
+        }
+        if handed_over < n {
+            let waiting = before.saturating_add(n).saturating_sub(free);
+            self.backlog_max.fetch_max(waiting, Ordering::Relaxed);
+            self.backlogged
+                .fetch_add(n - handed_over, Ordering::Relaxed);
+        }
+    }
+
+    /// Free slots of the connections that are up; stops counting at `enough`.
+    fn free_slots(&self, enough: u64) -> u64 {
+        let mut free = 0;
+        for load in self.connections.iter().map(Connection::load) {
+            if load.up {
+                free += load.room() as u64;
+            }
+            if free >= enough {
+                break;
+            }
+        }
+        free
+    }
+
+    pub(super) fn push_all(&self, samples: impl ExactSizeIterator<Item = Sample>) {
+        let n = samples.len() as u64;
+        if n > 0 {
+            // Count first, so that the length is never less than the number of samples.
+            self.backlog_len.fetch_add(n, Ordering::SeqCst);
+            self.backlog.push(samples);
+        }
+    }
+
+    /// Reduces the backlog's length by `n` samples that left it. Runs after their post, so that the
+    /// length is not 0 while some of them may be put back.
+    pub(super) fn count_off(&self, n: u64) {
+        if n > 0 {
+            self.backlog_len.fetch_sub(n, Ordering::SeqCst);
+        }
+    }
+
+    /// Samples in the backlog, those being posted included.
+    fn waiting(&self) -> u64 {
+        self.backlog_len.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        self.waiting() > 0
+    }
+
+    /// Completes all waiting samples empty, after an abort.
+    pub(super) fn empty_backlog(&self) {
+        let spent = std::mem::take(&mut *self.spent());
+        if !spent.is_empty() {
+            self.complete_empty(&spent);
+        }
+        if let Some(h) = self.health.get() {
+            // The thread that distributes samples may hold one of them.
+            return self.distribute(h);
+        }
+        while let Some(sample) = self.backlog.pop() {
+            self.count_off(1);
+            self.complete_empty(&[sample]);
+        }
+    }
+
+    /// Moves the samples of a connection's ring back to the backlog.
+    pub(super) fn empty_ring(&self, connection: &Connection) {
+        while let Some(sample) = connection.ring.pop() {
+            self.take_back(connection, sample);
+        }
+    }
+
+    /// Returns a sample that was not posted to the backlog; a warm-up sample is dropped.
+    fn take_back(&self, connection: &Connection, sample: Sample) {
+        if sample.id == WARM_UP_ID {
+            return self.warm_up.not_posted(connection.index);
+        }
+        if let Some(h) = self.health.get() {
+            h.arbiter.taken_back(connection.index, sample.len);
+        }
+        self.push_all(iter::once(sample));
+    }
+}
+
+/// Source of a connection's writes: the samples of its ring and, unless the policy is by health,
+/// of the backlog.
+struct Requests<'a> {
+    shared: &'a Shared,
+    connection: &'a Connection,
+    /// Start time of this burst.
+    now: u64,
+    /// Most samples of a burst.
+    most: usize,
+    /// Reserved slots for the samples expected in this burst.
+    slots: Reserved,
+    /// Writes of this burst.
+    writes: usize,
+    /// Samples taken from the backlog and not posted yet.
+    row: VecDeque<Sample>,
+    /// Samples of the backlog that left `row` in this burst; its length still counts them.
+    from_backlog: u64,
+}
+
+impl<'a> Requests<'a> {
+    fn new(shared: &'a Shared, connection: &'a Connection) -> Self {
+        Requests {
+            shared,
+            connection,
+            now: 0,
+            most: match shared.one_by_one {
+                true => 1,
+                // One doorbell's samples match the answers of one poll.
+                false => burst(connection.tracker.allowance()),
+            },
+            slots: Reserved::default(),
+            writes: 0,
+            row: VecDeque::new(),
+            from_backlog: 0,
+        }
+    }
+
+    /// The next sample; `room` limits the samples taken from the backlog at once.
+    fn next_sample(&mut self, room: usize) -> Option<Sample> {
+        if self.row.is_empty() {
+            // Check for an empty ring first, since each pop costs a fence.
+            let ring = &self.connection.ring;
+            if !ring.is_empty()
+                && let Some(sample) = ring.pop()
+            {
+                return Some(sample);
+            }
+            if self.connection.by_health || self.shared.waiting() <= self.from_backlog {
+                return None;
+            }
+            if self.row.capacity() == 0 {
+                self.row = ROW.take();
+            }
+            let most = room.min(self.slots.len());
+            self.shared.backlog.take(most, &mut self.row);
+        }
+        let sample = self.row.pop_front()?;
+        self.from_backlog += 1;
+        Some(sample)
+    }
+
+    /// Number of samples known to wait.
+    fn more(&self) -> usize {
+        let backlog = match self.connection.by_health {
+            true => 0,
+            false => self.shared.waiting().saturating_sub(self.from_backlog),
+        };
+        self.connection.ring.len() + backlog as usize
+    }
+}
+
+impl WriteSource for Requests<'_> {
+    fn begin(&mut self) -> usize {
+        self.now = now_ns();
+        self.most
+    }
+
+    fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Result<bool, Box<Broken>> {
+        let (shared, connection) = (self.shared, self.connection);
+        if self.slots.is_empty() {
+            if !connection.tracker.has_free() {
+                return Ok(false);
+            }
+            let more = self.more();
+            if more == 0 {
+                return Ok(false);
+            }
+            let left_of_burst = self.most.saturating_sub(self.writes);
+            self.slots = connection.tracker.reserve_some(more.min(left_of_burst));
+            if self.slots.is_empty() {
+                return Ok(false);
+            }
+        }
+        let Some(sample) = self.next_sample(tx.room()) else {
+            return Ok(false);
+        };
+        let staged = shared.staged_from.as_deref();
+        let posted = match self.slots.next() {
+            Some(slot) => {
+                let sources = shared.sources.len();
+                connection.post(tx, sources, staged, (slot, &sample), self.now)
+            }
+            None => Err((PostError::Full, true)),
+        };
+        match posted {
+            Ok(copied) => {
+                self.writes += 1;
+                counts.staged += u64::from(copied > 0);
+                counts.staged_bytes += copied as u64;
+                Ok(true)
+            }
+            Err((e, is_ours)) => {
+                if is_ours {
+                    shared.take_back(connection, sample);
+                }
+                not_posted(e)
+            }
+        }
+    }
+
+    fn end(&mut self, writes: usize, counts: &mut SendCounts) -> bool {
+        let connection = self.connection;
+        let came_back = connection.tracker.give_back(&mut self.slots);
+        self.writes = 0;
+        // Only a failed link leaves samples in the row. The thread that takes the connection down
+        // wakes the others.
+        self.shared.backlog.put_back(&mut self.row);
+        self.shared
+            .count_off(std::mem::take(&mut self.from_backlog));
+        let in_flight = connection.tracker.in_flight();
+        counts.in_flight_max = counts.in_flight_max.max(in_flight as u64);
+        connection
+            .posted
+            .fetch_add(writes as u64, Ordering::Relaxed);
+        came_back && self.more() > 0
+    }
+}
+
+impl Drop for Requests<'_> {
+    fn drop(&mut self) {
+        if self.row.capacity() > 0 {
+            ROW.set(std::mem::take(&mut self.row));
+        }
     }
 }
 

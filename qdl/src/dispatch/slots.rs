@@ -40,7 +40,7 @@ fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize
 }
 
 /// State of `slots: auto`.
-pub(super) struct Limits {
+pub(super) struct SlotLimits {
     /// Connections with `slots: auto`.
     auto: Box<[bool]>,
     /// Per accelerator: samples that its engine works on at once; 0 where unknown.
@@ -55,7 +55,7 @@ impl Dispatcher {
     pub fn limit_slots(&self, auto: &[bool]) {
         let s = &*self.shared;
         let peers = s.connections.iter().map(|c| c.cfgs.peer + 1).max();
-        let _ = s.limits.set(Limits {
+        let _ = s.limits.set(SlotLimits {
             auto: auto.into(),
             works_on: (0..peers.unwrap_or(0)).map(|_| AtomicU64::new(0)).collect(),
             computing: Mutex::default(),

@@ -16,8 +16,10 @@
 //! that names it.
 
 use std::{
-    collections::VecDeque,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{Ordering, fence},
+    },
     time::{Duration, Instant},
 };
 
@@ -192,30 +194,6 @@ impl WarmUp {
     }
 }
 
-/// Samples to post on one connection, as it has room.
-struct Due<'a> {
-    samples: &'a mut VecDeque<Sample>,
-    warm_up: &'a WarmUp,
-    connection: usize,
-}
-
-impl Iterator for Due<'_> {
-    type Item = Sample;
-
-    fn next(&mut self) -> Option<Sample> {
-        let mut sample = self.samples.pop_front()?;
-        sample.issued_ns = now_ns();
-        self.warm_up.lock().due[self.connection] += 1;
-        Some(sample)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.samples.iter().size_hint()
-    }
-}
-
-impl ExactSizeIterator for Due<'_> {}
-
 impl Shared {
     /// Records the answer to a warm-up sample, whose slot is free again.
     pub(super) fn warmed(&self, connection: &Connection, f: &InFlight, header: &ResponseHeader) {
@@ -247,20 +225,20 @@ impl Dispatcher {
         };
         let counts = |l: &Connection| l.send.counts();
         let before: Vec<_> = self.shared.connections.iter().map(counts).collect();
-        let report = Round::new(self, cfgs).run();
+        let report = WarmUpRound::new(self, cfgs).run();
         self.shared.warm_up.lock().running = false;
         for (connection, before) in self.shared.connections.iter().zip(before) {
             // Resets all counts but the fabric's.
             connection.send.set_counts(before);
             // An echo may wait for its reply.
-            self.shared.drive(connection);
+            self.shared.post(connection);
         }
         report
     }
 }
 
 /// A running warm-up.
-struct Round<'a> {
+struct WarmUpRound<'a> {
     shared: &'a Shared,
     cfgs: &'a WarmUpCfgs,
     /// One sample per size, longest first.
@@ -271,14 +249,14 @@ struct Round<'a> {
     report: WarmUpReport,
 }
 
-impl<'a> Round<'a> {
+impl<'a> WarmUpRound<'a> {
     fn new(dispatcher: &'a Dispatcher, cfgs: &'a WarmUpCfgs) -> Self {
         let mut samples = cfgs.samples.clone();
         samples.sort_by_key(|s| std::cmp::Reverse(s.len));
         samples.iter_mut().for_each(|s| s.id = WARM_UP_ID);
         let shared = &*dispatcher.shared;
         let wanted = |l: &&Connection| !cfgs.again || l.up.load(Ordering::SeqCst);
-        Round {
+        WarmUpRound {
             shared,
             cfgs,
             samples,
@@ -320,7 +298,7 @@ impl<'a> Round<'a> {
             } else {
                 let missing = (0..first.len()).filter(|l| first[*l].is_none());
                 for connection in missing {
-                    self.send(connection, [self.samples[0]].into())?;
+                    self.send(connection, std::iter::once(self.samples[0]))?;
                 }
                 self.wait()?;
                 None
@@ -395,7 +373,7 @@ impl<'a> Round<'a> {
             for &connection in &self.connections {
                 let n = at_once.min(slots(&connection));
                 let samples = self.samples.iter().cycle().take(n);
-                self.send(connection, samples.copied().collect())?;
+                self.send(connection, samples.copied())?;
             }
             self.wait()?;
             self.shared.warm_up.lock().answers.clear();
@@ -408,7 +386,7 @@ impl<'a> Round<'a> {
     /// Sends one sample alone and returns its network time, or `None` if it could not be posted.
     fn one(&self, connection: usize, sample: Sample) -> Result<Option<u64>, WarmUpError> {
         self.shared.warm_up.lock().alone = true;
-        self.send(connection, [sample].into())?;
+        self.send(connection, std::iter::once(sample))?;
         self.wait()?;
         let mut state = self.shared.warm_up.lock();
         state.alone = false;
@@ -416,37 +394,40 @@ impl<'a> Round<'a> {
         Ok(answers.first().map(|(_, ns)| *ns))
     }
 
-    /// Posts samples on a connection as it has room.
-    fn send(&self, connection: usize, mut samples: VecDeque<Sample>) -> Result<(), WarmUpError> {
+    /// Puts samples into a connection's ring as it has room, and posts it.
+    fn send(
+        &self,
+        connection: usize,
+        samples: impl Iterator<Item = Sample>,
+    ) -> Result<(), WarmUpError> {
         let to = &self.shared.connections[connection];
-        let (mut since, mut seen) = (Instant::now(), (samples.len(), 0));
-        while !samples.is_empty() {
-            if !to.up.load(Ordering::SeqCst) {
-                return Err(self.failed(WarmUpError::Down { connection }));
+        let (mut since, mut seen) = (Instant::now(), 0);
+        for mut sample in samples {
+            sample.issued_ns = now_ns();
+            self.shared.warm_up.lock().due[connection] += 1;
+            while to.ring.push(sample).is_err() {
+                self.shared.post(to);
+                let answered = self.shared.warm_up.lock().answered;
+                if answered != seen {
+                    (since, seen) = (Instant::now(), answered);
+                }
+                let after = self.cfgs.deadline;
+                if since.elapsed() >= after {
+                    return Err(self.failed(WarmUpError::Silent { connection, after }));
+                }
+                if !to.up.load(Ordering::SeqCst) {
+                    return Err(self.failed(WarmUpError::Down { connection }));
+                }
+                std::thread::sleep(AGAIN);
             }
-            // A second thread with the token does not know these samples, so post them here.
-            let due = Due {
-                samples: &mut samples,
-                warm_up: &self.shared.warm_up,
-                connection,
-            };
-            let done = self.shared.drive_with(to, due);
-            if let Some(cause) = done.broken {
-                return Err(self.failed(WarmUpError::Lost { connection, cause }));
-            }
-            if samples.is_empty() {
-                break;
-            }
-            let after = self.cfgs.deadline;
-            let now = (samples.len(), self.shared.warm_up.lock().answered);
-            if now != seen {
-                (since, seen) = (Instant::now(), now);
-            }
-            if since.elapsed() >= after {
-                return Err(self.failed(WarmUpError::Silent { connection, after }));
-            }
-            std::thread::sleep(AGAIN);
         }
+        // Either this thread sees the connection down, or its NIC thread sees the samples.
+        fence(Ordering::SeqCst);
+        if !to.up.load(Ordering::SeqCst) {
+            self.shared.empty_ring(to);
+            return Err(self.failed(WarmUpError::Down { connection }));
+        }
+        self.shared.post(to);
         Ok(())
     }
 

@@ -9,13 +9,60 @@
 //! An [`Arrival`] borrows a slot of its connection: the engine reads the sample in the slot where
 //! it landed, and writes the response where it is sent from. An engine that produces its answer
 //! step by step passes final bytes to [`Origin::part`] and goes on writing behind them.
+//!
+//! A service that answers each sample with the sum of its bytes:
+//!
+//! ```
+//! use qdl::serve::{Arrival, Finished, Sent, Service, respond_all};
+//!
+//! struct Sums;
+//!
+//! impl Service for Sums {
+//!     fn arrived(&self, arrivals: &mut Vec<Arrival>) {
+//!         let answered = arrivals.drain(..).map(|mut arrival| {
+//!             let sum: u64 = arrival.input().iter().map(|byte| u64::from(*byte)).sum();
+//!             arrival.output()[..8].copy_from_slice(&sum.to_le_bytes());
+//!             let finished = Finished {
+//!                 ticket: arrival.ticket(),
+//!                 len: 8,
+//!                 queue_us: 0,
+//!                 compute_us: 0,
+//!                 sent: Sent::default(),
+//!             };
+//!             (arrival, finished)
+//!         });
+//!         respond_all(answered, &mut Vec::new());
+//!     }
+//! }
+//! # use std::sync::{Arc, Mutex};
+//! # use qdl::{dispatch, testkit::rig::{Over, Rig, RigCfgs}};
+//! # struct Keeper(Arc<Mutex<Vec<Vec<u8>>>>);
+//! # impl dispatch::Completer for Keeper {
+//! #     fn complete(&mut self, all: &mut dyn ExactSizeIterator<Item = dispatch::Response<'_>>) {
+//! #         self.0.lock().unwrap().extend(all.map(|r| r.payload.to_vec()));
+//! #     }
+//! # }
+//! # impl dispatch::Owner for Keeper {
+//! #     fn complete_empty(&self, _: &[dispatch::Sample]) {}
+//! #     fn event(&self, _: dispatch::DispatchEvent) {}
+//! # }
+//! # let answers = Arc::default();
+//! # let service: Arc<dyn Service> = Arc::new(Sums);
+//! # let keeper = || -> Box<dyn dispatch::Completer> { Box::new(Keeper(Arc::clone(&answers))) };
+//! # let owner = Arc::new(Keeper(Arc::clone(&answers)));
+//! # let rig = Rig::new(RigCfgs::new(1, 8), &service, keeper, owner);
+//! # rig.connect_all(Over::Memory);
+//! # rig.issue(5..6);
+//! # rig.drain();
+//! # let sum: u64 = rig.input(5).iter().map(|byte| u64::from(*byte)).sum();
+//! # assert_eq!(*answers.lock().unwrap(), [sum.to_le_bytes()]);
+//! ```
 
 mod answers;
 mod arrival;
-mod end;
+mod connection;
 mod nic;
 mod prepare;
-mod responses;
 #[cfg(all(test, not(qdl_loom)))]
 mod tests;
 
@@ -34,12 +81,12 @@ use nic::{Command, ServeNic};
 use prepare::Preparer;
 
 use crate::{
-    connection::{self, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed},
+    connection::{self as threads, CrewPlan, MakeWork, NicThreadCfgs, NicThreadHandle, Placed},
     counters::NicTimes,
 };
 
 pub use arrival::{Arrival, Finished, Origin, Part, Sent, Service, respond_all};
-pub use end::{ServeConnection, ServeConnectionCfgs};
+pub use connection::{ServeConnection, ServeConnectionCfgs};
 
 /// A lost connection, as reported to the server's owner.
 #[derive(Clone, Debug)]
@@ -136,7 +183,7 @@ impl Server {
             server.counts.push(counts);
         }
         let cfgs: Vec<_> = works.iter().map(|(cfgs, _)| cfgs.clone()).collect();
-        let (handles, threads) = connection::spawn_crew(works, crew)?;
+        let (handles, threads) = threads::spawn_crew(works, crew)?;
         server.handles = handles;
         *server.threads() = threads;
         for (share, cfgs) in cfgs.iter().enumerate() {
@@ -224,12 +271,12 @@ impl Server {
     pub fn stop(&self) {
         // Stop the preparers first, so that no connection comes after the end.
         let preparers = self.preparers.iter().filter_map(Preparer::stop);
-        connection::join_all(preparers.collect(), connection::ENDING);
+        threads::join_all(preparers.collect(), threads::ENDING);
         for share in 0..self.inboxes.len() {
             self.command(share, Command::Stop);
         }
         let threads = std::mem::take(&mut *self.threads());
-        connection::join_all(threads, connection::ENDING);
+        threads::join_all(threads, threads::ENDING);
     }
 }
 

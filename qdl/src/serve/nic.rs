@@ -11,9 +11,9 @@ use crossbeam_queue::SegQueue;
 
 use super::{
     ConnectionLost, NicCounts, OnConnectionLost, ServeConnection, Which, arrival::Arrival,
-    arrival::Service, end::Received,
+    arrival::Service, connection::Received,
 };
-use crate::connection::{NicWork, PollOrder, Polled, Receiving, Turn, arm_all, burst};
+use crate::connection::{NicWork, PollOrder, Receiving, Turn, arm_all, burst};
 use fabric::{Armed, Broken, Link, clock::now_ns};
 
 /// Command to a NIC thread.
@@ -29,7 +29,8 @@ pub(super) enum Command {
     Stop,
 }
 
-struct Up {
+/// A connection that is up: its link, and what its NIC thread alone knows.
+struct ServeLink {
     connection: Arc<ServeConnection>,
     half: Receiving,
     arrived: u64,
@@ -40,10 +41,10 @@ pub(super) struct ServeNic {
     service: Arc<dyn Service>,
     lost: Arc<OnConnectionLost>,
     counts: Arc<NicCounts>,
-    up: Vec<Up>,
+    up: Vec<ServeLink>,
     order: PollOrder,
     /// Connections that say goodbye: no responses are sent, and their arrivals are ignored.
-    leaving: Vec<Up>,
+    leaving: Vec<ServeLink>,
     arrivals: Vec<Arrival>,
     new_fds: Vec<RawFd>,
     stopping: bool,
@@ -75,7 +76,7 @@ impl ServeNic {
             Command::Attach { connection, link } => {
                 self.new_fds.push(link.rx.fd());
                 connection.send.attach(link.tx);
-                self.up.push(Up {
+                self.up.push(ServeLink {
                     connection,
                     half: Receiving::new(link.rx),
                     arrived: 0,
@@ -100,7 +101,7 @@ impl ServeNic {
 
     /// Destroys the local side of broken connections that have said goodbye, and reports them.
     fn take_down(&mut self) {
-        let broken = |u: &mut Up| u.half.broken.is_some();
+        let broken = |u: &mut ServeLink| u.half.broken.is_some();
         self.leaving.extend(self.up.extract_if(.., broken));
         let mut i = 0;
         while i < self.leaving.len() {
@@ -108,7 +109,7 @@ impl ServeNic {
                 i += 1;
                 continue;
             }
-            let Up {
+            let ServeLink {
                 connection,
                 half,
                 arrived,
@@ -155,15 +156,16 @@ impl ServeNic {
     }
 
     /// Polls one connection. Its arrivals have one time, read with the first of them: a time from
-    /// before the poll would make their residence longer than it is.
-    fn poll(&mut self, i: usize) -> Polled {
+    /// before the poll would make their residence longer than it is. Returns the number of events,
+    /// and whether it did any work.
+    fn poll(&mut self, i: usize) -> (usize, bool) {
         let Self { up, arrivals, .. } = self;
         let up = &mut up[i];
         let connection = &up.connection;
         let before = arrivals.len();
         let most = burst(connection.cfgs().slots);
         let mut at_ns = None;
-        let polled = up.half.poll(&connection.send, most, |imm, _, len| {
+        let events = up.half.poll(&connection.send, most, |imm, _, len| {
             let arrived =
                 connection.arrive((imm, len), *at_ns.get_or_insert_with(now_ns), arrivals);
             arrived.ok_or(Broken::BadFrame {
@@ -173,10 +175,10 @@ impl ServeNic {
             Ok(())
         });
         up.arrived += (arrivals.len() - before) as u64;
-        if polled.answer {
-            connection.drive();
+        if up.half.owes_reply {
+            connection.post();
         }
-        polled
+        (events, up.half.is_busy)
     }
 }
 
@@ -189,9 +191,9 @@ impl NicWork for ServeNic {
         if !self.stopping {
             let mut order = self.order;
             order.turn(self.up.len(), |i| {
-                let polled = self.poll(i);
-                busy |= polled.busy;
-                polled.events > 0
+                let (events, is_busy) = self.poll(i);
+                busy |= is_busy;
+                events > 0
             });
             self.order = order;
         }
@@ -204,7 +206,7 @@ impl NicWork for ServeNic {
         }
         for up in &self.up {
             if up.connection.send.is_held_up() || up.connection.has_ready() {
-                busy |= up.connection.drive();
+                busy |= up.connection.post();
             }
         }
         self.take_down();
@@ -216,7 +218,7 @@ impl NicWork for ServeNic {
     }
 
     fn arm(&mut self) -> Armed {
-        let work = |u: &Up| {
+        let work = |u: &ServeLink| {
             let send = &u.connection.send;
             u.half.broken.is_some() || send.has_failed() || u.connection.has_ready()
         };

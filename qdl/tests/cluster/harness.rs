@@ -16,7 +16,7 @@ use std::{
 use fabric::{Region, SourceId, clock::now_ns};
 use qdl::{
     config::{self, FrontendConfig, NicConfig},
-    dispatch::{Completer, Response, Sample, SampleTimes},
+    dispatch::{Completer, Response, Sample},
     model::ModelSpec,
     run::{Cluster, ClusterEvent, Node, NodeParams, SampleMemory, Stop},
     serve::{Arrival, Sent, Service, respond_all},
@@ -196,7 +196,6 @@ impl Completer for Checker {
             }
         }
     }
-    fn record(&mut self, _times: &SampleTimes, _: u64) {}
 }
 
 impl Book {

@@ -23,11 +23,8 @@ const LEFT: &str = "
 accelerator/src/engine/http: command judge
 bench/src/rails: model queues
 fabric/ofi/src/safe: info library
-qdl/src/dispatch: completing nic
 fabric/src/: device_memory region
 fabric/src/ib: connection device resources rx shared tx
-qdl/src/serve: end responses
-qdl/src/counters: histograms tokens
 fabric/verbs/src/safe: chain context entries library mr
 fabric/verbs/src/stub: fabric objects queues table
 frontend/src/: backend compliance loadgen outcome run settings

@@ -170,7 +170,8 @@ impl LocalBackend {
     /// An engine that answers inline re-enters through `respond`: the inner call does not get the
     /// token, and the outer call looks again.
     fn pump(&self, mut direct: impl FnMut() -> Option<Sample>) {
-        self.pump.drive(|arrivals| {
+        let mut claim = self.pump.claim();
+        while let Some(mut arrivals) = claim.next() {
             loop {
                 let now = now_ns();
                 while arrivals.len() < BURST && !self.aborted() {
@@ -194,13 +195,13 @@ impl LocalBackend {
                     }
                 }
                 if arrivals.is_empty() {
-                    return;
+                    break;
                 }
                 self.posted
                     .fetch_add(arrivals.len() as u64, Ordering::Relaxed);
-                self.parts.pipelines.arrived(arrivals);
+                self.parts.pipelines.arrived(&mut arrivals);
             }
-        });
+        }
     }
 
     fn arrival(&self, slot: u16, sample: &Sample, now: u64) -> Option<Arrival> {
@@ -274,7 +275,9 @@ impl LocalBackend {
             // Read the times before the slot is free and its next answer begins.
             let times = self.begun.times(slot(&f), &in_flight, &f, [now, done]);
             self.tracker.release(slot(&f));
-            completer.record(&times, 1);
+            if let Some(recorder) = completer.recorder(times.issued_ns) {
+                recorder.record(&times);
+            }
         }
         completer.tick(done);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crossbeam_utils::CachePadded;
 use qdl::{
     connection::tracker::InFlight,
-    dispatch::SampleTimes,
+    counters::SampleTimes,
     serve::{Finished, Part},
 };
 

@@ -18,7 +18,8 @@ use fabric::{Region, SourceId, wire::Stream};
 use qdl::{
     config::TokensConfig,
     counters::Live,
-    dispatch::{Completer, Part, Response, Sample, SampleTimes},
+    counters::{Recorder, SampleTimes},
+    dispatch::{Completer, Part, Response, Sample},
     model::ModelSpec,
 };
 
@@ -49,9 +50,18 @@ struct Book {
 }
 
 /// A completer that records its calls.
-struct Writer(Arc<Mutex<Book>>);
+struct Writer(Arc<Mutex<Book>>, Recorder);
 
 impl Writer {
+    fn new(book: &Arc<Mutex<Book>>) -> Self {
+        let times = Arc::clone(book);
+        let recorder = Recorder::new(Arc::new(Live::new(1)), 0).observed(move |t, alike| {
+            let mut book = times.lock().unwrap_or_else(PoisonError::into_inner);
+            book.times.extend((0..alike).map(|_| *t));
+        });
+        Writer(Arc::clone(book), recorder)
+    }
+
     fn book(&self) -> MutexGuard<'_, Book> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,9 +92,8 @@ impl Completer for Writer {
         }
     }
 
-    fn record(&mut self, times: &SampleTimes, alike: u64) {
-        let times = (0..alike).map(|_| *times);
-        self.book().times.extend(times);
+    fn recorder(&mut self, _: u64) -> Option<&mut Recorder> {
+        Some(&mut self.1)
     }
 }
 
@@ -141,7 +150,7 @@ fn local(settings: &TokensConfig, stream: Stream, book: &Arc<Mutex<Book>>) -> Ar
         output: 4 * ANSWER,
         stream,
         completers: Completers::new(Arc::new(Live::new(1)), None, None),
-        make: Box::new(move |_| Box::new(Writer(Arc::clone(&book)))),
+        make: Box::new(move |_| Box::new(Writer::new(&book))),
         threads: 2,
         verdict: Verdict::default(),
     })

@@ -4,7 +4,11 @@ use std::cell::RefCell;
 
 use fabric::SourceId;
 use loadgen_bridge::{Scenario, TestSettings};
-use qdl::{counters::TokenSizes, dispatch::First, model::ModelSpec};
+use qdl::{
+    counters::{SampleTimes, TokenSizes},
+    dispatch::First,
+    model::ModelSpec,
+};
 
 use super::*;
 
@@ -29,7 +33,7 @@ fn recorders_come_back_when_completers_are_dropped() {
         completed_ns: 77,
         ..SampleTimes::default()
     };
-    a.record(&times, 1);
+    a.recorder(0).expect("a recorder").record(&times);
     a.tick(1);
     assert_eq!(completers.live().figures().bytes_out, 9);
     assert!(completers.left().is_empty());

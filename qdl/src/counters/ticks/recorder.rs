@@ -9,11 +9,16 @@ use record::{Stage, TokenTime};
 /// Minimum time between two computations of a p99, which take microseconds of the NIC thread.
 const P99_EVERY_NS: u64 = 250_000_000;
 
+/// Callback for the times of so many alike samples.
+type Observer = Box<dyn FnMut(&SampleTimes, u64) + Send>;
+
 /// Histograms and counts of one share of a NIC. One thread at a time uses it; it allocates only
 /// when it is created.
-#[derive(Debug)]
 pub struct Recorder {
     histograms: Histograms,
+    first_ns: u64,
+    last_ns: u64,
+    observer: Option<Observer>,
     completed: u64,
     bytes_out: u64,
     bytes_in: u64,
@@ -31,6 +36,9 @@ impl Recorder {
     pub fn new(live: Arc<Live>, share: usize) -> Self {
         Recorder {
             histograms: Histograms::new(),
+            first_ns: u64::MAX,
+            last_ns: 0,
+            observer: None,
             completed: 0,
             bytes_out: 0,
             bytes_in: 0,
@@ -50,6 +58,13 @@ impl Recorder {
             histograms: Histograms::of_tokens(sizes),
             ..Recorder::new(live, share)
         }
+    }
+
+    /// Also passes the times of each burst of alike samples to `observer`.
+    #[must_use]
+    pub fn observed(mut self, observer: impl FnMut(&SampleTimes, u64) + Send + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
+        self
     }
 
     /// Counts `n` parts before an answer's last, and publishes `moving` of them at once as
@@ -77,6 +92,22 @@ impl Recorder {
         self.completed += n;
         self.bytes_out += n * u64::from(times.bytes_out);
         self.bytes_in += n * u64::from(times.bytes_in);
+        self.first_ns = self.first_ns.min(times.issued_ns);
+        self.last_ns = self.last_ns.max(times.completed_ns);
+        if let Some(observer) = &mut self.observer {
+            observer(times, n);
+        }
+    }
+
+    /// Issue time of the first sample since the last [exchange](Self::exchange); `u64::MAX` without
+    /// samples.
+    pub fn first_ns(&self) -> u64 {
+        self.first_ns
+    }
+
+    /// Completion time of the last sample; 0 without samples.
+    pub fn last_ns(&self) -> u64 {
+        self.last_ns
     }
 
     /// Publishes the figures in [`Live`]; call it once per burst with the clock's reading. Computes
@@ -126,6 +157,7 @@ impl Recorder {
 
     /// Replaces the histograms and returns the old ones. The counts stay.
     pub fn exchange(&mut self, histograms: Histograms) -> Histograms {
+        self.first_ns = u64::MAX;
         std::mem::replace(&mut self.histograms, histograms)
     }
 

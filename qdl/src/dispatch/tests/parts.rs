@@ -12,6 +12,7 @@ use super::{
     *,
 };
 use crate::{
+    counters::{Live, Recorder, SampleTimes},
     response::{RESPONSE_HEADER_BYTES, Refusal, ResponseHeader, ResponseTrailer},
     serve::Service,
 };
@@ -35,7 +36,7 @@ pub(super) enum Told {
     Times(SampleTimes),
 }
 
-struct Teller(mpsc::Sender<Told>);
+struct Teller(mpsc::Sender<Told>, Recorder);
 
 fn tokens(payload: &[u8]) -> Vec<u32> {
     let (words, rest) = payload.as_chunks::<4>();
@@ -60,10 +61,8 @@ impl Completer for Teller {
     fn contradicted(&mut self, what: Contradiction) {
         let _ = self.0.send(Told::Contradicted(what));
     }
-    fn record(&mut self, times: &SampleTimes, alike: u64) {
-        for _ in 0..alike {
-            let _ = self.0.send(Told::Times(*times));
-        }
+    fn recorder(&mut self, _: u64) -> Option<&mut Recorder> {
+        Some(&mut self.1)
     }
 }
 
@@ -124,7 +123,14 @@ impl Parts {
             wait: Wait::asleep(),
             ..RigCfgs::new(connections, SLOTS)
         };
-        let teller = || -> Box<dyn Completer> { Box::new(Teller(tell.clone())) };
+        let teller = || -> Box<dyn Completer> {
+            let times = tell.clone();
+            let recorder = Recorder::new(Arc::new(Live::new(1)), 0);
+            let recorder = recorder.observed(move |t, alike| {
+                (0..alike).for_each(|_| _ = times.send(Told::Times(*t)));
+            });
+            Box::new(Teller(tell.clone(), recorder))
+        };
         let nobody: Arc<dyn Service> = Arc::new(Hoard::default());
         Parts {
             rig: Rig::new(cfgs, &nobody, teller, events.clone()),

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::*;
 pub use crate::testkit::rig::{Over, Rig, RigCfgs, Wait, finished};
 use crate::{
+    counters::{Live, Recorder},
     response::RESPONSE_HEADER_BYTES,
     serve::{Arrival, Sent, Service, respond_all},
 };
@@ -67,7 +68,7 @@ impl Book {
     }
 }
 
-struct BookKeeper(Arc<Book>);
+struct BookKeeper(Arc<Book>, Recorder);
 
 impl Completer for BookKeeper {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
@@ -76,12 +77,8 @@ impl Completer for BookKeeper {
             self.0.enter(r.id, digest);
         }
     }
-    fn record(&mut self, t: &SampleTimes, alike: u64) {
-        assert_eq!((t.queue_us, t.compute_us, t.bytes_in), (1, 2, 8));
-        let bytes = alike * u64::from(t.bytes_out);
-        self.0.recorded.fetch_add(alike, Ordering::Relaxed);
-        self.0.recorded_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.0.records.fetch_add(1, Ordering::Relaxed);
+    fn recorder(&mut self, _: u64) -> Option<&mut Recorder> {
+        Some(&mut self.1)
     }
 }
 
@@ -120,7 +117,18 @@ impl Bench {
     #[allow(clippy::needless_pass_by_value, reason = "callers make it in place")]
     pub fn new(cfgs: RigCfgs, service: Arc<dyn Service>) -> Self {
         let book = Arc::new(Book::default());
-        let keeper = || -> Box<dyn Completer> { Box::new(BookKeeper(book.clone())) };
+        let keeper = || -> Box<dyn Completer> {
+            let times = book.clone();
+            let recorder = Recorder::new(Arc::new(Live::new(1)), 0);
+            let recorder = recorder.observed(move |t, alike| {
+                assert_eq!((t.queue_us, t.compute_us, t.bytes_in), (1, 2, 8));
+                let bytes = alike * u64::from(t.bytes_out);
+                times.recorded.fetch_add(alike, Ordering::Relaxed);
+                times.recorded_bytes.fetch_add(bytes, Ordering::Relaxed);
+                times.records.fetch_add(1, Ordering::Relaxed);
+            });
+            Box::new(BookKeeper(book.clone(), recorder))
+        };
         Bench {
             rig: Rig::new(cfgs, &service, keeper, book.clone()),
             book,

@@ -16,6 +16,7 @@ use super::{
     tampered::{Tamper, tampered},
     *,
 };
+use crate::counters::{Live, Recorder};
 use crate::{
     response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, ResponseHeader, ResponseTrailer},
     serve::{self, Arrival, Sent, Service, respond_all},
@@ -143,7 +144,7 @@ struct Book {
     lost: AtomicU64,
 }
 
-struct Keeper(Arc<Book>);
+struct Keeper(Arc<Book>, Recorder);
 
 impl Completer for Keeper {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
@@ -173,10 +174,8 @@ impl Completer for Keeper {
     fn contradicted(&mut self, what: Contradiction) {
         panic!("{what:?}");
     }
-    fn record(&mut self, t: &SampleTimes, _: u64) {
-        assert_eq!((t.queue_us, t.compute_us), (1, 2));
-        assert_eq!((t.first_residence_us, t.parts_residence_us), (3, 3));
-        assert!(t.parts > 0 && t.first_ns <= t.seen_ns && t.first_ns >= t.issued_ns);
+    fn recorder(&mut self, _: u64) -> Option<&mut Recorder> {
+        Some(&mut self.1)
     }
 }
 
@@ -223,7 +222,14 @@ impl Streamed {
             wait: Wait::patient(),
             ..RigCfgs::new(connections, SLOTS)
         };
-        let keeper = || -> Box<dyn Completer> { Box::new(Keeper(book.clone())) };
+        let keeper = || -> Box<dyn Completer> {
+            let recorder = Recorder::new(Arc::new(Live::new(1)), 0).observed(|t, _| {
+                assert_eq!((t.queue_us, t.compute_us), (1, 2));
+                assert_eq!((t.first_residence_us, t.parts_residence_us), (3, 3));
+                assert!(t.parts > 0 && t.first_ns <= t.seen_ns && t.first_ns >= t.issued_ns);
+            });
+            Box::new(Keeper(book.clone(), recorder))
+        };
         Streamed {
             rig: Rig::new(cfgs, service, keeper, book.clone()),
             book,

@@ -214,7 +214,7 @@ impl PeerTask {
         });
         self.state
             .dispatcher()
-            .told(self.index, scores.interior, each);
+            .put_scores(self.index, scores.interior, each);
     }
 
     fn end_cause(&self, handle: &ClientHandle) -> ControlError {

@@ -2,22 +2,24 @@
 //! and its sending half.
 
 use std::{
-    fmt,
+    fmt, slice,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
-use fabric::{Endpoint, FabricCounts, Grants, Imm, Region, RegionError, Window, wire::Stream};
+use fabric::{
+    Broken, Endpoint, FabricCounts, Grants, Imm, Post, PostError, Region, RegionError, SourceId,
+    Tx, Window, wire::Stream,
+};
 
 use super::{
     answers::{Answers, MOST, Ready},
     arrival::{Arrival, Finished, Origin, Part},
-    responses::Responses,
 };
 use crate::{
-    connection::{NicThreadHandle, SendHalf},
+    connection::{NicThreadHandle, SendCounts, SendHalf, WriteSource, not_posted},
     response::{
         MAX_REASON, RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader,
     },
@@ -254,7 +256,7 @@ impl ServeConnection {
     pub(super) fn detach(&self) -> bool {
         self.gone.store(true, Ordering::Relaxed);
         let over = self.send.finish();
-        self.drive();
+        self.post();
         over
     }
 
@@ -307,8 +309,8 @@ impl ServeConnection {
 
     /// Posts ready responses, or leaves them to the owner of the token. Returns whether it did any
     /// work.
-    pub(super) fn drive(&self) -> bool {
-        self.send.drive(&mut Responses::of(self)).is_work()
+    pub(super) fn post(&self) -> bool {
+        self.send.post(&mut Responses::new(self, &[]))
     }
 
     /// Whether responses wait and the last flush was not blocked.
@@ -424,7 +426,7 @@ impl Origin for ServeConnection {
         self.answers.push(Ready::Part(imm.slot()));
         match self.cfgs.stream {
             Stream::All if part.from > 0 && self.leaves_parts() => {}
-            _ => _ = self.drive(),
+            _ => _ = self.post(),
         }
     }
 
@@ -475,7 +477,7 @@ impl Origin for ServeConnection {
                 }
             }
         });
-        self.drive();
+        self.post();
     }
 
     fn dropped(&self, _: u64) {
@@ -483,13 +485,13 @@ impl Origin for ServeConnection {
     }
 
     fn respond(&self, finished: &[Finished]) {
-        let mut responses = Responses::with(self, finished);
-        self.send.drive(&mut responses);
+        let mut responses = Responses::new(self, finished);
+        self.send.post(&mut responses);
         // A second thread holds the token, or the fabric was full.
         let left = responses.direct.as_slice();
         if !left.is_empty() {
             left.iter().for_each(|f| self.queue(self.ready(f)));
-            self.drive();
+            self.post();
         }
     }
 }
@@ -501,5 +503,153 @@ impl fmt::Debug for ServeConnection {
             "ServeConnection(connection {}, epoch {})",
             self.cfgs.connection, self.cfgs.epoch
         )
+    }
+}
+
+/// Responses of one connection: first the queued ones, then the caller's own.
+struct Responses<'a> {
+    connection: &'a ServeConnection,
+    direct: slice::Iter<'a, Finished>,
+    /// Whole answers and last parts, posted in this burst.
+    answered: u64,
+    /// Refusals posted in this burst.
+    refused: u64,
+    /// Parts with parts to follow, posted in this burst.
+    parts: u64,
+}
+
+impl<'a> Responses<'a> {
+    fn new(connection: &'a ServeConnection, finished: &'a [Finished]) -> Self {
+        Responses {
+            connection,
+            direct: finished.iter(),
+            answered: 0,
+            refused: 0,
+            parts: 0,
+        }
+    }
+
+    /// Posts the next write of `ready`; `None` where its bytes were posted already.
+    fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Result<bool, Box<Broken>>> {
+        let c = self.connection;
+        let (slot, posted, ends, refused) = match ready {
+            Ready::Whole {
+                imm,
+                bytes,
+                refused,
+            } => {
+                let posted = tx.post(&Post {
+                    source: SourceId(0),
+                    offset: c.output_offset(imm.slot()),
+                    len: bytes,
+                    at: 0,
+                    imm,
+                });
+                (imm.slot(), posted, true, refused)
+            }
+            Ready::Part(slot) => {
+                let (piece, residence) = c.answers.piece(slot)?;
+                let (mut imm, mut len) = (piece.imm, piece.to - piece.from);
+                let offset = c.output_offset(slot);
+                if let Some(trailer) = &piece.trailer {
+                    let behind = offset + piece.to as usize;
+                    // SAFETY: the arrival has been given back (`respond`), and the posted parts end
+                    // before `behind`, so no other thread accesses these bytes.
+                    let to = unsafe { c.output.bytes_mut(behind, RESPONSE_TRAILER_BYTES) };
+                    if let Ok(to) = to {
+                        to.copy_from_slice(&trailer.encode());
+                    }
+                    len += RESPONSE_TRAILER_BYTES as u32;
+                } else {
+                    imm = imm.with_more();
+                }
+                let posted = tx.post(&Post {
+                    source: SourceId(0),
+                    offset: offset + piece.from as usize,
+                    len,
+                    at: piece.from,
+                    imm,
+                });
+                if posted.is_ok() {
+                    c.answers.posted(slot, &piece, residence);
+                }
+                let refused = piece.trailer.is_some_and(|t| t.refusal.is_some());
+                (slot, posted, piece.trailer.is_some(), refused)
+            }
+        };
+        Some(match posted {
+            Ok(()) => {
+                if ends {
+                    // Not earlier: the frontend may use the slot again as soon as it has the
+                    // response.
+                    c.window.grants().open(slot);
+                    self.answered += u64::from(!refused);
+                    self.refused += u64::from(refused);
+                } else {
+                    self.parts += 1;
+                }
+                Ok(true)
+            }
+            Err(PostError::Full) if c.answers.push(ready) => Ok(false),
+            Err(e) => {
+                c.give_up(ready);
+                not_posted(e)
+            }
+        })
+    }
+}
+
+impl WriteSource for Responses<'_> {
+    fn begin(&mut self) -> usize {
+        // One doorbell for all ready responses.
+        usize::MAX
+    }
+
+    fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Result<bool, Box<Broken>> {
+        let c = self.connection;
+        while let Some(ready) = c.answers.pop() {
+            if let Some(next) = self.post(ready, tx) {
+                return next;
+            }
+        }
+        while let Some(finished) = self.direct.next() {
+            let ready = c.ready(finished);
+            let next = match ready {
+                Ready::Whole { .. } => self.post(ready, tx),
+                Ready::Part(_) => {
+                    c.queue(ready);
+                    c.answers.pop().and_then(|ready| self.post(ready, tx))
+                }
+            };
+            if let Some(next) = next {
+                return next;
+            }
+        }
+        Ok(false)
+    }
+
+    fn end(&mut self, _: usize, _: &mut SendCounts) -> bool {
+        let answered = std::mem::take(&mut self.answered);
+        self.connection
+            .responded
+            .fetch_add(answered, Ordering::Relaxed);
+        for (n, to) in [
+            (&mut self.parts, &self.connection.parts),
+            (&mut self.refused, &self.connection.refused),
+        ] {
+            match std::mem::take(n) {
+                0 => {}
+                n => _ = to.fetch_add(n, Ordering::Relaxed),
+            }
+        }
+        false
+    }
+
+    /// Discards the queue, since the link is gone.
+    fn down(&mut self) {
+        let c = self.connection;
+        while let Some(ready) = c.answers.pop() {
+            c.give_up(ready);
+        }
     }
 }

@@ -24,8 +24,8 @@ use crate::{
 /// Most samples of a burst: enough for one system call, and few enough to spread over connections.
 pub(super) const BURST: usize = 64;
 
-/// Most samples in a connection's ring: more than arrive during one turn of its NIC thread.
-const LEFT: usize = 4 * BURST;
+/// Most samples in a connection's ring: more than come during one turn of its NIC thread.
+const RING: usize = 4 * BURST;
 
 /// Settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct ConnectionCfgs {
 
 /// Live figures of a connection. Only its NIC thread writes them, some times a second.
 #[derive(Debug, Default)]
-pub(super) struct Now {
+pub(super) struct LiveFigures {
     pub samples: AtomicU64,
     pub bytes_out: AtomicU64,
     pub bytes_in: AtomicU64,
@@ -62,9 +62,9 @@ pub(super) struct Connection {
     pub cfgs: ConnectionCfgs,
     /// Index of its share, which names the thread that polls it.
     pub share: usize,
-    /// The ring: samples given to this connection and not posted yet. Under a policy by health it
+    /// Samples given to this connection and not posted yet. Under a policy by health it
     /// holds at most as many as the connection has slots.
-    pub assigned: ArrayQueue<Sample>,
+    pub ring: ArrayQueue<Sample>,
     /// The policy is by health, so this connection takes no samples from the backlog by itself.
     pub by_health: bool,
     pub tracker: Tracker,
@@ -79,8 +79,7 @@ pub(super) struct Connection {
     pub warmed: AtomicU64,
     /// Refusals of the caller's samples.
     pub refused: AtomicU64,
-    /// Live figures.
-    pub now: Now,
+    pub live: LiveFigures,
     /// Registered copies of samples that lie in unregistered memory.
     staging: Option<Arc<Region>>,
 }
@@ -106,9 +105,9 @@ impl Connection {
         Ok(Connection {
             index,
             share,
-            assigned: ArrayQueue::new(match by_health {
+            ring: ArrayQueue::new(match by_health {
                 true => cfgs.slots,
-                false => cfgs.slots.min(LEFT),
+                false => cfgs.slots.min(RING),
             }),
             by_health,
             tracker: Tracker::new(grants.clone()),
@@ -119,7 +118,7 @@ impl Connection {
             posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            now: Now::default(),
+            live: LiveFigures::default(),
             staging,
             cfgs,
         })
@@ -142,7 +141,7 @@ impl Connection {
     pub fn load(&self) -> Load {
         Load {
             up: self.up.load(Ordering::Relaxed),
-            in_flight: self.tracker.in_flight() + self.assigned(),
+            in_flight: self.tracker.in_flight() + self.ring.len(),
             slots: self.tracker.allowance(),
         }
     }
@@ -158,12 +157,7 @@ impl Connection {
 
     /// Whether no sample is in flight or in the ring.
     pub fn is_idle(&self) -> bool {
-        self.tracker.in_flight() == 0 && self.assigned.is_empty()
-    }
-
-    /// Samples in the ring.
-    pub fn assigned(&self) -> usize {
-        self.assigned.len()
+        self.tracker.in_flight() == 0 && self.ring.is_empty()
     }
 
     /// Whether it could post a sample now.
@@ -191,7 +185,7 @@ impl Connection {
     }
 
     /// All counts so far.
-    pub fn settled(&self) -> ConnectionCounts {
+    pub fn totals(&self) -> ConnectionCounts {
         let sent = self.send.counts();
         ConnectionCounts {
             tx: self.send.fabric_counts(),
@@ -210,12 +204,12 @@ impl Connection {
     pub fn reading(&self) -> ConnectionReading {
         let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
         ConnectionReading {
-            samples: read(&self.now.samples),
-            bytes_out: read(&self.now.bytes_out),
-            bytes_in: read(&self.now.bytes_in),
-            retransmits: read(&self.now.retransmits),
-            window_limited_us: read(&self.now.window_limited_us),
-            rtt_us: read(&self.now.rtt_us).checked_sub(1),
+            samples: read(&self.live.samples),
+            bytes_out: read(&self.live.bytes_out),
+            bytes_in: read(&self.live.bytes_in),
+            retransmits: read(&self.live.retransmits),
+            window_limited_us: read(&self.live.window_limited_us),
+            rtt_us: read(&self.live.rtt_us).checked_sub(1),
             in_flight: self.tracker.in_flight() as u64,
         }
     }

@@ -1,0 +1,170 @@
+//! Decoding of an answer's writes: in one piece, in parts, or a refusal.
+//!
+//! ```text
+//!   first part   [ header | tokens ]
+//!   more parts            [ tokens ]
+//!   last part             [ tokens | trailer ]
+//! ```
+
+use crate::response::{RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader, ResponseTrailer};
+use fabric::Imm;
+
+/// Value of [`Progress::parts`] after an invalid part: every later part is invalid too.
+const SPOILT: u32 = u32::MAX;
+
+/// Parts of one slot's answer so far; meaningless after the last part.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    payload: u32,
+    parts: u32,
+    queue_us: u32,
+    /// Microseconds from the sample's arrival at the accelerator to its first token.
+    pub first_residence_us: u32,
+    /// Time at which the first part was seen, and the sum of all parts' times since the post.
+    pub first_ns: u64,
+    pub after_ns: u64,
+}
+
+/// A decoded write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decoded {
+    /// A part with parts to follow: payload bytes before it, and in it.
+    Part { at: u32, len: u32 },
+    /// The end of an answer, with fields as in [`Answer`](super::answers::Answer).
+    End {
+        header: ResponseHeader,
+        parts: u32,
+        mean_us: u32,
+    },
+    /// A refusal in place of the answer, or of its rest.
+    Refused { refusal: Refusal, at: u32, len: u32 },
+}
+
+impl Progress {
+    /// Marks the answer as invalid, whatever follows.
+    pub fn spoil(&mut self) {
+        self.parts = SPOILT;
+    }
+
+    /// Decodes a write that has arrived; `None` where it is invalid.
+    pub fn read(&mut self, bytes: &[u8], imm: Imm, at: u32) -> Option<Decoded> {
+        let arrived = u32::try_from(bytes.len()).ok()?;
+        if at == 0 {
+            let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;
+            let residence = header.queue_us.saturating_add(header.compute_us);
+            if let Some(refusal) = header.refusal {
+                let (at, len) = (0, header.len);
+                return (!imm.more()).then_some(Decoded::Refused { refusal, at, len });
+            }
+            if !imm.more() {
+                return Some(Decoded::End {
+                    header,
+                    parts: 1,
+                    mean_us: residence,
+                });
+            }
+            *self = Progress {
+                payload: header.len,
+                parts: 1,
+                queue_us: header.queue_us,
+                first_residence_us: residence,
+                ..Progress::default()
+            };
+            let len = header.len;
+            return Some(Decoded::Part { at: 0, len });
+        }
+        let at = self.payload;
+        self.parts = self.parts.checked_add(1)?;
+        if imm.more() {
+            self.payload = self.payload.checked_add(arrived)?;
+            return Some(Decoded::Part { at, len: arrived });
+        }
+        let (payload, trailer) = bytes.split_last_chunk::<RESPONSE_TRAILER_BYTES>()?;
+        let len = self
+            .payload
+            .checked_add(u32::try_from(payload.len()).ok()?)?;
+        let trailer = ResponseTrailer::decode(trailer, len, self.parts)?;
+        if let Some(refusal) = trailer.refusal {
+            let len = len - at;
+            return Some(Decoded::Refused { refusal, at, len });
+        }
+        Some(Decoded::End {
+            header: ResponseHeader {
+                len,
+                use_count: imm.use_count(),
+                refusal: None,
+                queue_us: self.queue_us,
+                compute_us: trailer.compute_us,
+            },
+            parts: self.parts,
+            mean_us: trailer.mean_us,
+        })
+    }
+}
+
+#[cfg(all(test, not(qdl_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::response::RESPONSE_HEADER_BYTES;
+
+    proptest! {
+        /// An answer cut at any place decodes to its parts; a trailer with wrong counts is refused.
+        #[test]
+        fn parts_read_as_what_was_written(
+            sizes in prop::collection::vec(1u32..50, 1..20),
+            last in 0u32..50,
+            use_count in 0u16..0x8000,
+            (wrong_len, wrong_parts) in (0u32..3, 0u32..3),
+        ) {
+            let imm = Imm::new(3, use_count);
+            let mut progress = Progress::default();
+            let (mut at, mut sum) = (0, 0);
+            for (i, len) in sizes.iter().copied().enumerate() {
+                let mut bytes = vec![7; len as usize];
+                if i == 0 {
+                    let (queue_us, compute_us, refusal) = (5, 6, None);
+                    let header = ResponseHeader { len, use_count, refusal, queue_us, compute_us };
+                    bytes.splice(0..0, header.encode());
+                }
+                let write = progress.read(&bytes, imm.with_more(), at);
+                prop_assert_eq!(write, Some(Decoded::Part { at: sum, len }));
+                sum += len;
+                at = sum + RESPONSE_HEADER_BYTES as u32;
+            }
+            prop_assert_eq!(progress.first_residence_us, 11);
+            let (len, parts) = (sum + last, sizes.len() as u32 + 1);
+            let trailer = ResponseTrailer {
+                len: len + wrong_len,
+                parts: parts + wrong_parts,
+                refusal: None,
+                compute_us: 8,
+                mean_us: 9,
+            };
+            let mut bytes = vec![7; last as usize];
+            bytes.extend(trailer.encode());
+            let header =
+                ResponseHeader { len, use_count, refusal: None, queue_us: 5, compute_us: 8 };
+            let end = Decoded::End { header, parts, mean_us: 9 };
+            let right = (wrong_len, wrong_parts) == (0, 0);
+            prop_assert_eq!(progress.read(&bytes, imm, at), right.then_some(end));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            writes in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 1..5),
+        ) {
+            let (mut progress, mut at) = (Progress::default(), 0);
+            for (bytes, more) in writes {
+                let imm = Imm::new(0, 1);
+                let imm = if more { imm.with_more() } else { imm };
+                if progress.read(&bytes, imm, at).is_none() {
+                    break;
+                }
+                at += bytes.len() as u32;
+            }
+        }
+    }
+}
