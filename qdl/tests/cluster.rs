@@ -90,7 +90,7 @@ fn the_run_goes_on_when_one_of_two_accelerators_dies_and_uses_it_again_when_it_i
     drop(again);
 }
 
-/// Completes nothing while somebody holds the gate.
+/// Completes nothing while a test holds the gate.
 struct Gated {
     gate: Arc<Mutex<()>>,
     waits: Arc<AtomicBool>,

@@ -26,7 +26,7 @@ fn node() -> (Running, Receiver<ServedReport>) {
 }
 
 /// A step of a frontend; `None` once it has left.
-type Step = fn(Peer) -> Option<Peer>;
+type FrontendStep = fn(Peer) -> Option<Peer>;
 
 /// Sends a sample to slot 3, and takes its answer.
 fn ask(mut front: Peer) -> Option<Peer> {
@@ -71,7 +71,7 @@ fn leave(front: Peer) -> Option<Peer> {
 fn connections_that_end_behind_a_drain_are_not_lost() {
     let (node, reports) = node();
     // The steps of a frontend; whether its session was clean, and whether a connection was lost.
-    let cases: [(&str, &[Step], (bool, bool)); 6] = [
+    let cases: [(&str, &[FrontendStep], (bool, bool)); 6] = [
         ("in order", &[ask, drain, give_up, leave], (true, false)),
         ("no bye, but a drain", &[ask, drain], (true, false)),
         ("in the middle", &[ask, give_up, leave], (true, true)),

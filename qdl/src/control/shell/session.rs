@@ -248,7 +248,7 @@ impl ServerSession {
             handle,
             ..
         } = self;
-        let mut end = End {
+        let mut end = SessionEnd {
             handler: handler.clone(),
             cause: ControlError::Ended {
                 peer: core.link().peer(),
@@ -325,13 +325,13 @@ impl ServerSession {
 }
 
 /// Calls the handler's `gone` however the session ends, then releases the place.
-struct End {
+struct SessionEnd {
     handler: Arc<dyn SessionHandler>,
     cause: ControlError,
     _claim: Claim,
 }
 
-impl Drop for End {
+impl Drop for SessionEnd {
     fn drop(&mut self) {
         self.handler.gone(&self.cause);
     }

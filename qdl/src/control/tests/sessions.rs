@@ -20,7 +20,7 @@ fn open_client(address: SocketAddr) -> ClientParams {
 async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
     let server = bind(server_params()).await;
     let address = server.address();
-    let mut heard = serve(server);
+    let mut calls = serve(server);
 
     for round in 0..2 {
         let session = ClientSession::connect(client_params(address))
@@ -75,17 +75,20 @@ async fn a_session_from_hello_to_bye_and_the_next_frontend_after_it() {
         let late = handle.name().within(LONG).await.expect_err("an error");
         assert!(late.is_clean(), "asked after the end: {late}");
 
-        let told = until_gone(&mut heard).await;
+        let received = until_gone(&mut calls).await;
         assert_eq!(
-            told[..told.len() - 1],
+            received[..received.len() - 1],
             [
-                Told::Open(asked),
-                Told::Lost(1, 1, "cable out".to_owned()),
-                Told::Reset(1, 1),
-                Told::Open(vec![connection(1, 2, 32)]),
+                HandlerCall::Open(asked),
+                HandlerCall::Lost(1, 1, "cable out".to_owned()),
+                HandlerCall::Reset(1, 1),
+                HandlerCall::Open(vec![connection(1, 2, 32)]),
             ]
         );
-        assert!(matches!(told.last(), Some(Told::Gone(_, true))), "{told:?}");
+        assert!(
+            matches!(received.last(), Some(HandlerCall::Gone(_, true))),
+            "{received:?}"
+        );
     }
 }
 
@@ -123,7 +126,7 @@ async fn a_frontend_that_said_goodbye_is_done_even_if_it_takes_nothing_more() {
 async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
     let server = bind(server_params()).await;
     let address = server.address();
-    let mut heard = serve(server);
+    let mut calls = serve(server);
     let first = ClientSession::connect(client_params(address))
         .await
         .expect("connected");
@@ -170,8 +173,11 @@ async fn a_second_frontend_is_told_who_is_served_and_let_in_afterwards() {
     })
     .await
     .expect("let in");
-    let told = until_gone(&mut heard).await;
-    assert!(matches!(told.last(), Some(Told::Gone(_, true))), "{told:?}");
+    let received = until_gone(&mut calls).await;
+    assert!(
+        matches!(received.last(), Some(HandlerCall::Gone(_, true))),
+        "{received:?}"
+    );
 }
 
 #[tokio::test]
@@ -223,22 +229,22 @@ async fn a_session_that_is_dropped_is_over_for_both_sides_once() {
     let ClientSession {
         handle, mut events, ..
     } = client.await.expect("ran").expect("connected");
-    let (handler, mut heard) = Handler::new();
+    let (handler, mut calls) = Handler::new();
     let running = tokio::spawn(session.run(handler));
     handle.name().within(LONG).await.expect("it runs");
     running.abort();
     assert!(running.await.expect_err("aborted").is_cancelled());
     let cause = gone(&mut events).await;
     assert!(matches!(cause, ControlError::Vanished { .. }), "{cause}");
-    until_gone(&mut heard).await;
-    assert_eq!(heard.recv().await, None, "nothing comes after the end");
+    until_gone(&mut calls).await;
+    assert_eq!(calls.recv().await, None, "nothing comes after the end");
 }
 
 /// The thread of the runtime was held up, and then has something to say before the runtime has
 /// looked at its sockets: what the peer has said meanwhile is there.
 #[tokio::test]
 async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, received) = std::sync::mpsc::channel();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let there = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -252,7 +258,7 @@ async fn a_thread_that_was_held_up_does_not_take_its_peer_for_silent() {
             let _ = ended.await;
         });
     });
-    let address = told.recv().expect("bound");
+    let address = received.recv().expect("bound");
     let params = ClientParams {
         timing: hasty(),
         ..client_params(address)
@@ -293,7 +299,7 @@ async fn those_who_knock_and_never_speak_keep_nobody_out() {
     session.handle.name().within(LONG).await.expect("served");
     // The oldest silent peers were evicted.
     assert_eq!(silent[0].hear().await, None);
-    // Also during a session, a stranger disturbs nothing, and is told why it is refused.
+    // Also during a session, a stranger disturbs nothing, and is received why it is refused.
     let mut raw = Raw::connect(address).await;
     raw.bytes(&[0xff; 64]).await;
     let frame = raw.hear_type("error").await;

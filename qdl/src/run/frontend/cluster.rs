@@ -274,14 +274,14 @@ impl Cluster {
     /// Requests every accelerator's work so far. A missing answer costs a line of the summary, not
     /// the run.
     fn read_use(&self) {
-        let peers = 0..self.state.peers.len();
-        let ask = |i| self.state.peer(i).handle.clone().map(|h| (i, h.drain()));
-        let asked: Vec<_> = peers.filter_map(ask).collect();
+        let asked = self
+            .state
+            .each_peer(|peer| peer.handle.as_ref().map(ClientHandle::drain));
         let end = Instant::now() + USE;
-        for (i, pending) in asked {
+        for (i, pending) in asked.into_iter().enumerate() {
             let left = end.saturating_duration_since(Instant::now());
-            let used = pending.wait(left).ok().map(|(_, _, _, used)| used);
-            self.state.peer(i).used[0] = used;
+            let answer = pending.and_then(|p| p.wait(left).ok());
+            self.state.peer(i).used[0] = answer.map(|(_, _, _, used)| used);
         }
     }
 
@@ -369,9 +369,8 @@ impl Cluster {
             false => self.sides(),
         };
         state.closing.store(true, Ordering::SeqCst);
-        let asked: Vec<_> = (0..state.peers.len())
-            .map(|i| state.peer(i).handle.clone().map(|h| (h.drain(), h)))
-            .collect();
+        let ask = |h: &ClientHandle| (h.drain(), h.clone());
+        let asked = state.each_peer(|peer| peer.handle.as_ref().map(ask));
         let wait = if aborted {
             Duration::from_millis(200)
         } else {
@@ -422,9 +421,9 @@ impl Cluster {
             })
             .collect();
         let (_, losses) = self.happened();
-        let refusals = (0..state.peers.len())
-            .flat_map(|i| state.peer(i).refusals.records().to_vec())
-            .collect();
+        let refusals = state
+            .each_peer(|peer| peer.refusals.records().to_vec())
+            .concat();
         let rails = (0..state.peers.len())
             .filter_map(|p| {
                 let node = state.peer(p).node.clone();

@@ -102,6 +102,11 @@ impl ClusterState {
         lock(&self.peers[index])
     }
 
+    /// Values from each accelerator's state, in the order of the configuration.
+    pub fn each_peer<T>(&self, f: impl Fn(&PeerState) -> T) -> Vec<T> {
+        self.peers.iter().map(|peer| f(&lock(peer))).collect()
+    }
+
     /// Reports a line for the log.
     pub fn note(&self, line: &str) {
         (self.on_event)(ClusterEvent::Note(line));

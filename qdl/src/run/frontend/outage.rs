@@ -10,7 +10,7 @@ use record::{LossRecord, SilentOn};
 const MOST: usize = 256;
 
 /// One outage of an accelerator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Outage {
     /// Time of the first loss.
     pub at_ns: u64,
@@ -93,15 +93,7 @@ impl Outages {
                 cause: cause.to_owned(),
                 by_silence,
                 silent_on: by_silence.then_some(SilentOn::Data),
-                back_ns: None,
-                bare: false,
-                session: false,
-                whole: false,
-                lost: BTreeSet::new(),
-                down: BTreeSet::new(),
-                losses: 0,
-                again: 0,
-                reported: false,
+                ..Outage::default()
             }),
         }
         self.all.last_mut()

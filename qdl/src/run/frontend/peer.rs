@@ -567,7 +567,7 @@ impl PeerTask {
                     self.record_loss(&loss);
                     let now = self.now();
                     if let Some(l) = self.connections.get_mut(usize::from(loss.index)) {
-                        // No session exists that could be told.
+                        // No session exists that would report it.
                         let _ = l.life.lost_here(loss.epoch, now);
                     }
                 }

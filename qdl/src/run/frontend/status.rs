@@ -12,6 +12,7 @@ use super::{
     cluster::Cluster,
     description::{DESCRIBING, Described},
     notes,
+    peer_state::PeerState,
 };
 use crate::{
     control::{ClientHandle, ControlError, limits::MAX_SIDE},
@@ -118,12 +119,9 @@ impl Cluster {
     pub fn name(&self) -> Result<(String, Duration), ClusterError> {
         let began = Instant::now();
         let deadline = self.state.config.deadlines.name();
-        let peers = 0..self.state.peers.len();
-        let ask = |i| {
-            let handle = self.state.peer(i).handle.clone();
-            handle.map(|h| h.name())
-        };
-        let asked: Vec<_> = peers.map(ask).collect();
+        let asked = self
+            .state
+            .each_peer(|peer| peer.handle.as_ref().map(ClientHandle::name));
         let mut parts = Vec::with_capacity(asked.len());
         for (i, asked) in asked.into_iter().enumerate() {
             let left = deadline.saturating_sub(began.elapsed());
@@ -164,12 +162,9 @@ impl Cluster {
     pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
         let state = &self.state;
         let events = self.events(state.dispatcher().first_issued_ns());
-        let losses = (0..state.peers.len()).flat_map(|i| {
-            let peer = state.peer(i);
-            let of = |at_ns| state.in_run(at_ns);
-            peer.outages.records(&peer.node, of)
-        });
-        (events, losses.collect())
+        let in_run = |at_ns| state.in_run(at_ns);
+        let losses = state.each_peer(|peer| peer.outages.records(&peer.node, in_run));
+        (events, losses.concat())
     }
 
     /// Number of samples issued and not completed.
@@ -182,25 +177,10 @@ impl Cluster {
         self.state.dispatcher().counts().completed
     }
 
-    /// Number of NICs.
-    pub fn nics(&self) -> usize {
-        self.state.config.nics.len()
-    }
-
-    /// Node names of the accelerators, in the order of the configuration.
-    pub fn peers(&self) -> Vec<String> {
-        (0..self.state.peers.len())
-            .map(|i| self.state.peer(i).node.clone())
-            .collect()
-    }
-
     /// Node name and engine of each accelerator, in the order of the configuration.
     pub fn engines(&self) -> Vec<(String, EngineInfo)> {
-        let of = |i| {
-            let peer = self.state.peer(i);
-            (peer.node.clone(), peer.engine.clone())
-        };
-        (0..self.state.peers.len()).map(of).collect()
+        let of = |peer: &PeerState| (peer.node.clone(), peer.engine.clone());
+        self.state.each_peer(of)
     }
 
     /// Name of each connection, by index: the accelerator's node and the index there.
@@ -231,13 +211,10 @@ impl Cluster {
 
     /// Requests every accelerator's description; a missing one is replaced by the reason.
     pub fn describe(&self) -> Vec<Described> {
-        let peers = 0..self.state.peers.len();
-        let ask = |i| {
-            let peer = self.state.peer(i);
+        let asked = self.state.each_peer(|peer| {
             let pending = peer.handle.as_ref().map(ClientHandle::describe);
             (peer.node.clone(), pending)
-        };
-        let asked: Vec<_> = peers.map(ask).collect();
+        });
         let end = Instant::now() + DESCRIBING;
         let answers = asked.into_iter().map(|(node, pending)| match pending {
             Some(pending) => {
@@ -259,11 +236,8 @@ impl Cluster {
 
     /// Facts of each accelerator, by its node name.
     pub fn peer_facts(&self) -> Vec<(String, NodeFacts)> {
-        let of = |i| {
-            let peer = self.state.peer(i);
-            (peer.node.clone(), peer.facts.clone())
-        };
-        (0..self.state.peers.len()).map(of).collect()
+        let of = |peer: &PeerState| (peer.node.clone(), peer.facts.clone());
+        self.state.each_peer(of)
     }
 }
 

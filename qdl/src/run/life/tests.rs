@@ -264,7 +264,7 @@ impl World {
         }
         let front = &mut self.front[usize::from(which.0)];
         let todo = front.on_answer(which.1, answer, self.now);
-        // Unwanted parts are dropped before the peer is told.
+        // Unwanted parts are dropped before the peer learns of it.
         if answer == OpenAnswer::Granted && !todo.go_on {
             self.drop_half(which);
         }

@@ -11,7 +11,7 @@ use record::{EngineInfo, NodeFacts};
 
 use super::{
     Core, Local, Own,
-    accelerator::{Accelerator, Event as Asked},
+    accelerator::{Accelerator, Event as AcceleratorEvent},
     frontend::{ClientEvent, Event, Frontend},
     heartbeat::{HeartbeatCfgs, nanos},
 };
@@ -127,14 +127,18 @@ fn carry<A: Core, B: Core>(from: &mut A, to: &mut B, now: u64) -> bool {
 
 /// Exchanges all frames between both cores, without delay. The accelerator's owner admits any
 /// frontend.
-fn meet(f: &mut Frontend<usize>, a: &mut Accelerator, now: u64) -> (Vec<Event<usize>>, Vec<Asked>) {
+fn meet(
+    f: &mut Frontend<usize>,
+    a: &mut Accelerator,
+    now: u64,
+) -> (Vec<Event<usize>>, Vec<AcceleratorEvent>) {
     let (mut there, mut here) = (Vec::new(), Vec::new());
     loop {
         let mut any = carry(f, a, now) | carry(a, f, now);
         while let Some(e) = a.poll_event() {
             any = true;
             match e {
-                Asked::Admit(_) => a.admit(Ok(()), now),
+                AcceleratorEvent::Admit(_) => a.admit(Ok(()), now),
                 e => there.push(e),
             }
         }
@@ -157,7 +161,7 @@ fn session() -> (Frontend<usize>, Accelerator) {
         "{here:?}"
     );
     assert!(
-        matches!(&there[..], [Asked::Proved, Asked::Connected(n)] if n == "fe-1"),
+        matches!(&there[..], [AcceleratorEvent::Proved, AcceleratorEvent::Connected(n)] if n == "fe-1"),
         "{there:?}"
     );
     (f, a)

@@ -290,7 +290,7 @@ fn a_refused_request_leaves_the_session_as_it_was() {
             if let Some(Event::Answer(0, answer)) = here.into_iter().next() {
                 return answer.map_err(|e| e.to_string());
             }
-            let [Asked::Open(asked)] = &there[..] else {
+            let [AcceleratorEvent::Open(asked)] = &there[..] else {
                 panic!("{there:?}");
             };
             a.opened(Ok(asked.iter().map(grant).collect()));
@@ -422,7 +422,10 @@ fn a_description_past_its_limits_is_refused_and_the_session_goes_on() {
     {
         f.describe(at);
         let (_, asked) = meet(&mut f, &mut a, 0);
-        assert!(matches!(&asked[..], [Asked::Describe]), "{asked:?}");
+        assert!(
+            matches!(&asked[..], [AcceleratorEvent::Describe]),
+            "{asked:?}"
+        );
         a.described(Ok(Description {
             machine,
             ..Description::default()
@@ -487,7 +490,7 @@ fn a_connection_lost_before_its_open_is_answered_waits_for_the_answer() {
         for message in [&lost, &lost, &reset] {
             a.handle(message.clone(), 0);
         }
-        assert!(matches!(a.poll_event(), Some(Asked::Open(_))));
+        assert!(matches!(a.poll_event(), Some(AcceleratorEvent::Open(_))));
         assert!(a.poll_event().is_none(), "nothing before the answer");
         a.opened(match granted {
             true => Ok(vec![grant(&asked)]),
@@ -528,7 +531,7 @@ fn a_word_on_an_earlier_epoch_is_ignored() {
     for epoch in [1, 2] {
         let connections = vec![connection(0, epoch)];
         a.handle(Message::Open { id: 1, connections }, 0);
-        assert!(matches!(a.poll_event(), Some(Asked::Open(_))));
+        assert!(matches!(a.poll_event(), Some(AcceleratorEvent::Open(_))));
         a.opened(Ok(vec![grant(&connection(0, epoch))]));
     }
     let mut reset = |epoch| {
@@ -539,7 +542,7 @@ fn a_word_on_an_earlier_epoch_is_ignored() {
     assert!(reset(1).is_none());
     assert!(matches!(
         reset(2),
-        Some(Asked::ConnectionReset { epoch: 2, .. })
+        Some(AcceleratorEvent::ConnectionReset { epoch: 2, .. })
     ));
 }
 
