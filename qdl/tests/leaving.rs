@@ -70,22 +70,27 @@ fn leave(front: Peer) -> Option<Peer> {
 #[test]
 fn connections_that_end_behind_a_drain_are_not_lost() {
     let (node, reports) = node();
-    // The steps of a frontend; whether its session was clean, and whether a connection was lost.
-    let cases: [(&str, &[FrontendStep], (bool, bool)); 6] = [
-        ("in order", &[ask, drain, give_up, leave], (true, false)),
-        ("no bye, but a drain", &[ask, drain], (true, false)),
-        ("in the middle", &[ask, give_up, leave], (true, true)),
+    // The steps of a frontend; whether its session was clean, and whether its connection was lost,
+    // where that does not depend on which end comes first.
+    let cases: [(&str, &[FrontendStep], (bool, Option<bool>)); 6] = [
+        (
+            "in order",
+            &[ask, drain, give_up, leave],
+            (true, Some(false)),
+        ),
+        ("no bye, but a drain", &[ask, drain], (true, Some(false))),
+        ("in the middle", &[ask, give_up, leave], (true, Some(true))),
         (
             "a sample behind the drain",
             &[first_drain, ask, give_up, leave],
-            (true, true),
+            (true, Some(true)),
         ),
         (
             "a broken protocol behind the drain",
             &[ask, drain, spoil, leave],
-            (true, true),
+            (true, Some(true)),
         ),
-        ("no word", &[ask], (false, true)),
+        ("no word", &[ask], (false, None)),
     ];
     for (what, steps, expected) in cases {
         let front = Peer::join(&node.address, &small(), 1);
@@ -94,7 +99,8 @@ fn connections_that_end_behind_a_drain_are_not_lost() {
         let report = reports.recv_timeout(Duration::from_secs(20));
         let report = report.expect("a report");
         let total = report.total();
-        assert_eq!((report.clean, total.lost), expected, "{what}: {report:?}");
+        let found = (report.clean, expected.1.map(|_| total.lost));
+        assert_eq!(found, expected, "{what}: {report:?}");
         assert_eq!(total.arrived, 1, "{what}");
     }
 }

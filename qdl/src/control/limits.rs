@@ -220,7 +220,10 @@ fn check_value(kind: &'static str, path: &mut String, value: &Value) -> Result<(
                 Hash(digits) => check_hash(text, *digits),
                 List(_) | Free => Ok(()),
             };
-            checked.or_else(|problem| outside(field, problem))
+            checked.or_else(|problem| match known {
+                Some(_) => outside(field, problem),
+                None => outside(kind, format!("{}: {problem}", &path[kind.len() + 1..])),
+            })
         }
         Value::Number(n) if n.as_u64().is_some_and(|n| n > MAX_COUNT) => {
             let counted = COUNTS.iter().find(|counts| path.starts_with(**counts));

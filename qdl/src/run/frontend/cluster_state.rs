@@ -31,7 +31,7 @@ use fabric::{Broken, clock::now_ns};
 const MOST_LOSSES: usize = 256;
 
 /// Event of a cluster, for the program that runs it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum ClusterEvent<'a> {
     /// The run is aborted: complete these samples without a response.
     CompleteEmpty(&'a [Sample]),
