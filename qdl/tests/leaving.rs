@@ -67,40 +67,40 @@ fn leave(front: Peer) -> Option<Peer> {
     None
 }
 
+/// A frontend's steps; whether its session was clean, and whether its connection was lost, where
+/// that does not depend on which end comes first.
+type Case = (&'static str, &'static [FrontendStep], bool, Option<bool>);
+
 #[test]
 fn connections_that_end_behind_a_drain_are_not_lost() {
     let (node, reports) = node();
-    // The steps of a frontend; whether its session was clean, and whether its connection was lost,
-    // where that does not depend on which end comes first.
-    let cases: [(&str, &[FrontendStep], (bool, Option<bool>)); 6] = [
-        (
-            "in order",
-            &[ask, drain, give_up, leave],
-            (true, Some(false)),
-        ),
-        ("no bye, but a drain", &[ask, drain], (true, Some(false))),
-        ("in the middle", &[ask, give_up, leave], (true, Some(true))),
+    let cases: [Case; 6] = [
+        ("in order", &[ask, drain, give_up, leave], true, Some(false)),
+        ("no bye, but a drain", &[ask, drain], true, Some(false)),
+        ("in the middle", &[ask, give_up, leave], true, Some(true)),
         (
             "a sample behind the drain",
             &[first_drain, ask, give_up, leave],
-            (true, Some(true)),
+            true,
+            Some(true),
         ),
         (
-            "a broken protocol behind the drain",
+            "a broken protocol",
             &[ask, drain, spoil, leave],
-            (true, Some(true)),
+            true,
+            Some(true),
         ),
-        ("no word", &[ask], (false, None)),
+        ("no word", &[ask], false, None),
     ];
-    for (what, steps, expected) in cases {
+    for (what, steps, clean, lost) in cases {
         let front = Peer::join(&node.address, &small(), 1);
         // Its tasks end with it, and send nothing more.
         drop(steps.iter().try_fold(front, |front, step| step(front)));
         let report = reports.recv_timeout(Duration::from_secs(20));
         let report = report.expect("a report");
         let total = report.total();
-        let found = (report.clean, expected.1.map(|_| total.lost));
-        assert_eq!(found, expected, "{what}: {report:?}");
+        let found = (report.clean, lost.map(|_| total.lost));
+        assert_eq!(found, (clean, lost), "{what}: {report:?}");
         assert_eq!(total.arrived, 1, "{what}");
     }
 }
