@@ -1,5 +1,5 @@
-//! Connections that an accelerator opens too late: it takes them down. Uses the stub provider, whose
-//! queue pairs can be counted.
+//! Connections that an accelerator opens too late: it takes them down. Uses the stub provider,
+//! whose queue pairs can be counted.
 #![cfg(not(qdl_loom))]
 
 #[path = "cluster/harness.rs"]

@@ -429,7 +429,7 @@ impl Link {
         }
     }
 
-    /// The owner's answer to [`HandshakeStep::Admit`]: admits the frontend, or names the frontend being
+    /// The owner's answer to [`HandshakeStep::Admit`]: admits the frontend, or names the one being
     /// served.
     pub fn admit(&mut self, place: Result<(), String>, now: u64) {
         match place {

@@ -7,7 +7,7 @@
 //! 1. [`Core::handle`] for each received frame; [`Link::handle_eof`] and similar for socket errors;
 //! 2. [`Core::handle_timeout`] with the time;
 //! 3. [`Core::poll_event`] until it returns none; requests and answers are plain methods;
-//! 4. [`Link::poll_transmit`] for each frame to send; [`Link::note_flushed`] once the system has all;
+//! 4. [`Link::poll_transmit`] for each frame to send; [`Link::note_flushed`] once all are sent;
 //! 5. sleep until the socket is ready, or until [`Core::poll_timeout`].
 //!
 //! Times are nanoseconds of one monotonic clock. The caller supplies random bytes.

@@ -114,8 +114,8 @@ impl Cluster {
     /// name, marked as lost: the failure rules let the run go on without it.
     ///
     /// # Errors
-    /// [`ClusterError::Failed`] names the first accelerator without a name; the SUT's name must cover
-    /// all nodes.
+    /// [`ClusterError::Failed`] names the first accelerator without a name; the SUT's name must
+    /// cover all nodes.
     pub fn name(&self) -> Result<(String, Duration), ClusterError> {
         let began = Instant::now();
         let deadline = self.state.config.deadlines.name();

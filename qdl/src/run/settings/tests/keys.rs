@@ -62,8 +62,8 @@ engine.llm | model: {name: m, file: m.onnx}; engine: {kind: llm}
 engine.tokens | model: {name: m, inputs: [IDS], output: IDS}; engine: {kind: tokens, tokens: {}}
 engine.http | model: {name: m, inputs: [IDS], output: IDS}; engine: {kind: http, http: HTTP}";
 
-/// Other values of keys for which 7 (also for `auto` and `never`), `x`, `[7]` or the other truth value would be
-/// an error.
+/// Other values of keys for which 7 (also for `auto` and `never`), `x`, `[7]` or the other truth
+/// value would be an error.
 const OTHER: &str = "
 auth: null
 node: n-2
