@@ -9,9 +9,9 @@
 //!   plane sets connections up, monitors them, and takes them down.
 //! * [`run`] connects these parts over the life of a run.
 //!
-//! Every decision ([`connection::tracker`], [`rails`], a connection's life, the control core) is a
-//! plain data structure that receives the clock as an argument. Only the code around it uses
-//! sockets and threads. `docs/architecture.md` describes the structure.
+//! [`connection::tracker`], [`rails`], a connection's life and the control core are plain data
+//! structures that receive the clock as an argument. The code around them uses sockets and
+//! threads. `docs/architecture.md` describes the structure.
 //!
 //! The library knows no LoadGen and no GPU runtime.
 

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_now_and_then_is_seen_to_before_the_others_are_polled() {
+    fn rare_events_are_handled_before_the_others_are_polled() {
         let mut order = PollOrder::default();
         assert_eq!(polled(&mut order, 4, &[]), [0, 1, 2, 3]);
         assert_eq!(polled(&mut order, 4, &[1]), [0, 1]);
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_by_several_is_seen_to_together() {
+    fn events_of_several_connections_are_handled_together() {
         let mut order = PollOrder::default();
         assert_eq!(polled(&mut order, 3, &[0, 1, 2]), [0]);
         assert_eq!(polled(&mut order, 3, &[0, 1, 2]), [1]);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_has_the_other_half_of_what_is_in_flight() {
+    fn the_peer_has_the_other_half_of_the_writes_in_flight() {
         assert_eq!(burst(256), 128, "not all of it");
         assert_eq!(burst(600), 300);
         assert_eq!(burst(1), BUDGET, "a few may go as one");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_that_carried_part_of_something_had_something_to_do() {
+    fn a_poll_that_carries_part_of_a_payload_is_work() {
         let polls = vec![(0, 30), (0, 30), (2, 30), (1, 20), (0, 10), (0, 0)];
         let mut half = Receiving::new(Box::new(Polls(polls, 0)));
         let send = SendHalf::default();

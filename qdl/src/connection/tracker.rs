@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_flight_beyond_a_smaller_allowance_comes_back_and_is_left_alone() {
+    fn slots_beyond_a_smaller_allowance_come_back_and_stay_free() {
         let t = tracker(100);
         let all: Vec<_> = std::iter::from_fn(|| t.reserve()).collect();
         t.allow(10);
@@ -583,7 +583,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_slots_that_come_back_unused_are_seen_or_who_found_none_is() {
+    fn loom_slots_that_come_back_unused_are_seen_or_the_waiting_sample_is() {
         loom::model(|| {
             let t = Arc::new(Tracker::new(Arc::new(Grants::new(2))));
             let waiting = Arc::new(AtomicU32::new(0));

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_answers_are_said_where_somebody_waits_for_first_tokens() {
+    fn whole_answers_are_reported_where_first_tokens_count() {
         let mut h = TokenHistograms::new(SIZES);
         for (parts, bytes_in) in [(2, 44), (1, 44), (1, 4), (1, 8)] {
             h.record(&SampleTimes {

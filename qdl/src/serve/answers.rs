@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_leaves_together_but_the_first_part_by_itself() {
+    fn waiting_parts_leave_together_but_the_first_by_itself() {
         let answers = Answers::new(4, Stream::All);
         let g = answers.growing(2).expect("a slot");
         g.begin(Imm::new(2, 1), 20);

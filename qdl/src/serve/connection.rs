@@ -462,14 +462,14 @@ impl Origin for ServeConnection {
                 Ready::Part(imm.slot())
             }
             None => {
-                let told = ResponseHeader {
+                let begin = ResponseHeader {
                     len: end,
                     use_count: imm.use_count(),
                     refusal: Some(refusal),
                     queue_us: 0,
                     compute_us: 0,
                 };
-                self.begin(imm, &told);
+                self.begin(imm, &begin);
                 Ready::Whole {
                     imm,
                     bytes: header + end,

@@ -95,7 +95,7 @@ impl Tx for Slow {
 }
 
 #[test]
-fn what_a_heartbeat_asks_for_waits_for_no_sender() {
+fn figures_of_a_heartbeat_wait_for_no_sender() {
     let connection = connection(Stream::First);
     let (there, came) = mpsc::channel();
     let (go, go_on) = mpsc::channel();
@@ -107,17 +107,17 @@ fn what_a_heartbeat_asks_for_waits_for_no_sender() {
     let sender = thread::spawn(move || part(&a, 0, 4));
     let patience = Duration::from_secs(10);
     came.recv_timeout(patience).expect("it has the token");
-    let (tell, told) = mpsc::channel();
+    let (tell, counts) = mpsc::channel();
     let asked = connection.clone();
     let asks = thread::spawn(move || {
         let counts = (asked.responded(), asked.parts(), asked.late());
         let _ = tell.send(counts);
     });
-    let counts = told.recv_timeout(patience);
+    let counts = counts.recv_timeout(patience);
     go.send(()).expect("it waits");
     sender.join().expect("joined");
     asks.join().expect("joined");
-    assert_eq!(counts, Ok((0, 1, 0)), "asked while somebody sends");
+    assert_eq!(counts, Ok((0, 1, 0)), "asked while a thread sends");
     assert_eq!(connection.late(), 1, "the rest of the sample was dropped");
 }
 

@@ -49,7 +49,7 @@ fn sleeper(work: Counter) -> (NicThreadHandle, JoinHandle<()>) {
 }
 
 #[test]
-fn a_thread_that_somebody_is_about_to_wake_still_sleeps() {
+fn a_thread_that_is_about_to_be_woken_still_sleeps() {
     let work = Counter::default();
     let stop = work.stop.clone();
     let (handle, thread) = sleeper(work);
@@ -62,7 +62,7 @@ fn a_thread_that_somebody_is_about_to_wake_still_sleeps() {
     assert!(handle.0.claim());
     assert!(
         handle.is_asleep(),
-        "whoever trusts it to look waits for another"
+        "a caller that relies on this thread waits for ever"
     );
     stop.store(true, Ordering::SeqCst);
     handle.0.waker.wake().expect("room");

@@ -56,7 +56,9 @@ fn samples_of_a_rail_do_not_wait_for_the_slots_of_its_next_connection() {
     slow.go();
     assert!(carried, "{:?}", b.dispatcher.counts());
     let lost = b.lost();
-    let lost = lost.recv_timeout(Duration::from_secs(10)).expect("told");
+    let lost = lost
+        .recv_timeout(Duration::from_secs(10))
+        .expect("reported");
     assert_eq!((lost.connection, lost.cause), (2, Broken::Closed));
     b.check(100);
 }

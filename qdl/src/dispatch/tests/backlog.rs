@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{rig::*, *};
 
-/// Eight slots that nobody answers from, and payloads that NIC threads post where they are larger
-/// than `up_to`.
+/// Eight slots whose samples get no answer. NIC threads post payloads larger than `up_to`.
 fn eight_slots(up_to: u64) -> Bench {
     let b = Bench::new(RigCfgs::new(1, 8).up_to(up_to), Arc::new(Hoard::default()));
     b.connect_all(Over::Memory);
@@ -60,7 +59,7 @@ fn large_samples_are_handed_over_as_long_as_slots_are_free() {
 }
 
 #[test]
-fn what_goes_again_is_in_neither_count() {
+fn samples_that_go_again_are_in_neither_count() {
     let b = eight_slots(1 << 20);
     b.issue(0..6);
     b.dispatcher.give_up(0, 1, Broken::Closed);
@@ -110,7 +109,7 @@ fn no_sample_waits_while_a_connection_has_room() {
                 });
             }
         });
-        // 60 samples, 64 slots, and nobody answers.
+        // 60 samples, 64 slots, and no answers.
         eventually_or(
             || format!("{:?}", b.dispatcher.counts()),
             || !b.dispatcher.shared.has_backlog(),

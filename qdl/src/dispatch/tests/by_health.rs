@@ -40,7 +40,7 @@ fn by_health_everything_comes_back_in_bursts_of_any_size() {
 }
 
 #[test]
-fn by_health_a_call_rings_once_for_what_it_gives_to_a_connection() {
+fn by_health_a_call_rings_once_for_its_samples_of_a_connection() {
     // Its NIC thread sleeps: the issuing thread posts.
     let cfgs = RigCfgs::new(1, 64)
         .policy(Policy::Best)
@@ -62,7 +62,7 @@ fn by_health_a_call_rings_once_for_what_it_gives_to_a_connection() {
 }
 
 #[test]
-fn by_health_an_abort_completes_what_waits() {
+fn by_health_an_abort_completes_waiting_samples() {
     by_health(|b| {
         // No connection ever comes up.
         b.issue(0..50);

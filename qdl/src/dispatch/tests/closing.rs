@@ -39,13 +39,13 @@ fn neighbours_go_on(b: &Bench, lingers: &Lingers) {
         std::thread::yield_now();
     }
     let waiting = b.dispatcher.outstanding();
-    let told = b.book.events.lock().expect("alive").len();
+    let events = b.book.events.lock().expect("alive").len();
     lingers.enough.store(true, Ordering::SeqCst);
     assert_eq!(
         waiting, 0,
         "samples waited for another connection's goodbye"
     );
-    assert_eq!(told, 0, "lost before its local side was destroyed");
+    assert_eq!(events, 0, "lost before its local side was destroyed");
     b.check(100);
 }
 
@@ -75,6 +75,8 @@ fn an_accelerators_goodbye_holds_up_no_other_connection() {
     b.server.give_up(|c| c.connection == 0, &Broken::Closed);
     neighbours_go_on(&b, &lingers);
     let lost = b.lost();
-    let lost = lost.recv_timeout(Duration::from_secs(10)).expect("told");
+    let lost = lost
+        .recv_timeout(Duration::from_secs(10))
+        .expect("reported");
     assert_eq!((lost.connection, lost.cause), (0, Broken::Closed));
 }

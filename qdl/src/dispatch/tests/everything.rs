@@ -7,7 +7,7 @@ use crate::serve::{Arrival, Service};
 
 /// Over this, staged or not, posted by the issuer up to a burst of so many bytes.
 #[test]
-fn everything_comes_back_by_whatever_way() {
+fn all_samples_come_back_over_every_fabric() {
     for (over, staged, up_to) in [
         (Over::Memory, false, 1 << 20),
         (Over::Tcp, false, 1 << 20),
@@ -112,12 +112,12 @@ impl Service for Company {
 }
 
 #[test]
-fn a_doorbell_that_waits_is_rung_though_nobody_comes_by() {
-    rung_though_nobody_comes_by(1 << 20);
+fn a_waiting_doorbell_is_rung_without_further_samples() {
+    rings_without_further_samples(1 << 20);
 }
 
 /// Samples with company, to connections whose NIC threads sleep at once.
-pub fn rung_though_nobody_comes_by(up_to: u64) {
+pub fn rings_without_further_samples(up_to: u64) {
     let company = Arc::new(Company {
         kept: Hoard::default(),
         wanted: 20,

@@ -6,7 +6,7 @@ use super::{rig::*, tampered::*, *};
 use fabric::{Flushed, Tx};
 
 #[test]
-fn a_poll_takes_half_of_what_is_in_flight_not_of_what_may_be() {
+fn a_poll_takes_half_of_the_writes_in_flight() {
     let b = Bench::new(RigCfgs::new(1, 2048), Arc::new(Hoard::default()));
     let asked = Arc::new(Asked::default());
     let flush = |tx: &mut dyn Tx| -> Result<Flushed, Broken> { tx.flush() };

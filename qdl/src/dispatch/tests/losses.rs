@@ -25,7 +25,7 @@ pub fn cut_and_make_again(b: &Bench) {
                         if (*l, *epoch) == (connection, epochs[connection]))
                 };
                 eventually_or(
-                    || format!("the loss of connection {connection} was never told"),
+                    || format!("the loss of connection {connection} was never reported"),
                     || b.book.events.lock().expect("alive").iter().any(seen),
                 );
                 epochs[connection] += 1;
@@ -73,7 +73,7 @@ fn re_dispatch_sends_what_was_in_flight_again() {
 #[test]
 fn a_peer_that_says_nothing_is_given_up_and_an_abort_completes_everything() {
     let b = Bench::of(1, 8);
-    // A link whose far end nobody polls: the peer is stopped, its memory still there.
+    // A link whose far end is not polled: the peer is stopped, its memory still there.
     let serve = b.serve_connection(0, 1);
     let (near, _far, _) =
         memory::pair(b.dispatcher.endpoint(0), serve.endpoint(64)).expect("joined");
@@ -114,7 +114,7 @@ fn a_connection_is_quiet_when_no_arrival_reads_it() {
     });
     fault.cut();
     let lost = b.lost().recv_timeout(Duration::from_secs(10));
-    assert_eq!(lost.expect("told").epoch, 1);
+    assert_eq!(lost.expect("reported").epoch, 1);
     let arrivals = std::mem::take(&mut *hoard.0.lock().expect("alive"));
     // The batch may go on reading; its answers go nowhere.
     assert_eq!(arrivals[0].input(), b.input(0));

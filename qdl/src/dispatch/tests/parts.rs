@@ -29,14 +29,14 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A call that the completer received.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Told {
+pub(super) enum Call {
     Part(u64, u32, Vec<u32>, bool),
     Whole(u64, Vec<u32>, bool),
     Contradicted(Contradiction),
     Times(SampleTimes),
 }
 
-struct Teller(mpsc::Sender<Told>, Recorder);
+struct Teller(mpsc::Sender<Call>, Recorder);
 
 fn tokens(payload: &[u8]) -> Vec<u32> {
     let (words, rest) = payload.as_chunks::<4>();
@@ -47,7 +47,7 @@ fn tokens(payload: &[u8]) -> Vec<u32> {
 impl Completer for Teller {
     fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
         for r in responses {
-            let _ = self.0.send(Told::Whole(r.id, tokens(r.payload), r.whole));
+            let _ = self.0.send(Call::Whole(r.id, tokens(r.payload), r.whole));
         }
     }
     fn parts(&mut self, parts: &mut dyn ExactSizeIterator<Item = Part<'_>>) {
@@ -55,11 +55,11 @@ impl Completer for Teller {
             assert_eq!(p.index, 100 + p.id);
             let _ = self
                 .0
-                .send(Told::Part(p.id, p.at, tokens(p.payload), p.first));
+                .send(Call::Part(p.id, p.at, tokens(p.payload), p.first));
         }
     }
     fn contradicted(&mut self, what: Contradiction) {
-        let _ = self.0.send(Told::Contradicted(what));
+        let _ = self.0.send(Call::Contradicted(what));
     }
     fn recorder(&mut self, _: u64) -> Option<&mut Recorder> {
         Some(&mut self.1)
@@ -76,10 +76,10 @@ impl Owner for Events {
     }
 }
 
-/// A dispatcher whose completer tells what it hears. What the test does itself is the server's.
+/// A dispatcher whose completer reports its calls. The test plays the server.
 pub(super) struct Parts {
     rig: Rig,
-    told: mpsc::Receiver<Told>,
+    calls: mpsc::Receiver<Call>,
     events: Arc<Events>,
 }
 
@@ -111,7 +111,7 @@ impl Parts {
     }
 
     fn made(connections: usize, peers: bool) -> Self {
-        let (tell, told) = mpsc::channel();
+        let (tell, calls) = mpsc::channel();
         let events = Arc::new(Events::default());
         let cfgs = RigCfgs {
             nics: 1,
@@ -127,14 +127,14 @@ impl Parts {
             let times = tell.clone();
             let recorder = Recorder::new(Arc::new(Live::new(1)), 0);
             let recorder = recorder.observed(move |t, alike| {
-                (0..alike).for_each(|_| _ = times.send(Told::Times(*t)));
+                (0..alike).for_each(|_| _ = times.send(Call::Times(*t)));
             });
             Box::new(Teller(tell.clone(), recorder))
         };
-        let nobody: Arc<dyn Service> = Arc::new(Hoard::default());
+        let service: Arc<dyn Service> = Arc::new(Hoard::default());
         Parts {
-            rig: Rig::new(cfgs, &nobody, teller, events.clone()),
-            told,
+            rig: Rig::new(cfgs, &service, teller, events.clone()),
+            calls,
             events,
         }
     }
@@ -171,20 +171,20 @@ impl Parts {
         }
     }
 
-    /// The next thing that is told, times left out.
-    pub fn next(&self) -> Told {
+    /// The completer's next call; times are left out.
+    pub fn next(&self) -> Call {
         loop {
-            match self.told.recv_timeout(PATIENCE).expect("something is told") {
-                Told::Times(_) => {}
-                told => return told,
+            match self.calls.recv_timeout(PATIENCE).expect("a call") {
+                Call::Times(_) => {}
+                call => return call,
             }
         }
     }
 
     /// The times of the next finished sample.
     pub fn times(&self) -> SampleTimes {
-        match self.told.recv_timeout(PATIENCE).expect("times") {
-            Told::Times(t) => t,
+        match self.calls.recv_timeout(PATIENCE).expect("times") {
+            Call::Times(t) => t,
             other => panic!("{other:?}"),
         }
     }
@@ -193,8 +193,8 @@ impl Parts {
     pub fn nothing_more(self) {
         assert!(self.dispatcher.drain(PATIENCE));
         self.dispatcher.stop();
-        let more: Vec<_> = self.told.try_iter().collect();
-        let times = |t: &Told| matches!(t, Told::Times(_));
+        let more: Vec<_> = self.calls.try_iter().collect();
+        let times = |t: &Call| matches!(t, Call::Times(_));
         assert!(more.iter().all(times), "{more:?}");
     }
 
@@ -206,7 +206,7 @@ impl Parts {
         }
     }
 
-    /// Why a connection was lost, nothing else having been told at the nth time.
+    /// Cause of the loss that is the nth event.
     fn broken(&self, n: usize) -> Broken {
         match self.event(n) {
             DispatchEvent::ConnectionLost { cause, .. } => cause,
@@ -216,7 +216,7 @@ impl Parts {
 
     fn event(&self, n: usize) -> DispatchEvent {
         let events = || self.events.0.lock().expect("alive");
-        eventually("an event is told", || events().len() > n);
+        eventually("an event comes", || events().len() > n);
         events()[n].clone()
     }
 }
@@ -336,7 +336,7 @@ impl Far {
 }
 
 #[test]
-fn parts_of_one_poll_are_told_in_order_and_before_their_end() {
+fn parts_of_one_poll_are_handed_over_in_order_and_before_their_end() {
     let rig = Parts::new(1);
     let mut far = rig.connect(0, 1);
     rig.issue(0..1);
@@ -350,12 +350,12 @@ fn parts_of_one_poll_are_told_in_order_and_before_their_end() {
     far.more(a, &[13]);
     far.last(a, &[], 4);
     far.flush();
-    assert_eq!(rig.next(), Told::Part(0, 0, vec![10], true));
-    assert_eq!(rig.next(), Told::Part(1, 0, vec![20], true));
-    assert_eq!(rig.next(), Told::Part(0, 4, vec![11, 12], false));
-    assert_eq!(rig.next(), Told::Part(0, 12, vec![13], false));
-    assert_eq!(rig.next(), Told::Whole(1, vec![20, 21], false));
-    assert_eq!(rig.next(), Told::Whole(0, vec![10, 11, 12, 13], false));
+    assert_eq!(rig.next(), Call::Part(0, 0, vec![10], true));
+    assert_eq!(rig.next(), Call::Part(1, 0, vec![20], true));
+    assert_eq!(rig.next(), Call::Part(0, 4, vec![11, 12], false));
+    assert_eq!(rig.next(), Call::Part(0, 12, vec![13], false));
+    assert_eq!(rig.next(), Call::Whole(1, vec![20, 21], false));
+    assert_eq!(rig.next(), Call::Whole(0, vec![10, 11, 12, 13], false));
     for (parts, bytes) in [(2, 8), (4, 16)] {
         let t = rig.times();
         assert_eq!((t.parts, t.bytes_in), (parts, bytes));
@@ -382,17 +382,17 @@ fn an_answer_in_one_piece_is_whole_and_a_slot_begins_anew() {
         if id % 2 == 0 {
             far.whole(imm, &[t, t + 1]);
             far.flush();
-            assert_eq!(rig.next(), Told::Whole(id, vec![t, t + 1], true));
+            assert_eq!(rig.next(), Call::Whole(id, vec![t, t + 1], true));
             let times = rig.times();
             assert_eq!((times.parts, times.first_ns), (1, times.seen_ns));
             assert_eq!((times.first_residence_us, times.parts_residence_us), (3, 3));
         } else {
             far.first(imm, &[t]);
             far.flush();
-            assert_eq!(rig.next(), Told::Part(id, 0, vec![t], true));
+            assert_eq!(rig.next(), Call::Part(id, 0, vec![t], true));
             far.last(imm, &[t + 1], 2);
             far.flush();
-            assert_eq!(rig.next(), Told::Whole(id, vec![t, t + 1], false));
+            assert_eq!(rig.next(), Call::Whole(id, vec![t, t + 1], false));
             let times = rig.times();
             assert!(times.first_ns <= times.seen_ns && times.parts == 2);
         }
@@ -400,8 +400,8 @@ fn an_answer_in_one_piece_is_whole_and_a_slot_begins_anew() {
     rig.nothing_more();
 }
 
-/// A sample whose first token is 10, told, whose connection is then lost; and the accelerator that
-/// it goes to again.
+/// A sample whose first token, 10, is reported and whose connection is then lost; and the
+/// accelerator that it goes to next.
 fn lost_after_its_first_token() -> (Parts, Far, Imm) {
     let rig = Parts::new(2);
     let mut far = rig.connect(0, 1);
@@ -410,8 +410,8 @@ fn lost_after_its_first_token() -> (Parts, Far, Imm) {
     far.first(imm, &[10]);
     far.more(imm, &[11]);
     far.flush();
-    assert_eq!(rig.next(), Told::Part(7, 0, vec![10], true));
-    assert_eq!(rig.next(), Told::Part(7, 4, vec![11], false));
+    assert_eq!(rig.next(), Call::Part(7, 0, vec![10], true));
+    assert_eq!(rig.next(), Call::Part(7, 4, vec![11], false));
     far.faults.cut();
     rig.broken(0);
     let mut other = rig.connect(1, 1);
@@ -420,23 +420,23 @@ fn lost_after_its_first_token() -> (Parts, Far, Imm) {
 }
 
 #[test]
-fn a_first_token_is_told_once_though_the_sample_goes_again() {
+fn a_first_token_is_reported_once_though_the_sample_goes_again() {
     let (rig, mut far, imm) = lost_after_its_first_token();
     far.first(imm, &[10]);
     far.last(imm, &[12], 2);
     far.flush();
-    assert_eq!(rig.next(), Told::Part(7, 0, vec![10], false));
-    assert_eq!(rig.next(), Told::Whole(7, vec![10, 12], false));
+    assert_eq!(rig.next(), Call::Part(7, 0, vec![10], false));
+    assert_eq!(rig.next(), Call::Whole(7, vec![10, 12], false));
     assert_eq!(rig.dispatcher.counts().again, 1);
     rig.nothing_more();
 }
 
 #[test]
-fn a_first_token_is_told_once_though_the_answer_comes_whole_then() {
+fn a_first_token_is_reported_once_though_the_answer_then_comes_whole() {
     let (rig, mut far, imm) = lost_after_its_first_token();
     far.whole(imm, &[10, 11, 12]);
     far.flush();
-    assert_eq!(rig.next(), Told::Whole(7, vec![10, 11, 12], false));
+    assert_eq!(rig.next(), Call::Whole(7, vec![10, 11, 12], false));
     rig.nothing_more();
 }
 
@@ -452,7 +452,7 @@ fn the_first_token_of_a_sample_sent_again_came_when_it_was_reported() {
         }
         far.flush();
         let t = loop {
-            if let Told::Times(t) = rig.told.recv_timeout(PATIENCE).expect("times") {
+            if let Call::Times(t) = rig.calls.recv_timeout(PATIENCE).expect("times") {
                 break t;
             }
         };
@@ -467,7 +467,7 @@ fn the_first_token_of_a_sample_sent_again_came_when_it_was_reported() {
 #[test]
 fn another_first_token_after_a_loss_is_a_contradiction() {
     let other = |again| {
-        Told::Contradicted(Contradiction {
+        Call::Contradicted(Contradiction {
             index: 107,
             reported: 10,
             again,
@@ -478,10 +478,10 @@ fn another_first_token_after_a_loss_is_a_contradiction() {
     far.first(imm, &[11]);
     far.flush();
     assert_eq!(rig.next(), other(11));
-    assert_eq!(rig.next(), Told::Part(7, 0, vec![11], false));
+    assert_eq!(rig.next(), Call::Part(7, 0, vec![11], false));
     far.last(imm, &[12], 2);
     far.flush();
-    assert_eq!(rig.next(), Told::Whole(7, vec![11, 12], false));
+    assert_eq!(rig.next(), Call::Whole(7, vec![11, 12], false));
     rig.nothing_more();
     // The same with an answer in one piece, and with an answer without tokens.
     for (tokens, again) in [(vec![9, 10], 9), (vec![], 0)] {
@@ -489,13 +489,13 @@ fn another_first_token_after_a_loss_is_a_contradiction() {
         far.whole(imm, &tokens);
         far.flush();
         assert_eq!(rig.next(), other(again));
-        assert_eq!(rig.next(), Told::Whole(7, tokens, false));
+        assert_eq!(rig.next(), Call::Whole(7, tokens, false));
         rig.nothing_more();
     }
 }
 
 #[test]
-fn a_first_token_stays_told_through_two_losses() {
+fn a_first_token_stays_reported_through_two_losses() {
     let (rig, far, imm) = lost_after_its_first_token();
     // The connection is lost again, once before and once after the first part.
     let _ = imm;
@@ -505,14 +505,14 @@ fn a_first_token_stays_told_through_two_losses() {
     let imm = far.request();
     far.first(imm, &[10]);
     far.flush();
-    assert_eq!(rig.next(), Told::Part(7, 0, vec![10], false));
+    assert_eq!(rig.next(), Call::Part(7, 0, vec![10], false));
     far.faults.cut();
     rig.broken(2);
     let mut far = rig.connect(1, 2);
     let imm = far.request();
     far.whole(imm, &[10, 11]);
     far.flush();
-    assert_eq!(rig.next(), Told::Whole(7, vec![10, 11], false));
+    assert_eq!(rig.next(), Call::Whole(7, vec![10, 11], false));
     assert_eq!(rig.dispatcher.counts().again, 3);
     rig.nothing_more();
 }
@@ -583,11 +583,15 @@ fn parts_that_contradict_themselves_end_the_connection_and_the_sample_goes_again
         let imm = far.request();
         far.whole(imm, &[10, 11]);
         far.flush();
-        let told = field == "response trailer";
-        if told {
-            assert_eq!(rig.next(), Told::Part(7, 0, vec![10], true), "case {i}");
+        let reported = field == "response trailer";
+        if reported {
+            assert_eq!(rig.next(), Call::Part(7, 0, vec![10], true), "case {i}");
         }
-        assert_eq!(rig.next(), Told::Whole(7, vec![10, 11], !told), "case {i}");
+        assert_eq!(
+            rig.next(),
+            Call::Whole(7, vec![10, 11], !reported),
+            "case {i}"
+        );
         rig.nothing_more();
     }
 }
@@ -629,12 +633,12 @@ fn a_sample_that_every_connection_is_lost_with_is_named() {
             }
             far.flush();
             if !nonsense {
-                assert!(matches!(rig.next(), Told::Part(7, 0, _, _)));
+                assert!(matches!(rig.next(), Call::Part(7, 0, _, _)));
                 far.faults.cut();
             }
         });
         eventually("it goes on for ever", || worn_out(&rig).is_some());
-        let (index, losses, connection, cause) = worn_out(&rig).expect("told");
+        let (index, losses, connection, cause) = worn_out(&rig).expect("reported");
         assert_eq!((index, losses, connection), (107, 64, 0));
         assert_eq!(matches!(cause, Broken::BadFrame { .. }), nonsense);
         // The owner may let the sample go on.
@@ -660,7 +664,7 @@ fn losses_without_the_sample_in_flight_do_not_count() {
     }
     far.whole(imm, &[10, 11]);
     far.flush();
-    assert_eq!(rig.next(), Told::Whole(7, vec![10, 11], true));
+    assert_eq!(rig.next(), Call::Whole(7, vec![10, 11], true));
     // The next sample begins anew.
     rig.issue(8..9);
     let _ = far.request();
@@ -670,7 +674,7 @@ fn losses_without_the_sample_in_flight_do_not_count() {
 }
 
 #[test]
-fn parts_of_a_warm_up_are_told_to_nobody() {
+fn parts_of_a_warm_up_reach_no_completer() {
     let rig = Parts::new(1);
     let mut far = rig.connect(0, 1);
     let cfgs = WarmUpCfgs {

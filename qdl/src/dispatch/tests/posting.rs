@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{everything::rung_though_nobody_comes_by, losses::cut_and_make_again, rig::*, *};
+use super::{everything::rings_without_further_samples, losses::cut_and_make_again, rig::*, *};
 
 fn one_by_one(b: &Bench, ids: std::ops::Range<u64>) {
     ids.for_each(|id| b.dispatcher.issue(&[b.sample(id)]));
@@ -90,7 +90,7 @@ fn samples_close_together_go_to_one_connection_and_bursts_to_the_least_loaded() 
 
 #[test]
 fn samples_left_to_a_nic_thread_that_sleeps_are_posted() {
-    rung_though_nobody_comes_by(0);
+    rings_without_further_samples(0);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    parts::{Far, Parts, Told},
+    parts::{Call, Far, Parts},
     rig::*,
     *,
 };
@@ -118,7 +118,7 @@ fn a_sample_that_is_refused_three_times_is_named_with_the_reason() {
         }
         far.flush();
         if b.is_some() {
-            assert_eq!(rig.next(), Told::Whole(8, vec![5], true));
+            assert_eq!(rig.next(), Call::Whole(8, vec![5], true));
         }
         let refused = rig.refused(n - 1);
         assert_eq!(
@@ -152,7 +152,7 @@ fn the_next_try_goes_to_another_accelerator() {
         let imm = to.request();
         to.whole(imm, &[9]);
         to.flush();
-        assert_eq!(rig.next(), Told::Whole(id, vec![9], true));
+        assert_eq!(rig.next(), Call::Whole(id, vec![9], true));
     }
     rig.nothing_more();
 }
@@ -179,17 +179,17 @@ fn an_answer_that_is_refused_in_the_middle_keeps_its_first_token() {
         far.more(imm, &[11]);
         far.refuse_rest(imm, "the stream was cut", 3);
         far.flush();
-        assert_eq!(rig.next(), Told::Part(3, 0, vec![10], true));
-        assert_eq!(rig.next(), Told::Part(3, 4, vec![11], false));
+        assert_eq!(rig.next(), Call::Part(3, 0, vec![10], true));
+        assert_eq!(rig.next(), Call::Part(3, 4, vec![11], false));
         assert_eq!(rig.refused(0).reason, "the stream was cut");
         let imm = far.request();
         let again = if same { 10 } else { 20 };
         far.whole(imm, &[again, 12]);
         far.flush();
         if !same {
-            assert!(matches!(rig.next(), Told::Contradicted(c) if c.again == 20));
+            assert!(matches!(rig.next(), Call::Contradicted(c) if c.again == 20));
         }
-        assert_eq!(rig.next(), Told::Whole(3, vec![again, 12], false));
+        assert_eq!(rig.next(), Call::Whole(3, vec![again, 12], false));
         let t = rig.times();
         assert!(t.failed_ns > t.issued_ns && t.posted_ns >= t.failed_ns);
         rig.nothing_more();

@@ -148,9 +148,9 @@ impl Bench {
         }
     }
 
-    /// A connection is down a moment before its loss is told.
+    /// Waits for `n` events: a connection is down a moment before its loss is reported.
     pub fn wait_events(&self, n: usize) {
-        eventually("nothing was told", || {
+        eventually("no event came", || {
             self.book.events.lock().expect("alive").len() >= n
         });
     }

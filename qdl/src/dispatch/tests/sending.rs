@@ -20,7 +20,7 @@ fn asleep(connections: usize, policy: Policy) -> Bench {
 }
 
 #[test]
-fn a_link_that_fails_whoever_posts_is_lost_though_nothing_comes_over_it() {
+fn a_link_that_fails_in_a_post_is_lost_without_an_event() {
     let b = asleep(2, Policy::default());
     let failed = || Broken::Device("its port is down".to_owned());
     let _faults = b.connect_tampered(0, move |_: &mut dyn Tx| Err(failed()));

@@ -56,7 +56,7 @@ fn an_engine_has_some_batches_and_one_that_does_not_say_all_slots() {
 }
 
 #[test]
-fn what_a_lost_connection_had_the_others_have() {
+fn a_lost_connections_slots_go_to_the_others() {
     let b = stuck(2);
     b.dispatcher.engine_works_on(0, 400);
     b.issue(0..5000);
@@ -69,7 +69,7 @@ fn what_a_lost_connection_had_the_others_have() {
 }
 
 #[test]
-fn slots_that_somebody_has_set_are_all_in_use() {
+fn slots_set_by_hand_are_all_in_use() {
     let b = patient(2, Arc::new(Hoard::default()));
     b.connect_all(Over::Memory);
     b.dispatcher.limit_slots(&[false, true]);

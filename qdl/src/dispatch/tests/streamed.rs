@@ -306,7 +306,7 @@ fn everything_comes_back_whole_with_its_first_token_ahead_and_token_by_token() {
 }
 
 #[test]
-fn first_tokens_are_told_once_whenever_connections_are_cut() {
+fn first_tokens_are_reported_once_whenever_connections_are_cut() {
     for stream in [Stream::First, Stream::All] {
         let rig = Streamed::new(3, stream);
         let mut faults = rig.connect_all(Over::Memory);
@@ -317,7 +317,7 @@ fn first_tokens_are_told_once_whenever_connections_are_cut() {
                 let c = (id / 100) as usize % 3;
                 faults[c].take().expect("memory").cut();
                 lost += 1;
-                eventually("a loss was never told", || {
+                eventually("a loss was never reported", || {
                     rig.book.lost.load(Ordering::SeqCst) >= lost
                 });
                 epochs[c] += 1;

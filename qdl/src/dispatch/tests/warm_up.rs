@@ -63,7 +63,7 @@ fn a_budget_that_is_gone_still_sends_one_over_every_connection() {
 #[test]
 fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     let minute = Duration::from_secs(60);
-    // Nobody answers.
+    // No sample is answered.
     let b = Bench::new(RigCfgs::new(2, 8), Arc::new(Hoard::default()));
     b.connect_all(Over::Tcp);
     let failed = warm_up(&b, 1, minute).expect_err("no answer");
@@ -100,7 +100,7 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
 }
 
 #[test]
-fn warming_up_again_leaves_out_what_is_down_and_forgets_nothing() {
+fn a_second_warm_up_leaves_out_connections_that_are_down() {
     let b = Bench::digests(RigCfgs::new(3, 8).staged(true));
     let mut faults = b.connect_all(Over::Memory);
     let first = warm_up(&b, 2, Duration::from_secs(60)).expect("warm");
