@@ -171,7 +171,14 @@ fn cut_at_random_moments(accelerators: NicConfig, nic: &str) {
     let slot = request_stride(&m).expect("small") + response_stride(&m).expect("small");
     // Just enough for one frontend: any leak refuses the next.
     let memory = CONNECTIONS * SLOTS * slot;
-    let node = Running::with("acc-a", "127.0.0.1:0", &m, memory, vec![accelerators]);
+    let node = Running::start(
+        &m,
+        NodeSetup {
+            memory,
+            nics: vec![accelerators],
+            ..NodeSetup::default()
+        },
+    );
     let scissors = Scissors::before(node.address);
     let nics = format!("  - {{{nic}: {CONNECTIONS}, slots: {SLOTS}}}\n");
     let extra = "deadlines: {connect_ms: 5000}\n";

@@ -38,7 +38,13 @@ fn two_rails(change: &str) -> (Running, qdl::config::FrontendConfig) {
         ib_keys(&mut nic).timeout = 18;
         nic
     };
-    let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, vec![nic(), nic()]);
+    let node = Running::start(
+        &m,
+        NodeSetup {
+            nics: vec![nic(), nic()],
+            ..NodeSetup::default()
+        },
+    );
     // A user who is not root has little lockable memory; a device in a guest has more.
     let slots = if on_devices() { 32 } else { 4 };
     let entry = format!(
@@ -84,7 +90,13 @@ fn a_nic_that_is_missing_is_named() {
     let m = model();
     let [_, two] = devices();
     let nic = NicConfig::ib(&two);
-    let node = Running::with("acc-a", "127.0.0.1:0", &m, 1 << 30, vec![nic]);
+    let node = Running::start(
+        &m,
+        NodeSetup {
+            nics: vec![nic],
+            ..NodeSetup::default()
+        },
+    );
     let config = config_with(&[&node], &m, "  - device: stub9\n", "");
     let text = Front::try_connect(&config, 4, 1).err().expect("refused");
     assert!(text.contains("nics[0]") && text.contains("stub9"), "{text}");
@@ -95,7 +107,7 @@ fn fabrics_that_differ_are_named_at_both_ends() {
     let _alone = ALONE.lock();
     let m = model();
     let [one, _] = devices();
-    let node = Running::start("acc-a", "127.0.0.1:0", &m, 1 << 30);
+    let node = Running::start(&m, NodeSetup::default());
     let config = config_with(&[&node], &m, &format!("  - device: {one}\n"), "");
     let text = Front::try_connect(&config, 4, 1).err().expect("refused");
     assert_has(&text, &["asks for the ib fabric", "acc-a is tcp"]);

@@ -88,7 +88,14 @@ fn run(service: OnGpu, gpudirect: bool, total: usize) -> (u64, u64) {
     nic.gpu = Some(77);
     ib_keys(&mut nic).gpudirect = gpudirect;
     let nics = vec![nic];
-    let node = Running::serving("acc-a", "127.0.0.1:0", &m, 1 << 30, nics, &erased);
+    let node = Running::start(
+        &m,
+        NodeSetup {
+            nics,
+            service: erased,
+            ..NodeSetup::default()
+        },
+    );
     let entry = "  - device: stub0\n    queue_pairs: 3\n    slots: 16\n";
     let config = config_with(&[&node], &m, entry, "");
     let front = Front::connect(&config, 64, total);

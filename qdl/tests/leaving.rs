@@ -5,15 +5,11 @@
 #[path = "cluster/harness.rs"]
 mod harness;
 
-use std::{
-    io::Write,
-    sync::{Arc, mpsc::Receiver},
-    time::Duration,
-};
+use std::{io::Write, sync::mpsc::Receiver, time::Duration};
 
 use fabric::tcp::HEADER_BYTES;
 use harness::*;
-use qdl::{control::ClientEvent, model::ModelSpec, serve::Service, testkit::peer::Peer};
+use qdl::{control::ClientEvent, model::ModelSpec, testkit::peer::Peer};
 use record::ServedReport;
 
 fn small() -> ModelSpec {
@@ -21,108 +17,90 @@ fn small() -> ModelSpec {
 }
 
 fn node() -> (Running, Receiver<ServedReport>) {
-    let service: Arc<dyn Service> = Arc::new(Digest);
-    Running::reporting("acc", &small(), 1 << 20, tcp_nic(), &service)
+    let setup = NodeSetup {
+        memory: 1 << 20,
+        drain_ms: 100,
+        ..NodeSetup::default()
+    };
+    Running::reporting(&small(), setup)
 }
 
-/// A frontend with one connection.
-fn join(node: &Running) -> Peer {
-    Peer::join(&node.address, &small(), 1)
-}
+/// A step of a frontend; `None` once it has left.
+type FrontendStep = fn(Peer) -> Option<Peer>;
 
-/// A sample to slot 3, and its answer.
-fn ask(front: &mut Peer) {
+/// Sends a sample to slot 3, and takes its answer.
+fn ask(mut front: Peer) -> Option<Peer> {
     front.send(0, 3, &[7; 64]);
     front.response(0);
+    Some(front)
 }
 
-fn drain(front: &Peer) {
+fn first_drain(front: Peer) -> Option<Peer> {
+    front.get(front.session.handle.drain()).expect("drained");
+    Some(front)
+}
+
+fn drain(front: Peer) -> Option<Peer> {
     let (counters, ..) = front.get(front.session.handle.drain()).expect("drained");
     assert_eq!((counters.arrived, counters.responded), (1, 1));
+    Some(front)
 }
 
-/// Gives its connection up, and waits until the accelerator has heard of it.
-fn give_up(front: &Peer) {
+/// Gives its connection up, and waits until the accelerator has handled that.
+fn give_up(front: Peer) -> Option<Peer> {
     let handle = &front.session.handle;
     handle.connection_lost(0, 1, "its thread was stopped");
     handle.connection_reset(0, 1);
     front.get(handle.name()).expect("it answers");
+    Some(front)
 }
 
 /// Breaks the protocol, and waits until the accelerator says so.
-fn spoil(front: &mut Peer) {
+fn spoil(mut front: Peer) -> Option<Peer> {
     front.data[0].write_all(&[9; HEADER_BYTES]).expect("sent");
     front.hear(|e| matches!(e, ClientEvent::ConnectionLost { .. }).then_some(()));
+    Some(front)
 }
 
-fn report(told: &Receiver<ServedReport>) -> ServedReport {
-    told.recv_timeout(Duration::from_secs(20))
-        .expect("a report")
+fn leave(front: Peer) -> Option<Peer> {
+    front.leave();
+    None
 }
+
+/// A frontend's steps; whether its session was clean, and whether its connection was lost, where
+/// that does not depend on which end comes first.
+type Case = (&'static str, &'static [FrontendStep], bool, Option<bool>);
 
 #[test]
 fn connections_that_end_behind_a_drain_are_not_lost() {
-    let (node, told) = node();
-    let mut front = join(&node);
-    ask(&mut front);
-    drain(&front);
-    give_up(&front);
-    front.leave();
-    let report = report(&told);
-    assert!(report.clean && !report.total().lost, "{report:?}");
-    assert_eq!(report.total().arrived, 1);
-}
-
-#[test]
-fn a_frontend_whose_last_word_does_not_come_has_left_if_it_had_drained() {
-    let (node, told) = node();
-    let mut front = join(&node);
-    ask(&mut front);
-    drain(&front);
-    // Its tasks go with it, and say nothing.
-    drop(front);
-    let report = report(&told);
-    assert!(report.clean && !report.total().lost, "{report:?}");
-}
-
-#[test]
-fn what_is_given_up_in_the_middle_is_lost() {
-    let (node, told) = node();
-    let mut front = join(&node);
-    ask(&mut front);
-    give_up(&front);
-    front.leave();
-    let given_up = report(&told);
-    assert!(given_up.clean && given_up.total().lost, "{given_up:?}");
-
-    // And a frontend that goes without a word is, though nothing was under way.
-    let mut front = join(&node);
-    ask(&mut front);
-    drop(front);
-    let gone = report(&told);
-    assert!(!gone.clean, "{gone:?}");
-}
-
-#[test]
-fn a_drain_is_not_the_end_where_samples_come_after_it() {
-    let (node, told) = node();
-    let mut front = join(&node);
-    front.get(front.session.handle.drain()).expect("drained");
-    ask(&mut front);
-    give_up(&front);
-    front.leave();
-    let report = report(&told);
-    assert!(report.total().lost, "{report:?}");
-}
-
-#[test]
-fn a_connection_that_breaks_the_protocol_is_lost_whenever_it_does() {
-    let (node, told) = node();
-    let mut front = join(&node);
-    ask(&mut front);
-    drain(&front);
-    spoil(&mut front);
-    front.leave();
-    let report = report(&told);
-    assert!(report.total().lost, "{report:?}");
+    let (node, reports) = node();
+    let cases: [Case; 6] = [
+        ("in order", &[ask, drain, give_up, leave], true, Some(false)),
+        ("no bye, but a drain", &[ask, drain], true, Some(false)),
+        ("in the middle", &[ask, give_up, leave], true, Some(true)),
+        (
+            "a sample behind the drain",
+            &[first_drain, ask, give_up, leave],
+            true,
+            Some(true),
+        ),
+        (
+            "a broken protocol",
+            &[ask, drain, spoil, leave],
+            true,
+            Some(true),
+        ),
+        ("no word", &[ask], false, None),
+    ];
+    for (what, steps, clean, lost) in cases {
+        let front = Peer::join(&node.address, &small(), 1);
+        // Its tasks end with it, and send nothing more.
+        drop(steps.iter().try_fold(front, |front, step| step(front)));
+        let report = reports.recv_timeout(Duration::from_secs(20));
+        let report = report.expect("a report");
+        let total = report.total();
+        let found = (report.clean, lost.map(|_| total.lost));
+        assert_eq!(found, (clean, lost), "{what}: {report:?}");
+        assert_eq!(total.arrived, 1, "{what}");
+    }
 }

@@ -8,7 +8,7 @@ use std::{
 use qdl::{
     config::{FrontendConfig, QslMode},
     dispatch::Sample,
-    run::{Cluster, ClusterError, ClusterListener, Described, SampleMemory},
+    run::{Cluster, ClusterError, ClusterEvent, Described, SampleMemory},
 };
 use record::{
     EngineInfo, Ledger, LossRecord, NicUse, NodeFacts, SystemRecord, timeline::ConnectionTick,
@@ -23,34 +23,6 @@ use crate::{
 
 /// Maximum time to wait for a query in issue before the cluster is taken down.
 const LAST_QUERY: Duration = Duration::from_secs(1);
-
-/// Receives the cluster's callbacks, on the cluster's threads.
-struct Listener {
-    completers: Completers,
-    verdict: Verdict,
-    notes: Mutex<Sender<String>>,
-    waiting: Box<dyn Fn(&str) + Send + Sync>,
-}
-
-impl ClusterListener for Listener {
-    fn complete_empty(&self, samples: &[Sample]) {
-        self.completers.complete_empty(samples);
-    }
-
-    fn aborted(&self, cause: &str) {
-        self.verdict.fail(ExitCode::Lost, cause);
-    }
-
-    fn note(&self, line: &str) {
-        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        // Ignore the error: no thread reads notes after the run.
-        let _ = notes.send(line.to_owned());
-    }
-
-    fn waiting(&self, line: &str) {
-        (self.waiting)(line);
-    }
-}
 
 /// A cluster of accelerators as the backend.
 ///
@@ -89,14 +61,26 @@ impl Network {
                 staged_from: Some(region),
             },
         };
-        let listener = Arc::new(Listener {
-            completers: completers.clone(),
-            verdict: verdict.clone(),
-            notes: Mutex::new(notes),
-            waiting,
-        });
+        let (completers_of_empty, verdict_of_abort) = (completers.clone(), verdict.clone());
+        let notes = Mutex::new(notes);
+        // Called on the cluster's threads.
+        let on_event = move |event: ClusterEvent<'_>| match event {
+            ClusterEvent::CompleteEmpty(samples) => completers_of_empty.complete_empty(samples),
+            ClusterEvent::Aborted(cause) => verdict_of_abort.fail(ExitCode::Lost, cause),
+            ClusterEvent::Note(line) => {
+                let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+                // Ignore the error: no thread reads notes after the run.
+                let _ = notes.send(line.to_owned());
+            }
+            ClusterEvent::Waiting(line) => waiting(line),
+        };
         let mut make = |share| Box::new(completers.make(share)) as _;
-        let cluster = Arc::new(Cluster::connect(config, memory, &mut make, listener)?);
+        let cluster = Arc::new(Cluster::connect(
+            config,
+            memory,
+            &mut make,
+            Arc::new(on_event),
+        )?);
         Ok(Network {
             cluster: Arc::downgrade(&cluster),
             fabric: (

@@ -27,9 +27,9 @@ use sha2::Sha256;
 use super::message::{AuthKind, Hex, Role};
 
 /// Shortest token, in bytes; a shorter one could be guessed from a proof.
-pub const MIN_TOKEN: usize = 16;
+pub(crate) const MIN_TOKEN: usize = 16;
 /// Longest token, in bytes.
-pub const MAX_TOKEN: usize = 4096;
+pub(crate) const MAX_TOKEN: usize = 4096;
 
 /// Error of this node's token or authentication policy.
 #[derive(Clone, Debug, thiserror::Error)]

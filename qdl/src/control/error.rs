@@ -1,6 +1,6 @@
 //! Errors of the control plane. Every error names the peer or the setting, and the remedy.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use crate::model::ModelMismatch;
 
@@ -10,55 +10,10 @@ use super::{
     message::{ErrorCode, Role, VERSION, clip},
 };
 
-/// The peer of a session as errors print it: its address, and its node name once known.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Peer(Arc<str>);
-
-impl Peer {
-    /// Makes a peer without a node name.
-    pub(crate) fn at(address: &str) -> Self {
-        Peer(address.into())
-    }
-
-    /// Makes a peer with a known node name.
-    pub(super) fn named(node: &str, address: &str) -> Self {
-        Peer(format!("{node} ({address})").into())
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Peer({})", self.0)
-    }
-}
-
-/// Error of opening a session, or cause of its end.
+/// Error of opening a session, or cause of its end. A `peer` is its address, behind its node name
+/// once that is known: `acc-1 (10.0.0.1:7400)`.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ControlError {
-    /// A different program listens on the address.
-    #[error(
-        "control.listen: {address} is in use by another program: stop it or choose another port"
-    )]
-    PortInUse {
-        /// The requested address.
-        address: String,
-    },
-    /// The node cannot listen on the address.
-    #[error(
-        "control.listen: cannot listen on {address}: {source}; it must be an address of this node"
-    )]
-    Listen {
-        /// The requested address.
-        address: String,
-        /// The system's error.
-        source: Arc<io::Error>,
-    },
     /// The connection attempt failed.
     #[error(
         "{peer}: cannot connect: {source}; is the accelerator running, and is this its \
@@ -66,7 +21,7 @@ pub enum ControlError {
     )]
     Connect {
         /// The address tried.
-        peer: Peer,
+        peer: String,
         /// The system's error.
         source: Arc<io::Error>,
     },
@@ -84,7 +39,7 @@ pub enum ControlError {
     )]
     Timeout {
         /// The silent peer.
-        peer: Peer,
+        peer: String,
         /// The frame or action that did not come in time.
         waiting_for: &'static str,
         /// The time limit.
@@ -94,7 +49,7 @@ pub enum ControlError {
     #[error("{peer}: closed the control connection while {waiting_for} was expected; see its log")]
     Closed {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// The frame that was expected.
         waiting_for: &'static str,
     },
@@ -102,13 +57,13 @@ pub enum ControlError {
     #[error("{peer}: its program ended or was killed; see its log")]
     Vanished {
         /// The peer.
-        peer: Peer,
+        peer: String,
     },
     /// The socket failed.
     #[error("{peer}: {doing} on the control connection: {source}")]
     Io {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// The failing operation.
         doing: &'static str,
         /// The system's error.
@@ -118,7 +73,7 @@ pub enum ControlError {
     #[error("{peer}: {source}")]
     Frame {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// Problem of the frame.
         source: FrameError,
     },
@@ -126,7 +81,7 @@ pub enum ControlError {
     #[error("{peer}: sent {got} where {expected} was expected")]
     Unexpected {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// Type of the frame.
         got: &'static str,
         /// Types that the protocol expects here.
@@ -136,7 +91,7 @@ pub enum ControlError {
     #[error("{peer}: {kind}.{field}: {problem}")]
     Field {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// Type of the frame.
         kind: &'static str,
         /// Field within it.
@@ -151,7 +106,7 @@ pub enum ControlError {
     )]
     Version {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// The peer's version.
         theirs: u64,
     },
@@ -159,7 +114,7 @@ pub enum ControlError {
     #[error("{peer}: is {theirs} too: a frontend talks to an accelerator; check the address")]
     Role {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// The peer's role, equal to this node's.
         theirs: Role,
     },
@@ -171,7 +126,7 @@ pub enum ControlError {
         /// Address of the first node, or `this node`.
         first: String,
         /// The second node.
-        second: Peer,
+        second: String,
     },
     /// Only one of the two sides has a token.
     #[error(
@@ -181,7 +136,7 @@ pub enum ControlError {
     )]
     TokenMissing {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// Whether this node has the token.
         here: bool,
     },
@@ -189,7 +144,7 @@ pub enum ControlError {
     #[error("{peer}: its token is not this node's: token_file must hold the same on both")]
     TokenWrong {
         /// The peer.
-        peer: Peer,
+        peer: String,
     },
     /// This node's token or policy is invalid.
     #[error(transparent)]
@@ -198,7 +153,7 @@ pub enum ControlError {
     #[error("{peer}: {mismatch}: both nodes must name the same model")]
     Model {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// First difference.
         mismatch: ModelMismatch,
     },
@@ -206,7 +161,7 @@ pub enum ControlError {
     #[error("{peer}: came while frontend {served} is served")]
     Busy {
         /// The frontend that connected.
-        peer: Peer,
+        peer: String,
         /// Node name of the frontend being served.
         served: String,
     },
@@ -214,7 +169,7 @@ pub enum ControlError {
     #[error("{peer}: refused {asked} ({code}): {text}")]
     Refused {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// Type of the refused request.
         asked: &'static str,
         /// The peer's error code.
@@ -226,7 +181,7 @@ pub enum ControlError {
     #[error("{peer}: ended the session ({code}): {text}")]
     Remote {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// The peer's error code.
         code: ErrorCode,
         /// The peer's explanation.
@@ -239,7 +194,7 @@ pub enum ControlError {
     )]
     Silent {
         /// The silent peer.
-        peer: Peer,
+        peer: String,
         /// Duration of the silence.
         silent: Duration,
     },
@@ -247,13 +202,13 @@ pub enum ControlError {
     #[error("{peer}: said bye")]
     Bye {
         /// The peer.
-        peer: Peer,
+        peer: String,
     },
     /// This node ended the session.
     #[error("{peer}: session ended by this node ({code}): {text}")]
     Ended {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// Error code sent to the peer.
         code: ErrorCode,
         /// Explanation sent to the peer.
@@ -263,7 +218,7 @@ pub enum ControlError {
     #[error("{peer}: {unread} events of its session were left unread")]
     EventsUnread {
         /// The peer.
-        peer: Peer,
+        peer: String,
         /// Number of unread events.
         unread: usize,
     },
@@ -282,7 +237,7 @@ pub enum ControlError {
 
 impl ControlError {
     /// Whether the session ended in good order.
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         matches!(self, ControlError::Bye { .. })
     }
 
@@ -371,9 +326,7 @@ impl ControlError {
                 ErrorCode::ShuttingDown,
                 format!("the {role} cannot go on; see its log"),
             ),
-            ControlError::PortInUse { .. }
-            | ControlError::Listen { .. }
-            | ControlError::Connect { .. }
+            ControlError::Connect { .. }
             | ControlError::StillLoading { .. }
             | ControlError::Closed { .. }
             | ControlError::Vanished { .. }
@@ -401,7 +354,7 @@ pub fn check_unique_names<'a>(
             return Err(ControlError::NameTaken {
                 node: node.to_owned(),
                 first: first.to_owned(),
-                second: Peer::at(address),
+                second: address.to_owned(),
             });
         }
     }

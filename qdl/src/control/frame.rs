@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use fabric::wire::DATA_MAGIC;
@@ -14,10 +14,10 @@ use super::{
 };
 
 /// Most bytes of JSON in a frame.
-pub const MAX_FRAME: usize = 1 << 20;
+pub(crate) const MAX_FRAME: usize = 1 << 20;
 
 /// Most bytes of JSON in a frame from an unauthenticated peer.
-pub const MAX_FRAME_BEFORE_AUTH: usize = 4096;
+pub(crate) const MAX_FRAME_BEFORE_AUTH: usize = 4096;
 
 /// Most bytes of the peer's text that an error quotes.
 const QUOTED: usize = 160;
@@ -219,14 +219,15 @@ fn explain(json: &[u8], e: &serde_json::Error) -> FrameError {
         }
         _ => {}
     }
-    if Message::TYPES.contains(&kind.as_str()) {
-        FrameError::BadField {
+    // Without its fields, a frame of a known type lacks them, or is whole.
+    let bare: Result<Message, _> = serde_json::from_value(json!({"type": kind}));
+    match bare {
+        Err(e) if e.to_string().starts_with("unknown variant") => FrameError::UnknownType {
+            name: clip_to(kind, QUOTED),
+        },
+        _ => FrameError::BadField {
             kind: kind.clone(),
             detail: clip_to(&e.to_string(), QUOTED),
-        }
-    } else {
-        FrameError::UnknownType {
-            name: clip_to(kind, QUOTED),
-        }
+        },
     }
 }

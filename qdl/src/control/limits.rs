@@ -1,48 +1,115 @@
-//! Limits of every field of every message. Values of a message that passed [`check`] are safe as
-//! sizes, in sums and in output. Every struct is destructured without `..`, so that a new field
-//! without a limit does not compile.
+//! Limits of the messages. Values of a message that passed [`check`] are safe as sizes, in sums and
+//! in output. The check walks over the message's JSON, so that a new field has a limit from the
+//! start: those of [`LIMITS`], or [`OTHERS`].
 
 use std::{collections::HashSet, ops::RangeInclusive};
 
-use fabric::wire::{MAX_SLOTS, OfiEnd};
-use record::{
-    Content, DecompressedUse, EngineInfo, EngineUse, GpuRecord, LinkFact, MAX_CACHE_WORDS,
-    MAX_CONTENT_NAME, MAX_ENGINE_NAME, MAX_HOST, NicUse, NodeFacts, NodeUse, PrefixCache,
-    ThreadGroup,
-};
+use fabric::wire::MAX_SLOTS;
+use record::{MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME, MAX_HOST};
+use serde_json::Value;
 
-use super::message::{
-    ConnectionGrant, ConnectionRequest, Counters, GrantTransport, MAX_REFUSAL, MAX_TEXT, Message,
-    RequestTransport, Scores,
-};
-use crate::{
-    model::{ModelSpec, TensorSpec},
-    wire::MAX_RAILS,
-};
+use super::message::{ConnectionRequest, MAX_REFUSAL, MAX_TEXT, Message};
+use crate::{model::ModelSpec, wire::MAX_RAILS};
 
 /// Longest node name, in bytes.
-pub const MAX_NODE: usize = 64;
+pub(crate) const MAX_NODE: usize = 64;
 /// Longest name of a model or a tensor, and longest part of the SUT's name, in bytes.
 pub const MAX_NAME: usize = 256;
 /// Longest version and commit of a program, in bytes.
-pub const MAX_VERSION: usize = 64;
+pub(crate) const MAX_VERSION: usize = 64;
 /// Most connections of one session.
-pub const MAX_CONNECTIONS: usize = 1024;
+pub(crate) const MAX_CONNECTIONS: usize = 1024;
 /// Longest piece of a node's side in one frame, in bytes; escaping at most doubles its length.
-pub const MAX_SIDE_PART: usize = 128 << 10;
+pub(crate) const MAX_SIDE_PART: usize = 128 << 10;
+/// Longest side of a node, in bytes; both nodes must hold it in memory.
+pub(crate) const MAX_SIDE: u64 = 4 << 20;
 /// Most GPUs of a node.
-pub const MAX_GPUS: usize = 64;
+pub(crate) const MAX_GPUS: usize = 64;
 /// Most kinds of threads of a node.
-pub const MAX_THREAD_GROUPS: usize = 33;
+pub(crate) const MAX_THREAD_GROUPS: usize = 33;
 /// Highest count: every JSON reader keeps it exactly, and sums of a run's counts cannot overflow.
-pub const MAX_COUNT: u64 = 1 << 53;
+pub(crate) const MAX_COUNT: u64 = 1 << 53;
 /// Most inputs of a model.
-pub const MAX_INPUTS: usize = 64;
+pub(crate) const MAX_INPUTS: usize = 64;
 /// Most dimensions of a tensor, the batch excluded.
-pub const MAX_DIMENSIONS: usize = 16;
+pub(crate) const MAX_DIMENSIONS: usize = 16;
 /// Most bytes of a sample or a response: the data plane has 32-bit lengths, which must also cover a
 /// response's header and a slot's padding.
-pub const MAX_SAMPLE: usize = 1 << 30;
+pub(crate) const MAX_SAMPLE: usize = 1 << 30;
+
+/// Limit of a value.
+enum Limit {
+    /// Elements of a list.
+    List(RangeInclusive<usize>),
+    /// Bytes of a text without control characters.
+    Words(RangeInclusive<usize>),
+    /// Bytes of a text whose control characters the receiver replaces.
+    Text(RangeInclusive<usize>),
+    /// Hexadecimal digits.
+    Hash(usize),
+    /// No limit here.
+    Free,
+}
+
+use Limit::{Free, Hash, List, Text, Words};
+
+/// Limits by message and field. An element of a list has the list's name.
+const LIMITS: [(&str, Limit); 35] = [
+    ("hello.node", Words(1..=MAX_NODE)),
+    ("model.spec.name", Words(1..=MAX_NAME)),
+    ("model.spec.inputs", List(1..=MAX_INPUTS)),
+    ("model.spec.inputs.shape", List(0..=MAX_DIMENSIONS)),
+    ("model.spec.output.shape", List(0..=MAX_DIMENSIONS)),
+    ("model.spec.other_outputs", List(0..=MAX_INPUTS - 1)),
+    ("model.spec.other_outputs.shape", List(0..=MAX_DIMENSIONS)),
+    ("model.engine.name", Words(1..=MAX_ENGINE_NAME)),
+    ("model.engine.content.name", Words(1..=MAX_CONTENT_NAME)),
+    ("model.engine.content.sha256", Hash(64)),
+    ("model.engine.prefix_cache.how", Words(0..=MAX_CACHE_WORDS)),
+    ("model.facts.host", Words(0..=MAX_HOST)),
+    ("model.facts.machine", Hash(32)),
+    ("model.facts.boot", Hash(32)),
+    ("model.facts.program", Hash(64)),
+    ("model.facts.version", Words(0..=MAX_VERSION)),
+    ("model.facts.commit", Words(1..=MAX_VERSION)),
+    ("model.facts.links", List(0..=MAX_RAILS)),
+    ("model.facts.links.name", Words(0..=MAX_NODE)),
+    ("open.connections", List(1..=MAX_CONNECTIONS)),
+    (
+        "open.connections.transport.end.address",
+        Words(0..=MAX_TEXT),
+    ),
+    ("opened.connections", List(1..=MAX_CONNECTIONS)),
+    (
+        "opened.connections.transport.end.address",
+        Words(0..=MAX_TEXT),
+    ),
+    ("name_is.name", Words(1..=MAX_NAME)),
+    // The description checks itself.
+    ("described.description.machine", Free),
+    ("described.description.config", Free),
+    ("side_is.text", Text(0..=MAX_SIDE_PART)),
+    ("drained.gpus", List(0..=MAX_GPUS)),
+    ("drained.used.threads", List(0..=MAX_THREAD_GROUPS)),
+    ("drained.used.threads.name", Words(0..=MAX_NODE)),
+    ("heartbeat.scores.rails", List(0..=MAX_RAILS)),
+    ("refused_sample.text", Words(0..=MAX_REFUSAL)),
+    ("connection_lost.cause", Text(0..=MAX_TEXT)),
+    ("refused.text", Text(0..=MAX_TEXT)),
+    ("error.text", Text(0..=MAX_TEXT)),
+];
+
+/// Most elements of any other list, and most bytes of any other text, without control characters.
+const OTHERS: usize = MAX_NAME;
+
+/// Fields whose numbers are counts.
+const COUNTS: [&str; 5] = [
+    "drained.counters",
+    "drained.gpus",
+    "drained.used",
+    "heartbeat.counters",
+    "model.engine.at_once",
+];
 
 /// A field that exceeds its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,14 +129,10 @@ fn outside<T>(field: &'static str, problem: String) -> Result<T, Outside> {
 ///
 /// # Errors
 /// The problem of the name.
-pub fn check_node_name(name: &str) -> Result<(), String> {
-    if name.is_empty() || name.len() > MAX_NODE {
-        return Err(format!("{} bytes, must be 1 to {MAX_NODE}", name.len()));
-    }
-    match name
-        .chars()
-        .find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')))
-    {
+pub(super) fn check_node_name(name: &str) -> Result<(), String> {
+    check_words(name, &(1..=MAX_NODE))?;
+    let may = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    match name.chars().find(|c| !may(*c)) {
         Some(c) => Err(format!(
             "holds {c:?}; letters, digits, '.', '_' and '-' may"
         )),
@@ -81,247 +144,128 @@ pub fn check_node_name(name: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The problem of the name.
-pub fn check_sut_name(name: &str) -> Result<(), String> {
-    check_words("name", name, 1..=MAX_NAME).map_err(|o| o.problem)
+pub(super) fn check_sut_name(name: &str) -> Result<(), String> {
+    check_words(name, &(1..=MAX_NAME))
 }
 
 /// Checks the limits that the types do not enforce.
 pub(super) fn check(message: &Message) -> Result<(), Outside> {
     match message {
         Message::Hello {
-            version: _,
-            role: _,
-            node,
-            auth: _,
-            nonce: _,
-            heartbeat_ms,
+            heartbeat_ms: 0, ..
         } => {
-            check_node_name(node).or_else(|p| outside("node", p))?;
-            if *heartbeat_ms == 0 {
-                return outside("heartbeat_ms", "0, must be at least 1".to_owned());
+            return outside("heartbeat_ms", "0, must be at least 1".to_owned());
+        }
+        Message::Hello { node, .. } => check_node_name(node).or_else(|p| outside("node", p))?,
+        Message::Model { spec, .. } => check_sizes(spec)?,
+        Message::Open { connections, .. } => {
+            check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
+            let no_stride =
+                |l: &&ConnectionRequest| l.request_stride == 0 || l.response_stride == 0;
+            if let Some(l) = connections.iter().find(no_stride) {
+                let problem = format!("connection {}: a stride of 0 bytes", l.connection);
+                return outside("connections", problem);
+            }
+        }
+        Message::Opened { connections, .. } => {
+            check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
+        }
+        Message::Described { description, .. } => {
+            description
+                .check()
+                .or_else(|(field, p)| outside(field, p))?;
+        }
+        _ => {}
+    }
+    let kind = message.kind();
+    let json = serde_json::to_value(message).or_else(|e| outside(kind, e.to_string()))?;
+    check_value(kind, &mut kind.to_owned(), &json)
+}
+
+/// Checks the value at `path` and those below it.
+fn check_value(kind: &'static str, path: &mut String, value: &Value) -> Result<(), Outside> {
+    let known = LIMITS.iter().find(|(known, _)| known == path);
+    let (field, limit) = match known {
+        Some((field, limit)) => (&field[kind.len() + 1..], limit),
+        None if value.is_array() => (kind, &List(0..=OTHERS)),
+        None => (kind, &Words(0..=OTHERS)),
+    };
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let length = path.len();
+                path.push('.');
+                path.push_str(name);
+                check_value(kind, path, value)?;
+                path.truncate(length);
             }
             Ok(())
         }
-        Message::Model {
-            spec,
-            stream: _,
-            engine,
-            facts,
-        } => {
-            check_model(spec)?;
-            engine.as_ref().map_or(Ok(()), check_engine)?;
-            check_facts(facts)
-        }
-        Message::Open { id: _, connections } => {
-            check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
-            connections.iter().try_for_each(check_request)
-        }
-        Message::Opened { id: _, connections } => {
-            check_connections(connections.iter().map(|l| (l.connection, l.epoch, l.slots)))?;
-            connections.iter().try_for_each(check_grant)
-        }
-        Message::Described { id: _, description } => {
-            description.check().or_else(|(field, p)| outside(field, p))
-        }
-        Message::NameIs { id: _, name } => check_words("name", name, 1..=MAX_NAME),
-        Message::SideIs { id: _, of: _, text } => {
-            check_length("text", text.len(), 0..=MAX_SIDE_PART)
-        }
-        Message::Drained {
-            id: _,
-            counters,
-            // The deserializer of `BatchSizes` checks them.
-            batches: _,
-            gpus,
-            used,
-        } => {
-            check_counters("counters", counters)?;
-            check_list("gpus", gpus.len(), 0..=MAX_GPUS)?;
-            gpus.iter().try_for_each(check_gpu)?;
-            check_used(used)
-        }
-        Message::RefusedSample {
-            connection: _,
-            epoch: _,
-            slot: _,
-            use_count: _,
-            text,
-        } => check_words("text", text, 0..=MAX_REFUSAL),
-        // The receiver replaces control characters in these texts.
-        Message::ConnectionLost {
-            connection: _,
-            epoch: _,
-            cause: text,
-        }
-        | Message::Refused {
-            id: _,
-            code: _,
-            text,
-        }
-        | Message::Error { code: _, text } => check_length("text", text.len(), 0..=MAX_TEXT),
-        Message::Heartbeat {
-            seq: _,
-            counters,
-            scores,
-        } => {
-            if let Some(counters) = counters {
-                check_counters("counters", counters)?;
+        Value::Array(items) => {
+            if let List(may) = limit
+                && !may.contains(&items.len())
+            {
+                let n = items.len();
+                let problem = format!("{n}, must be {} to {}", may.start(), may.end());
+                return outside(field, problem);
             }
-            if let Some(Scores { interior: _, rails }) = scores {
-                check_list("scores.rails", rails.len(), 0..=MAX_RAILS)?;
-            }
-            Ok(())
+            items
+                .iter()
+                .try_for_each(|item| check_value(kind, path, item))
         }
-        Message::Answer { mac: _ }
-        | Message::Start { id: _ }
-        | Message::Ready { id: _ }
-        | Message::Name { id: _ }
-        | Message::Drain { id: _ }
-        | Message::Describe { id: _ }
-        | Message::Side { id: _, at: _ }
-        | Message::ConnectionReset {
-            connection: _,
-            epoch: _,
+        Value::String(text) => {
+            let checked = match limit {
+                Words(may) => check_words(text, may),
+                Text(may) => check_length(text, may),
+                Hash(digits) => check_hash(text, *digits),
+                List(_) | Free => Ok(()),
+            };
+            checked.or_else(|problem| match known {
+                Some(_) => outside(field, problem),
+                None => outside(kind, format!("{}: {problem}", &path[kind.len() + 1..])),
+            })
         }
-        | Message::Bye {} => Ok(()),
+        Value::Number(n) if n.as_u64().is_some_and(|n| n > MAX_COUNT) => {
+            let counted = COUNTS.iter().find(|counts| path.starts_with(**counts));
+            counted.map_or(Ok(()), |counts| {
+                let field = &counts[kind.len() + 1..];
+                outside(field, format!("{n}, must be at most {MAX_COUNT}"))
+            })
+        }
+        _ => Ok(()),
     }
 }
 
-fn check_list(field: &'static str, n: usize, may: RangeInclusive<usize>) -> Result<(), Outside> {
-    match may.contains(&n) {
+fn check_length(text: &str, may: &RangeInclusive<usize>) -> Result<(), String> {
+    match may.contains(&text.len()) {
         true => Ok(()),
-        false => outside(
-            field,
-            format!("{n}, must be {} to {}", may.start(), may.end()),
-        ),
+        false => {
+            let (n, least, most) = (text.len(), may.start(), may.end());
+            Err(format!("{n} bytes, must be {least} to {most}"))
+        }
     }
 }
 
-fn check_length(field: &'static str, n: usize, may: RangeInclusive<usize>) -> Result<(), Outside> {
-    match may.contains(&n) {
-        true => Ok(()),
-        false => outside(
-            field,
-            format!("{n} bytes, must be {} to {}", may.start(), may.end()),
-        ),
-    }
-}
-
-/// Checks a text that is printed: its length, and that it has no control characters.
-fn check_words(
-    field: &'static str,
-    text: &str,
-    bytes: RangeInclusive<usize>,
-) -> Result<(), Outside> {
-    check_length(field, text.len(), bytes)?;
+/// Checks a text that is printed.
+fn check_words(text: &str, may: &RangeInclusive<usize>) -> Result<(), String> {
+    check_length(text, may)?;
     match text.chars().any(char::is_control) {
-        true => outside(field, "holds a control character".to_owned()),
+        true => Err("holds a control character".to_owned()),
         false => Ok(()),
     }
 }
 
-fn check_counts<const N: usize>(field: &'static str, counts: [u64; N]) -> Result<(), Outside> {
-    match counts.into_iter().find(|n| *n > MAX_COUNT) {
-        Some(n) => outside(field, format!("{n}, must be at most {MAX_COUNT}")),
-        None => Ok(()),
+fn check_hash(text: &str, digits: usize) -> Result<(), String> {
+    let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    match text.len() == digits && text.bytes().all(digit) {
+        true => Ok(()),
+        false => Err(format!("a hash that is not {digits} hexadecimal digits")),
     }
-}
-
-fn check_counters(field: &'static str, counters: &Counters) -> Result<(), Outside> {
-    let Counters {
-        arrived,
-        responded,
-        refused,
-        dropped_late,
-        batches,
-        copies,
-        parts,
-    } = *counters;
-    let counts = [
-        arrived,
-        responded,
-        refused,
-        dropped_late,
-        batches,
-        copies,
-        parts,
-    ];
-    check_counts(field, counts)
-}
-
-fn check_gpu(gpu: &GpuRecord) -> Result<(), Outside> {
-    let GpuRecord {
-        index,
-        name,
-        batches: _,
-        padded,
-        copies_in,
-        bytes_in,
-        gathered,
-        in_place,
-        fences,
-        graphs,
-        bytes_out,
-        copy_in_us,
-        compute_us,
-        copy_out_us,
-    } = gpu;
-    check_words("gpus.name", name, 0..=MAX_NAME)?;
-    check_counts("gpus", [*index as u64, *padded, *copies_in, *bytes_in])?;
-    check_counts("gpus", [*gathered, *in_place, *fences, *graphs, *bytes_out])?;
-    check_counts("gpus", [*copy_in_us, *compute_us, *copy_out_us])
-}
-
-fn check_used(used: &NodeUse) -> Result<(), Outside> {
-    let NodeUse {
-        clock_us,
-        cores: _,
-        machine_ticks,
-        machine_busy_ticks,
-        threads,
-        nics: NicUse {
-            threads: _,
-            worked_us,
-            sleeps,
-        },
-        engine:
-            EngineUse {
-                max_batch,
-                workers: _,
-                busy_us,
-                batches,
-                samples,
-                decompressed,
-            },
-    } = used;
-    check_counts("used", [*clock_us, *machine_ticks, *machine_busy_ticks])?;
-    check_list("used.threads", threads.len(), 0..=MAX_THREAD_GROUPS)?;
-    for group in threads {
-        let ThreadGroup {
-            name,
-            threads: _,
-            ran_us,
-            waited_us,
-        } = group;
-        check_words("used.threads.name", name, 0..=MAX_NODE)?;
-        check_counts("used.threads", [*ran_us, *waited_us])?;
-    }
-    check_counts("used.nics", [*worked_us, *sleeps])?;
-    check_counts("used.engine", [*max_batch, *busy_us, *batches, *samples])?;
-    let DecompressedUse {
-        samples,
-        from_bytes,
-        to_bytes,
-        took_us,
-    } = *decompressed;
-    let counts = [samples, from_bytes, to_bytes, took_us];
-    check_counts("used.engine.decompressed", counts)
 }
 
 fn check_connections(
     connections: impl ExactSizeIterator<Item = (u16, u32, u32)>,
 ) -> Result<(), Outside> {
-    check_list("connections", connections.len(), 1..=MAX_CONNECTIONS)?;
     let mut seen = HashSet::new();
     for (connection, epoch, slots) in connections {
         let problem = if !seen.insert(connection) {
@@ -338,174 +282,21 @@ fn check_connections(
     Ok(())
 }
 
-fn check_request(request: &ConnectionRequest) -> Result<(), Outside> {
-    let ConnectionRequest {
-        connection,
-        nic: _,
-        gpu_turn: _,
-        epoch: _,
-        slots: _,
-        request_stride,
-        response_stride,
-        transport,
-    } = request;
-    if *request_stride == 0 || *response_stride == 0 {
-        return outside(
-            "connections",
-            format!("connection {connection}: a stride of 0 bytes"),
-        );
-    }
-    match transport {
-        RequestTransport::Tcp {} => Ok(()),
-        // Only numbers, which the device checks.
-        RequestTransport::Ib { end: _ } => Ok(()),
-        RequestTransport::Ofi { end } => check_ofi_end(end),
-    }
-}
-
-fn check_grant(grant: &ConnectionGrant) -> Result<(), Outside> {
-    let ConnectionGrant {
-        connection: _,
-        epoch: _,
-        slots: _,
-        nic: _,
-        gpu: _,
-        key: _,
-        transport,
-    } = grant;
-    match transport {
-        GrantTransport::Tcp { address: _ } => Ok(()),
-        // Only numbers, which the device checks.
-        GrantTransport::Ib { end: _ } => Ok(()),
-        GrantTransport::Ofi { end } => check_ofi_end(end),
-    }
-}
-
-fn check_ofi_end(end: &OfiEnd) -> Result<(), Outside> {
-    let OfiEnd {
-        provider,
-        address,
-        form: _,
-        slots: _,
-        cells: _,
-    } = end;
-    check_words("connections.end.provider", provider, 0..=MAX_NAME)?;
-    check_words("connections.end.address", address, 0..=MAX_TEXT)
-}
-
-fn check_engine(engine: &EngineInfo) -> Result<(), Outside> {
-    let EngineInfo {
-        name,
-        tokens: _,
-        at_once,
-        content,
-        prefix_cache,
-    } = engine;
-    check_words("engine.name", name, 1..=MAX_ENGINE_NAME)?;
-    check_counts("engine.at_once", [*at_once])?;
-    if let Some(PrefixCache { state: _, how }) = prefix_cache {
-        check_words("engine.prefix_cache", how, 0..=MAX_CACHE_WORDS)?;
-    }
-    let Some(content) = content else {
-        return Ok(());
-    };
-    if let Content::File { name, sha256: _ } | Content::Server { name } = content {
-        check_words("engine.content", name, 1..=MAX_CONTENT_NAME)?;
-    }
-    check_hash("engine.content", content.sha256(), 64)
-}
-
-fn check_facts(facts: &NodeFacts) -> Result<(), Outside> {
-    let NodeFacts {
-        host,
-        machine,
-        boot,
-        version,
-        commit,
-        dirty: _,
-        program,
-        started: _,
-        links,
-    } = facts;
-    check_words("facts.host", host, 0..=MAX_HOST)?;
-    check_words("facts.version", version, 0..=MAX_VERSION)?;
-    check_hash("facts.machine", machine.as_deref(), 32)?;
-    check_hash("facts.boot", boot.as_deref(), 32)?;
-    check_hash("facts.program", program.as_deref(), 64)?;
-    if let Some(commit) = commit {
-        check_words("facts.commit", commit, 1..=MAX_VERSION)?;
-    }
-    check_list("facts.links", links.len(), 0..=MAX_RAILS)?;
-    links.iter().try_for_each(|link| {
-        let LinkFact {
-            nic: _,
-            name,
-            layer: _,
-        } = link;
-        check_words("facts.links", name, 0..=MAX_NODE)
-    })
-}
-
-fn check_hash(field: &'static str, hash: Option<&str>, digits: usize) -> Result<(), Outside> {
-    let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    match hash {
-        Some(h) if h.len() != digits || !h.bytes().all(digit) => outside(
-            field,
-            format!("a hash that is not {digits} hexadecimal digits"),
-        ),
-        _ => Ok(()),
-    }
-}
-
-fn check_model(model: &ModelSpec) -> Result<(), Outside> {
-    let ModelSpec {
-        name,
-        inputs,
-        output: _,
-        other_outputs,
-        compression: _,
-    } = model;
-    check_words("spec.name", name, 1..=MAX_NAME)?;
-    check_list("spec.inputs", inputs.len(), 1..=MAX_INPUTS)?;
-    check_list(
-        "spec.other_outputs",
-        other_outputs.len(),
-        0..=MAX_INPUTS - 1,
-    )?;
-    for t in inputs {
-        check_tensor("spec.inputs", t)?;
-    }
-    for t in model.outputs() {
-        check_tensor("spec.output", t)?;
-    }
-    if !other_outputs.is_empty() && model.outputs().any(|t| t.ragged) {
+fn check_sizes(model: &ModelSpec) -> Result<(), Outside> {
+    if !model.other_outputs.is_empty() && model.outputs().any(|t| t.ragged) {
         return outside("spec.output", "one of several is ragged".to_owned());
     }
-    check_sample("spec.output", model.max_output_bytes())?;
-    check_sample("spec.inputs", model.max_input_bytes())
-}
-
-fn check_sample(field: &'static str, bytes: Option<usize>) -> Result<(), Outside> {
-    match bytes {
+    let each = |field, bytes| match bytes {
         Some(n) if n <= MAX_SAMPLE => Ok(()),
         _ => outside(field, format!("more than {MAX_SAMPLE} bytes a sample")),
-    }
-}
-
-fn check_tensor(field: &'static str, t: &TensorSpec) -> Result<(), Outside> {
-    let TensorSpec {
-        name,
-        dtype: _,
-        shape,
-        ragged: _,
-    } = t;
-    check_words(field, name, 0..=MAX_NAME)?;
-    if shape.len() > MAX_DIMENSIONS {
-        let n = shape.len();
-        return outside(
-            field,
-            format!("{n} dimensions, must be at most {MAX_DIMENSIONS}"),
-        );
-    }
-    check_sample(field, t.bytes())
+    };
+    model
+        .inputs
+        .iter()
+        .try_for_each(|t| each("spec.inputs", t.bytes()))?;
+    model
+        .outputs()
+        .try_for_each(|t| each("spec.output", t.bytes()))?;
+    each("spec.output", model.max_output_bytes())?;
+    each("spec.inputs", model.max_input_bytes())
 }

@@ -69,7 +69,7 @@ impl Proof {
     }
 }
 
-struct Place {
+struct WaitingGuest {
     stream: Weak<TcpStream>,
     task: AbortHandle,
     proof: Proof,
@@ -90,8 +90,8 @@ pub(crate) struct Lobby<T> {
     /// Number of the next guest.
     next: u64,
     /// Guests that were silent at the last check, by number.
-    silent: BTreeMap<u64, Place>,
-    speaking: BTreeMap<u64, Place>,
+    silent: BTreeMap<u64, WaitingGuest>,
+    speaking: BTreeMap<u64, WaitingGuest>,
     guests: JoinSet<(u64, T)>,
     /// Log of refusals, rate-limited.
     pub quiet: Quiet,
@@ -199,7 +199,7 @@ impl<T: Send + 'static> Lobby<T> {
             };
             (number, greet(guest).await)
         });
-        let place = Place {
+        let place = WaitingGuest {
             stream: weak,
             task,
             proof,
@@ -221,7 +221,7 @@ impl<T: Send + 'static> Lobby<T> {
                 None => drop(self.speaking.insert(number, place)),
             }
         }
-        let unproved = |(_, place): &(&u64, &Place)| place.proof.stage() < PROVED;
+        let unproved = |(_, place): &(&u64, &WaitingGuest)| place.proof.stage() < PROVED;
         let mut all = self.speaking.iter();
         let oldest = all
             .find(unproved)

@@ -282,6 +282,7 @@ pub struct ConnectionGrant {
 }
 
 /// A frame of the control plane.
+#[allow(missing_docs, reason = "docs/protocol.md describes every field")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Message {
@@ -289,9 +290,7 @@ pub enum Message {
     Hello {
         /// Protocol version, [`VERSION`].
         version: u64,
-        /// Role of the sender.
         role: Role,
-        /// Node name of the sender.
         node: String,
         /// Authentication that the sender wants.
         auth: AuthKind,
@@ -300,14 +299,13 @@ pub enum Message {
         /// Interval of the sender's heartbeats, in milliseconds.
         heartbeat_ms: u32,
     },
-    /// Proof of the token; see [`auth`](super::auth).
+    /// Proof of the token.
     Answer {
         /// The proof, absent where `auth` is `none`.
         mac: Option<Hex<32>>,
     },
     /// The model that the sender runs.
     Model {
-        /// Description of the model.
         spec: ModelSpec,
         /// Moments at which tokens leave the accelerator. Sent by every frontend, and only by it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -320,52 +318,33 @@ pub enum Message {
     },
     /// Requests connections; with higher epochs, opens lost ones again.
     Open {
-        /// Id of the request.
         id: u64,
-        /// The requested connections.
         connections: Vec<ConnectionRequest>,
     },
     /// Grants all connections of an [`Message::Open`].
     Opened {
-        /// Id of the request.
         id: u64,
         /// One grant per request, in the same order.
         connections: Vec<ConnectionGrant>,
     },
     /// Announces that all data connections are up.
-    Start {
-        /// Id of the request.
-        id: u64,
-    },
+    Start { id: u64 },
     /// Answers a [`Message::Start`]: the accelerator accepts samples.
-    Ready {
-        /// Id of the request.
-        id: u64,
-    },
+    Ready { id: u64 },
     /// Requests the node's part of the SUT's name.
-    Name {
-        /// Id of the request.
-        id: u64,
-    },
+    Name { id: u64 },
     /// Answers a [`Message::Name`].
     NameIs {
-        /// Id of the request.
         id: u64,
         /// The node's part of the SUT's name.
         name: String,
     },
     /// Requests that all arrived samples be answered.
-    Drain {
-        /// Id of the request.
-        id: u64,
-    },
+    Drain { id: u64 },
     /// Answers a [`Message::Drain`]: all arrived samples are answered.
     Drained {
-        /// Id of the request.
         id: u64,
-        /// Totals of the session.
         counters: Counters,
-        /// Batches of the session by size.
         batches: BatchSizes,
         /// Record of each GPU for the session.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -376,40 +355,30 @@ pub enum Message {
         used: NodeUse,
     },
     /// Requests the node's machine and configuration.
-    Describe {
-        /// Id of the request.
-        id: u64,
-    },
+    Describe { id: u64 },
     /// Answers a [`Message::Describe`].
     Described {
-        /// Id of the request.
         id: u64,
-        /// Machine and configuration.
         description: Box<Description>,
     },
     /// Requests the accelerator's side of the run, from byte `at` on.
     Side {
-        /// Id of the request.
         id: u64,
         /// Offset in bytes; with 0, the accelerator assembles its side anew.
         at: u64,
     },
     /// Answers a [`Message::Side`].
     SideIs {
-        /// Id of the request.
         id: u64,
         /// Length of the whole side in bytes; 0 where the accelerator has none.
         of: u64,
-        /// The piece: JSON, at most [`MAX_SIDE_PART`](super::limits::MAX_SIDE_PART) bytes.
+        /// The piece: JSON, at most 128 KiB.
         text: String,
     },
     /// Refuses a request, which has no effect.
     Refused {
-        /// Id of the request.
         id: u64,
-        /// Reason as a code.
         code: ErrorCode,
-        /// Reason in words.
         text: String,
     },
     /// Shows that the sender is alive.
@@ -425,110 +394,67 @@ pub enum Message {
     },
     /// The sender has given up a connection.
     ConnectionLost {
-        /// Number of the connection.
         connection: u16,
-        /// Epoch of the connection.
         epoch: u32,
-        /// Cause in words.
         cause: String,
     },
     /// The accelerator's full reason for a refusal, where the slot holds only a part of it.
     RefusedSample {
-        /// Number of the connection.
         connection: u16,
-        /// Epoch of the connection.
         epoch: u32,
-        /// Slot of the sample.
         slot: u16,
-        /// Use count of the slot.
         #[serde(rename = "use")]
         use_count: u16,
-        /// Reason in words, at most [`MAX_REFUSAL`] bytes.
+        /// Reason in words, at most 512 bytes.
         text: String,
     },
     /// The sender's end of a lost connection is destroyed, and none of its batches reads the slots.
-    ConnectionReset {
-        /// Number of the connection.
-        connection: u16,
-        /// Epoch of the connection.
-        epoch: u32,
-    },
+    ConnectionReset { connection: u16, epoch: u32 },
     /// The sender ends the session in good order.
     Bye {},
     /// The sender ends the session with an error.
-    Error {
-        /// Reason as a code.
-        code: ErrorCode,
-        /// Reason in words.
-        text: String,
-    },
+    Error { code: ErrorCode, text: String },
 }
 
 impl Message {
-    /// Value of `type` of every message, in the order of the enum.
-    pub const TYPES: [&'static str; 22] = [
-        "hello",
-        "answer",
-        "model",
-        "open",
-        "opened",
-        "start",
-        "ready",
-        "name",
-        "name_is",
-        "drain",
-        "drained",
-        "describe",
-        "described",
-        "side",
-        "side_is",
-        "refused",
-        "heartbeat",
-        "connection_lost",
-        "refused_sample",
-        "connection_reset",
-        "bye",
-        "error",
-    ];
-
     /// Value of `type` of this message.
     pub const fn kind(&self) -> &'static str {
-        Self::TYPES[match self {
-            Message::Hello { .. } => 0,
-            Message::Answer { .. } => 1,
-            Message::Model { .. } => 2,
-            Message::Open { .. } => 3,
-            Message::Opened { .. } => 4,
-            Message::Start { .. } => 5,
-            Message::Ready { .. } => 6,
-            Message::Name { .. } => 7,
-            Message::NameIs { .. } => 8,
-            Message::Drain { .. } => 9,
-            Message::Drained { .. } => 10,
-            Message::Describe { .. } => 11,
-            Message::Described { .. } => 12,
-            Message::Side { .. } => 13,
-            Message::SideIs { .. } => 14,
-            Message::Refused { .. } => 15,
-            Message::Heartbeat { .. } => 16,
-            Message::ConnectionLost { .. } => 17,
-            Message::RefusedSample { .. } => 18,
-            Message::ConnectionReset { .. } => 19,
-            Message::Bye {} => 20,
-            Message::Error { .. } => 21,
-        }]
+        match self {
+            Message::Hello { .. } => "hello",
+            Message::Answer { .. } => "answer",
+            Message::Model { .. } => "model",
+            Message::Open { .. } => "open",
+            Message::Opened { .. } => "opened",
+            Message::Start { .. } => "start",
+            Message::Ready { .. } => "ready",
+            Message::Name { .. } => "name",
+            Message::NameIs { .. } => "name_is",
+            Message::Drain { .. } => "drain",
+            Message::Drained { .. } => "drained",
+            Message::Describe { .. } => "describe",
+            Message::Described { .. } => "described",
+            Message::Side { .. } => "side",
+            Message::SideIs { .. } => "side_is",
+            Message::Refused { .. } => "refused",
+            Message::Heartbeat { .. } => "heartbeat",
+            Message::ConnectionLost { .. } => "connection_lost",
+            Message::RefusedSample { .. } => "refused_sample",
+            Message::ConnectionReset { .. } => "connection_reset",
+            Message::Bye {} => "bye",
+            Message::Error { .. } => "error",
+        }
     }
 }
 
 /// Longest reason of one refused sample, in bytes.
-pub const MAX_REFUSAL: usize = 512;
+pub(crate) const MAX_REFUSAL: usize = 512;
 
 /// Longest reason in words, in bytes.
-pub const MAX_TEXT: usize = 2048;
+pub(crate) const MAX_TEXT: usize = 2048;
 
 /// Makes a text safe to send and print: at most [`MAX_TEXT`] bytes, control characters replaced by
 /// spaces.
-pub fn clip(text: &str) -> String {
+pub(crate) fn clip(text: &str) -> String {
     clip_to(text, MAX_TEXT)
 }
 

@@ -2,7 +2,7 @@
 //! other and end the session. `docs/protocol.md` is normative.
 //!
 //! It uses one TCP connection per pair of nodes, which the frontend opens. Frames are JSON
-//! ([`frame`], [`message`], [`limits`]). The order is hello, proof ([`auth`]), model, then requests
+//! ([`frame`], `message`, `limits`). The order is hello, proof (`auth`), model, then requests
 //! and answers beside a heartbeat. `core` is the protocol for both roles, without I/O. `shell` is
 //! the code around it: tokio, sockets and tasks. [`ClientSession`] is the frontend's side;
 //! [`Server`] and [`ServerSession`] are the accelerator's side. Unauthenticated peers wait in a
@@ -11,15 +11,15 @@
 //! The control plane is not on a sample's path. Every wait has a deadline, every frame is checked
 //! before use, and an unauthenticated peer learns nothing but the hello.
 
-pub mod auth;
 pub mod frame;
 pub mod limits;
 pub mod message;
-pub mod quiet;
 
+mod auth;
 mod core;
 mod error;
 pub(crate) mod lobby;
+mod quiet;
 mod shell;
 
 #[cfg(all(test, not(qdl_loom)))]
@@ -29,7 +29,7 @@ pub use self::core::{
     Timing, accelerator::Refusal, frontend::ClientEvent, heartbeat::HeartbeatCfgs,
 };
 pub use auth::{Auth, AuthError, Token};
-pub use error::{ControlError, Peer, check_unique_names};
+pub use error::{ControlError, check_unique_names};
 pub use message::{
     ConnectionGrant, ConnectionRequest, Counters, ErrorCode, GrantTransport, Key, RailScore,
     RequestTransport, Role, Scores,

@@ -1,7 +1,6 @@
 //! Sessions over loopback sockets. [`Raw`] frames its JSON by hand, so that the tests check the
 //! bytes on the wire independently of the codec.
 
-mod broken_peers;
 pub(in crate::control) mod codec;
 mod sessions;
 
@@ -59,8 +58,7 @@ fn facts(host: &str) -> NodeFacts {
 fn patient() -> Timing {
     let s = Duration::from_secs;
     Timing {
-        connect: LONG,
-        handshake: LONG,
+        step: LONG,
         heartbeat: HeartbeatCfgs {
             every: Duration::from_millis(20),
             gone_after: s(30),
@@ -72,8 +70,7 @@ fn patient() -> Timing {
 fn hasty() -> Timing {
     let ms = Duration::from_millis;
     Timing {
-        connect: LONG,
-        handshake: LONG,
+        step: LONG,
         heartbeat: HeartbeatCfgs {
             every: ms(20),
             gone_after: ms(300),
@@ -115,7 +112,7 @@ async fn bind(params: ServerParams) -> Server {
 
 /// A call that a handler received.
 #[derive(Clone, Debug, PartialEq)]
-enum Told {
+enum HandlerCall {
     Open(Vec<ConnectionRequest>),
     Lost(u16, u32, String),
     Reset(u16, u32),
@@ -124,30 +121,30 @@ enum Told {
 
 /// Grants connections up to a budget of slots, and reports its calls.
 struct Handler {
-    told: mpsc::UnboundedSender<Told>,
+    calls: mpsc::UnboundedSender<HandlerCall>,
     budget: u32,
     drains: AtomicU32,
 }
 
 impl Handler {
-    fn new() -> (Arc<Handler>, mpsc::UnboundedReceiver<Told>) {
-        let (told, heard) = mpsc::unbounded_channel();
+    fn new() -> (Arc<Handler>, mpsc::UnboundedReceiver<HandlerCall>) {
+        let (calls, received) = mpsc::unbounded_channel();
         let handler = Handler {
-            told,
+            calls,
             budget: 4096,
             drains: AtomicU32::new(0),
         };
-        (Arc::new(handler), heard)
+        (Arc::new(handler), received)
     }
 
-    fn tell(&self, told: Told) {
-        let _ = self.told.send(told);
+    fn report(&self, call: HandlerCall) {
+        let _ = self.calls.send(call);
     }
 }
 
 impl SessionHandler for Handler {
     fn open(&self, connections: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
-        self.tell(Told::Open(connections.to_vec()));
+        self.report(HandlerCall::Open(connections.to_vec()));
         let slots: u32 = connections.iter().map(|l| l.slots).sum();
         if slots > self.budget {
             return Err(Refusal {
@@ -172,11 +169,11 @@ impl SessionHandler for Handler {
     }
 
     fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
-        self.tell(Told::Lost(connection, epoch, cause.to_owned()));
+        self.report(HandlerCall::Lost(connection, epoch, cause.to_owned()));
     }
 
     fn connection_reset(&self, connection: u16, epoch: u32) {
-        self.tell(Told::Reset(connection, epoch));
+        self.report(HandlerCall::Reset(connection, epoch));
     }
 
     fn drain(&self) -> Option<Counters> {
@@ -202,7 +199,7 @@ impl SessionHandler for Handler {
     }
 
     fn gone(&self, cause: &ControlError) {
-        self.tell(Told::Gone(cause.to_string(), cause.is_clean()));
+        self.report(HandlerCall::Gone(cause.to_string(), cause.is_clean()));
     }
 }
 
@@ -265,25 +262,6 @@ impl Raw {
         .await
         .expect("a frame of this type in time")
     }
-
-    /// Expects the error frame that ends the session, and the end.
-    async fn refusal(mut self, code: &str) -> String {
-        let frame = self.hear_type("error").await;
-        assert_eq!(frame["code"], code, "{frame}");
-        assert_eq!(self.hear().await, None, "closed after the error");
-        frame["text"].as_str().expect("text").to_owned()
-    }
-
-    /// Performs a handshake without a token, up to and including the model.
-    async fn handshake(&mut self, node: &str) {
-        self.say(hello(node)).await;
-        assert_eq!(self.hear_type("hello").await["version"], VERSION);
-        self.say(json!({"type": "answer"})).await;
-        self.hear_type("answer").await;
-        self.say(json!({"type": "model", "spec": model(), "stream": "none", "facts": {}}))
-            .await;
-        self.hear_type("model").await;
-    }
 }
 
 fn hello(node: &str) -> Value {
@@ -294,11 +272,11 @@ fn hello(node: &str) -> Value {
 }
 
 /// All calls up to the end of a session.
-async fn until_gone(heard: &mut mpsc::UnboundedReceiver<Told>) -> Vec<Told> {
+async fn until_gone(calls: &mut mpsc::UnboundedReceiver<HandlerCall>) -> Vec<HandlerCall> {
     let mut all = Vec::new();
     let wait = timeout(LONG, async {
-        while !matches!(all.last(), Some(Told::Gone(..))) {
-            all.push(heard.recv().await.expect("the handler lives"));
+        while !matches!(all.last(), Some(HandlerCall::Gone(..))) {
+            all.push(calls.recv().await.expect("the handler lives"));
         }
     });
     wait.await.expect("gone in time");
@@ -307,14 +285,14 @@ async fn until_gone(heard: &mut mpsc::UnboundedReceiver<Told>) -> Vec<Told> {
 
 /// Serves one session after another until the test is over; returns the channel of the handlers'
 /// calls.
-fn serve(mut server: Server) -> mpsc::UnboundedReceiver<Told> {
-    let (handler, heard) = Handler::new();
+fn serve(mut server: Server) -> mpsc::UnboundedReceiver<HandlerCall> {
+    let (handler, calls) = Handler::new();
     tokio::spawn(async move {
         while let Ok(session) = server.accept_session().await {
             session.run(handler.clone()).await;
         }
     });
-    heard
+    calls
 }
 
 /// Runs `f` on a second thread, so that the test's runtime goes on.

@@ -210,57 +210,42 @@ mod tests {
         crew(&nics, near, wanted, cores, Connections::ToAccelerators(1))
     }
 
-    fn threads(nics: usize, wanted: Auto<usize>, cores: usize) -> usize {
-        of(&tcp(nics), &vec![Near::default(); nics], wanted, cores).threads()
-    }
-
     #[test]
-    fn a_laptop_and_a_big_box_take_the_same_file() {
-        assert_eq!(threads(8, Auto::Auto, 2), 1);
-        assert_eq!(threads(8, Auto::Auto, 1), 1);
-        assert_eq!(threads(8, Auto::Auto, 4), 2);
-        assert_eq!(threads(8, Auto::Auto, 16), 8);
-        assert_eq!(threads(8, Auto::Auto, 128), 8);
-        assert_eq!(threads(1, Auto::Auto, 128), 1);
-    }
-
-    #[test]
-    fn so_many_are_so_many_as_far_as_nics_can_share() {
-        assert_eq!(threads(8, Auto::Fixed(3), 2), 3);
-        assert_eq!(threads(8, Auto::Fixed(64), 2), 8, "one each");
-        let plan = of(&tcp(5), &vec![Near::default(); 5], Auto::Fixed(2), 16);
+    fn a_nic_has_threads_as_far_as_there_are_cores_and_connections() {
+        use Auto::{Auto as Free, Fixed};
+        let asked = Connections::AsAsked;
+        let to = Connections::ToAccelerators;
+        assert_eq!(tcp(1)[0].connections(), 2);
+        // NICs, `nic_threads`, cores, connections; shares and threads.
+        for (nics, wanted, cores, connections, expected) in [
+            (8, Free, 1, to(1), (8, 1)),
+            (8, Free, 2, to(1), (8, 1)),
+            (8, Free, 4, to(1), (8, 2)),
+            (8, Free, 16, to(1), (8, 8)),
+            (1, Free, 2, to(1), (1, 1)),
+            (1, Free, 16, to(1), (2, 2)),
+            (1, Free, 16, to(8), (MOST, MOST)),
+            (1, Free, 16, asked, (MOST, MOST)),
+            (4, Free, 16, to(1), (8, 8)),
+            (1, Fixed(7), 2, to(1), (2, 2)),
+            (3, Fixed(4), 2, to(1), (6, 4)),
+            (8, Fixed(64), 2, to(1), (16, 16)),
+        ] {
+            let near = vec![Near::default(); nics];
+            let plan = crew(&tcp(nics), &near, wanted, cores, connections);
+            let found = (plan.shares(), plan.threads());
+            assert_eq!(
+                found, expected,
+                "{nics}, {wanted:?}, {cores}, {connections:?}"
+            );
+        }
+        let plan = of(&tcp(5), &vec![Near::default(); 5], Fixed(2), 16);
         assert_eq!(plan.thread_of, [0, 1, 0, 1, 0]);
         let mut mixed = tcp(3);
         mixed.push(NicConfig::ib("mlx5_0"));
         mixed.push(NicConfig::ofi_domain("efa", "rdmap0s6-rdm"));
-        let plan = of(&mixed, &vec![Near::default(); 5], Auto::Fixed(1), 16);
-        assert_eq!(plan.threads(), 3, "each of those over a device has its own");
-    }
-
-    #[test]
-    fn a_nic_has_several_threads_where_there_are_cores_and_connections() {
-        let plan = |nics, wanted, cores, connections| {
-            let near = vec![Near::default(); nics];
-            crew(&tcp(nics), &near, wanted, cores, connections)
-        };
-        let to = Connections::ToAccelerators;
-        let shape = |p: CrewPlan| (p.shares(), p.threads());
-        assert_eq!(tcp(1)[0].connections(), 2);
-        assert_eq!(
-            shape(plan(1, Auto::Auto, 2, to(1))),
-            (1, 1),
-            "no core for it"
-        );
-        assert_eq!(shape(plan(1, Auto::Auto, 16, to(1))), (2, 2));
-        assert_eq!(shape(plan(1, Auto::Auto, 16, to(8))), (MOST, MOST));
-        assert_eq!(shape(plan(4, Auto::Auto, 16, to(1))), (8, 8));
-        assert_eq!(shape(plan(8, Auto::Auto, 16, to(1))), (8, 8), "one each");
-        let asked = plan(1, Auto::Auto, 16, Connections::AsAsked);
-        assert_eq!(asked.thread_of, [0, 1, 2, 3]);
-        let fixed = plan(1, Auto::Fixed(2), 2, to(1));
-        assert_eq!(fixed.thread_of, [0, 1]);
-        assert_eq!(shape(plan(1, Auto::Fixed(7), 2, to(1))), (2, 2));
-        assert_eq!(shape(plan(3, Auto::Fixed(4), 2, to(1))), (6, 4));
+        let plan = of(&mixed, &vec![Near::default(); 5], Fixed(1), 16);
+        assert_eq!(plan.threads(), 3, "each device has its own");
     }
 
     #[test]

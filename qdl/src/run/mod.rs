@@ -1,51 +1,36 @@
 //! The life of a run: opening, supervision and end of all connections.
 //!
-//! [`Cluster`] is the frontend's side. It connects to every accelerator over the control plane,
-//! opens the granted connections, passes them to the dispatcher, and supervises them ([`peer`]: one
-//! task per accelerator). It quarantines a lost connection and opens it again, reconnects to a lost
-//! accelerator, and aborts the run when no connection has been up for too long.
+//! [`Cluster`] is the frontend's side ([`frontend`]). It connects to every accelerator over the
+//! control plane, opens the granted connections, passes them to the dispatcher, and supervises
+//! them. It quarantines a lost connection and opens it again, reconnects to a lost accelerator, and
+//! aborts the run when no connection has been up for too long.
 //!
-//! [`Node`] is the accelerator's side. It grants slots within its memory budget, admits data
-//! connections that present their keys, and takes a session's connections down when its frontend
-//! leaves or dies.
+//! [`Node`] is the accelerator's side ([`accelerator`]). It grants slots within its memory budget,
+//! admits data connections that present their keys, and takes a session's connections down when its
+//! frontend leaves or dies.
+//!
+//! Both sides drive the state machine of a connection in [`life`].
 
-mod accept;
-mod api;
-mod asked;
-mod budget;
-mod cluster;
-mod common;
-mod control_thread;
+mod accelerator;
 mod crew;
-mod describe;
+mod error;
 mod facts;
-mod granting;
-mod health;
+mod frontend;
+mod ib_nic;
 mod life;
-mod needs;
-mod node;
 mod ofi_nic;
-mod opening;
-mod outage;
-mod peer;
-mod permitted;
-mod places;
-mod refusals;
-mod report;
-mod served;
+mod records;
 mod settings;
-mod side;
-mod transport;
 mod usage;
 
-pub use api::{ClusterError, ClusterListener, NicError, SampleMemory};
-pub use cluster::Cluster;
+pub use accelerator::{Describe, EngineTotals, Node, NodeParams, Stop};
 pub use crew::{accelerator_crew, frontend_crew, settle_connections};
-pub use describe::{Described, descriptions};
+pub use error::{ClusterError, NicError, NodeError};
 pub use facts::{node_facts, version};
-pub use needs::{NicNeeds, SlotNeeds};
-pub use node::{Describe, EngineTotals, Node, NodeError, NodeParams, Stop};
-pub use refusals::{OnRefusal, Refusals};
+pub use frontend::{
+    Cluster, ClusterEvent, Described, NicNeeds, OnClusterEvent, OnRefusal, Refusals, SampleMemory,
+    SlotNeeds, descriptions,
+};
 pub use settings::pinning_warnings;
 pub use usage::{usage, usage_of};
 

@@ -87,9 +87,9 @@ impl OfiNic {
 
 /// A connection whose first message is in flight, shared with the polling thread. When the waiting
 /// caller gives up, it drops the connection under that thread.
-struct Held(Arc<Mutex<Option<Dialling>>>);
+struct SharedDialling(Arc<Mutex<Option<Dialling>>>);
 
-impl Drop for Held {
+impl Drop for SharedDialling {
     fn drop(&mut self) {
         drop(lock(&self.0).take());
     }
@@ -97,12 +97,12 @@ impl Drop for Held {
 
 /// Polls until the message has crossed both ways, or the deadline has passed. A process that was
 /// not scheduled has not waited: the deadline also requires a minimum number of polls.
-fn look(held: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), OpenError> {
+fn poll(dialling: &Mutex<Option<Dialling>>, deadline: Duration) -> Result<(), OpenError> {
     let started = Instant::now();
     let mut pause = SHORTEST;
     for looks in 0.. {
         // Only this thread polls; an empty slot means that the caller has given up.
-        let Some(crossed) = lock(held).as_mut().map(Dialling::step) else {
+        let Some(crossed) = lock(dialling).as_mut().map(Dialling::step) else {
             break;
         };
         let waited = started.elapsed();
@@ -131,12 +131,12 @@ pub(super) async fn dial(
         what: "the thread that connects",
         source,
     };
-    let held = Held(Arc::new(Mutex::new(Some(half.dial(peer)?))));
-    let looked_at = held.0.clone();
-    spawn_blocking(move || look(&looked_at, deadline))
+    let shared = SharedDialling(Arc::new(Mutex::new(Some(half.dial(peer)?))));
+    let polled = shared.0.clone();
+    spawn_blocking(move || poll(&polled, deadline))
         .await
         .map_err(|e| system(io::Error::other(e)))??;
-    let taken = lock(&held.0).take();
+    let taken = lock(&shared.0).take();
     match taken {
         Some(dialling) if dialling.is_up() => Ok(dialling.link()),
         Some(dialling) => Err(dialling.too_late(deadline)),

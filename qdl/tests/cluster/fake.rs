@@ -6,7 +6,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -45,19 +45,12 @@ struct Inner {
     swallowed: Mutex<(HashSet<u16>, usize)>,
     /// Connections and epochs confirmed to be down.
     let_go: Mutex<HashSet<(u16, u32)>>,
-    /// Connections and epochs that the frontend requested.
-    asked: Mutex<HashSet<(u16, u32)>>,
-    /// Opening connections waits for this lock.
-    gate: Mutex<()>,
     nameless: AtomicBool,
     ending: AtomicBool,
 }
 
 impl SessionHandler for Inner {
     fn open(&self, requests: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
-        let asked = requests.iter().map(|r| (r.connection, r.epoch));
-        self.asked.lock().expect("alive").extend(asked);
-        let _open = self.gate.lock();
         let grant = |r: &ConnectionRequest| {
             let cfgs = ServeConnectionCfgs {
                 gpu: None,
@@ -164,8 +157,6 @@ impl Fake {
             connections: Mutex::default(),
             swallowed: Mutex::default(),
             let_go: Mutex::default(),
-            asked: Mutex::default(),
-            gate: Mutex::default(),
             nameless: AtomicBool::new(false),
             ending: AtomicBool::new(false),
         });
@@ -241,26 +232,9 @@ impl Fake {
         self.inner.let_go(connection, epoch);
     }
 
-    /// Returns whether the frontend requested this connection and epoch.
-    pub fn was_asked(&self, connection: u16, epoch: u32) -> bool {
-        let asked = self.inner.asked.lock().expect("alive");
-        asked.contains(&(connection, epoch))
-    }
-
-    /// Delays all opening of connections until the guard is dropped.
-    pub fn hold(&self) -> MutexGuard<'_, ()> {
-        self.inner.gate.lock().expect("alive")
-    }
-
     /// From now on the accelerator reports an empty name.
     pub fn forget_name(&self) {
         self.inner.nameless.store(true, Ordering::SeqCst);
-    }
-
-    /// Returns whether this end was confirmed to be down.
-    pub fn has_let_go(&self, connection: u16, epoch: u32) -> bool {
-        let confirmed = self.inner.let_go.lock().expect("alive");
-        confirmed.contains(&(connection, epoch))
     }
 
     /// From now on, sockets for this connection stay unanswered.

@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
-    collections::HashSet,
     net::SocketAddr,
     path::Path,
     sync::{
@@ -19,7 +18,7 @@ use qdl::{
     config::{self, FrontendConfig, NicConfig},
     dispatch::{Completer, Response, Sample},
     model::ModelSpec,
-    run::{Cluster, ClusterListener, Node, NodeParams, SampleMemory, Stop},
+    run::{Cluster, ClusterEvent, Node, NodeParams, SampleMemory, Stop},
     serve::{Arrival, Sent, Service, respond_all},
     testkit::{eventually_or, rig::finished},
 };
@@ -43,26 +42,6 @@ impl Service for Digest {
     }
 }
 
-/// Like [`Digest`], but refuses one sample in 40 at its first attempt, with a reason longer than
-/// the slot.
-#[derive(Default)]
-pub struct Picky(Mutex<HashSet<u64>>);
-
-impl Service for Picky {
-    fn arrived(&self, arrivals: &mut Vec<Arrival>) {
-        let (mut refused, mut others) = (self.0.lock().expect("alive"), Vec::new());
-        for a in arrivals.drain(..) {
-            let digest = xxh3_64(a.input());
-            if digest.is_multiple_of(40) && refused.insert(digest) {
-                a.refuse(&"HTTP 500: overloaded, says the server");
-            } else {
-                others.push(a);
-            }
-        }
-        Digest.arrived(&mut others);
-    }
-}
-
 /// A TCP NIC on any free port.
 pub fn tcp_nic() -> NicConfig {
     NicConfig::tcp("127.0.0.1:0".parse().expect("address"))
@@ -74,65 +53,50 @@ pub struct Running {
     pub thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// Settings of a node. By default it is `acc-a`, with one TCP NIC, and answers with digests.
+pub struct NodeSetup {
+    pub name: &'static str,
+    pub control: String,
+    /// Bytes of its memory budget.
+    pub memory: usize,
+    pub nics: Vec<NicConfig>,
+    pub service: Arc<dyn Service>,
+    pub drain_ms: u64,
+}
+
+impl Default for NodeSetup {
+    fn default() -> Self {
+        NodeSetup {
+            name: "acc-a",
+            control: "127.0.0.1:0".to_owned(),
+            memory: 1 << 30,
+            nics: vec![tcp_nic()],
+            service: Arc::new(Digest),
+            drain_ms: 2000,
+        }
+    }
+}
+
 impl Running {
-    /// Starts a node with one TCP NIC.
-    pub fn start(name: &str, control: &str, model: &ModelSpec, memory: usize) -> Running {
-        Running::with(name, control, model, memory, vec![tcp_nic()])
+    /// Starts a node.
+    pub fn start(model: &ModelSpec, setup: NodeSetup) -> Running {
+        Running::reporting(model, setup).0
     }
 
-    /// Starts a node with these NICs.
-    pub fn with(
-        name: &str,
-        control: &str,
-        model: &ModelSpec,
-        memory: usize,
-        nics: Vec<NicConfig>,
-    ) -> Running {
-        let service: Arc<dyn Service> = Arc::new(Digest);
-        Running::serving(name, control, model, memory, nics, &service)
-    }
-
-    /// Starts a node with these NICs that passes arrivals to `service`.
-    pub fn serving(
-        name: &str,
-        control: &str,
-        model: &ModelSpec,
-        memory: usize,
-        nics: Vec<NicConfig>,
-        service: &Arc<dyn Service>,
-    ) -> Running {
-        Running::start_node(name, control, model, memory, nics, service, 2000, |_| ())
-    }
-
-    /// Starts a node with one NIC and a `drain_ms` of 100, which reports each session once it has
-    /// ended and its resources are released or written off.
+    /// Starts a node that reports each session once it has ended and its resources are released or
+    /// written off.
     pub fn reporting(
-        name: &str,
         model: &ModelSpec,
-        memory: usize,
-        nic: NicConfig,
-        service: &Arc<dyn Service>,
+        setup: NodeSetup,
     ) -> (Running, mpsc::Receiver<ServedReport>) {
-        let (tell, told) = mpsc::channel();
-        let tell = move |report: &ServedReport| {
-            let _ = tell.send(report.clone());
-        };
-        let (at, nics) = ("127.0.0.1:0", vec![nic]);
-        let node = Running::start_node(name, at, model, memory, nics, service, 100, tell);
-        (node, told)
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "a node's parameters, one by one")]
-    fn start_node(
-        name: &str,
-        control: &str,
-        model: &ModelSpec,
-        memory: usize,
-        nics: Vec<NicConfig>,
-        service: &Arc<dyn Service>,
-        drain_ms: u64,
-        mut served: impl FnMut(&ServedReport) + Send + 'static,
-    ) -> Running {
+        let NodeSetup {
+            name,
+            control,
+            memory,
+            nics,
+            service,
+            drain_ms,
+        } = setup;
         let text = format!(
             "node: {name}\ncontrol: {{listen: '{control}'}}\nauth: none\nengine: {{kind: digest}}\nnics: \
              [{{listen: '127.0.0.1:0'}}]\nmodel: {{name: {}, max_input_bytes: {LARGEST}}}\n\
@@ -152,18 +116,20 @@ impl Running {
             },
             once: false,
             engine: Arc::new(Default::default),
-            describe: Arc::new(|| Err("it is a test's".to_owned())),
+            describe: Arc::new(|| Err("a test has no description".to_owned())),
         };
-        let node = Node::start(&config, params, service).expect("started");
+        let node = Node::start(&config, params, &service).expect("started");
         let (stop, address) = (node.stopper(), node.control_address());
+        let (send, reports) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            node.run_with(&mut served);
+            node.run_with(&mut |report| drop(send.send(report.clone())));
         });
-        Running {
+        let running = Running {
             stop,
             address,
             thread: Some(thread),
-        }
+        };
+        (running, reports)
     }
 }
 
@@ -232,18 +198,22 @@ impl Completer for Checker {
     }
 }
 
-impl ClusterListener for Book {
-    fn complete_empty(&self, samples: &[Sample]) {
-        for s in samples {
-            self.seen[s.id as usize].fetch_add(1, Ordering::Relaxed);
-            self.empty.fetch_add(1, Ordering::Relaxed);
+impl Book {
+    fn note_event(&self, event: ClusterEvent<'_>) {
+        match event {
+            ClusterEvent::CompleteEmpty(samples) => {
+                for s in samples {
+                    self.seen[s.id as usize].fetch_add(1, Ordering::Relaxed);
+                    self.empty.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            ClusterEvent::Aborted(cause) => {
+                *self.aborted.lock().expect("alive") = Some(cause.to_owned());
+            }
+            ClusterEvent::Note(line) | ClusterEvent::Waiting(line) => {
+                self.notes.lock().expect("alive").push(line.to_owned());
+            }
         }
-    }
-    fn aborted(&self, cause: &str) {
-        *self.aborted.lock().expect("alive") = Some(cause.to_owned());
-    }
-    fn note(&self, line: &str) {
-        self.notes.lock().expect("alive").push(line.to_owned());
     }
 }
 
@@ -324,7 +294,9 @@ impl Front {
             notes: Mutex::default(),
         });
         let mut completer = |rail| around(rail, Box::new(Checker(book.clone())));
-        let cluster = Cluster::connect(config, memory, &mut completer, book.clone())
+        let notebook = book.clone();
+        let on_event = Arc::new(move |event: ClusterEvent<'_>| notebook.note_event(event));
+        let cluster = Cluster::connect(config, memory, &mut completer, on_event)
             .map_err(|e| e.to_string())?;
         Ok(Front { cluster, book })
     }
@@ -422,18 +394,4 @@ impl Front {
 
 pub fn model() -> ModelSpec {
     ModelSpec::opaque("digest", LARGEST, 8)
-}
-
-/// Ends a run over a node with [`Picky`]: some samples were refused once, with the whole reason.
-pub fn picked(front: Front) {
-    // The whole reason of the first refusal may arrive after its sample.
-    std::thread::sleep(Duration::from_millis(50));
-    let (again, refused, refusals) = front.check_refused();
-    assert_eq!(again, 0, "nothing else went again");
-    let [of] = &refusals[..] else {
-        panic!("{refusals:?}")
-    };
-    assert!(refused > 0 && of.count == refused, "{refused}: {of:?}");
-    assert_eq!((of.kind.as_str(), of.node.as_str()), ("HTTP 500", "acc-a"));
-    assert_eq!(of.words, "HTTP 500: overloaded, says the server");
 }

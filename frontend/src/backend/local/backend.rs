@@ -499,7 +499,7 @@ impl Origin for LocalBackend {
             reason: why.to_owned(),
             is_cut: false,
         };
-        let todo = self.refusals().refused(&self.parts.node, 0, &told);
+        let todo = self.refusals().add(&self.parts.node, 0, &told);
         match todo {
             OnRefusal::Count => {}
             OnRefusal::Note(line) => tracing::warn!("{line}"),

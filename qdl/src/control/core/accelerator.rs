@@ -24,7 +24,7 @@ use super::{
     Core,
     handshake::Local,
     heartbeat::nanos,
-    link::{Link, Step},
+    link::{HandshakeStep, Link},
 };
 
 /// Most `open` and `start` requests that wait, and most `drain` requests that wait.
@@ -40,6 +40,14 @@ pub struct Refusal {
     pub code: ErrorCode,
     /// Reason in words: the request, the limit, and the key to change.
     pub text: String,
+}
+
+impl Refusal {
+    /// Makes a refusal.
+    pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Refusal { code, text }
+    }
 }
 
 /// Events for the owner, including requests to the owner.
@@ -80,7 +88,7 @@ pub(in crate::control) enum Event {
 
 /// A request that waits for its turn.
 #[derive(Debug)]
-enum Work {
+enum WaitingRequest {
     Open(u64, Vec<ConnectionRequest>),
     Start(u64),
 }
@@ -105,7 +113,7 @@ pub(in crate::control) struct Accelerator {
     connections: HashMap<u16, Connection>,
     /// A start was requested and not refused.
     started: bool,
-    waiting: VecDeque<Work>,
+    waiting: VecDeque<WaitingRequest>,
     /// The open in progress at the owner: request id, connections and epochs.
     working: Option<(u64, Vec<(u16, u32)>)>,
     draining: Vec<u64>,
@@ -143,7 +151,7 @@ impl Accelerator {
             && self.link.in_session()
         {
             self.open_done(id, &connections, answer);
-            self.work();
+            self.start_waiting();
         }
     }
 
@@ -165,10 +173,10 @@ impl Accelerator {
         };
         let answer = answer.and_then(|description| match description.check() {
             Ok(()) => Ok(description),
-            Err((field, problem)) => Err(Refusal {
-                code: ErrorCode::Protocol,
-                text: format!("the description's {field}: {problem}"),
-            }),
+            Err((field, problem)) => {
+                let text = format!("the description's {field}: {problem}");
+                Err(Refusal::new(ErrorCode::Protocol, text))
+            }
         });
         match answer {
             Ok(description) => self.link.say(Message::Described {
@@ -224,14 +232,15 @@ impl Accelerator {
     fn session_frame(&mut self, message: Message, now: u64) -> Result<(), ControlError> {
         match message {
             Message::Open { id, connections } => {
-                self.room(self.waiting.len(), "open")?;
+                self.check_room(self.waiting.len(), "open")?;
                 for l in &connections {
                     let connection = self.connections.entry(l.connection).or_default();
                     connection.asked = connection.asked.max(l.epoch);
                     connection.pending.push(l.epoch);
                 }
-                self.waiting.push_back(Work::Open(id, connections));
-                self.work();
+                self.waiting
+                    .push_back(WaitingRequest::Open(id, connections));
+                self.start_waiting();
                 Ok(())
             }
             Message::Start { id } => {
@@ -239,10 +248,10 @@ impl Accelerator {
                     let problem = "a session starts once".to_owned();
                     return Err(self.link.field("start", "id", problem));
                 }
-                self.room(self.waiting.len(), "start")?;
+                self.check_room(self.waiting.len(), "start")?;
                 self.started = true;
-                self.waiting.push_back(Work::Start(id));
-                self.work();
+                self.waiting.push_back(WaitingRequest::Start(id));
+                self.start_waiting();
                 Ok(())
             }
             Message::Name { id } => {
@@ -254,7 +263,7 @@ impl Accelerator {
                 Ok(())
             }
             Message::Drain { id } => {
-                self.room(self.draining.len(), "drain")?;
+                self.check_room(self.draining.len(), "drain")?;
                 if self.draining.is_empty() {
                     self.drain_at = now;
                 }
@@ -275,7 +284,7 @@ impl Accelerator {
                 counters,
                 scores,
             } => {
-                self.link.beaten(seq)?;
+                self.link.check_beat(seq)?;
                 if counters.is_some() || scores.is_some() {
                     let problem = "come from an accelerator alone".to_owned();
                     return Err(self.link.field("heartbeat", "counters, scores", problem));
@@ -297,7 +306,7 @@ impl Accelerator {
         }
     }
 
-    fn room(&self, waiting: usize, kind: &'static str) -> Result<(), ControlError> {
+    fn check_room(&self, waiting: usize, kind: &'static str) -> Result<(), ControlError> {
         if waiting < MAX_WAITING {
             return Ok(());
         }
@@ -306,12 +315,12 @@ impl Accelerator {
     }
 
     /// Starts waiting requests.
-    fn work(&mut self) {
+    fn start_waiting(&mut self) {
         while self.working.is_none() {
             // Check in turn, since earlier requests may change the result.
             match self.waiting.pop_front() {
                 None => return,
-                Some(Work::Start(id)) => {
+                Some(WaitingRequest::Start(id)) => {
                     self.started = self.connections.values().any(|l| l.opened > 0);
                     if self.started {
                         self.link.say(Message::Ready { id });
@@ -319,7 +328,7 @@ impl Accelerator {
                         self.refuse(id, ErrorCode::Protocol, "no connection is open");
                     }
                 }
-                Some(Work::Open(id, connections)) => {
+                Some(WaitingRequest::Open(id, connections)) => {
                     let epochs: Vec<_> = connections
                         .iter()
                         .map(|l| (l.connection, l.epoch))
@@ -330,8 +339,8 @@ impl Accelerator {
                             self.events.push_back(Event::Open(connections));
                         }
                         Err(text) => {
-                            let code = ErrorCode::Protocol;
-                            self.open_done(id, &epochs, Err(Refusal { code, text }));
+                            let refusal = Refusal::new(ErrorCode::Protocol, text);
+                            self.open_done(id, &epochs, Err(refusal));
                         }
                     }
                 }
@@ -390,7 +399,7 @@ impl Accelerator {
                 .extract_if(.., |(e, _)| *e == epoch)
                 .collect();
             for (epoch, cause) in said {
-                self.heed(number, epoch, cause);
+                self.pass_on(number, epoch, cause);
             }
         }
     }
@@ -415,7 +424,7 @@ impl Accelerator {
             return Err(self.link.field(kind, "epoch", problem));
         }
         if !connection.pending.contains(&epoch) {
-            self.heed(number, epoch, cause);
+            self.pass_on(number, epoch, cause);
             return Ok(());
         }
         let known = |(e, c): &(u32, Option<String>)| (*e, c.is_some()) == (epoch, cause.is_some());
@@ -426,7 +435,7 @@ impl Accelerator {
     }
 
     /// Handles such a frame for an epoch whose open is answered.
-    fn heed(&mut self, connection: u16, epoch: u32, cause: Option<String>) {
+    fn pass_on(&mut self, connection: u16, epoch: u32, cause: Option<String>) {
         let opened = self.connections.get(&connection).map_or(0, |l| l.opened);
         if epoch == opened {
             self.events.push_back(match cause {
@@ -480,13 +489,13 @@ impl Core for Accelerator {
     }
 
     fn poll_event(&mut self) -> Option<Event> {
-        match self.link.step() {
-            Some(Step::Proved) => return Some(Event::Proved),
-            Some(Step::Admit(node)) => return Some(Event::Admit(node)),
-            Some(Step::Connected(node)) => return Some(Event::Connected(node)),
+        match self.link.poll_step() {
+            Some(HandshakeStep::Proved) => return Some(Event::Proved),
+            Some(HandshakeStep::Admit(node)) => return Some(Event::Admit(node)),
+            Some(HandshakeStep::Connected(node)) => return Some(Event::Connected(node)),
             None => {}
         }
         let next = self.events.pop_front();
-        next.or_else(|| self.link.gone().map(Event::Gone))
+        next.or_else(|| self.link.poll_cause().map(Event::Gone))
     }
 }

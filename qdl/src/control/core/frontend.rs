@@ -8,13 +8,13 @@ use std::{
 use crate::control::{
     error::ControlError,
     limits::check,
-    message::{ConnectionRequest, Counters, Hex, Message, Role, Scores, clip},
+    message::{Counters, Hex, Message, Role, Scores, clip},
 };
 
 use super::{
     Core,
     handshake::Local,
-    link::{Link, Step},
+    link::{HandshakeStep, Link},
 };
 
 /// Events that a session reports to its frontend.
@@ -59,11 +59,11 @@ pub(in crate::control) enum Event<T> {
 
 /// A request without an answer.
 #[derive(Debug)]
-struct Ask<T> {
+struct WaitingRequest<T> {
     kind: &'static str,
     /// Type of the frame that answers it.
     answer: &'static str,
-    /// Connection, epoch and slots of each requested connection.
+    /// Number, epoch and slots of each requested connection.
     connections: Vec<(u16, u32, u32)>,
     token: T,
 }
@@ -72,7 +72,7 @@ struct Ask<T> {
 #[derive(Debug)]
 pub(in crate::control) struct Frontend<T> {
     link: Link,
-    waiting: HashMap<u64, Ask<T>>,
+    waiting: HashMap<u64, WaitingRequest<T>>,
     next_id: u64,
     events: VecDeque<Event<T>>,
 }
@@ -88,50 +88,9 @@ impl<T> Frontend<T> {
         }
     }
 
-    /// Requests connections.
-    pub fn open(&mut self, connections: Vec<ConnectionRequest>, token: T) {
-        let asked = connections
-            .iter()
-            .map(|l| (l.connection, l.epoch, l.slots))
-            .collect();
-        self.ask(token, "opened", asked, |id| Message::Open {
-            id,
-            connections,
-        });
-    }
-
-    /// Announces that all data connections are up.
-    pub fn start(&mut self, token: T) {
-        self.ask(token, "ready", vec![], |id| Message::Start { id });
-    }
-
-    /// Requests the accelerator's part of the SUT's name.
-    pub fn name(&mut self, token: T) {
-        self.ask(token, "name_is", vec![], |id| Message::Name { id });
-    }
-
-    /// Requests that the accelerator answer all arrived samples.
-    pub fn drain(&mut self, token: T) {
-        self.ask(token, "drained", vec![], |id| Message::Drain { id });
-    }
-
-    /// Requests the accelerator's description; one request at a time.
-    pub fn describe(&mut self, token: T) {
-        self.ask(token, "described", vec![], |id| Message::Describe { id });
-    }
-
-    /// Requests the accelerator's side of the run from byte `at` on.
-    pub fn side(&mut self, at: u64, token: T) {
-        self.ask(token, "side_is", vec![], |id| Message::Side { id, at });
-    }
-
-    fn ask(
-        &mut self,
-        token: T,
-        answer: &'static str,
-        connections: Vec<(u16, u32, u32)>,
-        message: impl FnOnce(u64) -> Message,
-    ) {
+    /// Sends a request, which a frame of the type `answer` answers. The event with its result has
+    /// the `token`.
+    pub fn ask(&mut self, answer: &'static str, message: impl FnOnce(u64) -> Message, token: T) {
         let id = self.next_id;
         let message = message(id);
         let refused = |key, problem| ControlError::Setting { key, problem };
@@ -144,9 +103,15 @@ impl<T> Frontend<T> {
             (None, Err(o)) => refused(o.field, o.problem),
             (None, Ok(())) => {
                 self.next_id += 1;
-                let kind = message.kind();
-                let ask = Ask {
-                    kind,
+                let connections = match &message {
+                    Message::Open { connections, .. } => connections
+                        .iter()
+                        .map(|l| (l.connection, l.epoch, l.slots))
+                        .collect(),
+                    _ => Vec::new(),
+                };
+                let ask = WaitingRequest {
+                    kind: message.kind(),
                     answer,
                     connections,
                     token,
@@ -185,7 +150,7 @@ impl<T> Frontend<T> {
                 counters,
                 scores,
             } => {
-                self.link.beaten(seq)?;
+                self.link.check_beat(seq)?;
                 self.tell(counters.map(ClientEvent::Heartbeat));
                 self.tell(scores.map(ClientEvent::Scores));
                 Ok(())
@@ -286,11 +251,11 @@ impl<T> Core for Frontend<T> {
     }
 
     fn poll_event(&mut self) -> Option<Event<T>> {
-        if let Some(Step::Connected(node)) = self.link.step() {
+        if let Some(HandshakeStep::Connected(node)) = self.link.poll_step() {
             return Some(Event::Connected(node));
         }
         if self.events.is_empty()
-            && let Some(cause) = self.link.gone()
+            && let Some(cause) = self.link.poll_cause()
         {
             let unanswered = self.waiting.drain();
             self.events

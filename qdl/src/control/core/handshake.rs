@@ -9,7 +9,7 @@ use super::heartbeat::HeartbeatCfgs;
 use crate::{
     control::{
         auth::{Auth, Challenge},
-        error::{ControlError, Peer},
+        error::ControlError,
         limits::check_node_name,
         message::{AuthKind, Hex, Message, Role, VERSION},
     },
@@ -19,10 +19,8 @@ use crate::{
 /// Time limits of a session, beside those of single requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Time limit for connecting.
-    pub connect: Duration,
-    /// Time limit for the whole handshake, and for sending any one frame.
-    pub handshake: Duration,
+    /// Time limit for connecting, for the whole handshake, and for sending any one frame.
+    pub step: Duration,
     /// Periods of the heartbeat.
     pub heartbeat: HeartbeatCfgs,
 }
@@ -30,8 +28,7 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Timing {
-            connect: Duration::from_secs(5),
-            handshake: Duration::from_secs(5),
+            step: Duration::from_secs(5),
             heartbeat: HeartbeatCfgs::default(),
         }
     }
@@ -102,7 +99,7 @@ impl Local {
             own,
             facts,
             heartbeat: timing.heartbeat,
-            deadline: timing.handshake,
+            deadline: timing.step,
         })
     }
 }
@@ -124,7 +121,7 @@ pub(super) struct Handshake {
     pub role: Role,
     pub local: Arc<Local>,
     /// The peer, as errors print it.
-    pub peer: Peer,
+    pub peer: String,
     /// The peer's node name, once its hello has come.
     pub peer_node: String,
     /// The peer has authenticated.
@@ -144,7 +141,7 @@ impl Handshake {
         Handshake {
             role,
             local,
-            peer: Peer::at(&address),
+            peer: address.clone(),
             peer_node: String::new(),
             proved: false,
             peer_own: None,
@@ -315,7 +312,7 @@ impl Handshake {
             let (peer, theirs) = (self.peer.clone(), version);
             return Err(ControlError::Version { peer, theirs });
         }
-        self.peer = Peer::named(&node, &self.address);
+        self.peer = format!("{node} ({})", self.address);
         let peer = self.peer.clone();
         if role == self.role {
             return Err(ControlError::Role { peer, theirs: role });

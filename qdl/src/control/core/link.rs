@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
 use crate::control::{
-    error::{ControlError, Peer},
+    error::ControlError,
     frame::FrameError,
     message::{Counters, ErrorCode, Hex, Message, Role, Scores, clip},
 };
@@ -26,7 +26,7 @@ const MAX_OUT: usize = 256;
 
 /// Progress of the handshake, for the owner.
 #[derive(Debug)]
-pub enum Step {
+pub enum HandshakeStep {
     /// The frontend has authenticated.
     Proved,
     /// An accelerator asks whether the frontend of this name may be served.
@@ -56,7 +56,7 @@ enum Phase {
 pub struct Link {
     handshake: Handshake,
     handshake_by: u64,
-    step: Option<Step>,
+    step: Option<HandshakeStep>,
     out: VecDeque<Message>,
     /// Time since when the system has not accepted all frames handed out.
     unsent: Option<u64>,
@@ -87,7 +87,7 @@ impl Link {
     }
 
     /// The peer, as errors print it.
-    pub fn peer(&self) -> Peer {
+    pub fn peer(&self) -> String {
         self.handshake.peer.clone()
     }
 
@@ -165,7 +165,7 @@ impl Link {
     }
 
     /// Records that the system has accepted all frames handed out.
-    pub fn flushed(&mut self, now: u64) {
+    pub fn note_flushed(&mut self, now: u64) {
         self.unsent = None;
         if let Phase::Leaving { until, shut } = &mut self.phase
             && self.out.is_empty()
@@ -225,7 +225,7 @@ impl Link {
     }
 
     /// Handles the end of the peer's stream.
-    pub fn closed(&mut self) {
+    pub fn handle_eof(&mut self) {
         let (peer, waiting_for) = (self.peer(), self.handshake.expected());
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Mute { cause, .. } => self.end(cause),
@@ -236,7 +236,7 @@ impl Link {
 
     /// Error of a failing socket. After the handshake, a reset means that the peer's program is
     /// gone.
-    fn broken(&self, doing: &'static str, source: Arc<io::Error>) -> ControlError {
+    fn socket_error(&self, doing: &'static str, source: Arc<io::Error>) -> ControlError {
         let peer = self.peer();
         let no_more = matches!(
             source.kind(),
@@ -255,10 +255,10 @@ impl Link {
     }
 
     /// Handles an error of the codec, while reading or writing.
-    pub fn bad_frame(&mut self, e: FrameError, now: u64) {
+    pub fn fail_frame(&mut self, e: FrameError, now: u64) {
         let peer = self.peer();
         match e {
-            FrameError::Io(source) => self.end(self.broken("receiving", source)),
+            FrameError::Io(source) => self.end(self.socket_error("receiving", source)),
             FrameError::Version { theirs } => {
                 self.fail(ControlError::Version { peer, theirs }, now);
             }
@@ -268,7 +268,7 @@ impl Link {
 
     /// Handles a failed write. A peer that sends a bye and closes can cause it, so the peer's last
     /// frames are read before the failure counts.
-    pub fn write_failed(&mut self, e: io::Error, now: u64) {
+    pub fn fail_write(&mut self, e: io::Error, now: u64) {
         self.out.clear();
         self.unsent = None;
         if !matches!(self.phase, Phase::Going) {
@@ -276,13 +276,13 @@ impl Link {
             return;
         }
         self.phase = Phase::Mute {
-            cause: self.broken("sending", Arc::new(e)),
+            cause: self.socket_error("sending", Arc::new(e)),
             until: now.saturating_add(nanos(LAST_WORDS)),
         };
     }
 
     /// Ends the draining of the peer's bytes.
-    pub fn left(&mut self) {
+    pub fn end_lingering(&mut self) {
         self.phase = Phase::Over;
     }
 
@@ -298,7 +298,7 @@ impl Link {
             }
             Phase::Leaving { .. } | Phase::Over => return None,
         }
-        self.heartbeat.heard(now);
+        self.heartbeat.note_frame(now);
         match message {
             Message::Error { code, text } => {
                 self.out.clear();
@@ -313,7 +313,7 @@ impl Link {
             }
             message if self.in_session() => Some(message),
             message => {
-                if let Err(e) = self.shake(message, now) {
+                if let Err(e) = self.handle_handshake(message, now) {
                     self.fail(e, now);
                 }
                 None
@@ -344,11 +344,11 @@ impl Link {
                     self.fail(late(peer, self.handshake.expected()), now);
                 }
             }
-            Phase::Going => match self.heartbeat.gone(now) {
+            Phase::Going => match self.heartbeat.silence(now) {
                 Some(silent) if !self.is_held_up() => {
                     self.fail(ControlError::Silent { peer, silent }, now);
                 }
-                _ => return self.heartbeat.due(now),
+                _ => return self.heartbeat.take_due(now),
             },
         }
         false
@@ -372,14 +372,14 @@ impl Link {
     }
 
     /// The next step of the handshake, once. A session begins when all its frames are sent.
-    pub fn step(&mut self) -> Option<Step> {
-        let begins = matches!(self.step, Some(Step::Connected(_)));
+    pub fn poll_step(&mut self) -> Option<HandshakeStep> {
+        let begins = matches!(self.step, Some(HandshakeStep::Connected(_)));
         let sent = self.out.is_empty() && self.unsent.is_none();
         self.step.take_if(|_| sent || !begins)
     }
 
     /// The cause, once. A bye or an end by this node is reported only after its frame is sent.
-    pub fn gone(&mut self) -> Option<ControlError> {
+    pub fn poll_cause(&mut self) -> Option<ControlError> {
         let cause = self.cause.as_ref()?;
         let chosen = matches!(cause, ControlError::Bye { .. } | ControlError::Ended { .. });
         if self.cause_given || (chosen && matches!(self.phase, Phase::Leaving { shut: false, .. }))
@@ -403,9 +403,9 @@ impl Link {
     }
 
     /// Checks the peer's heartbeat.
-    pub fn beaten(&mut self, seq: u64) -> Result<(), ControlError> {
-        self.heartbeat.number(seq).map_err(|e| {
-            let problem = format!("{}, expected {}", e.got, e.expected);
+    pub fn check_beat(&mut self, seq: u64) -> Result<(), ControlError> {
+        self.heartbeat.check_number(seq).map_err(|expected| {
+            let problem = format!("{seq}, expected {expected}");
             self.field("heartbeat", "seq", problem)
         })
     }
@@ -429,7 +429,7 @@ impl Link {
         }
     }
 
-    /// The owner's answer to [`Step::Admit`]: admits the frontend, or names the frontend being
+    /// The owner's answer to [`HandshakeStep::Admit`]: admits the frontend, or names the one being
     /// served.
     pub fn admit(&mut self, place: Result<(), String>, now: u64) {
         match place {
@@ -448,21 +448,21 @@ impl Link {
 
     fn begin(&mut self, now: u64) {
         self.heartbeat = Heartbeat::new(&self.handshake.local.heartbeat, now);
-        self.step = Some(Step::Connected(self.handshake.peer_node.clone()));
+        self.step = Some(HandshakeStep::Connected(self.handshake.peer_node.clone()));
     }
 
     /// Handles a frame of the handshake.
-    fn shake(&mut self, message: Message, now: u64) -> Result<(), ControlError> {
+    fn handle_handshake(&mut self, message: Message, now: u64) -> Result<(), ControlError> {
         let proved = self.handshake.proved;
         let reply = self.handshake.receive(message)?;
         self.out.extend(reply);
         if !proved && self.handshake.proved {
-            self.step = Some(Step::Proved);
+            self.step = Some(HandshakeStep::Proved);
         }
         if self.handshake.is_done() {
             self.begin(now);
         } else if self.handshake.asks_for_a_place() {
-            self.step = Some(Step::Admit(self.handshake.peer_node.clone()));
+            self.step = Some(HandshakeStep::Admit(self.handshake.peer_node.clone()));
         }
         Ok(())
     }

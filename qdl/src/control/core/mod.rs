@@ -4,10 +4,10 @@
 //! (`control/shell`) does. All order, limits, deadlines and errors of the control plane are in the
 //! core. The shell, or a test in its place, repeats these steps:
 //!
-//! 1. [`Core::handle`] for each received frame; [`Link::closed`] and similar for socket errors;
+//! 1. [`Core::handle`] for each received frame; [`Link::handle_eof`] and similar for socket errors;
 //! 2. [`Core::handle_timeout`] with the time;
 //! 3. [`Core::poll_event`] until it returns none; requests and answers are plain methods;
-//! 4. [`Link::poll_transmit`] for each frame to send; [`Link::flushed`] once the system has all;
+//! 4. [`Link::poll_transmit`] for each frame to send; [`Link::note_flushed`] once all are sent;
 //! 5. sleep until the socket is ready, or until [`Core::poll_timeout`].
 //!
 //! Times are nanoseconds of one monotonic clock. The caller supplies random bytes.

@@ -21,7 +21,7 @@ use crate::{
             Core, Local, Own, Timing,
             frontend::{ClientEvent, Event, Frontend},
         },
-        error::{ControlError, Peer},
+        error::ControlError,
         message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
     },
     model::ModelSpec,
@@ -114,13 +114,13 @@ impl ClientHandle {
             Message::Opened { connections, .. } => Some(connections),
             _ => None,
         };
-        self.ask("opened", take, |session, to| session.open(connections, to))
+        self.ask("opened", take, |id| Message::Open { id, connections })
     }
 
     /// Announces that all data connections are up; answered when the accelerator accepts samples.
     pub fn start(&self) -> Pending<()> {
         let take = |r| matches!(r, Message::Ready { .. }).then_some(());
-        self.ask("ready", take, Session::start)
+        self.ask("ready", take, |id| Message::Start { id })
     }
 
     /// Requests the accelerator's part of the SUT's name; each call costs one round trip.
@@ -129,7 +129,7 @@ impl ClientHandle {
             Message::NameIs { name, .. } => Some(name),
             _ => None,
         };
-        self.ask("name_is", take, Session::name)
+        self.ask("name_is", take, |id| Message::Name { id })
     }
 
     /// Requests that the accelerator answer all arrived samples.
@@ -144,7 +144,7 @@ impl ClientHandle {
             } => Some((counters, batches, gpus, used)),
             _ => None,
         };
-        self.ask("drained", take, Session::drain)
+        self.ask("drained", take, |id| Message::Drain { id })
     }
 
     /// Requests the accelerator's machine and configuration. A second request before the answer
@@ -154,7 +154,7 @@ impl ClientHandle {
             Message::Described { description, .. } => Some(*description),
             _ => None,
         };
-        self.ask("described", take, Session::describe)
+        self.ask("described", take, |id| Message::Describe { id })
     }
 
     /// Requests the accelerator's side of the run, from byte `at` on: its total length in bytes,
@@ -164,7 +164,7 @@ impl ClientHandle {
             Message::SideIs { of, text, .. } => Some((of, text)),
             _ => None,
         };
-        self.ask("side_is", take, move |session, to| session.side(at, to))
+        self.ask("side_is", take, move |id| Message::Side { id, at })
     }
 
     /// Tells the accelerator that this node has given up a connection.
@@ -201,13 +201,18 @@ impl ClientHandle {
 
     fn ask<T>(
         &self,
-        waiting_for: &'static str,
+        answer: &'static str,
         take: fn(Message) -> Option<T>,
-        request: impl FnOnce(&mut Session, ReplySender) + Send + 'static,
+        request: impl FnOnce(u64) -> Message + Send + 'static,
     ) -> Pending<T> {
-        let (sender, answer) = oneshot::channel();
-        self.command(move |session, _| request(session, sender));
-        Pending::new(answer, take, waiting_for, self.ended.clone())
+        let (sender, reply) = oneshot::channel();
+        self.command(move |session, _| session.ask(answer, request, sender));
+        Pending {
+            answer: reply,
+            take,
+            waiting_for: answer,
+            ended: self.ended.clone(),
+        }
     }
 
     fn command(&self, command: impl FnOnce(&mut Session, u64) + Send + 'static) {
@@ -229,16 +234,16 @@ impl ClientSession {
         let (node, facts) = (params.node, params.facts);
         let local = Local::new(node, params.auth, params.model, own, facts, &timing)?;
         let failed = |e| ControlError::Connect {
-            peer: Peer::at(&address),
+            peer: address.clone(),
             source: Arc::new(e),
         };
-        let stream = match timeout(timing.connect, TcpStream::connect(&*address)).await {
+        let stream = match timeout(timing.step, TcpStream::connect(&*address)).await {
             Ok(stream) => stream.map_err(failed)?,
             Err(_) => {
                 return Err(ControlError::Timeout {
-                    peer: Peer::at(&address),
+                    peer: address.clone(),
                     waiting_for: "connection",
-                    after: timing.connect,
+                    after: timing.step,
                 });
             }
         };

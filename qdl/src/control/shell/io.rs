@@ -21,7 +21,7 @@ use fabric::clock::now_ns;
 
 use crate::control::{
     core::{Core, Link},
-    error::{ControlError, Peer},
+    error::ControlError,
     frame::{Codec, FrameError},
 };
 
@@ -50,7 +50,7 @@ impl Wire {
     /// Wraps a connected stream.
     pub fn new(stream: TcpStream, address: &str) -> Result<Self, ControlError> {
         stream.set_nodelay(true).map_err(|e| ControlError::Io {
-            peer: Peer::at(address),
+            peer: address.to_owned(),
             doing: "setting TCP_NODELAY",
             source: Arc::new(e),
         })?;
@@ -108,20 +108,20 @@ impl Wire {
                     return;
                 }
                 match self.codec.decode_eof(&mut self.input) {
-                    Err(e) => core.link_mut().bad_frame(e, now),
-                    Ok(_) => core.link_mut().closed(),
+                    Err(e) => core.link_mut().fail_frame(e, now),
+                    Ok(_) => core.link_mut().handle_eof(),
                 }
             }
             Ok(n) if core.link().is_leaving() => {
                 self.input.clear();
                 self.lingered += n;
                 if self.lingered > LINGER_BYTES {
-                    core.link_mut().left();
+                    core.link_mut().end_lingering();
                 }
             }
             Ok(_) => self.decode(core, now),
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            Err(e) => core.link_mut().bad_frame(FrameError::from(e), now),
+            Err(e) => core.link_mut().fail_frame(FrameError::from(e), now),
         }
     }
 
@@ -138,7 +138,7 @@ impl Wire {
             match self.codec.decode(&mut self.input) {
                 Ok(Some(message)) => core.handle(message, now),
                 Ok(None) => return,
-                Err(e) => core.link_mut().bad_frame(e, now),
+                Err(e) => core.link_mut().fail_frame(e, now),
             }
             if core.link().is_proved() {
                 self.codec.authenticated();
@@ -154,11 +154,11 @@ impl Wire {
                 && let Some(message) = link.poll_transmit(now)
             {
                 if let Err(e) = self.codec.encode(&message, &mut self.output) {
-                    link.bad_frame(e, now);
+                    link.fail_frame(e, now);
                 }
             }
             if self.output.is_empty() {
-                link.flushed(now);
+                link.note_flushed(now);
                 break;
             }
             match self.stream.try_write(&self.output) {
@@ -166,7 +166,7 @@ impl Wire {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                 Err(e) => {
                     self.output.clear();
-                    link.write_failed(e, now);
+                    link.fail_write(e, now);
                     break;
                 }
             }
@@ -177,7 +177,7 @@ impl Wire {
             let _ = SockRef::from(&self.stream).shutdown(Shutdown::Write);
         }
         if link.is_shut() && self.eof {
-            link.left();
+            link.end_lingering();
         }
     }
 

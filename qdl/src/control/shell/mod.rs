@@ -16,8 +16,3 @@ pub use client::{ClientEvents, ClientHandle, ClientParams, ClientSession};
 pub use pending::Pending;
 pub use server::{Server, ServerParams};
 pub use session::{ServerHandle, ServerSession, SessionHandler};
-
-#[cfg(all(test, not(qdl_loom)))]
-pub(super) use server::greet;
-#[cfg(all(test, not(qdl_loom)))]
-pub(super) use session::Served;

@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::control::{
-    error::{ControlError, Peer},
+    error::ControlError,
     message::{ErrorCode, Message},
 };
 
@@ -21,12 +21,12 @@ pub(super) type ReplySender = oneshot::Sender<Result<Message, ControlError>>;
 /// Cause of a session's end, shared with its handles.
 #[derive(Debug)]
 pub(super) struct Ended {
-    peer: Peer,
+    peer: String,
     cause: OnceLock<ControlError>,
 }
 
 impl Ended {
-    pub fn new(peer: Peer) -> Self {
+    pub fn new(peer: String) -> Self {
         Ended {
             peer,
             cause: OnceLock::new(),
@@ -56,27 +56,13 @@ impl Ended {
 #[derive(Debug)]
 #[must_use = "the request is under way, but nobody waits for its answer"]
 pub struct Pending<T> {
-    answer: oneshot::Receiver<Result<Message, ControlError>>,
-    take: fn(Message) -> Option<T>,
-    waiting_for: &'static str,
-    ended: Arc<Ended>,
+    pub(super) answer: oneshot::Receiver<Result<Message, ControlError>>,
+    pub(super) take: fn(Message) -> Option<T>,
+    pub(super) waiting_for: &'static str,
+    pub(super) ended: Arc<Ended>,
 }
 
 impl<T> Pending<T> {
-    pub(super) fn new(
-        answer: oneshot::Receiver<Result<Message, ControlError>>,
-        take: fn(Message) -> Option<T>,
-        waiting_for: &'static str,
-        ended: Arc<Ended>,
-    ) -> Self {
-        Pending {
-            answer,
-            take,
-            waiting_for,
-            ended,
-        }
-    }
-
     /// Waits on a task.
     ///
     /// # Errors

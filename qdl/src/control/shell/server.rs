@@ -76,21 +76,18 @@ impl Server {
                 problem: "0 handshakes, must be at least 1".to_owned(),
             });
         }
-        let listener = listen(address, None).map_err(|e| {
-            let address = address.to_string();
-            if e.kind() == io::ErrorKind::AddrInUse {
-                ControlError::PortInUse { address }
-            } else {
-                ControlError::Listen {
-                    address,
-                    source: Arc::new(e),
-                }
-            }
-        })?;
-        let address = listener.local_addr().map_err(|e| ControlError::Listen {
-            address: address.to_string(),
-            source: Arc::new(e),
-        })?;
+        let failed = |e: io::Error| {
+            let problem = match e.kind() {
+                io::ErrorKind::AddrInUse => format!(
+                    "{address} is in use by another program: stop it or choose another port"
+                ),
+                _ => format!("cannot listen on {address}: {e}; it must be an address of this node"),
+            };
+            let key = "control.listen";
+            ControlError::Setting { key, problem }
+        };
+        let listener = listen(address, None).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
         let (found, sessions) = mpsc::channel(1);
         let (served, local) = (Served::default(), Arc::new(local));
         let (pending, patience) = (params.pending, local.deadline);
@@ -140,15 +137,15 @@ impl Server {
         self.sessions
             .recv()
             .await
-            .ok_or_else(|| ControlError::Listen {
-                address: self.address.to_string(),
-                source: Arc::new(io::Error::other("the task that listens has ended")),
+            .ok_or_else(|| ControlError::Setting {
+                key: "control.listen",
+                problem: format!("the task that listens on {} has ended", self.address),
             })
     }
 }
 
 /// Performs one handshake; after a failure, also the orderly end.
-pub(in crate::control) async fn greet(
+async fn greet(
     guest: Guest,
     local: Arc<Local>,
     served: Served,

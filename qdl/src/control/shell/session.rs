@@ -56,7 +56,7 @@ pub trait SessionHandler: Send + Sync + 'static {
     }
 
     /// This node's side of the run, from byte `at` on: its total length, and a piece of at most
-    /// [`MAX_SIDE_PART`](crate::control::limits::MAX_SIDE_PART) bytes. Empty by default.
+    /// 128 KiB. Empty by default.
     fn side(&self, at: u64) -> (u64, String) {
         let _ = at;
         (0, String::new())
@@ -70,10 +70,8 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// # Errors
     /// No description is available; the frontend gets the reason.
     fn describe(&self) -> Result<Description, Refusal> {
-        Err(Refusal {
-            code: ErrorCode::Protocol,
-            text: "this node has no description of itself".to_owned(),
-        })
+        let text = "this node has no description of itself";
+        Err(Refusal::new(ErrorCode::Protocol, text))
     }
 
     /// Totals for the next heartbeat.
@@ -92,11 +90,11 @@ pub trait SessionHandler: Send + Sync + 'static {
 
 /// The frontend being served, if any.
 #[derive(Clone, Debug, Default)]
-pub(in crate::control) struct Served(Arc<Mutex<Option<String>>>);
+pub(super) struct Served(Arc<Mutex<Option<String>>>);
 
 /// The right to be served; released when dropped.
 #[derive(Debug)]
-pub(in crate::control) struct Claim(Served);
+pub(super) struct Claim(Served);
 
 impl Served {
     /// Claims the place for `node`; the error names the frontend being served.
@@ -250,7 +248,7 @@ impl ServerSession {
             handle,
             ..
         } = self;
-        let mut end = End {
+        let mut end = SessionEnd {
             handler: handler.clone(),
             cause: ControlError::Ended {
                 peer: core.link().peer(),
@@ -327,13 +325,13 @@ impl ServerSession {
 }
 
 /// Calls the handler's `gone` however the session ends, then releases the place.
-struct End {
+struct SessionEnd {
     handler: Arc<dyn SessionHandler>,
     cause: ControlError,
     _claim: Claim,
 }
 
-impl Drop for End {
+impl Drop for SessionEnd {
     fn drop(&mut self) {
         self.handler.gone(&self.cause);
     }

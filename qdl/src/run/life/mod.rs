@@ -17,11 +17,12 @@
 //! pair).
 //!
 //! * [`Life`] - one end of one connection, the same at both nodes
-//! * [`dialled`] - the frontend's end: requests with a back-off
-//! * [`granted`] - the accelerator's ends of a session: owners of the slots, and keys handed out
+//! * [`frontend_end`] - the frontend's end: requests with a back-off
+//! * [`accelerator_ends`] - the accelerator's ends of a session: owners of the slots, and keys
+//!   handed out
 
-pub mod dialled;
-pub mod granted;
+pub mod accelerator_ends;
+pub mod frontend_end;
 
 #[cfg(test)]
 mod tests;
@@ -164,21 +165,21 @@ impl Life {
     }
 
     /// Records that the task has made the connection of `epoch`. False where it is unwanted: then
-    /// the caller drops it and calls [`Life::released`].
-    pub fn granted(&mut self, epoch: u32) -> bool {
-        self.step(epoch, Stage::Asked, Stage::Opening)
+    /// the caller drops it and calls [`Life::release`].
+    pub fn grant(&mut self, epoch: u32) -> bool {
+        self.advance(epoch, Stage::Asked, Stage::Opening)
     }
 
     /// Records that the task has failed, and that neither end has made anything.
-    pub fn refused(&mut self, epoch: u32) {
-        self.step(epoch, Stage::Asked, Stage::Free);
-        self.released(epoch);
+    pub fn refuse(&mut self, epoch: u32) {
+        self.advance(epoch, Stage::Asked, Stage::Free);
+        self.release(epoch);
     }
 
     /// Records that the data connection goes to a NIC thread. False where it is unwanted: then the
     /// caller drops it.
-    pub fn up(&mut self, epoch: u32) -> bool {
-        let wanted = self.step(epoch, Stage::Opening, Stage::Up);
+    pub fn connect(&mut self, epoch: u32) -> bool {
+        let wanted = self.advance(epoch, Stage::Opening, Stage::Up);
         if wanted {
             self.holder = Holder::NicThread;
         }
@@ -189,7 +190,7 @@ impl Life {
     /// caller must tell the peer.
     pub fn lost_here(&mut self, epoch: u32) -> bool {
         let news = self.lose(epoch).is_some();
-        self.released(epoch);
+        self.release(epoch);
         news && !self.over
     }
 
@@ -208,7 +209,7 @@ impl Life {
     }
 
     /// Records that the holder of `epoch` has released it.
-    pub fn released(&mut self, epoch: u32) {
+    pub fn release(&mut self, epoch: u32) {
         if epoch == self.epoch {
             self.holder = Holder::Nothing;
         }
@@ -227,7 +228,7 @@ impl Life {
 
     /// Records the end of the session and of the peer's end. True where a NIC thread must take the
     /// connection down.
-    pub fn session_over(&mut self) -> bool {
+    pub fn end_session(&mut self) -> bool {
         let was_up = self.lose(self.epoch) == Some(Stage::Up);
         self.over = true;
         self.reset_there(self.epoch);
@@ -244,7 +245,7 @@ impl Life {
         live.then(|| std::mem::replace(&mut self.stage, Stage::Lost))
     }
 
-    fn step(&mut self, epoch: u32, from: Stage, to: Stage) -> bool {
+    fn advance(&mut self, epoch: u32, from: Stage, to: Stage) -> bool {
         let fits = epoch == self.epoch && self.stage == from;
         if fits {
             self.stage = to;

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 
 use super::{
     Life, LifeError,
-    dialled::{Answer, Dialled, FIRST_RETRY, LAST_RETRY, Todo},
-    granted::{Granted, Key},
+    accelerator_ends::{AcceleratorEnds, Key},
+    frontend_end::{EndActions, FIRST_RETRY, FrontendEnd, LAST_RETRY, OpenAnswer},
 };
 
 const CONNECTIONS: u16 = 3;
@@ -47,7 +47,7 @@ struct Slots(Which);
 /// The accelerator's end of one session.
 #[derive(Default)]
 struct Served {
-    granted: Granted<Arc<Slots>>,
+    granted: AcceleratorEnds<Arc<Slots>>,
     /// Everything that was ever requested; the control plane lets only that through.
     asked: HashSet<Which>,
     queue: VecDeque<Vec<Which>>,
@@ -98,7 +98,7 @@ impl Served {
             };
         };
         if !succeed {
-            self.granted.refused(&wanted);
+            self.granted.refuse(&wanted);
             return Some(ToFront::Refused(wanted));
         }
         let mut grants = Vec::new();
@@ -109,7 +109,7 @@ impl Served {
             // The accelerator connects the even ones itself, like queue pairs.
             self.keys += 1;
             let key = (which.0 % 2 == 1).then(|| u128::from(self.keys).to_le_bytes());
-            let wanted = self.granted.granted(which, slots.clone(), 0, key);
+            let wanted = self.granted.grant(which, slots.clone(), 0, key);
             if wanted && key.is_none() {
                 assert!(self.granted.up(which.0, which.1));
                 self.nic.push(slots);
@@ -172,7 +172,7 @@ impl Served {
 
 struct World {
     now: Duration,
-    front: Vec<Dialled>,
+    front: Vec<FrontendEnd>,
     /// Requests in flight: the connections waited for, if the frontend still waits.
     asking: Option<Vec<Which>>,
     connecting: Vec<(Which, Option<Key>)>,
@@ -194,7 +194,7 @@ impl World {
         let n = usize::from(CONNECTIONS);
         World {
             now: Duration::ZERO,
-            front: vec![Dialled::new(); n],
+            front: vec![FrontendEnd::new(); n],
             asking: None,
             connecting: vec![],
             nic: vec![],
@@ -241,7 +241,7 @@ impl World {
     }
 
     /// Executes the actions; true where the caller continues.
-    fn obey_todo(&mut self, which: Which, todo: Todo) -> bool {
+    fn obey_todo(&mut self, which: Which, todo: EndActions) -> bool {
         if todo.give_up {
             self.orders.push(which);
         }
@@ -258,14 +258,14 @@ impl World {
         todo.go_on
     }
 
-    fn answered(&mut self, which: Which, answer: Answer) -> bool {
-        if answer != Answer::Granted {
+    fn answered(&mut self, which: Which, answer: OpenAnswer) -> bool {
+        if answer != OpenAnswer::Granted {
             self.drop_half(which);
         }
         let front = &mut self.front[usize::from(which.0)];
-        let todo = front.answered(which.1, answer, self.now);
-        // Unwanted parts are dropped before the peer is told.
-        if answer == Answer::Granted && !todo.go_on {
+        let todo = front.on_answer(which.1, answer, self.now);
+        // Unwanted parts are dropped before the peer learns of it.
+        if answer == OpenAnswer::Granted && !todo.go_on {
             self.drop_half(which);
         }
         self.obey_todo(which, todo)
@@ -278,13 +278,13 @@ impl World {
 
     fn lost(&mut self, which: Which) {
         self.drop_half(which);
-        let todo = self.front[usize::from(which.0)].lost(which.1, self.now);
+        let todo = self.front[usize::from(which.0)].lost_here(which.1, self.now);
         self.obey_todo(which, todo);
     }
 
     fn time_out(&mut self) {
         for which in self.asking.take().into_iter().flatten() {
-            self.answered(which, Answer::Missing);
+            self.answered(which, OpenAnswer::Missing);
         }
     }
 
@@ -302,7 +302,7 @@ impl World {
                 // An answer that comes too late is ignored.
                 if self.asking.take_if(|a| *a == of).is_some() {
                     for (which, key) in grants {
-                        if self.answered(which, Answer::Granted) {
+                        if self.answered(which, OpenAnswer::Granted) {
                             self.connecting.push((which, key));
                         }
                     }
@@ -310,7 +310,7 @@ impl World {
             }
             Some(ToFront::Refused(of)) => {
                 for which in self.asking.take_if(|a| *a == of).into_iter().flatten() {
-                    self.answered(which, Answer::Refused);
+                    self.answered(which, OpenAnswer::Refused);
                 }
             }
             None => {}
@@ -344,7 +344,7 @@ impl World {
         let shown = match key {
             _ if !succeed => false,
             None => true,
-            Some(key) => match self.here.granted.take(&key, which.0, which.1) {
+            Some(key) => match self.here.granted.take_key(&key, which.0, which.1) {
                 Some((slots, _)) => {
                     self.here.doors.push(slots);
                     true
@@ -356,7 +356,7 @@ impl World {
             return self.lost(which);
         }
         let front = &mut self.front[usize::from(which.0)];
-        let todo = front.connected(which.1);
+        let todo = front.on_connected(which.1);
         if !todo.go_on {
             self.drop_half(which);
         }
@@ -405,13 +405,13 @@ impl World {
         let before = front.clone();
         let all = [
             front.lost_there(old),
-            front.lost(old, self.now),
-            front.connected(old),
-            front.answered(old, Answer::Granted, self.now),
-            front.answered(old, Answer::Missing, self.now),
+            front.lost_here(old, self.now),
+            front.on_connected(old),
+            front.on_answer(old, OpenAnswer::Granted, self.now),
+            front.on_answer(old, OpenAnswer::Missing, self.now),
         ];
         front.reset_there(old);
-        assert_eq!(all, [Todo::default(); 5]);
+        assert_eq!(all, [EndActions::default(); 5]);
         assert_eq!(*front, before);
         let number = at as u16;
         let current = self.here.asked.iter().filter(|w| w.0 == number);
@@ -541,7 +541,7 @@ impl World {
         assert!(self.memory.iter().all(Vec::is_empty), "{:?}", self.memory);
         for past in &mut self.past {
             past.run_out();
-            assert_eq!((past.granted.busy(), past.granted.awaited()), (0, 0));
+            assert_eq!((past.granted.busy(), past.granted.keys_out()), (0, 0));
             assert!(past.made.iter().all(|s| s.strong_count() == 0));
         }
     }
@@ -578,7 +578,7 @@ proptest! {
                 8 => drop(served.hear(Frame::Reset(which))),
                 9 => {
                     let key = u128::from(epoch).to_le_bytes();
-                    served.doors.extend(served.granted.take(&key, number, epoch).map(|t| t.0));
+                    served.doors.extend(served.granted.take_key(&key, number, epoch).map(|t| t.0));
                 }
                 10 => served.welcome(),
                 11 => drop(served.obey()),
@@ -601,7 +601,7 @@ fn slots_are_quarantined_until_both_ends_have_let_go() {
     let mut life = Life::new();
     let up = |life: &mut Life, epoch| {
         life.ask(epoch).expect("free");
-        assert!(life.granted(epoch) && life.up(epoch));
+        assert!(life.grant(epoch) && life.connect(epoch));
     };
     up(&mut life, 1);
     assert_eq!(life.ask(2), Err(LifeError::InUse { epoch: 1 }));

@@ -45,8 +45,7 @@ pub(super) fn auth(auth: config::Auth<'_>) -> Result<Auth, AuthError> {
 /// Time limits of the control plane.
 pub(super) fn timing(d: &Deadlines) -> Timing {
     Timing {
-        connect: d.step(),
-        handshake: d.step(),
+        step: d.step(),
         heartbeat: HeartbeatCfgs {
             every: d.heartbeat_interval(),
             gone_after: d.heartbeat_timeout(),

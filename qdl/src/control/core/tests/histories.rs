@@ -35,7 +35,7 @@ struct Pipe {
 }
 
 /// State of one end that both roles share.
-struct Side {
+struct EndState {
     heard: u64,
     eof: bool,
     gone: Option<ControlError>,
@@ -51,7 +51,7 @@ struct History {
     fault_at: u64,
     f: Frontend<usize>,
     a: Accelerator,
-    sides: [Side; 2],
+    ends: [EndState; 2],
     /// To the accelerator, and to the frontend.
     pipes: [Pipe; 2],
     /// Time at which the accelerator's owner completes this open.
@@ -91,7 +91,7 @@ impl History {
             2 => Fault::Stuck(rng.u64(..2) as usize),
             _ => Fault::None,
         };
-        let side = || Side {
+        let end = || EndState {
             heard: 0,
             eof: false,
             gone: None,
@@ -106,7 +106,7 @@ impl History {
             now: 0,
             delay,
             gone_after: nanos(gone_after),
-            sides: [side(), side()],
+            ends: [end(), end()],
             pipes: Default::default(),
             opening: None,
             answers: Vec::new(),
@@ -126,7 +126,7 @@ impl History {
         let mut cut = false;
         for _ in 0..20_000 {
             self.settle();
-            if self.sides.iter().all(|s| s.over_at.is_some()) {
+            if self.ends.iter().all(|s| s.over_at.is_some()) {
                 return leave_at;
             }
             let heads = self.pipes.iter().filter_map(|p| Some(p.items.front()?.0));
@@ -144,8 +144,8 @@ impl History {
                 cut = true;
                 self.pipes = Default::default();
                 self.pipes.iter_mut().for_each(|p| p.ended = true);
-                self.f.link_mut().closed();
-                self.a.link_mut().closed();
+                self.f.link_mut().handle_eof();
+                self.a.link_mut().handle_eof();
             }
             self.deliver();
             if self.now >= act_at && act_at < leave_at {
@@ -183,8 +183,8 @@ impl History {
             {
                 let item = self.pipes[1 - to].items.pop_front().expect("seen");
                 match to {
-                    ACCELERATOR => arrive(&mut self.a, &mut self.sides[to], item.1, self.now),
-                    _ => arrive(&mut self.f, &mut self.sides[to], item.1, self.now),
+                    ACCELERATOR => arrive(&mut self.a, &mut self.ends[to], item.1, self.now),
+                    _ => arrive(&mut self.f, &mut self.ends[to], item.1, self.now),
                 }
             }
         }
@@ -277,7 +277,7 @@ impl History {
         }
         for side in [FRONTEND, ACCELERATOR] {
             if self.link(side).is_over() {
-                self.sides[side].over_at.get_or_insert(self.now);
+                self.ends[side].over_at.get_or_insert(self.now);
             }
         }
     }
@@ -303,21 +303,21 @@ impl History {
             any = true;
             if reader_over {
                 let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-                self.link(from).write_failed(broken, now);
+                self.link(from).fail_write(broken, now);
                 break;
             }
             self.send(from, Some(m));
         }
         if !self.link(from).has_output() {
-            self.link(from).flushed(now);
+            self.link(from).note_flushed(now);
         }
         let done = self.link(from).is_shut() || self.link(from).is_over();
         if done && !self.pipes[from].ended {
             self.pipes[from].ended = true;
             self.send(from, None);
         }
-        if self.link(from).is_shut() && self.sides[from].eof {
-            self.link(from).left();
+        if self.link(from).is_shut() && self.ends[from].eof {
+            self.link(from).end_lingering();
         }
         any
     }
@@ -336,15 +336,15 @@ impl History {
         self.pipes[from].items.push_back((at, item));
     }
 
-    fn accelerator_event(&mut self, event: Asked) {
+    fn accelerator_event(&mut self, event: AcceleratorEvent) {
         assert!(
-            self.sides[ACCELERATOR].gone.is_none(),
+            self.ends[ACCELERATOR].gone.is_none(),
             "after the end: {event:?}"
         );
         match event {
-            Asked::Admit(_) => self.a.admit(Ok(()), self.now),
-            Asked::Proved | Asked::Connected(_) => {}
-            Asked::Open(connections) => {
+            AcceleratorEvent::Admit(_) => self.a.admit(Ok(()), self.now),
+            AcceleratorEvent::Proved | AcceleratorEvent::Connected(_) => {}
+            AcceleratorEvent::Open(connections) => {
                 assert!(self.opening.is_none(), "one at a time");
                 for l in &connections {
                     let last = self.granted.get(&l.connection).copied().unwrap_or(0);
@@ -352,8 +352,8 @@ impl History {
                 }
                 self.opening = Some((self.now + self.rng.u64(..80) * MS, connections));
             }
-            Asked::Name(id) => self.a.named(id, "acc".to_owned()),
-            Asked::Describe => {
+            AcceleratorEvent::Name(id) => self.a.named(id, "acc".to_owned()),
+            AcceleratorEvent::Describe => {
                 let refused = is_chosen(&mut self.rng, 20);
                 self.a.described(match refused {
                     false => Ok(Description::default()),
@@ -363,8 +363,8 @@ impl History {
                     }),
                 });
             }
-            Asked::Side(id, at) => self.a.side_is(id, (at + 1, "x".to_owned())),
-            Asked::Drain => {
+            AcceleratorEvent::Side(id, at) => self.a.side_is(id, (at + 1, "x".to_owned())),
+            AcceleratorEvent::Drain => {
                 if is_chosen(&mut self.rng, 30) {
                     self.a.drained(
                         Counters::default(),
@@ -374,11 +374,11 @@ impl History {
                     );
                 }
             }
-            Asked::Beat => self.a.beat(Counters::default(), None),
-            Asked::ConnectionLost {
+            AcceleratorEvent::Beat => self.a.beat(Counters::default(), None),
+            AcceleratorEvent::ConnectionLost {
                 connection, epoch, ..
             }
-            | Asked::ConnectionReset { connection, epoch } => {
+            | AcceleratorEvent::ConnectionReset { connection, epoch } => {
                 let granted = self.granted.get(&connection);
                 assert_eq!(
                     granted,
@@ -386,7 +386,7 @@ impl History {
                     "of connection {connection}, which is granted"
                 );
             }
-            Asked::Gone(cause) => self.gone(ACCELERATOR, cause),
+            AcceleratorEvent::Gone(cause) => self.gone(ACCELERATOR, cause),
         }
     }
 
@@ -400,7 +400,7 @@ impl History {
                 }
             }
             Event::Session(event) => {
-                let over = self.sides[FRONTEND].gone.is_some();
+                let over = self.ends[FRONTEND].gone.is_some();
                 assert!(!over, "after the end: {event:?}");
                 if let ClientEvent::Gone(cause) = event {
                     self.gone(FRONTEND, cause);
@@ -417,7 +417,7 @@ impl History {
                 self.gone_after,
                 "found at the moment it is due"
             );
-            assert_eq!(self.now, self.sides[side].heard + self.gone_after);
+            assert_eq!(self.now, self.ends[side].heard + self.gone_after);
         }
         // Two correct cores never break the protocol; only the connection breaks.
         let sound = match &cause {
@@ -433,13 +433,13 @@ impl History {
             _ => false,
         };
         assert!(sound, "{:?}: {cause}", self.fault);
-        self.sides[side].gone = Some(cause);
+        self.ends[side].gone = Some(cause);
     }
 
     /// Checks that hold for every history.
     fn check(&self, began_leaving: u64) {
         let waits = nanos(local("x").deadline) * 2 + self.gone_after + 600 * MS + 4 * self.delay;
-        for side in &self.sides {
+        for side in &self.ends {
             assert!(side.gone.is_some(), "an end has a cause");
             let over = side.over_at.expect("over");
             assert!(
@@ -453,7 +453,7 @@ impl History {
 }
 
 /// Delivers a frame or the end to a core.
-fn arrive(core: &mut impl Core, side: &mut Side, item: Option<Message>, now: u64) {
+fn arrive(core: &mut impl Core, side: &mut EndState, item: Option<Message>, now: u64) {
     match item {
         Some(message) => {
             if core.link().cause().is_none() {
@@ -464,7 +464,7 @@ fn arrive(core: &mut impl Core, side: &mut Side, item: Option<Message>, now: u64
         None => {
             side.eof = true;
             if !core.link().is_leaving() && !core.link().is_over() {
-                core.link_mut().closed();
+                core.link_mut().handle_eof();
             }
         }
     }
@@ -489,7 +489,7 @@ fn ten_thousand_histories_end_with_a_cause_in_time_and_every_request_is_answered
         let mut history = History::new(seed.0);
         let left = history.run();
         history.check(left);
-        for cause in history.sides.iter().filter_map(|s| s.gone.as_ref()) {
+        for cause in history.ends.iter().filter_map(|s| s.gone.as_ref()) {
             let kind = format!("{cause:?}");
             let kind = kind.split([' ', '(']).next().unwrap_or_default();
             *causes.entry(kind.to_owned()).or_default() += 1;

@@ -11,7 +11,7 @@ use record::{EngineInfo, NodeFacts};
 
 use super::{
     Core, Local, Own,
-    accelerator::{Accelerator, Event as Asked},
+    accelerator::{Accelerator, Event as AcceleratorEvent},
     frontend::{ClientEvent, Event, Frontend},
     heartbeat::{HeartbeatCfgs, nanos},
 };
@@ -65,6 +65,28 @@ fn accelerator(local: Local) -> Accelerator {
     Accelerator::new(Arc::new(local), "10.0.0.1:999".to_owned(), Hex([2; 32]), 0)
 }
 
+impl Frontend<usize> {
+    fn open(&mut self, connections: Vec<ConnectionRequest>, token: usize) {
+        self.ask("opened", |id| Message::Open { id, connections }, token);
+    }
+
+    fn start(&mut self, token: usize) {
+        self.ask("ready", |id| Message::Start { id }, token);
+    }
+
+    fn name(&mut self, token: usize) {
+        self.ask("name_is", |id| Message::Name { id }, token);
+    }
+
+    fn drain(&mut self, token: usize) {
+        self.ask("drained", |id| Message::Drain { id }, token);
+    }
+
+    fn describe(&mut self, token: usize) {
+        self.ask("described", |id| Message::Describe { id }, token);
+    }
+}
+
 fn connection(connection: u16, epoch: u32) -> ConnectionRequest {
     ConnectionRequest {
         connection,
@@ -99,20 +121,24 @@ fn carry<A: Core, B: Core>(from: &mut A, to: &mut B, now: u64) -> bool {
         any = true;
         to.handle(m, now);
     }
-    from.link_mut().flushed(now);
+    from.link_mut().note_flushed(now);
     any
 }
 
 /// Exchanges all frames between both cores, without delay. The accelerator's owner admits any
 /// frontend.
-fn meet(f: &mut Frontend<usize>, a: &mut Accelerator, now: u64) -> (Vec<Event<usize>>, Vec<Asked>) {
+fn meet(
+    f: &mut Frontend<usize>,
+    a: &mut Accelerator,
+    now: u64,
+) -> (Vec<Event<usize>>, Vec<AcceleratorEvent>) {
     let (mut there, mut here) = (Vec::new(), Vec::new());
     loop {
         let mut any = carry(f, a, now) | carry(a, f, now);
         while let Some(e) = a.poll_event() {
             any = true;
             match e {
-                Asked::Admit(_) => a.admit(Ok(()), now),
+                AcceleratorEvent::Admit(_) => a.admit(Ok(()), now),
                 e => there.push(e),
             }
         }
@@ -135,7 +161,7 @@ fn session() -> (Frontend<usize>, Accelerator) {
         "{here:?}"
     );
     assert!(
-        matches!(&there[..], [Asked::Proved, Asked::Connected(n)] if n == "fe-1"),
+        matches!(&there[..], [AcceleratorEvent::Proved, AcceleratorEvent::Connected(n)] if n == "fe-1"),
         "{there:?}"
     );
     (f, a)

@@ -1,6 +1,6 @@
 //! Every public field and accessor of the configuration is read by code outside of it.
 
-use super::source::{code, production, reads};
+use std::path::Path;
 
 /// Public fields, and public methods with their bodies, of files in `qdl/src/config`.
 #[derive(Default)]
@@ -54,6 +54,49 @@ impl Items {
             .chain(left.into_iter().map(|(name, _)| format!("{name}()")))
             .collect()
     }
+}
+
+/// Code under `path` (a folder or a file, relative to the root), without tests, comments, and files
+/// below `without`.
+fn code(path: &str, without: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut todo = vec![root.join(path)];
+    let mut text = String::new();
+    while let Some(path) = todo.pop() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let skipped = !without.is_empty() && path.ends_with(without);
+        if skipped || name.contains("tests") {
+            continue;
+        }
+        if path.is_dir() {
+            let entries = std::fs::read_dir(&path).expect("a folder");
+            todo.extend(entries.map(|e| e.expect("an entry").path()));
+        } else if name.ends_with(".rs") {
+            text.push_str(&production(
+                &std::fs::read_to_string(&path).expect("a text"),
+            ));
+        }
+    }
+    text
+}
+
+/// Text of a file without tests and comments.
+fn production(file: &str) -> String {
+    let code = file.split("#[cfg(test)]\nmod tests {").next();
+    let lines = code.unwrap_or_default().lines();
+    lines
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| [line, "\n"])
+        .collect()
+}
+
+/// Whether `text` contains `.name` as a whole word, or `.name(` for a call.
+fn reads(text: &str, name: &str) -> bool {
+    let dotted = format!(".{name}");
+    text.match_indices(&dotted).any(|(at, found)| {
+        let next = text[at + found.len()..].chars().next().unwrap_or(' ');
+        !next.is_alphanumeric() && next != '_'
+    })
 }
 
 /// Code of the programs without the configuration.

@@ -3,7 +3,6 @@
 
 mod fields;
 mod keys;
-mod source;
 
 use super::*;
 use crate::connection::Wait;

@@ -1,0 +1,227 @@
+//! Grants of connections that a frontend requests, within the memory budget.
+
+use std::{
+    error::Error,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
+
+use super::{node_state::ServerNic, session::Session};
+use crate::{
+    control::{
+        ConnectionGrant, ConnectionRequest, ErrorCode, GrantTransport, Refusal, RequestTransport,
+        message::Hex,
+    },
+    run::{lock, request_stride, response_stride, settings},
+    serve::{ServeConnection, ServeConnectionCfgs},
+};
+use fabric::{Link, MAX_SLOTS, ib::check_memory};
+
+/// A connection made for a request.
+pub struct NewConnection {
+    connection: Arc<ServeConnection>,
+    /// Set where the accelerator makes the link itself.
+    link: Option<Link>,
+    grant: ConnectionGrant,
+}
+
+impl Session {
+    /// Checks that all requested slots fit this machine's memory before the first connection is
+    /// made, because slots that a NIC writes are pinned.
+    pub fn check_memory(&self, requests: &[ConnectionRequest]) -> Result<(), Refusal> {
+        let bytes = requests.iter().fold(0usize, |sum, r| {
+            let slot = (r.request_stride as usize).saturating_add(r.response_stride as usize);
+            sum.saturating_add(slot.saturating_mul(r.slots as usize))
+        });
+        let node = &self.node;
+        // A total above the budget is refused later, with the connection that exceeds it.
+        if bytes > node.config.memory() {
+            return Ok(());
+        }
+        let refused = node.nics.iter().find_map(|n| match n {
+            ServerNic::Ib(nic) => Some(check_memory(nic.name(), bytes).err()?.to_string()),
+            ServerNic::Ofi(nic) => Some(nic.check_memory(bytes).err()?.to_string()),
+            ServerNic::Tcp(_) => None,
+        });
+        refused.map_or(Ok(()), |e| {
+            let text = format!("{}: {e}", node.config.node);
+            Err(Refusal::new(ErrorCode::Budget, text))
+        })
+    }
+
+    /// Makes one connection without registering it anywhere.
+    pub fn make_connection(&self, r: &ConnectionRequest) -> Result<NewConnection, Refusal> {
+        let node = &self.node;
+        let refusal =
+            |code, text: String| Refusal::new(code, format!("connection {}: {text}", r.connection));
+        let model = &node.params.model;
+        let request = request_stride(model).unwrap_or(usize::MAX);
+        let response = response_stride(model).unwrap_or(usize::MAX);
+        let slots = r.slots as usize;
+        if slots == 0 || slots > MAX_SLOTS {
+            let text = format!("{slots} slots, 1 to {MAX_SLOTS} are possible");
+            return Err(refusal(ErrorCode::Protocol, text));
+        }
+        if (r.request_stride as usize, r.response_stride as usize) != (request, response) {
+            let text = format!(
+                "slots of {} and {} bytes, model {} has {request} and {response}",
+                r.request_stride, r.response_stride, model.name
+            );
+            return Err(refusal(ErrorCode::Model, text));
+        }
+        let nic_index = usize::from(r.nic) % node.config.nics.len().max(1);
+        let gpus: Vec<_> = node.config.nics.iter().map(|n| n.gpu).collect();
+        let gpu = gpu_for(&gpus, nic_index, r.gpu_turn);
+        let cfgs = ServeConnectionCfgs {
+            gpu,
+            session: self.id,
+            connection: r.connection,
+            epoch: r.epoch,
+            slots,
+            request_stride: request,
+            response_stride: response,
+            stream: self.stream,
+        };
+        let bytes = cfgs.bytes().unwrap_or(usize::MAX);
+        let budget = node.budget.reserve(bytes, node.config.memory());
+        let reservation = budget.map_err(|in_use| {
+            let text = format!(
+                "{slots} slots take {} MiB, {} of {} MiB are in use: raise `memory_mib` of {}, or \
+                 lower `slots` or `connections` of the frontend",
+                bytes >> 20,
+                in_use >> 20,
+                node.config.memory_mib,
+                node.config.node
+            );
+            refusal(ErrorCode::Budget, text)
+        })?;
+        let key = Hex::<16>::random();
+        let key = key.map_err(|e| Refusal::new(ErrorCode::ShuttingDown, e.to_string()))?;
+        let no_memory = |e: &dyn Error| refusal(ErrorCode::Budget, e.to_string());
+        let slot_bytes = cfgs.request_stride.saturating_mul(slots);
+        let on_gpu = match &node.nics[nic_index] {
+            ServerNic::Ib(nic) => nic.gpu_slots(nic_index, gpu, slot_bytes, |bytes| {
+                node.service.slots(gpu, bytes)
+            }),
+            ServerNic::Tcp(_) | ServerNic::Ofi(_) => None,
+        };
+        let make = |on_gpu| {
+            let nodes = &node.near[nic_index].nodes;
+            let connection = ServeConnection::on_nodes(cfgs, nodes, on_gpu);
+            connection.map(Arc::new).map_err(|e| no_memory(&e))
+        };
+        let mut connection = make(on_gpu)?;
+        let (transport, link) = match (&node.nics[nic_index], &r.transport) {
+            (ServerNic::Tcp(address), RequestTransport::Tcp {}) => {
+                let Some(address) = reachable(*address, self.local) else {
+                    let text = format!(
+                        "came over IPv6, and nics[{nic_index}].listen of {} is {address}: listen \
+                         on [::], which takes both, or name an IPv4 address in \
+                         accelerators[].control",
+                        node.config.node
+                    );
+                    return Err(refusal(ErrorCode::Protocol, text));
+                };
+                (GrantTransport::Tcp { address }, None)
+            }
+            (ServerNic::Ib(nic), RequestTransport::Ib { end }) => {
+                let mut accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
+                if let (Err(e), true) = (&accepted, connection.is_on_device()) {
+                    // A GPU may expose less memory to NICs than it has.
+                    nic.no_gpu_slots(nic_index, gpu, &e.to_string());
+                    connection = make(None)?;
+                    accepted = nic.accept(connection.endpoint(settings::SEND_DEPTH), end);
+                }
+                let (end, link) = accepted.map_err(|e| no_memory(&e))?;
+                (GrantTransport::Ib { end }, Some(link))
+            }
+            (ServerNic::Ofi(nic), RequestTransport::Ofi { end }) => {
+                let endpoint = connection.endpoint(settings::SEND_DEPTH);
+                let (end, link) = nic.accept(endpoint, end).map_err(|e| no_memory(&e))?;
+                (GrantTransport::Ofi { end }, Some(link))
+            }
+            (nic, wanted) => {
+                let text = format!(
+                    "asks for the {} fabric, and nics[{nic_index}] of {} is {}",
+                    wanted.fabric(),
+                    node.config.node,
+                    nic.fabric()
+                );
+                return Err(refusal(ErrorCode::Protocol, text));
+            }
+        };
+        reservation.tie_to(&connection);
+        Ok(NewConnection {
+            connection,
+            link,
+            grant: ConnectionGrant {
+                connection: r.connection,
+                epoch: r.epoch,
+                slots: r.slots,
+                nic: nic_index as u16,
+                gpu,
+                key,
+                transport,
+            },
+        })
+    }
+
+    /// Registers a connection and returns its grant. Drops what the frontend has given up
+    /// meanwhile.
+    pub fn hand_out(&self, new: NewConnection) -> ConnectionGrant {
+        let NewConnection {
+            connection,
+            link,
+            grant,
+        } = new;
+        let (number, epoch) = (grant.connection, grant.epoch);
+        let nic_index = usize::from(grant.nic);
+        let (handle, reasons) = (self.handle.clone(), self.reasons.clone());
+        connection.on_reason(Box::new(move |imm, why, is_cut| {
+            let [logged, sent] = &*reasons;
+            if logged.fetch_add(1, Ordering::Relaxed) < LOGGED_REASONS {
+                let slot = imm.slot();
+                tracing::warn!("connection {number}, slot {slot}: refused: {why}");
+            }
+            // Above the limit, only the refusals themselves are counted.
+            if is_cut && sent.fetch_add(1, Ordering::Relaxed) < MAX_REASONS {
+                let use_of = (number, epoch, imm.slot(), imm.use_count());
+                handle.refused_sample(use_of, why);
+            }
+        }));
+        let key = link.is_none().then_some(grant.key.0);
+        let wanted =
+            lock(&self.connections).grant((number, epoch), connection.clone(), nic_index, key);
+        if let Some(link) = link.filter(|_| wanted) {
+            let _ = self.attach(nic_index, connection, link);
+        }
+        grant
+    }
+}
+
+/// Refusals of a session that are logged.
+const LOGGED_REASONS: u64 = 32;
+/// Most full reasons of refused samples that a session sends.
+const MAX_REASONS: u64 = 256;
+
+/// Address of the data port. If the port listens on any address, it is the control address that the
+/// frontend reached. `None` where the port listens only on addresses of the other family.
+fn reachable(mut configured: SocketAddr, reached: SocketAddr) -> Option<SocketAddr> {
+    if configured.ip().is_unspecified() {
+        if configured.is_ipv4() && reached.is_ipv6() {
+            return None;
+        }
+        configured.set_ip(reached.ip());
+    }
+    Some(configured)
+}
+
+/// GPU of a connection over NIC `nic_index` with `gpu_turn` `turn`, counted from the NIC's own GPU.
+fn gpu_for(nics: &[Option<u32>], nic_index: usize, turn: u16) -> Option<u32> {
+    let own = nics.get(nic_index).copied().flatten()?;
+    let mut gpus: Vec<u32> = nics.iter().copied().flatten().collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    let at = gpus.iter().position(|g| *g == own)?;
+    gpus.get((at + usize::from(turn)) % gpus.len()).copied()
+}

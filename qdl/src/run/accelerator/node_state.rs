@@ -1,0 +1,114 @@
+//! State of an accelerator's node that outlives its sessions: the NIC threads, the memory budget,
+//! and totals.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use record::{BatchSizes, EngineInfo, EngineUse, GpuRecord, SequenceTotals};
+
+use super::budget::Budget;
+use crate::{
+    config::AcceleratorConfig,
+    model::ModelSpec,
+    rails::Score,
+    run::{ib_nic::IbNic, ofi_nic::OfiNic},
+    serve::{ServeConnection, Server, Service},
+    topology::LinkWatch,
+    wire::Description,
+};
+use fabric::os::Near;
+
+/// Totals of the engine since the node started.
+#[derive(Clone, Debug, Default)]
+pub struct EngineTotals {
+    /// Inputs copied before the engine could read them.
+    pub copies: u64,
+    /// Batches by size.
+    pub batches: BatchSizes,
+    /// Totals of sequences, where the engine batches by itself.
+    pub sequences: Option<SequenceTotals>,
+    /// Health of this node's interior, where measured.
+    pub interior: Option<Score>,
+    /// Record of each GPU.
+    pub gpus: Vec<GpuRecord>,
+    /// Work of the engine.
+    pub used: EngineUse,
+}
+
+/// Parameters of a node beside its configuration.
+#[derive(Clone)]
+pub struct NodeParams {
+    /// This node's part of the SUT's name.
+    pub sut_name: String,
+    /// The engine's model, taken from the model file where the configuration leaves it open.
+    pub model: ModelSpec,
+    /// Description of the engine for frontends.
+    pub engine_info: EngineInfo,
+    /// Serves one frontend, then ends.
+    pub once: bool,
+    /// Returns the engine's totals.
+    pub engine: Arc<dyn Fn() -> EngineTotals + Send + Sync>,
+    /// Describes the node and its machine, or says why it cannot. Called on a thread that may
+    /// block.
+    pub describe: Describe,
+}
+
+/// Type of [`NodeParams::describe`].
+pub type Describe = Arc<dyn Fn() -> Result<Description, String> + Send + Sync>;
+
+/// State that NIC threads, tasks and sessions share.
+pub struct NodeState {
+    pub config: AcceleratorConfig,
+    pub params: NodeParams,
+    pub nics: Vec<ServerNic>,
+    pub links: Vec<LinkWatch>,
+    /// Placement of each NIC.
+    pub near: Vec<Near>,
+    pub server: Server,
+    /// Consumer of arrivals.
+    pub service: Arc<dyn Service>,
+    /// Memory budget of slots.
+    pub budget: Budget<ServeConnection>,
+    /// Totals of connections that have ended.
+    pub ended: Mutex<EndedTotals>,
+}
+
+/// Totals of connections that have ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EndedTotals {
+    pub responded: u64,
+    pub refused: u64,
+    pub late: u64,
+    pub parts: u64,
+}
+
+impl EndedTotals {
+    /// Adds the counts of a connection.
+    pub fn add(&mut self, connection: &ServeConnection) {
+        self.responded += connection.responded();
+        self.refused += connection.refused();
+        self.late += connection.late();
+        self.parts += connection.parts();
+    }
+}
+
+/// One NIC of an accelerator.
+#[derive(Debug)]
+pub enum ServerNic {
+    Tcp(SocketAddr),
+    Ib(IbNic),
+    Ofi(OfiNic),
+}
+
+impl ServerNic {
+    /// Name of the fabric: `tcp`, `ib` or `ofi`.
+    pub fn fabric(&self) -> &'static str {
+        match self {
+            ServerNic::Tcp(_) => "tcp",
+            ServerNic::Ib(_) => "ib",
+            ServerNic::Ofi(_) => "ofi",
+        }
+    }
+}

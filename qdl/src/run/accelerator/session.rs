@@ -1,0 +1,474 @@
+//! One frontend being served: its connections, their memory, and the requests of its control
+//! session.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use record::{BatchSizes, GpuRecord, NodeUse, ServedConnection, ServedReport};
+use tokio::{
+    sync::Notify,
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
+
+use super::{
+    node_state::{EndedTotals, EngineTotals, NodeState},
+    readings::NodeReadings,
+};
+use crate::{
+    config::NicConfig,
+    control::{
+        ConnectionGrant, ConnectionRequest, ControlError, Counters, ErrorCode, RailScore, Refusal,
+        Scores, ServerHandle, ServerSession, SessionHandler,
+    },
+    counters::ticks::FIRST_TICK_NS,
+    rails::{MAX_RAILS, Score},
+    run::{
+        life::{
+            LifeError,
+            accelerator_ends::{AcceleratorEnds, LossActions},
+        },
+        lock,
+        records::{self, places},
+        usage::usage,
+    },
+    serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs, ServeCounts},
+    topology::LinkWatch,
+    wire::Description,
+};
+use fabric::{Broken, Link, clock::now_ns, wire::Stream};
+
+/// Interval of checks while connections are quarantined.
+const LOOK: Duration = Duration::from_millis(5);
+/// Interval of checks otherwise.
+const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+/// Interval of readings; each is one tick.
+const READ_EVERY: Duration = Duration::from_nanos(FIRST_TICK_NS);
+
+/// The session being served, if any.
+pub type CurrentSession = Mutex<Option<Arc<Session>>>;
+
+/// Session with one frontend.
+pub struct Session {
+    pub id: u64,
+    pub node: Arc<NodeState>,
+    pub handle: ServerHandle,
+    /// This node's address that the frontend reached.
+    pub local: SocketAddr,
+    /// Moments at which the frontend wants tokens to leave this node.
+    pub stream: Stream,
+    /// Connections granted to the frontend.
+    pub connections: Mutex<AcceleratorEnds<Arc<ServeConnection>>>,
+    /// Number of refusals logged, and number of full reasons sent.
+    pub reasons: Arc<[AtomicU64; 2]>,
+    /// The node's totals before the session.
+    before: (ServeCounts, EndedTotals, EngineTotals),
+    /// Signals a lost connection.
+    losses: Notify,
+    /// Records of connections that have ended.
+    ended: Mutex<Vec<ServedConnection>>,
+    /// Last epoch of each connection that was lost, without those that the frontend closed as it
+    /// left.
+    lost: Mutex<HashMap<u16, u32>>,
+    /// Arrivals at the time of an answered drain.
+    drained: DrainMark,
+    readings: NodeReadings,
+}
+
+/// Set once every arrival was answered on request, as it happens before the frontend leaves.
+#[derive(Debug, Default)]
+struct DrainMark {
+    done: AtomicBool,
+    arrived: AtomicU64,
+}
+
+impl DrainMark {
+    fn set(&self, arrived: u64) {
+        self.arrived.store(arrived, Ordering::Relaxed);
+        self.done.store(true, Ordering::Release);
+    }
+
+    /// Whether no sample has arrived since.
+    fn holds(&self, arrived: u64) -> bool {
+        self.done.load(Ordering::Acquire) && self.arrived.load(Ordering::Relaxed) == arrived
+    }
+}
+
+impl Session {
+    /// Makes the state of a session that begins now.
+    pub fn new(id: u64, node: Arc<NodeState>, session: &ServerSession) -> Self {
+        let ended = *lock(&node.ended);
+        Session {
+            id,
+            handle: session.handle(),
+            local: session.local_address(),
+            stream: session.stream(),
+            connections: Mutex::default(),
+            reasons: Arc::default(),
+            before: (node.server.counts(), ended, (node.params.engine)()),
+            losses: Notify::new(),
+            ended: Mutex::default(),
+            lost: Mutex::default(),
+            drained: DrainMark::default(),
+            readings: NodeReadings::default(),
+            node,
+        }
+    }
+
+    /// Number of samples that arrived in this session.
+    fn arrived(&self) -> u64 {
+        self.node.server.counts().arrived - self.before.0.arrived
+    }
+
+    /// Whether a drain was answered and no sample came since: its connections then end in good
+    /// order, whatever their sockets report.
+    fn is_leaving(&self) -> bool {
+        self.drained.holds(self.arrived())
+    }
+
+    /// Attaches a connection whose data connection has come to a NIC, unless it was given up
+    /// meanwhile.
+    pub fn attach(
+        &self,
+        nic_index: usize,
+        connection: Arc<ServeConnection>,
+        link: Link,
+    ) -> Option<()> {
+        // Under the lock, so that a later command to give up follows on its way to the NIC thread.
+        let mut connections = lock(&self.connections);
+        let ServeConnectionCfgs {
+            connection: number,
+            epoch,
+            ..
+        } = connection.cfgs();
+        let wanted = connections.up(number, epoch);
+        wanted.then(|| self.node.server.attach(nic_index, connection, link))
+    }
+
+    /// Handles the loss of a connection whose local side the NIC thread has destroyed.
+    pub fn lost_here(&self, l: &ConnectionLost) {
+        // Under the lock, so that the frontend learns of the loss before it learns that this end
+        // has let go.
+        let mut connections = lock(&self.connections);
+        let news = connections.lost_here(l.connection, l.epoch);
+        self.losses.notify_one();
+        // If the frontend lost the connection first, it still lacks the cause.
+        if news || !matches!(l.cause, Broken::Closed | Broken::GivenUp(_)) {
+            self.handle
+                .connection_lost(l.connection, l.epoch, &l.cause.to_string());
+        }
+        if news {
+            let (connection, epoch, cause) = (l.connection, l.epoch, &l.cause);
+            // A leaving frontend closes its connections before its bye. After a drain, any end
+            // except a protocol error counts as closed.
+            let ended = match cause {
+                Broken::Closed => true,
+                Broken::BadFrame { .. } | Broken::OutOfBounds { .. } | Broken::Grant(_) => false,
+                _ => self.is_leaving(),
+            };
+            if ended {
+                tracing::debug!("connection {connection} (epoch {epoch}) closed: {cause}");
+            } else {
+                lock(&self.lost).insert(connection, epoch);
+                tracing::info!("connection {connection} (epoch {epoch}) lost: {cause}");
+            }
+        }
+    }
+
+    /// Tells the frontend when this end of a lost connection is down and no batch reads its slots.
+    pub async fn watch(self: Arc<Self>) {
+        loop {
+            if self.collect(true) {
+                sleep(LOOK).await;
+            } else {
+                // A loss before this call has stored a permit.
+                let _ = timeout(LOOK_ANYWAY, self.losses.notified()).await;
+            }
+        }
+    }
+
+    /// Lets go of lost connections without readers. True while some lost connections remain.
+    fn collect(&self, lost: bool) -> bool {
+        let mut connections = lock(&self.connections);
+        for (connection, epoch) in
+            connections.collect(|l| l.readers() == 0, |l| self.record_end(&l, lost))
+        {
+            tracing::debug!("connection {connection} (epoch {epoch}) reset here");
+            self.handle.connection_reset(connection, epoch);
+        }
+        connections.quarantined()
+    }
+
+    fn record_end(&self, connection: &ServeConnection, lost: bool) {
+        records::served(connection, lost).put_on(&mut lock(&self.ended));
+        lock(&self.node.ended).add(connection);
+    }
+
+    /// Releases every connection after the session; its memory is freed with the last batch that
+    /// reads it.
+    pub async fn release(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        loop {
+            self.collect(false);
+            let busy = lock(&self.connections).busy();
+            if busy == 0 {
+                return;
+            }
+            if Instant::now() >= end {
+                tracing::warn!(
+                    "{busy} connections are still opened, or read by batches, after {patience:?}; \
+                     their slots are free once they are not"
+                );
+                return;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Report of the session, once its connections are released. `clean`: the frontend ended with a
+    /// bye. A frontend whose drain was answered counts as clean even if its bye did not come.
+    pub fn report(&self, frontend: &str, clean: bool) -> ServedReport {
+        let clean = clean || self.is_leaving();
+        let engine = (self.node.params.engine)();
+        let (counts_before, _, engine_before) = &self.before;
+        let counts = self.node.server.counts();
+        let nics = self.node.config.nics.iter().map(NicConfig::label);
+        let mut report = ServedReport {
+            frontend: frontend.to_owned(),
+            // Counts are not final while a batch still reads a connection.
+            clean: clean && lock(&self.connections).busy() == 0,
+            connections: std::mem::take(&mut *lock(&self.ended)),
+            batches: engine.batches.since(&engine_before.batches),
+            sequences: engine
+                .sequences
+                .map(|s| s.since(&engine_before.sequences.unwrap_or_default())),
+            engine_copies: engine.copies.saturating_sub(engine_before.copies),
+            decompressed: engine
+                .used
+                .decompressed
+                .since(&engine_before.used.decompressed),
+            sleeps: counts.sleeps - counts_before.sleeps,
+            woken: counts.wakeups - counts_before.wakeups,
+            places: places(nics.zip(&self.node.near), self.node.server.placed()),
+            ..ServedReport::default()
+        };
+        report.connections.sort_by_key(|c| (c.connection, c.epoch));
+        if clean {
+            mark_closed(&mut report.connections, &lock(&self.lost));
+        }
+        report.close();
+        report
+    }
+
+    /// Takes a reading at each tick, until the task is aborted.
+    pub async fn take_readings(self: Arc<Self>) {
+        let mut every = interval(READ_EVERY);
+        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            every.tick().await;
+            self.read_now();
+        }
+    }
+
+    fn read_now(&self) {
+        let (counters, engine) = (self.counters(), (self.node.params.engine)());
+        self.readings.read(now_ns(), &counters, engine);
+    }
+
+    /// Totals of the session so far, and whether every arrived sample is answered.
+    fn totals(&self) -> (Counters, bool) {
+        let node = &self.node;
+        let (_, before, engine_before) = &self.before;
+        let mut now;
+        {
+            // Lock in the order of `collect`, so that no connection is counted in neither or both.
+            let connections = lock(&self.connections);
+            now = *lock(&node.ended);
+            connections.slots().for_each(|c| now.add(c));
+        }
+        let engine = (node.params.engine)();
+        let counters = Counters {
+            arrived: self.arrived(),
+            responded: now.responded - before.responded,
+            refused: now.refused - before.refused,
+            dropped_late: now.late - before.late,
+            parts: now.parts - before.parts,
+            copies: engine.copies.saturating_sub(engine_before.copies),
+            batches: engine.batches.since(&engine_before.batches).batches(),
+        };
+        let answered = counters.responded + counters.refused + counters.dropped_late;
+        (counters, counters.arrived <= answered)
+    }
+}
+
+/// Marks the connections of a cleanly ended session as lost or closed. The last epoch of a number
+/// is closed unless `lost` contains it; earlier epochs were lost. `connections` are in the order of
+/// numbers and epochs.
+fn mark_closed(connections: &mut [ServedConnection], lost: &HashMap<u16, u32>) {
+    for i in 0..connections.len() {
+        let number = connections[i].connection;
+        let next = connections.get(i + 1);
+        let again = next.is_some_and(|next| next.connection == number);
+        let c = &mut connections[i];
+        c.lost = again || lost.get(&number) == Some(&c.epoch);
+    }
+}
+
+impl SessionHandler for Session {
+    fn scores(&self) -> Option<Scores> {
+        let each = |(nic, link): (usize, &LinkWatch)| RailScore {
+            nic: nic as u16,
+            score: match link.is_down() {
+                Some(true) => Score::MIN,
+                _ => Score::ONE,
+            },
+        };
+        Some(Scores {
+            interior: (self.node.params.engine)().interior.unwrap_or(Score::ONE),
+            rails: self
+                .node
+                .links
+                .iter()
+                .take(MAX_RAILS)
+                .enumerate()
+                .map(each)
+                .collect(),
+        })
+    }
+
+    fn open(&self, requests: &[ConnectionRequest]) -> Result<Vec<ConnectionGrant>, Refusal> {
+        let wanted: Vec<_> = requests.iter().map(|r| (r.connection, r.epoch)).collect();
+        lock(&self.connections)
+            .ask(&wanted)
+            .map_err(|(connection, e)| {
+                let code = match e {
+                    LifeError::Over => ErrorCode::ShuttingDown,
+                    _ => ErrorCode::Protocol,
+                };
+                Refusal::new(code, format!("connection {connection}: {e}"))
+            })?;
+        let made = self.check_memory(requests).and_then(|()| {
+            let each = requests.iter().map(|r| self.make_connection(r));
+            each.collect::<Result<Vec<_>, _>>()
+        });
+        let granted = made
+            .map(|made| made.into_iter().map(|new| self.hand_out(new)).collect())
+            .inspect_err(|_| lock(&self.connections).refuse(&wanted));
+        // The frontend may have given some up meanwhile.
+        self.losses.notify_one();
+        granted
+    }
+
+    fn connection_lost(&self, connection: u16, epoch: u32, cause: &str) {
+        let LossActions {
+            give_up,
+            tell_reset,
+        } = lock(&self.connections).lost_there(connection, epoch);
+        if !self.is_leaving() {
+            lock(&self.lost).insert(connection, epoch);
+        }
+        self.losses.notify_one();
+        if tell_reset {
+            tracing::debug!("connection {connection} (epoch {epoch}) reset here");
+            self.handle.connection_reset(connection, epoch);
+        }
+        if give_up {
+            let session = self.id;
+            let which = move |c: &ServeConnectionCfgs| {
+                (c.session, c.connection, c.epoch) == (session, connection, epoch)
+            };
+            let cause = Broken::GivenUp(format!("the frontend lost it: {cause}"));
+            if !self.is_leaving() {
+                tracing::info!("connection {connection} (epoch {epoch}) lost: {cause}");
+            }
+            self.node.server.give_up(which, &cause);
+        }
+    }
+
+    fn connection_reset(&self, connection: u16, epoch: u32) {
+        tracing::debug!("connection {connection} (epoch {epoch}) reset there");
+        lock(&self.connections).reset_there(connection, epoch);
+    }
+
+    fn drain(&self) -> Option<Counters> {
+        let (counters, done) = self.totals();
+        if done {
+            self.drained.set(counters.arrived);
+        }
+        done.then_some(counters)
+    }
+
+    fn engine(&self) -> (BatchSizes, Vec<GpuRecord>) {
+        let now = (self.node.params.engine)();
+        let before = &self.before.2;
+        let gpus = now.gpus.into_iter().enumerate();
+        let gpus = gpus.map(|(i, gpu)| match before.gpus.get(i) {
+            Some(then) => gpu.since(then),
+            None => gpu,
+        });
+        (now.batches.since(&before.batches), gpus.collect())
+    }
+
+    fn used(&self) -> NodeUse {
+        NodeUse {
+            engine: (self.node.params.engine)().used,
+            ..usage(&[], records::nic_use(self.node.server.nic_use()))
+        }
+    }
+
+    fn side(&self, at: u64) -> (u64, String) {
+        if at == 0 {
+            // Includes the time since the last reading.
+            self.read_now();
+        }
+        self.readings.part(&self.node.config.node, at)
+    }
+
+    fn name(&self) -> String {
+        self.node.params.sut_name.clone()
+    }
+
+    fn describe(&self) -> Result<Description, Refusal> {
+        (self.node.params.describe)().map_err(|text| Refusal::new(ErrorCode::Protocol, text))
+    }
+
+    fn counters(&self) -> Counters {
+        self.totals().0
+    }
+
+    fn gone(&self, cause: &ControlError) {
+        lock(&self.connections).end();
+        let session = self.id;
+        let which = move |c: &ServeConnectionCfgs| c.session == session;
+        let cause = Broken::GivenUp(format!("the session ended: {cause}"));
+        self.node.server.give_up(which, &cause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_frontend_closed_as_it_left_was_not_lost() {
+        let mut connections: Vec<_> = [(0, 1), (0, 2), (1, 1), (2, 1), (2, 3)]
+            .map(|(connection, epoch)| ServedConnection {
+                connection,
+                epoch,
+                // Closed before the bye came, as most connections are.
+                lost: true,
+                ..ServedConnection::default()
+            })
+            .into();
+        // (0, 1) was lost and opened again.
+        mark_closed(&mut connections, &HashMap::from([(2, 3)]));
+        let lost = connections.iter().map(|c| c.lost).collect::<Vec<_>>();
+        assert_eq!(lost, [true, false, false, true, true]);
+    }
+}

@@ -1,0 +1,528 @@
+//! The frontend's connections to all accelerators, from connect to finish.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc::RecvTimeoutError,
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use fabric::{MAX_SLOTS, Region, clock::now_ns, os::Near};
+use record::{NicUse, Places, PostingRule, SystemRecord};
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    client_nic::ClientNic,
+    cluster_state::{ClusterState, ConnectionOf, EventRouter, OnClusterEvent},
+    control_thread::control,
+    outage::Outages,
+    peer_state::PeerState,
+    rail_map::RailMap,
+};
+use crate::{
+    config::{Auto, FrontendConfig, NicConfig},
+    connection::join_all,
+    control::ClientHandle,
+    dispatch::{
+        Completer, ConnectionCfgs, DispatchCfgs, DispatchNic, Dispatcher, Sample, WarmUpCfgs,
+        WarmUpReport,
+    },
+    model::Lengths,
+    run::{
+        crew::{frontend_crew, near},
+        error::ClusterError,
+        facts::node_facts,
+        lock,
+        records::{self, places},
+        request_stride, response_stride, settings,
+    },
+    topology::LinkWatch,
+};
+
+/// Time limit for the control thread to end after the stop.
+const LEAVING: Duration = Duration::from_secs(10);
+/// Time limit for accelerators to report their work before the run starts.
+const USE: Duration = Duration::from_secs(1);
+
+/// Memory of the samples.
+#[derive(Clone, Debug, Default)]
+pub struct SampleMemory {
+    /// Registered source regions; a sample's `source` is an index into this list.
+    pub sources: Vec<Arc<Region>>,
+    /// Unregistered memory, from which samples are copied (`qsl: staged`).
+    pub staged_from: Option<Arc<Region>>,
+}
+
+/// The frontend's connections to all accelerators.
+pub struct Cluster {
+    pub(super) state: Arc<ClusterState>,
+    stop: watch::Sender<bool>,
+    control: Option<JoinHandle<()>>,
+    /// Report of the warm-up, and its end time.
+    pub(super) warmed: Mutex<Option<(WarmUpReport, u64)>>,
+    /// Placement of each NIC.
+    near: Vec<Near>,
+}
+
+impl Cluster {
+    /// Connects to every accelerator, checks models and names, and opens every connection.
+    /// `completer` makes the completer of each share of the NICs ([`frontend_crew`]). A loading
+    /// accelerator is waited for within [`Deadlines::connect`](crate::config::Deadlines::connect).
+    /// Each step has the deadline [`Deadlines::step`](crate::config::Deadlines::step): all
+    /// handshakes together, and for one accelerator after another the grant, the connecting and the
+    /// start.
+    ///
+    /// # Errors
+    /// [`ClusterError`] names the peer or the configuration key.
+    pub fn connect(
+        config: &FrontendConfig,
+        memory: SampleMemory,
+        completer: &mut dyn FnMut(usize) -> Box<dyn Completer>,
+        on_event: Arc<OnClusterEvent>,
+    ) -> Result<Cluster, ClusterError> {
+        let (connections, connection_of) = plan(config)?;
+        let answers = Lengths::of_outputs(&config.model)
+            .map_err(|e| ClusterError::Failed(format!("model {}: {e}", config.model.name)))?;
+        let d = &config.deadlines;
+        let slots = connections
+            .iter()
+            .map(|l| l.slots * l.response_stride)
+            .sum();
+        let nics = config
+            .nics
+            .iter()
+            .enumerate()
+            .map(|(i, nic)| {
+                ClientNic::open(i, nic, config.accelerators.len(), d, &memory.sources, slots)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let near = near(&config.nics);
+        let crew = frontend_crew(config);
+        let shares = crew.nic_of.iter().enumerate();
+        let shares = shares.map(|(share, nic)| {
+            let completer = completer(share);
+            let mut cfgs = settings::frontend_nic_thread(*nic, config, &near[*nic]);
+            cfgs.begin = completer.begin();
+            DispatchNic { cfgs, completer }
+        });
+        let shares = shares.collect();
+        let cfgs = DispatchCfgs {
+            sources: memory.sources,
+            staged_from: memory.staged_from,
+            connections,
+            crew: Some(crew),
+            answers: Some(answers),
+            ..settings::dispatch(config)
+        };
+        let (losses, inboxes): (Vec<_>, Vec<_>) = config
+            .accelerators
+            .iter()
+            .map(|_| mpsc::unbounded_channel())
+            .unzip();
+        let state = Arc::new(ClusterState {
+            dispatcher: std::sync::OnceLock::new(),
+            auth: settings::auth(config.auth())?,
+            peers: config
+                .accelerators
+                .iter()
+                .enumerate()
+                .map(|(i, a)| {
+                    let connections = connection_of.iter().filter(|(peer, _)| *peer == i);
+                    Mutex::new(PeerState {
+                        address: a.control.to_string(),
+                        outages: Outages::new(connections.count()),
+                        ..PeerState::default()
+                    })
+                })
+                .collect(),
+            facts: node_facts(&config.nics),
+            config: config.clone(),
+            on_event,
+            began: Instant::now(),
+            closing: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            losses,
+            lost: Mutex::default(),
+            lost_more: AtomicBool::new(false),
+            ends: Mutex::new(vec![None; connection_of.len()]),
+            rails: std::sync::OnceLock::new(),
+            links: config.nics.iter().map(settings::link).collect(),
+            connection_of,
+            nics,
+        });
+        let dispatcher =
+            Dispatcher::new(cfgs, shares, Arc::new(EventRouter(Arc::downgrade(&state))))?;
+        let _ = state.dispatcher.set(dispatcher);
+
+        let (stop, stopped) = watch::channel(false);
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let shared = state.clone();
+        let control = std::thread::Builder::new()
+            .name("qdl-control".to_owned())
+            .spawn(move || runtime.block_on(control(shared, inboxes, stopped, ready)))?;
+        let cluster = Cluster {
+            state,
+            stop,
+            control: Some(control),
+            warmed: Mutex::default(),
+            near,
+        };
+        // Upper bound of all steps: two are state and three are per accelerator, each with its own
+        // deadline.
+        let steps = 2 + 3 * config.accelerators.len() as u32;
+        let deadline = d.connect() + d.step().saturating_mul(steps) + LEAVING;
+        match is_ready.recv_timeout(deadline) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => return Err(e),
+            Err(RecvTimeoutError::Timeout) => {
+                let text = format!("not done with bringing connections up after {deadline:?}");
+                return Err(std::io::Error::other(text).into());
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(std::io::Error::other("it ended").into());
+            }
+        }
+        cluster.wait_up(config.deadlines.step())?;
+        cluster.choose_by_health()?;
+        cluster.limit_slots();
+        Ok(cluster)
+    }
+
+    /// Under a policy by health, makes the arbiter, once the end of every connection is known.
+    fn choose_by_health(&self) -> Result<(), ClusterError> {
+        let state = &self.state;
+        let Some(policy) = state.config.arbiter.by_health() else {
+            return Ok(());
+        };
+        let ends = lock(&state.ends).clone();
+        let connections: Vec<_> = ends
+            .iter()
+            .enumerate()
+            .filter_map(|(connection, end)| {
+                let (peer, _) = state.connection_of[connection];
+                Some((
+                    peer,
+                    state.dispatcher().connection(connection).nic_index,
+                    (*end)?,
+                ))
+            })
+            .collect();
+        let health = state.config.health;
+        let (map, arbiter) = RailMap::new(&connections, state.peers.len(), policy, health)?;
+        // Set the names before the first change.
+        let _ = state.rails.set(map);
+        let links = state.links.clone();
+        let nic_down = Box::new(move |nic: usize| links.get(nic).and_then(LinkWatch::is_down));
+        state
+            .dispatcher()
+            .choose_by_health(arbiter, health.tick_ms * 1_000_000, nic_down);
+        Ok(())
+    }
+
+    /// Limits the slots in use with `slots: auto`, once every engine has stated the number of
+    /// samples that it works on at once.
+    fn limit_slots(&self) {
+        let (state, dispatcher) = (&self.state, self.state.dispatcher());
+        let auto = |i| {
+            let nic = dispatcher.connection(i).nic_index;
+            state.config.nics[nic].slots == Auto::Auto
+        };
+        let auto: Vec<_> = (0..dispatcher.connections()).map(auto).collect();
+        dispatcher.limit_slots(&auto);
+        for peer in 0..state.peers.len() {
+            let at_once = state.peer(peer).engine.at_once;
+            dispatcher.engine_works_on(peer, at_once);
+        }
+    }
+
+    fn wait_up(&self, deadline: Duration) -> Result<(), ClusterError> {
+        let end = Instant::now() + deadline;
+        let d = self.state.dispatcher();
+        while d.connections_up() < d.connections() {
+            if Instant::now() >= end {
+                return Err(ClusterError::Failed(format!(
+                    "{} of {} connections came up within {deadline:?}",
+                    d.connections_up(),
+                    d.connections()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Warms every connection up with these samples, one per size in use, as `warm_up` configures.
+    /// Called before the first sample is issued. `None` where the configuration turns the warm-up
+    /// off.
+    ///
+    /// # Errors
+    /// [`ClusterError::Failed`] names the connection that failed.
+    pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
+        let report = self.warm(samples)?;
+        // The work of the warm-up is not the run's.
+        self.read_use();
+        Ok(report)
+    }
+
+    /// Requests every accelerator's work so far. A missing answer costs a line of the summary, not
+    /// the run.
+    fn read_use(&self) {
+        let asked = self
+            .state
+            .each_peer(|peer| peer.handle.as_ref().map(ClientHandle::drain));
+        let end = Instant::now() + USE;
+        for (i, pending) in asked.into_iter().enumerate() {
+            let left = end.saturating_duration_since(Instant::now());
+            let answer = pending.and_then(|p| p.wait(left).ok());
+            self.state.peer(i).used[0] = answer.map(|(_, _, _, used)| used);
+        }
+    }
+
+    /// Work of this node's NIC threads so far.
+    pub fn nic_use(&self) -> NicUse {
+        records::nic_use(self.state.dispatcher().nic_use())
+    }
+
+    fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, ClusterError> {
+        let config = self.state.config.warm_up;
+        if !config.is_on() {
+            return Ok(None);
+        }
+        let dispatcher = self.state.dispatcher();
+        let cfgs = WarmUpCfgs {
+            samples,
+            budget: config.budget(),
+            deadline: config.deadline(),
+            again: false,
+        };
+        let report = dispatcher.warm_up(&cfgs).map_err(|source| {
+            let connection = source.connection();
+            let (peer, _) = self.state.connection_of[connection];
+            ClusterError::Failed(format!(
+                "connection {} (nics[{}], accelerator at {}) failed its warm-up: {source}",
+                self.state.connection_name(connection),
+                dispatcher.connection(connection).nic_index,
+                self.state.peer(peer).address
+            ))
+        })?;
+        *lock(&self.warmed) = Some((report.clone(), now_ns()));
+        Ok(Some(report))
+    }
+
+    /// Warms up again before a later phase, whose samples LoadGen has loaded anew: idle connections
+    /// have lost their congestion windows. It takes about as long as the loading, `idle`, between a
+    /// tenth of the budget and all of it. Connections that are down are skipped. A connection that
+    /// fails now is lost as in the middle of a run. Requires an earlier [`Cluster::warm_up`].
+    pub fn warm_up_again(&self, samples: Vec<Sample>, idle: Duration) {
+        let config = self.state.config.warm_up;
+        if !config.is_on() {
+            return;
+        }
+        let budget = config.budget();
+        let cfgs = WarmUpCfgs {
+            samples,
+            budget: idle.max(budget / 10).min(budget),
+            deadline: config.deadline(),
+            again: true,
+        };
+        match self.state.dispatcher().warm_up(&cfgs) {
+            Ok(report) => {
+                if let Some((first, _)) = lock(&self.warmed).as_mut() {
+                    first.took_ns += report.took_ns;
+                }
+            }
+            Err(e) => tracing::debug!("warming up again: connection {}: {e}", e.connection()),
+        }
+    }
+
+    /// The dispatcher, which sends samples ([`Dispatcher::issue`]).
+    pub fn dispatcher(&self) -> &Dispatcher {
+        self.state.dispatcher()
+    }
+
+    /// Aborts the run: completes outstanding and later samples empty.
+    pub fn abort(&self, cause: &str) {
+        self.state.abort(cause);
+    }
+
+    /// Drains outstanding samples, ends every session with a bye, and stops every thread.
+    pub fn finish(mut self) -> SystemRecord {
+        let state = self.state.clone();
+        let deadline = state.config.deadlines.drain();
+        let aborted = state.aborted.load(Ordering::SeqCst);
+        if !aborted && !state.dispatcher().drain(deadline) {
+            state.note(&format!(
+                "{} samples were still outstanding after {deadline:?}",
+                state.dispatcher().outstanding()
+            ));
+        }
+        // Before the accelerators close the run. An aborted run has no time for it.
+        let sides = match aborted {
+            true => Vec::new(),
+            false => self.sides(),
+        };
+        state.closing.store(true, Ordering::SeqCst);
+        let ask = |h: &ClientHandle| (h.drain(), h.clone());
+        let asked = state.each_peer(|peer| peer.handle.as_ref().map(ask));
+        let wait = if aborted {
+            Duration::from_millis(200)
+        } else {
+            deadline
+        };
+        let end = Instant::now() + wait;
+        let mut leaving = Vec::new();
+        for (i, asked) in asked.into_iter().enumerate() {
+            if let Some((pending, handle)) = asked {
+                let left = end.saturating_duration_since(Instant::now());
+                if let Ok((counters, batches, gpus, used)) = pending.wait(left) {
+                    let mut peer = state.peer(i);
+                    peer.drained = Some(counters);
+                    peer.heartbeat = None;
+                    peer.batches = batches;
+                    peer.gpus = gpus;
+                    peer.used[1] = Some(used);
+                }
+                leaving.push(handle);
+            }
+        }
+        // Before the byes, since a connection that its peer closes first would look lost.
+        state.dispatcher().stop();
+        leaving.iter().for_each(ClientHandle::bye);
+        self.stop_control();
+        let counts = state.dispatcher().connection_records();
+        let (events, _) = self.happened();
+        let warm_up = lock(&self.warmed).take();
+        let mut warm_up = warm_up.map(|(report, _)| report);
+        if let Some(w) = &mut warm_up {
+            // Includes later phases, and answers that came after a phase had failed.
+            w.samples = counts.iter().map(|c| c.warmed).sum();
+        }
+        let lost = lock(&state.lost).clone();
+        let connections = records::connections(
+            &counts,
+            |i| state.connection_name(i),
+            &lost,
+            warm_up.as_ref(),
+        );
+        let accelerators = (0..state.peers.len())
+            .map(|i| {
+                let connections = state.connection_of.iter().filter(|(peer, _)| *peer == i);
+                let mut peer = state.peer(i);
+                // An accelerator without an answer to the drain has reported no later totals.
+                peer.session_over(|at_ns| state.in_run(at_ns));
+                peer.record(connections.count())
+            })
+            .collect();
+        let (_, losses) = self.happened();
+        let refusals = state
+            .each_peer(|peer| peer.refusals.records().to_vec())
+            .concat();
+        let rails = (0..state.peers.len())
+            .filter_map(|p| {
+                let node = state.peer(p).node.clone();
+                let report = state.dispatcher().rail_report(p);
+                Some(state.rails.get()?.records(&report, p, &node))
+            })
+            .flatten()
+            .collect();
+        let nics = state.config.nics.iter().map(NicConfig::label);
+        let counts = state.dispatcher().counts();
+        let (up_to_bytes, one_by_one) = state.dispatcher().posting_rule();
+        let (staged_copies, staged_bytes) = state.dispatcher().staged();
+        SystemRecord {
+            refusals,
+            ledger: records::ledger(&counts, warm_up.as_ref()),
+            accelerators,
+            connections,
+            rails,
+            warm_up: warm_up.as_ref().map(records::warm_up),
+            staged_copies,
+            staged_bytes,
+            backlog_max: counts.backlog_max,
+            backlogged: counts.backlogged,
+            handed_over: counts.handed_over,
+            posting_rule: Some(PostingRule {
+                up_to_bytes,
+                one_by_one,
+            }),
+            losses,
+            facts: Some(state.facts.clone()),
+            events,
+            sides,
+            readings: self.readings(),
+            nic_threads: state.dispatcher().nic_threads() as u64,
+            sleeps: counts.sleeps,
+            woken: counts.wakeups,
+            places: Places {
+                samples: state.dispatcher().sample_nodes().into_iter().collect(),
+                ..places(nics.zip(&self.near), state.dispatcher().placed())
+            },
+            ..SystemRecord::default()
+        }
+    }
+
+    fn stop_control(&mut self) {
+        self.state.closing.store(true, Ordering::SeqCst);
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.control.take() {
+            join_all(vec![thread], LEAVING);
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop_control();
+        // While the owner of its NIC threads' events exists.
+        self.state.dispatcher().stop();
+    }
+}
+
+/// Plans the connections: every NIC entry has its connections to every accelerator. Returns their
+/// settings, and the peer and the index within the peer of each.
+///
+/// # Errors
+/// [`ClusterError::Failed`]: sizes overflow, or there are too many connections.
+pub fn plan(config: &FrontendConfig) -> Result<(Vec<ConnectionCfgs>, ConnectionOf), ClusterError> {
+    let too_large =
+        || ClusterError::Failed(format!("model {}: its sizes overflow", config.model.name));
+    let request = request_stride(&config.model).ok_or_else(too_large)?;
+    let response = response_stride(&config.model).ok_or_else(too_large)?;
+    if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
+        return Err(ClusterError::Failed(format!(
+            "model {}: {request} bytes a sample and {response} a response; both must be 1 to {}",
+            config.model.name,
+            u32::MAX
+        )));
+    }
+    let (mut connections, mut connection_of) = (Vec::new(), Vec::new());
+    for peer in 0..config.accelerators.len() {
+        let mut index = 0u16;
+        for (nic_index, nic) in config.nics.iter().enumerate() {
+            let slots = nic.resolve_slots(request.max(response)).clamp(1, MAX_SLOTS);
+            for _ in 0..nic.connections() {
+                connections.push(ConnectionCfgs {
+                    peer,
+                    nic_index,
+                    slots,
+                    response_stride: response,
+                    request_stride: request,
+                });
+                connection_of.push((peer, index));
+                index = index.checked_add(1).ok_or_else(|| {
+                    ClusterError::Failed(
+                        "more than 65,535 connections to one accelerator".to_owned(),
+                    )
+                })?;
+            }
+        }
+    }
+    Ok((connections, connection_of))
+}

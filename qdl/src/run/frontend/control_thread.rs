@@ -1,0 +1,232 @@
+//! The frontend's control thread: brings every session up, runs the peer tasks, and aborts the run
+//! when no connection has been up for too long.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use fabric::Broken;
+use record::Content;
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    cluster_state::{ClusterEvent, ClusterState, LocalLoss},
+    peer::PeerTask,
+};
+use crate::{
+    config::ModelFiles,
+    control::{ClientSession, ControlError, check_unique_names},
+    run::error::ClusterError,
+};
+
+/// Interval of the monitor.
+const MONITOR: Duration = Duration::from_millis(50);
+
+/// Interval of attempts to reach a loading accelerator, and interval of the log lines about it.
+const AGAIN: Duration = Duration::from_millis(200);
+const SAY: Duration = Duration::from_secs(10);
+
+/// Part of the frontend's time limit that is reserved for ending.
+const ENDING: Duration = Duration::from_millis(500);
+
+/// Body of the control thread.
+pub async fn control(
+    state: Arc<ClusterState>,
+    inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
+    mut stopped: watch::Receiver<bool>,
+    tell: std::sync::mpsc::Sender<Result<(), ClusterError>>,
+) {
+    let tasks = tokio::select! {
+        tasks = bring_up(&state, inboxes) => tasks,
+        // The caller of `connect` has given up.
+        _ = stopped.wait_for(|s| *s) => return,
+    };
+    let tasks = match tasks {
+        Ok(tasks) => tasks,
+        Err(e) => {
+            let _ = tell.send(Err(e));
+            return;
+        }
+    };
+    let mut running: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
+    for (task, session) in tasks {
+        let stopped = stopped.clone();
+        running.spawn(task.run(session, stopped));
+    }
+    let _ = tell.send(Ok(()));
+    let watching = tokio::spawn(async move { monitor(&state).await });
+    let _ = stopped.wait_for(|s| *s).await;
+    watching.abort();
+    // The tasks see the stop too, and end their sessions with a bye.
+    let leave = async { while running.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(Duration::from_millis(500), leave).await;
+}
+
+/// Connects to all accelerators, checks their names, and opens all connections.
+async fn bring_up(
+    state: &Arc<ClusterState>,
+    inboxes: Vec<mpsc::UnboundedReceiver<LocalLoss>>,
+) -> Result<Vec<(PeerTask, ClientSession)>, ClusterError> {
+    let mut connecting = tokio::task::JoinSet::new();
+    for i in 0..state.peers.len() {
+        let state = state.clone();
+        connecting.spawn(async move { reach(&state, i).await.map(|session| (i, session)) });
+    }
+    let mut sessions = Vec::new();
+    // The first failure ends the loop, even if other accelerators are still loading.
+    while let Some(reached) = connecting.join_next().await {
+        sessions.push(reached.map_err(std::io::Error::other)??);
+    }
+    sessions.sort_unstable_by_key(|(i, _)| *i);
+    let sessions: Vec<_> = sessions.into_iter().map(|(_, session)| session).collect();
+    let addresses: Vec<_> = sessions
+        .iter()
+        .map(|s| s.peer_address.to_string())
+        .collect();
+    let local = std::iter::once((state.config.node.as_str(), "this node"));
+    let named = sessions
+        .iter()
+        .map(|s| s.peer_node.as_str())
+        .zip(addresses.iter().map(String::as_str));
+    check_unique_names(local.chain(named))?;
+    if state.config.model_files == ModelFiles::Same {
+        check_contents(&sessions)?;
+    }
+    let mut tasks = Vec::new();
+    for (i, (session, losses)) in sessions.into_iter().zip(inboxes).enumerate() {
+        {
+            let mut peer = state.peer(i);
+            peer.node.clone_from(&session.peer_node);
+            peer.engine.clone_from(&session.engine);
+            peer.facts.clone_from(&session.facts);
+            peer.handle = Some(session.handle.clone());
+        }
+        let mut task = PeerTask::new(i, state.clone(), losses);
+        task.open_all(&session).await?;
+        tasks.push((task, session));
+    }
+    Ok(tasks)
+}
+
+/// Connects to one accelerator, and retries while it is loading.
+async fn reach(state: &ClusterState, index: usize) -> Result<ClientSession, ControlError> {
+    let (began, patience) = (Instant::now(), state.config.deadlines.connect());
+    let mut say_at = began;
+    loop {
+        let error = match ClientSession::connect(state.params(index)).await {
+            Err(error) if error.is_of_loading() => error,
+            done => return done,
+        };
+        let left = patience.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Err(ControlError::StillLoading {
+                error: Box::new(error),
+                after: patience,
+            });
+        }
+        if Instant::now() >= say_at {
+            say_at += SAY;
+            let (address, left) = (
+                &state.config.accelerators[index].control,
+                left.as_secs_f64(),
+            );
+            let line = format!(
+                "{address} takes no connections yet: waiting for the accelerator, for {left:.0} s \
+                 more at most (deadlines.connect_ms); Ctrl-C ends it"
+            );
+            (state.on_event)(ClusterEvent::Waiting(&line));
+        }
+        tokio::time::sleep(AGAIN.min(left)).await;
+    }
+}
+
+/// Checks that all engines run the same model content, as far as they state it.
+fn check_contents(sessions: &[ClientSession]) -> Result<(), ClusterError> {
+    let mut kinds: Vec<(&Content, Vec<String>)> = Vec::new();
+    for s in sessions {
+        let Some(content) = &s.engine.content else {
+            continue;
+        };
+        let node = format!("{} ({})", s.peer_node, s.peer_address);
+        match kinds.iter_mut().find(|(c, _)| c.agrees(content)) {
+            Some((_, nodes)) => nodes.push(node),
+            None => kinds.push((content, vec![node])),
+        }
+    }
+    if kinds.len() < 2 {
+        return Ok(());
+    }
+    let each = kinds.iter().map(|(content, nodes)| {
+        let have = if nodes.len() == 1 { "has" } else { "have" };
+        format!("{} {have} {content}", nodes.join(", "))
+    });
+    let kinds = each.collect::<Vec<_>>().join("; ");
+    Err(ClusterError::Failed(format!(
+        "the accelerators do not run the same model: {kinds}; give all of them the same, or set \
+         `model_files: any`"
+    )))
+}
+
+/// Aborts the run when no connection has been up for too long.
+async fn monitor(state: &ClusterState) {
+    let d = &state.config.deadlines;
+    let mut none_since: Option<Instant> = None;
+    let mut down = vec![false; state.links.len()];
+    loop {
+        tokio::time::sleep(MONITOR).await;
+        if state.is_closing() {
+            return;
+        }
+        for (nic, was) in down.iter_mut().enumerate() {
+            let is = state.link_is_down(nic);
+            if is && !*was {
+                // A link that is down carries nothing, so do not wait for the echo.
+                let cause = format!("the link of {} is down", state.config.nics[nic].label());
+                state.note(&cause);
+                state.dispatcher().give_up_nic(nic, &Broken::GivenUp(cause));
+            }
+            *was = is;
+        }
+        if state.dispatcher().connections_up() > 0 {
+            none_since = None;
+            continue;
+        }
+        let since = *none_since.get_or_insert_with(Instant::now);
+        let losses: Vec<_> = (0..state.peers.len())
+            .filter_map(|i| {
+                let p = state.peer(i);
+                let outage = p.outages.open_outage()?.clone();
+                Some((p.node.clone(), p.address.clone(), outage))
+            })
+            .collect();
+        // Detecting the silence has taken time, which counts.
+        let noticed = if losses.iter().any(|(_, _, l)| l.by_silence) {
+            d.echo_interval() + d.echo_timeout()
+        } else {
+            Duration::ZERO
+        };
+        let patience = d.lost().saturating_sub(noticed + ENDING).max(MONITOR);
+        if since.elapsed() >= patience {
+            let mut seen = HashSet::new();
+            let each: Vec<_> = losses
+                .iter()
+                .filter(|(node, ..)| seen.insert(node.clone()))
+                .map(|(node, address, l)| {
+                    let at = match state.in_run(l.at_ns) {
+                        Some(s) => format!("{s:.1} s into the run"),
+                        None => "before the run's first query".to_owned(),
+                    };
+                    format!("{node} ({address}) lost {at}: {}", l.cause)
+                })
+                .collect();
+            state.abort(&format!(
+                "no accelerator left: {}; could not be reached again for {:.1} s",
+                each.join("; "),
+                since.elapsed().as_secs_f64()
+            ));
+            return;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Descriptions of a configuration's accelerators, requested without a run.
+
+use std::time::Duration;
+
+use crate::{
+    config::FrontendConfig,
+    control::{ClientParams, ClientSession, ControlError, ErrorCode},
+    run::{error::ClusterError, facts::node_facts, settings},
+    wire::Description,
+};
+
+/// Time limit for a node's description: it queries drivers, and may load a GPU's driver.
+pub const DESCRIBING: Duration = Duration::from_secs(20);
+
+/// A node's description.
+#[derive(Clone, Debug)]
+pub struct Described {
+    /// Node name.
+    pub node: String,
+    /// The description, or the reason why it is missing.
+    pub description: Result<Description, String>,
+}
+
+impl Described {
+    pub(super) fn of(node: String, answer: Result<Description, ControlError>) -> Self {
+        let description = answer.map_err(|e| e.to_string());
+        Described { node, description }
+    }
+}
+
+/// Opens a session with each accelerator of a configuration, requests its description, and ends the
+/// session. Allocates no sample memory.
+///
+/// # Errors
+/// [`ClusterError`] of the first accelerator that is unreachable or refuses this node. An
+/// accelerator that serves a different frontend refuses with `busy`.
+pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, ClusterError> {
+    let auth = settings::auth(config.auth())?;
+    let facts = node_facts(&config.nics);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut asked = Vec::new();
+        for accelerator in &config.accelerators {
+            let params = ClientParams {
+                address: accelerator.control.to_string(),
+                node: config.node.clone(),
+                auth: auth.clone(),
+                model: config.model.clone(),
+                stream: config.stream.unwrap_or_default(),
+                facts: facts.clone(),
+                timing: settings::timing(&config.deadlines),
+            };
+            asked.push(tokio::spawn(one(params)));
+        }
+        let mut described = Vec::new();
+        for one in asked {
+            described.push(one.await.map_err(std::io::Error::other)??);
+        }
+        Ok(described)
+    })
+}
+
+async fn one(params: ClientParams) -> Result<Described, ControlError> {
+    let mut session = ClientSession::connect(params).await?;
+    let answer = session.handle.describe().within(DESCRIBING).await;
+    match &answer {
+        // The node may still work on it: the error tells it that the caller has left.
+        Err(ControlError::Timeout { .. }) => {
+            let text = "no description came in time";
+            session.handle.close(ErrorCode::ShuttingDown, text);
+        }
+        _ => session.handle.bye(),
+    }
+    session.events.closed().await;
+    Ok(Described::of(session.peer_node, answer))
+}

@@ -1,0 +1,161 @@
+//! Connections and memory that a frontend's run needs, computed from its configuration alone.
+
+use std::net::UdpSocket;
+
+use super::cluster::plan;
+use crate::{
+    config::{FrontendConfig, NicFabric},
+    run::{
+        error::{ClusterError, NicError},
+        request_stride, response_stride, settings,
+    },
+    topology::Topology,
+};
+use fabric::{
+    ib::{IbDevice, check_memory},
+    ofi::OfiDevice,
+};
+
+/// Connections and slots of one entry of `nics`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicNeeds {
+    /// Address or device of the NIC.
+    pub label: String,
+    /// Name of the fabric: `tcp`, `ib` or `ofi`.
+    pub fabric: &'static str,
+    /// Connections to each accelerator.
+    pub connections: usize,
+    /// Slots of each connection.
+    pub slots: usize,
+}
+
+/// Connections and slots of a frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotNeeds {
+    /// Needs of each NIC.
+    pub nics: Vec<NicNeeds>,
+    /// Number of accelerators.
+    pub accelerators: usize,
+    /// Number of connections in all.
+    pub connections: usize,
+    /// Number of slots of all connections.
+    pub slots: usize,
+    /// Bytes of a request slot, on an accelerator.
+    pub request_bytes: usize,
+    /// Bytes of a response slot, on either side.
+    pub response_bytes: usize,
+}
+
+impl SlotNeeds {
+    /// Computes the needs of a configuration.
+    ///
+    /// # Errors
+    /// [`ClusterError::Failed`] where the model's sizes are invalid for slots.
+    pub fn of(config: &FrontendConfig) -> Result<Self, ClusterError> {
+        let (connections, _) = plan(config)?;
+        let request_bytes = request_stride(&config.model).unwrap_or(usize::MAX);
+        let nics = config.nics.iter().enumerate().map(|(i, nic)| NicNeeds {
+            label: nic.label(),
+            fabric: nic.fabric.as_str(),
+            connections: nic.connections(),
+            slots: connections
+                .iter()
+                .find(|c| c.nic_index == i)
+                .map_or(0, |c| c.slots),
+        });
+        Ok(SlotNeeds {
+            nics: nics.collect(),
+            accelerators: config.accelerators.len(),
+            connections: connections.len(),
+            slots: connections.iter().map(|c| c.slots).sum(),
+            request_bytes,
+            response_bytes: response_stride(&config.model).unwrap_or(usize::MAX),
+        })
+    }
+
+    /// Bytes of slots on the frontend.
+    pub fn frontend_bytes(&self) -> usize {
+        self.slots.saturating_mul(self.response_bytes)
+    }
+
+    /// Bytes of slots on each accelerator, taken from its `memory_mib`.
+    pub fn accelerator_bytes(&self) -> usize {
+        let slot = self.request_bytes.saturating_add(self.response_bytes);
+        (self.slots / self.accelerators.max(1)).saturating_mul(slot)
+    }
+
+    /// Checks that the token is readable, each address is local, each device opens, and its slots
+    /// can be locked. Sends nothing.
+    ///
+    /// # Errors
+    /// [`ClusterError`], as a run would report it.
+    pub fn check_node(&self, config: &FrontendConfig) -> Result<(), ClusterError> {
+        settings::auth(config.auth())?;
+        for (index, nic) in config.nics.iter().enumerate() {
+            match &nic.fabric {
+                NicFabric::Tcp(tcp) => {
+                    let ip = tcp.at().ip();
+                    // A port of the system's choice, let go at once: only the address counts.
+                    UdpSocket::bind((ip, 0))
+                        .map_err(|e| format!("{ip} is no address of this machine: {e}"))
+                        .map_err(NicError::of(index))?;
+                }
+                NicFabric::Ib(ib) => {
+                    let topology = Topology::of_this_machine().unwrap_or_default();
+                    let cfgs = settings::ib_device(&topology, nic, ib);
+                    check_memory(&ib.device, self.frontend_bytes())
+                        .and_then(|()| IbDevice::open(&cfgs).map(drop))
+                        .map_err(NicError::of(index))?;
+                }
+                NicFabric::Ofi(ofi) => {
+                    settings::ofi_device(nic, ofi)
+                        .and_then(|cfgs| OfiDevice::open(&cfgs).map(drop))
+                        .map_err(NicError::of(index))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::parse_frontend;
+
+    fn config(nics: &str) -> FrontendConfig {
+        let text = format!(
+            "node: f\nmodel: {{name: m, inputs: [{{name: i, dtype: u8, shape: [100]}}], \
+             output: {{name: o, dtype: u8, shape: [8]}}}}\ndataset: {{kind: random}}\nauth: none\n\
+             accelerators: [{{control: 127.0.0.1:7400}}, {{control: 127.0.0.1:7401}}]\nnics: [{nics}]\n"
+        );
+        parse_frontend(&text, "f.yaml", Path::new("/")).expect("sound")
+    }
+
+    #[test]
+    fn slots_are_counted_once_for_each_connection() {
+        let config =
+            config("{address: 127.0.0.1, connections: 3, slots: 10}, {address: 127.0.0.1}");
+        let needs = SlotNeeds::of(&config).expect("it has slots");
+        assert_eq!((needs.nics[0].connections, needs.nics[0].slots), (3, 10));
+        assert_eq!((needs.nics[1].connections, needs.nics[1].slots), (2, 2048));
+        assert_eq!((needs.connections, needs.slots), (10, 2 * (30 + 4096)));
+        assert_eq!((needs.request_bytes, needs.response_bytes), (100, 64));
+        assert_eq!(needs.frontend_bytes(), 8252 * 64);
+        assert_eq!(needs.accelerator_bytes(), 4126 * 164);
+        needs.check_node(&config).expect("loopback is everybody's");
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_named() {
+        let config = config("{address: 127.0.0.1}, {address: 192.0.2.77}");
+        let needs = SlotNeeds::of(&config).expect("it has slots");
+        let error = needs.check_node(&config).expect_err("not here").to_string();
+        assert!(
+            error.starts_with("nics[1]: 192.0.2.77 is no address"),
+            "{error}"
+        );
+    }
+}

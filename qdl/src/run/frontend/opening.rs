@@ -1,0 +1,118 @@
+//! The steps that open connections to one accelerator, apart from the state of the connections:
+//! requesting those that are due, and connecting the granted ones.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::task::spawn_blocking;
+
+use super::{client_nic::Prepared, cluster_state::ClusterState};
+use crate::{
+    control::{ClientHandle, ConnectionGrant, ConnectionRequest, ControlError},
+    run::error::ClusterError,
+};
+use fabric::Link;
+
+/// Result of a step.
+pub enum OpeningResult {
+    Requested(Requested),
+    /// A grant and the result of connecting to it.
+    Connected(ConnectionGrant, Result<Link, ClusterError>),
+}
+
+/// Result of a request.
+#[derive(Default)]
+pub struct Requested {
+    /// Connections (number and epoch) whose local half failed, and the last of those errors.
+    pub failed: Vec<(u16, u32)>,
+    pub error: Option<ClusterError>,
+    /// The requested connections.
+    pub asked: Vec<(u16, u32)>,
+    /// Their local halves.
+    pub prepared: HashMap<u16, Prepared>,
+    /// The accelerator's answer; `None` where nothing was requested.
+    pub answer: Option<Result<Vec<ConnectionGrant>, ControlError>>,
+}
+
+/// A connection that is due to be opened.
+pub struct DueConnection {
+    pub number: u16,
+    pub epoch: u32,
+    /// Index among all connections.
+    pub connection: usize,
+    pub nic_index: usize,
+    pub turn: u16,
+    pub gpu_turn: u16,
+}
+
+/// Makes the local halves of connections, and the requests for them.
+fn prepare(state: &ClusterState, due: &[DueConnection]) -> (Requested, Vec<ConnectionRequest>) {
+    let (mut requested, mut requests) = (Requested::default(), Vec::new());
+    let dispatcher = state.dispatcher();
+    for d in due {
+        let cfgs = dispatcher.connection(d.connection);
+        let nic = &state.nics[d.nic_index];
+        match nic.prepare(d.nic_index, || dispatcher.endpoint(d.connection)) {
+            Ok((half, transport)) => {
+                requested.prepared.insert(d.number, half);
+                requested.asked.push((d.number, d.epoch));
+                requests.push(ConnectionRequest {
+                    connection: d.number,
+                    nic: d.turn,
+                    gpu_turn: d.gpu_turn,
+                    epoch: d.epoch,
+                    slots: cfgs.slots as u32,
+                    request_stride: cfgs.request_stride as u32,
+                    response_stride: cfgs.response_stride as u32,
+                    transport,
+                });
+            }
+            Err(e) => {
+                // A NIC that is down delays only its own connections.
+                requested.error = Some(e);
+                requested.failed.push((d.number, d.epoch));
+            }
+        }
+    }
+    (requested, requests)
+}
+
+/// Requests these connections. A second thread makes their local halves, because a provider may be
+/// slow and this thread must serve the sessions.
+pub async fn request(
+    state: Arc<ClusterState>,
+    handle: ClientHandle,
+    due: Vec<DueConnection>,
+) -> OpeningResult {
+    let deadline = state.config.deadlines.step();
+    let all = due.iter().map(|d| (d.number, d.epoch)).collect();
+    let prepared = spawn_blocking(move || prepare(&state, &due)).await;
+    let (mut requested, requests) = prepared.unwrap_or_else(|e| {
+        let none = Requested {
+            failed: all,
+            error: Some(std::io::Error::other(e).into()),
+            ..Requested::default()
+        };
+        (none, Vec::new())
+    });
+    if !requests.is_empty() {
+        requested.answer = Some(handle.open(requests).within(deadline).await);
+    }
+    OpeningResult::Requested(requested)
+}
+
+/// Connects a granted connection with the index `connection` among all, to the accelerator `node`.
+pub async fn connect(
+    state: Arc<ClusterState>,
+    connection: usize,
+    grant: ConnectionGrant,
+    half: Prepared,
+    node: String,
+) -> OpeningResult {
+    let deadline: Duration = state.config.deadlines.step();
+    let nic_index = state.dispatcher().connection(connection).nic_index;
+    let endpoint = || state.dispatcher().endpoint(connection);
+    let link = state.nics[nic_index]
+        .connect(nic_index, half, &grant, endpoint, &node, deadline)
+        .await;
+    OpeningResult::Connected(grant, link)
+}

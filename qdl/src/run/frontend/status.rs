@@ -1,0 +1,326 @@
+//! Status of a cluster: of itself, its connections, and its accelerators.
+
+use std::time::{Duration, Instant};
+
+use fabric::clock::now_ns;
+use record::{
+    EngineInfo, LossRecord, NodeFacts,
+    timeline::{ConnectionTick, Event, MOST_SIZES, NodeSide},
+};
+
+use super::{
+    cluster::Cluster,
+    description::{DESCRIBING, Described},
+    notes,
+    peer_state::PeerState,
+};
+use crate::{
+    control::{ClientHandle, ControlError, limits::MAX_SIDE},
+    counters::ticks::{FIRST_TICK_NS, MOST_TICKS, tick_ns},
+    rails::RailReport,
+    run::{error::ClusterError, lock, records},
+};
+
+/// Time limit for all accelerators to send their sides of the run.
+const SIDES: Duration = Duration::from_secs(2);
+/// Most threads in a peer's side.
+const MOST_THREADS: usize = 32;
+
+impl Cluster {
+    /// Live figures of each connection, by index, with the scores of rails.
+    pub fn readings(&self) -> Vec<ConnectionTick> {
+        let all = self.state.dispatcher().readings();
+        let mut all: Vec<_> = all.iter().map(records::reading).collect();
+        if let Some(rails) = self.state.rails.get() {
+            for peer in 0..self.state.peers.len() {
+                let report = self.state.dispatcher().rail_report(peer);
+                for (i, reading) in all.iter_mut().enumerate() {
+                    let rail = rails.of_connection(i).filter(|(p, _)| *p == peer);
+                    let score = |r: &RailReport| {
+                        (Some(r.rail) == rail.map(|(_, rail)| rail)).then(|| r.score.as_f64())
+                    };
+                    reading.score = reading.score.or_else(|| report.iter().find_map(score));
+                }
+            }
+        }
+        all
+    }
+
+    /// Requests every accelerator's side of the run. A lost or slow accelerator is left out, and
+    /// the report page says so.
+    pub(super) fn sides(&self) -> Vec<NodeSide> {
+        let first_ns = self.state.dispatcher().first_issued_ns();
+        let end = Instant::now() + SIDES;
+        let peers = 0..self.state.peers.len();
+        let one = |i| {
+            let (handle, node) = {
+                let peer = self.state.peer(i);
+                (peer.handle.clone()?, peer.node.clone())
+            };
+            let mut text = String::new();
+            let mut asked_ns = None;
+            loop {
+                let left = end.saturating_duration_since(Instant::now());
+                let sent_ns = now_ns();
+                let (of, part) = handle.side(text.len() as u64).wait(left).ok()?;
+                // The accelerator states its age as of its answer, half a round trip ago.
+                let middle = || sent_ns + now_ns().saturating_sub(sent_ns) / 2;
+                let asked_ns = *asked_ns.get_or_insert_with(middle);
+                text += &part;
+                if part.is_empty() || of > MAX_SIDE || text.len() as u64 > of {
+                    return None;
+                }
+                if text.len() as u64 == of {
+                    let side: NodeSide = serde_json::from_str(&text).ok()?;
+                    return to_own_clock(side, node, asked_ns, first_ns?);
+                }
+            }
+        };
+        peers.filter_map(one).collect()
+    }
+
+    /// Events of the run with their times; losses are kept separately.
+    pub(super) fn events(&self, began_ns: Option<u64>) -> Vec<Event> {
+        let at = |at_ns: u64| began_ns.map(|began| (at_ns as f64 - began as f64) / 1e9);
+        let mut events = Vec::new();
+        if let Some((report, done_ns)) = &*lock(&self.warmed)
+            && let Some(at_s) = at(done_ns.saturating_sub(report.took_ns))
+        {
+            let (n, ms) = (report.samples, report.took_ns / 1_000_000);
+            events.push(Event {
+                at_s,
+                kind: "warm_up".to_owned(),
+                text: format!("{n} samples in {ms} ms"),
+            });
+        }
+        let Some(rails) = self.state.rails.get() else {
+            return events;
+        };
+        for (peer, at_ns, probe, text) in rails.changes_so_far() {
+            let node = self.state.peer(peer).node.clone();
+            if let Some(at_s) = at(at_ns) {
+                events.push(Event {
+                    at_s,
+                    kind: if probe { "probe" } else { "rail" }.to_owned(),
+                    text: format!("{node} {text}"),
+                });
+            }
+        }
+        events
+    }
+
+    /// Requests every accelerator's part of the SUT's name over the network. The duration is that
+    /// of the slowest answer. An accelerator that was lost after it had sent its name keeps that
+    /// name, marked as lost: the failure rules let the run go on without it.
+    ///
+    /// # Errors
+    /// [`ClusterError::Failed`] names the first accelerator without a name; the SUT's name must
+    /// cover all nodes.
+    pub fn name(&self) -> Result<(String, Duration), ClusterError> {
+        let began = Instant::now();
+        let deadline = self.state.config.deadlines.name();
+        let asked = self
+            .state
+            .each_peer(|peer| peer.handle.as_ref().map(ClientHandle::name));
+        let mut parts = Vec::with_capacity(asked.len());
+        for (i, asked) in asked.into_iter().enumerate() {
+            let left = deadline.saturating_sub(began.elapsed());
+            let answer = asked.map(|p| p.wait(left));
+            let mut peer = self.state.peer(i);
+            let gone = match &answer {
+                Some(Ok(name)) => {
+                    peer.named = Some(name.clone());
+                    parts.push(name.clone());
+                    continue;
+                }
+                // The session and its connections are up, so the accelerator should answer.
+                Some(Err(ControlError::Timeout { .. } | ControlError::Refused { .. })) => {
+                    peer.outages.is_whole()
+                }
+                Some(Err(_)) | None => true,
+            };
+            match &peer.named {
+                Some(named) if gone => parts.push(format!("{named} (lost)")),
+                _ => {
+                    let problem = match (answer, peer.outages.open_outage()) {
+                        (Some(Err(e)), _) => e.to_string(),
+                        (_, Some(outage)) => outage.cause.clone(),
+                        (_, None) => "its session is over".to_owned(),
+                    };
+                    return Err(ClusterError::Failed(format!(
+                        "{} ({}) did not answer Name(): {problem}",
+                        peer.node, peer.address
+                    )));
+                }
+            }
+        }
+        let took = began.elapsed();
+        Ok((format!("Network SUT: {}", parts.join(" + ")), took))
+    }
+
+    /// Events and losses of the running run so far.
+    pub fn happened(&self) -> (Vec<Event>, Vec<LossRecord>) {
+        let state = &self.state;
+        let events = self.events(state.dispatcher().first_issued_ns());
+        let in_run = |at_ns| state.in_run(at_ns);
+        let losses = state.each_peer(|peer| peer.outages.records(&peer.node, in_run));
+        (events, losses.concat())
+    }
+
+    /// Number of samples issued and not completed.
+    pub fn outstanding(&self) -> u64 {
+        self.state.dispatcher().outstanding()
+    }
+
+    /// Number of samples completed with a response.
+    pub fn completed(&self) -> u64 {
+        self.state.dispatcher().counts().completed
+    }
+
+    /// Node name and engine of each accelerator, in the order of the configuration.
+    pub fn engines(&self) -> Vec<(String, EngineInfo)> {
+        let of = |peer: &PeerState| (peer.node.clone(), peer.engine.clone());
+        self.state.each_peer(of)
+    }
+
+    /// Name of each connection, by index: the accelerator's node and the index there.
+    pub fn connection_names(&self) -> Vec<String> {
+        let all = 0..self.state.connection_of.len();
+        all.map(|i| self.state.connection_name(i)).collect()
+    }
+
+    /// Name of the fabric, as in the summary.
+    pub fn fabric(&self) -> &'static str {
+        self.state
+            .config
+            .nics
+            .first()
+            .map_or("none", |n| n.fabric.as_str())
+    }
+
+    /// Reasons why the Network division would not permit the links, such as loopback or an unknown
+    /// link layer. One line each; empty where there are none.
+    pub fn link_notes(&self) -> Vec<String> {
+        notes::links(&self.state.facts, &self.peer_facts())
+    }
+
+    /// Reasons against the machines: nodes on one machine, or on indistinguishable machines.
+    pub fn machine_notes(&self) -> Vec<String> {
+        notes::machines(&self.state.facts, &self.peer_facts())
+    }
+
+    /// Requests every accelerator's description; a missing one is replaced by the reason.
+    pub fn describe(&self) -> Vec<Described> {
+        let asked = self.state.each_peer(|peer| {
+            let pending = peer.handle.as_ref().map(ClientHandle::describe);
+            (peer.node.clone(), pending)
+        });
+        let end = Instant::now() + DESCRIBING;
+        let answers = asked.into_iter().map(|(node, pending)| match pending {
+            Some(pending) => {
+                let left = end.saturating_duration_since(Instant::now());
+                Described::of(node, pending.wait(left))
+            }
+            None => Described {
+                node,
+                description: Err("its session is over".to_owned()),
+            },
+        });
+        answers.collect()
+    }
+
+    /// Facts that this node sends to its peers.
+    pub fn facts(&self) -> NodeFacts {
+        self.state.facts.clone()
+    }
+
+    /// Facts of each accelerator, by its node name.
+    pub fn peer_facts(&self) -> Vec<(String, NodeFacts)> {
+        let of = |peer: &PeerState| (peer.node.clone(), peer.facts.clone());
+        self.state.each_peer(of)
+    }
+}
+
+/// Checks a peer's side received at `answered_ns`, clips it, and converts it to the clock of a run
+/// that began at `first_ns`. `None` where it is invalid.
+fn to_own_clock(
+    mut side: NodeSide,
+    node: String,
+    answered_ns: u64,
+    first_ns: u64,
+) -> Option<NodeSide> {
+    // The cast saturates: values below 0 and NaN become 0.
+    let lasted_ns = (-side.begins_s * 1e9) as u64;
+    let tick = side.tick_ms.checked_mul(1_000_000)?;
+    let ticks = side.engines.len();
+    // This node's clock began with its process, before any session.
+    let possible = side.begins_s <= 0.0
+        && lasted_ns <= answered_ns
+        && (FIRST_TICK_NS..=tick_ns(lasted_ns)).contains(&tick)
+        && ticks <= MOST_TICKS
+        && (ticks as u64).saturating_sub(1) <= lasted_ns / tick
+        && side.engines.iter().all(|e| e.batches.len() <= MOST_SIZES);
+    if !possible {
+        return None;
+    }
+    side.node = node;
+    side.begins_s += (answered_ns as f64 - first_ns as f64) / 1e9;
+    side.threads.truncate(MOST_THREADS);
+    for t in &mut side.threads {
+        t.name = t
+            .name
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(32)
+            .collect();
+        t.on_core.truncate(ticks);
+        t.waited.truncate(ticks);
+        let both = t.on_core.iter_mut().chain(&mut t.waited);
+        both.for_each(|permille| *permille = (*permille).min(1000));
+    }
+    Some(side)
+}
+
+#[cfg(test)]
+mod tests {
+    use record::timeline::EngineTick;
+
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_side_is_moved_to_the_own_clock_and_impossible_values_are_refused() {
+        let own = NodeSide {
+            begins_s: -100.0,
+            tick_ms: 100,
+            engines: vec![EngineTick::default(); 1_000],
+            ..NodeSide::default()
+        };
+        let convert = |side| to_own_clock(side, "b".to_owned(), 202 * S, 100 * S);
+        let there = convert(own.clone()).expect("sound");
+        assert_eq!((there.node.as_str(), there.begins_s), ("b", 2.0));
+        let lies: [fn(&mut NodeSide); 8] = [
+            |side| side.tick_ms = 1,
+            |side| side.tick_ms = 1_000,
+            |side| side.tick_ms = 18_000_000_000_000,
+            |side| side.tick_ms = u64::MAX,
+            |side| side.begins_s = 1.0,
+            |side| side.begins_s = f64::NEG_INFINITY,
+            |side| side.begins_s = -90.0,
+            |side| side.engines[0].batches = vec![(1, 1); 17],
+        ];
+        for (i, lie) in lies.iter().enumerate() {
+            let mut side = own.clone();
+            lie(&mut side);
+            assert_eq!(convert(side), None, "lie {i}");
+        }
+        // A tick longer than any run.
+        let long = NodeSide {
+            begins_s: -1.0,
+            tick_ms: 18_000_000_000_000,
+            ..NodeSide::default()
+        };
+        assert_eq!(to_own_clock(long, "b".to_owned(), 7 * S, 0), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! The frontend's end of a connection: requests the connection, and requests it again with a
+//! back-off after a loss.
+
+use std::time::Duration;
+
+use super::Life;
+
+/// First pause before a retry; each retry doubles it up to [`LAST_RETRY`].
+pub const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// Longest pause before a retry.
+pub const LAST_RETRY: Duration = Duration::from_secs(1);
+
+/// Exponential back-off. Times are relative to one fixed moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryBackoff {
+    at: Duration,
+    pause: Duration,
+}
+
+impl RetryBackoff {
+    /// Allows an attempt at once.
+    pub const fn new() -> Self {
+        RetryBackoff {
+            at: Duration::ZERO,
+            pause: FIRST_RETRY,
+        }
+    }
+
+    /// Earliest time of the next attempt.
+    pub const fn at(&self) -> Duration {
+        self.at
+    }
+
+    /// Records the start of an attempt, which doubles the next pause.
+    pub fn start_attempt(&mut self, now: Duration) {
+        self.pause = (self.pause * 2).min(LAST_RETRY);
+        self.fail(now);
+    }
+
+    /// Records a failure: the pause begins now.
+    pub fn fail(&mut self, now: Duration) {
+        self.at = now + self.pause;
+    }
+
+    /// Records a success, which resets the pause.
+    pub fn reset(&mut self) {
+        self.pause = FIRST_RETRY;
+    }
+}
+
+/// Result of a request to the accelerator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenAnswer {
+    /// The connection is granted.
+    Granted,
+    /// The connection is refused, or the request was not sent: the accelerator has made nothing.
+    Refused,
+    /// No answer came in time: the accelerator may still grant the connection.
+    Missing,
+}
+
+/// Actions for the caller, in this order.
+#[must_use]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndActions {
+    /// Continue with the half or link at hand. Otherwise the caller drops it first.
+    pub go_on: bool,
+    /// The NIC thread must take the connection down.
+    pub give_up: bool,
+    /// Tell the accelerator that the connection is lost.
+    pub tell_lost: bool,
+    /// Tell the accelerator that this end has let go.
+    pub tell_reset: bool,
+}
+
+/// State of the frontend's end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontendEnd {
+    life: Life,
+    backoff: RetryBackoff,
+}
+
+impl FrontendEnd {
+    /// Makes the state of a connection that was never requested.
+    pub const fn new() -> Self {
+        FrontendEnd {
+            life: Life::new(),
+            backoff: RetryBackoff::new(),
+        }
+    }
+
+    /// The current or last epoch.
+    pub const fn epoch(&self) -> u32 {
+        self.life.epoch()
+    }
+
+    /// Earliest time of a request; `None` while the memory is in use or quarantined.
+    pub fn due(&self) -> Option<Duration> {
+        self.life.is_free().then(|| self.backoff.at())
+    }
+
+    /// The epoch to request, if a request is due; the caller must send it.
+    pub fn ask(&mut self, now: Duration) -> Option<u32> {
+        self.due().filter(|due| *due <= now)?;
+        let epoch = self.epoch().checked_add(1)?;
+        self.life.ask(epoch).ok()?;
+        self.backoff.start_attempt(now);
+        Some(epoch)
+    }
+
+    /// Handles the result of a request. The caller has dropped its local half unless it is granted.
+    pub fn on_answer(&mut self, epoch: u32, answer: OpenAnswer, now: Duration) -> EndActions {
+        match answer {
+            OpenAnswer::Granted => {
+                let wanted = self.life.grant(epoch);
+                self.go_on(epoch, wanted)
+            }
+            OpenAnswer::Refused => {
+                self.life.refuse(epoch);
+                self.backoff.fail(now);
+                // The accelerator may have reported the loss earlier.
+                self.let_go(EndActions::default())
+            }
+            OpenAnswer::Missing => self.lost_here(epoch, now),
+        }
+    }
+
+    /// Handles a successful data connection.
+    pub fn on_connected(&mut self, epoch: u32) -> EndActions {
+        let wanted = self.life.connect(epoch);
+        if wanted {
+            self.backoff.reset();
+        }
+        self.go_on(epoch, wanted)
+    }
+
+    /// Handles the loss of this end: the NIC thread has destroyed it, or the data connection
+    /// failed.
+    pub fn lost_here(&mut self, epoch: u32, now: Duration) -> EndActions {
+        if epoch != self.epoch() {
+            return EndActions::default();
+        }
+        let tell_lost = self.life.lost_here(epoch);
+        self.backoff.fail(now);
+        self.let_go(EndActions {
+            tell_lost,
+            ..EndActions::default()
+        })
+    }
+
+    /// Handles the accelerator's message that it has lost the connection.
+    pub fn lost_there(&mut self, epoch: u32) -> EndActions {
+        EndActions {
+            give_up: self.life.lost_there(epoch),
+            ..EndActions::default()
+        }
+    }
+
+    /// Handles the accelerator's message that it has let go.
+    pub fn reset_there(&mut self, epoch: u32) {
+        self.life.reset_there(epoch);
+    }
+
+    /// Handles the end of the session; the session's tasks have ended before.
+    pub fn session_over(&mut self) -> EndActions {
+        let give_up = self.life.end_session();
+        if !self.is_on_nic_thread() {
+            self.life.release(self.epoch());
+        }
+        self.let_go(EndActions {
+            give_up,
+            ..EndActions::default()
+        })
+    }
+
+    /// Whether a NIC thread must take the connection down before it is free.
+    pub fn is_on_nic_thread(&self) -> bool {
+        self.life.is_on_nic_thread()
+    }
+
+    fn go_on(&mut self, epoch: u32, wanted: bool) -> EndActions {
+        if !wanted {
+            self.life.release(epoch);
+        }
+        self.let_go(EndActions {
+            go_on: wanted,
+            ..EndActions::default()
+        })
+    }
+
+    fn let_go(&mut self, actions: EndActions) -> EndActions {
+        EndActions {
+            tell_reset: self.life.let_go(),
+            ..actions
+        }
+    }
+}
