@@ -1,7 +1,7 @@
 //! The commands of `qdl` besides a run. `frontend` forwards to them for one more version.
 
-pub mod init;
-pub mod tune;
+mod init;
+mod tune;
 
 use accelerator::cli::{self, Screen, TopologyArgs};
 use clap::{ArgMatches, Command};

@@ -1,6 +1,5 @@
 //! `frontend --config F.yaml`: connects LoadGen to accelerators over the network or, with
-//! `--local`, to an engine in this process. The library lets measurement programs run LoadGen on
-//! the same code.
+//! `--local`, to an engine in this process. `qdl` has the same commands.
 //!
 //! | room | contents |
 //! | --- | --- |
@@ -15,13 +14,16 @@
 //! | `outcome` | LoadGen's result, the reasons, the record and the time line |
 //! | `compliance` | whether a run counts: official tests, rules, provenance, descriptions |
 
-pub mod accuracy;
-pub mod backend;
+mod accuracy;
+mod backend;
 pub mod commands;
-pub mod compliance;
-pub mod dataset;
-pub mod live;
-pub mod loadgen;
-pub mod outcome;
-pub mod run;
-pub mod settings;
+mod compliance;
+mod dataset;
+mod live;
+mod loadgen;
+mod outcome;
+mod run;
+mod settings;
+
+pub use run::{exit::ExitCode, progress::say, run};
+pub use settings::cli;

@@ -64,7 +64,7 @@ use crate::{
     },
     run::{
         exit::{ExitCode, Verdict},
-        folder::Place,
+        folder::RunFolder,
         interrupt::Early,
         memory::Estimate,
         progress::Progress,
@@ -84,9 +84,6 @@ const CHECKOUT: &str = "QDL_MLPERF_CHECKOUT";
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
 /// Runs the test, reports, and returns the exit code. After an error nothing was measured.
-///
-/// # Errors
-/// The setup fails before the run begins.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut config = match &args.relative_to {
         Some(base) => config::load_frontend_from(&args.config, base)?,
@@ -152,7 +149,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let labels = self::labels(&config, &accuracy, qsl.total())?.is_some();
         return check::check(args, &config, &settings, &plan, &qsl, labels, guard.lines());
     }
-    let place = Place::take(&mut settings, args.force)?;
+    let place = RunFolder::take(&mut settings, args.force)?;
     let mut live_view = live_view(args, &config, &settings)?;
     let progress = Progress::new(settings.test.scenario.name().to_owned(), args.screen.quiet);
     if let Some((view, _)) = &live_view {

@@ -9,19 +9,17 @@
 mod labels;
 mod whose;
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
-use loadgen_bridge::{AccuracyLog, LogError};
+use anyhow::{Result, bail};
+use loadgen_bridge::AccuracyLog;
 use qdl::{
     config::{DatasetKind, LabelsConfig},
     model::{ModelSpec, TensorSpec},
 };
 use record::Accuracy;
 
-pub use self::labels::Remedy;
+pub use self::labels::LabelsError;
 pub use self::whose::{Whose, by_accelerator, odd_one};
 use crate::dataset::numpy::Element;
 
@@ -39,52 +37,6 @@ pub fn line(accuracy: &Accuracy) -> String {
         "accuracy={:.3}%, good={right}, total={answers}\n",
         share * 100.0
     )
-}
-
-/// Error: the accuracy cannot be computed.
-#[derive(Debug, thiserror::Error)]
-pub enum AccuracyError {
-    /// The labels are unusable.
-    #[error("labels {}: {why}{}", path.display(), remedy.of_yaml(path))]
-    Labels {
-        /// Path of the labels.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-        /// Advice, if the type is wrong.
-        remedy: Remedy,
-    },
-    /// LoadGen's log is unreadable.
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// The log names a sample beyond the data set.
-    #[error("{}: it answers sample {index}, and the data set has {samples}", path.display())]
-    Index {
-        /// Path of the log.
-        path: PathBuf,
-        /// Index of the sample.
-        index: u64,
-        /// Number of samples of the data set.
-        samples: usize,
-    },
-    /// The log has no answer.
-    #[error("{}: no sample was answered", path.display())]
-    Nothing {
-        /// Path of the log.
-        path: PathBuf,
-    },
-}
-
-impl AccuracyError {
-    /// Returns the text in terms of the flags of `init`, which has no configuration file yet.
-    pub fn of_flags(&self) -> String {
-        match self {
-            AccuracyError::Labels { path, why, remedy } => {
-                format!("--labels {}: {why}{}", path.display(), remedy.of_flags())
-            }
-            other => other.to_string(),
-        }
-    }
 }
 
 /// Describes how an answer names its class by this output.
@@ -151,14 +103,11 @@ pub struct Labels {
 
 impl Labels {
     /// Reads the labels of `samples` samples of a model.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn read(
         labels: &LabelsConfig,
         samples: usize,
         model: &ModelSpec,
-    ) -> Result<Self, AccuracyError> {
+    ) -> Result<Self, LabelsError> {
         let output = &model.output;
         Ok(Labels {
             classes: labels::read(labels, samples, output)?,
@@ -169,21 +118,19 @@ impl Labels {
     }
 
     /// Compares the answers in a log with the labels.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
-    pub fn score(&self, log: &Path, whose: &Whose) -> Result<Scores, AccuracyError> {
+    pub fn score(&self, log: &Path, whose: &Whose) -> Result<Scores> {
         let mut scores = Scores::default();
         for record in AccuracyLog::open(log)? {
             let record = record?;
             let index = usize::try_from(record.qsl_idx).ok();
             let label = index.and_then(|i| Some((i, *self.classes.get(i)?)));
             let Some((index, label)) = label else {
-                return Err(AccuracyError::Index {
-                    path: log.to_owned(),
-                    index: record.qsl_idx,
-                    samples: self.classes.len(),
-                });
+                bail!(
+                    "{}: it answers sample {}, and the data set has {}",
+                    log.display(),
+                    record.qsl_idx,
+                    self.classes.len()
+                );
             };
             let class = self.class(&record.data);
             let one = Score {
@@ -198,9 +145,7 @@ impl Labels {
             }
         }
         if scores.all.answers == 0 {
-            return Err(AccuracyError::Nothing {
-                path: log.to_owned(),
-            });
+            bail!("{}: no sample was answered", log.display());
         }
         Ok(scores)
     }
@@ -293,14 +238,12 @@ mod tests {
     fn an_answer_to_no_sample_and_an_empty_log_are_errors() {
         let (labels, whose) = (labels(&[7], &[output(DType::U8, &[1])]), Whose::new(1));
         let log = file(b"[\n{ \"seq_id\" : 0, \"qsl_idx\" : 1, \"data\" : \"07\" }\n]\n");
-        assert!(matches!(
-            labels.score(log.path(), &whose),
-            Err(AccuracyError::Index { index: 1, .. })
-        ));
-        assert!(matches!(
-            labels.score(file(b"[\n]\n").path(), &whose),
-            Err(AccuracyError::Nothing { .. })
-        ));
+        let error = |log: tempfile::NamedTempFile| {
+            let scored = labels.score(log.path(), &whose);
+            scored.expect_err("refused").to_string()
+        };
+        assert!(error(log).contains("answers sample 1, and the data set has 1"));
+        assert!(error(file(b"[\n]\n")).contains("no sample was answered"));
     }
 
     fn class(outputs: &[TensorSpec], response: &[u8]) -> Option<i64> {

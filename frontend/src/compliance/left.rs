@@ -17,9 +17,6 @@ use crate::{
 
 /// Writes the facts known before the measurement. Copies the input files after the run has read
 /// them, so a file changed in between is copied as changed.
-///
-/// # Errors
-/// A file cannot be copied or written. The error occurs before the measurement.
 pub fn begin(
     args: &Args,
     config: &FrontendConfig,

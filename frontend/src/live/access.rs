@@ -106,9 +106,6 @@ impl PageKey {
 
 impl Access {
     /// Returns the access rules of a page at `address`, for a run with results in `folder`.
-    ///
-    /// # Errors
-    /// The key's file cannot be written.
     pub fn of(address: SocketAddr, folder: &Path) -> io::Result<Self> {
         match address.ip().to_canonical().is_loopback() {
             true => Ok(Access::Loopback),
@@ -117,9 +114,6 @@ impl Access {
     }
 
     /// Checks a request's key or host.
-    ///
-    /// # Errors
-    /// [`Refused`].
     pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Admitted, Refused> {
         let key = match self {
             Access::Loopback if is_this_machine(headers) => return Ok(Admitted::Open),

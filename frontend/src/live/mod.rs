@@ -18,7 +18,7 @@ mod server;
 
 use std::{
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -27,6 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Result;
 use report::{Over, SoFar, State};
 use tokio::sync::watch;
 
@@ -42,35 +43,8 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Nice value of the drawing thread.
 const NICE: libc::c_int = 10;
 
-/// Error: the run cannot be shown.
-#[derive(Debug, thiserror::Error)]
-pub enum LiveError {
-    /// The address cannot be bound.
-    #[error("--live {address}: {source}; name another one, or port 0 for any that is free")]
-    Bind {
-        /// The requested address.
-        address: SocketAddr,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The page's key for remote viewers cannot be written.
-    #[error("--live: cannot write the page's key into {}: {source}", folder.display())]
-    Key {
-        /// The run's folder.
-        folder: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The thread cannot be started.
-    #[error("--live: cannot start a thread: {0}")]
-    Thread(std::io::Error),
-}
-
 /// Parses the value of `--live`.
-///
-/// # Errors
-/// The text is no address; the error names the accepted format.
-pub fn address(text: &str) -> Result<SocketAddr, String> {
+pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     text.parse().map_err(|_| match text {
         "tui" => format!(
             "there is no terminal screen: --live serves the page at {DEFAULT}, --live ADDRESS:PORT \
@@ -125,10 +99,7 @@ pub struct LiveView {
 
 impl LiveView {
     /// Starts to show a run with the initial state `first` and results in `folder`.
-    ///
-    /// # Errors
-    /// [`LiveError`] if the address cannot be bound, the key written, or the thread started.
-    pub fn open(address: SocketAddr, folder: &Path, first: SoFar) -> Result<Self, LiveError> {
+    pub fn open(address: SocketAddr, folder: &Path, first: SoFar) -> Result<Self> {
         let (latest, seen) = watch::channel(Arc::new(first));
         let onlookers = Arc::<Onlookers>::default();
         let (tell, done) = mpsc::channel();

@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Result, anyhow};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::{
@@ -36,7 +37,7 @@ use tokio::{
 };
 
 use super::{
-    Latest, LiveError, Onlooker, Onlookers,
+    Latest, Onlooker, Onlookers,
     access::{Access, Admitted, Refused},
     be_nice, page,
 };
@@ -63,10 +64,7 @@ pub struct Bound {
 }
 
 /// Binds the address, so that address errors occur before the run.
-///
-/// # Errors
-/// [`LiveError`].
-pub fn bind(address: SocketAddr, folder: &Path) -> Result<Bound, LiveError> {
+pub fn bind(address: SocketAddr, folder: &Path) -> Result<Bound> {
     let bound = || -> io::Result<(std::net::TcpListener, SocketAddr)> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -75,10 +73,12 @@ pub fn bind(address: SocketAddr, folder: &Path) -> Result<Bound, LiveError> {
         let address = listener.local_addr()?;
         Ok((listener, address))
     };
-    let (listener, address) = bound().map_err(|source| LiveError::Bind { address, source })?;
-    let access = Access::of(address, folder).map_err(|source| LiveError::Key {
-        folder: folder.to_owned(),
-        source,
+    let (listener, address) = bound().map_err(|e| {
+        anyhow!("--live {address}: {e}; name another one, or port 0 for any that is free")
+    })?;
+    let access = Access::of(address, folder).map_err(|e| {
+        let folder = folder.display();
+        anyhow!("--live: cannot write the page's key into {folder}: {e}")
     })?;
     Ok(Bound {
         listener,
@@ -129,15 +129,12 @@ struct Event {
 }
 
 /// Serves on its own thread until the run ends, and then signals `done`.
-///
-/// # Errors
-/// The thread cannot be started.
 pub fn begin(
     bound: Bound,
     latest: Latest,
     onlookers: Arc<Onlookers>,
     done: Sender<()>,
-) -> Result<(), LiveError> {
+) -> Result<()> {
     let serve = move || {
         be_nice();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -155,7 +152,8 @@ pub fn begin(
         let _ = done.send(());
     };
     let thread = thread::Builder::new().name("live".to_owned());
-    thread.spawn(serve).map_err(LiveError::Thread)?;
+    let started = thread.spawn(serve);
+    started.map_err(|e| anyhow!("--live: cannot start a thread: {e}"))?;
     Ok(())
 }
 
@@ -347,7 +345,7 @@ impl Body for Events {
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
         let Some(waits) = &mut self.next else {
             return Poll::Ready(None);
         };

@@ -8,6 +8,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use anyhow::{Result, bail};
 use fabric::wire::Stream;
 use loadgen_bridge::{Scenario, TestSettings};
 use qdl::{
@@ -21,50 +22,6 @@ use record::EngineInfo;
 pub const TOKEN_BYTES: usize = 4;
 /// Number of faults kept as text; all others are only counted.
 const KEPT: usize = 10;
-
-/// Error: LoadGen is set to measure tokens, but they are not counted.
-#[derive(Debug, thiserror::Error)]
-pub enum TokensError {
-    /// The engine does not count tokens.
-    #[error(
-        "LoadGen is to measure tokens (use_token_latencies), and engine `{engine}` of {node} does not count those of \
-         model `{model}`: let {node} run an engine that answers with token ids (`kind: tokens`, `http` or `llm`), or \
-         set use_token_latencies to 0"
-    )]
-    Engine {
-        /// Name of the engine.
-        engine: String,
-        /// The engine's node.
-        node: String,
-        /// The model.
-        model: String,
-    },
-    /// The model's output is not a row of tokens.
-    #[error(
-        "LoadGen is to measure tokens (use_token_latencies), and the output of model `{model}`, {output}, which \
-         engine `{engine}` of {node} answers with, is no row of tokens: give it `dtype: i32` and `ragged: true` on \
-         every node, or set use_token_latencies to 0"
-    )]
-    Output {
-        /// The model.
-        model: String,
-        /// Its output.
-        output: String,
-        /// Name of the first engine.
-        engine: String,
-        /// The engine's node.
-        node: String,
-    },
-    /// No engine is known.
-    #[error(
-        "LoadGen is to measure tokens (use_token_latencies) of model `{model}`, and no engine was named: is an \
-         accelerator still there?"
-    )]
-    Nobody {
-        /// The model.
-        model: String,
-    },
-}
 
 /// Whether a tensor is a row of token ids of variable length.
 fn is_tokens(t: &TensorSpec) -> bool {
@@ -96,32 +53,32 @@ pub fn default_stream(model: &ModelSpec, test: &TestSettings) -> Stream {
 }
 
 /// Checks that every engine counts tokens and that the model's output is a row of tokens.
-///
-/// # Errors
-/// [`TokensError`] if an engine does not count tokens; it names the engine, its node and the model.
-pub fn check(model: &ModelSpec, engines: &[(String, EngineInfo)]) -> Result<(), TokensError> {
-    let name = model.name.clone();
-    let (node, engine) = match engines.iter().find(|(_, e)| !e.tokens) {
-        Some((node, e)) => {
-            return Err(TokensError::Engine {
-                engine: e.name.clone(),
-                node: node.clone(),
-                model: name,
-            });
-        }
-        None => engines.first().ok_or(TokensError::Nobody {
-            model: name.clone(),
-        })?,
-    };
-    match is_tokens(&model.output) {
-        true => Ok(()),
-        false => Err(TokensError::Output {
-            model: name,
-            output: model.output.to_string(),
-            engine: engine.name.clone(),
-            node: node.clone(),
-        }),
+pub fn check(model: &ModelSpec, engines: &[(String, EngineInfo)]) -> Result<()> {
+    let (name, output) = (&model.name, &model.output);
+    if let Some((node, engine)) = engines.iter().find(|(_, e)| !e.tokens) {
+        bail!(
+            "LoadGen is to measure tokens (use_token_latencies), and engine `{}` of {node} does \
+             not count those of model `{name}`: let {node} run an engine that answers with token \
+             ids (`kind: tokens`, `http` or `llm`), or set use_token_latencies to 0",
+            engine.name
+        );
     }
+    let Some((node, engine)) = engines.first() else {
+        bail!(
+            "LoadGen is to measure tokens (use_token_latencies) of model `{name}`, and no engine \
+             was named: is an accelerator still there?"
+        );
+    };
+    if !is_tokens(output) {
+        bail!(
+            "LoadGen is to measure tokens (use_token_latencies), and the output of model \
+             `{name}`, {output}, which engine `{}` of {node} answers with, is no row of tokens: \
+             give it `dtype: i32` and `ragged: true` on every node, or set use_token_latencies to \
+             0",
+            engine.name
+        );
+    }
+    Ok(())
 }
 
 /// Returns the number of tokens of an answer, which is its length.
@@ -323,10 +280,8 @@ mod tests {
             assert!(words.iter().all(|w| text.contains(w)), "{text}");
             assert_eq!(sizes(&model), None);
         }
-        assert!(matches!(
-            check(&model, &[]),
-            Err(TokensError::Nobody { .. })
-        ));
+        let text = check(&model, &[]).expect_err("no engine").to_string();
+        assert!(text.contains("no engine was named"), "{text}");
     }
 
     #[test]

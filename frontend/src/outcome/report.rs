@@ -3,10 +3,10 @@
 use std::{
     fs,
     io::{self, Write},
-    path::PathBuf,
     time::{Duration, SystemTime},
 };
 
+use anyhow::anyhow;
 use fabric::wire::Stream;
 use loadgen_bridge::{AccuracyLog, Figure, Scenario, TestMode, TestOutcome, Verdict as Word};
 use qdl::{
@@ -15,8 +15,8 @@ use qdl::{
 };
 use record::{
     Accuracy, Carried, Evidence, Exit, HISTOGRAMS, LoadgenRecord, LoadgenView, Mode, NodeUse,
-    PhaseKind, PhaseRecord, RunRecord, SUMMARY, SaveError, SettingRecord, Stage, Summary,
-    SystemRecord, TIMELINE, TokenRecord, timeline::Timeline,
+    PhaseKind, PhaseRecord, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
+    TIMELINE, TokenRecord, timeline::Timeline,
 };
 use report::{
     causes::judge,
@@ -40,22 +40,6 @@ use crate::{
 pub const INVALID_FILE: &str = "INVALID";
 /// The share of right answers, in the form of MLCommons' own scripts.
 pub const ACCURACY_FILE: &str = "accuracy.txt";
-
-/// Error: a result file cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum ReportError {
-    /// A file cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A histogram cannot be written.
-    #[error(transparent)]
-    Histograms(#[from] SaveError),
-}
 
 /// All data of a finished run, whatever its end.
 pub struct Ended<'a> {
@@ -448,20 +432,14 @@ impl Ended<'_> {
     }
 
     /// Writes all result files into the run's folder.
-    ///
-    /// # Errors
-    /// [`ReportError`] if a file cannot be written; it names the file.
-    pub fn write(&self, summary: &Summary, code: ExitCode) -> Result<(), ReportError> {
+    pub fn write(&self, summary: &Summary, code: ExitCode) -> anyhow::Result<()> {
         let folder = self.settings.folder();
         let failed = |name: &str| {
             let path = folder.join(name);
-            |source| ReportError::Write { path, source }
+            move |e| anyhow!("cannot write {}: {e}", path.display())
         };
         let put = |name, bytes: &[u8]| fs::write(folder.join(name), bytes).map_err(failed(name));
-        fs::create_dir_all(folder).map_err(|source| ReportError::Write {
-            path: folder.to_owned(),
-            source,
-        })?;
+        fs::create_dir_all(folder).map_err(failed(""))?;
         let no_tokens = summary.run.tokens.as_ref().is_some_and(|t| t.too_short > 0);
         if code > ExitCode::Invalid || no_tokens {
             put(

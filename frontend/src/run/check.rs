@@ -28,9 +28,6 @@ pub(crate) const SERVER_QUERIES: u64 = 459;
 
 /// Opens the NICs or the engine, and prints the page. `labels` is true if the data set has labels.
 /// `uncounted` holds one line for each reason why a submission would reject the run.
-///
-/// # Errors
-/// A condition that would end a run before its first sample.
 pub fn check(
     args: &Args,
     config: &FrontendConfig,

@@ -144,9 +144,6 @@ pub struct Early(Arc<AtomicBool>);
 
 impl Early {
     /// Starts the watching thread.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub fn look(end: impl FnOnce(&str) + Send + 'static) -> io::Result<Early> {
         let over = Arc::new(AtomicBool::new(false));
         let seen = over.clone();

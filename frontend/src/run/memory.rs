@@ -38,9 +38,6 @@ impl Estimate {
     }
 
     /// Refuses a run that needs over 4 times `available` bytes, more than swap usually adds.
-    ///
-    /// # Errors
-    /// The estimate is too large; the text names the settings to lower.
     pub fn check(&self, available: Option<u64>) -> Result<(), String> {
         match available {
             Some(free) if self.loadgen / BEYOND > free => Err(format!(

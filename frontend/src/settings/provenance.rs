@@ -60,9 +60,6 @@ impl Provenance {
     }
 
     /// Records the lines of a `user.conf` for `model`, with the resulting fields.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn user_conf(
         &mut self,
         path: &Path,
@@ -83,9 +80,6 @@ impl Provenance {
 
     /// Records the lines of a `user.conf` or an `audit.config` for `model`, with LoadGen's
     /// resulting fields. Returns the fields that the lines set.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn conf(
         &mut self,
         path: &Path,

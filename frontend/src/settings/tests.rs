@@ -5,7 +5,7 @@ use qdl::config::Scalar;
 
 use super::*;
 
-fn build(args: &[&str], config: &LoadgenConfig) -> Result<Settings, SettingsError> {
+fn build(args: &[&str], config: &LoadgenConfig) -> Result<Settings> {
     let all = ["frontend", "--config", "f.yaml"].iter().chain(args);
     let args = Args::try_parse_from(all).expect("sound");
     Settings::build(&args, config, &Written::default(), "digits")

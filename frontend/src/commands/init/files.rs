@@ -33,8 +33,6 @@ impl Staged {
         }
     }
 
-    /// # Errors
-    /// The file exists and overwriting is not allowed.
     pub fn may_write(&self, name: &str) -> Result<()> {
         let path = self.folder.join(name);
         if !self.force && path.symlink_metadata().is_ok() {

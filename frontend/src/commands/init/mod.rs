@@ -28,10 +28,9 @@ use qdl::{
 };
 
 use crate::{
-    accuracy::{AccuracyError, names_the_class},
+    accuracy::{LabelsError, names_the_class},
     dataset::Dataset,
-    run,
-    run::exit::ExitCode,
+    run::{exit::ExitCode, run},
     settings::cli,
 };
 
@@ -261,7 +260,7 @@ fn check(staged: &Staged, places: &Places) -> Result<usize> {
     let words = ["frontend", "--check", "--quiet", "--config"];
     let words = words.iter().map(std::ffi::OsStr::new);
     let args = cli::Args::try_parse_from(words.chain([frontend.as_os_str()]))?;
-    run::run(&args).map_err(|error| match error.downcast_ref::<AccuracyError>() {
+    run(&args).map_err(|error| match error.downcast_ref::<LabelsError>() {
         Some(labels) => anyhow::Error::msg(labels.of_flags()),
         None => error,
     })?;

@@ -40,9 +40,6 @@ pub(super) struct Places {
 
 impl Places {
     /// Resolves the addresses of `--accelerator`.
-    ///
-    /// # Errors
-    /// A host has no address, or no route leads to it.
     pub fn of(controls: &[String]) -> Result<Self> {
         let default = [DEFAULT.to_owned()];
         let controls = if controls.is_empty() {

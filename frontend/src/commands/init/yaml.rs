@@ -46,9 +46,6 @@ pub(super) struct Plan {
 }
 
 /// The model with the output first that names the class, which is `class`.
-///
-/// # Errors
-/// There is no such output.
 pub(super) fn with_class_first(model: &ModelSpec, class: Option<&str>) -> Result<ModelSpec> {
     let mut outputs: Vec<_> = model.outputs().cloned().collect();
     if let Some(class) = class {

@@ -42,9 +42,6 @@ impl From<DType> for Element {
 
 impl Element {
     /// Parses NumPy's code, such as `<f4`.
-    ///
-    /// # Errors
-    /// The code is not of a supported number.
     pub(super) fn of_code(code: &str) -> Result<Self, String> {
         let none = || {
             format!(
@@ -167,9 +164,6 @@ impl Element {
     }
 
     /// Returns the whole number of these bytes.
-    ///
-    /// # Errors
-    /// [`NotWhole`] if the number is not whole or does not fit.
     pub fn whole(self, bytes: &[u8]) -> Result<i64, NotWhole> {
         let bits = self.bits(bytes);
         match self.kind {
@@ -184,9 +178,6 @@ impl Element {
     }
 
     /// Returns the whole numbers of a file with such elements.
-    ///
-    /// # Errors
-    /// A number is not whole; the text names the first one and its index.
     pub fn whole_numbers(self, bytes: &[u8]) -> Result<Vec<i64>, String> {
         let each = bytes.chunks_exact(self.bytes).enumerate();
         each.map(|(i, b)| {

@@ -63,9 +63,6 @@ impl Array {
     }
 
     /// Checks that the array's bytes can be sent as samples: C order, little-endian.
-    ///
-    /// # Errors
-    /// The layout differs; the text names the NumPy call that corrects it.
     pub fn check_layout(&self) -> Result<(), String> {
         if self.header.fortran_matters() {
             return Err("it is in Fortran's order: save np.ascontiguousarray(a)".to_owned());
@@ -80,9 +77,6 @@ impl Array {
     }
 
     /// Reads elements into `to`, from byte `at` of the elements.
-    ///
-    /// # Errors
-    /// The file cannot be read, or the range is beyond the array.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         // Another array may follow in the same file.
         let end = at.checked_add(to.len() as u64);
@@ -101,9 +95,6 @@ impl Array {
     }
 
     /// Returns one whole number per index of the first dimension; all other dimensions must be 1.
-    ///
-    /// # Errors
-    /// The shape has other dimensions, a number is not whole, or the file cannot be read.
     pub fn integers(&self) -> Result<Vec<i64>, String> {
         let shape = self.shape();
         let (Some(count), true) = (shape.first(), shape.iter().skip(1).all(|d| *d == 1)) else {
@@ -119,29 +110,35 @@ impl Array {
     }
 }
 
-/// Selects an array of an archive, by its name among the names of all arrays.
-pub type Asked<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
+/// The selected arrays of a file, and the names of all arrays in it.
+#[derive(Debug)]
+pub struct Arrays {
+    pub opened: Vec<Array>,
+    /// Empty for a `.npy`.
+    pub names: Vec<String>,
+}
 
-/// Opens a file with arrays; `None` for raw bytes. Of several arrays, opens those that `asked`
-/// selects. With `any`, files of other formats are accepted as raw bytes, because samples may be
+/// Selects an array of an archive, by its name among the names of all arrays.
+pub type Selector<'a> = &'a dyn Fn(&str, &[&str]) -> bool;
+
+/// Opens a file with arrays; `None` for raw bytes. Of several arrays, opens those that `select`
+/// returns true for. With `any`, files of other formats are accepted as raw bytes, because samples may be
 /// files, such as images.
-///
-/// # Errors
-/// The file has another known format, or is an invalid NumPy file; the text says what to do.
-pub fn open(path: &Path, any: bool, asked: Asked<'_>) -> Result<Option<Vec<Array>>, String> {
+pub fn open(path: &Path, any: bool, select: Selector<'_>) -> Result<Option<Arrays>, String> {
     let file = File::open(path).map_err(|e| format!("cannot open it: {e}"))?;
     let mut begin = [0; 8];
     let len = file.read_at(&mut begin, 0);
     let begin = &begin[..len.map_err(|e| format!("cannot read it: {e}"))?];
-    let named = |end: &str| {
-        path.extension()
-            .is_some_and(|e| e.eq_ignore_ascii_case(end))
-    };
+    let extension = path.extension().unwrap_or_default();
+    let named = |end: &str| extension.eq_ignore_ascii_case(end);
     if begin.starts_with(header::MAGIC) {
-        return Ok(Some(vec![Array::of_file(file)?]));
+        return Ok(Some(Arrays {
+            opened: vec![Array::of_file(file)?],
+            names: Vec::new(),
+        }));
     }
     if begin.starts_with(b"PK\x03\x04") || begin.starts_with(b"PK\x05\x06") {
-        return match archive::arrays(&file, asked)? {
+        return match archive::arrays(&file, select)? {
             Some(arrays) => Ok(Some(arrays)),
             None if any && !named("npz") => Ok(None),
             None => Err("it is a zip archive, and no .npz: none of its files is a .npy".to_owned()),

@@ -7,7 +7,7 @@ use qdl::counters::{SampleTimes, TokenSizes};
 use record::{LOOPBACK_NOTE, Ledger, TokenTime};
 
 use super::*;
-use crate::run::folder::Place;
+use crate::run::folder::RunFolder;
 
 pub(crate) fn settings(folder: &Path) -> Settings {
     let test = TestSettings {
@@ -310,7 +310,7 @@ fn an_aborted_run_marks_its_folder_and_the_next_one_clears_it() {
         fs::write(log, "LoadGen's").expect("written");
     }
     fs::write(s.folder().join("notes.txt"), "somebody's own").expect("written");
-    let place = Place::take(&mut s, true).expect("forced");
+    let place = RunFolder::take(&mut s, true).expect("forced");
     place.settle(ExitCode::Good).expect("settled");
     let left = fs::read_dir(s.folder()).expect("a folder");
     let left: Vec<_> = left.map(|e| e.expect("an entry").file_name()).collect();
@@ -326,7 +326,7 @@ fn logs_that_carry_their_date_stay() {
         .path()
         .join("mlperf_log_2026-11-21T12:00:00Z_summary.txt");
     fs::write(&log, "LoadGen's").expect("written");
-    Place::take(&mut s, true).expect("free");
+    RunFolder::take(&mut s, true).expect("free");
     assert!(log.is_file());
 }
 
