@@ -80,7 +80,7 @@ fn without_these_libraries_tcp_runs_as_ever() {
     };
     let acc = place.digest_accelerator("acc", port, "");
     let program = without(Command::new(accelerator_program()));
-    let _running = accelerator_by(&place, &acc, &[], program);
+    let _running = accelerator_by(&place, &acc, program);
     let config = place.digest_frontend(&[port], "");
     run(
         &place,

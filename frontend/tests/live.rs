@@ -12,20 +12,11 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, Running, accelerator, free_ports};
+use common::{Place, Running, one_of_digests, words};
 use serde_json::Value;
 
 /// A Server run of a few seconds that is VALID on a slow machine.
-const SERVER: [&str; 8] = [
-    "--scenario",
-    "server",
-    "--target-qps",
-    "300",
-    "--duration-s",
-    "4",
-    "--set",
-    "target_latency=30000",
-];
+const SERVER: &str = "--scenario server --target-qps 300 --duration-s 4 --set target_latency=30000";
 
 /// Returns the address of the live page from standard error.
 fn shown(running: &mut Running, place: &Place) -> SocketAddr {
@@ -69,17 +60,15 @@ fn events(text: &str) -> Vec<Value> {
 
 /// Starts a run with `--local`.
 fn local(place: &Place, config: &Path, arguments: &[&str]) -> Running {
-    let all = [&SERVER[..], &["--local"], arguments].concat();
+    let all = [&words(SERVER)[..], &["--local"], arguments].concat();
     Running::start(place, "frontend", place.frontend(config, "out", &all))
 }
 
 #[test]
 fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
     let place = Place::new();
-    let [port] = free_ports();
-    let _there = accelerator(&place, &place.digest_accelerator("acc-a", port, ""));
-    let config = place.digest_frontend(&[port], "");
-    let all = [&SERVER[..], &["--live", "127.0.0.1:0"]].concat();
+    let (config, _there) = one_of_digests(&place, "", "");
+    let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
     let mut running = Running::start(&place, "frontend", place.frontend(&config, "out", &all));
     let at = shown(&mut running, &place);
     let stream = ask(at, "/events", "");
@@ -212,7 +201,7 @@ fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
     let config = place.digest_frontend(&[], "");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
-    let all = [&SERVER[..], &["--local", "--live", &address]].concat();
+    let all = [&words(SERVER)[..], &["--local", "--live", &address]].concat();
     let ended = place.run(&config, "out", &all).with_code(2);
     let lines: Vec<_> = ended.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{lines:?}");

@@ -5,10 +5,9 @@ mod common;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
-use common::{Place, Running, assert_has, offline, run, words};
+use common::{Place, Running, assert_has, frontend, offline, run, words};
 
 /// A duration that keeps the tests short.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
@@ -19,19 +18,10 @@ fn local<'a>(more: &[&'a str]) -> Vec<&'a str> {
 
 /// Starts a Server run of this many seconds in one process, and waits until LoadGen runs.
 fn serving(place: &Place, config: &Path, seconds: &str) -> Running {
-    let arguments = [
-        "--local",
-        "--scenario",
-        "server",
-        "--target-qps",
-        "1000",
-        "--duration-s",
-        seconds,
-    ];
-    let command = place.frontend(config, "out", &arguments);
+    let server = words("--local --scenario server --target-qps 1000 --duration-s");
+    let command = place.frontend(config, "out", &[&server[..], &[seconds]].concat());
     let mut running = Running::start(place, "frontend", command);
-    let log = place.path("out").join("mlperf_log_detail.txt");
-    running.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
+    running.wait_until_loadgen_runs(place, "out");
     running
 }
 
@@ -116,7 +106,7 @@ fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
     let place = Place::new();
     let config = place.digest_frontend(&[], "");
     let command = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+        let mut command = frontend();
         command.arg("--config").arg(&config);
         command.args(local(&offline("500"))).args(more);
         command.current_dir(place.path(""));

@@ -2,15 +2,12 @@
 
 mod common;
 
-use std::{path::Path, thread::sleep, time::Duration};
+use std::{path::Path, process::Command, thread::sleep, time::Duration};
 
 use common::{
-    Place, Running, accelerator, accelerator_with, assert_has, fetched, free_ports, offline,
+    Place, Running, accelerator, accelerator_by, accelerator_program, assert_has, faults::QUICK,
+    fetched, free_ports, offline, one_of_digests, two_of_digests,
 };
-
-/// Short deadlines, so that tests detect a loss within seconds.
-const QUICK: &str = "deadlines: {connect_ms: 4000, lost_ms: 2500, echo_interval_ms: 100, echo_timeout_ms: 900, \
-    heartbeat_interval_ms: 200, heartbeat_timeout_ms: 1500}\n";
 
 /// Arguments of a Server run of this many seconds, with a latency bound that no run exceeds.
 fn server(seconds: &str) -> [&str; 8] {
@@ -42,13 +39,10 @@ fn unbroken(page: &str) -> String {
 #[test]
 fn a_hundred_thousand_digests_over_six_connections() {
     let place = Place::new();
-    let [a, b] = free_ports();
-    let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, ""));
-    let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, ""));
     for (out, qsl) in [("registered", ""), ("staged", "qsl: staged\n")] {
         // On a busy machine the warm-up may take longer than a second.
         let more = format!("{qsl}warm_up: {{budget_ms: 20000}}\n");
-        let config = place.digest_frontend(&[a, b], &more);
+        let (config, _running) = two_of_digests(&place, "", &more);
         let arguments = offline("100000");
         place.run(&config, out, &arguments).with_code(0);
         let s = place.summary(out);
@@ -151,11 +145,10 @@ fn one_accelerator_with_two_gpus_has_a_pipeline_and_a_record_for_each() {
 #[test]
 fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
     let place = Place::new();
-    let [a] = free_ports();
     let slow = "engine: {kind: digest, delay_us: 900000}\n";
-    let _a = accelerator(&place, &place.digest_accelerator("acc-a", a, slow));
+    let hasty = "warm_up: {deadline_ms: 100}\n";
+    let (config, _running) = one_of_digests(&place, slow, hasty);
     let arguments = offline("10");
-    let config = place.digest_frontend(&[a], "warm_up: {deadline_ms: 100}\n");
     let ended = place.run(&config, "impatient", &arguments).with_code(3);
     let error = ended.error();
     for part in [
@@ -171,7 +164,8 @@ fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
         Some(0)
     );
     // The next run has no warm-up.
-    let config = place.digest_frontend(&[a], "warm_up: {budget_ms: 0}\n");
+    let text = std::fs::read_to_string(&config).expect("written");
+    std::fs::write(&config, text.replace(hasty, "warm_up: {budget_ms: 0}\n")).expect("written");
     place.run(&config, "cold", &arguments).with_code(0);
     let s = place.summary("cold");
     assert_eq!(
@@ -183,12 +177,9 @@ fn a_connection_that_does_not_answer_its_warm_up_stops_the_run_with_its_name() {
 #[test]
 fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
     let place = Place::new();
-    let [a, b] = free_ports();
-    // This accelerator reports its progress every 20 ms.
+    // The accelerators report their progress every 20 ms.
     let often = "deadlines: {heartbeat_interval_ms: 20}\n";
-    let victim = accelerator(&place, &place.digest_accelerator("acc-a", a, often));
-    let _b = accelerator(&place, &place.digest_accelerator("acc-b", b, ""));
-    let config = place.digest_frontend(&[a, b], QUICK);
+    let (config, [victim, _other]) = two_of_digests(&place, often, QUICK);
     let frontend = start(&place, &config, "out", &server("2"));
     victim.signal(libc::SIGKILL);
     let ended = frontend.end();
@@ -238,25 +229,29 @@ fn one_of_two_accelerators_is_killed_and_the_run_goes_on() {
         (&true.into(), &0.into())
     );
     assert_eq!(s["ledger"]["lost_connections"], 3);
+    // The timeline has the loss with its time, and no side of the lost accelerator.
+    let t = place.timeline("out");
+    let names: Vec<_> = t.nodes.iter().map(|n| n.node.as_str()).collect();
+    assert_eq!(names, ["front", "acc-b"]);
+    let lost = t.events.iter().find(|e| e.kind == "lost").expect("a loss");
+    assert!(
+        lost.text.starts_with("acc-a") && lost.at_s > 0.0,
+        "{lost:?}"
+    );
+    assert!(t.events.iter().all(|e| e.kind != "back"));
 }
 
 #[test]
 fn the_last_accelerator_is_killed_or_stopped_and_the_frontend_says_which() {
     for signal in [libc::SIGKILL, libc::SIGSTOP] {
         let place = Place::new();
-        let [port] = free_ports();
-        let victim = accelerator(&place, &place.digest_accelerator("acc-01", port, ""));
-        let config = place.digest_frontend(&[port], QUICK);
+        let (config, victim) = one_of_digests(&place, "", QUICK);
         let frontend = start(&place, &config, "out", &server("50"));
         victim.signal(signal);
         let ended = frontend.end();
         assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
         let error = ended.error();
-        assert!(
-            error.contains("acc-01") && error.contains("into the run"),
-            "{}",
-            error
-        );
+        assert_has(error, &["acc-a", "into the run"]);
         let s = place.summary("out");
         assert_eq!(
             (&s["valid"], &s["exit"]["code"]),
@@ -269,9 +264,7 @@ fn the_last_accelerator_is_killed_or_stopped_and_the_frontend_says_which() {
 #[test]
 fn a_frontend_is_killed_and_the_next_is_served_right() {
     let place = Place::new();
-    let [port] = free_ports();
-    let _acc = accelerator(&place, &place.digest_accelerator("acc-01", port, ""));
-    let config = place.digest_frontend(&[port], QUICK);
+    let (config, _acc) = one_of_digests(&place, "", QUICK);
     for _ in 0..2 {
         let frontend = start(&place, &config, "killed", &server("50"));
         frontend.signal(libc::SIGKILL);
@@ -286,10 +279,8 @@ fn a_frontend_is_killed_and_the_next_is_served_right() {
 #[test]
 fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() {
     let place = Place::new();
-    let [port] = free_ports();
-    let config = place.digest_accelerator("acc-01", port, "engine: {kind: digest, delay_us: 9000}");
-    let acc = accelerator(&place, &config);
-    let config = place.digest_frontend(&[port], QUICK);
+    let slow = "engine: {kind: digest, delay_us: 9000}";
+    let (config, acc) = one_of_digests(&place, slow, QUICK);
     let signals = [
         (libc::SIGINT, "SIGINT"),
         (libc::SIGTERM, "SIGTERM"),
@@ -306,7 +297,7 @@ fn an_interrupted_frontend_leaves_the_accelerator_ready_and_calls_nobody_lost() 
         assert!(s["accelerators"][0]["lost"].is_null(), "{s}");
         // If samples were in flight, "before the interruption" follows.
         assert_has(&ended.stdout, &["losses       none"]);
-        for words in ["accelerator lost", "lost when", "acc-01 lost"] {
+        for words in ["accelerator lost", "lost when", "acc-a lost"] {
             assert!(!ended.stdout.contains(words), "{}", ended.stdout);
         }
     }
@@ -355,10 +346,7 @@ fn nodes_of_one_name_and_another_model_are_refused() {
 #[test]
 fn wrong_answers_over_the_wire_are_found() {
     let place = Place::new();
-    let [port] = free_ports();
-    let acc = place.digest_accelerator("acc-01", port, "engine: {kind: \"null\"}\n");
-    let _acc = accelerator(&place, &acc);
-    let config = place.digest_frontend(&[port], "");
+    let (config, _acc) = one_of_digests(&place, "engine: {kind: \"null\"}\n", "");
     let ended = place.run(&config, "out", &server("0.3")).with_code(4);
     assert_has(
         &ended.stderr,
@@ -370,14 +358,16 @@ fn wrong_answers_over_the_wire_are_found() {
 fn an_accelerator_compares_its_counts_when_its_frontend_has_left() {
     let place = Place::new();
     let [port] = free_ports();
-    let config = place.digest_accelerator("acc-01", port, "");
-    let acc = accelerator_with(&place, &config, &["--once"]);
+    let config = place.digest_accelerator("acc-a", port, "");
+    let mut once = Command::new(accelerator_program());
+    once.arg("--once");
+    let acc = accelerator_by(&place, &config, once);
     let config = place.digest_frontend(&[port], "");
     place.run(&config, "out", &offline("20000")).with_code(0);
-    let told = acc.told();
+    let lines = acc.remaining_lines();
     let said = acc.end();
     assert_eq!(said.code, Some(0), "{}", said.stderr);
-    let served = told.join("\n");
+    let served = lines.join("\n");
     assert_has(&served, &["reconciled   received = arrived"]);
     assert!(!served.contains("lost"), "{served}");
 }

@@ -12,13 +12,9 @@ use std::{
 
 use assert_cmd::assert::OutputAssertExt;
 use common::{
-    Place, accelerator_in, accelerator_program, assert_has, fetched, free_ports, netns::Star,
-    repository, run,
+    Place, accelerator_in, accelerator_program, assert_has, fetched, free_ports, frontend,
+    netns::Star, repository, run,
 };
-
-fn frontend() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_frontend"))
-}
 
 /// Checks for exit code 0; returns standard output.
 fn said(mut command: Command) -> String {

@@ -4,30 +4,20 @@ mod common;
 
 use std::{fs, process::Command};
 
-use common::{Place, assert_has, run};
+use common::{Place, assert_has, frontend, run, words};
 
 fn server(place: &Place, out: &str, rate: &str) -> Command {
     let config = place.digest_frontend(&[], "");
-    let arguments = [
-        "--local",
-        "--scenario",
-        "server",
-        "--target-qps",
-        rate,
-        "--duration-s",
-        "0.5",
-        "--set",
-        "target_latency=1000",
-    ];
+    let server = "--local --scenario server --duration-s 0.5 --set target_latency=1000";
+    let arguments = [&words(server)[..], &["--target-qps", rate]].concat();
     place.frontend(&config, out, &arguments)
 }
 
-fn report(place: &Place, words: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
-    let out = command
+fn report(place: &Place, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let out = frontend()
         .current_dir(place.path("."))
         .arg("report")
-        .args(words)
+        .args(arguments)
         .output()
         .expect("it starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -65,15 +55,4 @@ fn a_run_leaves_its_page_and_the_page_is_its_record() {
             "different loads",
         ],
     );
-}
-
-#[test]
-fn what_cannot_be_read_or_written_is_named() {
-    let place = Place::new();
-    let (code, _, error) = report(&place, &["nowhere"]);
-    assert_eq!(code, Some(2));
-    assert!(error.contains("nowhere/summary.json"), "{error}");
-    let (code, _, error) = report(&place, &[]);
-    assert_eq!(code, Some(2));
-    assert!(error.contains("DIR"), "{error}");
 }

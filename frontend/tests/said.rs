@@ -5,7 +5,7 @@ mod common;
 
 use std::{fs, path::Path};
 
-use common::{Ended, Place, accelerator, assert_has, fetched, free_ports, repository, words};
+use common::{Ended, Place, assert_has, fetched, one_of_digests, repository, words};
 use serde_json::Value;
 
 /// An engine that takes 2 ms for each sample.
@@ -19,19 +19,6 @@ fn local(place: &Place, config: &Path, out: &str, arguments: &[&str]) -> (Ended,
     let summary = place.summary(out);
     assert_eq!(summary["mismatches"].as_array().map(Vec::len), Some(0));
     (ended, summary)
-}
-
-/// Reads one of LoadGen's logs.
-fn log(place: &Place, out: &str, name: &str) -> String {
-    let path = place.path(out).join(format!("mlperf_log_{name}.txt"));
-    fs::read_to_string(path).expect("a log")
-}
-
-/// Returns the number that LoadGen's summary gives for `key`.
-fn number(summary: &str, key: &str) -> f64 {
-    let line = summary.lines().find(|l| l.starts_with(key));
-    let number = line.and_then(|l| l.rsplit(':').next()?.trim().parse().ok());
-    number.unwrap_or_else(|| panic!("no {key} in {summary}"))
 }
 
 /// Returns the samples of each phase; checks that their sum is the run's.
@@ -48,28 +35,22 @@ fn phases(summary: &Value) -> Vec<u64> {
     samples
 }
 
-const FIND_PEAK: [&str; 16] = [
-    "--scenario",
-    "server",
-    "--mode",
-    "find-peak",
-    "--target-qps",
-    "100",
-    "--samples",
-    "20",
-    "--duration-s",
-    "0.2",
-    "--set",
-    "target_latency=200",
-    "--set",
-    "server_find_peak_qps_decimals_of_precision=0",
-    "--set",
-    "server_find_peak_qps_boundary_step_size=4",
-];
+const FIND_PEAK: &str = "--scenario server --mode find-peak --target-qps 100 --samples 20 \
+    --duration-s 0.2 --set target_latency=200 \
+    --set server_find_peak_qps_decimals_of_precision=0 \
+    --set server_find_peak_qps_boundary_step_size=4";
 
 /// Compares the peak, the steps and their verdicts with LoadGen's log.
-fn check_find_peak(place: &Place, ended: &Ended, s: &Value) {
-    let detail = log(place, "out", "detail");
+#[test]
+fn find_peak_shows_the_peak_and_each_step_over_several_connections() {
+    let place = Place::new();
+    let nics = "nics: [{address: 127.0.0.1, connections: 2}, {address: 127.0.0.1}]\n";
+    let (config, _accelerator) = one_of_digests(&place, SLOW, nics);
+    let ended = place.run(&config, "out", &words(FIND_PEAK));
+    assert!(ended.code.is_some_and(|c| c <= 1), "{}", ended.stderr);
+    let s = place.summary("out");
+    assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0), "{s:#}");
+    let detail = place.log("out", "detail");
     let found = detail.split("Found peak performance field: ").nth(1);
     let peak: f64 = found
         .and_then(|rest| rest.split('"').next()?.parse().ok())
@@ -81,7 +62,7 @@ fn check_find_peak(place: &Place, ended: &Ended, s: &Value) {
         (&"find_peak".into(), &peak.into())
     );
     let tried = detail.matches("\"generated_query_count\"").count();
-    let samples = phases(s);
+    let samples = phases(&s);
     assert_eq!(samples.len(), tried, "{:#}", s["phases"]);
     assert!(tried >= 3);
     let steps = s["phases"].as_array().expect("steps");
@@ -108,28 +89,6 @@ fn check_find_peak(place: &Place, ended: &Ended, s: &Value) {
         !whole.contains("/s"),
         "whole-run totals beside a rate: {whole}"
     );
-}
-
-#[test]
-fn find_peak_shows_the_peak_and_each_step() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], SLOW);
-    let (ended, s) = local(&place, &config, "out", &FIND_PEAK);
-    check_find_peak(&place, &ended, &s);
-}
-
-#[test]
-fn find_peak_over_several_connections_adds_up_too() {
-    let place = Place::new();
-    let [port] = free_ports();
-    let _accelerator = accelerator(&place, &place.digest_accelerator("acc", port, SLOW));
-    let nics = "nics: [{address: 127.0.0.1, connections: 2}, {address: 127.0.0.1}]\n";
-    let config = place.digest_frontend(&[port], nics);
-    let ended = place.run(&config, "out", &FIND_PEAK);
-    assert!(ended.code.is_some_and(|c| c <= 1), "{}", ended.stderr);
-    let s = place.summary("out");
-    assert_eq!(s["mismatches"].as_array().map(Vec::len), Some(0), "{s:#}");
-    check_find_peak(&place, &ended, &s);
 }
 
 #[test]
@@ -168,18 +127,9 @@ fn a_performance_run_that_audit_config_made_is_not_called_accuracy() {
     let config = repository().join("configs/demo/frontend.yaml");
     let audit = "*.*.mode = 2\n*.*.accuracy_log_sampling_target = 100\n";
     let audit = place.write("audit.config", audit);
-    let arguments = [
-        "--scenario",
-        "offline",
-        "--mode",
-        "accuracy",
-        "--samples",
-        "700",
-        "--duration-s",
-        "0",
-        "--audit-config",
-        audit.to_str().expect("text"),
-    ];
+    let audited = ["--audit-config", audit.to_str().expect("text")];
+    let arguments = words("--scenario offline --mode accuracy --samples 700 --duration-s 0");
+    let arguments = [&arguments[..], &audited].concat();
     let (ended, s) = local(&place, &config, "out", &arguments);
     assert_eq!(s["mode"], "performance", "{s:#}");
     assert_eq!(s["accuracy"], Value::Null);
@@ -245,18 +195,9 @@ fn compliance_tests_run_with_their_files_as_they_are() {
             .find(|p| p.starts_with("TEST"))
             .expect("a test");
         let checker = checkout.to_str().expect("text");
-        let arguments = [
-            "--scenario",
-            "offline",
-            "--samples",
-            "300",
-            "--duration-s",
-            "0",
-            "--compliance",
-            test,
-            "--checker",
-            checker,
-        ];
+        let offline = words("--scenario offline --samples 300 --duration-s 0");
+        let test_of = ["--compliance", test, "--checker", checker];
+        let arguments = [&offline[..], &test_of].concat();
         let (ended, s) = local(&place, &config, test, &arguments);
         assert_eq!(ended.code, Some(0), "{test}: {}", ended.stderr);
         assert_eq!(s["loadgen"]["mode"], "PerformanceOnly", "{test}");
@@ -305,7 +246,8 @@ fn loadgens_result_stands_beside_ours() {
         words("--scenario server --target-qps 1000 --duration-s 0.6 --set target_latency=20");
     let (ended, s) = local(&place, &config, "out", &arguments);
     assert_eq!((ended.code, &s["valid"]), (Some(1), &false.into()));
-    let (l, own) = (&s["loadgen"], log(&place, "out", "summary"));
+    let l = &s["loadgen"];
+    let own = |key: &str| place.logged_number("out", key);
     let close = |ours: &Value, theirs: f64| {
         let ours = ours.as_f64().expect("a number");
         assert!(
@@ -313,23 +255,15 @@ fn loadgens_result_stands_beside_ours() {
             "{ours} is not {theirs}"
         );
     };
-    close(
-        &l["scheduled_per_s"],
-        number(&own, "Scheduled samples per second"),
-    );
-    close(
-        &l["completed_per_s"],
-        number(&own, "Completed samples per second"),
-    );
+    close(&l["scheduled_per_s"], own("Scheduled samples per second"));
+    close(&l["completed_per_s"], own("Completed samples per second"));
     for (key, name) in [
         ("p50_us", "50.00"),
         ("p99_us", "99.00"),
         ("p999_us", "99.90"),
     ] {
-        close(
-            &l["latency"][key],
-            number(&own, &format!("{name} percentile latency")) / 1e3,
-        );
+        let theirs = own(&format!("{name} percentile latency"));
+        close(&l["latency"][key], theirs / 1e3);
     }
     let bound = &l["limits"][0];
     assert_eq!(
@@ -370,16 +304,9 @@ fn settings_say_where_they_came_from_and_what_they_went_before() {
     let conf = "digest.Server.target_qps = 100\n*.*.min_duration = 800\n\
                 digest.Server.target_latency = 2000\n";
     let conf = place.write("user.conf", conf);
-    let arguments = [
-        "--scenario",
-        "server",
-        "--target-qps",
-        "900",
-        "--set",
-        "min_duration=300",
-        "--user-conf",
-        conf.to_str().expect("text"),
-    ];
+    let arguments = words("--scenario server --target-qps 900 --set min_duration=300");
+    let conf = ["--user-conf", conf.to_str().expect("text")];
+    let arguments = [&arguments[..], &conf].concat();
     let (ended, s) = local(&place, &config, "out", &arguments);
     let given = |name: &str| {
         let s = setting(&s, name);

@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use common::{
     Ended, Place, Running, accelerator,
-    chance::number,
     faults::{Address, Fault, QUICK, Trial, Workload, must_say_who},
-    free_ports, words,
+    free_ports, number_of_environment, words,
 };
 use serde_json::Value;
 
@@ -138,7 +137,10 @@ fn answers_in_parts_outlast_cuts_at_random_moments() {
 
 /// Runs trials: kinds of fault and of stream take turns, and all else is random.
 fn trials(kinds: &[Fault], default: u64) {
-    let (count, seed) = (number("QDL_FAULTS", default), number("QDL_FAULT_SEED", 1));
+    let (count, seed) = (
+        number_of_environment("QDL_FAULTS", default),
+        number_of_environment("QDL_FAULT_SEED", 1),
+    );
     let (mut struck, mut again, mut begun) = (0, 0, 0);
     for i in 0..count {
         let mut trial = Trial::nth(i, seed, kinds);
@@ -172,7 +174,7 @@ fn trials(kinds: &[Fault], default: u64) {
 /// Two accelerators with three connections each; LoadGen times the first token of each sample.
 #[test]
 fn each_token_number_and_first_one_is_right_in_runs_of_any_size() {
-    let samples = number("QDL_SAMPLES", 4_000);
+    let samples = number_of_environment("QDL_SAMPLES", 4_000);
     for stream in ["first", "all"] {
         let place = Place::new();
         let [a, b] = free_ports().map(|p| format!("127.0.0.1:{p}"));

@@ -4,17 +4,16 @@ mod common;
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use common::{Place, Running, accelerator, assert_has, free_ports};
+use common::{Place, Running, assert_has, frontend, one_of_digests, words};
 
 /// A session on a system of about 400 samples/s, with a bound that a busy machine keeps.
 fn tune(config: &Path, session: &Path, more: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+    let mut command = frontend();
     command.arg("tune").arg("--config").arg(config);
     command.arg("--session").arg(session);
-    command.args(["--scenario", "server", "--from", "200", "--seconds", "0.3"]);
-    command.args(["--within", "30", "--full-s", "0.5"]);
-    command.args(["--warm-up-ms", "20", "--knobs", "none"]);
-    command.args(["--set", "target_latency=500"]);
+    let flags = "--scenario server --from 200 --seconds 0.3 --within 30 --full-s 0.5 \
+        --warm-up-ms 20 --knobs none --set target_latency=500";
+    command.args(words(flags));
     command.args(more);
     command
 }
@@ -27,11 +26,8 @@ fn lines(path: &Path) -> Vec<String> {
 #[test]
 fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configuration() {
     let place = Place::new();
-    let [control] = free_ports();
     let engine = "engine: {kind: digest, max_batch: 8, delay_us: 20000, threads: 1}";
-    let config = place.digest_accelerator("acc", control, engine);
-    let accelerator = accelerator(&place, &config);
-    let config = place.digest_frontend(&[control], "");
+    let (config, accelerator) = one_of_digests(&place, engine, "");
     let session = place.path("session");
     let journal = session.join("journal.jsonl");
 

@@ -225,3 +225,14 @@ fn a_value_that_loadgen_cannot_run_with_is_refused_with_who_gave_it() {
     let s = build(&flags, &LoadgenConfig::default()).expect("read");
     s.runs.check(5, 5).expect("a count is enough for Offline");
 }
+
+#[test]
+fn a_user_conf_of_another_model_is_refused_with_the_line_to_add() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("user.conf");
+    std::fs::write(&path, "bert.Server.target_qps = 10\n").expect("written");
+    let path = path.to_str().expect("text");
+    let text = error(&["--scenario", "server", "--user-conf", path]);
+    let advice = "add `digits.Server.target_qps = RATE` or `*.Server.target_qps = RATE`";
+    assert!(text.contains("bert") && text.contains(advice), "{text}");
+}

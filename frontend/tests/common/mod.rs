@@ -3,7 +3,6 @@
 // Each test binary uses only some of these items.
 #![allow(dead_code, unused_imports)]
 
-pub mod chance;
 pub mod faults;
 pub mod netns;
 pub mod sockets;
@@ -19,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use record::timeline::Timeline;
 use serde_json::Value;
 
 pub use qdl::testkit::assert_has;
@@ -81,6 +81,17 @@ pub fn offline(samples: &str) -> [&str; 6] {
         "--samples",
         samples,
     ]
+}
+
+/// The command of the frontend program.
+pub fn frontend() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_frontend"))
+}
+
+/// Returns the number in an environment variable, or the default.
+pub fn number_of_environment(key: &str, default: u64) -> u64 {
+    let value = std::env::var(key).ok().and_then(|v| v.parse().ok());
+    value.unwrap_or(default)
 }
 
 /// Returns ports that are free at this moment.
@@ -183,7 +194,7 @@ impl Place {
 
     /// Returns the frontend's command with `out` as run folder.
     pub fn frontend(&self, config: &Path, out: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_frontend"));
+        let mut command = frontend();
         command.arg("--config").arg(config).args(arguments);
         command.arg("--force").arg("--output").arg(self.path(out));
         self.sparing(&mut command);
@@ -210,6 +221,27 @@ impl Place {
         serde_json::from_str(&text).expect("JSON")
     }
 
+    /// Reads the timeline of a run.
+    pub fn timeline(&self, out: &str) -> Timeline {
+        let path = self.path(out).join("timeline.json");
+        let text = fs::read_to_string(path).expect("a timeline");
+        serde_json::from_str(&text).expect("a timeline's JSON")
+    }
+
+    /// Reads a text log of LoadGen: `summary` or `detail`.
+    pub fn log(&self, out: &str, name: &str) -> String {
+        let path = self.path(out).join(format!("mlperf_log_{name}.txt"));
+        fs::read_to_string(path).expect("a log")
+    }
+
+    /// Returns the number that LoadGen's summary gives for `key`.
+    pub fn logged_number(&self, out: &str, key: &str) -> f64 {
+        let text = self.log(out, "summary");
+        let line = text.lines().find(|l| l.starts_with(key));
+        let number = line.and_then(|l| l.rsplit(':').next()?.trim().parse().ok());
+        number.unwrap_or_else(|| panic!("no number for {key} in {text}"))
+    }
+
     /// Reads LoadGen's accuracy log: sample index and response, sorted.
     pub fn answers(&self, out: &str) -> Vec<(u64, String)> {
         let path = self.path(out).join("mlperf_log_accuracy.json");
@@ -227,24 +259,21 @@ impl Place {
     }
 }
 
-/// Two accelerators of digests, `acc-a` and `acc-b`, and the frontend's configuration.
-pub struct TwoOfDigests {
-    pub place: Place,
-    pub config: PathBuf,
-    pub accelerators: Vec<Running>,
+/// Starts the accelerator `acc-a` of digests and writes a frontend for it; `there` and `here` are
+/// additional YAML.
+pub fn one_of_digests(place: &Place, there: &str, here: &str) -> (PathBuf, Running) {
+    let [port] = free_ports();
+    let running = accelerator(place, &place.digest_accelerator("acc-a", port, there));
+    (place.digest_frontend(&[port], here), running)
 }
 
-impl TwoOfDigests {
-    pub fn start() -> Self {
-        let place = Place::new();
-        let [a, b] = free_ports();
-        let start = |(node, port)| accelerator(&place, &place.digest_accelerator(node, port, ""));
-        TwoOfDigests {
-            accelerators: [("acc-a", a), ("acc-b", b)].map(start).into(),
-            config: place.digest_frontend(&[a, b], ""),
-            place,
-        }
-    }
+/// Starts the accelerators `acc-a` and `acc-b` of digests and writes a frontend for them; `there`
+/// and `here` are additional YAML.
+pub fn two_of_digests(place: &Place, there: &str, here: &str) -> (PathBuf, [Running; 2]) {
+    let [a, b] = free_ports();
+    let start = |(node, port)| accelerator(place, &place.digest_accelerator(node, port, there));
+    let running = [("acc-a", a), ("acc-b", b)].map(start);
+    (place.digest_frontend(&[a, b], here), running)
 }
 
 /// A process that ends with the test.
@@ -304,7 +333,7 @@ impl Running {
     }
 
     /// Returns all lines that an accelerator prints after its first line, until it ends.
-    pub fn told(&self) -> Vec<String> {
+    pub fn remaining_lines(&self) -> Vec<String> {
         let lines = self.lines.iter();
         let next = |lines: &mpsc::Receiver<String>| lines.recv_timeout(PATIENCE).ok();
         lines
@@ -360,6 +389,12 @@ impl Running {
         });
     }
 
+    /// Waits until LoadGen has opened its log in the run folder `out`.
+    pub fn wait_until_loadgen_runs(&mut self, place: &Place, out: &str) {
+        let log = place.path(out).join("mlperf_log_detail.txt");
+        self.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
+    }
+
     /// Waits until `ready` is true; panics if the process ends first. `what` names the condition.
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut() -> bool) {
         let began = Instant::now();
@@ -404,38 +439,22 @@ pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
 
 /// Starts an accelerator and waits for its ready line.
 pub fn accelerator(place: &Place, config: &Path) -> Running {
-    accelerator_with(place, config, &[])
-}
-
-/// Starts an accelerator with these arguments.
-pub fn accelerator_with(place: &Place, config: &Path, arguments: &[&str]) -> Running {
-    accelerator_by(
-        place,
-        config,
-        arguments,
-        Command::new(accelerator_program()),
-    )
+    accelerator_by(place, config, Command::new(accelerator_program()))
 }
 
 /// Starts an accelerator in a network namespace.
 pub fn accelerator_in(namespace: &netns::Namespace, place: &Place, config: &Path) -> Running {
-    accelerator_by(place, config, &[], namespace.command(accelerator_program()))
+    accelerator_by(place, config, namespace.command(accelerator_program()))
 }
 
-/// Starts an accelerator with this command.
-pub fn accelerator_by(
-    place: &Place,
-    config: &Path,
-    arguments: &[&str],
-    mut program: Command,
-) -> Running {
+/// Starts an accelerator with this command, whose arguments precede the configuration.
+pub fn accelerator_by(place: &Place, config: &Path, mut program: Command) -> Running {
     place.sparing(&mut program);
     let name = config.file_stem().expect("a name").to_string_lossy();
     let stderr = place.path(&format!("{name}.stderr"));
     let mut child = program
         .arg("--config")
         .arg(config)
-        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(File::create(&stderr).expect("a file"))
