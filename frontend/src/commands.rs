@@ -8,7 +8,7 @@ use clap::{ArgMatches, Command};
 use qdl::topology::Node;
 use submission::command::{DescribeArgs, Outcome, SubmitArgs};
 
-use crate::{compliance::describe, run::exit::ExitCode};
+use crate::{compliance::describe, exit::ExitCode};
 
 /// Returns the definitions of all commands.
 pub fn all() -> Vec<Command> {

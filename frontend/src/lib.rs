@@ -8,6 +8,7 @@
 //! | `dataset` | samples and labels: files, arrays of NumPy, random ones |
 //! | `loadgen` | the system under test, the library of samples, and completion |
 //! | `backend` | behind it: a cluster of accelerators, or an engine in this process |
+//! | `exit` | exit codes, and the first failure of a run |
 //! | `run` | a run from beginning to end, its folder, and what watches it |
 //! | `live` | `--live`: a run looked at while it goes on |
 //! | `accuracy` | the figure of an accuracy run |
@@ -19,11 +20,13 @@ mod backend;
 pub mod commands;
 mod compliance;
 mod dataset;
+mod exit;
 mod live;
 mod loadgen;
 mod outcome;
 mod run;
 mod settings;
 
-pub use run::{exit::ExitCode, progress::say, run};
+pub use exit::ExitCode;
+pub use run::{progress::say, run};
 pub use settings::cli;

@@ -6,15 +6,14 @@
 
 pub mod check;
 mod end;
-pub mod exit;
 pub mod folder;
 pub mod interrupt;
-pub mod memory;
+mod memory;
 pub mod progress;
 mod readings;
-pub mod warm_up;
+mod warm_up;
 mod watch;
-pub mod watchdog;
+mod watchdog;
 
 use std::{
     io::Write,
@@ -42,6 +41,8 @@ use qdl::{
     topology::{Topology, spell_out},
 };
 
+pub(crate) use crate::exit;
+
 use self::watch::Watch;
 use crate::{
     accuracy::{Labels, Whose},
@@ -49,6 +50,7 @@ use crate::{
     compliance,
     compliance::{guard::Guard, left},
     dataset::Dataset,
+    exit::{ExitCode, Verdict},
     live::{Known, LiveView},
     loadgen::{
         completer::Completers,
@@ -63,7 +65,6 @@ use crate::{
         timeline::Gather,
     },
     run::{
-        exit::{ExitCode, Verdict},
         folder::RunFolder,
         interrupt::Early,
         memory::Estimate,

@@ -55,14 +55,12 @@ fn round_models() -> Vec<&'static str> {
     names.map(String::as_str).collect()
 }
 
-/// LoadGen's settings with their origins.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// LoadGen's test settings without the `audit.config`.
     pub test: TestSettings,
     /// LoadGen's test settings in force, with the `audit.config`.
     pub runs: TestSettings,
-    /// LoadGen's log settings.
     pub log: LogSettings,
     /// Path of the `audit.config`, if any.
     pub audit: Option<PathBuf>,
@@ -71,7 +69,6 @@ pub struct Settings {
     pub own_length: bool,
     /// True if the user named the run's folder.
     pub own_folder: bool,
-    /// Origins of the values.
     pub provenance: Provenance,
 }
 
@@ -200,7 +197,6 @@ impl Settings {
         }
     }
 
-    /// Returns the folder of the run's files.
     pub fn folder(&self) -> &Path {
         &self.log.outdir
     }

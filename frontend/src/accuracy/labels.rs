@@ -71,7 +71,6 @@ impl LabelsError {
     }
 }
 
-/// The error of a file, with advice.
 type Wrong = (String, Remedy);
 
 /// Reads one class for each of `samples` samples, of a model with this output.
@@ -117,7 +116,6 @@ pub fn read(
     }
 }
 
-/// The labels of a NumPy file.
 fn of_array(arrays: &[Array], said: Option<DType>) -> Result<Vec<i64>, Wrong> {
     let plain = |why: String| (why, Remedy::None);
     let Some(array) = arrays.first() else {
@@ -185,7 +183,6 @@ mod tests {
 
     use super::{super::tests::output, *};
 
-    /// Reads labels of a data set from a file with this content and extension.
     fn labels(
         content: &[u8],
         end: &str,

@@ -47,24 +47,20 @@ pub fn names_the_class(output: &TensorSpec) -> String {
     }
 }
 
-/// Counts of right answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
     /// Number of answers equal to their sample's label.
     pub right: u64,
-    /// Number of answers.
     pub answers: u64,
     /// Number of answers that are no value of the model's output type.
     pub unreadable: u64,
 }
 
 impl Score {
-    /// Returns the counts for the summary.
     pub fn accuracy(&self) -> Accuracy {
         Accuracy::new(self.right, self.answers, self.unreadable)
     }
 
-    /// Adds the counts of `o`.
     pub fn add(&mut self, o: &Score) {
         self.right += o.right;
         self.answers += o.answers;
@@ -72,10 +68,8 @@ impl Score {
     }
 }
 
-/// Scores of all answers, and by connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scores {
-    /// Score of all answers.
     pub all: Score,
     /// Score by connection, for answers of known origin.
     pub by_connection: BTreeMap<usize, Score>,
@@ -102,7 +96,6 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Reads the labels of `samples` samples of a model.
     pub fn read(
         labels: &LabelsConfig,
         samples: usize,

@@ -17,7 +17,6 @@ use super::Score;
 pub struct Whose(Box<[AtomicU32]>);
 
 impl Whose {
-    /// Creates the record for a data set of `samples` samples.
     pub fn new(samples: usize) -> Self {
         Whose((0..samples).map(|_| AtomicU32::new(0)).collect())
     }
@@ -33,7 +32,6 @@ impl Whose {
         }
     }
 
-    /// Returns the connection that answered the sample.
     pub fn of(&self, index: usize) -> Option<usize> {
         let connection = self.0.get(index)?.load(Relaxed);
         (connection as usize).checked_sub(1)

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use loadgen_bridge::TestMode;
 use qdl::config::{FrontendConfig, QslMode};
 use record::{EngineInfo, PrefixCache, SettingRecord};
 use serde_json::{Map, Value};
@@ -54,7 +53,7 @@ impl Guard {
         let told = Told {
             model: config.loadgen_model(),
             scenario: scenario.name(),
-            mode: mode(settings.test.mode),
+            mode: settings.test.mode.name(),
             user_conf: user_conf.is_some(),
             fields: &fields,
             from: &origins(&records, settings),
@@ -108,7 +107,6 @@ impl Guard {
         )
     }
 
-    /// Returns the refusals, one line each.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.refusals
             .iter()
@@ -147,14 +145,4 @@ fn origins(records: &[SettingRecord], settings: &Settings) -> BTreeMap<String, S
         (record.name.clone(), from.to_owned())
     };
     records.iter().map(origin).collect()
-}
-
-/// Names of the modes in LoadGen's logs.
-fn mode(mode: TestMode) -> &'static str {
-    match mode {
-        TestMode::PerformanceOnly => "PerformanceOnly",
-        TestMode::AccuracyOnly => "AccuracyOnly",
-        TestMode::SubmissionRun => "SubmissionRun",
-        TestMode::FindPeakPerformance => "FindPeakPerformance",
-    }
 }

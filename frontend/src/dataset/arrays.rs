@@ -18,7 +18,6 @@ use super::{
     wrong,
 };
 
-/// The array of one input.
 #[derive(Debug)]
 struct InputArray {
     array: Array,
@@ -62,7 +61,6 @@ impl InputArrays {
 }
 
 impl Dataset {
-    /// Opens samples in `arrays`, from the file at `path`.
     pub(super) fn arrays(
         path: &Path,
         arrays: Arrays,

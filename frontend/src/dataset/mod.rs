@@ -36,14 +36,12 @@ use self::{
 /// Name of the array of labels in a `.npz`.
 pub const LABELS: &str = "labels";
 
-/// Lengths of the samples.
 #[derive(Debug)]
 enum Lengths {
     Equal { len: u32, count: usize },
     Each(Box<[u32]>),
 }
 
-/// Source of the samples' bytes.
 #[derive(Debug)]
 enum Source {
     /// Samples back to back; of different lengths with the offset of each.
@@ -140,7 +138,6 @@ impl Dataset {
         }
     }
 
-    /// Returns the number of samples, at least one.
     pub fn count(&self) -> usize {
         match &self.lengths {
             Lengths::Equal { count, .. } => *count,

@@ -57,7 +57,6 @@ impl SyntheticTexts {
 }
 
 impl Dataset {
-    /// Creates `count` texts of `min` to `max` tokens.
     pub(super) fn texts(
         count: usize,
         min: usize,

@@ -52,21 +52,16 @@ impl Drop for PageKey {
     }
 }
 
-/// An accepted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admitted {
-    /// Answer the request.
     Open,
     /// Redirect with this cookie, in exchange for the key in the URL.
     Cookie(String),
 }
 
-/// Reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The key is missing or wrong.
     Key,
-    /// The host name is not of this machine.
     Host,
 }
 
@@ -113,7 +108,6 @@ impl Access {
         }
     }
 
-    /// Checks a request's key or host.
     pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Admitted, Refused> {
         let key = match self {
             Access::Loopback if is_this_machine(headers) => return Ok(Admitted::Open),
@@ -159,7 +153,6 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     value.strip_prefix("Bearer ").map(str::trim)
 }
 
-/// The value of the cookie `name`.
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(header::COOKIE).iter();
     let pairs = lines

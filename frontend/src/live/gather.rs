@@ -10,6 +10,8 @@ use record::{
 };
 use report::{SoFar, State};
 
+use crate::outcome::result::{at_least, at_most, percent};
+
 /// Maximum length of an event's text, in characters.
 const MOST_WORDS: usize = 240;
 /// Maximum number of shown connections, and of shown NIC threads.
@@ -23,7 +25,6 @@ pub struct Known {
     test: TestSettings,
     target_qps: Option<f64>,
     first: SoFar,
-    /// Names of the completing threads.
     nics: Vec<String>,
     /// Time, completed samples and tokens, over about the last second.
     before: VecDeque<(u64, u64, u64)>,
@@ -37,12 +38,10 @@ pub struct Moment<'a> {
     pub counts: [u64; 2],
     /// Names and readings of the connections.
     pub connections: (&'a [String], Vec<ConnectionTick>),
-    /// The run's timeline.
     pub timeline: Timeline,
 }
 
 impl Known {
-    /// Creates the data of a run with these settings.
     pub fn new(
         node: &str,
         test: &TestSettings,
@@ -144,19 +143,12 @@ impl Known {
         if test.scenario == Scenario::Server {
             limits.push(self.bound(of));
         }
-        let limit = |name: &str, setting: &str, unit, limit: f64, was: f64| LimitRecord {
-            name: name.to_owned(),
-            setting: setting.to_owned(),
-            unit,
-            limit,
-            was: Some(was),
-            at_most: false,
-            met: was >= limit,
-        };
+        let limit =
+            |name, unit, limit: f64, was: f64| at_least(name, unit, limit, Some(was), was >= limit);
         if test.min_duration_ms > 0 {
             let (least, was) = (test.min_duration_ms as f64 * 1000.0, of.elapsed_s * 1e6);
-            let setting = "min_duration_ms";
-            limits.push(limit("duration", setting, LimitUnit::Us, least, was));
+            let name = ("duration", "min_duration_ms");
+            limits.push(limit(name, LimitUnit::Us, least, was));
         }
         let (name, unit, each) = match test.scenario {
             Scenario::Offline => ("samples", LimitUnit::Samples, 1),
@@ -170,7 +162,7 @@ impl Known {
         if test.min_query_count > 0 {
             let was = (of.completed / each) as f64;
             let least = test.min_query_count as f64;
-            limits.push(limit(name, "min_query_count", unit, least, was));
+            limits.push(limit((name, "min_query_count"), unit, least, was));
         }
         limits
     }
@@ -179,30 +171,19 @@ impl Known {
     fn bound(&self, of: &SoFar) -> LimitRecord {
         let test = &self.test;
         let quantile = test.server_target_latency_percentile;
-        // Round 99.00000000000001 to 99.
-        let percent = (quantile * 1e7).round() / 1e5;
         let (what, setting, limit_ns, was) = if test.use_token_latencies {
-            let ttft = of.ttft_us;
-            (
-                "TTFT",
-                "server_ttft_latency",
-                test.server_ttft_latency,
-                ttft,
-            )
+            let limit = test.server_ttft_latency;
+            ("TTFT", "server_ttft_latency", limit, of.ttft_us)
         } else {
             let [was] = of.quantiles_us([quantile]);
             let limit = test.server_target_latency_ns;
             ("latency", "server_target_latency_ns", limit, was)
         };
-        let limit = limit_ns as f64 / 1000.0;
+        let limit = at_most(percent(quantile), what, setting, limit_ns as f64);
         LimitRecord {
-            name: format!("p{percent} {what}"),
-            setting: setting.to_owned(),
-            unit: LimitUnit::Us,
-            limit,
             was,
-            at_most: true,
-            met: was.is_none_or(|was| was <= limit),
+            met: was.is_none_or(|was| was <= limit.limit),
+            ..limit
         }
     }
 }

@@ -54,10 +54,8 @@ pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     })
 }
 
-/// Counts the viewers.
 #[derive(Debug, Default)]
 struct Onlookers {
-    /// Number of viewers.
     looking: AtomicUsize,
     /// True if a viewer has seen nothing yet.
     fresh: AtomicBool,
@@ -72,7 +70,6 @@ impl Onlookers {
     }
 }
 
-/// A registered viewer.
 #[derive(Debug)]
 struct Onlooker(Arc<Onlookers>);
 
@@ -128,7 +125,6 @@ impl LiveView {
         due
     }
 
-    /// Publishes a state.
     pub fn show(&self, so_far: SoFar) {
         self.latest.send_replace(Arc::new(so_far));
     }

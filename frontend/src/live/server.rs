@@ -44,7 +44,6 @@ use super::{
 
 /// Maximum number of connections; further connections are closed at once.
 const MOST_CONNECTIONS: usize = 64;
-/// Maximum number of viewers.
 const MOST_ONLOOKERS: usize = 16;
 /// Time limit for a request's head.
 const HEAD: Duration = Duration::from_secs(5);
@@ -56,7 +55,6 @@ const KEPT: usize = 64 << 10;
 /// Time limit for sending the last event.
 const LAST: Duration = Duration::from_millis(800);
 
-/// A bound listening socket.
 pub struct Bound {
     listener: std::net::TcpListener,
     address: SocketAddr,
@@ -104,7 +102,6 @@ impl Bound {
 /// A viewer's place, held until dropped.
 type LooksOn = Arc<Mutex<Option<(OwnedSemaphorePermit, Onlooker)>>>;
 
-/// State of a connection, which carries one request.
 #[derive(Clone)]
 struct Shared {
     access: Access,
@@ -120,11 +117,9 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An encoded tick.
 #[derive(Clone, Debug, Default)]
 struct Event {
     bytes: Bytes,
-    /// True for the final event.
     last: bool,
 }
 

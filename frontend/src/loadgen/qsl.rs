@@ -25,8 +25,8 @@ use qdl::{
 
 use crate::{
     dataset::Dataset,
+    exit::{ExitCode, Verdict},
     loadgen::verify::Verifier,
-    run::exit::{ExitCode, Verdict},
 };
 
 /// Alignment of samples of different lengths: a cache line, which suits every element type. Samples
@@ -42,7 +42,6 @@ struct SamplePosition {
 
 #[derive(Debug, Default)]
 struct Loaded {
-    /// Used bytes of the region.
     used: usize,
     /// Load count of each sample: LoadGen may load one several times.
     times: Vec<u32>,
@@ -125,7 +124,6 @@ impl Qsl {
         })
     }
 
-    /// Returns the memory of the samples.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
@@ -139,12 +137,10 @@ impl Qsl {
         }
     }
 
-    /// Returns the number of samples loaded at a time.
     pub fn performance_count(&self) -> usize {
         self.performance_count
     }
 
-    /// Returns the number of samples of the data set.
     pub fn total(&self) -> usize {
         self.dataset.count()
     }

@@ -91,7 +91,6 @@ pub fn first(payload: &[u8]) -> &[u8] {
     payload.get(..TOKEN_BYTES).unwrap_or(payload)
 }
 
-/// Collects faults of token answers from all NIC threads.
 #[derive(Debug)]
 pub struct Tokens {
     /// Bytes per token of prompts and answers.
@@ -107,21 +106,18 @@ pub struct Tokens {
     notes: Mutex<Vec<String>>,
 }
 
-/// Faults of token answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenFindings {
     /// Number of answers with fewer than two whole tokens.
     pub too_short: u64,
     /// Number of repeated samples whose first token differs from the reported one.
     pub contradicted: u64,
-    /// Text of the first faults.
     pub faults: Vec<String>,
     /// Text of the first differing answers without a reported first token: not faults.
     pub notes: Vec<String>,
 }
 
 impl Tokens {
-    /// Creates the collector for a run with these settings.
     pub fn new(sizes: TokenSizes, test: &TestSettings) -> Self {
         Tokens {
             sizes,
@@ -135,7 +131,6 @@ impl Tokens {
         }
     }
 
-    /// Sets the names of the connections, for fault texts.
     pub fn come_from(&self, connections: Vec<String>) {
         let _ = self.connections.set(connections);
     }
@@ -194,7 +189,6 @@ impl Tokens {
         keep(&self.faults, text);
     }
 
-    /// Returns the faults so far.
     pub fn findings(&self) -> TokenFindings {
         TokenFindings {
             too_short: self.too_short.load(Relaxed),

@@ -20,20 +20,17 @@ const OF_ITS_AGE: u32 = 16;
 pub struct IssueThreads(Arc<Mutex<Vec<u64>>>);
 
 impl IssueThreads {
-    /// Adds the calling thread.
     pub fn add_this(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(thread_id());
     }
 
-    /// Returns the thread numbers.
     pub fn all(&self) -> Vec<u64> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.clone()
     }
 }
 
-/// First and last reading of a run.
 #[derive(Debug, Default)]
 pub struct Meter {
     first: Option<(Instant, NodeUse)>,

@@ -61,11 +61,9 @@ impl Told {
 pub struct Share {
     /// Time of the border before the series; 0 for the first series.
     pub series_ns: u64,
-    /// Latencies of the series' samples.
     pub histograms: Histograms,
     /// Time at which its first sample was issued, on [`fabric::clock`].
     pub first_ns: u64,
-    /// Time of completion of its last sample.
     pub last_ns: u64,
     /// Time spent in calls to LoadGen for its samples.
     pub told: Told,
@@ -74,13 +72,10 @@ pub struct Share {
 /// Merged records of all NIC threads in one phase.
 #[derive(Debug)]
 pub struct Gathered {
-    /// Kind of the phase.
     kind: Kind,
-    /// Latencies of the phase's samples.
     pub histograms: Histograms,
     first_ns: u64,
     last_ns: u64,
-    /// Time spent in calls to LoadGen for its samples.
     pub told: Told,
 }
 
@@ -95,14 +90,11 @@ enum Kind {
     Open,
 }
 
-/// The series so far, and their records.
 #[derive(Debug)]
 struct Book {
     /// Time of the border before each series, and its phase once known.
     series: Vec<(u64, Option<usize>)>,
-    /// The kind of each phase.
     kinds: Vec<Kind>,
-    /// Merged records, by phase.
     gathered: Vec<Option<Gathered>>,
 }
 
@@ -116,7 +108,6 @@ struct Exchange {
 /// Detects the phases and collects the records of all NIC threads.
 #[derive(Debug)]
 pub struct Phases {
-    /// Time of the latest border.
     latest_ns: AtomicU64,
     /// True while LoadGen waits for the samples of a series.
     waits: AtomicBool,

@@ -31,13 +31,9 @@ const ENDS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// A run with LoadGen's verdict.
 pub struct Judged<'a> {
-    /// LoadGen's verdict and logs.
     pub outcome: &'a TestOutcome,
-    /// The verdict in the summary's terms.
     pub record: &'a LoadgenRecord,
-    /// Origins of the settings.
     pub given: &'a Provenance,
     /// Seconds from the first query to the last answer.
     pub seconds: f64,

@@ -26,13 +26,13 @@ use submission::{layout::Name, left};
 
 use crate::{
     accuracy,
+    exit::{ExitCode, Failure},
     loadgen::{sut::NameAnswer, tokens::TokenFindings, verify::Findings},
     outcome::{
         phases::{self, Gathered},
         reasons::{self, Judged},
         result::{self, Ours},
     },
-    run::exit::{ExitCode, Failure},
     settings::Settings,
 };
 
@@ -43,9 +43,7 @@ pub const ACCURACY_FILE: &str = "accuracy.txt";
 
 /// All data of a finished run, whatever its end.
 pub struct Ended<'a> {
-    /// This node's name.
     pub node: &'a str,
-    /// LoadGen's settings.
     pub settings: &'a Settings,
     /// LoadGen's result, if its test ended.
     pub outcome: Option<TestOutcome>,
@@ -53,11 +51,9 @@ pub struct Ended<'a> {
     pub failure: Option<Failure>,
     /// The fabric, and the reasons why the Network division does not permit it.
     pub fabric: (&'static str, Vec<String>),
-    /// The backend's counts.
     pub system: SystemRecord,
     /// Merged histograms of all rails.
     pub histograms: Histograms,
-    /// Records of each phase.
     pub phases: Vec<Gathered>,
     /// Reasons why a submission would reject the run, one per line.
     pub would_not_count: Vec<String>,
@@ -65,9 +61,7 @@ pub struct Ended<'a> {
     pub own_settings: Vec<SettingRecord>,
     /// Bytes of requests and responses of recorded samples.
     pub carried: (u64, u64),
-    /// Completed samples, second by second.
     pub throughput: Throughput,
-    /// The answer of `Name()`.
     pub name: Option<NameAnswer>,
     /// Resource usage of this program while LoadGen's clock ran.
     pub used: NodeUse,
@@ -79,9 +73,7 @@ pub struct Ended<'a> {
     pub verified: Option<Findings>,
     /// Token counts, if answers are tokens that their engine counts.
     pub tokens: Option<TokenEnd>,
-    /// The run's timeline.
     pub timeline: Timeline,
-    /// Start time of the run.
     pub started: SystemTime,
     /// Time from the first sample to the last.
     pub duration: Duration,
@@ -96,14 +88,11 @@ pub struct TokenEnd {
     pub measured: bool,
     /// Number of first tokens reported to LoadGen, if LoadGen measures them.
     pub first_tokens: Option<u64>,
-    /// Number of parts handed over.
     pub parts_taken: u64,
-    /// Faults in answers.
     pub found: TokenFindings,
 }
 
 impl Ended<'_> {
-    /// Returns the summary and the exit code.
     pub fn summary(&self) -> (Summary, ExitCode) {
         let mut run = self.record();
         let agrees = run.close();
@@ -258,7 +247,6 @@ impl Ended<'_> {
         peak.or_else(|| self.settings.target_qps())
     }
 
-    /// Reasons why LoadGen's result is not valid.
     fn reasons(&self) -> Vec<String> {
         let Some(outcome) = &self.outcome else {
             return Vec::new();
@@ -322,9 +310,8 @@ impl Ended<'_> {
         Some(TokenRecord {
             stream: end.stream.to_string(),
             per_s: tokens_per_s(self.outcome.as_ref()).unwrap_or(record.per_s),
-            // Round 99.00000000000001 to 99.
             limit_percentile: bounded
-                .then(|| (test.server_target_latency_percentile * 1e7).round() / 1e5),
+                .then(|| result::percent(test.server_target_latency_percentile)),
             ttft_limit_us: limit(test.server_ttft_latency),
             tpot_limit_us: limit(test.server_tpot_latency),
             parts_taken: end.parts_taken,
@@ -360,7 +347,6 @@ impl Ended<'_> {
         )
     }
 
-    /// The exit code and its reason.
     fn verdict(&self, agrees: bool, mismatches: &[String]) -> (ExitCode, String) {
         // A wrong answer outranks a lost peer; unanswered samples are a consequence of the lost
         // peer.
@@ -467,7 +453,6 @@ pub fn print(summary: &Summary, colors: bool) {
     let _ = writeln!(io::stdout(), "{}", text::summary(summary, colors));
 }
 
-/// Prints the content of summary.json on standard output.
 pub fn print_json(summary: &Summary) {
     if let Ok(text) = serde_json::to_string_pretty(summary) {
         let _ = writeln!(io::stdout(), "{text}");

@@ -25,23 +25,18 @@ const SCORE: f64 = 1e6;
 
 /// Data of a finished run, besides the gathered ticks.
 pub struct End<'a> {
-    /// This node's name.
     pub node: &'a str,
-    /// The backend's counts.
     pub system: &'a SystemRecord,
     /// Latencies by tick, of each recording thread.
     pub latencies: &'a [&'a LatencyTicks],
-    /// Number of answered samples.
     pub answered: u64,
     /// Time of the first query, on [`fabric::clock`].
     pub first_ns: u64,
     /// Time of completion of the last sample.
     pub last_ns: u64,
-    /// Name and start time of each phase.
     pub phases: Vec<(String, u64)>,
 }
 
-/// Gathers the timeline during a run.
 #[derive(Debug, Default)]
 pub struct Gather {
     /// Counters before the first query.
@@ -234,7 +229,6 @@ impl Gather {
         }
     }
 
-    /// Returns the timeline of the finished run.
     pub fn end(mut self, end: &End<'_>) -> Timeline {
         let lasted_ns = end.last_ns.saturating_sub(end.first_ns);
         let tick = tick_ns(lasted_ns);

@@ -9,13 +9,13 @@ use record::{Accuracy, LossRecord, SystemRecord};
 use super::{readings::Readings, watch::Watch};
 use crate::{
     accuracy,
+    exit::ExitCode,
     loadgen::verify::Verifier,
     outcome::{
         phases::{self, Share},
         report::{Ended, TokenEnd},
         timeline,
     },
-    run::exit::ExitCode,
     settings::Settings,
 };
 

@@ -11,9 +11,9 @@ use record::{HISTOGRAMS, SUMMARY, TIMELINE};
 use submission::left;
 
 use crate::{
+    exit::ExitCode,
     live,
     outcome::report::{ACCURACY_FILE, INVALID_FILE},
-    run::exit::ExitCode,
     settings::Settings,
 };
 
@@ -149,7 +149,6 @@ fn ended(folder: &Path) -> bool {
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     folder: PathBuf,
-    /// Names of LoadGen's logs.
     logs: Vec<PathBuf>,
     /// True if [`RunFolder::take`] made the folder for this run.
     new: bool,
@@ -301,7 +300,6 @@ impl RunFolder {
     }
 }
 
-/// Restores the folder if the run did not settle.
 impl Drop for RunFolder {
     fn drop(&mut self) {
         if self.settled {
@@ -336,7 +334,6 @@ fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Settings of a run with `--output folder`.
     fn settings(folder: &Path) -> Settings {
         let mut s = crate::outcome::report::tests::settings(folder);
         s.own_folder = true;

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{live, outcome::report::INVALID_FILE, run::exit::ExitCode};
+use crate::{exit::ExitCode, live, outcome::report::INVALID_FILE};
 
 /// Poll interval for signals.
 const TICK: Duration = Duration::from_millis(20);

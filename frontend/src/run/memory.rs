@@ -11,7 +11,6 @@ const PER_SAMPLE: u64 = 125;
 /// Largest accepted ratio of the estimate to the available memory.
 const BEYOND: u64 = 4;
 
-/// Estimated memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// Number of samples that LoadGen makes before the run.

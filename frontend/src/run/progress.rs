@@ -21,14 +21,12 @@ enum Screen {
     Quiet,
 }
 
-/// Shows the progress of a run.
 pub struct Progress {
     screen: Screen,
     what: String,
     /// Time, throughput and tokens about a second ago, for the rate.
     before: Option<(u64, Throughput, u64)>,
     rate: f64,
-    /// Tokens per second.
     token_rate: f64,
 }
 

@@ -28,9 +28,9 @@ use qdl::{
 
 use crate::{
     backend::Backend,
+    exit::{ExitCode, Verdict},
     loadgen::qsl::Qsl,
     outcome::phases::Phases,
-    run::exit::{ExitCode, Verdict},
 };
 
 /// A query sample library that warms the connections up after each load.
@@ -44,7 +44,6 @@ pub struct WarmLibrary {
 }
 
 impl WarmLibrary {
-    /// Creates the library over the samples of `qsl`.
     pub fn new(
         qsl: Arc<Qsl>,
         backend: Arc<dyn Backend>,

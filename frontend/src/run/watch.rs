@@ -19,11 +19,11 @@ use super::{Result, readings::Readings};
 use crate::{
     accuracy::{Labels, Whose},
     backend::Backend,
+    exit::{ExitCode, Verdict},
     live::{Known, LiveView, Moment},
     loadgen::{completer::Completers, sut::Sut, tokens::Tokens},
     outcome::{meter::Meter, timeline::Gather},
     run::{
-        exit::{ExitCode, Verdict},
         interrupt,
         progress::Progress,
         warm_up::WarmLibrary,
@@ -46,7 +46,6 @@ pub(super) struct Watch {
     pub(super) tokens: Option<Arc<Tokens>>,
     /// Labels and the answering connections, if answers are scored.
     pub(super) labels: Option<(Labels, Arc<Whose>)>,
-    /// Names of the connections.
     pub(super) connections: Vec<String>,
     /// True if every engine counts tokens.
     pub(super) counted: bool,
@@ -194,16 +193,15 @@ impl Watch {
             self.rested = true;
             self.bark(now, cause);
         }
-        if let Some(stalled) = self.watchdog.look(now, moved, outstanding) {
+        if let Some(for_ns) = self.watchdog.look(now, moved, outstanding) {
             let nothing = match self.stream {
                 Stream::None => "no sample",
                 Stream::First | Stream::All => "no sample, and no token of one,",
             };
             let cause = format!(
-                "{nothing} came back for {:.0} s, with {} outstanding ({:.1} s into the run); gave up \
-                 (deadlines.watchdog_s)",
-                stalled.for_ns as f64 / 1e9,
-                stalled.outstanding,
+                "{nothing} came back for {:.0} s, with {outstanding} outstanding ({:.1} s into the \
+                 run); gave up (deadlines.watchdog_s)",
+                for_ns as f64 / 1e9,
                 self.began.elapsed().as_secs_f64()
             );
             // The backend may add the peer to the cause.

@@ -6,7 +6,7 @@ use accelerator::cli::Screen;
 use clap::{Parser, ValueEnum};
 use loadgen_bridge::TestMode;
 
-use crate::{live, run::exit::HELP};
+use crate::{exit::HELP, live};
 
 /// Runs LoadGen on this node, the frontend, and sends its samples to accelerators over the network.
 ///
@@ -245,39 +245,11 @@ mod tests {
 
     #[test]
     fn everything_at_once() {
-        let args = Args::try_parse_from([
-            "frontend",
-            "--config",
-            "f.yaml",
-            "--scenario",
-            "single-stream",
-            "--mode",
-            "find-peak",
-            "--local",
-            "--output",
-            "out",
-            "--target-qps",
-            "2e3",
-            "--duration-s",
-            "1.5",
-            "--samples",
-            "100",
-            "--user-conf",
-            "u",
-            "--audit-config",
-            "a",
-            "--set",
-            "a=1",
-            "--set",
-            "b = x=y",
-            "--verify",
-            "digest",
-            "--seed",
-            "7",
-            "--live",
-            "-vv",
-        ])
-        .expect("all of these exist");
+        let words = "frontend --config f.yaml --scenario single-stream --mode find-peak --local \
+            --output out --target-qps 2e3 --duration-s 1.5 --samples 100 --user-conf u \
+            --audit-config a --set a=1 --verify digest --seed 7 --live -vv --set";
+        let words = words.split_whitespace().chain(["b = x=y"]);
+        let args = Args::try_parse_from(words).expect("all of these exist");
         assert_eq!(args.scenario, Some(Scenario::SingleStream));
         assert_eq!(args.mode, Some(Mode::FindPeak));
         assert_eq!((args.target_qps, args.screen.verbose), (Some(2000.0), 2));

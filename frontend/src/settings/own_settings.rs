@@ -58,7 +58,6 @@ fn flag(args: &Args, key: &str) -> Option<&'static str> {
     }
 }
 
-/// Name and value of a setting.
 type Own = (String, String);
 
 fn values(c: &FrontendConfig, local: bool, loaded: usize, seed: Option<u64>) -> Vec<Own> {

@@ -1,7 +1,7 @@
 //! Tests of the precedence of settings, and of unknown settings.
 
 use clap::Parser;
-use qdl::config::Scalar;
+use qdl::{config::Scalar, testkit::assert_has};
 
 use super::*;
 
@@ -39,20 +39,9 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
     assert_eq!(s.folder().parent(), Some(Path::new("results")));
     assert!(s.folder().to_string_lossy().ends_with("-offline") && !s.own_folder);
 
-    let flags = [
-        "--scenario",
-        "server",
-        "--target-qps",
-        "300",
-        "--duration-s",
-        "1.5",
-        "--samples",
-        "7",
-        "--mode",
-        "accuracy",
-        "--output",
-        "out",
-    ];
+    let flags = "--scenario server --target-qps 300 --duration-s 1.5 --samples 7 --mode accuracy \
+                 --output out";
+    let flags: Vec<&str> = flags.split_whitespace().collect();
     let s = build(&flags, &config).expect("sound");
     assert_eq!(s.test.scenario, Scenario::Server);
     assert_eq!(s.test.mode, TestMode::AccuracyOnly);
@@ -60,14 +49,8 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
     assert_eq!((s.test.min_duration_ms, s.test.min_query_count), (1500, 7));
     assert_eq!((s.folder(), s.own_folder), (Path::new("out"), true));
 
-    let set = [
-        "--set",
-        "server_target_qps=5",
-        "--set",
-        "min_query_count=1e3",
-    ];
-    let all: Vec<&str> = flags.into_iter().chain(set).collect();
-    let s = build(&all, &config).expect("sound");
+    let set = ["--set", "server_target_qps=5", "--set=min_query_count=1e3"];
+    let s = build(&[&flags[..], &set].concat(), &config).expect("sound");
     assert_eq!(
         (s.test.server_target_qps, s.test.min_query_count),
         (5.0, 1000)
@@ -78,11 +61,8 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
 fn every_kind_of_field_can_be_set() {
     let set = |pairs: &[&str]| {
         let flags = pairs.iter().flat_map(|p| ["--set", p]);
-        let all: Vec<&str> = ["--scenario", "multi-stream"]
-            .into_iter()
-            .chain(flags)
-            .collect();
-        build(&all, &LoadgenConfig::default()).expect("sound")
+        let all = ["--scenario", "multi-stream"].into_iter().chain(flags);
+        build(&Vec::from_iter(all), &LoadgenConfig::default()).expect("sound")
     };
     let s = set(&[
         "enable_trace=1",
@@ -110,21 +90,24 @@ fn every_kind_of_field_can_be_set() {
 #[test]
 fn what_is_wrong_is_named() {
     assert!(error(&[]).contains("--scenario"));
-    let e = error(&["--scenario", "server", "--set", "target_pqs=1"]);
-    assert!(
-        e.contains("`target_pqs`") && e.contains("server_target_qps"),
-        "{e}"
-    );
-    let e = error(&["--scenario", "server", "--set", "zz=1"]);
-    assert!(e.contains("min_query_count"), "{e}");
-    let e = error(&["--scenario", "server", "--set", "min_query_count=many"]);
-    assert!(e.contains("--set: min_query_count = many: "), "{e}");
-    let e = error(&["--scenario", "server", "--set", "min_query_count=1.5"]);
-    assert!(e.contains("1.5"), "{e}");
-    let e = error(&["--scenario", "server", "--set", "server_target_qps=inf"]);
-    assert!(e.contains("inf"), "{e}");
-    let e = error(&["--scenario", "server", "--duration-s", "nan"]);
-    assert!(e.contains("--duration-s"), "{e}");
+    for (flag, value, words) in [
+        (
+            "--set",
+            "target_pqs=1",
+            &["`target_pqs`", "server_target_qps"][..],
+        ),
+        ("--set", "zz=1", &["min_query_count"]),
+        (
+            "--set",
+            "min_query_count=many",
+            &["--set: min_query_count = many: "],
+        ),
+        ("--set", "min_query_count=1.5", &["1.5"]),
+        ("--set", "server_target_qps=inf", &["inf"]),
+        ("--duration-s", "nan", &["--duration-s"]),
+    ] {
+        assert_has(&error(&["--scenario", "server", flag, value]), words);
+    }
 }
 
 #[test]
@@ -135,14 +118,8 @@ fn an_audit_config_goes_before_everything_and_says_so() {
                 *.Server.target_latency = 15\n";
     std::fs::write(&path, text).expect("written");
     let path = path.to_str().expect("text");
-    let flags = [
-        "--scenario",
-        "server",
-        "--mode",
-        "accuracy",
-        "--audit-config",
-        path,
-    ];
+    let flags = ["--scenario", "server", "--mode", "accuracy"];
+    let flags = [&flags[..], &["--audit-config", path]].concat();
     let s = build(&flags, &LoadgenConfig::default()).expect("sound");
     // LoadGen reads the value from the file itself.
     assert_eq!(
@@ -214,14 +191,7 @@ fn a_value_that_loadgen_cannot_run_with_is_refused_with_who_gave_it() {
         error.ends_with("0 is not above 0 (--target-qps)"),
         "{error}"
     );
-    let flags = [
-        "--scenario",
-        "offline",
-        "--target-qps",
-        "0",
-        "--samples",
-        "9",
-    ];
+    let flags = ["--scenario", "offline", "--target-qps", "0", "--samples=9"];
     let s = build(&flags, &LoadgenConfig::default()).expect("read");
     s.runs.check(5, 5).expect("a count is enough for Offline");
 }

@@ -30,8 +30,8 @@ use record::{AcceleratorRecord, BatchSizes, EngineInfo, Ledger, NodeUse, SystemR
 use super::begun::Begun;
 use crate::{
     backend::Backend,
+    exit::{ExitCode, Verdict},
     loadgen::completer::Completers,
-    run::exit::{ExitCode, Verdict},
 };
 
 /// Maximum number of arrivals per call to the pipeline.
@@ -60,19 +60,15 @@ struct Cell {
     seen: Vec<(InFlight, Finished)>,
 }
 
-/// Creates the completer of one thread.
 pub(super) type Make = Box<dyn Fn(usize) -> Box<dyn Completer> + Send + Sync>;
 
-/// Components of a local run.
 pub(super) struct Parts {
     pub node: String,
     pub model: String,
-    /// Description of the engine.
     pub info: EngineInfo,
     pub pipelines: Pipelines,
     pub inputs: Arc<Region>,
     pub slots: usize,
-    /// Bytes of an output.
     pub output: usize,
     /// When tokens are delivered before an answer's end.
     pub stream: Stream,
@@ -80,7 +76,6 @@ pub(super) struct Parts {
     pub completers: Completers,
     /// Creates the completers of answered samples.
     pub make: Make,
-    /// Number of threads that complete samples.
     pub threads: usize,
     pub verdict: Verdict,
 }

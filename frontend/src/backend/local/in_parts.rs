@@ -23,7 +23,7 @@ use qdl::{
 };
 
 use super::backend::{LocalBackend, Parts};
-use crate::{backend::Backend, loadgen::completer::Completers, run::exit::Verdict};
+use crate::{backend::Backend, exit::Verdict, loadgen::completer::Completers};
 
 const SAMPLES: usize = 600;
 /// Tokens of the longest prompt; below, of the longest answer.

@@ -31,8 +31,8 @@ use qdl::{
 };
 
 use crate::{
+    exit::{ExitCode, Verdict},
     loadgen::completer::Completers,
-    run::exit::{ExitCode, Verdict},
 };
 
 pub use backend::LocalBackend;

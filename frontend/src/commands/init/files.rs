@@ -55,7 +55,6 @@ impl Staged {
         fs::write(&path, text).with_context(|| path.display().to_string())
     }
 
-    /// Renames all files to their final names.
     pub fn keep(mut self) -> Result<()> {
         for name in std::mem::take(&mut self.names) {
             let (from, to) = (self.path(&name), self.folder.join(&name));

@@ -30,7 +30,8 @@ use qdl::{
 use crate::{
     accuracy::{LabelsError, names_the_class},
     dataset::Dataset,
-    run::{exit::ExitCode, run},
+    exit::ExitCode,
+    run::run,
     settings::cli,
 };
 
@@ -38,7 +39,6 @@ use files::{Staged, shown};
 use places::Places;
 use yaml::Plan;
 
-/// Name of the frontend's configuration.
 const FRONTEND: &str = "frontend.yaml";
 /// Name of the file with the shared secret, for accelerators on other machines.
 const TOKEN: &str = "token";

@@ -9,7 +9,6 @@ use anyhow::{Context, bail};
 
 use super::Result;
 
-/// Default address of an accelerator.
 const DEFAULT: &str = "127.0.0.1:7400";
 /// Offset of the data port from the control port.
 const DATA: u16 = 10;
@@ -19,13 +18,10 @@ const DATA: u16 = 10;
 pub(super) struct Place {
     /// Address as the user wrote it.
     pub control: String,
-    /// Resolved control address.
     pub listen: SocketAddr,
     /// Data address. Port 0 (chosen by the system) on loopback, where no firewall is involved.
     pub data: SocketAddr,
-    /// True if the accelerator is this machine.
     pub is_here: bool,
-    /// Name of its configuration file.
     pub file: String,
 }
 

@@ -24,7 +24,6 @@ const BATCH: usize = 64;
 /// Column of the comments.
 const COMMENT: usize = 32;
 
-/// Inputs of the generated files.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// The output that names the class comes first.
@@ -39,9 +38,7 @@ pub(super) struct Plan {
     /// Slots of the only connection, if the usual number does not fit.
     pub slots: Option<usize>,
     pub intra_threads: usize,
-    /// The model's fixed batch, if any.
     pub fixed_batch: Option<usize>,
-    /// Weight files of the model.
     pub data: Vec<PathBuf>,
 }
 
@@ -97,7 +94,6 @@ pub(super) fn slots(model: &ModelSpec) -> Option<usize> {
     too_much.then(|| (BUDGET / slot.max(1)).clamp(1, usual))
 }
 
-/// Returns the frontend's file, for `folder`.
 pub(super) fn frontend(plan: &Plan, places: &Places, folder: &Path) -> String {
     let path = |file: &Path| quoted(&named_from(folder, file));
     let labels = plan.labels.as_deref().map(path);

@@ -76,7 +76,6 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Returns the trial's record if the journal has it.
     fn replay(&mut self, setting: &Setting) -> Result<Option<Record>> {
         if setting.full {
             let same = self.full.iter().find(|t| t.setting == *setting);

@@ -16,12 +16,10 @@ use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 pub use self::element::Element;
 use self::header::Header;
 
-/// Storage of an array's elements.
 #[derive(Debug)]
 enum Bytes {
     /// In a file, from this offset.
     File(File, u64),
-    /// In memory, decompressed.
     Memory(Box<[u8]>),
 }
 
@@ -36,7 +34,6 @@ pub struct Array {
 }
 
 impl Array {
-    /// Opens the array of a `.npy` file.
     fn of_file(file: File) -> Result<Self, String> {
         let size = file.metadata().map_err(|e| e.to_string())?.len();
         let (header, at) = Header::read(&mut io::BufReader::new(&file), size)?;
@@ -47,12 +44,10 @@ impl Array {
         })
     }
 
-    /// Returns the length of each dimension.
     pub fn shape(&self) -> &[usize] {
         &self.header.shape
     }
 
-    /// Returns the type of the elements.
     pub fn element(&self) -> Element {
         self.header.element
     }
