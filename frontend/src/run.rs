@@ -61,7 +61,7 @@ use crate::{
     },
     outcome::{
         meter::Meter,
-        report::{self, Ended},
+        report::{self, FinishedRun},
         timeline::Gather,
     },
     run::{
@@ -361,7 +361,7 @@ fn answer(config: &FrontendConfig) -> Result<impl Fn(&[i32]) -> Vec<i32> + Send 
 }
 
 /// Prints and writes the report; returns the exit code and the end for the live page.
-fn leave(args: &Args, ended: &Ended<'_>) -> (ExitCode, Over) {
+fn leave(args: &Args, ended: &FinishedRun<'_>) -> (ExitCode, Over) {
     let (summary, mut code) = ended.summary();
     if args.json {
         report::print_json(&summary);

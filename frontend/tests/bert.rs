@@ -65,26 +65,18 @@ fn nodes(
 ) -> (Running, PathBuf) {
     let [port] = free_ports();
     let [over_the_wire, local] = max_batch;
-    let acc = place.write(
-        "bert-acc.yaml",
-        format!(
-            "node: acc\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
-             model: {{name: bert, file: {}, {MODEL}}}\nengine: {{kind: onnx, max_batch: {over_the_wire}}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
-            model.display()
-        ),
+    let file = model.display();
+    let there = format!(
+        "model: {{name: bert, file: {file}, {MODEL}}}\n\
+         engine: {{kind: onnx, max_batch: {over_the_wire}}}"
     );
-    let config = place.write(
-        "bert.yaml",
-        format!(
-            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
-             dataset: {dataset}\n\
-             accelerators: [{{control: \"127.0.0.1:{port}\"}}]\n\
-             nics: [{{address: 127.0.0.1, {nic}}}]\n\
-             engine: {{kind: onnx, max_batch: {local}}}\nmodel_file: {}\n",
-            model.display()
-        ),
+    let acc = place.accelerator_of("acc", port, &there);
+    let here = format!(
+        "model: {{name: bert, {MODEL}}}\ndataset: {dataset}\n\
+         nics: [{{address: 127.0.0.1, {nic}}}]\n\
+         engine: {{kind: onnx, max_batch: {local}}}\nmodel_file: {file}\n"
     );
+    let config = place.frontend_of(&[port], &here);
     (accelerator(place, &acc), config)
 }
 
@@ -165,16 +157,14 @@ fn an_engine_that_fails_in_mid_run_is_no_error_of_the_setup() {
     let model = fetched("models/bert-tiny.onnx");
     let place = Place::new();
     // Most of these words are outside the model's vocabulary.
-    let config = place.write(
-        "bert.yaml",
-        format!(
-            "node: front\nmodel: {{name: bert, {MODEL}}}\n\
-             dataset: {{kind: tokens, count: 100, min_len: 2, vocab: 1000000}}\n\
-             accelerators: [{{control: \"127.0.0.1:1\"}}]\nnics: [{{address: 127.0.0.1}}]\n\
-             engine: {{kind: onnx, max_batch: 1}}\nmodel_file: {}\n",
-            model.display()
-        ),
+    let body = format!(
+        "model: {{name: bert, {MODEL}}}\n\
+         dataset: {{kind: tokens, count: 100, min_len: 2, vocab: 1000000}}\n\
+         nics: [{{address: 127.0.0.1}}]\n\
+         engine: {{kind: onnx, max_batch: 1}}\nmodel_file: {}\n",
+        model.display()
     );
+    let config = place.frontend_of(&[], &body);
     let arguments = ["--local", "--scenario", "offline", "--mode", "accuracy"];
     let ended = place.run(&config, "out", &arguments).with_code(3);
     assert_has(

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::path::PathBuf;
+
 use common::{Place, Running, accelerator, assert_has, free_ports, offline};
 use serde_json::Value;
 
@@ -36,25 +38,15 @@ fn model(compression: &str) -> String {
     format!("model: {{name: volumes, {MODEL}{compression}}}\n")
 }
 
-fn node(place: &Place, control: u16, compression: &str) -> std::path::PathBuf {
-    let yaml = format!(
-        "node: acc-a\ncontrol: {{listen: \"127.0.0.1:{control}\"}}\n{}\
-         nics: [{{listen: \"127.0.0.1:0\"}}]\n\
-         engine: {{kind: digest, max_batch: 2, threads: 2}}\nmemory_mib: 512\n",
-        model(compression)
-    );
-    place.write("acc-a.yaml", yaml)
+fn node(place: &Place, control: u16, compression: &str) -> PathBuf {
+    let engine = "engine: {kind: digest, max_batch: 2, threads: 2}\nmemory_mib: 512";
+    place.accelerator_of("acc-a", control, &(model(compression) + engine))
 }
 
-fn front(place: &Place, control: u16, compression: &str, more: &str) -> std::path::PathBuf {
-    let yaml = format!(
-        "node: front\n{}dataset: {{kind: raw, samples: volumes, lengths: lengths}}\n\
-         verify: digest\n\
-         accelerators: [{{control: \"127.0.0.1:{control}\"}}]\n\
-         nics: [{{address: 127.0.0.1, connections: 2, slots: 8}}]\n{more}",
-        model(compression)
-    );
-    place.write("front.yaml", yaml)
+fn front(place: &Place, control: u16, compression: &str, more: &str) -> PathBuf {
+    let rest = "dataset: {kind: raw, samples: volumes, lengths: lengths}\nverify: digest\n\
+                nics: [{address: 127.0.0.1, connections: 2, slots: 8}]\n";
+    place.frontend_of(&[control], &(model(compression) + rest + more))
 }
 
 fn data(place: &Place) -> u64 {

@@ -54,23 +54,6 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
 }
 
 #[test]
-fn a_response_that_is_not_its_samples_is_found() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], "engine: {kind: \"null\"}\n");
-    let arguments = local(&["--scenario", "offline"]);
-    let ended = place.run(&config, "out", &arguments).with_code(4);
-    assert_has(&ended.stderr, &["error: verification: of "]);
-    assert!(place.path("out").join("INVALID").is_file());
-    assert_eq!(place.summary("out")["valid"], false);
-    // Without verification, no response is compared; the INVALID mark of the last run is gone.
-    let arguments = local(&words(
-        "--scenario offline --set min_duration=0 --verify none",
-    ));
-    place.run(&config, "out", &arguments).with_code(0);
-    assert!(!place.path("out").join("INVALID").exists());
-}
-
-#[test]
 fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
     let place = Place::new();
     let more = "engine: {kind: digest, delay_us: 60000000}\n\
@@ -180,18 +163,4 @@ fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
         .with_code(2);
     assert_eq!(place.summary("out")["exit"]["code"], 3);
     assert!(!place.path("out/replaced-run").exists());
-}
-
-#[test]
-fn a_flag_that_is_gone_names_its_replacement_in_one_line() {
-    let place = Place::new();
-    let config = place.digest_frontend(&[], "");
-    let arguments = local(&["--scenario", "server", "--record", "4"]);
-    let ended = place.run(&config, "out", &arguments).with_code(2);
-    let lines: Vec<_> = ended.stderr.lines().collect();
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(
-        lines[0].starts_with("error: `--record` is gone: -v"),
-        "{lines:?}"
-    );
 }

@@ -373,16 +373,10 @@ fn an_accelerator_compares_its_counts_when_its_frontend_has_left() {
 }
 
 /// Writes an accelerator that runs this file as the model `digits`.
-fn of_digits(place: &Place, node: &str, port: u16, file: &Path) -> std::path::PathBuf {
-    place.write(
-        &format!("{node}.yaml"),
-        format!(
-            "node: {node}\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
-             model: {{name: digits, file: {}}}\nengine: {{kind: onnx}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
-            file.display()
-        ),
-    )
+fn of_digits(place: &Place, node: &str, port: u16, file: &Path) -> Running {
+    let file = file.display();
+    let body = format!("model: {{name: digits, file: {file}}}\nengine: {{kind: onnx}}");
+    accelerator(place, &place.accelerator_of(node, port, &body))
 }
 
 #[test]
@@ -394,28 +388,24 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     // The same graph with an additional `doc_string`, so the file's hash differs.
     let other = place.write("other.onnx", [&original[..], &[0x32, 1, b'x']].concat());
     let [a, b, c] = free_ports();
-    let _a = accelerator(&place, &of_digits(&place, "acc-a", a, &digits));
-    let _b = accelerator(&place, &of_digits(&place, "acc-b", b, &copy));
-    let _c = accelerator(&place, &of_digits(&place, "acc-c", c, &other));
-    let front = |name: &str, ports: &[u16], more: &str| {
-        let mut yaml = format!(
-            "node: front\n\
-             model: {{name: digits, inputs: [{{name: pixels, dtype: u8, shape: [64]}}], \
+    let _a = of_digits(&place, "acc-a", a, &digits);
+    let _b = of_digits(&place, "acc-b", b, &copy);
+    let _c = of_digits(&place, "acc-c", c, &other);
+    let front = |ports: &[u16], more: &str| {
+        let yaml = format!(
+            "model: {{name: digits, inputs: [{{name: pixels, dtype: u8, shape: [64]}}], \
              output: {{name: class, dtype: i64, shape: [1]}}}}\n\
              dataset: {{kind: raw, samples: {}}}\n\
              nics: [{{address: 127.0.0.1}}]\nengine: {{kind: onnx}}\nmodel_file: {}\n\
-             {more}accelerators:\n",
+             {more}",
             fetched("models/digits.samples.u8").display(),
             other.display()
         );
-        for port in ports {
-            yaml += &format!("  - control: 127.0.0.1:{port}\n");
-        }
-        place.write(name, yaml)
+        place.frontend_of(ports, &yaml)
     };
     let arguments = offline("200");
     // File names do not matter.
-    let config = front("same.yaml", &[a, b], "");
+    let config = front(&[a, b], "");
     let ended = place.run(&config, "same", &arguments).with_code(0);
     let hash = |out: &str, i: usize| {
         let content = &place.summary(out)["accelerators"][i]["content"];
@@ -426,7 +416,7 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     let line = format!("model        digits.onnx, SHA-256 {own}");
     assert!(ended.stdout.lines().any(|l| l == line), "{}", ended.stdout);
 
-    let config = front("differ.yaml", &[a, b, c], "");
+    let config = front(&[a, b, c], "");
     let ended = place.run(&config, "differ", &arguments).with_code(2);
     let error = ended.error();
     for part in [
@@ -441,7 +431,7 @@ fn accelerators_with_another_model_of_the_same_name_and_shapes_are_refused() {
     }
     assert!(!place.path("differ").join("summary.json").exists());
 
-    let config = front("any.yaml", &[a, c], "model_files: any\n");
+    let config = front(&[a, c], "model_files: any\n");
     let ended = place.run(&config, "any", &arguments).with_code(0);
     let theirs = hash("any", 1);
     assert_ne!(theirs, own);

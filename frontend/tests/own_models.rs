@@ -45,16 +45,12 @@ fn labels(wrong: usize) -> Vec<u8> {
 }
 
 fn detector(place: &Place, node: &str, file: &str, port: u16) -> Running {
-    let config = place.write(
-        &format!("{node}.yaml"),
-        format!(
-            "node: {node}\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n\
-             model: {{name: detect, file: {}, {TENSORS}}}\nengine: {{kind: onnx, max_batch: 16}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n",
-            model(file).display()
-        ),
+    let file = model(file);
+    let file = file.display();
+    let body = format!(
+        "model: {{name: detect, file: {file}, {TENSORS}}}\nengine: {{kind: onnx, max_batch: 16}}"
     );
-    accelerator(place, &config)
+    accelerator(place, &place.accelerator_of(node, port, &body))
 }
 
 #[test]
@@ -65,17 +61,14 @@ fn several_outputs_of_two_accelerators_are_scored_for_each() {
     place.write("labels", labels(6));
     let _a = detector(&place, "acc-a", "detect.onnx", a);
     let _b = detector(&place, "acc-b", "detect_of_4.onnx", b);
-    let config = place.write(
-        "frontend.yaml",
-        format!(
-            "node: front\nmodel: {{name: detect, {TENSORS}}}\n\
-             dataset: {{kind: raw, samples: samples, labels: {{file: labels, dtype: i32}}}}\n\
-             accelerators: [{{control: \"127.0.0.1:{a}\"}}, {{control: \"127.0.0.1:{b}\"}}]\n\
-             model_files: any\nnics: [{{address: 127.0.0.1, connections: 2}}]\n\
-             engine: {{kind: onnx}}\nmodel_file: {}\n",
-            model("detect.onnx").display()
-        ),
+    let body = format!(
+        "model: {{name: detect, {TENSORS}}}\n\
+         dataset: {{kind: raw, samples: samples, labels: {{file: labels, dtype: i32}}}}\n\
+         model_files: any\nnics: [{{address: 127.0.0.1, connections: 2}}]\n\
+         engine: {{kind: onnx}}\nmodel_file: {}\n",
+        model("detect.onnx").display()
     );
+    let config = place.frontend_of(&[a, b], &body);
     let ended = place.run(&config, "wire", &ACCURACY).with_code(0);
     let s = place.summary("wire");
     assert_eq!(s["accuracy"], 0.9);

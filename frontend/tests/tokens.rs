@@ -74,21 +74,15 @@ impl Rig {
         let model = "model: {name: llm, \
                      inputs: [{name: prompt, dtype: i32, shape: [64], ragged: true}], \
                      output: {name: tokens, dtype: i32, shape: [32], ragged: true}}\n";
-        let accelerators = [("acc-a", a), ("acc-b", b)].map(|(node, port)| {
-            let yaml = format!(
-                "node: {node}\ncontrol: {{listen: \"127.0.0.1:{port}\"}}\n{model}\
-                 nics: [{{listen: \"127.0.0.1:0\"}}]\nengine: {engine}\n"
-            );
-            accelerator(&place, &place.write(&format!("{node}.yaml"), yaml))
-        });
+        let there = format!("{model}engine: {engine}");
+        let start = |(node, port)| accelerator(&place, &place.accelerator_of(node, port, &there));
+        let accelerators = [("acc-a", a), ("acc-b", b)].map(start);
         let yaml = format!(
-            "node: front\n{model}\
-             dataset: {{kind: random, count: 200, min_bytes: 64, max_bytes: 64, distribution: fixed}}\n\
-             accelerators: [{{control: 127.0.0.1:{a}}}, {{control: 127.0.0.1:{b}}}]\n\
-             nics: [{{address: 127.0.0.1, connections: 3}}]\n\
-             verify: tokens\nengine: {engine}\n{more}"
+            "{there}\nverify: tokens\nnics: [{{address: 127.0.0.1, connections: 3}}]\n\
+             dataset: {{kind: random, count: 200, min_bytes: 64, max_bytes: 64, \
+             distribution: fixed}}\n{more}"
         );
-        let config = place.write("frontend.yaml", yaml);
+        let config = place.frontend_of(&[a, b], &yaml);
         Rig {
             place,
             config,
@@ -120,14 +114,20 @@ fn server_counts_the_true_tokens_and_times_each_first_one() {
         ("stream: all\n", 3, 32),
     ] {
         let rig = Rig::new(ENGINE, more);
-        let s = rig.good("out", &measured(&SERVER));
+        for local in [&["--local"][..], &[]] {
+            let s = rig.good("out", &[&measured(&SERVER)[..], local].concat());
+            // Each answer had its own parts: one, two, or one for each token.
+            let t = &s["tokens"];
+            assert_eq!(t["parts_taken"], t["parts_before_last"], "{t:#}");
+            assert_eq!(t["first_tokens"], s["samples"]);
+            let parts = t["parts"]["max"].as_u64().expect("parts");
+            assert!((least..=most).contains(&parts), "{t:#}");
+        }
+        let s = rig.place.summary("out");
         let t = &s["tokens"];
-        assert_eq!(t["first_tokens"], s["samples"]);
         let tokens = t["tokens"].as_f64().expect("tokens");
         let samples = s["samples"].as_f64().expect("samples");
         assert!(tokens >= 2.0 * samples && tokens <= 32.0 * samples);
-        let parts = t["parts"]["max"].as_u64().expect("parts");
-        assert!((least..=most).contains(&parts), "{t:#}");
         let per_s = rig
             .place
             .logged_number("out", "Completed tokens per second");

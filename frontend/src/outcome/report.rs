@@ -14,9 +14,9 @@ use qdl::{
     counters::{Histograms, Throughput},
 };
 use record::{
-    Accuracy, Carried, Evidence, Exit, HISTOGRAMS, LoadgenRecord, LoadgenView, Mode, NodeUse,
-    PhaseKind, PhaseRecord, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord,
-    TIMELINE, TokenRecord, timeline::Timeline,
+    Accuracy, Carried, Evidence, Exit, HISTOGRAMS, LoadgenView, Mode, NodeUse, PhaseKind,
+    PhaseRecord, RunRecord, SUMMARY, SettingRecord, Stage, Summary, SystemRecord, TIMELINE,
+    TokenRecord, timeline::Timeline,
 };
 use report::{
     causes::judge,
@@ -29,9 +29,9 @@ use crate::{
     exit::{ExitCode, Failure},
     loadgen::{sut::NameAnswer, tokens::TokenFindings, verify::Findings},
     outcome::{
-        phases::{self, Gathered},
+        phases::{self, PhaseShare},
         reasons::{self, Judged},
-        result::{self, Ours},
+        result::{self, OwnRecords},
     },
     settings::Settings,
 };
@@ -42,7 +42,7 @@ pub const INVALID_FILE: &str = "INVALID";
 pub const ACCURACY_FILE: &str = "accuracy.txt";
 
 /// All data of a finished run, whatever its end.
-pub struct Ended<'a> {
+pub struct FinishedRun<'a> {
     pub node: &'a str,
     pub settings: &'a Settings,
     /// LoadGen's result, if its test ended.
@@ -54,7 +54,7 @@ pub struct Ended<'a> {
     pub system: SystemRecord,
     /// Merged histograms of all rails.
     pub histograms: Histograms,
-    pub phases: Vec<Gathered>,
+    pub phases: Vec<PhaseShare>,
     /// Reasons why a submission would reject the run, one per line.
     pub would_not_count: Vec<String>,
     /// This node's own settings.
@@ -72,7 +72,7 @@ pub struct Ended<'a> {
     /// Findings of the verification, if enabled.
     pub verified: Option<Findings>,
     /// Token counts, if answers are tokens that their engine counts.
-    pub tokens: Option<TokenEnd>,
+    pub tokens: Option<TokenCounts>,
     pub timeline: Timeline,
     pub started: SystemTime,
     /// Time from the first sample to the last.
@@ -81,7 +81,7 @@ pub struct Ended<'a> {
 
 /// Counts of a run with tokens, besides its histograms.
 #[derive(Clone, Debug, Default)]
-pub struct TokenEnd {
+pub struct TokenCounts {
     /// When tokens leave the accelerator.
     pub stream: Stream,
     /// True if LoadGen measures tokens: a malformed answer is then an error.
@@ -92,7 +92,7 @@ pub struct TokenEnd {
     pub found: TokenFindings,
 }
 
-impl Ended<'_> {
+impl FinishedRun<'_> {
     pub fn summary(&self) -> (Summary, ExitCode) {
         let mut run = self.record();
         let agrees = run.close();
@@ -157,8 +157,11 @@ impl Ended<'_> {
             },
             samples: answered,
             per_s: per_s(outcome, answered, seconds),
-            target_qps: self
-                .target_qps(loadgen.as_ref())
+            // In find-peak the rate found.
+            target_qps: loadgen
+                .as_ref()
+                .and_then(|l| l.peak_qps)
+                .or_else(|| self.settings.target_qps())
                 .filter(|_| mode != Mode::Accuracy),
             duration_s: seconds,
             accuracy: self.accuracy.map(|a| a.share),
@@ -223,7 +226,11 @@ impl Ended<'_> {
     }
 
     /// This side's records of the phase that LoadGen's result describes.
-    fn judged<'a>(&self, outcome: &TestOutcome, phases: &'a [PhaseRecord]) -> Option<Ours<'a>> {
+    fn judged<'a>(
+        &self,
+        outcome: &TestOutcome,
+        phases: &'a [PhaseRecord],
+    ) -> Option<OwnRecords<'a>> {
         let peak = outcome.detail.peak_qps;
         let mut both = phases.iter().zip(&self.phases).rev();
         let judged = both.find(|(p, _)| match p.kind {
@@ -231,20 +238,14 @@ impl Ended<'_> {
             PhaseKind::Performance => true,
             PhaseKind::Step => p.kept == Some(true) && p.asked_per_s == peak,
         });
-        judged.map(|(p, gathered)| {
-            let round_trips = gathered.histograms.stage(Stage::RoundTrip);
-            Ours {
+        judged.map(|(p, PhaseShare { share, .. })| {
+            let round_trips = share.histograms.stage(Stage::RoundTrip);
+            OwnRecords {
                 stages: &p.stages,
                 shortest_us: round_trips.min() as f64 / 1000.0,
-                told_us: gathered.told.mean_us(),
+                told_us: share.told.mean_us(),
             }
         })
-    }
-
-    /// The target rate; in find-peak the rate found.
-    fn target_qps(&self, loadgen: Option<&LoadgenRecord>) -> Option<f64> {
-        let peak = loadgen.and_then(|l| l.peak_qps);
-        peak.or_else(|| self.settings.target_qps())
     }
 
     fn reasons(&self) -> Vec<String> {
@@ -328,22 +329,16 @@ impl Ended<'_> {
         let Some(found) = self.tokens.as_ref().map(|t| &t.found) else {
             return (None, None);
         };
-        let said = |n: u64, what: &str, word: &str| {
+        let text = |n: u64, what: &str, word: &str| {
             let first = found.faults.iter().find(|f| f.contains(word));
             let first = first.map_or_else(String::new, |f| format!("; the first: {f}"));
             (n > 0).then(|| format!("{n} {what}{first}"))
         };
+        let other = "samples were sent again and began with another token than was reported";
+        let short = "answers were not two tokens or more";
         (
-            said(
-                found.contradicted,
-                "samples were sent again and began with another token than was reported",
-                "was sent again",
-            ),
-            said(
-                found.too_short,
-                "answers were not two tokens or more",
-                "was answered with",
-            ),
+            text(found.contradicted, other, "was sent again"),
+            text(found.too_short, short, "was answered with"),
         )
     }
 
@@ -386,10 +381,8 @@ impl Ended<'_> {
                 return (ExitCode::Good, self.with_losses(&words));
             }
             Some(Err(why)) => {
-                return (
-                    ExitCode::Invalid,
-                    format!("the compliance test's own data are not complete: {why}"),
-                );
+                let why = format!("the compliance test's own data are not complete: {why}");
+                return (ExitCode::Invalid, why);
             }
             None => {}
         }
@@ -428,10 +421,8 @@ impl Ended<'_> {
         fs::create_dir_all(folder).map_err(failed(""))?;
         let no_tokens = summary.run.tokens.as_ref().is_some_and(|t| t.too_short > 0);
         if code > ExitCode::Invalid || no_tokens {
-            put(
-                INVALID_FILE,
-                format!("{}\n", summary.run.exit.reason).as_bytes(),
-            )?;
+            let reason = format!("{}\n", summary.run.exit.reason);
+            put(INVALID_FILE, reason.as_bytes())?;
         } else {
             // A signal after the last query may have left the mark.
             let _ = fs::remove_file(folder.join(INVALID_FILE));

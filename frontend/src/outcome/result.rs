@@ -24,7 +24,7 @@ pub fn mode(mode: TestMode) -> Mode {
 
 /// This side's records of the phase that LoadGen's result describes.
 #[derive(Clone, Copy, Debug)]
-pub struct Ours<'a> {
+pub struct OwnRecords<'a> {
     pub stages: &'a StageTable,
     /// The shortest round trip of its samples, in microseconds.
     pub shortest_us: f64,
@@ -33,7 +33,11 @@ pub struct Ours<'a> {
 }
 
 /// Converts LoadGen's result; `asked` is the requested mode, `ours` records the judged phase.
-pub fn record(outcome: &TestOutcome, asked: TestMode, ours: Option<Ours<'_>>) -> LoadgenRecord {
+pub fn record(
+    outcome: &TestOutcome,
+    asked: TestMode,
+    ours: Option<OwnRecords<'_>>,
+) -> LoadgenRecord {
     let detail = &outcome.detail;
     let ran = detail.mode();
     let scenario = detail.scenario();

@@ -24,7 +24,7 @@ const GAUGES: usize = 3;
 const SCORE: f64 = 1e6;
 
 /// Data of a finished run, besides the gathered ticks.
-pub struct End<'a> {
+pub struct TimelineEnd<'a> {
     pub node: &'a str,
     pub system: &'a SystemRecord,
     /// Latencies by tick, of each recording thread.
@@ -87,6 +87,34 @@ fn connection(row: &[u64], index: usize, of: usize) -> ConnectionTick {
         rtt_us: gauge(1).checked_sub(1),
         score: gauge(2).checked_sub(1).map(|s| s as f64 / SCORE),
     }
+}
+
+/// Latency buckets of a tick, with their counts.
+type Latencies = Vec<(u16, u64)>;
+
+/// Assembles ticks of `of` connections; `completed` counts a tick's samples.
+fn ticks(
+    rows: &[Vec<u64>],
+    latencies: Vec<Latencies>,
+    of: usize,
+    completed: impl Fn(&[u64], &[(u16, u64)]) -> u64,
+) -> Vec<Tick> {
+    // Issued and completed are counted at different times: the difference may be below 0.
+    let mut outstanding = 0i64;
+    let ticks = latencies.into_iter().enumerate().map(|(k, latency)| {
+        let row = rows.get(k).map_or(&[][..], Vec::as_slice);
+        let issued = row.first().copied().unwrap_or(0);
+        let completed = completed(row, &latency);
+        outstanding += issued as i64 - completed as i64;
+        Tick {
+            issued,
+            completed,
+            in_flight: outstanding.max(0) as u64,
+            latency,
+            connections: (0..of).map(|i| connection(row, i, of)).collect(),
+        }
+    });
+    ticks.collect()
 }
 
 fn threads<'a>(
@@ -182,25 +210,14 @@ impl Gather {
             let counts = (0..).zip(row.iter().copied());
             counts.filter(|(_, n)| *n > 0).collect()
         };
-        let mut latencies: Vec<Vec<(u16, u64)>> = shown.iter().map(latency).collect();
-        latencies.resize(n, Vec::new());
+        let mut latencies: Vec<Latencies> = shown.iter().map(latency).collect();
+        latencies.resize(n.min(rows.len()), Vec::new());
         let width = rows.first().map_or(0, Vec::len);
         let of = width.saturating_sub(RUN) / (EACH + GAUGES);
-        let mut outstanding = 0i64;
-        let ticks = rows.iter().zip(latencies).map(|(row, latency)| {
-            let count = |i: usize| row.get(i).copied().unwrap_or(0);
-            outstanding += count(0) as i64 - count(1) as i64;
-            Tick {
-                issued: count(0),
-                completed: count(1),
-                in_flight: outstanding.max(0) as u64,
-                latency,
-                connections: (0..of).map(|i| connection(row, i, of)).collect(),
-            }
-        });
+        let completed = |row: &[u64], _: &[(u16, u64)]| row.get(1).copied().unwrap_or(0);
         Timeline {
             tick_ms: tick / 1_000_000,
-            ticks: ticks.collect(),
+            ticks: ticks(&rows, latencies, of, completed),
             events,
             slowest: Vec::new(),
             nodes: vec![NodeSide {
@@ -229,7 +246,7 @@ impl Gather {
         }
     }
 
-    pub fn end(mut self, end: &End<'_>) -> Timeline {
+    pub fn end(mut self, end: &TimelineEnd<'_>) -> Timeline {
         let lasted_ns = end.last_ns.saturating_sub(end.first_ns);
         let tick = tick_ns(lasted_ns);
         let coarsest = end.latencies.iter().map(|l| l.tick_ns());
@@ -258,24 +275,10 @@ impl Gather {
         nodes.extend(end.system.sides.iter().cloned());
         self.known(end);
         self.events.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-        // Issued and completed are counted at different times: the difference may be below 0.
-        let mut outstanding = 0i64;
-        let ticks = latencies.into_iter().enumerate().map(|(k, latency)| {
-            let row = rows.get(k).map_or(&[][..], Vec::as_slice);
-            let issued = row.first().copied().unwrap_or(0);
-            let completed: u64 = latency.iter().map(|(_, n)| n).sum();
-            outstanding += issued as i64 - completed as i64;
-            Tick {
-                issued,
-                completed,
-                in_flight: outstanding.max(0) as u64,
-                latency,
-                connections: (0..of).map(|i| connection(row, i, of)).collect(),
-            }
-        });
+        let completed = |_: &[u64], latency: &[(u16, u64)]| latency.iter().map(|(_, n)| n).sum();
         Timeline {
             tick_ms: tick / 1_000_000,
-            ticks: ticks.collect(),
+            ticks: ticks(&rows, latencies, of, completed),
             slowest: LatencyTicks::slowest(
                 end.latencies.iter().copied(),
                 end.first_ns,
@@ -287,7 +290,7 @@ impl Gather {
     }
 
     /// Adds the events that the backend and the phases recorded.
-    fn known(&mut self, end: &End<'_>) {
+    fn known(&mut self, end: &TimelineEnd<'_>) {
         let seconds = |ns: u64| (ns as f64 - end.first_ns as f64) / 1e9;
         for e in &end.system.events {
             self.event(e.at_s, &e.kind, &e.text);
@@ -411,7 +414,7 @@ mod tests {
             ..SystemRecord::default()
         };
         let recorded = latencies(1_000);
-        let t = g.end(&End {
+        let t = g.end(&TimelineEnd {
             node: "fe",
             system: &system,
             latencies: &[&recorded],
@@ -500,7 +503,7 @@ mod tests {
             ..SystemRecord::default()
         };
         let recorded = latencies(1_000);
-        let t = Gather::default().end(&End {
+        let t = Gather::default().end(&TimelineEnd {
             node: "fe",
             system: &system,
             latencies: &[&recorded],
@@ -515,7 +518,7 @@ mod tests {
 
     #[test]
     fn a_run_without_connections_or_samples_has_a_timeline_too() {
-        let t = Gather::default().end(&End {
+        let t = Gather::default().end(&TimelineEnd {
             node: "fe",
             system: &SystemRecord::default(),
             latencies: &[],

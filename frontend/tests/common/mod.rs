@@ -147,21 +147,34 @@ impl Place {
         path
     }
 
+    /// Writes the configuration `frontend.yaml`; `body` has at least model and data set.
+    pub fn frontend_of(&self, controls: &[u16], body: &str) -> PathBuf {
+        let nobody = controls.is_empty().then_some(&1);
+        let controls = controls.iter().chain(nobody);
+        let controls: String = controls
+            .map(|port| format!("  - control: 127.0.0.1:{port}\n"))
+            .collect();
+        let yaml = format!("node: front\naccelerators:\n{controls}{body}");
+        self.write("frontend.yaml", yaml)
+    }
+
+    /// Writes the configuration of an accelerator; `body` has at least model and engine.
+    pub fn accelerator_of(&self, node: &str, control: u16, body: &str) -> PathBuf {
+        let yaml = format!(
+            "node: {node}\ncontrol: {{listen: \"127.0.0.1:{control}\"}}\n\
+             nics: [{{listen: \"127.0.0.1:0\"}}]\n{body}\n"
+        );
+        self.write(&format!("{node}.yaml"), yaml)
+    }
+
     /// Writes a frontend with ragged random samples and the engine `digest`; `more` is additional
     /// YAML.
     pub fn digest_frontend(&self, controls: &[u16], more: &str) -> PathBuf {
-        let mut yaml = "node: front\n\
-             model: {name: digest, inputs: [{name: input, dtype: u8, shape: [20000], ragged: true}], \
+        let mut yaml = "model: {name: digest, \
+             inputs: [{name: input, dtype: u8, shape: [20000], ragged: true}], \
              output: {name: output, dtype: u8, shape: [8]}}\n\
-             dataset: {kind: random, count: 500, seed: 3}\n\
-             accelerators:\n"
+             dataset: {kind: random, count: 500, seed: 3}\n"
             .to_owned();
-        for port in controls {
-            yaml += &format!("  - control: 127.0.0.1:{port}\n");
-        }
-        if controls.is_empty() {
-            yaml += "  - control: 127.0.0.1:1\n";
-        }
         for (key, default) in [
             ("nics:", "nics: [{address: 127.0.0.1, connections: 3}]"),
             ("verify:", "verify: digest"),
@@ -172,24 +185,17 @@ impl Place {
                 yaml += "\n";
             }
         }
-        self.write("frontend.yaml", yaml + more)
+        self.frontend_of(controls, &(yaml + more))
     }
 
     /// Writes an accelerator named `node` with the engine `digest`; `more` is additional YAML.
     pub fn digest_accelerator(&self, node: &str, control: u16, more: &str) -> PathBuf {
-        let engine = if more.contains("engine:") {
-            ""
-        } else {
-            "engine: {kind: digest}\n"
+        let engine = match more.contains("engine:") {
+            true => "",
+            false => "engine: {kind: digest}\n",
         };
-        let yaml = format!(
-            "node: {node}\n\
-             control: {{listen: \"127.0.0.1:{control}\"}}\n\
-             model: {{name: digest, max_input_bytes: 20000}}\n\
-             nics: [{{listen: \"127.0.0.1:0\"}}]\n\
-             {engine}{more}\n"
-        );
-        self.write(&format!("{node}.yaml"), yaml)
+        let model = "model: {name: digest, max_input_bytes: 20000}\n";
+        self.accelerator_of(node, control, &format!("{model}{engine}{more}"))
     }
 
     /// Returns the frontend's command with `out` as run folder.

@@ -27,11 +27,11 @@ use qdl::{
 };
 use record::{AcceleratorRecord, BatchSizes, EngineInfo, Ledger, NodeUse, SystemRecord};
 
-use super::begun::Begun;
+use super::part_times::PartTimes;
 use crate::{
     backend::Backend,
     exit::{ExitCode, Verdict},
-    loadgen::completer::Completers,
+    loadgen::completer::{Completers, LoadgenCompleter},
 };
 
 /// Maximum number of arrivals per call to the pipeline.
@@ -56,11 +56,9 @@ fn token(answer: &[u8]) -> Option<u64> {
 
 /// Per-thread state for completing samples.
 struct Cell {
-    completer: Box<dyn Completer>,
+    completer: LoadgenCompleter,
     seen: Vec<(InFlight, Finished)>,
 }
-
-pub(super) type Make = Box<dyn Fn(usize) -> Box<dyn Completer> + Send + Sync>;
 
 pub(super) struct Parts {
     pub node: String,
@@ -72,10 +70,7 @@ pub(super) struct Parts {
     pub output: usize,
     /// When tokens are delivered before an answer's end.
     pub stream: Stream,
-    /// Completes unanswered samples.
     pub completers: Completers,
-    /// Creates the completers of answered samples.
-    pub make: Make,
     pub threads: usize,
     pub verdict: Verdict,
 }
@@ -89,7 +84,7 @@ pub struct LocalBackend {
     capacity: u32,
     grants: Arc<Grants>,
     tracker: Tracker,
-    begun: Begun,
+    part_times: PartTimes,
     backlog: SegQueue<Sample>,
     backlog_max: AtomicU64,
     backlogged: AtomicU64,
@@ -117,14 +112,14 @@ impl LocalBackend {
         let grants = Arc::new(Grants::new(parts.slots));
         let cells = ArrayQueue::new(parts.threads.max(1));
         for i in 0..parts.threads {
-            let completer = (parts.make)(i);
+            let completer = parts.completers.make(i);
             let seen = Vec::with_capacity(BURST);
             let _ = cells.push(Box::new(Cell { completer, seen }));
         }
         Ok(Arc::new_cyclic(|me| LocalBackend {
             me: me.clone(),
             capacity: u32::try_from(parts.output).unwrap_or(u32::MAX),
-            begun: Begun::new(parts.slots),
+            part_times: PartTimes::new(parts.slots),
             parts,
             outputs,
             stride,
@@ -267,7 +262,7 @@ impl LocalBackend {
             .fetch_add(seen.len() as u64, Ordering::Release);
         for (in_flight, f) in seen.drain(..) {
             // Read the times before the slot is free and its next answer begins.
-            let times = self.begun.times(slot(&f), &in_flight, &f, [now, done]);
+            let times = self.part_times.times(slot(&f), &in_flight, &f, [now, done]);
             self.tracker.release(slot(&f));
             completer.record(&times, 1);
         }
@@ -285,7 +280,7 @@ impl LocalBackend {
         let at = usize::from(slot) * self.stride + from;
         // SAFETY: the engine has written these bytes and writes only behind them.
         let payload = unsafe { self.outputs.bytes(at, to.saturating_sub(from)) };
-        let begins = self.begun.part(slot, &in_flight, part, now_ns());
+        let begins = self.part_times.record(slot, &in_flight, part, now_ns());
         let payload = payload.unwrap_or_default();
         let first = begins && in_flight.sample.first.is_none();
         let begun_with = token(payload).filter(|_| begins);
@@ -482,7 +477,7 @@ impl Origin for LocalBackend {
         let before = sample.tries.refused(after_ns);
         self.refused[before].fetch_add(1, Ordering::Relaxed);
         self.tracker.release(slot);
-        let told = RefusedSample {
+        let refused = RefusedSample {
             connection: 0,
             epoch: 0,
             imm,
@@ -491,7 +486,7 @@ impl Origin for LocalBackend {
             reason: why.to_owned(),
             is_cut: false,
         };
-        let todo = self.refusals().refused(&self.parts.node, 0, &told);
+        let todo = self.refusals().refused(&self.parts.node, 0, &refused);
         match todo {
             OnRefusal::Count => {}
             OnRefusal::Note(line) => tracing::warn!("{line}"),
@@ -536,7 +531,6 @@ mod tests {
             output: 8,
             stream: Stream::None,
             completers: Completers::new(Arc::new(Live::new(1)), None, None),
-            make: Box::new(|_| panic!("nobody completes anything")),
             threads: 0,
             verdict: Verdict::default(),
         })

@@ -11,9 +11,7 @@
 //! QSL's memory, its output in a slot of this backend.
 
 mod backend;
-mod begun;
-#[cfg(test)]
-mod in_parts;
+mod part_times;
 
 use std::{fmt::Display, sync::Arc};
 
@@ -124,10 +122,6 @@ pub fn start(
         output,
         stream,
         completers: completers.clone(),
-        make: {
-            let completers = completers.clone();
-            Box::new(move |i| Box::new(completers.make(i)))
-        },
         threads: self::completers(config),
         verdict: verdict.clone(),
     });

@@ -39,12 +39,12 @@ fn outcome(settings: &Settings, verdict: Word) -> TestOutcome {
 }
 
 /// A successful run of five samples.
-fn ended(settings: &Settings) -> Ended<'_> {
+fn ended(settings: &Settings) -> FinishedRun<'_> {
     let mut histograms = Histograms::new();
     (0..5).for_each(|_| histograms.record(&SampleTimes::default()));
     let mut throughput = Throughput::new(0);
     throughput.sample(2_000_000_000, 5);
-    Ended {
+    FinishedRun {
         node: "front-01",
         settings,
         outcome: Some(outcome(settings, Word::Valid)),
@@ -119,66 +119,44 @@ fn an_accuracy_run_is_complete_and_not_judged() {
 #[test]
 fn each_ending_has_its_code() {
     let s = settings(Path::new("x"));
-    let code = |spoil: fn(&mut Ended<'_>, &Settings)| {
+    let check = |expected: ExitCode, spoil: fn(&mut FinishedRun<'_>, &Settings)| {
         let mut e = ended(&s);
         spoil(&mut e, &s);
         let (summary, code) = e.summary();
         assert_eq!(summary.run.valid, Some(false));
-        assert_eq!(summary.run.exit.code, code.code());
-        code
+        assert_eq!((code, summary.run.exit.code), (expected, code.code()));
     };
-    assert_eq!(
-        code(|e, s| e.outcome = Some(outcome(s, Word::Invalid))),
-        ExitCode::Invalid
-    );
-    assert_eq!(
-        code(|e, _| e.outcome.as_mut().expect("there").errors = 1),
-        ExitCode::Invalid
-    );
-    assert_eq!(
-        code(|e, _| e.failure = failure(ExitCode::Lost)),
-        ExitCode::Lost
-    );
-    assert_eq!(
-        code(|e, _| e.failure = failure(ExitCode::Interrupted)),
-        ExitCode::Interrupted
-    );
-    assert_eq!(code(|e, _| e.system.ledger.issued = 6), ExitCode::Mismatch);
-    assert_eq!(
-        code(|e, _| {
-            e.verified = Some(Findings {
-                lost: 1,
-                ..Findings::default()
-            });
-        }),
-        ExitCode::Mismatch
-    );
+    check(ExitCode::Invalid, |e, s| {
+        e.outcome = Some(outcome(s, Word::Invalid))
+    });
+    check(ExitCode::Invalid, |e, _| {
+        e.outcome.as_mut().expect("there").errors = 1
+    });
+    check(ExitCode::Lost, |e, _| e.failure = failure(ExitCode::Lost));
+    check(ExitCode::Interrupted, |e, _| {
+        e.failure = failure(ExitCode::Interrupted)
+    });
+    check(ExitCode::Mismatch, |e, _| e.system.ledger.issued = 6);
+    check(ExitCode::Lost, |e, _| e.outcome = None);
     // After an abort, unanswered samples are expected; a wrong answer is still wrong.
-    assert_eq!(
-        code(|e, _| {
-            e.failure = failure(ExitCode::Lost);
-            e.verified = Some(Findings {
-                lost: 1,
-                ..Findings::default()
-            });
-        }),
-        ExitCode::Lost
-    );
-    assert_eq!(
-        code(|e, _| {
-            e.failure = failure(ExitCode::Lost);
-            e.verified = Some(Findings {
-                mismatches: 1,
-                ..Findings::default()
-            });
-        }),
-        ExitCode::Mismatch
-    );
-    assert_eq!(code(|e, _| e.outcome = None), ExitCode::Lost);
+    for (failure, mismatches, code) in [
+        (None, 0, ExitCode::Mismatch),
+        (failure(ExitCode::Lost), 0, ExitCode::Lost),
+        (failure(ExitCode::Lost), 1, ExitCode::Mismatch),
+    ] {
+        let mut e = ended(&s);
+        e.failure = failure;
+        e.verified = Some(Findings {
+            lost: 1,
+            mismatches,
+            ..Findings::default()
+        });
+        assert_eq!(e.summary().1, code);
+    }
 }
 
 /// The same run with answers of three tokens.
-fn of_tokens(settings: &Settings) -> Ended<'_> {
+fn of_tokens(settings: &Settings) -> FinishedRun<'_> {
     let mut histograms = Histograms::of_tokens(TokenSizes {
         input: 4,
         output: 4,
@@ -192,9 +170,9 @@ fn of_tokens(settings: &Settings) -> Ended<'_> {
         ..SampleTimes::default()
     };
     (0..5).for_each(|_| histograms.record(&times));
-    Ended {
+    FinishedRun {
         histograms,
-        tokens: Some(TokenEnd {
+        tokens: Some(TokenCounts {
             stream: Stream::First,
             measured: true,
             first_tokens: Some(5),
@@ -237,20 +215,10 @@ fn a_run_of_tokens_says_when_they_came_beside_loadgens_bounds() {
 }
 
 #[test]
-fn a_run_without_tokens_says_nothing_of_them() {
-    let s = settings(Path::new("x"));
-    let (summary, _) = ended(&s).summary();
-    let json = serde_json::to_value(&summary).expect("JSON");
-    assert!(json.get("tokens").is_none());
-    let text = text::summary(&summary, false);
-    assert!(!text.contains("TTFT") && !text.contains("tokens"), "{text}");
-}
-
-#[test]
 fn faults_of_tokens_have_their_codes_and_words() {
     let folder = tempfile::tempdir().expect("a folder");
     let s = settings(folder.path());
-    let end = |spoil: &dyn Fn(&mut TokenEnd)| {
+    let end = |spoil: &dyn Fn(&mut TokenCounts)| {
         let mut e = of_tokens(&s);
         spoil(e.tokens.as_mut().expect("tokens"));
         let (summary, code) = e.summary();
