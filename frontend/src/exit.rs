@@ -92,10 +92,8 @@ mod tests {
         assert!(verdict.note(ExitCode::Lost, "dgx-01 is gone".to_owned()));
         assert!(!verdict.note(ExitCode::Mismatch, "later".to_owned()));
         let failure = verdict.failure().expect("noted");
-        assert_eq!(
-            (failure.code, failure.cause.as_str()),
-            (ExitCode::Lost, "dgx-01 is gone")
-        );
+        assert_eq!(failure.code, ExitCode::Lost);
+        assert_eq!(failure.cause.as_str(), "dgx-01 is gone");
     }
 
     /// The exit codes of this program in the README's table, as `code words`.

@@ -51,7 +51,7 @@ use crate::{
     compliance::{guard::Guard, left},
     dataset::Dataset,
     exit::{ExitCode, Verdict},
-    live::{Known, LiveView},
+    live::{LiveRun, LiveView},
     loadgen::{
         completer::Completers,
         qsl::Qsl,
@@ -62,7 +62,7 @@ use crate::{
     outcome::{
         meter::Meter,
         report::{self, FinishedRun},
-        timeline::Gather,
+        timeline::TimelineGatherer,
     },
     run::{
         folder::RunFolder,
@@ -248,7 +248,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         progress,
         throughput: None,
         meter: Meter::default(),
-        gather: Gather::default(),
+        gather: TimelineGatherer::default(),
         live: live_view,
         watchdog: Watchdog::new(limit_ns, now_ns()),
         after_the_last: AfterTheLast::new(limit_ns),
@@ -311,7 +311,7 @@ fn live_view(
     args: &Args,
     config: &FrontendConfig,
     settings: &Settings,
-) -> Result<Option<(LiveView, Known)>> {
+) -> Result<Option<(LiveView, LiveRun)>> {
     let Some(address) = args.live else {
         return Ok(None);
     };
@@ -322,7 +322,7 @@ fn live_view(
         config.nics.iter().map(NicConfig::label).collect()
     };
     let target = settings.target_qps();
-    let known = Known::new(&config.node, &settings.test, target, nics);
+    let known = LiveRun::new(&config.node, &settings.test, target, nics);
     let view = LiveView::open(address, settings.folder(), known.nothing())?;
     Ok(Some((view, known)))
 }

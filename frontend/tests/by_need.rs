@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Place, assert_has, offline, one_of_digests};
+use common::{TestFolder, assert_has, offline, one_of_digests};
 use serde_json::Value;
 
 /// Runs this many samples against one accelerator; `there` and `here` are additional YAML.
 fn summary(there: &str, here: &str, samples: &str) -> (Value, String) {
-    let place = Place::new();
+    let place = TestFolder::new();
     let (config, _acc) = one_of_digests(&place, there, here);
     let ended = place.run(&config, "out", &offline(samples)).with_code(0);
     (place.summary("out"), ended.stdout)

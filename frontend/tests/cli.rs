@@ -6,8 +6,8 @@ use std::{path::Path, process::Command};
 
 use assert_cmd::assert::OutputAssertExt;
 use common::{
-    Place, Running, accelerator, accelerator_program, assert_has, free_ports, frontend, offline,
-    on_a_terminal, words,
+    Running, TestFolder, accelerator, accelerator_program, assert_has, free_ports, frontend,
+    offline, on_a_terminal, words,
 };
 
 /// Checks for exit code 2 and an empty standard output; returns standard error.
@@ -19,7 +19,7 @@ fn refused(mut command: Command) -> String {
 
 #[test]
 fn wrong_usage_is_named_with_what_would_be_right() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let good = place.digest_frontend(&[], "");
     let none = place.path("none.yaml");
     for (config, arguments, parts) in [
@@ -49,7 +49,7 @@ fn wrong_usage_is_named_with_what_would_be_right() {
 
 #[test]
 fn a_setting_in_a_file_is_refused_at_its_line_in_words() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (setting, words) in [
         ("server_target_qps: fast", "it takes a number"),
         ("min_duration_ms: 1.5", "it takes a whole number, 0 or more"),
@@ -82,7 +82,7 @@ fn a_setting_in_a_file_is_refused_at_its_line_in_words() {
 
 #[test]
 fn more_threads_than_cores_is_a_warning_of_a_check() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let check = |threads: &str| {
         let config = place.digest_frontend(&[], "");
         let text = std::fs::read_to_string(&config).expect("read");
@@ -106,7 +106,7 @@ fn more_threads_than_cores_is_a_warning_of_a_check() {
 
 #[test]
 fn local_without_an_engine_and_without_a_runtime() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let base = "node: front\n\
         model: {name: m, inputs: [{name: i, dtype: u8, shape: [64]}], output: {name: o, dtype: i64, shape: [1]}}\n\
         dataset: {kind: random, count: 4}\n\
@@ -128,7 +128,7 @@ fn local_without_an_engine_and_without_a_runtime() {
 
 #[test]
 fn an_accelerator_that_is_not_there() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let [port] = free_ports();
     let config = place.digest_frontend(&[port], "deadlines: {connect_ms: 300}\n");
     let text = refused(place.frontend(&config, "out", &["--scenario", "server"]));
@@ -141,7 +141,7 @@ fn an_accelerator_that_is_not_there() {
 
 #[test]
 fn an_accelerator_that_is_still_loading_is_waited_for() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let [first, late] = free_ports();
     let there = accelerator(&place, &place.digest_accelerator("there", first, ""));
     let config = place.digest_frontend(&[first, late], "");
@@ -156,8 +156,7 @@ fn an_accelerator_that_is_still_loading_is_waited_for() {
     let mut waiting = run(&[]);
     waiting.wait_until_it_says(&format!("127.0.0.1:{late} takes no connections yet"));
     waiting.signal(libc::SIGINT);
-    let ended = waiting.end();
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let ended = waiting.end().with_code(130);
     assert_has(&ended.stderr, &["for 600 s more", "nothing was measured"]);
     let mut waiting = run(&[]);
     waiting.wait_until_it_says("takes no connections yet");
@@ -169,7 +168,7 @@ fn an_accelerator_that_is_still_loading_is_waited_for() {
 
 #[test]
 fn a_peer_that_never_answers_ends_a_start_however_long_one_that_loads_is_waited_for() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("bound").port();
     let [absent] = free_ports();
@@ -264,7 +263,7 @@ fn a_flag_of_a_run_in_front_of_a_command_is_named() {
 
 #[test]
 fn what_is_asked_for_as_json_is_all_that_is_printed() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let json = |arguments: &[&str]| -> serde_json::Value {
         let output = place
@@ -293,7 +292,7 @@ fn what_is_asked_for_as_json_is_all_that_is_printed() {
 
 #[test]
 fn a_summary_is_coloured_on_a_terminal_alone_and_there_as_one_likes() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let coloured = |terminal: bool, color: &str, variable: (&str, &str)| {
         let arguments = [&offline("20")[..], &["--local", "--color", color]].concat();
@@ -324,7 +323,7 @@ fn a_summary_is_coloured_on_a_terminal_alone_and_there_as_one_likes() {
 
 #[test]
 fn completions_and_manual_pages_know_each_command() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for program in programs() {
         for shell in ["bash", "zsh", "fish"] {
             let (code, text, _) = said(program, &["completions", shell]);

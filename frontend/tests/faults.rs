@@ -6,7 +6,7 @@
 mod common;
 
 use common::{
-    Ended, Place,
+    ProgramEnd, TestFolder,
     faults::{Fault, Trial, Workload, must_say_who},
     number_of_environment,
 };
@@ -30,7 +30,7 @@ fn digests() -> Workload {
 
 /// Checks that the run ended with one answer for every sample. If the fault came during the
 /// warm-up, the run must name the connection that failed.
-fn must_be_whole(place: &Place, ended: Ended, trial: &Trial) -> bool {
+fn must_be_whole(place: &TestFolder, ended: ProgramEnd, trial: &Trial) -> bool {
     let s = place.summary("out");
     let ledger = &s["ledger"];
     if ended.stderr.contains("failed its warm-up") {

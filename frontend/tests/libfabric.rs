@@ -7,8 +7,8 @@ mod common;
 use std::{path::Path, process::Command};
 
 use common::{
-    Ended, Place, Running, accelerator_in, accelerator_program, free_ports, netns::Namespace,
-    offline, run, two_of_digests, words,
+    ProgramEnd, Running, TestFolder, accelerator_in, accelerator_program, free_ports,
+    netns::Namespace, offline, run, two_of_digests, words,
 };
 use serde_json::Value;
 
@@ -23,8 +23,8 @@ fn provider() -> String {
 
 /// Returns a folder for runs over the provider; prints the reason and returns `None` if the machine
 /// lacks it.
-fn place() -> Option<Place> {
-    let place = Place::over(&provider());
+fn place() -> Option<TestFolder> {
+    let place = TestFolder::over(&provider());
     let [port] = free_ports();
     let config = place.digest_accelerator("probe", port, "");
     let mut probe = Command::new(accelerator_program());
@@ -41,7 +41,7 @@ fn place() -> Option<Place> {
 }
 
 /// Checks that every sample has one answer with its own digest, whether the run is VALID or not.
-fn once(place: &Place, out: &str, ended: &Ended) -> Value {
+fn once(place: &TestFolder, out: &str, ended: &ProgramEnd) -> Value {
     let done = matches!(ended.code, Some(0 | 1));
     assert!(done, "{out}: {}{}", ended.stdout, ended.stderr);
     let s = place.summary(out);

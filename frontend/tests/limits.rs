@@ -4,7 +4,7 @@ mod common;
 
 use std::{thread::sleep, time::Duration};
 
-use common::{Place, Running, offline, one_of_digests, words};
+use common::{Running, TestFolder, offline, one_of_digests, words};
 
 /// A Server run with a rate and a bound that even a busy machine keeps.
 const SERVER: &str = "--scenario server --target-qps 200 --duration-s 4 --set min_query_count=1 \
@@ -13,7 +13,7 @@ const SERVER: &str = "--scenario server --target-qps 200 --duration-s 4 --set mi
 /// Runs over one connection with this engine and NIC, and with `stop` holds the accelerator for a
 /// while. Returns the causes and their line.
 fn run(engine: &str, nic: &str, arguments: &[&str], stop: bool) -> (Vec<String>, String) {
-    let place = Place::new();
+    let place = TestFolder::new();
     let engine = format!("engine: {{{engine}}}");
     let nics = format!("nics: [{{address: 127.0.0.1, {nic}}}]\n");
     let (config, accelerator) = one_of_digests(&place, &engine, &nics);

@@ -12,14 +12,14 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, Running, one_of_digests, words};
+use common::{Running, TestFolder, assert_has, one_of_digests, words};
 use serde_json::Value;
 
 /// A Server run of a few seconds that is VALID on a slow machine.
 const SERVER: &str = "--scenario server --target-qps 300 --duration-s 4 --set target_latency=30000";
 
 /// Returns the address of the live page from standard error.
-fn shown(running: &mut Running, place: &Place) -> SocketAddr {
+fn shown(running: &mut Running, place: &TestFolder) -> SocketAddr {
     running.wait_until_it_says("live: http://");
     let said = fs::read_to_string(place.path("frontend.stderr")).expect("what it said");
     let (_, rest) = said.split_once("live: http://").expect("an address");
@@ -59,14 +59,14 @@ fn events(text: &str) -> Vec<Value> {
 }
 
 /// Starts a run with `--local`.
-fn local(place: &Place, config: &Path, arguments: &[&str]) -> Running {
+fn local(place: &TestFolder, config: &Path, arguments: &[&str]) -> Running {
     let all = [&words(SERVER)[..], &["--local"], arguments].concat();
     Running::start(place, "frontend", place.frontend(config, "out", &all))
 }
 
 #[test]
 fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let (config, _there) = one_of_digests(&place, "", "");
     let all = [&words(SERVER)[..], &["--live", "127.0.0.1:0"]].concat();
     let mut running = Running::start(&place, "frontend", place.frontend(&config, "out", &all));
@@ -95,17 +95,18 @@ fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
     let html = |e: &Value| e["html"].as_str().expect("HTML").to_owned();
     let going = events.iter().map(&html).rfind(|h| h.contains("GOING ON"));
     let going = going.expect("a picture of the run");
-    for words in [
-        "id=\"course\"",
-        "data-chart=",
-        "acc-a/0",
-        "id=\"threads\"",
-        "nic",
-        "p99 latency",
-        "p99 so far",
-    ] {
-        assert!(going.contains(words), "{words} is not in {going}");
-    }
+    assert_has(
+        &going,
+        &[
+            "id=\"course\"",
+            "data-chart=",
+            "acc-a/0",
+            "id=\"threads\"",
+            "nic",
+            "p99 latency",
+            "p99 so far",
+        ],
+    );
     let (last, before) = events.split_last().expect("events");
     assert!(before.iter().all(|e| e["over"] == false) && last["over"] == true);
     let page = place.path("out").join("report.html");
@@ -116,7 +117,7 @@ fn a_page_and_its_events_come_while_a_run_goes_on_and_end_with_it() {
 
 #[test]
 fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let token = "a-token-of-16-bytes-or-more";
     let file = place.write("token", token);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
@@ -166,7 +167,7 @@ fn other_addresses_need_the_pages_own_key_and_no_log_or_address_holds_a_token() 
 
 #[test]
 fn who_never_reads_holds_nothing_up() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let mut running = local(&place, &config, &["--live", "127.0.0.1:0"]);
     let at = shown(&mut running, &place);
@@ -197,7 +198,7 @@ fn deaf(at: SocketAddr) -> TcpStream {
 
 #[test]
 fn what_is_wrong_with_the_place_is_one_line_before_the_run() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{Place, Running, assert_has, frontend, offline, run, words};
+use common::{Running, TestFolder, assert_has, frontend, offline, run, words};
 
 /// A duration that keeps the tests short.
 const SHORT: [&str; 2] = ["--duration-s", "0.3"];
@@ -17,7 +17,7 @@ fn local<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Starts a Server run of this many seconds in one process, and waits until LoadGen runs.
-fn serving(place: &Place, config: &Path, seconds: &str) -> Running {
+fn serving(place: &TestFolder, config: &Path, seconds: &str) -> Running {
     let server = words("--local --scenario server --target-qps 1000 --duration-s");
     let command = place.frontend(config, "out", &[&server[..], &[seconds]].concat());
     let mut running = Running::start(place, "frontend", command);
@@ -27,7 +27,7 @@ fn serving(place: &Place, config: &Path, seconds: &str) -> Running {
 
 #[test]
 fn every_scenario_is_valid_and_every_answer_its_own_samples() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let cases: [&[&str]; 5] = [
         &words("--scenario server --target-qps 5000 --set target_latency=1000"),
@@ -43,10 +43,8 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
         let ended = place.run(&config, "out", &local(case)).with_code(0);
         let s = place.summary("out");
         assert_eq!(s["valid"], true, "{case:?}");
-        assert_eq!(
-            (&s["fabric"], &s["name_round_trip_us"]),
-            (&"local".into(), &serde_json::Value::Null)
-        );
+        assert_eq!(s["fabric"], "local");
+        assert_eq!(s["name_round_trip_us"], serde_json::Value::Null);
         assert_eq!(s["ledger"]["issued"], s["samples"]);
         assert_has(&ended.stdout, &["VALID"]);
         assert!(place.path("out").join("latency.hlog").is_file());
@@ -55,7 +53,7 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
 
 #[test]
 fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let more = "engine: {kind: digest, delay_us: 60000000}\n\
         deadlines: {watchdog_s: 1, lost_ms: 900, echo_interval_ms: 100, echo_timeout_ms: 300, \
         heartbeat_interval_ms: 100, heartbeat_timeout_ms: 300}\n";
@@ -71,14 +69,13 @@ fn the_watchdog_ends_a_run_whose_samples_stop_coming_back() {
 
 #[test]
 fn an_interrupt_ends_a_run_in_good_order() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let running = serving(&place, &config, "50");
     running.signal(libc::SIGINT);
     // `timeout` sends the signal twice: to its child and to the process group.
     running.signal(libc::SIGINT);
-    let ended = running.end();
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let ended = running.end().with_code(130);
     assert_has(&ended.stderr, &["interrupted by SIGINT"]);
     assert_eq!(place.summary("out")["exit"]["code"], 130);
     assert!(place.path("out").join("INVALID").is_file());
@@ -86,7 +83,7 @@ fn an_interrupt_ends_a_run_in_good_order() {
 
 #[test]
 fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let command = |more: &[&str]| {
         let mut command = frontend();
@@ -95,7 +92,7 @@ fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
         command.current_dir(place.path(""));
         command
     };
-    let page = |ended: &common::Ended| {
+    let page = |ended: &common::ProgramEnd| {
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         PathBuf::from(ended.stdout.lines().last().expect("a line"))
     };
@@ -106,8 +103,7 @@ fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
     let folder = first.parent().and_then(Path::to_str).expect("a folder");
     let before = fs::read(place.path("").join(&first)).expect("a page");
     for more in [&["--output", folder][..], &["--check", "--output", folder]] {
-        let ended = run(&place, command(more));
-        assert_eq!(ended.code, Some(2), "{}", ended.stdout);
+        let ended = run(&place, command(more)).with_code(2);
         assert_has(&ended.stderr, &["summary.json is there", "--force"]);
     }
     assert_eq!(fs::read(place.path("").join(&first)).ok(), Some(before));
@@ -116,7 +112,7 @@ fn each_run_has_a_folder_of_its_own_and_its_last_line_is_the_page() {
 
 #[test]
 fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     place
         .run(&config, "out", &local(&offline("500")))
@@ -129,8 +125,7 @@ fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
         log("out/replaced-run").is_file() && fs::metadata(log("out")).is_ok_and(|m| m.len() > 0)
     });
     running.signal(libc::SIGTERM);
-    let ended = running.end();
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let ended = running.end().with_code(130);
     assert_eq!(place.summary("out")["valid"], true);
     assert_eq!(place.summary("out/unfinished-run")["exit"]["code"], 130);
     assert!(!place.path("out").join("INVALID").exists());
@@ -140,20 +135,17 @@ fn an_interrupted_run_leaves_the_finished_one_that_it_was_to_replace() {
 
 #[test]
 fn a_run_whose_log_is_gone_is_lost_and_its_folder_says_so() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let config = place.digest_frontend(&[], "");
     let log = |name: &str| place.path("out").join(format!("mlperf_log_{name}.txt"));
     let running = serving(&place, &config, "1");
     // LoadGen continues to write into a deleted file.
     fs::remove_file(log("summary")).expect("a log");
-    let ended = running.end();
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    let ended = running.end().with_code(3);
     assert_has(&ended.stderr, &["log_summary.txt"]);
     let s = place.summary("out");
-    assert_eq!(
-        (&s["valid"], &s["exit"]["code"]),
-        (&false.into(), &3.into())
-    );
+    assert_eq!(s["valid"], false);
+    assert_eq!(s["exit"]["code"], 3);
     assert!(s["ledger"]["answered"].as_u64() > Some(0), "{s}");
     assert!(place.path("out").join("INVALID").is_file());
 

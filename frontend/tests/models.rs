@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, Running, accelerator, free_ports, repository, words};
+use common::{Running, TestFolder, accelerator, free_ports, repository, words};
 use serde_json::Value;
 
 /// Limit for a run with hundreds of megabytes on a busy machine.
@@ -42,7 +42,7 @@ const CASES: [Case; 12] = [
 ];
 
 /// Writes the configuration with ports of this test.
-fn rewritten(place: &Place, case: &Case, side: &str, control: u16) -> PathBuf {
+fn rewritten(place: &TestFolder, case: &Case, side: &str, control: u16) -> PathBuf {
     let (folder, suffix, count, ..) = case;
     let name = format!("{side}{suffix}.yaml");
     let file = repository().join("configs").join(folder).join(&name);
@@ -82,7 +82,7 @@ fn fewer(line: &str, count: usize) -> String {
 
 fn carried(case: &Case) {
     let (folder, _, count, seed, sent, answered) = *case;
-    let place = Place::new();
+    let place = TestFolder::new();
     let [control] = free_ports();
     let _accelerator = accelerator(&place, &rewritten(&place, case, "accelerator", control));
     let config = rewritten(&place, case, "frontend", control);
@@ -91,8 +91,9 @@ fn carried(case: &Case) {
          --set min_duration=0 --set sample_concatenate_permutation=1"
     );
     let command = place.frontend(&config, "out", &words(&arguments));
-    let ended = Running::start(&place, "frontend", command).end_within(PATIENCE);
-    assert_eq!(ended.code, Some(0), "{folder}: {}", ended.stderr);
+    Running::start(&place, "frontend", command)
+        .end_within(PATIENCE)
+        .with_code(0);
     let s = place.summary("out");
     let count = Value::from(count);
     assert_eq!((&s["valid"], &s["samples"]), (&Value::from(true), &count));

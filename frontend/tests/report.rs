@@ -4,16 +4,16 @@ mod common;
 
 use std::{fs, process::Command};
 
-use common::{Place, assert_has, frontend, run, words};
+use common::{TestFolder, assert_has, frontend, run, words};
 
-fn server(place: &Place, out: &str, rate: &str) -> Command {
+fn server(place: &TestFolder, out: &str, rate: &str) -> Command {
     let config = place.digest_frontend(&[], "");
     let server = "--local --scenario server --duration-s 0.5 --set target_latency=1000";
     let arguments = [&words(server)[..], &["--target-qps", rate]].concat();
     place.frontend(&config, out, &arguments)
 }
 
-fn report(place: &Place, arguments: &[&str]) -> (Option<i32>, String, String) {
+fn report(place: &TestFolder, arguments: &[&str]) -> (Option<i32>, String, String) {
     let out = frontend()
         .current_dir(place.path("."))
         .arg("report")
@@ -26,10 +26,9 @@ fn report(place: &Place, arguments: &[&str]) -> (Option<i32>, String, String) {
 
 #[test]
 fn a_run_leaves_its_page_and_the_page_is_its_record() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (out, rate) in [("one", "1200"), ("two", "2400")] {
-        let ended = run(&place, server(&place, out, rate));
-        assert_eq!(ended.code, Some(0), "{}{}", ended.stdout, ended.stderr);
+        let ended = run(&place, server(&place, out, rate)).with_code(0);
         assert!(!ended.stderr.contains("no page"), "{}", ended.stderr);
     }
     let left = place.path("one").join("report.html");

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Place, two_of_digests, words};
+use common::{TestFolder, two_of_digests, words};
 use record::timeline::{NodeSide, Timeline};
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ const SERVER: &str =
     "--scenario server --target-qps 3000 --duration-s 0.8 --set target_latency=3000";
 
 /// The number of LoadGen's detail log.
-fn logged(place: &Place, out: &str, key: &str) -> f64 {
+fn logged(place: &TestFolder, out: &str, key: &str) -> f64 {
     let text = place.log(out, "detail");
     let at = text.find(&format!("\"key\": \"{key}\"")).expect(key);
     let (_, rest) = text[at..].split_once("\"value\": ").expect("a value");
@@ -25,7 +25,7 @@ fn logged(place: &Place, out: &str, key: &str) -> f64 {
 }
 
 /// The stages, with the one before the issue, are LoadGen's mean latency of samples.
-fn check_stages(place: &Place, out: &str, s: &Value) {
+fn check_stages(place: &TestFolder, out: &str, s: &Value) {
     let mean = |stage: &str| s["stages"][stage]["mean_us"].as_f64().expect("a mean");
     let stages = ["issue_to_post", "network", "queue", "compute", "completion"];
     let parts: f64 = stages.iter().map(|stage| mean(stage)).sum();
@@ -164,7 +164,7 @@ fn check_nodes(s: &Value, t: &Timeline) {
 /// Each run is VALID, with the given number of samples per query.
 #[test]
 fn every_scenario_is_valid_and_every_answer_its_own_samples() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let (config, _running) = two_of_digests(&place, "", "");
     let several = format!("{SERVER} --set server_num_issue_query_threads=3");
     let coalesced =
@@ -208,7 +208,7 @@ fn every_scenario_is_valid_and_every_answer_its_own_samples() {
 /// The time before the issue, computed from means, agrees with LoadGen's trace of each sample.
 #[test]
 fn what_lies_before_the_issue_is_what_loadgens_trace_says() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let (config, _running) = two_of_digests(&place, "", "");
     let arguments = "--scenario server --target-qps 800 --duration-s 0.8 \
         --set target_latency=3000 --set enable_trace=1";
@@ -241,7 +241,7 @@ fn what_lies_before_the_issue_is_what_loadgens_trace_says() {
 
 #[test]
 fn the_accuracy_mode_of_every_scenario_sends_each_sample_once() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let (config, _running) = two_of_digests(&place, "", "");
     let mut first = None;
     for scenario in ["single-stream", "multi-stream", "server", "offline"] {

@@ -6,7 +6,7 @@ mod common;
 use std::{fs, path::PathBuf, thread::sleep, time::Duration};
 
 use common::{
-    Ended, Place, Running, accelerator, assert_has, faults::QUICK, free_ports, offline,
+    ProgramEnd, Running, TestFolder, accelerator, assert_has, faults::QUICK, free_ports, offline,
     two_of_digests,
 };
 use serde_json::Value;
@@ -39,7 +39,7 @@ const SERVER: [&str; 6] = [
 
 #[test]
 fn tokens_that_an_accelerator_does_not_count_are_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let null = "engine: {kind: \"null\"}\n";
     let (config, _running) = two_of_digests(&place, null, "verify: none\n");
     for scenario in [&SERVER[..], &offline("300")] {
@@ -61,7 +61,7 @@ const ENGINE: &str = "{kind: tokens, tokens: {min_tokens: 2, max_tokens: 32, ste
 
 /// Two accelerators with the engine `tokens`, and a frontend that knows their answers.
 struct Rig {
-    place: Place,
+    place: TestFolder,
     config: PathBuf,
     accelerators: [Running; 2],
 }
@@ -69,7 +69,7 @@ struct Rig {
 impl Rig {
     /// Starts accelerators with this engine; `more` is additional YAML of the frontend.
     fn new(engine: &str, more: &str) -> Self {
-        let place = Place::new();
+        let place = TestFolder::new();
         let [a, b] = free_ports();
         let model = "model: {name: llm, \
                      inputs: [{name: prompt, dtype: i32, shape: [64], ragged: true}], \
@@ -90,7 +90,7 @@ impl Rig {
         }
     }
 
-    fn run(&self, out: &str, arguments: &[&str]) -> Ended {
+    fn run(&self, out: &str, arguments: &[&str]) -> ProgramEnd {
         self.place.run(&self.config, out, arguments)
     }
 
@@ -194,8 +194,7 @@ fn an_accuracy_log_begins_with_the_first_token_and_holds_as_many_as_it_says() {
 fn an_answer_of_one_token_makes_the_run_invalid_and_says_whose() {
     let engine = "{kind: tokens, tokens: {min_tokens: 1, max_tokens: 1}}";
     let rig = Rig::new(engine, "");
-    let ended = rig.run("out", &measured(&SERVER));
-    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    rig.run("out", &measured(&SERVER)).with_code(1);
     let s = rig.place.summary("out");
     assert_eq!(s["valid"], false);
     assert_eq!(s["tokens"]["too_short"], s["samples"]);
@@ -230,8 +229,7 @@ fn samples_without_a_first_token_do_not_end_loadgen_when_the_last_accelerator_di
         for a in &rig.accelerators {
             a.signal(libc::SIGKILL);
         }
-        let ended = running.end();
-        assert_eq!(ended.code, Some(3), "{}{}", ended.stdout, ended.stderr);
+        let ended = running.end().with_code(3);
         assert!(rig.place.path("out").join("INVALID").is_file());
         let s = rig.place.summary("out");
         assert_eq!(s["ledger"]["issued"], 200, "{}", ended.stderr);
@@ -251,8 +249,7 @@ fn samples_without_a_first_token_do_not_end_loadgen_when_a_run_is_interrupted() 
         let arguments = [&["--target-qps", "20000"][..], how].concat();
         let running = midway(&rig, &arguments);
         running.signal(libc::SIGINT);
-        let ended = running.end();
-        assert_eq!(ended.code, Some(130), "{}{}", ended.stdout, ended.stderr);
+        running.end().with_code(130);
         assert!(rig.place.path("out").join("INVALID").is_file());
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use common::{Place, Running, assert_has, frontend, one_of_digests, words};
+use common::{Running, TestFolder, assert_has, frontend, one_of_digests, words};
 
 /// A session on a system of about 400 samples/s, with a bound that a busy machine keeps.
 fn tune(config: &Path, session: &Path, more: &[&str]) -> Command {
@@ -25,7 +25,7 @@ fn lines(path: &Path) -> Vec<String> {
 
 #[test]
 fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configuration() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let engine = "engine: {kind: digest, max_batch: 8, delay_us: 20000, threads: 1}";
     let (config, accelerator) = one_of_digests(&place, engine, "");
     let session = place.path("session");
@@ -35,8 +35,7 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
     let mut running = Running::start(&place, "tune", command);
     running.wait_until("three trials", || lines(&journal).len() >= 4);
     running.signal(libc::SIGTERM);
-    let ended = running.end();
-    assert_eq!(ended.code, Some(130), "{}", ended.stderr);
+    let ended = running.end().with_code(130);
     let before = lines(&journal);
     let trials = before.len() - 1;
     assert!(trials >= 3, "{}", ended.stderr);
@@ -66,13 +65,11 @@ fn a_session_that_was_interrupted_goes_on_and_writes_its_page_and_its_configurat
     assert_eq!(session.join("tuned.yaml").is_file(), certified, "{page}");
 
     let command = tune(&config, &session, &["--seed", "2"]);
-    let ended = Running::start(&place, "tune", command).end();
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = Running::start(&place, "tune", command).end().with_code(2);
     assert_has(&ended.stderr, &["another session"]);
 
     drop(accelerator);
     let command = tune(&config, &place.path("other"), &[]);
-    let ended = Running::start(&place, "tune", command).end();
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = Running::start(&place, "tune", command).end().with_code(2);
     assert_has(&ended.stdout, &["did not measure: exit code 2"]);
 }

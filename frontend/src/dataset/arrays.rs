@@ -210,6 +210,8 @@ mod tests {
 
     use qdl::model::DType;
 
+    use qdl::testkit::assert_has;
+
     use super::{super::bytes, *};
 
     fn fixture(name: &str) -> PathBuf {
@@ -290,10 +292,7 @@ mod tests {
             "{text}"
         );
         let text = complaint("detect.npz", vec![tensor("x", DType::U8, &[4], false)]);
-        assert!(
-            text.contains("it has no array `x`, but `") && text.contains("`pixels`"),
-            "{text}"
-        );
+        assert_has(&text, &["it has no array `x`, but `", "`pixels`"]);
         let text = complaint("fortran.npy", vec![pixels()]);
         assert!(text.contains("Fortran"), "{text}");
         let text = complaint("big_endian.npy", vec![tensor("x", DType::I32, &[4], false)]);

@@ -60,7 +60,7 @@ pub enum Admitted {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum AccessRefused {
     Key,
     Host,
 }
@@ -108,10 +108,10 @@ impl Access {
         }
     }
 
-    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Admitted, Refused> {
+    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<Admitted, AccessRefused> {
         let key = match self {
             Access::Loopback if is_this_machine(headers) => return Ok(Admitted::Open),
-            Access::Loopback => return Err(Refused::Host),
+            Access::Loopback => return Err(AccessRefused::Host),
             Access::Key(key) => key,
         };
         let is = |given: &str| key.token.is(given.as_bytes());
@@ -125,7 +125,7 @@ impl Access {
                 "{}={}; Path=/; HttpOnly; SameSite=Strict",
                 key.cookie, key.text
             ))),
-            false => Err(Refused::Key),
+            false => Err(AccessRefused::Key),
         }
     }
 }
@@ -200,11 +200,14 @@ mod tests {
         let bearer = |key: &str| headers(&[(header::AUTHORIZATION, &format!("Bearer {key}"))]);
         let open = Ok(Admitted::Open);
         assert_eq!(access.check(&uri("/"), &bearer(&key)), open);
-        assert_eq!(access.check(&uri("/"), &bearer("x")), Err(Refused::Key));
+        assert_eq!(
+            access.check(&uri("/"), &bearer("x")),
+            Err(AccessRefused::Key)
+        );
         assert!(!format!("{access:?}").contains(&key), "a log may hold that");
         // Each run has its own key.
         let again = Access::of(address, folder.path()).expect("a key");
-        assert_eq!(again.check(&with_key, &none), Err(Refused::Key));
+        assert_eq!(again.check(&with_key, &none), Err(AccessRefused::Key));
         drop((access, again));
         assert!(!file.exists(), "the run is over");
     }
@@ -219,7 +222,7 @@ mod tests {
             assert_eq!(check(own), Ok(Admitted::Open), "{own}");
         }
         for other in ["example.org", "192.0.2.1:80", "127.0.0.1.example.org", ""] {
-            assert_eq!(check(other), Err(Refused::Host), "{other}");
+            assert_eq!(check(other), Err(AccessRefused::Host), "{other}");
         }
         assert_eq!(
             Access::Loopback.check(&uri("/"), &headers(&[])),

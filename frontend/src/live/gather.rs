@@ -21,7 +21,7 @@ const RATE_NS: u64 = 1_000_000_000;
 
 /// Constant data of a run, and counters for its rates.
 #[derive(Debug)]
-pub struct Known {
+pub struct LiveRun {
     test: TestSettings,
     target_qps: Option<f64>,
     first: SoFar,
@@ -31,7 +31,7 @@ pub struct Known {
 }
 
 /// Readings of a run at one moment.
-pub struct Moment<'a> {
+pub struct RunMoment<'a> {
     /// Time of the first query, and now, on [`fabric::clock`].
     pub at: [u64; 2],
     /// Number of issued and of completed samples.
@@ -41,7 +41,7 @@ pub struct Moment<'a> {
     pub timeline: Timeline,
 }
 
-impl Known {
+impl LiveRun {
     pub fn new(
         node: &str,
         test: &TestSettings,
@@ -54,7 +54,7 @@ impl Known {
             TestMode::SubmissionRun => ", accuracy and performance",
             TestMode::FindPeakPerformance => ", find-peak",
         };
-        Known {
+        LiveRun {
             first: SoFar {
                 node: node.to_owned(),
                 title: format!("{}{mode}", test.scenario.name()),
@@ -91,7 +91,7 @@ impl Known {
     }
 
     /// Returns the full state at a moment.
-    pub fn so_far(&self, moment: Moment<'_>, live: &Live) -> SoFar {
+    pub fn so_far(&self, moment: RunMoment<'_>, live: &Live) -> SoFar {
         let [first_ns, now_ns] = moment.at;
         let figures = live.figures();
         let (names, readings) = moment.connections;
@@ -205,12 +205,12 @@ mod tests {
         test
     }
 
-    fn moment(latency_ns: u64) -> Moment<'static> {
+    fn moment(latency_ns: u64) -> RunMoment<'static> {
         let tick = Tick {
             latency: vec![(latency_bucket(latency_ns), 1_000)],
             ..Tick::default()
         };
-        Moment {
+        RunMoment {
             at: [5_000_000_000, 7_000_000_000],
             counts: [2_010, 2_000],
             connections: (&[], Vec::new()),
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn limits_are_those_of_loadgen_so_far() {
-        let known = Known::new("fe", &server(), Some(1_000.0), Vec::new());
+        let known = LiveRun::new("fe", &server(), Some(1_000.0), Vec::new());
         let so_far = known.so_far(moment(2_000_000), &Live::new(2));
         let met: Vec<_> = so_far
             .limits
@@ -251,14 +251,14 @@ mod tests {
 
     #[test]
     fn long_words_are_cut() {
-        let known = Known::new("fe", &server(), None, Vec::new());
+        let known = LiveRun::new("fe", &server(), None, Vec::new());
         let so_far = known.so_far(moment(1), &Live::new(1));
         assert_eq!(so_far.timeline.events[0].text.chars().count(), MOST_WORDS);
     }
 
     #[test]
     fn the_rate_is_that_of_about_a_second() {
-        let mut known = Known::new("fe", &server(), None, Vec::new());
+        let mut known = LiveRun::new("fe", &server(), None, Vec::new());
         let tokens = |tokens| Figures {
             tokens,
             ..Figures::default()

@@ -32,7 +32,7 @@ use report::{Over, SoFar, State};
 use tokio::sync::watch;
 
 pub use access::FILE as KEY_FILE;
-pub use gather::{Known, Moment};
+pub use gather::{LiveRun, RunMoment};
 
 /// Default address of `--live`.
 pub const DEFAULT: &str = "127.0.0.1:9417";
@@ -55,25 +55,25 @@ pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
 }
 
 #[derive(Debug, Default)]
-struct Onlookers {
+struct Viewers {
     looking: AtomicUsize,
     /// True if a viewer has seen nothing yet.
     fresh: AtomicBool,
 }
 
-impl Onlookers {
+impl Viewers {
     /// Registers a viewer until the returned value is dropped.
-    fn one(self: &Arc<Self>) -> Onlooker {
+    fn one(self: &Arc<Self>) -> Viewer {
         self.looking.fetch_add(1, Relaxed);
         self.fresh.store(true, Relaxed);
-        Onlooker(self.clone())
+        Viewer(self.clone())
     }
 }
 
 #[derive(Debug)]
-struct Onlooker(Arc<Onlookers>);
+struct Viewer(Arc<Viewers>);
 
-impl Drop for Onlooker {
+impl Drop for Viewer {
     fn drop(&mut self) {
         self.0.looking.fetch_sub(1, Relaxed);
     }
@@ -86,7 +86,7 @@ type Latest = watch::Receiver<Arc<SoFar>>;
 #[derive(Debug)]
 pub struct LiveView {
     latest: watch::Sender<Arc<SoFar>>,
-    onlookers: Arc<Onlookers>,
+    viewers: Arc<Viewers>,
     shown: Option<Instant>,
     /// Signals that the drawing thread is done.
     done: mpsc::Receiver<()>,
@@ -98,14 +98,14 @@ impl LiveView {
     /// Starts to show a run with the initial state `first` and results in `folder`.
     pub fn open(address: SocketAddr, folder: &Path, first: SoFar) -> Result<Self> {
         let (latest, seen) = watch::channel(Arc::new(first));
-        let onlookers = Arc::<Onlookers>::default();
+        let viewers = Arc::<Viewers>::default();
         let (tell, done) = mpsc::channel();
         let bound = server::bind(address, folder)?;
         let note = bound.note();
-        server::begin(bound, seen, onlookers.clone(), tell)?;
+        server::begin(bound, seen, viewers.clone(), tell)?;
         Ok(LiveView {
             latest,
-            onlookers,
+            viewers,
             shown: None,
             done,
             note,
@@ -114,10 +114,10 @@ impl LiveView {
 
     /// Whether a viewer needs an update: a new viewer, or a second has passed.
     pub fn due(&mut self) -> bool {
-        if self.onlookers.looking.load(Relaxed) == 0 {
+        if self.viewers.looking.load(Relaxed) == 0 {
             return false;
         }
-        let fresh = self.onlookers.fresh.swap(false, Relaxed);
+        let fresh = self.viewers.fresh.swap(false, Relaxed);
         let due = fresh || self.shown.is_none_or(|at| at.elapsed() >= EVERY);
         if due {
             self.shown = Some(Instant::now());

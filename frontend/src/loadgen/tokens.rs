@@ -3,10 +3,7 @@
 //! The engine determines the number of tokens of an answer: it is the answer's length. If an engine
 //! does not count tokens, the run is refused.
 
-use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Result, bail};
 use fabric::wire::Stream;
@@ -100,10 +97,7 @@ pub struct Tokens {
     /// True if LoadGen gets each sample's first token: not in Offline.
     pub first: bool,
     connections: OnceLock<Vec<String>>,
-    too_short: AtomicU64,
-    contradicted: AtomicU64,
-    faults: Mutex<Vec<String>>,
-    notes: Mutex<Vec<String>>,
+    found: Mutex<TokenFindings>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,10 +118,7 @@ impl Tokens {
             measured: test.use_token_latencies,
             first: test.use_token_latencies && test.scenario != Scenario::Offline,
             connections: OnceLock::new(),
-            too_short: AtomicU64::new(0),
-            contradicted: AtomicU64::new(0),
-            faults: Mutex::default(),
-            notes: Mutex::default(),
+            found: Mutex::default(),
         }
     }
 
@@ -135,9 +126,13 @@ impl Tokens {
         let _ = self.connections.set(connections);
     }
 
-    fn whence(&self, connection: usize) -> String {
+    fn name_of(&self, connection: usize) -> String {
         let name = self.connections.get().and_then(|c| c.get(connection));
         name.map_or_else(|| format!("connection {connection}"), String::clone)
+    }
+
+    fn found(&self) -> MutexGuard<'_, TokenFindings> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks an answer from `connection`. LoadGen treats fewer than two whole tokens as an error;
@@ -146,16 +141,18 @@ impl Tokens {
         if payload.len() >= 2 * TOKEN_BYTES && payload.len().is_multiple_of(TOKEN_BYTES) {
             return;
         }
-        self.too_short.fetch_add(1, Relaxed);
+        let mut found = self.found();
+        found.too_short += 1;
         let n = count(payload);
         let what = match payload.len() % TOKEN_BYTES {
             0 => format!("{n} token{}", if n == 1 { "" } else { "s" }),
             _ => format!("{} bytes, which are no tokens", payload.len()),
         };
-        self.fault(|| {
+        keep(&mut found.faults, || {
             format!(
-                "engine: sample {index} was answered with {what} by {}; LoadGen measures answers of 2 and more",
-                self.whence(connection)
+                "engine: sample {index} was answered with {what} by {}; LoadGen measures answers \
+                 of 2 and more",
+                self.name_of(connection)
             )
         });
     }
@@ -164,54 +161,37 @@ impl Tokens {
     /// first tokens are reported; otherwise LoadGen gets only the second answer.
     pub fn contradicted(&self, what: Contradiction) {
         let [again, before] = [what.again, what.reported].map(|t| t as u32 as i32);
-        let (index, whence) = (what.index, || self.whence(what.connection));
+        let (index, by) = (what.index, || self.name_of(what.connection));
+        let again = format!("sample {index} was sent again, and began with token {again}");
+        let mut found = self.found();
         if self.first {
-            self.contradicted.fetch_add(1, Relaxed);
-            self.fault(|| {
-                let whence = whence();
-                format!(
-                    "sample {index} was sent again, and began with token {again} where {before} was reported, by \
-                     {whence}"
-                )
+            found.contradicted += 1;
+            keep(&mut found.faults, || {
+                format!("{again} where {before} was reported, by {}", by())
             });
         } else {
-            keep(&self.notes, || {
-                let whence = whence();
-                format!(
-                    "sample {index} was sent again, and began with token {again} by {whence}, with {before} before; \
-                     its second answer counts"
-                )
+            keep(&mut found.notes, || {
+                let by = by();
+                format!("{again} by {by}, with {before} before; its second answer counts")
             });
         }
-    }
-
-    fn fault(&self, text: impl FnOnce() -> String) {
-        keep(&self.faults, text);
     }
 
     pub fn findings(&self) -> TokenFindings {
-        TokenFindings {
-            too_short: self.too_short.load(Relaxed),
-            contradicted: self.contradicted.load(Relaxed),
-            faults: kept(&self.faults).clone(),
-            notes: kept(&self.notes).clone(),
-        }
+        self.found().clone()
     }
 }
 
-fn kept(words: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
-    words.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn keep(words: &Mutex<Vec<String>>, text: impl FnOnce() -> String) {
-    let mut words = kept(words);
-    if words.len() < KEPT {
-        words.push(text());
+fn keep(texts: &mut Vec<String>, text: impl FnOnce() -> String) {
+    if texts.len() < KEPT {
+        texts.push(text());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     fn engine(name: &str, tokens: bool) -> EngineInfo {
@@ -251,15 +231,16 @@ mod tests {
         check(&model, std::slice::from_ref(&good)).expect("counted");
         let e = check(&model, &[good.clone(), bad]).expect_err("not counted");
         let text = e.to_string();
-        for word in [
-            "`null`",
-            "acc-b",
-            "`llama`",
-            "kind: tokens",
-            "use_token_latencies",
-        ] {
-            assert!(text.contains(word), "{text:?} lacks {word:?}");
-        }
+        assert_has(
+            &text,
+            &[
+                "`null`",
+                "acc-b",
+                "`llama`",
+                "kind: tokens",
+                "use_token_latencies",
+            ],
+        );
         assert_eq!(text.lines().count(), 1);
         for spoil in [
             (|m: &mut ModelSpec| m.output.ragged = false) as fn(&mut ModelSpec),
@@ -319,48 +300,39 @@ mod tests {
     }
 
     #[test]
-    fn a_contradiction_says_which_sample_and_which_tokens() {
-        let tokens = Tokens::new(
-            sizes(&of_tokens()).expect("tokens"),
-            &test(Scenario::Server, true),
-        );
-        tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
-        for _ in 0..2 * KEPT {
-            let what = Contradiction {
-                index: 5,
-                reported: 17,
-                again: u64::from(-3i32 as u32),
-                connection: 1,
-            };
-            tokens.contradicted(what);
-        }
-        let found = tokens.findings();
-        assert_eq!(found.contradicted, 2 * KEPT as u64);
-        assert_eq!(found.faults.len(), KEPT);
-        let text =
-            "sample 5 was sent again, and began with token -3 where 17 was reported, by acc-b/0";
-        assert_eq!((found.faults[0].as_str(), found.notes.len()), (text, 0));
-    }
-
-    #[test]
-    fn another_first_token_is_a_note_where_loadgen_was_told_of_none() {
-        for (scenario, measured) in [(Scenario::Offline, true), (Scenario::Server, false)] {
+    fn a_contradiction_is_a_fault_where_loadgen_has_the_first_token_and_else_a_note() {
+        let again = "sample 5 was sent again, and began with token -3";
+        for (scenario, measured, text) in [
+            (Scenario::Server, true, "where 17 was reported, by acc-b/0"),
+            (
+                Scenario::Offline,
+                true,
+                "by acc-b/0, with 17 before; its second answer counts",
+            ),
+            (
+                Scenario::Server,
+                false,
+                "by acc-b/0, with 17 before; its second answer counts",
+            ),
+        ] {
             let sizes = sizes(&of_tokens()).expect("tokens");
             let tokens = Tokens::new(sizes, &test(scenario, measured));
+            tokens.come_from(["acc-a/0", "acc-b/0"].map(str::to_owned).to_vec());
             for _ in 0..2 * KEPT {
                 tokens.contradicted(Contradiction {
                     index: 5,
                     reported: 17,
-                    again: 3,
+                    again: u64::from(-3i32 as u32),
                     connection: 1,
                 });
             }
             let found = tokens.findings();
-            assert_eq!((found.contradicted, found.faults.len()), (0, 0));
-            assert_eq!(found.notes.len(), KEPT);
-            let text =
-                "sample 5 was sent again, and began with token 3 by connection 1, with 17 before";
-            assert!(found.notes[0].starts_with(text), "{}", found.notes[0]);
+            let (kept, others, counted) = match tokens.first {
+                true => (found.faults, found.notes, 2 * KEPT as u64),
+                false => (found.notes, found.faults, 0),
+            };
+            assert_eq!((found.contradicted, others.len()), (counted, 0));
+            assert_eq!((kept.len(), &kept[0]), (KEPT, &format!("{again} {text}")));
         }
     }
 }

@@ -31,7 +31,7 @@ const ENDS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-pub struct Judged<'a> {
+pub struct JudgedRun<'a> {
     pub outcome: &'a TestOutcome,
     pub record: &'a LoadgenRecord,
     pub given: &'a Provenance,
@@ -40,7 +40,7 @@ pub struct Judged<'a> {
 }
 
 /// Returns why a run is not valid, each reason with the setting to change; then LoadGen's errors.
-pub fn reasons(run: &Judged<'_>) -> Vec<String> {
+pub fn reasons(run: &JudgedRun<'_>) -> Vec<String> {
     let mut all = Vec::new();
     if run.outcome.verdict == Verdict::Invalid {
         let limits = &run.record.limits;
@@ -69,7 +69,7 @@ pub fn reasons(run: &Judged<'_>) -> Vec<String> {
     all
 }
 
-impl Judged<'_> {
+impl JudgedRun<'_> {
     /// Origin of a field's value, in brackets; empty for a default and for the flag of the rate.
     fn by(&self, field: &str) -> String {
         match self.given.of(field) {

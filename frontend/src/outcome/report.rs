@@ -30,7 +30,7 @@ use crate::{
     loadgen::{sut::NameAnswer, tokens::TokenFindings, verify::Findings},
     outcome::{
         phases::{self, PhaseShare},
-        reasons::{self, Judged},
+        reasons::{self, JudgedRun},
         result::{self, OwnRecords},
     },
     settings::Settings,
@@ -253,7 +253,7 @@ impl FinishedRun<'_> {
             return Vec::new();
         };
         let record = result::record(outcome, self.settings.test.mode, None);
-        reasons::reasons(&Judged {
+        reasons::reasons(&JudgedRun {
             outcome,
             record: &record,
             given: &self.settings.provenance,

@@ -332,6 +332,8 @@ fn move_all(from: &Path, to: &Path, logs: &[PathBuf]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use qdl::testkit::assert_has;
+
     use super::*;
 
     fn settings(folder: &Path) -> Settings {
@@ -370,10 +372,7 @@ mod tests {
         let error = RunFolder::take(&mut s, false)
             .expect_err("taken")
             .to_string();
-        assert!(
-            error.contains("summary.json") && error.contains("--force"),
-            "{error}"
-        );
+        assert_has(&error, &["summary.json", "--force"]);
         assert_eq!(says(s.folder()), "first");
         fs::remove_file(s.folder().join(SUMMARY)).expect("removed");
         let error = RunFolder::take(&mut s, false)

@@ -184,28 +184,18 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_the_last_second() {
+    fn the_rates_of_samples_and_tokens_are_those_of_the_last_second() {
         let second = 1_000_000_000;
         let mut p = Progress::new("x".to_owned(), true);
         let mut done = Throughput::new(0);
-        for (s, total) in [(0, 0), (1, 500), (2, 2500)] {
-            done.sample(s * second, total);
-            p.show(s * second, &Figures::default(), &done, 0);
-        }
-        assert_eq!(p.rate, 2000.0);
-    }
-
-    #[test]
-    fn tokens_have_a_rate_of_their_own() {
-        let second = 1_000_000_000;
-        let mut p = Progress::new("x".to_owned(), true);
-        for (s, tokens) in [(0, 7), (2, 1007)] {
+        for (s, samples, tokens) in [(0, 0, 7), (1, 500, 7), (2, 2500, 507)] {
+            done.sample(s * second, samples);
             let figures = Figures {
                 tokens,
                 ..Figures::default()
             };
-            p.show(s * second, &figures, &Throughput::new(0), 0);
+            p.show(s * second, &figures, &done, 0);
         }
-        assert_eq!(p.token_rate, 500.0);
+        assert_eq!((p.rate, p.token_rate), (2000.0, 500.0));
     }
 }

@@ -143,9 +143,9 @@ mod tests {
 
     /// Records for each warm-up whether it was the first, and its samples.
     #[derive(Default)]
-    struct Book(Mutex<Vec<(bool, Vec<u64>)>>);
+    struct RecordingBackend(Mutex<Vec<(bool, Vec<u64>)>>);
 
-    impl Book {
+    impl RecordingBackend {
         fn enter(&self, first: bool, samples: &[Sample]) {
             assert!(samples.iter().all(|s| s.id == WARM_UP_ID));
             let indices = samples.iter().map(|s| s.index).collect();
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    impl Backend for Book {
+    impl Backend for RecordingBackend {
         fn warm_up(&self, samples: &[Sample]) -> Result<Option<String>, String> {
             self.enter(true, samples);
             Ok(None)
@@ -195,7 +195,7 @@ mod tests {
             verdict.clone(),
         )
         .expect("memory");
-        let (book, (notes, _)) = (Arc::new(Book::default()), mpsc::channel());
+        let (book, (notes, _)) = (Arc::new(RecordingBackend::default()), mpsc::channel());
         let library = WarmLibrary::new(
             Arc::new(qsl),
             book.clone(),

@@ -20,9 +20,9 @@ use crate::{
     accuracy::{Labels, Whose},
     backend::Backend,
     exit::{ExitCode, Verdict},
-    live::{Known, LiveView, Moment},
+    live::{LiveRun, LiveView, RunMoment},
     loadgen::{completer::Completers, sut::Sut, tokens::Tokens},
-    outcome::{meter::Meter, timeline::Gather},
+    outcome::{meter::Meter, timeline::TimelineGatherer},
     run::{
         interrupt,
         progress::Progress,
@@ -56,9 +56,9 @@ pub(super) struct Watch {
     pub(super) progress: Progress,
     pub(super) throughput: Option<Readings>,
     pub(super) meter: Meter,
-    pub(super) gather: Gather,
+    pub(super) gather: TimelineGatherer,
     /// The live page and its data, if requested.
-    pub(super) live: Option<(LiveView, Known)>,
+    pub(super) live: Option<(LiveView, LiveRun)>,
     pub(super) watchdog: Watchdog,
     pub(super) after_the_last: AfterTheLast,
     /// Losses at the time when this node aborted the run.
@@ -224,7 +224,7 @@ impl Watch {
         let (first, (_, known)) = self.sut.first_query_ns().zip(self.live.as_ref())?;
         let at = [first, now];
         let node = &known.nothing().node;
-        let moment = Moment {
+        let moment = RunMoment {
             at,
             counts,
             connections: (&self.connections, self.gather.connections()),

@@ -218,6 +218,7 @@ pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use qdl::testkit::assert_has;
 
     use super::*;
 
@@ -237,9 +238,7 @@ mod tests {
             let arg = command.get_arguments().find(|a| a.get_id() == flag);
             let help = arg.and_then(|a| a.get_help()).map(ToString::to_string);
             let help = help.expect("a flag with help");
-            for scenario in ["Server", "Offline", "SingleStream", "MultiStream"] {
-                assert!(help.contains(scenario), "--{flag}, {scenario}: {help}");
-            }
+            assert_has(&help, &["Server", "Offline", "SingleStream", "MultiStream"]);
         }
     }
 

@@ -51,10 +51,8 @@ fn flags_go_before_the_configuration_and_set_before_flags() {
 
     let set = ["--set", "server_target_qps=5", "--set=min_query_count=1e3"];
     let s = build(&[&flags[..], &set].concat(), &config).expect("sound");
-    assert_eq!(
-        (s.test.server_target_qps, s.test.min_query_count),
-        (5.0, 1000)
-    );
+    assert_eq!(s.test.server_target_qps, 5.0);
+    assert_eq!(s.test.min_query_count, 1000);
 }
 
 #[test]
@@ -122,14 +120,11 @@ fn an_audit_config_goes_before_everything_and_says_so() {
     let flags = [&flags[..], &["--audit-config", path]].concat();
     let s = build(&flags, &LoadgenConfig::default()).expect("sound");
     // LoadGen reads the value from the file itself.
-    assert_eq!(
-        (s.test.mode, s.test.min_duration_ms),
-        (TestMode::AccuracyOnly, 10_000)
-    );
-    assert_eq!(
-        (s.runs.mode, s.runs.min_duration_ms, s.own_length),
-        (TestMode::PerformanceOnly, 700, true)
-    );
+    assert_eq!(s.test.mode, TestMode::AccuracyOnly);
+    assert_eq!(s.test.min_duration_ms, 10_000);
+    assert_eq!(s.runs.mode, TestMode::PerformanceOnly);
+    assert_eq!(s.runs.min_duration_ms, 700);
+    assert_eq!(s.own_length, true);
     let note = "--mode: mode = AccuracyOnly has no effect: audit.config:1 sets it to \
                 PerformanceOnly";
     assert_eq!(s.provenance.notes(), [note]);

@@ -101,7 +101,7 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
 }
 
 /// Temporary folder for configurations and run folders.
-pub struct Place {
+pub struct TestFolder {
     folder: tempfile::TempDir,
     /// libfabric provider for all runs instead of sockets.
     provider: Option<String>,
@@ -114,10 +114,10 @@ fn over_libfabric(yaml: &str, provider: &str) -> String {
         .replace("{listen: \"127.0.0.1:0\"", &nic)
 }
 
-impl Place {
+impl TestFolder {
     /// New folder. The variable `QDL_TEST_OFI` may name a libfabric provider for its runs.
     pub fn new() -> Self {
-        Place {
+        TestFolder {
             folder: tempfile::tempdir().expect("a folder"),
             provider: std::env::var("QDL_TEST_OFI").ok(),
         }
@@ -125,9 +125,9 @@ impl Place {
 
     /// New folder whose runs use this libfabric provider.
     pub fn over(provider: &str) -> Self {
-        Place {
+        TestFolder {
             provider: Some(provider.to_owned()),
-            ..Place::new()
+            ..TestFolder::new()
         }
     }
 
@@ -208,7 +208,7 @@ impl Place {
     }
 
     /// Runs the frontend to its end.
-    pub fn run(&self, config: &Path, out: &str, arguments: &[&str]) -> Ended {
+    pub fn run(&self, config: &Path, out: &str, arguments: &[&str]) -> ProgramEnd {
         run(self, self.frontend(config, out, arguments))
     }
 
@@ -267,7 +267,7 @@ impl Place {
 
 /// Starts the accelerator `acc-a` of digests and writes a frontend for it; `there` and `here` are
 /// additional YAML.
-pub fn one_of_digests(place: &Place, there: &str, here: &str) -> (PathBuf, Running) {
+pub fn one_of_digests(place: &TestFolder, there: &str, here: &str) -> (PathBuf, Running) {
     let [port] = free_ports();
     let running = accelerator(place, &place.digest_accelerator("acc-a", port, there));
     (place.digest_frontend(&[port], here), running)
@@ -275,7 +275,7 @@ pub fn one_of_digests(place: &Place, there: &str, here: &str) -> (PathBuf, Runni
 
 /// Starts the accelerators `acc-a` and `acc-b` of digests and writes a frontend for them; `there`
 /// and `here` are additional YAML.
-pub fn two_of_digests(place: &Place, there: &str, here: &str) -> (PathBuf, [Running; 2]) {
+pub fn two_of_digests(place: &TestFolder, there: &str, here: &str) -> (PathBuf, [Running; 2]) {
     let [a, b] = free_ports();
     let start = |(node, port)| accelerator(place, &place.digest_accelerator(node, port, there));
     let running = [("acc-a", a), ("acc-b", b)].map(start);
@@ -293,13 +293,13 @@ pub struct Running {
 
 /// Exit code and output of a process.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ProgramEnd {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Ended {
+impl ProgramEnd {
     /// Checks the exit code; panics with the output if the code differs.
     #[track_caller]
     pub fn with_code(self, code: i32) -> Self {
@@ -319,7 +319,7 @@ impl Ended {
 }
 
 impl Running {
-    pub fn start(place: &Place, name: &str, mut command: Command) -> Self {
+    pub fn start(place: &TestFolder, name: &str, mut command: Command) -> Self {
         let (stdout, stderr) = (
             place.path(&format!("{name}.stdout")),
             place.path(&format!("{name}.stderr")),
@@ -362,12 +362,12 @@ impl Running {
     }
 
     /// Waits until the process ends.
-    pub fn end(self) -> Ended {
+    pub fn end(self) -> ProgramEnd {
         self.end_within(PATIENCE)
     }
 
     /// Waits until the process ends, for at most `patience`.
-    pub fn end_within(mut self, patience: Duration) -> Ended {
+    pub fn end_within(mut self, patience: Duration) -> ProgramEnd {
         let began = Instant::now();
         let status = loop {
             if let Some(status) = self.ended() {
@@ -380,7 +380,7 @@ impl Running {
             );
             std::thread::sleep(Duration::from_millis(5));
         };
-        Ended {
+        ProgramEnd {
             code: status.code(),
             stdout: fs::read_to_string(&self.stdout).expect("its output"),
             stderr: fs::read_to_string(&self.stderr).expect("its errors"),
@@ -396,7 +396,7 @@ impl Running {
     }
 
     /// Waits until LoadGen has opened its log in the run folder `out`.
-    pub fn wait_until_loadgen_runs(&mut self, place: &Place, out: &str) {
+    pub fn wait_until_loadgen_runs(&mut self, place: &TestFolder, out: &str) {
         let log = place.path(out).join("mlperf_log_detail.txt");
         self.wait_until("test", || fs::metadata(&log).is_ok_and(|m| m.len() > 0));
     }
@@ -426,13 +426,13 @@ impl Drop for Running {
 }
 
 /// Runs the frontend command to its end.
-pub fn run(place: &Place, command: Command) -> Ended {
+pub fn run(place: &TestFolder, command: Command) -> ProgramEnd {
     Running::start(place, "frontend", command).end()
 }
 
 /// Makes an accuracy run over the network into `wire` and one with `--local` into `local`. Checks
 /// that both succeed with equal answers, and returns the answers.
-pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
+pub fn wire_and_local(place: &TestFolder, config: &Path) -> Vec<(u64, String)> {
     let accuracy = ["--scenario", "offline", "--mode", "accuracy"];
     let local = [&accuracy[..], &["--local"]].concat();
     for (out, arguments) in [("wire", &accuracy[..]), ("local", &local)] {
@@ -444,17 +444,17 @@ pub fn wire_and_local(place: &Place, config: &Path) -> Vec<(u64, String)> {
 }
 
 /// Starts an accelerator and waits for its ready line.
-pub fn accelerator(place: &Place, config: &Path) -> Running {
+pub fn accelerator(place: &TestFolder, config: &Path) -> Running {
     accelerator_by(place, config, Command::new(accelerator_program()))
 }
 
 /// Starts an accelerator in a network namespace.
-pub fn accelerator_in(namespace: &netns::Namespace, place: &Place, config: &Path) -> Running {
+pub fn accelerator_in(namespace: &netns::Namespace, place: &TestFolder, config: &Path) -> Running {
     accelerator_by(place, config, namespace.command(accelerator_program()))
 }
 
 /// Starts an accelerator with this command, whose arguments precede the configuration.
-pub fn accelerator_by(place: &Place, config: &Path, mut program: Command) -> Running {
+pub fn accelerator_by(place: &TestFolder, config: &Path, mut program: Command) -> Running {
     place.sparing(&mut program);
     let name = config.file_stem().expect("a name").to_string_lossy();
     let stderr = place.path(&format!("{name}.stderr"));

@@ -55,12 +55,12 @@ fn token(answer: &[u8]) -> Option<u64> {
 }
 
 /// Per-thread state for completing samples.
-struct Cell {
+struct CompleterCell {
     completer: LoadgenCompleter,
     seen: Vec<(InFlight, Finished)>,
 }
 
-pub(super) struct Parts {
+pub(super) struct LocalParts {
     pub node: String,
     pub model: String,
     pub info: EngineInfo,
@@ -78,7 +78,7 @@ pub(super) struct Parts {
 /// Passes LoadGen's samples directly to the pipelines of this process.
 pub struct LocalBackend {
     me: Weak<LocalBackend>,
-    parts: Parts,
+    parts: LocalParts,
     outputs: Region,
     stride: usize,
     capacity: u32,
@@ -92,7 +92,7 @@ pub struct LocalBackend {
     /// The thread that holds this token hands arrivals to the pipeline.
     pump: SendToken<Vec<Arrival>>,
     /// One cell for each thread that can answer. Empty after the run.
-    cells: ArrayQueue<Box<Cell>>,
+    cells: ArrayQueue<Box<CompleterCell>>,
     aborted: AtomicBool,
     issued: CachePadded<AtomicU64>,
     completed: CachePadded<AtomicU64>,
@@ -105,7 +105,7 @@ pub struct LocalBackend {
 }
 
 impl LocalBackend {
-    pub(super) fn new(parts: Parts) -> Result<Arc<Self>, RegionError> {
+    pub(super) fn new(parts: LocalParts) -> Result<Arc<Self>, RegionError> {
         let stride = stride(parts.output);
         let outputs = Region::new(parts.slots * stride)?;
         outputs.prefault();
@@ -114,7 +114,7 @@ impl LocalBackend {
         for i in 0..parts.threads {
             let completer = parts.completers.make(i);
             let seen = Vec::with_capacity(BURST);
-            let _ = cells.push(Box::new(Cell { completer, seen }));
+            let _ = cells.push(Box::new(CompleterCell { completer, seen }));
         }
         Ok(Arc::new_cyclic(|me| LocalBackend {
             me: me.clone(),
@@ -207,7 +207,7 @@ impl LocalBackend {
     }
 
     /// Takes an unused cell; `None` after the run.
-    fn cell(&self) -> Option<Box<Cell>> {
+    fn cell(&self) -> Option<Box<CompleterCell>> {
         loop {
             let cell = self.cells.pop();
             if cell.is_some() || self.aborted() {
@@ -219,8 +219,8 @@ impl LocalBackend {
     }
 
     /// Closes the grants of finished samples and completes them.
-    fn answer(&self, cell: &mut Cell, finished: &[Finished]) {
-        let Cell { completer, seen } = cell;
+    fn answer(&self, cell: &mut CompleterCell, finished: &[Finished]) {
+        let CompleterCell { completer, seen } = cell;
         let now = now_ns();
         for f in finished {
             let imm = Imm::from_bits(f.ticket as u32);
@@ -271,7 +271,7 @@ impl LocalBackend {
 
     /// Hands a part over. The held cell keeps its sample in flight: the sweep waits for the last
     /// cell.
-    fn hand_over(&self, cell: &mut Cell, part: &Part) {
+    fn hand_over(&self, cell: &mut CompleterCell, part: &Part) {
         let slot = Imm::from_bits(part.ticket as u32).slot();
         let Some(in_flight) = self.tracker.arrived(slot) else {
             return;
@@ -307,7 +307,7 @@ impl LocalBackend {
     /// cell within [`COMPLETING`].
     // The queue holds boxes.
     #[allow(clippy::vec_box)]
-    fn take_cells(&self) -> Vec<Box<Cell>> {
+    fn take_cells(&self) -> Vec<Box<CompleterCell>> {
         let began = Instant::now();
         let mut cells = Vec::new();
         while cells.len() < self.parts.threads && began.elapsed() < COMPLETING {
@@ -363,7 +363,7 @@ impl Backend for LocalBackend {
     }
 
     fn name(&self) -> (String, Option<Duration>) {
-        let Parts { node, model, .. } = &self.parts;
+        let LocalParts { node, model, .. } = &self.parts;
         let engine = self.parts.pipelines.engine().name();
         let name = format!("Local SUT (no network): {node}, model {model}, engine {engine}");
         (name, None)
@@ -501,51 +501,5 @@ impl Origin for LocalBackend {
         if self.aborted() {
             self.empty_backlog();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use accelerator::{
-        engine::{Digest, EngineKind, EngineParams},
-        pipeline::Options,
-    };
-    use fabric::SourceId;
-    use qdl::counters::Live;
-
-    use super::*;
-
-    #[test]
-    fn a_place_outside_the_memory_becomes_no_arrival() {
-        let params = EngineParams::new(EngineKind::Digest);
-        let engine = Arc::new(Digest::new(&params));
-        let options = Options::from(&params);
-        let local = LocalBackend::new(Parts {
-            node: "n".to_owned(),
-            model: "m".to_owned(),
-            info: EngineInfo::default(),
-            pipelines: Pipelines::start(vec![(0, engine)], &options, |e| panic!("{e}"))
-                .expect("starts"),
-            inputs: Arc::new(Region::new(4096).expect("memory")),
-            slots: 4,
-            output: 8,
-            stream: Stream::None,
-            completers: Completers::new(Arc::new(Live::new(1)), None, None),
-            threads: 0,
-            verdict: Verdict::default(),
-        })
-        .expect("memory");
-        let sample = |offset| Sample {
-            id: 8,
-            index: 0,
-            source: SourceId(0),
-            offset,
-            len: 64,
-            issued_ns: 0,
-            first: None,
-            tries: Default::default(),
-        };
-        assert!(local.arrival(0, &sample(4090), 0).is_none());
-        assert!(local.arrival(0, &sample(4032), 0).is_some());
     }
 }

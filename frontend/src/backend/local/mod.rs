@@ -35,7 +35,7 @@ use crate::{
 
 pub use backend::LocalBackend;
 
-use backend::{Parts, stride};
+use backend::{LocalParts, stride};
 
 /// Memory for outputs, unless a single batch needs more.
 const OUTPUT_BYTES: usize = 256 << 20;
@@ -112,7 +112,7 @@ pub fn start(
         tracing::info!("engine started in {ms} ms: up to {sequences} sequences at once");
     }
     pipelines.memory(&inputs);
-    let backend = LocalBackend::new(Parts {
+    let backend = LocalBackend::new(LocalParts {
         node: config.node.clone(),
         model: model.name.clone(),
         info,

@@ -8,7 +8,7 @@ use std::{
 
 use zip::{CompressionMethod, ZipArchive};
 
-use super::{Array, Arrays, Bytes, Selector, header::Header};
+use super::{Array, Arrays, ElementBytes, Selector, header::Header};
 
 /// Suffix that NumPy adds to each array's name.
 const END: &str = ".npy";
@@ -40,14 +40,14 @@ pub(super) fn arrays(file: &File, select: Selector<'_>) -> Result<Option<Arrays>
         let size = entry.size();
         let (header, own) = Header::read(&mut entry, size).map_err(refuse)?;
         let bytes = match (entry.compression(), entry.data_start()) {
-            (CompressionMethod::Stored, Some(at)) => Bytes::File(again()?, at + own),
+            (CompressionMethod::Stored, Some(at)) => ElementBytes::File(again()?, at + own),
             _ => {
                 // Grows with the data: the size in the archive may be wrong.
                 let mut bytes = Vec::new();
                 let read = entry.take(size).read_to_end(&mut bytes);
                 read.map_err(|e| refuse(format!("it cannot be unpacked: {e}")))?;
                 header.check_size(bytes.len() as u64).map_err(refuse)?;
-                Bytes::Memory(bytes.into())
+                ElementBytes::Memory(bytes.into())
             }
         };
         opened.push(Array {

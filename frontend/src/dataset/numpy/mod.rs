@@ -17,7 +17,7 @@ pub use self::element::Element;
 use self::header::Header;
 
 #[derive(Debug)]
-enum Bytes {
+enum ElementBytes {
     /// In a file, from this offset.
     File(File, u64),
     Memory(Box<[u8]>),
@@ -30,7 +30,7 @@ pub struct Array {
     /// Name in a `.npz`; empty for a `.npy`.
     pub name: String,
     header: Header,
-    bytes: Bytes,
+    bytes: ElementBytes,
 }
 
 impl Array {
@@ -40,7 +40,7 @@ impl Array {
         Ok(Array {
             name: String::new(),
             header,
-            bytes: Bytes::File(file, at),
+            bytes: ElementBytes::File(file, at),
         })
     }
 
@@ -79,8 +79,8 @@ impl Array {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         match &self.bytes {
-            Bytes::File(file, begin) => file.read_exact_at(to, begin.saturating_add(at)),
-            Bytes::Memory(bytes) => {
+            ElementBytes::File(file, begin) => file.read_exact_at(to, begin.saturating_add(at)),
+            ElementBytes::Memory(bytes) => {
                 let from = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
                 let from = from.and_then(|rest| rest.get(..to.len()));
                 to.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);

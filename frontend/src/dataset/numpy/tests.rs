@@ -170,10 +170,8 @@ fn of_an_archive_only_arrays_that_are_asked_for_are_opened() {
         name == "x" && all.len() == 3
     });
     let arrays = asked.expect("sound").expect("an archive").opened;
-    assert_eq!(
-        (arrays.len(), arrays[0].text()),
-        (1, "float32 (2,)".to_owned())
-    );
+    assert_eq!(arrays.len(), 1);
+    assert_eq!(arrays[0].text(), "float32 (2,)".to_owned());
     for name in ["meta", "cut"] {
         let e = open(zip.path(), false, &|own, _| own == name).expect_err(name);
         assert!(e.contains(&format!("array `{name}`")), "{e}");
